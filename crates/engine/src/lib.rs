@@ -1,0 +1,56 @@
+//! The vocabulary of sans-IO protocol engines.
+//!
+//! An engine is a state machine: bytes, time and answers go in through [`Engine::handle`], ordered
+//! [`Output`]s come out. It owns no clock, socket, thread or global random generator, so a test can
+//! run hours of protocol in milliseconds and a run repeats from its seed.
+
+#![forbid(unsafe_code)]
+
+mod link;
+mod outbox;
+mod questions;
+mod random;
+mod time;
+pub mod verbs;
+
+pub use link::{Family, Link, SocketId, Target, Transport};
+pub use outbox::{Outbox, Output};
+pub use questions::{Grant, Identity, Question, Reply, Ticket};
+pub use random::Random;
+pub use time::{Instant, UnixTime};
+pub use verbs::{Notice, Op, PeerId};
+
+/// One protocol, client or server, without I/O.
+pub trait Engine {
+    /// What the engine tells the world besides packets: sessions that come and go, configuration
+    /// to apply, reasons.
+    type Event;
+
+    /// Takes one input and appends what must happen to `out`, in the order in which it must happen.
+    ///
+    /// There is no error to return: a peer that misbehaves is an event and a
+    /// [`Op::DelPeer`], never a threat to the others.
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Outbox<Self::Event>);
+
+    /// When to call again with [`Input::Tick`], and why (for logs and `status`).
+    fn deadline(&self) -> Option<(Instant, &'static str)>;
+}
+
+/// Everything that can happen to an engine.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// Time has passed.
+    Tick,
+    /// A control packet arrived. The engine may decrypt it in place.
+    Frame(Link, &'a mut [u8]),
+    /// A [`Output::Dial`] succeeded.
+    LinkUp(Link),
+    /// A [`Output::Dial`] failed; the text is for the log.
+    DialFailed(String),
+    /// A stream ended, or a datagram socket broke.
+    LinkDown(Link),
+    /// The data plane reports something.
+    Notice(Notice),
+    /// The reply to a [`Output::Ask`].
+    Answer(Ticket, Reply),
+}

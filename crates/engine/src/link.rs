@@ -1,0 +1,106 @@
+use std::net::{IpAddr, SocketAddr};
+
+/// Which socket of the daemon a datagram came in by.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct SocketId(pub u16);
+
+/// Where a packet came from and where its answer goes.
+///
+/// For datagrams: the socket, the local address the packet was sent to (a server with several
+/// addresses must answer from the same one) and the remote. For streams: an id. Engines treat it
+/// as a key, and look only at the remote address.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Link {
+    path: Path,
+    remote: SocketAddr,
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+enum Path {
+    Datagram { socket: SocketId, local: Option<IpAddr> },
+    Stream { id: u64 },
+}
+
+impl Link {
+    /// A datagram path. IPv4-mapped IPv6 addresses are reduced to IPv4, so that one remote is one key.
+    pub fn datagram(socket: SocketId, local: Option<IpAddr>, remote: SocketAddr) -> Self {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        let local = local.map(|ip| ip.to_canonical());
+        Self { path: Path::Datagram { socket, local }, remote }
+    }
+
+    /// A stream; `id` is the daemon's.
+    pub fn stream(id: u64, remote: SocketAddr) -> Self {
+        Self { path: Path::Stream { id }, remote }
+    }
+
+    /// The peer's address.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// The socket of a datagram path.
+    pub fn socket(&self) -> Option<SocketId> {
+        match self.path {
+            Path::Datagram { socket, .. } => Some(socket),
+            Path::Stream { .. } => None,
+        }
+    }
+
+    /// Our own address on a datagram path, where the socket reports it.
+    pub fn local(&self) -> Option<IpAddr> {
+        match self.path {
+            Path::Datagram { local, .. } => local,
+            Path::Stream { .. } => None,
+        }
+    }
+
+    /// The id of a stream.
+    pub fn stream_id(&self) -> Option<u64> {
+        match self.path {
+            Path::Stream { id } => Some(id),
+            Path::Datagram { .. } => None,
+        }
+    }
+
+    /// Whether the transport beneath delivers in order and without loss.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.path, Path::Stream { .. })
+    }
+}
+
+/// How to reach a peer.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
+pub enum Transport {
+    /// Datagrams.
+    #[default]
+    Udp,
+    /// A stream with length-prefixed frames.
+    Tcp,
+}
+
+/// Address families a name may resolve to.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
+pub enum Family {
+    /// Either, in the resolver's order.
+    #[default]
+    Any,
+    /// IPv4 only.
+    V4,
+    /// IPv6 only.
+    V6,
+}
+
+/// A peer to dial. The driver resolves the name; dialling the same target again tries the next of
+/// its addresses.
+#[derive(Clone, Debug, Eq, PartialEq, Hash)]
+pub struct Target {
+    /// Host name or address literal.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// UDP or TCP.
+    pub transport: Transport,
+    /// Allowed address families.
+    pub family: Family,
+}

@@ -1,0 +1,72 @@
+use std::collections::VecDeque;
+
+use crate::{Link, Op, Question, Target, Ticket};
+
+/// What an engine wants done.
+#[derive(Debug)]
+pub enum Output<E> {
+    /// Send one packet.
+    Send(Link, Vec<u8>),
+    /// Change the data plane.
+    Plane(Op),
+    /// Resolve, connect, and report with [`crate::Input::LinkUp`] or [`crate::Input::DialFailed`].
+    Dial(Target),
+    /// Close a link the engine no longer needs.
+    Hangup(Link),
+    /// A question whose answer may be slow.
+    Ask(Ticket, Question),
+    /// News.
+    Event(E),
+}
+
+/// The one ordered list of an engine's outputs.
+///
+/// Order is part of the contract: "install key" stands before the packet that lets the peer use
+/// that key, and the driver performs the outputs in order.
+#[derive(Debug)]
+pub struct Outbox<E> {
+    queue: VecDeque<Output<E>>,
+}
+
+impl<E> Default for Outbox<E> {
+    fn default() -> Self {
+        Self { queue: VecDeque::new() }
+    }
+}
+
+impl<E> Outbox<E> {
+    /// An empty outbox.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends an output.
+    pub fn push(&mut self, output: Output<E>) {
+        self.queue.push_back(output);
+    }
+
+    /// Appends a packet.
+    pub fn send(&mut self, link: Link, frame: Vec<u8>) {
+        self.push(Output::Send(link, frame));
+    }
+
+    /// Appends a data plane verb.
+    pub fn plane(&mut self, op: Op) {
+        self.push(Output::Plane(op));
+    }
+
+    /// Appends an event.
+    pub fn event(&mut self, event: E) {
+        self.push(Output::Event(event));
+    }
+
+    /// Takes the oldest output.
+    pub fn pop(&mut self) -> Option<Output<E>> {
+        self.queue.pop_front()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}

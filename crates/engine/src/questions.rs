@@ -1,0 +1,63 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use zeroize::Zeroizing;
+
+/// Ties an answer to its question.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Ticket(pub u64);
+
+/// Something the engine must not wait for: a registry, a password check, a script.
+#[derive(Debug)]
+pub enum Question {
+    /// May this authenticated peer have a session?
+    Authorize(Identity),
+}
+
+/// Who a peer proved to be.
+#[derive(Clone, Default)]
+pub struct Identity {
+    /// Common name of the certificate.
+    pub common_name: String,
+    /// Serial number of the certificate in lower-case hex, without separators.
+    pub serial: String,
+    /// SHA-256 of the certificate in lower-case hex, without separators.
+    pub fingerprint: String,
+    /// User name sent by the peer, if any.
+    pub username: Option<String>,
+    /// Password sent by the peer, if any.
+    pub password: Option<Zeroizing<String>>,
+    /// The peer's address outside the tunnel.
+    pub address: Option<IpAddr>,
+}
+
+// By hand: the derived one would print the password.
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("common_name", &self.common_name)
+            .field("serial", &self.serial)
+            .field("username", &self.username)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The answer to a [`Question`].
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Yes, with what is special about this peer.
+    Accept(Grant),
+    /// No; the text goes to the log, and to the peer only as "authentication failed".
+    Reject(String),
+}
+
+/// What an accepted peer gets besides the defaults.
+#[derive(Clone, Debug, Default)]
+pub struct Grant {
+    /// A fixed tunnel address instead of one from the pool.
+    pub ipv4: Option<Ipv4Addr>,
+    /// A fixed IPv6 tunnel address.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Further options to push.
+    pub push: Vec<String>,
+}

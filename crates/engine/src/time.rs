@@ -1,0 +1,46 @@
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A point on the monotonic boot clock (`CLOCK_BOOTTIME`), in nanoseconds.
+///
+/// `std::time::Instant` stands still while the machine is suspended, so a laptop would wake up
+/// believing that its peers had been silent for no time at all.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The instant `nanos` nanoseconds after boot.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since boot.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time since `earlier`, zero if `earlier` is later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+    fn add(self, rhs: Duration) -> Self {
+        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+    fn sub(self, rhs: Duration) -> Self {
+        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+}
+
+/// Wall-clock time in seconds since 1970, for certificates and packet timestamps only.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct UnixTime(pub u64);

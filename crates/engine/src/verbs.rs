@@ -1,0 +1,164 @@
+//! The verbs by which control changes the data plane, and the notices that come back.
+//!
+//! They are those of the kernel's own `ovpn` offload and a few more, so that a kernel backend can
+//! stand behind them one day.
+
+use std::time::Duration;
+
+use adit_crypto::{Cipher, KeyHalf};
+use ipnet::IpNet;
+
+use crate::Link;
+
+/// A peer of the data plane: one session. Also the 24-bit peer-id that the peer writes into the
+/// packets it sends to us, where the protocol has one.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct PeerId(pub u32);
+
+/// A change of the data plane.
+#[derive(Debug)]
+pub enum Op {
+    /// A new peer, without keys or routes yet.
+    AddPeer(PeerId, PeerSpec),
+    /// A new address for a peer, as the control channel learned it.
+    SetLink(PeerId, Link),
+    /// New keepalive times.
+    SetKeepalive(PeerId, Keepalive),
+    /// New inner MTU handling (pushed options arrive after the peer was added).
+    SetMtu(PeerId, InnerMtu),
+    /// Remove a peer with its keys and routes. Answered by [`Notice::PeerGone`].
+    DelPeer(PeerId),
+    /// Put a key into a slot. Both slots decrypt; only the primary encrypts.
+    InstallKey(PeerId, KeySlot, Box<DataKey>),
+    /// Exchange primary and secondary: from now on packets leave under the newer key.
+    SwapKeys(PeerId),
+    /// Forget a key.
+    DelKey(PeerId, KeySlot),
+    /// The prefixes behind a peer: destinations that are sent to it, and the only sources that are
+    /// accepted from it. Replaces the former set.
+    SetRoutes(PeerId, Vec<IpNet>),
+    /// Send a message on the data channel (an exit notice, say), under the primary key.
+    SendData(PeerId, Vec<u8>),
+    /// Control packets from this address belong to a peer that has proved its address; they no
+    /// longer share a queue with strangers.
+    AdmitLink(Link),
+    /// The address is a stranger's again.
+    DismissLink(Link),
+}
+
+/// What the data plane must know of a peer.
+#[derive(Clone, Debug)]
+pub struct PeerSpec {
+    /// Where its packets go.
+    pub link: Link,
+    /// The peer-id written into packets to it; `None` sends DATA_V1, which has none.
+    pub wire_id: Option<u32>,
+    /// Whether it may move to another address after a packet that authenticates.
+    pub float: bool,
+    /// How many bytes of compression framing stand before each inner packet.
+    pub framing: Framing,
+    /// Ping and timeout.
+    pub keepalive: Keepalive,
+    /// Size limits inside the tunnel.
+    pub mtu: InnerMtu,
+    /// Replay window in packets (at least 1).
+    pub replay_window: u32,
+}
+
+/// Compression stubs: a peer that asked for a compression header gets the "not compressed" form.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Hash)]
+pub enum Framing {
+    /// Nothing before the packet.
+    #[default]
+    None,
+    /// `comp-lzo no`: one byte FA.
+    LzoStub,
+    /// `compress`, `compress stub`: FB replaces the first byte, which moves to the end.
+    SwapStub,
+    /// `compress stub-v2`: nothing, but a leading 0x50 is escaped as 50 00.
+    StubV2,
+}
+
+/// Keepalive of one peer; zero switches a timer off.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Keepalive {
+    /// Ping after this long without sending.
+    pub interval: Duration,
+    /// Report [`Notice::PeerSilent`] after this long without hearing anything authentic.
+    pub timeout: Duration,
+}
+
+/// Size limits inside the tunnel.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct InnerMtu {
+    /// Largest TCP segment to let through SYNs unchanged, IPv4 (0: leave SYNs alone).
+    pub mss4: u16,
+    /// The same for IPv6.
+    pub mss6: u16,
+}
+
+/// The two places for keys.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum KeySlot {
+    /// Encrypts and decrypts.
+    Primary,
+    /// Only decrypts: the next key before it is used, or the last one after.
+    Secondary,
+}
+
+/// A data channel key as it is installed.
+#[derive(Debug)]
+pub struct DataKey {
+    /// The 3-bit id in each packet's first byte.
+    pub key_id: u8,
+    /// The AEAD.
+    pub cipher: Cipher,
+    /// For packets we send.
+    pub seal: KeyHalf,
+    /// For packets we receive.
+    pub open: KeyHalf,
+    /// When to ask for another key.
+    pub limits: KeyLimits,
+}
+
+/// Soft limits of a key; reaching one reports [`Notice::KeyNearLimit`] once. Zero means none beyond
+/// the cipher's own (2^36 blocks and packets, packet id 0xFF000000), which the plane always keeps.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct KeyLimits {
+    /// Bytes, both directions together (`reneg-bytes`).
+    pub bytes: u64,
+    /// Packets, both directions together (`reneg-pkts`).
+    pub packets: u64,
+}
+
+/// What the data plane reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// An authentic message on the data channel that is not a packet or a ping (OCC).
+    InBand(PeerId, Vec<u8>),
+    /// An authentic, newest packet came from another address; the plane answers there from now on.
+    Floated(PeerId, Link),
+    /// The first authentic packet under a key.
+    KeyFirstUse(PeerId, u8),
+    /// A key came close to a limit.
+    KeyNearLimit(PeerId, u8),
+    /// Nothing authentic came for the keepalive timeout.
+    PeerSilent(PeerId),
+    /// The peer's host says that nothing listens there (ICMP port unreachable).
+    PeerRefused(PeerId),
+    /// The peer is removed; its final counters.
+    PeerGone(PeerId, Counters),
+}
+
+/// Traffic of one peer.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Data packets received and authenticated.
+    pub rx_packets: u64,
+    /// Bytes of these on the wire (UDP payload).
+    pub rx_bytes: u64,
+    /// Data packets sent.
+    pub tx_packets: u64,
+    /// Bytes of these on the wire (UDP payload).
+    pub tx_bytes: u64,
+}

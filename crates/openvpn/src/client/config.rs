@@ -1,0 +1,53 @@
+use std::time::Duration;
+
+use adit_engine::{Target, verbs::Keepalive};
+use zeroize::Zeroizing;
+
+use crate::session::Settings;
+use crate::tls::ClientTls;
+
+/// One `remote` (or `<connection>` block).
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// Where.
+    pub target: Target,
+}
+
+/// `auth-user-pass`.
+#[derive(Clone)]
+pub struct Credentials {
+    /// User name.
+    pub username: String,
+    /// Password.
+    pub password: Zeroizing<String>,
+}
+
+// By hand: passwords never reach a log.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// What a client engine is built from.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Common settings.
+    pub settings: Settings,
+    /// Certificates and verification.
+    pub tls: ClientTls,
+    /// Servers in the order to try; already shuffled where `remote-random` says so.
+    pub remotes: Vec<Remote>,
+    /// `connect-retry`: first wait and longest wait between rounds.
+    pub connect_retry: (Duration, Duration),
+    /// `connect-retry-max`: rounds before giving up; `None`: never.
+    pub connect_retry_max: Option<u32>,
+    /// `server-poll-timeout`: how long to wait for a server's first answer.
+    pub server_poll_timeout: Duration,
+    /// `auth-user-pass`.
+    pub credentials: Option<Credentials>,
+    /// `pull`: ask for and apply the server's options.
+    pub pull: bool,
+    /// Used where `pull` brings no other.
+    pub keepalive: Keepalive,
+}

@@ -1,0 +1,1 @@
+//! Command line and config files of the reference implementation, parsed into types.

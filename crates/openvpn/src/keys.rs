@@ -1,0 +1,1 @@
+//! Key method 2, the key derivations, static key files.

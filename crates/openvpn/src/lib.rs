@@ -1,0 +1,19 @@
+//! The OpenVPN protocol as sans-IO engines: a client and a server.
+//!
+//! From the wire inward: [`packet`] (headers and control packets), [`wrap`] (tls-auth, tls-crypt,
+//! tls-crypt-v2), `reliable` (ordered, acknowledged control messages), [`tls`], [`keys`] (key method 2
+//! and the data keys), [`negotiate`] (ciphers, peer info, options strings, push), `session`, and
+//! the two engines [`client`] and [`server`]. [`config`] reads the reference implementation's
+//! command line and config files.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod config;
+pub mod keys;
+pub mod negotiate;
+pub mod packet;
+pub mod server;
+pub mod session;
+pub mod tls;
+pub mod wrap;

@@ -1,0 +1,1 @@
+//! What the two ends agree on: ciphers, peer info, options strings, pushed options.

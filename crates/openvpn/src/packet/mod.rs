@@ -1,0 +1,1 @@
+//! Packets on the wire: opcodes, session ids, control packets.

@@ -1,0 +1,53 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::Counters;
+use adit_engine::{Link, PeerId, UnixTime};
+
+use crate::tls::PeerIdentity;
+
+/// What the server's driver must know.
+#[derive(Clone, Debug)]
+pub enum ServerEvent {
+    /// A peer proved its address; a handshake begins.
+    HandshakeStarted(Link),
+    /// A client is authenticated and has its options.
+    ClientUp(Box<ClientInfo>),
+    /// A client's session ended.
+    ClientDown(PeerId, String, Counters),
+    /// A handshake ended without a session; the reason names whose fault it is.
+    HandshakeFailed(Link, String),
+    /// A client moved.
+    Floated(PeerId, Link),
+    /// A client has a new key.
+    Rekeyed(PeerId, u8),
+    /// Worth a line in the log.
+    Note(Option<PeerId>, String),
+    /// Worth a warning.
+    Warning(Option<PeerId>, String),
+}
+
+/// A connected client.
+#[derive(Clone, Debug)]
+pub struct ClientInfo {
+    /// Its id in the data plane.
+    pub peer: PeerId,
+    /// Certificate.
+    pub identity: PeerIdentity,
+    /// User name, if it sent one.
+    pub username: Option<String>,
+    /// Where it connects from.
+    pub link: Link,
+    /// Tunnel address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// IPv6 tunnel address.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Cipher of the data channel.
+    pub cipher: Cipher,
+    /// `IV_VER` and the like, filtered.
+    pub peer_info: Vec<(String, String)>,
+    /// TLS version and suite.
+    pub tls: String,
+    /// Since when.
+    pub since: UnixTime,
+}

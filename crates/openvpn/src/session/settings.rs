@@ -1,0 +1,99 @@
+use std::time::Duration;
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::{Framing, Keepalive};
+
+use crate::wrap::WrapConfig;
+
+/// When to replace the data key.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Renegotiation {
+    /// `reneg-sec`: age at which to ask for another key; zero: never by age.
+    pub after: Duration,
+    /// The second argument of `reneg-sec`: a random age between this and `after` (server default:
+    /// 90 % of it, so that clients do not renegotiate all at once).
+    pub earliest: Duration,
+    /// `reneg-bytes`; zero: the cipher's limit.
+    pub bytes: u64,
+    /// `reneg-pkts`; zero: the cipher's limit.
+    pub packets: u64,
+}
+
+impl Default for Renegotiation {
+    fn default() -> Self {
+        Self {
+            after: Duration::from_secs(3600),
+            earliest: Duration::from_secs(3600),
+            bytes: 0,
+            packets: 0,
+        }
+    }
+}
+
+/// What client and server engines are both told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Control channel wrapping.
+    pub wrap: WrapConfig,
+    /// `data-ciphers`, most wanted first.
+    pub ciphers: Vec<Cipher>,
+    /// `auth`: the digest named in the options string (tls-auth carries its own).
+    pub auth: String,
+    /// `tun-mtu`.
+    pub tun_mtu: u16,
+    /// `mssfix`: `None` for the default (1492 bytes outside), `Some(0)` to leave SYNs alone.
+    pub mssfix: Option<Mssfix>,
+    /// `hand-window`: a handshake that takes longer is given up.
+    pub hand_window: Duration,
+    /// `tran-window`: how long the former key still decrypts.
+    pub tran_window: Duration,
+    /// `tls-timeout`: first retransmission before a round trip was measured.
+    pub tls_timeout: Duration,
+    /// `reneg-sec`, `reneg-bytes`, `reneg-pkts`.
+    pub renegotiation: Renegotiation,
+    /// `replay-window`, in packets.
+    pub replay_window: u32,
+    /// `float`.
+    pub float: bool,
+    /// Compression framing asked for in the config.
+    pub framing: Framing,
+    /// `ping`, `ping-restart`, as configured on this side.
+    pub keepalive: Keepalive,
+    /// `explicit-exit-notify`: attempts, `None` when off.
+    pub exit_notify: Option<u8>,
+    /// `setenv UV_*` and the like: further lines for the peer info.
+    pub peer_info: Vec<(String, String)>,
+}
+
+/// `mssfix`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Mssfix {
+    /// Size in bytes; 0 switches it off.
+    pub size: u16,
+    /// `mssfix N mtu`: the size includes IP and UDP headers.
+    pub outer: bool,
+    /// `mssfix N fixed`: the size is the inner packet's own.
+    pub fixed: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            wrap: WrapConfig::None,
+            ciphers: vec![Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305],
+            auth: "SHA1".into(),
+            tun_mtu: 1500,
+            mssfix: None,
+            hand_window: Duration::from_secs(60),
+            tran_window: Duration::from_secs(3600),
+            tls_timeout: Duration::from_secs(2),
+            renegotiation: Renegotiation::default(),
+            replay_window: 64,
+            float: false,
+            framing: Framing::None,
+            keepalive: Keepalive::default(),
+            exit_notify: None,
+            peer_info: Vec::new(),
+        }
+    }
+}
