@@ -1,1 +1,18 @@
-//! .
+//! Makes an engine a running program: sockets, timers, names, the TUN device and the routes,
+//! privileges, logs and the control socket.
+//!
+//! From the outside inward: [`openvpn::main`] (the drop-in command line), [`connect::run`] (a friendly
+//! client), [`server::Service`] (what `adit server` runs), [`control`] (how other processes look
+//! at and steer a running one). Beneath them [`driver`] joins a sans-IO engine to the data plane,
+//! and [`host`] changes the machine's addresses and routes and undoes what it changed.
+
+#![forbid(unsafe_code)]
+
+pub mod ask;
+pub mod connect;
+pub mod control;
+pub mod fault;
+pub mod host;
+pub mod log;
+pub mod openvpn;
+pub mod server;

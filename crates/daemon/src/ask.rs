@@ -1,0 +1,35 @@
+//! Answers to an engine's questions: who may have a session.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use adit_engine::{Grant, Identity, Question, Reply};
+
+/// A reply that may take its time.
+pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// Decides on peers that have proved who they are.
+///
+/// It may be slow (a script, a database): the driver goes on with everybody else meanwhile. What
+/// blocks a thread belongs into `tokio::task::spawn_blocking`.
+pub trait Authorizer: Send + Sync {
+    /// Decides on one peer.
+    fn authorize(&self, identity: Identity) -> Answer;
+}
+
+/// Lets everybody in whose certificate verified: what a server without further checks does.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct CertificateOnly;
+
+impl Authorizer for CertificateOnly {
+    fn authorize(&self, _identity: Identity) -> Answer {
+        Box::pin(async { Reply::Accept(Grant::default()) })
+    }
+}
+
+/// The answer to a question, whatever its kind.
+pub(crate) fn answer(authorizer: &dyn Authorizer, question: Question) -> Answer {
+    match question {
+        Question::Authorize(identity) => authorizer.authorize(identity),
+    }
+}

@@ -1,0 +1,10 @@
+//! The control socket: how other processes look at and steer a running one.
+//!
+//! A unix socket with mode 0600 under `/run/adit`; each line is one JSON [`Request`], answered by one
+//! line with a [`Response`].
+
+mod report;
+
+pub use report::{
+    CertificateReport, PeerReport, Request, Response, StatusReport, TrainReport, TunReport,
+};

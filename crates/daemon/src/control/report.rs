@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One request, one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum Request {
+    /// Answered with [`Response::Status`].
+    Status,
+    /// End sessions by common name, serial number or peer id. Answered with [`Response::Done`].
+    Kick {
+        /// Common name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// Serial number of the certificate, lower-case hex.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        serial: Option<String>,
+        /// Peer id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer: Option<u32>,
+    },
+    /// Read certificates, registry and rules again.
+    Reload,
+    /// Tell the peers and end.
+    Stop,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Response {
+    /// How it is going.
+    Status(Box<StatusReport>),
+    /// Done; `count` says how many sessions a kick ended.
+    Done {
+        /// How many sessions it concerned.
+        count: usize,
+    },
+    /// Not done, and why.
+    Error {
+        /// One sentence.
+        message: String,
+    },
+}
+
+/// How a running tunnel is doing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// Version of the program.
+    pub version: String,
+    /// `server` or `client`.
+    pub role: String,
+    /// Instance: name of the control socket.
+    pub instance: String,
+    /// `running`, `connecting`, ...
+    pub state: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since 1970 when it started.
+    pub started: u64,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Addresses it listens on, or the server it talks to.
+    pub endpoints: Vec<String>,
+    /// The device.
+    pub tun: Option<TunReport>,
+    /// Sessions.
+    pub peers: Vec<PeerReport>,
+    /// Dropped packets by reason, since the start; reasons that never occurred are left out.
+    pub drops: BTreeMap<String, u64>,
+    /// How long the trains are.
+    pub trains: TrainReport,
+    /// Offloads in force, by name.
+    pub offloads: BTreeMap<String, bool>,
+    /// The certificate that runs out first.
+    pub certificate: Option<CertificateReport>,
+}
+
+/// The TUN device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunReport {
+    /// Name.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Addresses with their networks.
+    pub addresses: Vec<String>,
+}
+
+/// One session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PeerReport {
+    /// Id in the data plane.
+    pub id: u32,
+    /// Common name.
+    pub name: String,
+    /// User name, if any.
+    pub username: Option<String>,
+    /// Address outside.
+    pub address: String,
+    /// Addresses inside.
+    pub tunnel: Vec<String>,
+    /// Cipher of the data channel.
+    pub cipher: String,
+    /// TLS version and suite.
+    pub tls: String,
+    /// Program and version, as the peer says.
+    pub program: Option<String>,
+    /// Seconds since 1970 when the session began.
+    pub since: u64,
+    /// Age of the data key in seconds.
+    pub key_age_s: u64,
+    /// Authentic data packets received.
+    pub rx_packets: u64,
+    /// Bytes of these on the wire.
+    pub rx_bytes: u64,
+    /// Data packets sent.
+    pub tx_packets: u64,
+    /// Bytes of these on the wire.
+    pub tx_bytes: u64,
+    /// Bits per second received, over the last few seconds.
+    pub rx_bps: u64,
+    /// Bits per second sent, over the last few seconds.
+    pub tx_bps: u64,
+}
+
+/// Histograms of packets per train; the key is the lower bound of a bucket, in packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrainReport {
+    /// Packets per send call's train.
+    pub sent: BTreeMap<u32, u64>,
+    /// Packets per received train.
+    pub received: BTreeMap<u32, u64>,
+}
+
+/// A certificate and its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateReport {
+    /// Whose: `own`, `ca`, or the common name of a peer.
+    pub whose: String,
+    /// Seconds since 1970.
+    pub not_after: u64,
+    /// Days left; negative when it is over.
+    pub days_left: i64,
+}

@@ -1,0 +1,68 @@
+//! What ends a program of this crate, and whose fault it is.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Who can do something about a [`Fault`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Blame {
+    /// Usage, configuration, files: exit code 2.
+    Operator,
+    /// The machine or the network: exit code 1.
+    Environment,
+    /// The far end: exit code 1.
+    Peer,
+    /// A mistake of ours: exit code 1.
+    Ours,
+}
+
+/// An error that ends the program: one sentence that says what is wrong and, where somebody can
+/// mend it, what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    blame: Blame,
+    message: String,
+}
+
+impl Fault {
+    /// The configuration or a file it names is wrong.
+    pub fn operator(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Operator, message: message.into() }
+    }
+
+    /// The machine or the network refuses.
+    pub fn environment(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Environment, message: message.into() }
+    }
+
+    /// The far end ended it.
+    pub fn peer(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Peer, message: message.into() }
+    }
+
+    /// Something that must not happen.
+    pub fn ours(message: impl Into<String>) -> Self {
+        Self { blame: Blame::Ours, message: message.into() }
+    }
+
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        self.blame
+    }
+
+    /// 2 for usage and configuration, 1 for everything else.
+    pub fn exit_code(&self) -> ExitCode {
+        match self.blame {
+            Blame::Operator => ExitCode::from(2),
+            Blame::Environment | Blame::Peer | Blame::Ours => ExitCode::from(1),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}

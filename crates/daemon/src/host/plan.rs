@@ -1,0 +1,117 @@
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+/// What carries the packets inside the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// A TUN device: `Some("tun3")`, or `None` for the next free `tunN`.
+    Tun(Option<String>),
+    /// `dev null`: packets are encrypted, decrypted and dropped.
+    Null,
+}
+
+/// Everything a tunnel asks of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPlan {
+    /// The device.
+    pub device: Device,
+    /// `tun-mtu`.
+    pub mtu: u16,
+    /// `txqueuelen`; `None`: ours (1000), which lets a whole train wait.
+    pub tx_queue_len: Option<u32>,
+    /// Addresses of the device with their networks. Empty with `ifconfig-noexec`.
+    pub addresses: Vec<IpNet>,
+    /// Routes. Empty with `route-noexec`.
+    pub routes: Vec<PlannedRoute>,
+    /// `redirect-gateway`.
+    pub redirect: Option<Redirect>,
+    /// The server's address outside, which must stay reachable by the old gateway.
+    pub remote: Option<SocketAddr>,
+}
+
+impl Default for HostPlan {
+    fn default() -> Self {
+        Self {
+            device: Device::Tun(None),
+            mtu: 1500,
+            tx_queue_len: None,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            redirect: None,
+            remote: None,
+        }
+    }
+}
+
+/// A route to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedRoute {
+    /// Destination.
+    pub net: IpNet,
+    /// Which way.
+    pub via: Via,
+    /// Priority of the route; `None`: the kernel's default.
+    pub metric: Option<u32>,
+}
+
+/// The way of a [`PlannedRoute`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The tunnel device, by this gateway inside it where there is one.
+    Tunnel(Option<IpAddr>),
+    /// `net_gateway`: the gateway that the default route had before the tunnel.
+    Outside,
+    /// Another gateway, wherever the kernel finds it.
+    Gateway(IpAddr),
+}
+
+/// `redirect-gateway`: send everything through the tunnel.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Redirect {
+    /// IPv4 too (unless `!ipv4`).
+    pub ipv4: bool,
+    /// `ipv6`.
+    pub ipv6: bool,
+    /// `def1`: two halves of the address space instead of replacing the default route.
+    pub def1: bool,
+    /// `local`: the server is on the same link; no host route to it.
+    pub local: bool,
+    /// `autolocal`: find out whether it is.
+    pub autolocal: bool,
+    /// `bypass-dhcp`: a host route to the DHCP server. Accepted; Linux knows no such address here.
+    pub bypass_dhcp: bool,
+    /// `bypass-dns`: host routes to the DNS servers. Accepted likewise.
+    pub bypass_dns: bool,
+    /// `block-local`: no direct access to the local networks.
+    pub block_local: bool,
+    /// The tunnel's gateway inside, for IPv4 routes.
+    pub gateway4: Option<std::net::Ipv4Addr>,
+    /// The tunnel's gateway inside, for IPv6 routes.
+    pub gateway6: Option<std::net::Ipv6Addr>,
+}
+
+impl Redirect {
+    /// Reads the flags of `redirect-gateway` (or of a pushed one).
+    ///
+    /// # Errors
+    /// Names the first flag that does not exist.
+    pub fn parse<'a>(flags: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut redirect = Self { ipv4: true, ..Self::default() };
+        for flag in flags {
+            match flag {
+                "def1" => redirect.def1 = true,
+                "local" => redirect.local = true,
+                "autolocal" => redirect.autolocal = true,
+                "bypass-dhcp" => redirect.bypass_dhcp = true,
+                "bypass-dns" => redirect.bypass_dns = true,
+                "block-local" => redirect.block_local = true,
+                "ipv6" => redirect.ipv6 = true,
+                "!ipv4" => redirect.ipv4 = false,
+                "" => {}
+                other => return Err(format!("redirect-gateway has no flag '{other}'")),
+            }
+        }
+        Ok(redirect)
+    }
+}

@@ -1,0 +1,1 @@
+//! Log lines: one event, one line, nothing that a peer sent unescaped.
