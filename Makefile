@@ -1,0 +1,55 @@
+# make test is the one command that checks everything; the others are its parts.
+
+SHELL := /bin/bash
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
+
+CARGO ?= cargo
+# Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
+JOBS ?= 6
+
+.PHONY: test deps fmt lint unit interop interop-old roots deny doc build demo bench
+
+test: deps fmt lint unit interop deny doc
+	@echo "all checks passed"
+
+deps:
+	@scripts/deps.sh
+
+fmt:
+	$(CARGO) fmt --all --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+unit:
+	$(CARGO) test --workspace --locked --quiet
+
+# The same profile as the unit tests, so that nothing is compiled twice.
+interop: deps
+	$(CARGO) build --locked --quiet -p adit-cli -p adit-interop
+	target/debug/adit-interop run --jobs $(JOBS)
+
+# Against openvpn 2.5 and 2.7, from roots that scripts/roots.sh fetches from Debian's bullseye and sid.
+interop-old: deps roots
+	$(CARGO) build --locked --quiet -p adit-cli -p adit-interop
+	target/debug/adit-interop run --jobs $(JOBS) --old required
+
+roots:
+	@scripts/roots.sh
+
+deny: deps
+	@scripts/deny.sh
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+
+build: deps
+	$(CARGO) build --release --locked -p adit-cli
+
+demo: build
+	target/release/adit demo
+
+# Beside openvpn, in the same run: the figures of the README.
+bench: deps
+	$(CARGO) build --release --locked -p adit-cli -p adit-lab
+	target/release/adit-lab pair --mode offload --mode wire-gro --mode wire
