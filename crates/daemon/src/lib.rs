@@ -14,5 +14,6 @@ pub mod control;
 pub mod fault;
 pub mod host;
 pub mod log;
+pub mod managed;
 pub mod openvpn;
 pub mod server;

@@ -1,0 +1,387 @@
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::str::FromStr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
+use super::failure::{Failure, Outcome};
+use super::template;
+
+/// Most `listen` lines: each is a socket of its own.
+pub const MAX_LISTEN: usize = 16;
+/// Most `routes`: each is a pushed option.
+pub const MAX_ROUTES: usize = 256;
+/// Most `dns` addresses.
+pub const MAX_DNS: usize = 8;
+/// Longest name of a network device (IFNAMSIZ without its NUL).
+const MAX_DEVICE_NAME: usize = 15;
+
+/// `server.toml`, read and checked.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "Raw", into = "Raw")]
+pub struct Settings {
+    /// Where to listen; the first one's port goes into profiles.
+    pub listen: Vec<Listen>,
+    /// The name or address that clients dial.
+    pub host: String,
+    /// The network inside the tunnel; the server has its first address.
+    pub network: Ipv4Net,
+    /// The IPv6 network inside the tunnel, if any.
+    pub network6: Option<Ipv6Net>,
+    /// Name of the TUN device.
+    pub device: String,
+    /// What clients send through the tunnel besides the network itself.
+    pub reach: Reach,
+    /// Name servers pushed to clients.
+    pub dns: Vec<IpAddr>,
+    /// Whether clients borrow this machine's address towards the outside.
+    pub nat: Nat,
+    /// Whether clients may talk to each other.
+    pub client_to_client: bool,
+    /// Most clients at a time.
+    pub max_clients: u32,
+}
+
+/// What clients send through the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Everything.
+    Full,
+    /// The tunnel's own network and these.
+    Networks(Vec<IpNet>),
+}
+
+/// `nat`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Nat {
+    /// Masquerade what leaves by another device than the tunnel.
+    #[default]
+    Auto,
+    /// The network behind this machine knows a route back to the clients.
+    Off,
+}
+
+/// One place to listen: `udp/1194`, `udp/192.0.2.1:1194`, `udp/[2001:db8::1]:1194`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Listen {
+    /// One address, or all of both families.
+    pub address: Option<IpAddr>,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((protocol, place)) = text.split_once('/') else {
+            return Err(format!("{text:?} is not PROTOCOL/PORT; write udp/1194"));
+        };
+        match protocol {
+            "udp" => {}
+            "tcp" => {
+                return Err(format!("{text}: TCP is not supported yet; write udp/{place}"));
+            }
+            _ => return Err(format!("{protocol:?} is no protocol; write udp/1194")),
+        }
+        let listen = if let Ok(socket) = place.parse::<SocketAddr>() {
+            Self { address: Some(socket.ip()), port: socket.port() }
+        } else if let Ok(port) = place.parse() {
+            Self { address: None, port }
+        } else {
+            return Err(format!(
+                "{place:?} is neither a port nor ADDRESS:PORT; write udp/1194 or udp/192.0.2.1:1194"
+            ));
+        };
+        if listen.port == 0 {
+            return Err("port 0 cannot be dialled; write udp/1194".into());
+        }
+        Ok(listen)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "udp/{}", SocketAddr::new(address, self.port)),
+            None => write!(f, "udp/{}", self.port),
+        }
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Listen> for String {
+    fn from(listen: Listen) -> Self {
+        listen.to_string()
+    }
+}
+
+/// The file as it is written: every key optional but two.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Raw {
+    #[serde(default = "default_listen")]
+    listen: Vec<Listen>,
+    host: String,
+    network: Ipv4Net,
+    #[serde(default)]
+    network6: Option<Ipv6Net>,
+    #[serde(default = "default_device")]
+    device: String,
+    #[serde(default)]
+    full_tunnel: bool,
+    #[serde(default)]
+    routes: Vec<IpNet>,
+    #[serde(default)]
+    dns: Vec<IpAddr>,
+    #[serde(default)]
+    nat: Nat,
+    #[serde(default)]
+    client_to_client: bool,
+    #[serde(default = "default_max_clients")]
+    max_clients: u32,
+}
+
+fn default_listen() -> Vec<Listen> {
+    vec![Listen { address: None, port: 1194 }]
+}
+
+fn default_device() -> String {
+    "adit0".into()
+}
+
+fn default_max_clients() -> u32 {
+    250
+}
+
+impl TryFrom<Raw> for Settings {
+    type Error = String;
+
+    fn try_from(raw: Raw) -> Result<Self, String> {
+        bounded("listen", raw.listen.len(), 1, MAX_LISTEN)?;
+        bounded("routes", raw.routes.len(), 0, MAX_ROUTES)?;
+        bounded("dns", raw.dns.len(), 0, MAX_DNS)?;
+        if raw.full_tunnel && !raw.routes.is_empty() {
+            return Err("full-tunnel = true already covers every network: remove routes, or set \
+                        full-tunnel = false"
+                .into());
+        }
+        if raw.max_clients == 0 {
+            return Err("max-clients = 0 lets nobody in; write a number from 1".into());
+        }
+        let reach = if raw.full_tunnel {
+            Reach::Full
+        } else {
+            Reach::Networks(raw.routes.iter().map(IpNet::trunc).collect())
+        };
+        Ok(Self {
+            listen: raw.listen,
+            host: checked_host(&raw.host)?,
+            network: checked_network(raw.network)?,
+            network6: raw.network6.map(checked_network6).transpose()?,
+            device: checked_device(&raw.device)?,
+            reach,
+            dns: raw.dns,
+            nat: raw.nat,
+            client_to_client: raw.client_to_client,
+            max_clients: raw.max_clients,
+        })
+    }
+}
+
+impl From<Settings> for Raw {
+    fn from(settings: Settings) -> Self {
+        let (full_tunnel, routes) = match settings.reach {
+            Reach::Full => (true, Vec::new()),
+            Reach::Networks(routes) => (false, routes),
+        };
+        Self {
+            listen: settings.listen,
+            host: settings.host,
+            network: settings.network,
+            network6: settings.network6,
+            device: settings.device,
+            full_tunnel,
+            routes,
+            dns: settings.dns,
+            nat: settings.nat,
+            client_to_client: settings.client_to_client,
+            max_clients: settings.max_clients,
+        }
+    }
+}
+
+fn bounded(key: &str, len: usize, least: usize, most: usize) -> Result<(), String> {
+    if (least..=most).contains(&len) {
+        Ok(())
+    } else {
+        Err(format!("{key} has {len} entries; write {least} to {most}"))
+    }
+}
+
+/// The host goes into profiles as a word of OpenVPN's config language.
+pub(super) fn checked_host(host: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-:_".contains(c);
+    if host.is_empty() || host.len() > 253 || !host.chars().all(allowed) {
+        return Err(format!(
+            "host {host:?} is not a name or address; write host = \"vpn.example.net\""
+        ));
+    }
+    Ok(host.to_owned())
+}
+
+pub(super) fn checked_network(network: Ipv4Net) -> Result<Ipv4Net, String> {
+    if !(8..=29).contains(&network.prefix_len()) {
+        return Err(format!(
+            "network {network}: the prefix length must lie between 8 and 29; write for example \
+             network = \"10.87.31.0/24\""
+        ));
+    }
+    Ok(network.trunc())
+}
+
+pub(super) fn checked_network6(network: Ipv6Net) -> Result<Ipv6Net, String> {
+    if !(48..=112).contains(&network.prefix_len()) {
+        return Err(format!(
+            "network6 {network}: the prefix length must lie between 48 and 112; write for example \
+             network6 = \"fd12:3456:789a::/64\""
+        ));
+    }
+    Ok(network.trunc())
+}
+
+/// The name goes into nft rules and file names below /proc/sys.
+fn checked_device(name: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if name.is_empty() || name.len() > MAX_DEVICE_NAME || !name.chars().all(allowed) {
+        return Err(format!(
+            "device {name:?} is no device name: 1 to {MAX_DEVICE_NAME} letters, digits, - or _; \
+             write device = \"adit0\""
+        ));
+    }
+    if matches!(name, "lo" | "all" | "default") {
+        return Err(format!("device {name:?} is taken by the system; write device = \"adit0\""));
+    }
+    Ok(name.to_owned())
+}
+
+impl Settings {
+    /// Reads and checks the file.
+    pub fn read(path: &Path) -> Outcome<Self> {
+        let text = fs::read_to_string(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                Failure::operator(format!("there is no {}", path.display()))
+                    .remedy("create it with: adit server init")
+            }
+            _ => Failure::file("cannot read", path, &error),
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks the text of a file; `path` is for messages.
+    pub fn parse(text: &str, path: &Path) -> Outcome<Self> {
+        toml::from_str(text).map_err(|error| {
+            let line = error
+                .span()
+                .and_then(|span| text.get(..span.start))
+                .map_or(1, |before| before.matches('\n').count().saturating_add(1));
+            let message = error.message().trim();
+            Failure::operator(format!("{} line {line}: {message}", path.display()))
+        })
+    }
+
+    /// The file's text, with a comment for every key.
+    pub fn to_toml(&self) -> String {
+        template::render(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Settings {
+        Settings {
+            listen: default_listen(),
+            host: "vpn.example.net".into(),
+            network: "10.87.31.0/24".parse().unwrap(),
+            network6: Some("fd12:3456:789a::/64".parse().unwrap()),
+            device: "adit0".into(),
+            reach: Reach::Networks(vec!["192.168.7.0/24".parse().unwrap()]),
+            dns: vec!["9.9.9.9".parse().unwrap()],
+            nat: Nat::Auto,
+            client_to_client: false,
+            max_clients: 250,
+        }
+    }
+
+    fn parse(text: &str) -> Outcome<Settings> {
+        Settings::parse(text, Path::new("server.toml"))
+    }
+
+    #[test]
+    fn what_is_written_reads_back_equal() {
+        let mut full = sample();
+        full.reach = Reach::Full;
+        full.network6 = None;
+        full.nat = Nat::Off;
+        full.dns.clear();
+        full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
+        for settings in [sample(), full] {
+            assert_eq!(parse(&settings.to_toml()).unwrap(), settings);
+        }
+    }
+
+    #[test]
+    fn a_minimal_file_is_enough() {
+        let settings = parse("host = \"h\"\nnetwork = \"10.9.9.0/24\"\n").unwrap();
+        assert_eq!(settings.listen, default_listen());
+        assert_eq!(settings.reach, Reach::Networks(Vec::new()));
+        assert_eq!(settings.nat, Nat::Auto);
+    }
+
+    #[test]
+    fn a_mistake_names_file_line_and_what_to_write() {
+        let base = "host = \"h\"\nnetwork = \"10.9.9.0/24\"\n";
+        for (line, said) in [
+            ("listen = [\"tcp/443\"]", "TCP is not supported yet; write udp/443"),
+            ("listen = [\"1194\"]", "write udp/1194"),
+            ("listen = [\"udp/0\"]", "port 0"),
+            ("device = \"a b\"", "device = \"adit0\""),
+            ("device = \"../../x\"", "device = \"adit0\""),
+            ("nat = \"yes\"", "auto"),
+            ("ntework = 1", "unknown field"),
+            ("network6 = \"fd00::/128\"", "between 48 and 112"),
+            ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),
+            ("max-clients = 0", "from 1"),
+        ] {
+            let failure = parse(&format!("{base}{line}\n")).unwrap_err();
+            assert_eq!(failure.fault, super::super::Fault::Operator);
+            assert!(failure.what.starts_with("server.toml line "), "{}", failure.what);
+            assert!(failure.what.contains(said), "{line}: {}", failure.what);
+        }
+        let failure = parse(&format!("{base}listen = [\"tcp/443\"]\n")).unwrap_err();
+        assert!(failure.what.contains("line 3"), "{}", failure.what);
+    }
+
+    #[test]
+    fn a_host_cannot_smuggle_directives_into_profiles() {
+        for host in ["", "a b", "a\nup evil", "\"x\"", "x;y", "x#y"] {
+            assert!(checked_host(host).is_err(), "{host:?}");
+        }
+        for host in ["vpn.example.net", "192.0.2.1", "2001:db8::1", "my_host-1"] {
+            assert!(checked_host(host).is_ok(), "{host:?}");
+        }
+    }
+}

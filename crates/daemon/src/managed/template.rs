@@ -1,0 +1,80 @@
+//! `server.toml` as people read it.
+
+use std::fmt::{Display, Write};
+
+use super::settings::{Nat, Reach, Settings};
+
+/// The file's text. Every key is there, so that nobody must look for its name.
+pub(super) fn render(settings: &Settings) -> String {
+    let (full_tunnel, routes) = match &settings.reach {
+        Reach::Full => (true, Vec::new()),
+        Reach::Networks(routes) => (false, routes.clone()),
+    };
+    let network6 = match settings.network6 {
+        Some(network) => format!("network6 = \"{network}\""),
+        None => "# network6 = \"fd12:3456:789a::/64\"".into(),
+    };
+    let nat = match settings.nat {
+        Nat::Auto => "auto",
+        Nat::Off => "off",
+    };
+    let mut text = String::from(HEAD);
+    let mut key = |comment: &str, line: String| {
+        text.push('\n');
+        for row in comment.lines() {
+            let _ = writeln!(text, "# {row}");
+        }
+        let _ = writeln!(text, "{line}");
+    };
+    key(LISTEN, format!("listen = {}", list(&settings.listen)));
+    key(HOST, format!("host = \"{}\"", settings.host));
+    key(NETWORK, format!("network = \"{}\"", settings.network));
+    key(NETWORK6, network6);
+    key(FULL_TUNNEL, format!("full-tunnel = {full_tunnel}"));
+    key(ROUTES, format!("routes = {}", list(&routes)));
+    key(DNS, format!("dns = {}", list(&settings.dns)));
+    key(NAT, format!("nat = \"{nat}\""));
+    key(CLIENT_TO_CLIENT, format!("client-to-client = {}", settings.client_to_client));
+    key(MAX_CLIENTS, format!("max-clients = {}", settings.max_clients));
+    key(DEVICE, format!("device = \"{}\"", settings.device));
+    text
+}
+
+fn list<T: Display>(items: &[T]) -> String {
+    let quoted: Vec<String> = items.iter().map(|item| format!("\"{item}\"")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+const HEAD: &str = "\
+# The settings of this VPN server. Edit, then: adit reload
+# (`listen`, `network`, `network6` and `device` take effect at the next start.)
+";
+const LISTEN: &str = "\
+Where to listen: \"udp/PORT\" on every address, or \"udp/ADDRESS:PORT\" on one.
+Profiles carry the first port. Open it in the firewall in front of this machine.";
+const HOST: &str = "\
+The name or address that clients dial; it is written into each new profile.
+A DNS name survives a change of address.";
+const NETWORK: &str = "\
+The network inside the tunnel. The server has its first address. Choose one that
+occurs neither here nor at the clients' homes: 10.8.0.0/24 and 192.168.0.0/24 do.";
+const NETWORK6: &str = "\
+The same for IPv6. Without this line the tunnel carries IPv4 only.";
+const FULL_TUNNEL: &str = "\
+true: clients send everything through the tunnel. false: only `network`,
+`network6` and what `routes` lists.";
+const ROUTES: &str = "\
+Networks behind this server that clients reach through the tunnel,
+for example [\"192.168.7.0/24\"].";
+const DNS: &str = "\
+Name servers for the clients, for example [\"9.9.9.9\"]. They should be reachable
+through the tunnel.";
+const NAT: &str = "\
+\"auto\": what clients send beyond the tunnel leaves with this machine's address.
+\"off\": it leaves with theirs, and the network behind needs a route back to them.";
+const CLIENT_TO_CLIENT: &str = "\
+Whether clients may talk to each other.";
+const MAX_CLIENTS: &str = "\
+Most clients connected at a time.";
+const DEVICE: &str = "\
+The name of the tunnel's network device.";
