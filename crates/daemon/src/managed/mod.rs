@@ -7,6 +7,6 @@ mod places;
 mod settings;
 mod template;
 
-pub use failure::{Failure, Fault, Outcome};
+pub use failure::Outcome;
 pub use places::Places;
 pub use settings::{Listen, Nat, Reach, Settings};

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::failure::{Failure, Outcome};
+use super::failure::{Outcome, file_fault};
+use crate::fault::Fault;
 
 /// Where one server keeps its things.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +35,10 @@ impl Places {
             });
         };
         let absolute = std::path::absolute(dir).map_err(|error| {
-            Failure::operator(format!("--dir {}: {error}", dir.display()))
-                .remedy("name a folder, for example --dir ./vpn")
+            Fault::operator(format!(
+                "--dir {}: {error}; name a folder, for example --dir ./vpn",
+                dir.display()
+            ))
         })?;
         let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
         Ok(Self {
@@ -90,13 +93,12 @@ pub(super) fn make_folder(path: &Path, mode: u32) -> Outcome<()> {
         .recursive(true)
         .mode(mode)
         .create(path)
-        .map_err(|error| Failure::file("cannot create the folder", path, &error))
+        .map_err(|error| file_fault("cannot create the folder", path, &error))
 }
 
 /// Writes a file so that it is either the old one or the new one, never half of it.
 pub(super) fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Outcome<()> {
-    write_and_rename(path, mode, contents)
-        .map_err(|error| Failure::file("cannot write", path, &error))
+    write_and_rename(path, mode, contents).map_err(|error| file_fault("cannot write", path, &error))
 }
 
 fn write_and_rename(path: &Path, mode: u32, contents: &[u8]) -> io::Result<()> {

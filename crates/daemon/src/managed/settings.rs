@@ -7,8 +7,9 @@ use std::str::FromStr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use super::failure::{Failure, Outcome};
+use super::failure::{Outcome, file_fault};
 use super::template;
+use crate::fault::Fault;
 
 /// Most `listen` lines: each is a socket of its own.
 pub const MAX_LISTEN: usize = 16;
@@ -280,11 +281,11 @@ impl Settings {
     /// Reads and checks the file.
     pub fn read(path: &Path) -> Outcome<Self> {
         let text = fs::read_to_string(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                Failure::operator(format!("there is no {}", path.display()))
-                    .remedy("create it with: adit server init")
-            }
-            _ => Failure::file("cannot read", path, &error),
+            std::io::ErrorKind::NotFound => Fault::operator(format!(
+                "there is no {}; create it with: adit server init",
+                path.display()
+            )),
+            _ => file_fault("cannot read", path, &error),
         })?;
         Self::parse(&text, path)
     }
@@ -297,7 +298,7 @@ impl Settings {
                 .and_then(|span| text.get(..span.start))
                 .map_or(1, |before| before.matches('\n').count().saturating_add(1));
             let message = error.message().trim();
-            Failure::operator(format!("{} line {line}: {message}", path.display()))
+            Fault::operator(format!("{} line {line}: {message}", path.display()))
         })
     }
 
@@ -367,12 +368,12 @@ mod tests {
             ("max-clients = 0", "from 1"),
         ] {
             let failure = parse(&format!("{base}{line}\n")).unwrap_err();
-            assert_eq!(failure.fault, super::super::Fault::Operator);
-            assert!(failure.what.starts_with("server.toml line "), "{}", failure.what);
-            assert!(failure.what.contains(said), "{line}: {}", failure.what);
+            assert_eq!(failure.blame(), crate::fault::Blame::Operator);
+            assert!(failure.to_string().starts_with("server.toml line "), "{}", failure);
+            assert!(failure.to_string().contains(said), "{line}: {}", failure);
         }
         let failure = parse(&format!("{base}listen = [\"tcp/443\"]\n")).unwrap_err();
-        assert!(failure.what.contains("line 3"), "{}", failure.what);
+        assert!(failure.to_string().contains("line 3"), "{}", failure);
     }
 
     #[test]
