@@ -1,24 +1,23 @@
-//! TLS on the control channel: certificates, verification, and a session fed by records.
+//! TLS on the control channel: certificates, verification, and a session fed by bytes.
+//!
+//! [`ClientTls`] and [`ServerTls`] are made once from what the operator gave (PEM of CAs, certificate,
+//! key, revocation lists); each handshake is a [`TlsSession`]. No tickets, no session cache, no early
+//! data: every key negotiation is a full handshake, so that certificates are looked at again.
 
-/// Everything a client needs to open TLS sessions; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct ClientTls;
+mod context;
+mod error;
+mod identity;
+mod load;
+mod options;
+mod session;
+mod suites;
+mod verify;
 
-/// Everything a server needs to accept TLS sessions; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct ServerTls;
-
-/// What a verified certificate says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PeerIdentity {
-    /// The subject in OpenVPN's form, `C=..., O=..., CN=...`.
-    pub subject: String,
-    /// The subject's common name.
-    pub common_name: String,
-    /// Serial number, lower-case hex.
-    pub serial: String,
-    /// SHA-256 of the DER, lower-case hex.
-    pub fingerprint: String,
-    /// End of validity, seconds since 1970.
-    pub not_after: u64,
-}
+pub use context::{ClientTls, ServerTls};
+pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
+pub use identity::PeerIdentity;
+pub use options::{
+    ClientCertificates, ClientTlsOptions, CommonTlsOptions, NameType, Pem, RemoteCertTls,
+    ServerTlsOptions, TlsVersion, VerifyOptions,
+};
+pub use session::{MAX_MESSAGE, TlsSession};

@@ -1,0 +1,148 @@
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::TimeProvider;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection, SignatureScheme,
+    SupportedProtocolVersion,
+};
+
+use super::error::{TlsConfigError, TlsError};
+use super::options::{ClientCertificates, ClientTlsOptions, ServerTlsOptions};
+use super::verify::{Trust, Verdict, Verifier};
+
+/// What both roles keep.
+pub(super) struct Context {
+    pub(super) provider: Arc<CryptoProvider>,
+    pub(super) versions: Vec<&'static SupportedProtocolVersion>,
+    pub(super) time: Arc<dyn TimeProvider>,
+    pub(super) own: Option<Arc<CertifiedKey>>,
+    pub(super) trust: Option<Arc<Trust>>,
+    pub(super) client_certificates: ClientCertificates,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Everything a client needs to open TLS sessions; cheap to clone.
+#[derive(Clone)]
+pub struct ClientTls {
+    context: Arc<Context>,
+}
+
+/// Everything a server needs to accept TLS sessions; cheap to clone.
+#[derive(Clone)]
+pub struct ServerTls {
+    context: Arc<Context>,
+}
+
+// By hand: there is a private key inside.
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientTls").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerTls").finish_non_exhaustive()
+    }
+}
+
+impl ClientTls {
+    /// Reads and checks the operator's material.
+    pub fn new(options: ClientTlsOptions) -> Result<Self, TlsConfigError> {
+        let context = super::load::client(options)?;
+        Ok(Self { context: Arc::new(context) })
+    }
+
+    /// What the operator should know though it does not prevent the start, such as a certificate of
+    /// ours that has expired.
+    pub fn warnings(&self) -> &[String] {
+        &self.context.warnings
+    }
+
+    pub(super) fn connection(&self, verdict: Arc<Verdict>) -> Result<Connection, TlsError> {
+        let context = &self.context;
+        let trust = context.trust.clone().ok_or(TlsError::Misuse("a client without a CA"))?;
+        let verifier = Verifier::new(trust, context, verdict);
+        let builder =
+            ClientConfig::builder_with_details(context.provider.clone(), context.time.clone())
+                .with_protocol_versions(&context.versions)
+                .map_err(|error| TlsError::Ours(error.to_string()))?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match &context.own {
+            Some(own) => builder.with_client_cert_resolver(Arc::new(Own(own.clone()))),
+            None => builder.with_no_client_auth(),
+        };
+        config.resumption = rustls::client::Resumption::disabled();
+        config.enable_sni = false;
+        // OpenVPN's servers are known by `verify-x509-name`; rustls wants a name though it is neither
+        // sent nor compared.
+        let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
+        ClientConnection::new(Arc::new(config), name)
+            .map(Connection::Client)
+            .map_err(|error| TlsError::Ours(error.to_string()))
+    }
+}
+
+impl ServerTls {
+    /// Reads and checks the operator's material.
+    pub fn new(options: ServerTlsOptions) -> Result<Self, TlsConfigError> {
+        let context = super::load::server(options)?;
+        Ok(Self { context: Arc::new(context) })
+    }
+
+    /// As [`ClientTls::warnings`].
+    pub fn warnings(&self) -> &[String] {
+        &self.context.warnings
+    }
+
+    pub(super) fn connection(&self, verdict: Arc<Verdict>) -> Result<Connection, TlsError> {
+        let context = &self.context;
+        let own = context.own.clone().ok_or(TlsError::Misuse("a server without a certificate"))?;
+        let builder =
+            ServerConfig::builder_with_details(context.provider.clone(), context.time.clone())
+                .with_protocol_versions(&context.versions)
+                .map_err(|error| TlsError::Ours(error.to_string()))?;
+        let builder = match (&context.trust, context.client_certificates) {
+            (_, ClientCertificates::None) => builder.with_no_client_auth(),
+            (Some(trust), _) => builder.with_client_cert_verifier(Arc::new(Verifier::new(
+                trust.clone(),
+                context,
+                verdict,
+            ))),
+            (None, _) => return Err(TlsError::Misuse("client certificates wanted without a CA")),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(Own(own)));
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        ServerConnection::new(Arc::new(config))
+            .map(Connection::Server)
+            .map_err(|error| TlsError::Ours(error.to_string()))
+    }
+}
+
+/// Our one certificate, whatever the peer says it would like.
+#[derive(Debug)]
+struct Own(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Own {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl ResolvesServerCert for Own {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}

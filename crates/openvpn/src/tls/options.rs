@@ -1,0 +1,139 @@
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::time_provider::TimeProvider;
+use zeroize::Zeroizing;
+
+/// Material of the operator with the name it goes by in messages.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pem {
+    /// A file's path, or `[inline] <ca>`.
+    pub origin: String,
+    /// The file's content: PEM, with any text around the blocks.
+    pub bytes: Zeroizing<Vec<u8>>,
+}
+
+impl Pem {
+    /// `bytes`, known to the operator as `origin`.
+    pub fn new(origin: impl Into<String>, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { origin: origin.into(), bytes: Zeroizing::new(bytes.into()) }
+    }
+}
+
+// By hand: it may hold a private key.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pem").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+/// What `verify-x509-name` compares.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum NameType {
+    /// The whole subject, `C=..., O=..., CN=...`.
+    Subject,
+    /// The common name.
+    Name,
+    /// The beginning of the common name.
+    NamePrefix,
+}
+
+/// `remote-cert-tls`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum RemoteCertTls {
+    /// The peer's certificate must be one for TLS servers.
+    Server,
+    /// The peer's certificate must be one for TLS clients.
+    Client,
+}
+
+/// `verify-client-cert`.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// Not asked for.
+    None,
+    /// Asked for; a client without one is let in as far as TLS goes.
+    Optional,
+    /// Demanded.
+    #[default]
+    Require,
+}
+
+/// `tls-version-min`, `tls-version-max`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    V1_2,
+    /// TLS 1.3.
+    V1_3,
+}
+
+/// What is demanded of the peer's certificate besides a valid chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyOptions {
+    /// `verify-x509-name`.
+    pub name: Option<(String, NameType)>,
+    /// `remote-cert-tls`: demands KeyUsage and ExtendedKeyUsage extensions that fit. Without it an
+    /// ExtendedKeyUsage that is there must fit all the same.
+    pub remote_cert_tls: Option<RemoteCertTls>,
+}
+
+/// What client and server have in common; [`ClientTlsOptions`] and [`ServerTlsOptions`] hold one.
+#[derive(Clone, Default)]
+pub struct CommonTlsOptions {
+    /// `ca`: certificates of the authorities, at least one.
+    pub ca: Option<Pem>,
+    /// `cert`: our certificate, then intermediates if any.
+    pub cert: Option<Pem>,
+    /// `extra-certs`: further intermediates to send.
+    pub extra_certs: Option<Pem>,
+    /// `key`: PKCS#8, SEC1 or PKCS#1, encrypted or not.
+    pub key: Option<Pem>,
+    /// `askpass`: the password of `key`.
+    pub key_password: Option<Zeroizing<String>>,
+    /// `crl-verify`: revocation lists of every authority in a peer's chain. An empty `Pem` is refused.
+    pub crl: Option<Pem>,
+    /// What is demanded of the peer.
+    pub verify: VerifyOptions,
+    /// `tls-version-min`; `None`: 1.2.
+    pub min_version: Option<TlsVersion>,
+    /// `tls-version-max`; `None`: 1.3.
+    pub max_version: Option<TlsVersion>,
+    /// `tls-cipher`: names as OpenSSL or IANA spell them, between colons; for TLS 1.2.
+    pub tls12_ciphers: Option<String>,
+    /// `tls-ciphersuites`: the same for TLS 1.3.
+    pub tls13_ciphers: Option<String>,
+    /// `tls-groups` (or `ecdh-curve`), between colons. `None`: X25519MLKEM768, X25519, secp256r1, secp384r1.
+    pub groups: Option<String>,
+    /// Wall time for validity periods; `None`: the system's.
+    pub time: Option<Arc<dyn TimeProvider>>,
+}
+
+// By hand: the password never reaches a log.
+impl fmt::Debug for CommonTlsOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommonTlsOptions")
+            .field("ca", &self.ca)
+            .field("cert", &self.cert)
+            .field("key", &self.key)
+            .field("crl", &self.crl)
+            .field("verify", &self.verify)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`super::ClientTls::new`] needs.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTlsOptions {
+    /// All of it: `cert` and `key` may both be absent.
+    pub common: CommonTlsOptions,
+}
+
+/// What [`super::ServerTls::new`] needs.
+#[derive(Clone, Debug, Default)]
+pub struct ServerTlsOptions {
+    /// `ca` may be absent if `client_certificates` is `None`; `cert` and `key` may not.
+    pub common: CommonTlsOptions,
+    /// `verify-client-cert`.
+    pub client_certificates: ClientCertificates,
+}

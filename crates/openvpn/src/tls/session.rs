@@ -1,0 +1,299 @@
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects
+)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+
+use rustls::{Connection, Error, ProtocolVersion};
+use zeroize::Zeroizing;
+
+use super::context::{ClientTls, ServerTls};
+use super::error::{CertificateError, CertificateProblem, TlsError};
+use super::identity::PeerIdentity;
+use super::verify::Verdict;
+
+/// Longest message, bytes: what one TLS record holds.
+pub const MAX_MESSAGE: usize = 16_384;
+/// Longest record with its header, bytes: RFC 5246 allows 2048 above the plaintext.
+const MAX_RECORD: usize = MAX_MESSAGE + 2048 + RECORD_HEADER;
+const RECORD_HEADER: usize = 5;
+/// What a peer may send before its handshake is complete, bytes. A chain of four RSA-4096 certificates
+/// is about 8 KiB.
+const MAX_HANDSHAKE: usize = 64 * 1024;
+/// Messages held until the caller reads them.
+const MAX_UNREAD: usize = 32;
+/// Bytes held until the caller pulls them. Key updates asked for by the peer count too.
+const MAX_OUTGOING: usize = 128 * 1024;
+
+/// One TLS handshake and the channel that follows it.
+///
+/// Bytes go in by [`feed`](Self::feed), in order and in any portions, and come out by
+/// [`pull`](Self::pull). OpenVPN's peers rely on one message being one TLS record: [`write`](Self::write)
+/// makes one, [`read`](Self::read) returns one.
+pub struct TlsSession {
+    connection: Connection,
+    verdict: Arc<Verdict>,
+    /// The record that is not complete yet.
+    partial: Vec<u8>,
+    /// Bytes fed while handshaking.
+    handshake_bytes: usize,
+    messages: VecDeque<Zeroizing<Vec<u8>>>,
+    outgoing: VecDeque<u8>,
+    failed: Option<TlsError>,
+    closed: bool,
+}
+
+impl fmt::Debug for TlsSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSession")
+            .field("handshaking", &self.is_handshaking())
+            .field("unread", &self.messages.len())
+            .field("outgoing", &self.outgoing.len())
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TlsSession {
+    /// Starts a handshake as client; the ClientHello can be pulled at once.
+    pub fn client(tls: &ClientTls) -> Result<Self, TlsError> {
+        let verdict = Arc::new(Verdict::default());
+        Self::new(tls.connection(verdict.clone())?, verdict)
+    }
+
+    /// Waits for a client's handshake.
+    pub fn server(tls: &ServerTls) -> Result<Self, TlsError> {
+        let verdict = Arc::new(Verdict::default());
+        Self::new(tls.connection(verdict.clone())?, verdict)
+    }
+
+    fn new(mut connection: Connection, verdict: Arc<Verdict>) -> Result<Self, TlsError> {
+        connection.set_buffer_limit(Some(MAX_OUTGOING));
+        let mut session = Self {
+            connection,
+            verdict,
+            partial: Vec::new(),
+            handshake_bytes: 0,
+            messages: VecDeque::new(),
+            outgoing: VecDeque::new(),
+            failed: None,
+            closed: false,
+        };
+        session.collect()?;
+        Ok(session)
+    }
+
+    /// Takes the next bytes of the peer's TLS stream. An error is final and repeated by later calls; an
+    /// alert for the peer may still be pulled.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let result = self.take(bytes);
+        // The alert that says why is in the TLS library's buffer.
+        let collected = self.collect();
+        let result = result.and(collected);
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+            self.partial = Vec::new();
+        }
+        result
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
+        while !bytes.is_empty() {
+            if self.is_handshaking() {
+                self.handshake_bytes =
+                    self.handshake_bytes.saturating_add(bytes.len().min(MAX_RECORD));
+                if self.handshake_bytes > MAX_HANDSHAKE {
+                    return Err(TlsError::Protocol(format!(
+                        "a handshake of more than {MAX_HANDSHAKE} bytes"
+                    )));
+                }
+            }
+            let wanted = self.missing()?;
+            let (now, later) = bytes.split_at_checked(wanted).unwrap_or((bytes, &[]));
+            self.partial.extend_from_slice(now);
+            bytes = later;
+            if self.partial.len() >= RECORD_HEADER && self.missing()? == 0 {
+                self.process_record()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes until the header, or then the record, is complete.
+    fn missing(&self) -> Result<usize, TlsError> {
+        let have = self.partial.len();
+        let Some([_, _, _, high, low]) = self.partial.first_chunk::<RECORD_HEADER>() else {
+            return Ok(RECORD_HEADER.saturating_sub(have));
+        };
+        let whole = usize::from(u16::from_be_bytes([*high, *low])).saturating_add(RECORD_HEADER);
+        if whole > MAX_RECORD {
+            return Err(TlsError::Protocol(format!(
+                "what arrived is no TLS, or a record of {whole} bytes"
+            )));
+        }
+        Ok(whole.saturating_sub(have))
+    }
+
+    fn process_record(&mut self) -> Result<(), TlsError> {
+        let record = std::mem::take(&mut self.partial);
+        let mut rest = record.as_slice();
+        while !rest.is_empty() {
+            self.connection
+                .read_tls(&mut rest)
+                .map_err(|error| TlsError::Protocol(error.to_string()))?;
+            let state = self.connection.process_new_packets().map_err(|e| self.blame(e))?;
+            self.closed |= state.peer_has_closed();
+            self.drain(state.plaintext_bytes_to_read())?;
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, bytes: usize) -> Result<(), TlsError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        if self.messages.len() >= MAX_UNREAD {
+            return Err(TlsError::Protocol(format!("more than {MAX_UNREAD} messages at once")));
+        }
+        let mut message = Zeroizing::new(vec![0; bytes]);
+        match self.connection.reader().read_exact(&mut message) {
+            Ok(()) => self.messages.push_back(message),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(TlsError::Ours(error.to_string())),
+        }
+        Ok(())
+    }
+
+    /// Moves what the TLS library wants to send into our buffer.
+    fn collect(&mut self) -> Result<(), TlsError> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut self.outgoing) {
+                Ok(0) => break,
+                Ok(_) if self.outgoing.len() > MAX_OUTGOING => {
+                    return Err(TlsError::Protocol("the peer makes us answer without end".into()));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(TlsError::Ours(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn blame(&self, error: Error) -> TlsError {
+        if let Some(refused) = self.verdict.refused() {
+            return TlsError::Certificate(Box::new(refused));
+        }
+        match error {
+            Error::NoCertificatesPresented => TlsError::Certificate(Box::new(CertificateError {
+                problem: CertificateProblem::Missing,
+                subject: String::new(),
+                detail: "the peer sent no certificate; its configuration needs `cert` and `key`"
+                    .into(),
+            })),
+            Error::AlertReceived(alert) => {
+                TlsError::Refused(format!("TLS alert {alert:?}; its log says more"))
+            }
+            Error::PeerIncompatible(why) => TlsError::Incompatible(format!("{why:?}")),
+            Error::FailedToGetCurrentTime => {
+                TlsError::Ours("the system's clock cannot be read".into())
+            }
+            Error::FailedToGetRandomBytes => {
+                TlsError::Ours("the system gives no random bytes".into())
+            }
+            other => TlsError::Protocol(other.to_string()),
+        }
+    }
+
+    /// The next message, one per TLS record of the peer; `None` when there is no complete one.
+    pub fn read(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, TlsError> {
+        match self.messages.pop_front() {
+            Some(message) => Ok(Some(message)),
+            None => self.failed.clone().map_or(Ok(None), Err),
+        }
+    }
+
+    /// Queues one message as one TLS record. Before the handshake is complete it waits for that.
+    pub fn write(&mut self, message: &[u8]) -> Result<(), TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        if message.len() > MAX_MESSAGE {
+            return Err(TlsError::Misuse("a message longer than a TLS record"));
+        }
+        if self.outgoing.len().saturating_add(message.len()) > MAX_OUTGOING {
+            return Err(TlsError::Misuse("more written than pulled"));
+        }
+        match self.connection.writer().write(message) {
+            Ok(written) if written == message.len() => self.collect(),
+            Ok(_) => Err(TlsError::Misuse("more written than the handshake can hold back")),
+            Err(error) => Err(TlsError::Ours(error.to_string())),
+        }
+    }
+
+    /// The next bytes of our TLS stream, `max` at most; empty when there are none.
+    pub fn pull(&mut self, max: usize) -> Vec<u8> {
+        let count = self.outgoing.len().min(max);
+        self.outgoing.drain(..count).collect()
+    }
+
+    /// Whether [`pull`](Self::pull) has something.
+    pub fn wants_write(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Bytes that [`pull`](Self::pull) still has.
+    pub fn outgoing_len(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// Whether the handshake is still going on.
+    pub fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    /// Whether the peer said that it will send nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Keying material by RFC 5705 with no context, for `label`; fails before the end of the handshake.
+    pub fn export(&self, label: &[u8], out: &mut [u8]) -> Result<(), TlsError> {
+        self.connection
+            .export_keying_material(out, label, None)
+            .map(|_| ())
+            .map_err(|error| TlsError::Ours(error.to_string()))
+    }
+
+    /// The peer's certificate once the handshake is complete; `None` before, and if it has none.
+    pub fn peer(&self) -> Option<&PeerIdentity> {
+        if self.is_handshaking() { None } else { self.verdict.accepted() }
+    }
+
+    /// Version, suite and group, as OpenVPN's log words them:
+    /// `TLSv1.3, cipher TLSv1.3 TLS_AES_256_GCM_SHA384, group X25519MLKEM768`.
+    pub fn description(&self) -> String {
+        let version = match self.connection.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            _ => return "TLS handshake not complete".into(),
+        };
+        let mut text = version.to_owned();
+        if let Some(suite) = self.connection.negotiated_cipher_suite() {
+            let name = super::suites::openssl_name(suite.suite());
+            text.push_str(&format!(", cipher {version} {name}"));
+        }
+        if let Some(group) = self.connection.negotiated_key_exchange_group() {
+            text.push_str(&format!(", group {}", super::suites::group_name(group.name())));
+        }
+        text
+    }
+}

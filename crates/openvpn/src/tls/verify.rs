@@ -1,0 +1,182 @@
+//! Verification of a peer's chain.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError as Alert, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+};
+
+use super::context::Context;
+use super::error::{CertificateError, CertificateProblem};
+use super::identity::PeerIdentity;
+use super::options::ClientCertificates;
+
+/// What a session's one verification found. A slot beside the TLS library, whose errors have no room
+/// for a sentence if the peer is to get the right alert.
+#[derive(Debug, Default)]
+pub(super) struct Verdict(OnceLock<Result<PeerIdentity, CertificateError>>);
+
+impl Verdict {
+    pub(super) fn accepted(&self) -> Option<&PeerIdentity> {
+        self.0.get()?.as_ref().ok()
+    }
+
+    pub(super) fn refused(&self) -> Option<CertificateError> {
+        self.0.get()?.as_ref().err().cloned()
+    }
+}
+
+/// The CAs, revocation lists and demands that peers are held to.
+#[derive(Debug)]
+pub(super) struct Trust {
+    pub(super) hints: Vec<DistinguishedName>,
+}
+
+impl Trust {
+    fn check(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _peer_is_server: bool,
+        _now: UnixTime,
+    ) -> Result<PeerIdentity, CertificateError> {
+        Err(CertificateError {
+            problem: CertificateProblem::UnknownCa,
+            subject: String::new(),
+            detail: "no certificate is accepted yet".into(),
+        })
+    }
+}
+
+/// One session's verifier.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    trust: Arc<Trust>,
+    algorithms: WebPkiSupportedAlgorithms,
+    mandatory: bool,
+    verdict: Arc<Verdict>,
+}
+
+impl Verifier {
+    pub(super) fn new(trust: Arc<Trust>, context: &Context, verdict: Arc<Verdict>) -> Self {
+        Self {
+            trust,
+            algorithms: context.provider.signature_verification_algorithms,
+            mandatory: context.client_certificates == ClientCertificates::Require,
+            verdict,
+        }
+    }
+
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        peer_is_server: bool,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let verdict = self
+            .verdict
+            .0
+            .get_or_init(|| self.trust.check(leaf, intermediates, peer_is_server, now));
+        match verdict {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::InvalidCertificate(alert(error.problem))),
+        }
+    }
+}
+
+/// The error of the TLS library that makes it send the fitting alert.
+fn alert(problem: CertificateProblem) -> Alert {
+    match problem {
+        CertificateProblem::Expired | CertificateProblem::NotYetValid => Alert::Expired,
+        CertificateProblem::Revoked => Alert::Revoked,
+        CertificateProblem::UnknownCa | CertificateProblem::CaNotValidNow => Alert::UnknownIssuer,
+        CertificateProblem::Malformed => Alert::BadEncoding,
+        CertificateProblem::KeyUsage | CertificateProblem::ExtendedKeyUsage => {
+            Alert::InvalidPurpose
+        }
+        _ => Alert::ApplicationVerificationFailure,
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verify(end_entity, intermediates, true, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.mandatory
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.trust.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.verify(end_entity, intermediates, false, now)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
