@@ -1,0 +1,308 @@
+//! TUN and TAP devices with the kernel's segmentation offloads.
+//!
+//! Every read and write carries a 10-byte `virtio_net_hdr` before the packet (`IFF_VNET_HDR`), so
+//! that one system call moves up to 64 KiB of one flow. See the kernel's
+//! Documentation/networking/tuntap.rst and include/uapi/linux/virtio_net.h.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Length of the header before each packet (`virtio_net_hdr` without `num_buffers`).
+pub const VNET_LEN: usize = 10;
+
+/// Longest interface name (`IFNAMSIZ` less its NUL).
+pub const NAME_MAX: usize = 15;
+
+/// The clone device.
+const DEVICE: &str = "/dev/net/tun";
+
+/// Whether the device carries IP packets or Ethernet frames.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum TunMode {
+    /// IP packets.
+    #[default]
+    Tun,
+    /// Ethernet frames.
+    Tap,
+}
+
+/// What the kernel may leave undone in packets that it hands to us, and we in those for it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct TunOffloads {
+    /// Checksums may be partial. The others need it.
+    pub csum: bool,
+    /// TCP super-packets, IPv4 and IPv6.
+    pub tso: bool,
+    /// UDP super-packets, IPv4 and IPv6 (Linux 6.2 and later).
+    pub uso: bool,
+}
+
+impl TunOffloads {
+    /// All that exist.
+    pub const ALL: Self = Self { csum: true, tso: true, uso: true };
+    /// None: one whole packet per call.
+    pub const NONE: Self = Self { csum: false, tso: false, uso: false };
+
+    fn flags(self) -> libc::c_uint {
+        let mut flags = 0;
+        if self.csum {
+            flags |= libc::TUN_F_CSUM;
+            if self.tso {
+                flags |= libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+            }
+            if self.uso {
+                flags |= libc::TUN_F_USO4 | libc::TUN_F_USO6;
+            }
+        }
+        flags
+    }
+
+    /// What remains when the kernel's rule (no segmentation without checksums) is applied.
+    fn coherent(self) -> Self {
+        if self.csum { self } else { Self::NONE }
+    }
+}
+
+/// How to open a device.
+#[derive(Clone, Debug)]
+pub struct TunOptions {
+    /// The exact name (1 to 15 bytes), or `None` for the next free `tun%d` / `tap%d`.
+    pub name: Option<String>,
+    /// Queues, at least 1; one per worker.
+    pub queues: usize,
+    /// Offloads wanted; what the kernel grants is in [`TunDevice::offloads`].
+    pub offloads: TunOffloads,
+    /// TUN or TAP.
+    pub mode: TunMode,
+}
+
+impl Default for TunOptions {
+    fn default() -> Self {
+        Self { name: None, queues: 1, offloads: TunOffloads::ALL, mode: TunMode::Tun }
+    }
+}
+
+/// Why a device could not be opened.
+#[derive(Debug)]
+pub enum TunError {
+    /// /dev/net/tun does not exist, or its module is not loaded.
+    NoDriver(io::Error),
+    /// Missing CAP_NET_ADMIN, or the device belongs to another user.
+    NoPermission(io::Error),
+    /// Another process has the device open.
+    Busy(String),
+    /// The name is empty, too long or has a character that interfaces cannot have.
+    BadName(String),
+    /// The name belongs to a device of another kind (or one made without the queues asked for).
+    OtherKind(String),
+    /// Anything else, with the step that failed.
+    Os(&'static str, io::Error),
+}
+
+impl fmt::Display for TunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver(e) => write!(
+                f,
+                "{DEVICE} is missing ({e}): load the module with `modprobe tun`; in a container, \
+                 pass the device in (--device {DEVICE})"
+            ),
+            Self::NoPermission(e) => write!(
+                f,
+                "no right to make a TUN device ({e}): run as root or with CAP_NET_ADMIN (in a \
+                 container: --cap-add NET_ADMIN)"
+            ),
+            Self::Busy(name) => write!(
+                f,
+                "the device {name} is in use by another process: stop that, or choose another name"
+            ),
+            Self::BadName(name) => write!(
+                f,
+                "{name:?} cannot be an interface name: use 1 to {NAME_MAX} letters, digits, '-', \
+                 '_' or '.'"
+            ),
+            Self::OtherKind(name) => write!(
+                f,
+                "an interface {name} of another kind exists: choose another name, or remove it with \
+                 `ip link del {name}`"
+            ),
+            Self::Os(step, e) => write!(f, "cannot open a TUN device: {step}: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for TunError {}
+
+/// An open device. It disappears from the system when its last queue is dropped (unless it was made
+/// persistent before).
+#[derive(Debug)]
+pub struct TunDevice {
+    /// The interface's name.
+    pub name: String,
+    /// The interface's index.
+    pub ifindex: u32,
+    /// The offloads in force.
+    pub offloads: TunOffloads,
+    /// As many as asked for.
+    pub queues: Vec<TunQueue>,
+}
+
+impl TunDevice {
+    /// Open (and make, if it does not exist) a device in the calling thread's network namespace.
+    pub fn open(options: &TunOptions) -> Result<Self, TunError> {
+        let wanted = match &options.name {
+            Some(name) => checked_name(name)?,
+            None if options.mode == TunMode::Tap => "tap%d",
+            None => "tun%d",
+        };
+        let count = options.queues.max(1);
+        let (first, name) = attach(wanted, options.mode, count > 1)?;
+        let offloads = grant(&first, options.offloads)?;
+        let mut queues = vec![first];
+        while queues.len() < count {
+            queues.push(attach(&name, options.mode, true)?.0);
+        }
+        let ifindex = interface_index(&name).map_err(|e| TunError::Os("reading its index", e))?;
+        Ok(Self { name, ifindex, offloads, queues })
+    }
+}
+
+/// One descriptor of a device, non-blocking.
+#[derive(Debug)]
+pub struct TunQueue {
+    fd: OwnedFd,
+}
+
+impl TunQueue {
+    /// Take one packet: its header into `vnet`, itself into `buf` (64 KiB, or the rest of a
+    /// super-packet is lost). Returns the packet's length. `WouldBlock` when none waits.
+    pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
+            match rustix::io::readv(&self.fd, &mut parts) {
+                // Shorter than its header: the device is going away; there is nothing to deliver.
+                Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Hand one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023
+    /// slices) the packet. Returns the bytes taken, header included. `EINVAL`: the kernel refuses
+    /// the header; `EIO`: the interface is down.
+    pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            match rustix::io::writev(&self.fd, parts) {
+                Ok(n) => return Ok(n),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Change the offloads of the whole device at run time. Packets that wait in the queue may still
+    /// have the former form.
+    pub fn set_offloads(&self, offloads: TunOffloads) -> io::Result<()> {
+        // SAFETY: TUNSETOFFLOAD takes its argument by value; the descriptor is ours and open.
+        let rc = unsafe {
+            libc::ioctl(
+                self.fd.as_raw_fd(),
+                libc::TUNSETOFFLOAD,
+                libc::c_ulong::from(offloads.flags()),
+            )
+        };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl AsFd for TunQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn checked_name(name: &str) -> Result<&str, TunError> {
+    // The kernel would take nearly anything, and expand '%'; tools and log lines would suffer.
+    let fits = (1..=NAME_MAX).contains(&name.len()) && name != "." && name != "..";
+    let plain =
+        name.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%' | b'\\'));
+    if fits && plain { Ok(name) } else { Err(TunError::BadName(name.to_owned())) }
+}
+
+/// Open the clone device and attach it to the interface; returns the interface's real name.
+fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), TunError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| {
+        let error = io::Error::from(e);
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver(error),
+            Some(libc::EACCES | libc::EPERM) => TunError::NoPermission(error),
+            _ => TunError::Os("opening /dev/net/tun", error),
+        }
+    })?;
+    let mut kind = match mode {
+        TunMode::Tun => libc::IFF_TUN,
+        TunMode::Tap => libc::IFF_TAP,
+    } | libc::IFF_NO_PI
+        | libc::IFF_VNET_HDR;
+    if multi {
+        kind |= libc::IFF_MULTI_QUEUE;
+    }
+    // SAFETY: ifreq is plain data for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // zip stops one short of the array's end at the latest: the NUL stays.
+    for (to, from) in request.ifr_name[..NAME_MAX].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = kind as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which lives through the call.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if rc < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => TunError::NoPermission(error),
+            Some(libc::EBUSY) => TunError::Busy(name.to_owned()),
+            Some(libc::EINVAL) if !name.contains('%') => TunError::OtherKind(name.to_owned()),
+            _ => TunError::Os("attaching the interface (TUNSETIFF)", error),
+        });
+    }
+    let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&b| b != 0).collect();
+    let size: libc::c_int = VNET_LEN as libc::c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads one int, which lives through the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) } < 0 {
+        let error = io::Error::last_os_error();
+        return Err(TunError::Os("setting the header length (TUNSETVNETHDRSZ)", error));
+    }
+    Ok((TunQueue { fd }, String::from_utf8_lossy(&name).into_owned()))
+}
+
+/// Switch on the wanted offloads, or as many of them as this kernel knows.
+fn grant(queue: &TunQueue, wanted: TunOffloads) -> Result<TunOffloads, TunError> {
+    let wanted = wanted.coherent();
+    let tries = [
+        wanted,
+        TunOffloads { uso: false, ..wanted },
+        TunOffloads { uso: false, tso: false, ..wanted },
+        TunOffloads::NONE,
+    ];
+    let mut last = io::Error::from(io::ErrorKind::InvalidInput);
+    for offloads in tries {
+        match queue.set_offloads(offloads) {
+            Ok(()) => return Ok(offloads),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => last = e,
+            Err(e) => return Err(TunError::Os("setting offloads (TUNSETOFFLOAD)", e)),
+        }
+    }
+    Err(TunError::Os("setting offloads (TUNSETOFFLOAD)", last))
+}
+
+fn interface_index(name: &str) -> io::Result<u32> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(netdevice::name_to_index(&socket, name)?)
+}

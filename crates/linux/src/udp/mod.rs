@@ -1,0 +1,187 @@
+//! UDP sockets that move trains: many datagrams of one peer in one buffer (`UDP_SEGMENT` on the way
+//! out, `UDP_GRO` on the way in), and several of those in one system call.
+//!
+//! Every datagram carries the local address it was sent to, and every answer can name the address
+//! it leaves from (`IP_PKTINFO`, RFC 3542 `IPV6_PKTINFO`), so a host with several addresses answers
+//! from the one that was asked.
+
+mod message;
+mod receive;
+mod send;
+
+pub use receive::{Received, RecvBatch};
+pub use send::{MAX_PAYLOAD, MAX_SEGMENTS, SendScratch, SendStop, Train};
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Whether datagrams may be fragmented on their way.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Fragmentation {
+    /// By us and by routers: the DF bit is never set.
+    #[default]
+    Allowed,
+    /// By us where the path MTU is known to be smaller; routers may not (DF). The kernel's default.
+    Local,
+    /// Never: a datagram larger than the path MTU fails with `EMSGSIZE`.
+    Forbidden,
+}
+
+/// How to make a socket.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    /// Local address; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// For an IPv6 address: refuse IPv4 (otherwise `[::]` serves both).
+    pub v6only: bool,
+    /// Let several sockets share the port (`SO_REUSEPORT`).
+    pub reuse_port: bool,
+    /// Bytes the kernel may queue for us.
+    pub recv_buffer: usize,
+    /// Bytes the kernel may queue from us.
+    pub send_buffer: usize,
+    /// Take coalesced datagrams (`UDP_GRO`) where the kernel can.
+    pub gro: bool,
+    /// Mark on every packet (`SO_MARK`), for policy routing. Needs CAP_NET_ADMIN.
+    pub fwmark: Option<u32>,
+    /// Fragmentation of what we send.
+    pub fragmentation: Fragmentation,
+}
+
+impl UdpOptions {
+    /// The defaults for a local address: 8 MB to receive, 2 MB to send, GRO on.
+    pub fn new(bind: SocketAddr) -> Self {
+        Self {
+            bind,
+            v6only: false,
+            reuse_port: false,
+            recv_buffer: 8 << 20,
+            send_buffer: 2 << 20,
+            gro: true,
+            fwmark: None,
+            fragmentation: Fragmentation::default(),
+        }
+    }
+}
+
+/// A bound, unconnected, non-blocking socket. All calls take `&self`: it is shared by the threads
+/// that send and the one that receives.
+#[derive(Debug)]
+pub struct UdpSocket {
+    socket: Socket,
+    local: SocketAddr,
+    v6: bool,
+    gro: bool,
+}
+
+impl UdpSocket {
+    /// Make and bind a socket in the calling thread's network namespace. Errors are the kernel's
+    /// (`EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`, `EAFNOSUPPORT`, `EPERM` for the mark).
+    pub fn bind(options: &UdpOptions) -> io::Result<Self> {
+        let v6 = options.bind.is_ipv6();
+        let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
+        if v6 {
+            socket.set_only_v6(options.v6only)?;
+            send::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        } else {
+            send::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        }
+        if options.reuse_port {
+            socket.set_reuse_port(true)?;
+        }
+        if let Some(mark) = options.fwmark {
+            socket.set_mark(mark)?;
+        }
+        set_fragmentation(&socket, v6, options)?;
+        set_buffers(&socket, options)?;
+        let gro = options.gro && send::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        socket.bind(&options.bind.into())?;
+        let local = socket.local_addr()?.as_socket();
+        let local = local.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(Self { socket, local, v6, gro })
+    }
+
+    /// The bound address, with the port the kernel chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Whether the kernel coalesces what we receive.
+    pub fn gro_enabled(&self) -> bool {
+        self.gro
+    }
+
+    /// Switch receive coalescing at run time. Coalesced datagrams that wait may still come.
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        send::set_option(&self.socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
+    }
+
+    /// The sizes the kernel granted (receive, send), in its doubled accounting.
+    pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
+        Ok((self.socket.recv_buffer_size()?, self.socket.send_buffer_size()?))
+    }
+
+    /// Send one datagram, `from` a local address where it matters. Larger than the path MTU is
+    /// fragmented as [`Fragmentation`] says.
+    pub fn send_to(&self, to: SocketAddr, from: Option<IpAddr>, payload: &[u8]) -> io::Result<()> {
+        send::one(&self.socket, self.v6, &Train { to, from, segment: 0, payload })
+    }
+
+    /// Send trains in order, as many per system call as `scratch` has room for. On the first that
+    /// the kernel refuses it stops and says how many left before.
+    pub fn send_trains(
+        &self,
+        trains: &[Train<'_>],
+        scratch: &mut SendScratch,
+    ) -> Result<(), SendStop> {
+        send::many(&self.socket, self.v6, trains, scratch)
+    }
+
+    /// Receive what waits, up to the slots of `batch`, without blocking. Returns the number of
+    /// buffers filled; `WouldBlock` when nothing waits.
+    pub fn recv_burst(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.receive(&self.socket)
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn set_fragmentation(socket: &Socket, v6: bool, options: &UdpOptions) -> io::Result<()> {
+    let (v4_mode, v6_mode) = match options.fragmentation {
+        Fragmentation::Allowed => (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT),
+        Fragmentation::Local => (libc::IP_PMTUDISC_WANT, libc::IPV6_PMTUDISC_WANT),
+        Fragmentation::Forbidden => (libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO),
+    };
+    if v6 {
+        send::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6_mode)?;
+    }
+    if !v6 || !options.v6only {
+        send::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, v4_mode)?;
+    }
+    Ok(())
+}
+
+/// Past the system's limit where we may (CAP_NET_ADMIN), else up to it: a smaller buffer is no
+/// reason not to run.
+fn set_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
+    if sockopt::set_socket_recv_buffer_size_force(socket, options.recv_buffer).is_err() {
+        socket.set_recv_buffer_size(options.recv_buffer)?;
+    }
+    let size = libc::c_int::try_from(options.send_buffer).unwrap_or(libc::c_int::MAX);
+    if send::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size).is_err() {
+        socket.set_send_buffer_size(options.send_buffer)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Receiving bursts by `recvmmsg`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::message::{Control, Name};
+use super::send::{empty_message, empty_part};
+
+/// Bytes of one slot: the largest datagram, coalesced or not, fits.
+const SLOT: usize = 1 << 16;
+
+/// Most slots of a batch.
+const MAX_SLOTS: usize = 256;
+
+/// One received buffer: a datagram, or several of equal size (the last may be shorter) from one
+/// peer, back to back.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// Who sent it; IPv4 also on a socket that serves both.
+    pub remote: SocketAddr,
+    /// Which of our addresses it was sent to.
+    pub local: Option<IpAddr>,
+    /// Length of each datagram but the last; never 0, and `data.len()` for a single datagram.
+    pub segment: usize,
+    /// The payloads. Empty for an empty datagram.
+    pub data: &'a mut [u8],
+}
+
+/// Buffers for a burst, 64 KiB each. Pages that no datagram reached are never touched.
+pub struct RecvBatch {
+    buffers: Box<[u8]>,
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+    /// Pointed to by `messages`; read by the kernel only.
+    _parts: Box<[libc::iovec]>,
+    messages: Box<[libc::mmsghdr]>,
+    filled: usize,
+}
+
+// SAFETY: its pointers go to its own boxes, which move with it (a box's contents stay in place).
+unsafe impl Send for RecvBatch {}
+
+impl RecvBatch {
+    /// Room for this many buffers per call (1 to 256).
+    pub fn new(slots: usize) -> Self {
+        let n = slots.clamp(1, MAX_SLOTS);
+        let mut buffers: Box<[u8]> = vec![0; n * SLOT].into();
+        let mut names: Box<[Name]> = vec![Name::default(); n].into();
+        let mut controls: Box<[Control]> = vec![Control::default(); n].into();
+        let mut parts: Box<[libc::iovec]> = vec![empty_part(); n].into();
+        let mut messages: Box<[libc::mmsghdr]> = vec![empty_message(); n].into();
+        // Raw pointers from here on: each box is written by the kernel through these.
+        let (buffer, part) = (buffers.as_mut_ptr(), parts.as_mut_ptr());
+        let (name, control) = (names.as_mut_ptr(), controls.as_mut_ptr());
+        for (i, message) in messages.iter_mut().enumerate() {
+            // SAFETY: `i` is below `n`, the number of elements (of SLOT bytes, for the buffers)
+            // behind each pointer.
+            unsafe {
+                *part.add(i) = libc::iovec { iov_base: buffer.add(i * SLOT).cast(), iov_len: SLOT };
+                message.msg_hdr.msg_name = name.add(i).cast();
+                message.msg_hdr.msg_control = control.add(i).cast();
+                message.msg_hdr.msg_iov = part.add(i);
+            }
+            message.msg_hdr.msg_iovlen = 1;
+        }
+        // All lengths are set before each call, for the slots that the last one used.
+        Self { buffers, names, controls, _parts: parts, messages, filled: n }
+    }
+
+    /// How many buffers one call can fill.
+    pub fn slots(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(super) fn receive(&mut self, fd: &impl AsFd) -> io::Result<usize> {
+        for message in self.messages.iter_mut().take(self.filled) {
+            message.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
+            message.msg_hdr.msg_controllen = size_of::<Control>() as _;
+            message.msg_hdr.msg_flags = 0;
+        }
+        self.filled = 0;
+        loop {
+            // SAFETY: every header's pointers go to this batch's own boxes, whose elements they
+            // cover with the right lengths (set in `new` and above); `&mut self` keeps everyone
+            // else away from them during the call.
+            let count = unsafe {
+                libc::recvmmsg(
+                    fd.as_fd().as_raw_fd(),
+                    self.messages.as_mut_ptr(),
+                    self.messages.len() as libc::c_uint,
+                    libc::MSG_DONTWAIT as _,
+                    std::ptr::null_mut(),
+                )
+            };
+            if let Ok(count) = usize::try_from(count) {
+                self.filled = count;
+                return Ok(count);
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// What the last burst brought, in order. A datagram without a readable sender or cut short
+    /// (neither can happen with these sizes) is passed over.
+    pub fn datagrams_mut(&mut self) -> impl Iterator<Item = Received<'_>> {
+        let slots = self.buffers.chunks_exact_mut(SLOT).zip(&self.names).zip(&self.controls);
+        slots.zip(&self.messages).take(self.filled).filter_map(
+            |(((buffer, name), control), message)| {
+                if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+                    return None;
+                }
+                let data = buffer.get_mut(..message.msg_len as usize)?;
+                let remote = name.get(message.msg_hdr.msg_namelen as usize)?;
+                let (local, segment) = control.get(message.msg_hdr.msg_controllen as usize);
+                // A segment size of 0, or beyond the data, would make callers split wrongly.
+                let whole = data.len().max(1);
+                let segment = segment.filter(|s| (1..whole).contains(s)).unwrap_or(whole);
+                Some(Received { remote, local, segment, data })
+            },
+        )
+    }
+}

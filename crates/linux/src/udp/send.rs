@@ -1,0 +1,222 @@
+//! Sending: one datagram, or trains by `sendmmsg`.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::message::{Control, Name};
+
+/// Longest payload of one train: an IPv4 packet's 65,535 bytes without its headers.
+pub const MAX_PAYLOAD: usize = 65_507;
+
+/// Most segments of one train that every kernel with `UDP_SEGMENT` takes.
+pub const MAX_SEGMENTS: usize = 64;
+
+/// Datagrams of equal size to one peer, back to back.
+#[derive(Copy, Clone, Debug)]
+pub struct Train<'a> {
+    /// Destination; an IPv4 one is fine on a socket that serves both.
+    pub to: SocketAddr,
+    /// Source address, of the destination's family; `None` leaves the choice to the kernel.
+    pub from: Option<IpAddr>,
+    /// Length of each datagram but the last, which may be shorter. 0, or not below the payload's
+    /// length: the payload is one datagram.
+    pub segment: u16,
+    /// At most [`MAX_PAYLOAD`] bytes and [`MAX_SEGMENTS`] segments, or the kernel refuses the train.
+    pub payload: &'a [u8],
+}
+
+impl Train<'_> {
+    fn segment_option(&self) -> u16 {
+        if usize::from(self.segment) < self.payload.len() { self.segment } else { 0 }
+    }
+}
+
+/// Why [`send_trains`](super::UdpSocket::send_trains) stopped.
+///
+/// `WouldBlock` and `ENOBUFS`: the socket or the interface is full. `EMSGSIZE` (`EINVAL` on older
+/// kernels): segments larger than the path MTU; send that train's datagrams singly. `EIO`: the
+/// device cannot segment; send everything singly from now on. `ENETUNREACH`, `EHOSTUNREACH`: no route,
+/// or (`EINVAL` for IPv6) `from` is no address of ours.
+#[derive(Debug)]
+pub struct SendStop {
+    /// How many trains left; the one with this index failed.
+    pub sent: usize,
+    /// The kernel's error, with its errno.
+    pub error: io::Error,
+}
+
+impl fmt::Display for SendStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sending stopped after {} trains: {}", self.sent, self.error)
+    }
+}
+
+impl std::error::Error for SendStop {}
+
+/// The arrays of one `sendmmsg`. Reuse it: it allocates nothing afterwards.
+pub struct SendScratch {
+    names: Box<[Name]>,
+    controls: Box<[Control]>,
+    parts: Box<[libc::iovec]>,
+    messages: Box<[libc::mmsghdr]>,
+}
+
+// SAFETY: its pointers are written before each system call and never followed after it; they are
+// stale bits, not shared state.
+unsafe impl Send for SendScratch {}
+
+impl SendScratch {
+    /// Room for this many trains per system call (1 to 1024; about 200 bytes each).
+    pub fn new(trains: usize) -> Self {
+        let n = trains.clamp(1, 1024);
+        Self {
+            names: vec![Name::default(); n].into(),
+            controls: vec![Control::default(); n].into(),
+            parts: vec![empty_part(); n].into(),
+            messages: vec![empty_message(); n].into(),
+        }
+    }
+
+    /// Fill the arrays with as many trains as fit; stops before one that cannot be expressed.
+    fn fill(&mut self, v6_socket: bool, trains: &[Train<'_>]) -> usize {
+        let rooms = self.names.iter_mut().zip(&mut self.controls);
+        let rooms = rooms.zip(&mut self.parts).zip(&mut self.messages);
+        let mut filled = 0;
+        for (train, (((name, control), part), message)) in trains.iter().zip(rooms) {
+            let Some(header) = describe(train, v6_socket, name, control, part) else { break };
+            message.msg_hdr = header;
+            filled += 1;
+        }
+        filled
+    }
+}
+
+impl Default for SendScratch {
+    fn default() -> Self {
+        Self::new(MAX_SEGMENTS)
+    }
+}
+
+pub(super) fn empty_part() -> libc::iovec {
+    libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }
+}
+
+pub(super) fn empty_header() -> libc::msghdr {
+    // SAFETY: msghdr is plain data (pointers and lengths) for which all zeroes is a valid value.
+    // Written so because some C libraries have private padding fields in it.
+    unsafe { std::mem::zeroed() }
+}
+
+pub(super) fn empty_message() -> libc::mmsghdr {
+    libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }
+}
+
+/// One message header for a train. Its pointers are those of the arguments, all of which must live
+/// until the system call is over. `None`: the addresses do not fit the socket or each other.
+fn describe(
+    train: &Train<'_>,
+    v6_socket: bool,
+    name: &mut Name,
+    control: &mut Control,
+    part: &mut libc::iovec,
+) -> Option<libc::msghdr> {
+    let name_len = name.set(train.to, v6_socket)?;
+    let control_len = control.set(&train.to, train.from, train.segment_option())?;
+    part.iov_base = train.payload.as_ptr().cast_mut().cast();
+    part.iov_len = train.payload.len();
+    let mut header = empty_header();
+    header.msg_name = name.bytes.as_mut_ptr().cast();
+    header.msg_namelen = name_len as libc::socklen_t;
+    header.msg_iov = part;
+    header.msg_iovlen = 1;
+    if control_len > 0 {
+        header.msg_control = control.bytes.as_mut_ptr().cast();
+        header.msg_controllen = control_len as _;
+    }
+    Some(header)
+}
+
+fn wrong_family() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAFNOSUPPORT)
+}
+
+/// Send a single datagram.
+pub(super) fn one(fd: &impl AsFd, v6_socket: bool, train: &Train<'_>) -> io::Result<()> {
+    let (mut name, mut control, mut part) = (Name::default(), Control::default(), empty_part());
+    let header =
+        describe(train, v6_socket, &mut name, &mut control, &mut part).ok_or_else(wrong_family)?;
+    loop {
+        // SAFETY: the header points to locals and to the borrowed payload, which outlive the call;
+        // the kernel only reads through it.
+        let sent = unsafe {
+            libc::sendmsg(
+                fd.as_fd().as_raw_fd(),
+                &raw const header,
+                libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            )
+        };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Send all trains, or report the first that fails.
+pub(super) fn many(
+    fd: &impl AsFd,
+    v6_socket: bool,
+    trains: &[Train<'_>],
+    scratch: &mut SendScratch,
+) -> Result<(), SendStop> {
+    let mut sent = 0;
+    while let Some(rest) = trains.get(sent..).filter(|rest| !rest.is_empty()) {
+        let filled = scratch.fill(v6_socket, rest);
+        if filled == 0 {
+            return Err(SendStop { sent, error: wrong_family() });
+        }
+        // SAFETY: `fill` wrote `filled` headers, at most the array's length, whose pointers go to
+        // the scratch's other arrays and to the payloads; both are borrowed here and outlive the
+        // call. The kernel writes only msg_len.
+        let count = unsafe {
+            libc::sendmmsg(
+                fd.as_fd().as_raw_fd(),
+                scratch.messages.as_mut_ptr(),
+                filled as libc::c_uint,
+                (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as _,
+            )
+        };
+        // A count short of `filled` hides the error of the next; asking again names it.
+        match usize::try_from(count) {
+            Ok(count) => sent += count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(SendStop { sent, error });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `setsockopt` of an int.
+pub(super) fn set_option(fd: &impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the kernel reads one int from a local that outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
