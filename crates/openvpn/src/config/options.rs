@@ -1,0 +1,478 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::{Framing, Keepalive};
+use adit_engine::{Family, Target};
+use ipnet::{Ipv4Net, Ipv6Net};
+use zeroize::Zeroizing;
+
+use crate::negotiate::{PullFilter, RouteSpec};
+use crate::server::{Network4, Network6};
+use crate::session::{Mssfix, Renegotiation};
+
+/// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
+///
+/// Relative paths in it are relative to the directory that the process was started in: `cd` is
+/// already joined to them, so the process need not change its directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Client or server, with what only that role has.
+    pub role: Role,
+    /// The TUN device.
+    pub device: Device,
+    /// The local side of the transport.
+    pub socket: Socket,
+    /// Certificates and TLS.
+    pub tls: Tls,
+    /// Control channel wrapping.
+    pub wrap: Wrap,
+    /// `data-ciphers`, most wanted first, never empty; ciphers behind a `?` that we lack are left out.
+    pub ciphers: Vec<Cipher>,
+    /// `data-ciphers-fallback` (or the `cipher` of an old configuration): the cipher of a peer that
+    /// names none.
+    pub cipher_fallback: Option<Cipher>,
+    /// `cipher`, as named in the options string sent to the peer; stock's default is `BF-CBC`.
+    pub occ_cipher: String,
+    /// `auth`: digest of tls-auth, and the name in the options string.
+    pub auth: String,
+    /// `comp-lzo no`, `compress [stub|stub-v2]`.
+    pub framing: Framing,
+    /// `tun-mtu`.
+    pub tun_mtu: u16,
+    /// `mssfix`: `None` for the default, size 0 to leave SYNs alone.
+    pub mssfix: Option<Mssfix>,
+    /// `hand-window`.
+    pub hand_window: Duration,
+    /// `tran-window`.
+    pub tran_window: Duration,
+    /// `tls-timeout`.
+    pub tls_timeout: Duration,
+    /// `reneg-sec`, `reneg-bytes`, `reneg-pkts`.
+    pub renegotiation: Renegotiation,
+    /// `replay-window`, in packets.
+    pub replay_window: u32,
+    /// `float` (a server always lets its clients float, as stock does).
+    pub float: bool,
+    /// `ping`, `ping-restart`/`ping-exit`, or as `keepalive` sets them on this side.
+    pub keepalive: Keepalive,
+    /// `ping-exit` was given: a silent peer ends the process rather than the session.
+    pub exit_on_timeout: bool,
+    /// `explicit-exit-notify`: attempts on a client; on a server 1 = reconnect here, 2 = next server.
+    pub exit_notify: Option<u8>,
+    /// Further lines of the peer info: `setenv UV_*`.
+    pub peer_info: Vec<(String, String)>,
+    /// `push-peer-info`: send the peer info that is not needed for negotiation too.
+    pub push_peer_info: bool,
+    /// `setenv` of other names, for scripts; a value set later replaces an earlier one.
+    pub environment: Vec<(String, String)>,
+    /// Routes into the tunnel, of this side's configuration.
+    pub routes: Routes,
+    /// User, pid file and the like.
+    pub process: Process,
+    /// Where the log goes.
+    pub log: Log,
+    /// `status`.
+    pub status: Option<Status>,
+    /// `management PATH unix` or `management ADDRESS PORT`, as written. There is no such interface
+    /// yet; a warning says so.
+    pub management: Option<Vec<String>>,
+    /// What the operator should read once at the start: directives without effect here, deprecated
+    /// ones, those skipped by `setenv opt` or `ignore-unknown-option`. One line each, with file and line.
+    pub warnings: Vec<String>,
+}
+
+/// Client or server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// `client`, or `tls-client` with `remote`.
+    Client(Box<ClientOptions>),
+    /// `server`, or `mode server` with `tls-server`.
+    Server(Box<ServerOptions>),
+}
+
+/// What only a client has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// `remote` lines and `<connection>` blocks in their order, never empty.
+    pub remotes: Vec<Target>,
+    /// `remote-random`: shuffle before use.
+    pub remote_random: bool,
+    /// `connect-retry`: first and longest wait between rounds.
+    pub connect_retry: (Duration, Duration),
+    /// `connect-retry-max`: rounds before giving up.
+    pub connect_retry_max: Option<u32>,
+    /// `server-poll-timeout`, `connect-timeout`.
+    pub server_poll_timeout: Duration,
+    /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
+    pub resolv_retry: Option<Duration>,
+    /// `pull`: ask for the server's options.
+    pub pull: bool,
+    /// `pull-filter` lines in their order.
+    pub pull_filters: Vec<PullFilter>,
+    /// `route-nopull`: take no routes and no DNS from the server.
+    pub route_nopull: bool,
+    /// `auth-user-pass`.
+    pub auth_user_pass: Option<UserPass>,
+    /// `auth-nocache`: ask again instead of keeping the password.
+    pub auth_nocache: bool,
+    /// `auth-retry`.
+    pub auth_retry: AuthRetry,
+    /// `ifconfig`, without `pull`.
+    pub ipv4: Option<Ipv4Net>,
+    /// `ifconfig-ipv6`, without `pull`.
+    pub ipv6: Option<Ipv6Net>,
+}
+
+/// What only a server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// `server` (or `ifconfig` and `ifconfig-pool`).
+    pub network4: Option<Network4>,
+    /// `server-ipv6` (or `ifconfig-ipv6` and `ifconfig-ipv6-pool`).
+    pub network6: Option<Network6>,
+    /// `push` lines in their order, those of helpers left out that the engine makes itself.
+    pub push: Vec<String>,
+    /// `ping` and `ping-restart` for clients, from `keepalive` or from `push`.
+    pub push_keepalive: Option<Keepalive>,
+    /// `max-clients`.
+    pub max_clients: u32,
+    /// `duplicate-cn`.
+    pub duplicate_cn: bool,
+    /// `client-to-client`.
+    pub client_to_client: bool,
+    /// `ifconfig-pool-persist`.
+    pub pool_persist: Option<PoolPersist>,
+    /// `tls-crypt-v2 ... force-cookie`.
+    pub force_cookie: bool,
+    /// `client-config-dir`. Its files are not read yet: the caller must refuse to start, naming the
+    /// file, where the directory has any, and may go on where it has none.
+    pub client_config_dir: Option<PathBuf>,
+    /// `compress migrate`: speak the stub to clients whose options string shows compression.
+    pub compress_migrate: bool,
+}
+
+/// `ifconfig-pool-persist FILE [SECONDS]`: lines `name,ipv4[,ipv6]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolPersist {
+    /// The file.
+    pub path: PathBuf,
+    /// How often to write it (default 600 s); zero: it is only read.
+    pub every: Duration,
+}
+
+/// The TUN device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What packets go to.
+    pub kind: DeviceKind,
+    /// Its name; `None` for the first free `tunN`.
+    pub name: Option<String>,
+    /// `txqueuelen`.
+    pub tx_queue: Option<u32>,
+    /// `persist-tun`: keep the device over a reconnect.
+    pub persist: bool,
+    /// `ifconfig-noexec`: leave addresses to somebody else.
+    pub ifconfig_noexec: bool,
+}
+
+/// `dev`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// `tun`, `tunN` or, with `dev-type tun`, any name.
+    Tun,
+    /// `null`: none at all.
+    Null,
+}
+
+/// The local side of the transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Where to listen, or to send from: one entry per `local`, or one with no host. Empty with `nobind`.
+    pub listen: Vec<Listen>,
+    /// `multihome`: answer from the address that was spoken to. (We always do; kept for `status`.)
+    pub multihome: bool,
+    /// `sndbuf`, bytes.
+    pub send_buffer: Option<u32>,
+    /// `rcvbuf`, bytes.
+    pub receive_buffer: Option<u32>,
+    /// `mark`.
+    pub mark: Option<u32>,
+    /// `bind-dev`.
+    pub bind_device: Option<String>,
+}
+
+/// An address to bind to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// `local`: address or name; `None` for all addresses.
+    pub host: Option<String>,
+    /// `lport` or `port`, default 1194; 0 for any.
+    pub port: u16,
+    /// `proto udp4`, `proto udp6`. `Any`: a dual-stack socket unless `host` says otherwise.
+    pub family: Family,
+    /// `bind ipv6only`.
+    pub ipv6_only: bool,
+}
+
+/// A file named in the configuration, or its content in the configuration itself.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Source {
+    /// To be read by the caller.
+    File(PathBuf),
+    /// `<name> ... </name>`.
+    Inline {
+        /// The directive, for messages: `[inline] <ca>`.
+        directive: &'static str,
+        /// What stood between the tags.
+        text: Zeroizing<String>,
+    },
+}
+
+// By hand: an inline key never reaches a log.
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Source({self})")
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Inline { directive, .. } => write!(f, "[inline] <{directive}>"),
+        }
+    }
+}
+
+/// Certificates and TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// `ca`.
+    pub ca: Source,
+    /// `cert` and `key`; a client may have none if it has a user name.
+    pub identity: Option<Identity>,
+    /// `askpass`: the key's password; without it an encrypted key is asked for on the terminal.
+    pub askpass: Option<AskPass>,
+    /// `crl-verify`.
+    pub crl: Option<Source>,
+    /// `verify-x509-name`.
+    pub verify_name: Option<VerifyName>,
+    /// `remote-cert-tls`, `remote-cert-eku`: what the peer's certificate must be for.
+    pub peer_usage: Option<Usage>,
+    /// Server: `verify-client-cert`; default yes.
+    pub require_client_cert: bool,
+    /// `tls-version-min`, at least 1.2.
+    pub min_version: TlsVersion,
+    /// `tls-version-max`.
+    pub max_version: Option<TlsVersion>,
+    /// `tls-cipher`: TLS 1.2 suites as written; `None` for the default.
+    pub cipher_list: Option<Vec<String>>,
+    /// `tls-ciphersuites`: TLS 1.3 suites as written.
+    pub cipher_suites: Option<Vec<String>>,
+    /// `tls-groups`, or `ecdh-curve`; as written.
+    pub groups: Option<Vec<String>>,
+}
+
+/// Our own certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// `cert`: the certificate, perhaps followed by its chain.
+    pub cert: Source,
+    /// `extra-certs`.
+    pub extra: Option<Source>,
+    /// `key`.
+    pub key: Source,
+}
+
+/// Where a key's password comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskPass {
+    /// The terminal.
+    Prompt,
+    /// The first line of a file.
+    File(PathBuf),
+}
+
+/// `verify-x509-name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifyName {
+    /// What to compare with.
+    pub name: String,
+    /// What to compare.
+    pub kind: NameKind,
+}
+
+/// The second argument of `verify-x509-name`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum NameKind {
+    /// The whole subject.
+    Subject,
+    /// The common name.
+    Name,
+    /// The beginning of the common name.
+    NamePrefix,
+}
+
+/// What a certificate is for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// TLS server.
+    Server,
+    /// TLS client.
+    Client,
+}
+
+/// A TLS version.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// 1.2
+    V12,
+    /// 1.3
+    V13,
+}
+
+/// Control channel wrapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrap {
+    /// None.
+    None,
+    /// `tls-auth`; the digest is [`Options::auth`].
+    TlsAuth {
+        /// The static key.
+        key: Source,
+        /// 0 or 1 (`key-direction`); `None`: one key for both ways.
+        direction: Option<u8>,
+    },
+    /// `tls-crypt`.
+    TlsCrypt(Source),
+    /// `tls-crypt-v2`: the client's key with its wrapped form, or the server's key, by role.
+    TlsCryptV2(Source),
+}
+
+/// `auth-user-pass`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum UserPass {
+    /// Ask for both on the terminal.
+    Prompt,
+    /// A file with one line each; where the second is missing the password is asked for.
+    Source(Source),
+}
+
+impl std::fmt::Debug for UserPass {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Prompt => f.write_str("Prompt"),
+            Self::Source(source) => source.fmt(f),
+        }
+    }
+}
+
+/// `auth-retry`: after AUTH_FAILED.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum AuthRetry {
+    /// End.
+    #[default]
+    None,
+    /// Try again with the same password.
+    NoInteract,
+    /// Ask again.
+    Interact,
+}
+
+/// Routes of this side's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// `route`.
+    pub v4: Vec<RouteSpec<Ipv4Net, Ipv4Addr>>,
+    /// `route-ipv6`.
+    pub v6: Vec<RouteSpec<Ipv6Net, Ipv6Addr>>,
+    /// `route-gateway`.
+    pub gateway4: Option<Ipv4Addr>,
+    /// `route-ipv6-gateway`.
+    pub gateway6: Option<Ipv6Addr>,
+    /// `route-metric`.
+    pub metric: Option<u32>,
+    /// `redirect-gateway` flags.
+    pub redirect_gateway: Option<Vec<String>>,
+    /// `redirect-private` flags: as above without the default route.
+    pub redirect_private: Option<Vec<String>>,
+    /// `block-ipv6`.
+    pub block_ipv6: bool,
+    /// `route-noexec`: leave routes to somebody else.
+    pub noexec: bool,
+    /// `dhcp-option` and `dns` lines of this side.
+    pub dns: Vec<String>,
+}
+
+/// User, pid file and the like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// `cd`; already joined to every path.
+    pub directory: Option<PathBuf>,
+    /// `daemon [NAME]`: go to the background; the name for the system log.
+    pub daemon: Option<String>,
+    /// `writepid`.
+    pub pid_file: Option<PathBuf>,
+    /// `user`.
+    pub user: Option<String>,
+    /// `group`.
+    pub group: Option<String>,
+    /// `nice`.
+    pub nice: i32,
+    /// `mlock`.
+    pub mlock: bool,
+    /// `persist-key`: do not read key files again on a restart.
+    pub persist_key: bool,
+    /// `remap-usr1 SIGHUP|SIGTERM`.
+    pub remap_usr1: Option<Remap>,
+}
+
+/// `remap-usr1`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Remap {
+    /// SIGHUP.
+    Hangup,
+    /// SIGTERM.
+    Terminate,
+}
+
+/// Where the log goes and how much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Where to.
+    pub to: LogTo,
+    /// `verb`, 0 to 11; default 1.
+    pub verb: u8,
+    /// `mute`: at most this many consecutive messages of a kind.
+    pub mute: Option<u32>,
+    /// Not `suppress-timestamps`.
+    pub timestamps: bool,
+    /// `machine-readable-output`.
+    pub machine_readable: bool,
+}
+
+/// Where the log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTo {
+    /// Standard output, as stock does; the system log after `daemon`.
+    Standard,
+    /// `log`: truncated at the start.
+    File(PathBuf),
+    /// `log-append`.
+    Append(PathBuf),
+    /// `syslog [NAME]`.
+    Syslog(String),
+}
+
+/// `status FILE [SECONDS]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The file.
+    pub path: PathBuf,
+    /// How often it is written; default 60 s. Zero: it is only read at the start.
+    pub every: Duration,
+    /// `status-version`, 1 to 3.
+    pub version: u8,
+}

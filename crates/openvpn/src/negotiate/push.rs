@@ -1,0 +1,130 @@
+use std::fmt;
+
+/// Longest PUSH_REPLY that is sent, in bytes with its NUL: stock's bundle size.
+const MAX_BUNDLE: usize = 1024;
+/// Room kept for `,push-continuation 2` and the NUL.
+const RESERVE: usize = 24;
+/// Most options taken from a server over all parts of a PUSH_REPLY.
+const MAX_OPTIONS: usize = 4096;
+/// Most bytes taken from a server over all parts of a PUSH_REPLY.
+const MAX_TOTAL: usize = 256 * 1024;
+
+/// Puts the parts of a PUSH_REPLY together.
+#[derive(Clone, Debug, Default)]
+pub struct PushAssembler {
+    options: Vec<String>,
+    total: usize,
+}
+
+/// Why a PUSH_REPLY is refused. The server's fault.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// More options or bytes than are taken.
+    TooMuch,
+    /// A control character in it.
+    ControlCharacter,
+    /// `push-continuation` with something else than 1 or 2.
+    BadContinuation,
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooMuch => "the server pushes more options than are taken",
+            Self::ControlCharacter => "the server pushes an option with control characters",
+            Self::BadContinuation => "the server pushes a malformed push-continuation",
+        })
+    }
+}
+
+impl std::error::Error for PushError {}
+
+impl PushAssembler {
+    /// Takes what stands after `PUSH_REPLY,` in one message. Gives all options, in their order, once
+    /// the last part is there; the assembler is then empty again.
+    ///
+    /// # Errors
+    /// [`PushError`]; the parts so far are forgotten.
+    pub fn add(&mut self, part: &str) -> Result<Option<Vec<String>>, PushError> {
+        let more = self.take(part).inspect_err(|_| *self = Self::default())?;
+        if more {
+            return Ok(None);
+        }
+        self.total = 0;
+        Ok(Some(std::mem::take(&mut self.options)))
+    }
+
+    /// Whether another part follows.
+    fn take(&mut self, part: &str) -> Result<bool, PushError> {
+        self.total = self.total.saturating_add(part.len());
+        if self.total > MAX_TOTAL {
+            return Err(PushError::TooMuch);
+        }
+        if part.chars().any(char::is_control) {
+            return Err(PushError::ControlCharacter);
+        }
+        let mut more = false;
+        for option in part.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+            if let Some(argument) = option.strip_prefix("push-continuation") {
+                more = match argument.trim() {
+                    "1" => false,
+                    "2" => true,
+                    _ => return Err(PushError::BadContinuation),
+                };
+                continue;
+            }
+            if self.options.len() >= MAX_OPTIONS {
+                return Err(PushError::TooMuch);
+            }
+            self.options.push(option.to_owned());
+        }
+        Ok(more)
+    }
+}
+
+/// An option that does not fit into a PUSH_REPLY of its own. The operator's fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PushTooLong(pub String);
+
+impl fmt::Display for PushTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "push: {} bytes are too long for one option (at most {})", self.0.len(), room(0))
+    }
+}
+
+impl std::error::Error for PushTooLong {}
+
+/// Bundles options into the PUSH_REPLY messages to send, each at most 1024 bytes with its NUL:
+/// all but the last end in `push-continuation 2`, and the last, if it is not the only one, in
+/// `push-continuation 1`.
+///
+/// # Errors
+/// [`PushTooLong`]
+pub fn build_push_reply(options: &[String]) -> Result<Vec<String>, PushTooLong> {
+    const START: &str = "PUSH_REPLY";
+    let mut bundles = Vec::new();
+    let mut current = START.to_owned();
+    for option in options {
+        if option.len() > room(START.len()) {
+            return Err(PushTooLong(option.clone()));
+        }
+        if option.len() > room(current.len()) {
+            bundles.push(std::mem::replace(&mut current, START.to_owned()));
+        }
+        current.push(',');
+        current.push_str(option);
+    }
+    if !bundles.is_empty() {
+        for bundle in &mut bundles {
+            bundle.push_str(",push-continuation 2");
+        }
+        current.push_str(",push-continuation 1");
+    }
+    bundles.push(current);
+    Ok(bundles)
+}
+
+/// How long an option may be that is added, with its comma, to a bundle of this length.
+const fn room(used: usize) -> usize {
+    MAX_BUNDLE.saturating_sub(RESERVE).saturating_sub(used).saturating_sub(1)
+}
