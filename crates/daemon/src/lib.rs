@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ask;
+mod clock;
 pub mod connect;
 pub mod control;
 pub mod fault;

@@ -1,1 +1,268 @@
 //! Log lines: one event, one line, nothing that a peer sent unescaped.
+//!
+//! Everything goes through `tracing`; the macro [`crate::say!`] gives an event the level (`verb`) that
+//! the reference implementation gives it. [`start`] installs the one subscriber, in stock's form for
+//! `adit openvpn` or in a friendlier one. A second [`start`] (SIGHUP) changes it in place.
+
+mod repeats;
+mod sink;
+mod text;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+
+pub use repeats::{REPEAT_LIMIT, Repeats, Seen};
+use sink::Sink;
+pub use text::{LINE_LIMIT, clean, stamp};
+
+/// Logs a line at one of stock's levels: 0 fatal, 1 start-up and warnings, 2 handshakes, 3 what a
+/// reader normally wants, 4 and more for debugging.
+#[macro_export]
+macro_rules! say {
+    ($verb:expr, $($message:tt)+) => {
+        ::tracing::info!(verb = $verb as u64, $($message)+)
+    };
+}
+
+/// The form of the lines.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// As `openvpn` writes them.
+    Stock {
+        /// Unless `suppress-timestamps`.
+        timestamps: bool,
+        /// `machine-readable-output`: seconds since 1970 and flags instead of a date.
+        machine_readable: bool,
+    },
+    /// Date, then words; warnings and errors say so.
+    Friendly {
+        /// Unless something else (journald) writes them.
+        timestamps: bool,
+    },
+}
+
+/// Where lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output, as stock does.
+    Stdout,
+    /// Standard error.
+    Stderr,
+    /// A file, truncated at the start.
+    File(PathBuf),
+    /// A file, appended to.
+    Append(PathBuf),
+    /// The system log, under this name.
+    Syslog(String),
+}
+
+/// How to log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The form.
+    pub style: Style,
+    /// Lines above this level are left out.
+    pub verb: u8,
+    /// At most this many consecutive lines from one place; `None`: no limit.
+    pub mute: Option<u32>,
+    /// Where to.
+    pub target: Target,
+}
+
+impl Settings {
+    /// Friendly lines to standard error; each `-v` adds to the level.
+    pub fn friendly(verbose: u8) -> Self {
+        // journald stamps lines itself, and says so by this variable (systemd.exec(5)).
+        let timestamps = std::env::var_os("JOURNAL_STREAM").is_none();
+        Self {
+            style: Style::Friendly { timestamps },
+            verb: verbose.saturating_add(1),
+            mute: None,
+            target: Target::Stderr,
+        }
+    }
+}
+
+static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
+
+/// Begins to log, or changes how.
+///
+/// # Errors
+/// The target cannot be opened. What was in force before stays.
+pub fn start(settings: Settings) -> std::io::Result<()> {
+    let sink = Sink::open(&settings.target)?;
+    let writer = Writer { settings, sink, run: Run::default() };
+    match LOG.get() {
+        Some(shared) => *lock(shared) = writer,
+        None => {
+            let shared = Arc::new(Mutex::new(writer));
+            let layer = Lines(Arc::clone(&shared));
+            if LOG.set(shared).is_ok() {
+                // Fails only if a test has its own subscriber; then that one gets the events.
+                let _ = tracing::subscriber::set_global_default(Registry::default().with(layer));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lock(shared: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The layer: formats events and writes them.
+struct Lines(Arc<Mutex<Writer>>);
+
+struct Writer {
+    settings: Settings,
+    sink: Sink,
+    run: Run,
+}
+
+/// Consecutive lines from one place in the code, for `mute`.
+#[derive(Default)]
+struct Run {
+    place: Option<tracing::callsite::Identifier>,
+    count: u32,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        // Libraries beneath us are heard only from warnings up.
+        metadata.target().starts_with("adit") || *metadata.level() <= Level::WARN
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = text::Fields::default();
+        event.record(&mut fields);
+        let level = *event.metadata().level();
+        let verb = fields.verb.unwrap_or(match level {
+            Level::ERROR => 0,
+            Level::WARN => 1,
+            Level::INFO => 3,
+            Level::DEBUG => 5,
+            Level::TRACE => 7,
+        });
+        let mut writer = lock(&self.0);
+        if verb <= u64::from(writer.settings.verb) {
+            writer.take(event.metadata().callsite(), level, &fields.message());
+        }
+    }
+}
+
+impl Writer {
+    fn take(&mut self, place: tracing::callsite::Identifier, level: Level, message: &str) {
+        let former = self.run.count;
+        if self.run.place.as_ref() == Some(&place) {
+            self.run.count = former.saturating_add(1);
+        } else {
+            self.run = Run { place: Some(place), count: 1 };
+            if let Some(mute) = self.settings.mute.filter(|&mute| mute > 0 && former > mute) {
+                let left_out = former - mute;
+                self.write(
+                    Level::INFO,
+                    &format!(
+                        "{left_out} variation(s) on previous {mute} message(s) suppressed by --mute"
+                    ),
+                );
+            }
+        }
+        match self.settings.mute.filter(|&mute| mute > 0) {
+            Some(mute) if self.run.count == mute.saturating_add(1) => {
+                self.write(Level::INFO, "NOTE: --mute triggered...");
+            }
+            Some(mute) if self.run.count > mute => {}
+            _ => self.write(level, message),
+        }
+    }
+
+    fn write(&mut self, level: Level, message: &str) {
+        let message = clean(message);
+        if let Sink::Syslog(syslog) = &mut self.sink {
+            syslog.write(level, &message);
+            return;
+        }
+        let now = crate::clock::unix_time().0;
+        let line = match self.settings.style {
+            Style::Stock { machine_readable: true, .. } => format!("{now}.000000 1 {message}\n"),
+            Style::Stock { timestamps: true, .. } => format!("{} {message}\n", stamp(now)),
+            Style::Stock { .. } => format!("{message}\n"),
+            Style::Friendly { timestamps } => {
+                let stamp = if timestamps { format!("{} ", stamp(now)) } else { String::new() };
+                let tag = match level {
+                    Level::ERROR => "error: ",
+                    Level::WARN => "warning: ",
+                    _ => "",
+                };
+                format!("{stamp}{tag}{message}\n")
+            }
+        };
+        self.sink.write(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write_with(settings: Settings, work: impl FnOnce()) -> String {
+        let path = match &settings.target {
+            Target::File(path) => path.clone(),
+            other => panic!("the test reads a file, not {other:?}"),
+        };
+        let sink = Sink::open(&settings.target).unwrap();
+        let writer = Writer { settings, sink, run: Run::default() };
+        let layer = Lines(Arc::new(Mutex::new(writer)));
+        tracing::subscriber::with_default(Registry::default().with(layer), work);
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    fn stock(dir: &std::path::Path, verb: u8, mute: Option<u32>) -> Settings {
+        Settings {
+            style: Style::Stock { timestamps: false, machine_readable: false },
+            verb,
+            mute,
+            target: Target::File(dir.join("log")),
+        }
+    }
+
+    #[test]
+    fn levels_above_verb_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = write_with(stock(dir.path(), 1, None), || {
+            say!(1, "Initialization Sequence Completed");
+            say!(3, "VERIFY OK");
+            tracing::warn!("a warning");
+        });
+        assert_eq!(text, "Initialization Sequence Completed\na warning\n");
+    }
+
+    #[test]
+    fn what_a_peer_sent_cannot_begin_a_line_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = write_with(stock(dir.path(), 3, None), || {
+            say!(1, "name {}", "a\n2026-11-20 Initialization\u{1b}[2J\u{202e}");
+        });
+        assert_eq!(text, "name a\\x0a2026-11-20 Initialization\\x1b[2J\\u{202e}\n");
+    }
+
+    #[test]
+    fn mute_stops_a_run_and_counts_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = write_with(stock(dir.path(), 3, Some(2)), || {
+            for n in 0..5 {
+                say!(1, "again {n}");
+            }
+            say!(1, "something else");
+        });
+        assert_eq!(
+            text,
+            "again 0\nagain 1\nNOTE: --mute triggered...\n\
+             3 variation(s) on previous 2 message(s) suppressed by --mute\nsomething else\n"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+use std::fmt::{self, Write};
+
+use time::OffsetDateTime;
+use tracing::field::{Field, Visit};
+
+/// Longest line, in bytes; the rest is cut off and said so.
+pub const LINE_LIMIT: usize = 4096;
+
+/// Makes any text one printable line: control characters and the Unicode characters that reorder
+/// or end lines become escapes, and what is longer than [`LINE_LIMIT`] is cut.
+pub fn clean(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if line.len() > LINE_LIMIT {
+            line.push_str(" [cut]");
+            break;
+        }
+        match c {
+            '\t' => line.push(' '),
+            c if c.is_ascii_control() => {
+                // Writing to a String cannot fail.
+                let _ = write!(line, "\\x{:02x}", u32::from(c));
+            }
+            c if c.is_control() || is_invisible(c) => {
+                let _ = write!(line, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => line.push(c),
+        }
+    }
+    line
+}
+
+/// Characters that reorder, hide or break what a terminal shows.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+}
+
+/// `YYYY-MM-DD HH:MM:SS` in the machine's time zone, for seconds since 1970.
+pub fn stamp(unix: u64) -> String {
+    let time = i64::try_from(unix)
+        .ok()
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    format!(
+        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
+        time.year(),
+        u8::from(time.month()),
+        time.day(),
+        time.hour(),
+        time.minute(),
+        time.second()
+    )
+}
+
+/// What a `tracing` event carries.
+#[derive(Default)]
+pub(super) struct Fields {
+    text: String,
+    rest: String,
+    pub(super) verb: Option<u64>,
+}
+
+impl Fields {
+    /// The message, then other fields as `name=value`.
+    pub(super) fn message(self) -> String {
+        if self.rest.is_empty() { self.text } else { format!("{}{}", self.text, self.rest) }
+    }
+
+    fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = if field.name() == "message" {
+            self.text.write_fmt(value)
+        } else {
+            write!(self.rest, " {}={value}", field.name())
+        };
+    }
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "verb" {
+            self.verb = Some(value);
+        } else {
+            self.add(field, format_args!("{value}"));
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format_args!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_has_the_form_that_log_readers_parse() {
+        assert_eq!(stamp(1_795_166_363), "2026-11-20 09:19:23");
+        assert_eq!(stamp(0), "1970-01-01 00:00:00");
+    }
+
+    #[test]
+    fn lines_are_capped() {
+        let line = clean(&"x".repeat(LINE_LIMIT * 2));
+        assert!(line.len() <= LINE_LIMIT + 16, "{}", line.len());
+        assert!(line.ends_with(" [cut]"));
+    }
+}
