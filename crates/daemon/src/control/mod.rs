@@ -4,7 +4,10 @@
 //! line with a [`Response`].
 
 mod report;
+mod socket;
 
 pub use report::{
     CertificateReport, PeerReport, Request, Response, StatusReport, TrainReport, TunReport,
 };
+pub(crate) use socket::{Asked, Server};
+pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};

@@ -1,5 +1,7 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
+mod status;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -1,0 +1,258 @@
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::report::{Request, Response};
+use crate::fault::Fault;
+
+/// Longest request or response, in bytes with its newline. A response with 10,000 peers fits.
+pub const LINE_LIMIT: u64 = 16 << 20;
+
+/// Longest request.
+const REQUEST_LIMIT: u64 = 64 << 10;
+
+/// How many connections are served at a time; further ones wait to be accepted.
+pub const CONNECTION_LIMIT: usize = 16;
+
+/// How many requests may wait for the control thread.
+const QUEUE_LIMIT: usize = 16;
+
+/// A connection that asks nothing for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How long a client of the socket waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request and where its answer goes.
+pub(crate) type Asked = (Request, oneshot::Sender<Response>);
+
+/// An open control socket; removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+    requests: mpsc::Receiver<Asked>,
+    acceptor: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Opens the socket, making its folder and replacing what a killed process left behind.
+    pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
+        let listener = bind(path)?;
+        let (tx, requests) = mpsc::channel(QUEUE_LIMIT);
+        let acceptor = tokio::spawn(accept(listener, tx));
+        Ok(Self { path: path.to_owned(), requests, acceptor })
+    }
+
+    /// The next request. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Asked {
+        match self.requests.recv().await {
+            Some(asked) => asked,
+            // The acceptor lives as long as we do; were it gone, nobody could ask any more.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+        // After a change of user this may fail; the next start replaces the dead socket.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn bind(path: &Path) -> Result<UnixListener, Fault> {
+    let problem = |what: &str, e: &io::Error| {
+        Fault::environment(format!(
+            "the control socket {}: {what}: {e}; run as root or choose another folder with --dir",
+            path.display()
+        ))
+    };
+    if let Some(folder) = path.parent() {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        made.map_err(|e| problem("its folder cannot be made", &e))?;
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(Fault::operator(format!(
+                "{} is in the way of the control socket: remove it",
+                path.display()
+            )));
+        }
+        Ok(_) if BlockingStream::connect(path).is_ok() => {
+            return Err(Fault::operator(format!(
+                "another adit runs already with the control socket {}: stop it, or give this one \
+                 another name or --dir",
+                path.display()
+            )));
+        }
+        Ok(_) => fs::remove_file(path).map_err(|e| problem("a stale one cannot be removed", &e))?,
+        Err(_) => {}
+    }
+    // A socket gets its mode from the umask; changing it afterwards would leave a gap.
+    let mode = nix::sys::stat::Mode::from_bits_truncate(0o177);
+    let former = nix::sys::stat::umask(mode);
+    let bound = UnixListener::bind(path);
+    nix::sys::stat::umask(former);
+    bound.map_err(|e| problem("cannot be opened", &e))
+}
+
+async fn accept(listener: UnixListener, requests: mpsc::Sender<Asked>) {
+    let places = Arc::new(Semaphore::new(CONNECTION_LIMIT));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let requests = requests.clone();
+                tokio::spawn(async move {
+                    // Whoever hangs up early misses an answer, nothing else.
+                    let _ = serve(stream, requests).await;
+                    drop(place);
+                });
+            }
+            // Out of descriptors, for example: wait rather than spin.
+            Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+async fn serve(stream: UnixStream, requests: mpsc::Sender<Asked>) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut read = tokio::io::BufReader::new(read);
+    loop {
+        let mut line = Vec::new();
+        let mut limited = (&mut read).take(REQUEST_LIMIT);
+        match tokio::time::timeout(IDLE, limited.read_until(b'\n', &mut line)).await {
+            Ok(Ok(1..)) if line.ends_with(b"\n") => {}
+            _ => return Ok(()),
+        }
+        let response = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => ask(&requests, request).await,
+            Err(e) => Response::Error { message: format!("not a request: {e}") },
+        };
+        let mut answer = serde_json::to_vec(&response).map_err(io::Error::other)?;
+        answer.push(b'\n');
+        tokio::time::timeout(IDLE, write.write_all(&answer)).await??;
+    }
+}
+
+async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Response {
+    let (tx, rx) = oneshot::channel();
+    let answered = async {
+        requests.send((request, tx)).await.ok()?;
+        rx.await.ok()
+    };
+    match tokio::time::timeout(PATIENCE, answered).await {
+        Ok(Some(response)) => response,
+        _ => Response::Error { message: "the process is ending".into() },
+    }
+}
+
+/// Asks a running process; blocks up to ten seconds.
+///
+/// # Errors
+/// Nobody listens there, access is denied, or the answer is not one.
+pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
+    let stream = BlockingStream::connect(path).map_err(|e| {
+        let hint = match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "nothing runs there",
+            io::ErrorKind::PermissionDenied => "run as root",
+            _ => "is it running?",
+        };
+        Fault::environment(format!("{}: {e}: {hint}", path.display()))
+    })?;
+    exchange(stream, request)
+        .map_err(|e| Fault::environment(format!("{}: no answer: {e}", path.display())))
+}
+
+fn exchange(mut stream: BlockingStream, request: &Request) -> io::Result<Response> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream).take(LINE_LIMIT).read_until(b'\n', &mut answer)?;
+    serde_json::from_slice(&answer).map_err(io::Error::other)
+}
+
+/// The control sockets in a folder, by name; an absent folder has none.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut sockets: Vec<PathBuf> = entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
+        .map(|entry| entry.path())
+        .collect();
+    sockets.sort();
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_is_answered_and_the_socket_is_the_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/server.sock");
+        let mut server = Server::open(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let client = {
+            let path = path.clone();
+            tokio::task::spawn_blocking(move || request(&path, &Request::Reload))
+        };
+        let (asked, answer) = server.next().await;
+        assert_eq!(asked, Request::Reload);
+        answer.send(Response::Done { count: 0 }).unwrap();
+        assert_eq!(client.await.unwrap().unwrap(), Response::Done { count: 0 });
+        assert_eq!(list(path.parent().unwrap()).unwrap(), [path.clone()]);
+        drop(server);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_request_is_told_so_and_an_endless_line_is_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _server = Server::open(&path).unwrap();
+        let mut stream = UnixStream::connect(&path).await.unwrap();
+        stream.write_all(b"{\"do\":\"explode\"}\n").await.unwrap();
+        let mut reader = tokio::io::BufReader::new(&mut stream);
+        let mut line = String::new();
+        reader.read_line(&mut line).await.unwrap();
+        assert!(line.starts_with("{\"answer\":\"error\",\"message\":\"not a request"), "{line}");
+        let endless = vec![b'x'; REQUEST_LIMIT as usize + 1];
+        let _ = stream.write_all(&endless).await;
+        let mut rest = Vec::new();
+        // Closed: an end of file, or a reset for what was not read.
+        assert!(matches!(stream.read_to_end(&mut rest).await, Ok(0) | Err(_)));
+    }
+
+    #[tokio::test]
+    async fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let live = Server::open(&path).unwrap();
+        let refused = Server::open(&path).unwrap_err();
+        assert!(refused.to_string().contains("runs already"), "{refused}");
+        drop(live);
+    }
+}
