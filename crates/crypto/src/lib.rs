@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aead;
 mod cipher;
 mod key;
 

@@ -1,1 +1,30 @@
-//! .
+//! Views of packet headers, checksums, splitting super-packets into segments and merging segments
+//! back into super-packets. No I/O.
+//!
+//! A *super-packet* is what a TUN device with offloads reads and writes: one IP packet of up to
+//! 64 KiB with a [`VnetHeader`] that says how to cut it. [`split::Segments`] cuts it where it lies;
+//! [`merge::Merger`] collects neighbouring packets of a flow into one.
+//!
+//! Entry points for fuzzing, none of which may panic on any input: [`ip::Ip::parse`],
+//! [`transport::Tcp::parse`], [`transport::Udp::parse`], [`transport::Icmp::parse`], [`mss::clamp`],
+//! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`].
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
+
+pub mod checksum;
+mod field;
+pub mod ip;
+pub mod merge;
+pub mod mss;
+pub mod split;
+pub mod transport;
+mod vnet;
+
+#[cfg(test)]
+mod testing;
+
+pub use vnet::{Gso, VnetHeader};

@@ -1,0 +1,159 @@
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::checksum::Sum;
+use crate::field::{get8, get16};
+
+/// Protocol number of TCP.
+pub const TCP: u8 = 6;
+/// Protocol number of UDP.
+pub const UDP: u8 = 17;
+/// Protocol number of ICMP.
+pub const ICMP: u8 = 1;
+/// Protocol number of ICMPv6.
+pub const ICMPV6: u8 = 58;
+
+/// Length of an IPv6 header, and of an IPv4 header without options.
+pub const V6_LEN: usize = 40;
+/// Length of an IPv4 header without options.
+pub const V4_LEN: usize = 20;
+
+/// What matters of an IP header.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Ip {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// IPv4 protocol, or the IPv6 next header (which may be an extension header).
+    pub protocol: u8,
+    /// Where the payload starts.
+    pub header_len: usize,
+    /// Length of the whole packet as the header states it; never more than the bytes at hand.
+    pub total_len: usize,
+    /// Whether this is a piece of a packet (for IPv6: unknown, extension headers are not walked).
+    pub fragment: bool,
+}
+
+impl Ip {
+    /// Parses a header; `None` for what is not IP or shorter than it says.
+    #[inline]
+    pub fn parse(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet),
+            6 => Self::parse_v6(packet),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn parse_v4(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; V4_LEN] = packet.first_chunk()?;
+        let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h] = *header;
+        let header_len = usize::from(first & 0x0f).wrapping_mul(4);
+        let total_len = usize::from(u16::from_be_bytes([l0, l1]));
+        if header_len < V4_LEN || header_len > total_len || total_len > packet.len() {
+            return None;
+        }
+        Some(Self {
+            source: IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+            destination: IpAddr::V4(Ipv4Addr::new(e, f, g, h)),
+            protocol,
+            header_len,
+            total_len,
+            fragment: u16::from_be_bytes([f0, f1]) & 0x3fff != 0,
+        })
+    }
+
+    #[inline]
+    fn parse_v6(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; V6_LEN] = packet.first_chunk()?;
+        let (fixed, addresses) = header.split_first_chunk::<8>()?;
+        let (source, destination) = addresses.split_first_chunk::<16>()?;
+        let [_, _, _, _, l0, l1, protocol, _] = *fixed;
+        let total_len = usize::from(u16::from_be_bytes([l0, l1])).wrapping_add(V6_LEN);
+        if total_len > packet.len() {
+            return None;
+        }
+        Some(Self {
+            source: IpAddr::V6(Ipv6Addr::from(*source)),
+            destination: IpAddr::V6(Ipv6Addr::from(*destination.first_chunk()?)),
+            protocol,
+            header_len: V6_LEN,
+            total_len,
+            fragment: false,
+        })
+    }
+}
+
+/// The sum of the pseudo-header without its length field: addresses and protocol. `None` for what
+/// is too short to be IP.
+#[inline]
+pub fn pseudo_header(packet: &[u8], protocol: u8) -> Option<Sum> {
+    let addresses = match packet.first()? >> 4 {
+        4 => packet.get(12..V4_LEN)?,
+        6 => packet.get(8..V6_LEN)?,
+        _ => return None,
+    };
+    Some(Sum::new().bytes(addresses).word(u16::from(protocol)))
+}
+
+/// Whether the IPv4 header checksum is right. IPv6 has none, which is always right.
+#[inline]
+pub fn header_checksum_ok(packet: &[u8]) -> bool {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => {
+            let len = usize::from(packet.first().copied().unwrap_or(0) & 0x0f).wrapping_mul(4);
+            packet.get(..len).is_some_and(|header| Sum::new().bytes(header).fold() == 0xffff)
+        }
+        Some(6) => true,
+        _ => false,
+    }
+}
+
+/// The IPv4 identification field.
+#[inline]
+pub(crate) fn v4_id(packet: &[u8]) -> Option<u16> {
+    get16(packet, 4)
+}
+
+/// Whether the IPv4 "don't fragment" bit is set.
+#[inline]
+pub(crate) fn v4_df(packet: &[u8]) -> bool {
+    get8(packet, 6).is_some_and(|byte| byte & 0x40 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn short_and_lying_headers_are_no_packets() {
+        assert_eq!(Ip::parse(&[]), None);
+        assert_eq!(Ip::parse(&[0x45; 19]), None);
+        let mut packet = [0u8; 24];
+        packet[0] = 0x45;
+        packet[3] = 24;
+        assert!(Ip::parse(&packet).is_some());
+        packet[3] = 25;
+        assert_eq!(Ip::parse(&packet), None, "longer than the bytes at hand");
+        packet[3] = 19;
+        assert_eq!(Ip::parse(&packet), None, "shorter than its header");
+        packet[3] = 24;
+        packet[0] = 0x44;
+        assert_eq!(Ip::parse(&packet), None, "header length below 20");
+        packet[0] = 0x55;
+        assert_eq!(Ip::parse(&packet), None, "version 5");
+    }
+
+    proptest! {
+        #[test]
+        fn lengths_never_exceed_the_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            if let Some(ip) = Ip::parse(&bytes) {
+                prop_assert!(ip.header_len <= ip.total_len && ip.total_len <= bytes.len());
+            }
+        }
+    }
+}
