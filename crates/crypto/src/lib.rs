@@ -6,7 +6,25 @@
 
 pub mod aead;
 mod cipher;
+mod ctr;
+mod digest;
 mod key;
+mod prf;
 
 pub use cipher::Cipher;
+pub use ctr::{Aes256Ctr, aes256_ctr};
+pub use digest::{Digest, HmacKey, Mac, constant_time_eq, hkdf_expand_sha256, hmac, sha256};
 pub use key::KeyHalf;
+pub use prf::tls1_prf;
+
+/// The cryptographic library refused to work: our fault or the machine's, never the peer's.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct CryptoError;
+
+impl std::fmt::Display for CryptoError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the cryptographic library failed")
+    }
+}
+
+impl std::error::Error for CryptoError {}

@@ -1,0 +1,233 @@
+use std::fmt;
+
+use aws_lc_rs::{constant_time, digest, hmac};
+use hmac_md5::{Hmac, Mac as _};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::CryptoError;
+
+// The RustCrypto `hmac` crate serves MD5 only, which aws-lc-rs does not offer.
+use ::hmac as hmac_md5;
+
+/// A message digest, as named by `auth` and used by tls-auth, tls-crypt and the PRF.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub enum Digest {
+    /// MD5, 16 bytes: old tls-auth configurations and the TLS 1.0 PRF.
+    Md5,
+    /// SHA-1, 20 bytes: OpenVPN's default for `auth`.
+    Sha1,
+    /// SHA-224, 28 bytes.
+    Sha224,
+    /// SHA-256, 32 bytes.
+    Sha256,
+    /// SHA-384, 48 bytes.
+    Sha384,
+    /// SHA-512, 64 bytes.
+    Sha512,
+}
+
+impl Digest {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Md5, Self::Sha1, Self::Sha224, Self::Sha256, Self::Sha384, Self::Sha512];
+
+    /// The longest output of any of them, in bytes.
+    pub const MAX_LEN: usize = 64;
+
+    /// The name OpenVPN prints and puts into its options string.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "MD5",
+            Self::Sha1 => "SHA1",
+            Self::Sha224 => "SHA224",
+            Self::Sha256 => "SHA256",
+            Self::Sha384 => "SHA384",
+            Self::Sha512 => "SHA512",
+        }
+    }
+
+    /// Parses a name in any case and in OpenSSL's spellings (`SHA256`, `SHA-256`, `SHA2-256`,
+    /// `RSA-SHA256`).
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.to_ascii_uppercase();
+        let name = name.strip_prefix("RSA-").unwrap_or(&name);
+        Self::ALL.into_iter().find(|digest| {
+            let own = digest.name();
+            let Some(bits) = own.strip_prefix("SHA") else { return name == own };
+            let rest = name.strip_prefix("SHA");
+            name == own
+                || rest.and_then(|rest| rest.strip_prefix('-')) == Some(bits)
+                || (bits != "1" && rest.and_then(|rest| rest.strip_prefix("2-")) == Some(bits))
+        })
+    }
+
+    /// Output length in bytes; also the length of the HMAC keys OpenVPN uses with it.
+    pub const fn output_len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha224 => 28,
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+            Self::Sha512 => 64,
+        }
+    }
+
+    fn aws(self) -> Option<hmac::Algorithm> {
+        match self {
+            Self::Md5 => None,
+            Self::Sha1 => Some(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
+            Self::Sha224 => Some(hmac::HMAC_SHA224),
+            Self::Sha256 => Some(hmac::HMAC_SHA256),
+            Self::Sha384 => Some(hmac::HMAC_SHA384),
+            Self::Sha512 => Some(hmac::HMAC_SHA512),
+        }
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// SHA-256 of the concatenated `parts`.
+pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in parts {
+        context.update(part);
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+/// Whether two byte strings are equal, in a time that depends on their lengths only.
+pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+    constant_time::verify_slices_are_equal(a, b).is_ok()
+}
+
+/// A message authentication code, wiped when dropped: the key derivations are made of them.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct Mac {
+    bytes: [u8; Digest::MAX_LEN],
+    len: usize,
+}
+
+impl Mac {
+    fn new(bytes: &[u8]) -> Self {
+        let mut mac = Self { bytes: [0; Digest::MAX_LEN], len: bytes.len().min(Digest::MAX_LEN) };
+        for (to, from) in mac.bytes.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        mac
+    }
+
+    /// Its bytes, [`Digest::output_len`] of them.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
+    }
+}
+
+// By hand: the code of a message not yet sent is nobody's business.
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mac({} bytes)", self.len)
+    }
+}
+
+/// A key for HMAC.
+#[derive(Clone)]
+pub struct HmacKey {
+    digest: Digest,
+    key: KeyKind,
+}
+
+#[derive(Clone)]
+enum KeyKind {
+    Md5(Box<Hmac<md5::Md5>>),
+    Aws(hmac::Key),
+}
+
+impl HmacKey {
+    /// A key of any length.
+    ///
+    /// # Errors
+    /// Never in practice: HMAC takes keys of every length.
+    pub fn new(digest: Digest, key: &[u8]) -> Result<Self, CryptoError> {
+        let key = match digest.aws() {
+            Some(algorithm) => KeyKind::Aws(hmac::Key::new(algorithm, key)),
+            None => KeyKind::Md5(Box::new(Hmac::new_from_slice(key).map_err(|_| CryptoError)?)),
+        };
+        Ok(Self { digest, key })
+    }
+
+    /// Which digest it uses.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The code of the concatenated `parts`.
+    pub fn sign(&self, parts: &[&[u8]]) -> Mac {
+        match &self.key {
+            KeyKind::Aws(key) => {
+                let mut context = hmac::Context::with_key(key);
+                for part in parts {
+                    context.update(part);
+                }
+                Mac::new(context.sign().as_ref())
+            }
+            KeyKind::Md5(start) => {
+                let mut context = start.as_ref().clone();
+                for part in parts {
+                    context.update(part);
+                }
+                Mac::new(&context.finalize().into_bytes())
+            }
+        }
+    }
+
+    /// Whether `mac` is the whole code of the concatenated `parts`; constant time.
+    #[must_use]
+    pub fn verify(&self, parts: &[&[u8]], mac: &[u8]) -> bool {
+        constant_time_eq(self.sign(parts).as_bytes(), mac)
+    }
+}
+
+// By hand: keys never reach a log.
+impl fmt::Debug for HmacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HmacKey({})", self.digest)
+    }
+}
+
+/// HMAC in one step over the concatenated `parts`.
+///
+/// # Errors
+/// As [`HmacKey::new`].
+pub fn hmac(digest: Digest, key: &[u8], parts: &[&[u8]]) -> Result<Mac, CryptoError> {
+    // The copy of the key inside is wiped by aws-lc when it goes; for MD5 the state is all there is.
+    Ok(HmacKey::new(digest, key)?.sign(parts))
+}
+
+/// HKDF-Expand of RFC 5869 with SHA-256: `out` is at most 8160 bytes.
+///
+/// # Errors
+/// `out` is too long.
+pub fn hkdf_expand_sha256(prk: &[u8], info: &[&[u8]], out: &mut [u8]) -> Result<(), CryptoError> {
+    let key = HmacKey::new(Digest::Sha256, prk)?;
+    let mut block = Zeroizing::new(Vec::new());
+    for (index, chunk) in out.chunks_mut(32).enumerate() {
+        let counter = index.checked_add(1).and_then(|n| u8::try_from(n).ok()).ok_or(CryptoError)?;
+        let counter = [counter];
+        let mut parts: Vec<&[u8]> = vec![&block];
+        parts.extend_from_slice(info);
+        parts.push(&counter);
+        let mac = key.sign(&parts);
+        for (to, from) in chunk.iter_mut().zip(mac.as_bytes()) {
+            *to = *from;
+        }
+        block = Zeroizing::new(mac.as_bytes().to_vec());
+    }
+    Ok(())
+}

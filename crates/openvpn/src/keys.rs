@@ -1,1 +1,0 @@
-//! Key method 2, the key derivations, static key files.

@@ -1,0 +1,24 @@
+//! Key files, key method 2 and the data keys.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects
+)]
+
+mod crypt_v2;
+mod data;
+mod file;
+mod method2;
+mod static_key;
+
+pub(crate) use crypt_v2::split_wkc;
+pub use crypt_v2::{
+    ClientKey, MAX_METADATA_LEN, MAX_WKC_LEN, Metadata, ServerKey, UnwrapError, UnwrappedKey,
+    WrapKeyError,
+};
+pub use data::{DATA_KEYS_LABEL, DYNAMIC_TLS_CRYPT_LABEL, DataKeys, EXPORTED_LEN, PrfInput, Role};
+pub use file::KeyFileError;
+pub use method2::{KeyMethod2, KeyMethod2Error, MAX_MESSAGE_LEN, Randoms};
+pub use static_key::{Direction, StaticKey};

@@ -1,0 +1,47 @@
+/// How far behind the newest id a packet may arrive: stock's default `replay-window`.
+const WINDOW: u32 = 64;
+
+/// The packet was seen before, or is too old to tell.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Replayed;
+
+/// Replay window of the control channel: ids count up within a time stamp, and a later time
+/// stamp starts over.
+///
+/// Only for packets that authenticated: [`Self::accept`] remembers them.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayWindow {
+    time: u32,
+    /// Highest id seen under `time`; 0 before the first packet.
+    newest: u32,
+    /// Bit n: `newest - n` was seen.
+    seen: u64,
+}
+
+impl ReplayWindow {
+    /// Takes a packet's id and time stamp, once.
+    ///
+    /// # Errors
+    /// It was taken before, lies too far behind, has id 0, or is older than a restart of the sender.
+    pub fn accept(&mut self, id: u32, time: u32) -> Result<(), Replayed> {
+        if id == 0 || time < self.time {
+            return Err(Replayed);
+        }
+        if time > self.time {
+            *self = Self { time, newest: id, seen: 1 };
+            return Ok(());
+        }
+        if let Some(ahead) = id.checked_sub(self.newest).filter(|&ahead| ahead > 0) {
+            self.seen = self.seen.checked_shl(ahead).unwrap_or(0) | 1;
+            self.newest = id;
+            return Ok(());
+        }
+        let behind = self.newest.saturating_sub(id);
+        let bit = 1_u64.checked_shl(behind).filter(|_| behind < WINDOW).ok_or(Replayed)?;
+        if self.seen & bit != 0 {
+            return Err(Replayed);
+        }
+        self.seen |= bit;
+        Ok(())
+    }
+}

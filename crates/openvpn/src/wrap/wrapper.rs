@@ -1,0 +1,178 @@
+use std::fmt;
+use std::sync::Arc;
+
+use adit_crypto::{CryptoError, constant_time_eq, sha256};
+use adit_engine::UnixTime;
+
+use super::mode::{Mode, Stamp};
+use super::{ReplayWindow, WrapConfig, WrapError};
+use crate::keys::{EXPORTED_LEN, Role, StaticKey, UnwrapError, split_wkc};
+use crate::packet::{Control, Header, Opcode, PacketError, split_front};
+
+/// Where a tls-crypt-v2 client's packet ids start: the top byte says that it knows early negotiation.
+const EARLY_NEGOTIATION_START: u32 = 0x0f00_0000;
+
+/// Wraps and unwraps the control packets of one session.
+pub struct Wrapper {
+    role: Role,
+    mode: Mode,
+    wrapped_key: WrappedKey,
+    next_id: Option<u32>,
+    /// Time stamp of all packets: that of the first.
+    time: Option<u32>,
+    replay: ReplayWindow,
+}
+
+/// What goes behind packets with opcode 10 or 11.
+pub(super) enum WrappedKey {
+    /// Nothing: such packets are refused.
+    None,
+    /// A client appends it.
+    Append(Arc<[u8]>),
+    /// A server checks that it does not change; SHA-256 of it.
+    Expect([u8; 32]),
+}
+
+impl Wrapper {
+    /// A client's, for a new session.
+    ///
+    /// # Errors
+    /// The configuration is a server's, or the cryptographic library failed.
+    pub fn client(config: &WrapConfig) -> Result<Self, WrapError> {
+        let mut wrapped_key = WrappedKey::None;
+        let mode = match config {
+            WrapConfig::None => Mode::None,
+            WrapConfig::TlsAuth { key, direction, digest } => Mode::auth(key, *direction, *digest)?,
+            WrapConfig::TlsCrypt { key } => Mode::crypt(key, Role::Client)?,
+            WrapConfig::TlsCryptV2Client { key } => {
+                wrapped_key = WrappedKey::Append(key.wkc.as_slice().into());
+                Mode::crypt(&key.kc, Role::Client)?
+            }
+            WrapConfig::TlsCryptV2Server { .. } => return Err(WrapError::WrongRole),
+        };
+        let early = matches!(wrapped_key, WrappedKey::Append(_));
+        let mut wrapper = Self::new(Role::Client, mode, wrapped_key);
+        if early {
+            wrapper.next_id = EARLY_NEGOTIATION_START.checked_add(1);
+        }
+        Ok(wrapper)
+    }
+
+    pub(super) fn new(role: Role, mode: Mode, wrapped_key: WrappedKey) -> Self {
+        let replay = ReplayWindow::default();
+        Self { role, mode, wrapped_key, next_id: Some(1), time: None, replay }
+    }
+
+    /// The wrapper of this session's renegotiations under dynamic tls-crypt (IV_PROTO bit 9): all
+    /// packets with a key id other than 0. `exported` comes from the first TLS session, under
+    /// [`crate::keys::DYNAMIC_TLS_CRYPT_LABEL`]. Counts afresh.
+    ///
+    /// # Errors
+    /// The cryptographic library failed.
+    pub fn renegotiation(&self, exported: &[u8; EXPORTED_LEN]) -> Result<Self, CryptoError> {
+        let mut key = StaticKey::new(*exported);
+        if let Some(base) = self.mode.base() {
+            key = key.xor(base);
+        }
+        Ok(Self::new(self.role, Mode::crypt(&key, self.role)?, WrappedKey::None))
+    }
+
+    /// The packet id that the next sealed packet gets. A server whose stateless answer went out
+    /// with id 1 goes on with 2.
+    pub fn set_next_id(&mut self, id: u32) {
+        self.next_id = Some(id);
+    }
+
+    /// Bytes of a wrapped packet besides its payload, for that opcode and number of acknowledgements.
+    pub fn overhead(&self, opcode: Opcode, acks: usize) -> usize {
+        let wkc = match &self.wrapped_key {
+            WrappedKey::Append(wkc) if opcode.carries_wrapped_key() => wkc.len(),
+            _ => 0,
+        };
+        Control::overhead(opcode, acks).saturating_add(self.mode.overhead()).saturating_add(wkc)
+    }
+
+    /// Wraps a packet under the next id. `out` is cleared first.
+    ///
+    /// # Errors
+    /// All ids are used, or the cryptographic library failed: the session cannot go on.
+    pub fn seal(
+        &mut self,
+        control: &Control<'_>,
+        now: UnixTime,
+        out: &mut Vec<u8>,
+    ) -> Result<(), WrapError> {
+        out.clear();
+        // Stamps have 32 bits; what counts is that they do not go back within a few hours.
+        let now = u32::try_from(now.0 & u64::from(u32::MAX)).unwrap_or_default();
+        let time = *self.time.get_or_insert(now);
+        let id = self.next_id.ok_or(WrapError::IdsExhausted)?;
+        self.next_id = id.checked_add(1);
+        self.mode.seal(control, Stamp { id, time }, out)?;
+        if let WrappedKey::Append(wkc) = &self.wrapped_key
+            && control.opcode.carries_wrapped_key()
+        {
+            out.extend_from_slice(wkc);
+        }
+        Ok(())
+    }
+
+    /// Unwraps a packet of this session: authenticates, decrypts in place, refuses replays, parses.
+    ///
+    /// # Errors
+    /// See [`WrapError`]; the packet is to be dropped and counted.
+    pub fn open<'a>(&mut self, packet: &'a mut [u8]) -> Result<Control<'a>, WrapError> {
+        let (header, session, _) = split_front(packet)?;
+        self.check_opcode(header)?;
+        let packet = match &self.wrapped_key {
+            WrappedKey::Expect(hash) if header.opcode.carries_wrapped_key() => {
+                let (before, wkc) = split_wkc(packet).ok_or(UnwrapError::BadLength)?;
+                if !constant_time_eq(&sha256(&[wkc]), hash) {
+                    return Err(WrapError::WkcChanged);
+                }
+                let len = before.len();
+                packet.get_mut(..len).ok_or(PacketError::TooShort)?
+            }
+            _ => packet,
+        };
+        let (rest, stamp) = self.mode.open(packet)?;
+        if let Some(stamp) = stamp {
+            self.accept(stamp)?;
+        }
+        Ok(Control::parse_rest(header, session, rest)?)
+    }
+
+    pub(super) fn accept(&mut self, stamp: Stamp) -> Result<(), WrapError> {
+        self.replay.accept(stamp.id, stamp.time).map_err(|_| WrapError::Replayed)
+    }
+
+    /// Refuses what the other end never sends.
+    fn check_opcode(&self, header: Header) -> Result<(), PacketError> {
+        let fits = match header.opcode {
+            Opcode::HardResetServerV2 => self.role == Role::Client,
+            Opcode::HardResetClientV2 => {
+                self.role == Role::Server && !matches!(self.wrapped_key, WrappedKey::Expect(_))
+            }
+            Opcode::HardResetClientV3 | Opcode::ControlWkcV1 => {
+                matches!(self.wrapped_key, WrappedKey::Expect(_))
+            }
+            _ => true,
+        };
+        if fits { Ok(()) } else { Err(PacketError::BadOpcode(header.opcode.number())) }
+    }
+}
+
+// By hand: keys never reach a log.
+impl fmt::Debug for Wrapper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match &self.mode {
+            Mode::None => "none",
+            Mode::Auth(_) => "tls-auth",
+            Mode::Crypt(_) => "tls-crypt",
+        };
+        f.debug_struct("Wrapper")
+            .field("role", &self.role)
+            .field("mode", &mode)
+            .finish_non_exhaustive()
+    }
+}
