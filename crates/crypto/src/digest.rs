@@ -146,7 +146,7 @@ pub struct HmacKey {
 #[derive(Clone)]
 enum KeyKind {
     Md5(Box<Hmac<md5::Md5>>),
-    Aws(hmac::Key),
+    Aws(Box<hmac::Key>),
 }
 
 impl HmacKey {
@@ -156,7 +156,7 @@ impl HmacKey {
     /// Never in practice: HMAC takes keys of every length.
     pub fn new(digest: Digest, key: &[u8]) -> Result<Self, CryptoError> {
         let key = match digest.aws() {
-            Some(algorithm) => KeyKind::Aws(hmac::Key::new(algorithm, key)),
+            Some(algorithm) => KeyKind::Aws(Box::new(hmac::Key::new(algorithm, key))),
             None => KeyKind::Md5(Box::new(Hmac::new_from_slice(key).map_err(|_| CryptoError)?)),
         };
         Ok(Self { digest, key })
