@@ -1,0 +1,97 @@
+//! Files that are never seen half written.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use zeroize::Zeroizing;
+
+use crate::PkiError;
+
+/// Largest file of a store that is read, bytes.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
+
+/// Replaces `path` by `content` with mode 0600: after a crash it is the old file or the new one, whole.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    write(path, content, 0o600)
+}
+
+pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PkiError> {
+    let fail = |error| PkiError::io(path, "write", error);
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}.new", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    // A leftover of a killed process with our id; nobody else writes this name.
+    let _ = std::fs::remove_file(&temporary);
+    let written = (|| {
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        // Whatever the umask took away.
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    })();
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&temporary);
+        return Err(fail(error));
+    }
+    sync_directory(directory).map_err(fail)
+}
+
+/// Makes renames in `directory` survive a power cut.
+pub(crate) fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|error| PkiError::io(path, "create", error))
+}
+
+pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
+    let fail = |error| PkiError::io(path, "read", error);
+    let mut content = Zeroizing::new(Vec::new());
+    let mut file = File::open(path).map_err(fail)?.take(MAX_FILE + 1);
+    file.read_to_end(&mut content).map_err(fail)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(PkiError::Damaged(path.to_owned(), "it is too large".into()));
+    }
+    Ok(content)
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<Zeroizing<String>, PkiError> {
+    let content = read(path)?;
+    std::str::from_utf8(&content)
+        .map(|text| Zeroizing::new(text.to_owned()))
+        .map_err(|_| PkiError::Damaged(path.to_owned(), "it is not text".into()))
+}
+
+/// Held while files are changed; released on drop and by the kernel when the process dies.
+#[derive(Debug)]
+pub(crate) struct Lock(#[allow(dead_code)] File);
+
+impl Lock {
+    pub(crate) fn take(path: &Path) -> Result<Self, PkiError> {
+        let fail = |error| PkiError::io(path, "lock", error);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(fail)?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)
+            .map_err(|error| PkiError::io(path, "lock", error))?;
+        Ok(Self(file))
+    }
+}

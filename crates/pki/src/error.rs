@@ -1,0 +1,70 @@
+use std::path::{Path, PathBuf};
+
+/// What can go wrong with a store. Each text says whose turn it is and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PkiError {
+    /// There is no store in this directory.
+    #[error("{0}: no server was set up here; run `adit server init` first")]
+    NotInitialised(PathBuf),
+    /// There is one already.
+    #[error(
+        "{0}: a server was set up here before; remove that directory to start anew (every client needs a new profile then)"
+    )]
+    AlreadyInitialised(PathBuf),
+    /// A client's name has a character that is not allowed, or is too long or too short.
+    #[error(
+        "client name {0:?}: {1}; use 1 to 64 of A-Z a-z 0-9 . _ @ - and begin with a letter or digit"
+    )]
+    BadName(String, &'static str),
+    /// A server's name, host or lifetime that cannot go into a certificate or a profile.
+    #[error("{0}: {1}")]
+    BadSetting(&'static str, String),
+    /// A client of that name exists.
+    #[error("there is a client {0} already; `adit server client renew {0}` gives it a new profile")]
+    Exists(String),
+    /// There is none of that name.
+    #[error("there is no client {0}; `adit server client list` shows those there are")]
+    Unknown(String),
+    /// The client was revoked, which is for good.
+    #[error(
+        "client {0} was revoked, which cannot be undone; `adit server client add {0}` makes a new one"
+    )]
+    Revoked(String),
+    /// The address belongs to another client.
+    #[error("address {0} belongs to client {1} already; choose another")]
+    AddressTaken(std::net::IpAddr, String),
+    /// The registry is full.
+    #[error("{0} clients are the most that one server keeps")]
+    Full(usize),
+    /// A file could not be read or written.
+    #[error("{path}: cannot {action}: {error}{}", hint(error))]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What was tried: `read`, `write`, `lock`.
+        action: &'static str,
+        /// The system's answer.
+        error: std::io::Error,
+    },
+    /// A file of the store is not what this program writes.
+    #[error("{0}: damaged or written by another program ({1}); restore it from a backup")]
+    Damaged(PathBuf, String),
+    /// The cryptographic library refused.
+    #[error("cannot make a certificate: {0}")]
+    Crypto(String),
+}
+
+impl PkiError {
+    pub(crate) fn io(path: &Path, action: &'static str, error: impl Into<std::io::Error>) -> Self {
+        Self::Io { path: path.to_owned(), action, error: error.into() }
+    }
+}
+
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => " (run it as root)",
+        std::io::ErrorKind::StorageFull => " (make room on that file system)",
+        _ => "",
+    }
+}

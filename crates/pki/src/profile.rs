@@ -1,0 +1,137 @@
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::{ClientName, PkiError, disk};
+
+/// `proto` as a profile spells it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Proto {
+    /// UDP over whatever the host's name resolves to.
+    #[default]
+    Udp,
+    /// UDP over IPv4 only.
+    Udp4,
+    /// UDP over IPv6 only.
+    Udp6,
+}
+
+impl Proto {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Udp4 => "udp4",
+            Self::Udp6 => "udp6",
+        }
+    }
+}
+
+/// Where clients find the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remote {
+    /// A DNS name or an address, IPv6 without brackets.
+    pub host: String,
+    /// UDP port.
+    pub port: u16,
+    /// Transport.
+    pub proto: Proto,
+}
+
+impl Remote {
+    /// Refuses what would not be one word of a profile.
+    pub(crate) fn check(&self) -> Result<(), PkiError> {
+        let allowed =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_' | '%');
+        if self.host.is_empty() || self.host.len() > 255 || !self.host.chars().all(allowed) {
+            return Err(PkiError::BadSetting(
+                "host",
+                format!(
+                    "{:?} is neither a DNS name nor an address; write it as in vpn.example.org, \
+                     192.0.2.1 or 2001:db8::1",
+                    self.host.chars().take(80).collect::<String>()
+                ),
+            ));
+        }
+        if self.port == 0 {
+            return Err(PkiError::BadSetting("port", "0 is no port; 1194 is the usual one".into()));
+        }
+        Ok(())
+    }
+}
+
+/// A client's complete profile, with its private key: the only copy.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Profile {
+    text: Zeroizing<String>,
+    name: ClientName,
+}
+
+// By hand: it holds a private key.
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+pub(crate) struct Parts<'a> {
+    pub name: &'a ClientName,
+    pub remote: &'a Remote,
+    pub server_name: &'a str,
+    pub ca: &'a str,
+    pub cert: &'a str,
+    pub key: &'a str,
+    pub tls_crypt_v2: &'a str,
+}
+
+impl Profile {
+    pub(crate) fn new(parts: &Parts<'_>) -> Self {
+        let mut text = Zeroizing::new(String::with_capacity(16 * 1024));
+        text.push_str("client\ndev tun\n");
+        for line in [
+            format!("proto {}", parts.remote.proto.name()),
+            format!("remote {} {}", parts.remote.host, parts.remote.port),
+            "resolv-retry infinite".into(),
+            "nobind".into(),
+            "persist-key".into(),
+            "persist-tun".into(),
+            "remote-cert-tls server".into(),
+            format!("verify-x509-name {} name", parts.server_name),
+            "tls-version-min 1.2".into(),
+            // Both are in every build of 2.5 and later; a cipher that a build lacks would be fatal to it.
+            "data-ciphers AES-256-GCM:AES-128-GCM".into(),
+            "verb 3".into(),
+        ] {
+            text.push_str(&line);
+            text.push('\n');
+        }
+        for (tag, content) in [
+            ("ca", parts.ca),
+            ("cert", parts.cert),
+            ("key", parts.key),
+            ("tls-crypt-v2", parts.tls_crypt_v2),
+        ] {
+            for piece in ["<", tag, ">\n", content.trim(), "\n</", tag, ">\n"] {
+                text.push_str(piece);
+            }
+        }
+        Self { text, name: parts.name.clone() }
+    }
+
+    /// The text, to print or to save.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// `NAME.ovpn`.
+    pub fn file_name(&self) -> String {
+        format!("{}.ovpn", self.name)
+    }
+
+    /// Writes the profile to `path` with mode 0600.
+    pub fn save(&self, path: &Path) -> Result<(), PkiError> {
+        disk::write(path, self.text.as_bytes(), 0o600)
+    }
+}

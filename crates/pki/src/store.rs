@@ -1,0 +1,480 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::disk::{self, Lock};
+use crate::issue::{self, Authority, Purpose};
+use crate::profile::Parts;
+use crate::registry::{FormerCertificate, MAX_CLIENTS, Registry};
+use crate::{Admission, Client, ClientName, ClientState, PkiError, Profile, Remote};
+
+/// Life of a client's certificate unless told otherwise, days: the longest that some platforms accept.
+pub(crate) const CLIENT_DAYS: u32 = 825;
+
+/// What a new store is made of.
+#[derive(Clone)]
+pub struct InitOptions {
+    /// Common name of the server's certificate, which profiles pin; rules of [`ClientName`].
+    pub server_name: ClientName,
+    /// Where clients find the server.
+    pub remote: Remote,
+    /// Life of the authority, days.
+    pub ca_days: u32,
+    /// Life of the server's certificate, days.
+    pub server_days: u32,
+    /// `OpenVPN tls-crypt-v2 server key`, PEM.
+    pub tls_crypt_v2_server_key: Zeroizing<String>,
+}
+
+impl InitOptions {
+    /// Twenty years for the authority, ten for the server.
+    pub fn new(
+        server_name: ClientName,
+        remote: Remote,
+        tls_crypt_v2_server_key: Zeroizing<String>,
+    ) -> Self {
+        Self { server_name, remote, ca_days: 7300, server_days: 3650, tls_crypt_v2_server_key }
+    }
+}
+
+// By hand: there is a key inside.
+impl std::fmt::Debug for InitOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InitOptions")
+            .field("server_name", &self.server_name)
+            .field("remote", &self.remote)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the store says of its server: the file `server.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo {
+    /// Common name of the server's certificate.
+    pub name: ClientName,
+    /// Where new profiles send clients.
+    pub remote: Remote,
+    /// End of the authority's validity and of revocation lists, seconds since 1970.
+    pub ca_expires: u64,
+    /// End of the server's certificate, seconds since 1970.
+    pub server_expires: u64,
+}
+
+/// Paths of what the process that faces the network reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The authority's certificate.
+    pub ca: PathBuf,
+    /// The server's certificate: the same file as `key`.
+    pub cert: PathBuf,
+    /// The server's key and certificate, mode 0600.
+    pub key: PathBuf,
+    /// The revocation list.
+    pub crl: PathBuf,
+    /// The tls-crypt-v2 server key, mode 0600.
+    pub tls_crypt_v2: PathBuf,
+    /// The registry; its modification time tells when to read it again.
+    pub clients: PathBuf,
+}
+
+/// A client to be added or renewed.
+#[derive(Clone)]
+pub struct NewClient {
+    /// Name.
+    pub name: ClientName,
+    /// Life of its certificate, days; `None`: 825.
+    pub days: Option<u32>,
+    /// Encrypts the key in the profile.
+    pub password: Option<Zeroizing<String>>,
+    /// Fixed IPv4 address. A renewal keeps the former one where this is `None`.
+    pub address4: Option<Ipv4Addr>,
+    /// Fixed IPv6 address, as `address4`.
+    pub address6: Option<Ipv6Addr>,
+    /// `OpenVPN tls-crypt-v2 client key`, PEM, made for this client from
+    /// [`Store::tls_crypt_v2_server_key`].
+    pub tls_crypt_v2_client_key: Zeroizing<String>,
+}
+
+impl NewClient {
+    /// With the usual lifetime, no password and no fixed address.
+    pub fn new(name: ClientName, tls_crypt_v2_client_key: Zeroizing<String>) -> Self {
+        Self {
+            name,
+            days: None,
+            password: None,
+            address4: None,
+            address6: None,
+            tls_crypt_v2_client_key,
+        }
+    }
+}
+
+// By hand: a password and a key are inside.
+impl std::fmt::Debug for NewClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewClient").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A client with the profile made for it. The profile is not kept in the store.
+#[derive(Clone, Debug)]
+pub struct Issued {
+    /// As registered.
+    pub client: Client,
+    /// To be handed to the client.
+    pub profile: Profile,
+}
+
+/// A managed server's directory.
+#[derive(Clone, Debug)]
+pub struct Store {
+    dir: PathBuf,
+    server: ServerInfo,
+}
+
+impl Store {
+    /// Whether [`Store::open`] would find a store below `dir`.
+    pub fn exists(dir: &Path) -> bool {
+        dir.join("pki/server.json").exists()
+    }
+
+    /// Makes the authority, the server's certificate and an empty registry in `dir/pki`, all or nothing.
+    pub fn init(dir: &Path, options: &InitOptions, now: SystemTime) -> Result<Self, PkiError> {
+        options.remote.check()?;
+        let place = dir.join("pki");
+        if Self::exists(dir) {
+            return Err(PkiError::AlreadyInitialised(place));
+        }
+        disk::make_directory(dir, 0o755)?;
+        let _lock = Lock::take(&dir.join(".pki.lock"))?;
+        if Self::exists(dir) {
+            return Err(PkiError::AlreadyInitialised(place));
+        }
+        let building = dir.join(".pki.new");
+        if building.exists() {
+            // Of an attempt that was killed: it had no name yet, nobody used it.
+            std::fs::remove_dir_all(&building)
+                .map_err(|error| PkiError::io(&building, "remove", error))?;
+        }
+        disk::make_directory(&building, 0o755)?;
+        disk::make_directory(&building.join("private"), 0o700)?;
+        let server = Self::build(&building, options, now)?;
+        std::fs::rename(&building, &place)
+            .and_then(|()| disk::sync_directory(dir))
+            .map_err(|error| PkiError::io(&place, "write", error))?;
+        Ok(Self { dir: place, server })
+    }
+
+    fn build(dir: &Path, options: &InitOptions, now: SystemTime) -> Result<ServerInfo, PkiError> {
+        let ca_name = format!("adit CA {}", issue::hex(&issue::random::<4>()?));
+        let ca = issue::authority(&ca_name, options.ca_days, now)?;
+        let authority = Authority::new(&ca.cert, &ca.key)?;
+        let server = authority.issue(
+            options.server_name.as_str(),
+            Purpose::Server,
+            options.server_days.min(options.ca_days),
+            now,
+        )?;
+        let registry = Registry::default();
+        let crl =
+            authority.revocation_list(registry.crl_number, registry.revoked(), ca.expires, now)?;
+        let info = ServerInfo {
+            name: options.server_name.clone(),
+            remote: options.remote.clone(),
+            ca_expires: ca.expires,
+            server_expires: server.expires,
+        };
+        disk::write(&dir.join("private/ca.key"), ca.key.as_bytes(), 0o600)?;
+        disk::write(&dir.join("ca.crt"), ca.cert.as_bytes(), 0o644)?;
+        write_server_pair(dir, &server)?;
+        disk::write(
+            &dir.join("tls-crypt-v2.key"),
+            options.tls_crypt_v2_server_key.as_bytes(),
+            0o600,
+        )?;
+        disk::write(&dir.join("crl.pem"), crl.as_bytes(), 0o644)?;
+        registry.write(&dir.join("clients.json"))?;
+        write_info(dir, &info)?;
+        Ok(info)
+    }
+
+    /// Opens the store in `dir/pki` for reading and, with sufficient rights, for changes.
+    pub fn open(dir: &Path) -> Result<Self, PkiError> {
+        let place = dir.join("pki");
+        if !Self::exists(dir) {
+            return Err(PkiError::NotInitialised(dir.to_owned()));
+        }
+        let server = read_info(&place)?;
+        Ok(Self { dir: place, server })
+    }
+
+    /// The server's name, address and expiry as of [`Store::open`].
+    pub fn server(&self) -> &ServerInfo {
+        &self.server
+    }
+
+    /// What the process that faces the network reads.
+    pub fn files(&self) -> Files {
+        Files {
+            ca: self.path("ca.crt"),
+            cert: self.path("server.pem"),
+            key: self.path("server.pem"),
+            crl: self.path("crl.pem"),
+            tls_crypt_v2: self.path("tls-crypt-v2.key"),
+            clients: self.path("clients.json"),
+        }
+    }
+
+    /// `OpenVPN tls-crypt-v2 server key`, PEM.
+    pub fn tls_crypt_v2_server_key(&self) -> Result<Zeroizing<String>, PkiError> {
+        disk::read_text(&self.path("tls-crypt-v2.key"))
+    }
+
+    /// Every client, in the order they were added.
+    pub fn clients(&self) -> Result<Vec<Client>, PkiError> {
+        Ok(self.registry()?.clients)
+    }
+
+    /// One client.
+    pub fn client(&self, name: &str) -> Result<Client, PkiError> {
+        let registry = self.registry()?;
+        registry
+            .find(name)
+            .cloned()
+            .ok_or_else(|| PkiError::Unknown(name.chars().take(80).collect()))
+    }
+
+    /// Whether the certificate `serial` (lower-case hex) of `name` may connect. The registry is read
+    /// anew; a registry that cannot be read is an error, never an admission.
+    pub fn admission(&self, name: &str, serial: &str) -> Result<Admission, PkiError> {
+        Ok(self.registry()?.admission(name, serial))
+    }
+
+    /// Issues a certificate to a new client, or to one whose former certificate was revoked.
+    pub fn add_client(&self, new: &NewClient, now: SystemTime) -> Result<Issued, PkiError> {
+        self.change(now, |change| {
+            let former = change.registry.find(new.name.as_str());
+            if former.is_some_and(|client| client.state != ClientState::Revoked) {
+                return Err(PkiError::Exists(new.name.to_string()));
+            }
+            if former.is_none() && change.registry.clients.len() >= MAX_CLIENTS {
+                return Err(PkiError::Full(MAX_CLIENTS));
+            }
+            self.issue_to(new, change)
+        })
+    }
+
+    /// Gives a client a new certificate, key and profile, and revokes the former certificate.
+    pub fn renew_client(&self, new: &NewClient, now: SystemTime) -> Result<Issued, PkiError> {
+        self.change(now, |change| {
+            let client = change.registry.find_mut(new.name.as_str())?;
+            if client.state == ClientState::Revoked {
+                return Err(PkiError::Revoked(new.name.to_string()));
+            }
+            self.issue_to(new, change)
+        })
+    }
+
+    /// Revokes a client for good. Revoking twice is no error.
+    pub fn revoke_client(&self, name: &str, now: SystemTime) -> Result<Client, PkiError> {
+        self.change(now, |change| {
+            let when = issue::unix(now);
+            let client = change.registry.find_mut(name)?;
+            if client.state != ClientState::Revoked {
+                client.state = ClientState::Revoked;
+                client.revoked = Some(when);
+                change.revocations = true;
+            }
+            Ok(client.clone())
+        })
+    }
+
+    /// Lets a client connect, or not, until told otherwise.
+    pub fn set_enabled(
+        &self,
+        name: &str,
+        enabled: bool,
+        now: SystemTime,
+    ) -> Result<Client, PkiError> {
+        self.change(now, |change| {
+            let client = change.registry.find_mut(name)?;
+            if client.state == ClientState::Revoked {
+                return Err(PkiError::Revoked(name.to_owned()));
+            }
+            client.state = if enabled { ClientState::Active } else { ClientState::Disabled };
+            Ok(client.clone())
+        })
+    }
+
+    /// Changes where new profiles send clients.
+    pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
+        remote.check()?;
+        let _lock = self.lock()?;
+        let mut info = read_info(&self.dir)?;
+        info.remote = remote;
+        write_info(&self.dir, &info)?;
+        self.server = info;
+        Ok(())
+    }
+
+    /// Makes the server a new certificate under its name; profiles stay valid.
+    pub fn renew_server(&mut self, days: u32, now: SystemTime) -> Result<(), PkiError> {
+        let _lock = self.lock()?;
+        let mut info = read_info(&self.dir)?;
+        let made = self.authority()?.issue(info.name.as_str(), Purpose::Server, days, now)?;
+        write_server_pair(&self.dir, &made)?;
+        info.server_expires = made.expires;
+        write_info(&self.dir, &info)?;
+        self.server = info;
+        Ok(())
+    }
+
+    /// Brings the revocation list in line with the registry where a process was killed between the two.
+    /// The other changing calls do it too.
+    pub fn repair(&self, now: SystemTime) -> Result<(), PkiError> {
+        self.change(now, |_| Ok(()))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn registry(&self) -> Result<Registry, PkiError> {
+        Registry::read(&self.path("clients.json"))
+    }
+
+    fn lock(&self) -> Result<Lock, PkiError> {
+        Lock::take(&self.path("private/lock"))
+    }
+
+    fn authority(&self) -> Result<Authority, PkiError> {
+        let cert = disk::read_text(&self.path("ca.crt"))?;
+        let key = disk::read_text(&self.path("private/ca.key"))?;
+        Authority::new(&cert, &key)
+    }
+
+    /// Applies `edit` to the registry under the lock. The registry is the truth and is written first;
+    /// the revocation list follows from it and is made again if a kill came between.
+    fn change<T>(
+        &self,
+        now: SystemTime,
+        edit: impl FnOnce(&mut Change) -> Result<T, PkiError>,
+    ) -> Result<T, PkiError> {
+        let _lock = self.lock()?;
+        let registry = self.registry()?;
+        let before = registry.clone();
+        let mut change = Change { registry, revocations: false, now };
+        let result = edit(&mut change)?;
+        let Change { mut registry, revocations, .. } = change;
+        if revocations {
+            registry.crl_number = registry.crl_number.saturating_add(1);
+        }
+        if registry != before {
+            registry.write(&self.path("clients.json"))?;
+        }
+        if revocations || self.listed_number() != Some(registry.crl_number) {
+            let list = self.authority()?.revocation_list(
+                registry.crl_number,
+                registry.revoked(),
+                self.server.ca_expires,
+                now,
+            )?;
+            disk::write(&self.path("crl.pem"), list.as_bytes(), 0o644)?;
+        }
+        Ok(result)
+    }
+
+    /// The number of the revocation list on disk.
+    fn listed_number(&self) -> Option<u64> {
+        let content = disk::read(&self.path("crl.pem")).ok()?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&content).ok()?;
+        let (_, list) = x509_parser::parse_x509_crl(&pem.contents).ok()?;
+        list.crl_number()?.try_into().ok()
+    }
+
+    fn issue_to(&self, new: &NewClient, change: &mut Change) -> Result<Issued, PkiError> {
+        let registry = &mut change.registry;
+        let name = new.name.as_str();
+        if new.name == self.server.name {
+            return Err(PkiError::BadName(name.to_owned(), "it is the server's own"));
+        }
+        for address in new.address4.map(IpAddr::V4).into_iter().chain(new.address6.map(IpAddr::V6))
+        {
+            registry.check_address(name, address)?;
+        }
+        let days = new.days.unwrap_or(CLIENT_DAYS);
+        let made = self.authority()?.issue(name, Purpose::Client, days, change.now)?;
+        let key = match &new.password {
+            Some(password) => issue::encrypt_key(&made.key, password)?,
+            None => made.key.clone(),
+        };
+        let when = issue::unix(change.now);
+        let mut client = Client {
+            name: new.name.clone(),
+            serial: made.serial,
+            created: when,
+            expires: made.expires,
+            state: ClientState::Active,
+            revoked: None,
+            address4: new.address4,
+            address6: new.address6,
+            former: Vec::new(),
+        };
+        match registry.find_mut(name) {
+            Ok(old) => {
+                client.former = std::mem::take(&mut old.former);
+                let revoked = old.revoked.unwrap_or(when);
+                client.former.push(FormerCertificate { serial: old.serial.clone(), revoked });
+                if old.state != ClientState::Revoked {
+                    client.created = old.created;
+                    client.state = old.state;
+                    client.address4 = new.address4.or(old.address4);
+                    client.address6 = new.address6.or(old.address6);
+                }
+                *old = client.clone();
+                change.revocations = true;
+            }
+            Err(_) => registry.clients.push(client.clone()),
+        }
+        let profile = Profile::new(&Parts {
+            name: &new.name,
+            remote: &self.server.remote,
+            server_name: self.server.name.as_str(),
+            ca: &disk::read_text(&self.path("ca.crt"))?,
+            cert: &made.cert,
+            key: &key,
+            tls_crypt_v2: &new.tls_crypt_v2_client_key,
+        });
+        Ok(Issued { client, profile })
+    }
+}
+
+struct Change {
+    registry: Registry,
+    /// Whether the revocation list must be made anew.
+    revocations: bool,
+    now: SystemTime,
+}
+
+/// One file for both, so that a kill cannot leave a key beside another key's certificate.
+fn write_server_pair(dir: &Path, made: &issue::Made) -> Result<(), PkiError> {
+    let pair = Zeroizing::new([made.cert.as_str(), made.key.as_str()].concat());
+    disk::write(&dir.join("server.pem"), pair.as_bytes(), 0o600)
+}
+
+fn write_info(dir: &Path, info: &ServerInfo) -> Result<(), PkiError> {
+    let path = dir.join("server.json");
+    let mut content = serde_json::to_vec_pretty(info)
+        .map_err(|error| PkiError::Damaged(path.clone(), error.to_string()))?;
+    content.push(b'\n');
+    disk::write(&path, &content, 0o644)
+}
+
+fn read_info(dir: &Path) -> Result<ServerInfo, PkiError> {
+    let path = dir.join("server.json");
+    serde_json::from_slice(&disk::read(&path)?)
+        .map_err(|error| PkiError::Damaged(path, error.to_string()))
+}
