@@ -3,10 +3,16 @@
 //! Everything here returns what it found or did as values; the `adit` binary prints them.
 
 mod failure;
+mod firewall;
+mod machine;
 mod places;
 mod settings;
+mod survey;
 mod template;
 
 pub use failure::Outcome;
+pub use firewall::ForeignDrop;
+pub use machine::running;
 pub use places::Places;
 pub use settings::{Listen, Nat, Reach, Settings};
+pub use survey::{is_private, local_networks, outside_address};

@@ -1,0 +1,362 @@
+//! What a running server changes on this machine, and how that is undone.
+//!
+//! Every change is written into `server.undo.json` before it is made. A server that ends undoes
+//! what the file says; after `kill -9` the next start finds the file and undoes it first.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde::{Deserialize, Serialize};
+
+use super::failure::{Outcome, file_fault};
+use super::firewall;
+use super::places::{Places, make_folder, write_whole};
+use super::settings::Settings;
+use crate::fault::Fault;
+
+const FORWARD4: &str = "net/ipv4/ip_forward";
+const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
+
+/// What must be undone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Undo {
+    /// Which boot of the machine the changes belong to: a reboot undid them already.
+    boot: String,
+    /// nft table to remove.
+    table: Option<String>,
+    /// Kernel settings with their former values, in the order of the changes.
+    sysctls: Vec<(String, String)>,
+}
+
+/// The changes of a running server. Dropping it undoes them.
+#[derive(Debug)]
+pub(super) struct Machine {
+    places: Places,
+    undo: Undo,
+    sysctl_root: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Machine {
+    /// Takes the instance's lock and undoes what a killed predecessor left.
+    ///
+    /// The flag says whether there was something to undo.
+    pub(super) fn claim(places: &Places) -> Outcome<(Self, bool)> {
+        Self::claim_below(places, Path::new("/proc/sys"))
+    }
+
+    fn claim_below(places: &Places, sysctl_root: &Path) -> Outcome<(Self, bool)> {
+        make_folder(&places.run, 0o755)?;
+        let lock = lock(places)?;
+        let leftover = match fs::read_to_string(places.undo_file()) {
+            Ok(text) => Some(parse_undo(&text, &places.undo_file())?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(file_fault("cannot read", &places.undo_file(), &error)),
+        };
+        let boot = boot_id();
+        let leftover = leftover.filter(|undo| undo.boot == boot);
+        let found = leftover.is_some();
+        let mut machine = Self {
+            places: places.clone(),
+            undo: leftover.unwrap_or(Undo { boot, ..Undo::default() }),
+            sysctl_root: sysctl_root.to_owned(),
+            _lock: lock,
+        };
+        machine.undo_all();
+        Ok((machine, found))
+    }
+
+    /// Switches forwarding on for the families the tunnel carries.
+    pub(super) fn forward(&mut self, settings: &Settings) -> Outcome<()> {
+        if settings.network6.is_some() && self.sysctl_root.join(FORWARD6).exists() {
+            self.keep_router_advertisements()?;
+            self.set(FORWARD6, "1")?;
+        }
+        self.set(FORWARD4, "1")
+    }
+
+    /// A forwarding host ignores router advertisements, and loses the default route it may owe to
+    /// them, unless `accept_ra` is 2.
+    fn keep_router_advertisements(&mut self) -> Outcome<()> {
+        if self.get(FORWARD6).as_deref() == Some("1") {
+            return Ok(());
+        }
+        let folder = self.sysctl_root.join("net/ipv6/conf");
+        let names = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        for name in names.iter().filter(|name| !matches!(name.as_str(), "lo" | "all")) {
+            let key = format!("net/ipv6/conf/{name}/accept_ra");
+            if self.get(&key).as_deref() == Some("1") {
+                self.set(&key, "2")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the server's nft table in place, or in place of its former one.
+    pub(super) fn filter(&mut self, settings: &Settings) -> Outcome<()> {
+        let table = firewall::table_name(&self.places.instance);
+        self.undo.table = Some(table.clone());
+        self.remember()?;
+        firewall::load(&firewall::ruleset(&table, settings))
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        let text = fs::read_to_string(self.sysctl_root.join(key)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Outcome<()> {
+        let path = self.sysctl_root.join(key);
+        let former = fs::read_to_string(&path)
+            .map_err(|error| file_fault("cannot read", &path, &error))?
+            .trim()
+            .to_owned();
+        if former == value {
+            return Ok(());
+        }
+        self.undo.sysctls.push((key.to_owned(), former));
+        self.remember()?;
+        fs::write(&path, value).map_err(|error| {
+            let fault = file_fault("cannot change", &path, &error);
+            if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
+                return Fault::environment(format!(
+                    "{fault}; this container may not change it: set it outside with sysctl -w \
+                     {}={value}",
+                    key.replace('/', ".")
+                ));
+            }
+            fault
+        })
+    }
+
+    fn remember(&self) -> Outcome<()> {
+        let text = serde_json::to_vec(&self.undo)
+            .map_err(|error| Fault::ours(format!("cannot encode the undo file: {error}")))?;
+        write_whole(&self.places.undo_file(), 0o600, &text)
+    }
+
+    /// Undoes everything, newest change first. What cannot be undone is left and reported.
+    pub(super) fn undo_all(&mut self) {
+        for (key, former) in self.undo.sysctls.drain(..).rev() {
+            let path = self.sysctl_root.join(&key);
+            // A device that is gone took its settings along.
+            if path.exists()
+                && let Err(error) = fs::write(&path, &former)
+            {
+                tracing::warn!("cannot set {} back to {former}: {error}", path.display());
+            }
+        }
+        if let Some(table) = self.undo.table.take()
+            && let Err(fault) = firewall::load(&firewall::removal(&table))
+        {
+            tracing::warn!("cannot remove the nft table {table}: {fault}");
+        }
+        match fs::remove_file(self.places.undo_file()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("cannot remove {}: {error}", self.places.undo_file().display());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.undo_all();
+    }
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Reads an undo file. It is only root's to write, but it names files to write to: a name that
+/// leads elsewhere is refused.
+fn parse_undo(text: &str, path: &Path) -> Outcome<Undo> {
+    let undo: Undo = serde_json::from_str(text).map_err(|error| {
+        Fault::environment(format!(
+            "{} is damaged ({error}); look at it, undo by hand what it says, and remove it",
+            path.display()
+        ))
+    })?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.@:/".contains(c);
+    let safe_key = |key: &str| {
+        key.starts_with("net/ipv") && key.chars().all(plain) && !key.split('/').any(|p| p == "..")
+    };
+    let safe_table = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if undo.sysctls.iter().all(|(key, _)| safe_key(key))
+        && undo.table.as_deref().is_none_or(safe_table)
+    {
+        return Ok(undo);
+    }
+    Err(Fault::environment(format!(
+        "{} names what no server of ours changes; look at it and remove it",
+        path.display()
+    )))
+}
+
+fn lock(places: &Places) -> Outcome<Flock<File>> {
+    let path = places.lock_file();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW)
+        .open(&path)
+        .map_err(|error| file_fault("cannot open", &path, &error))?;
+    let mut holder = String::new();
+    let _ = file.read_to_string(&mut holder);
+    let mut lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        Fault::environment(format!(
+            "the server runs already (process {}); look with: {}",
+            holder.trim(),
+            places.command("status")
+        ))
+    })?;
+    let written = lock.set_len(0).and_then(|()| {
+        io::Seek::rewind(&mut *lock)?;
+        writeln!(lock, "{}", std::process::id())
+    });
+    written.map_err(|error| file_fault("cannot write", &path, &error))?;
+    Ok(lock)
+}
+
+/// The process that holds an instance's lock, if one runs.
+pub fn running(places: &Places) -> Option<u32> {
+    let mut file = File::open(places.lock_file()).ok()?;
+    let mut holder = String::new();
+    file.read_to_string(&mut holder).ok()?;
+    match Flock::lock(file, FlockArg::LockSharedNonblock) {
+        Ok(_) => None,
+        Err(_) => holder.trim().parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world() -> (tempfile::TempDir, Places, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Some(dir.path())).unwrap();
+        let root = dir.path().join("sys");
+        for (key, value) in [
+            (FORWARD4, "0"),
+            (FORWARD6, "0"),
+            ("net/ipv6/conf/eth0/accept_ra", "1"),
+            ("net/ipv6/conf/eth1/accept_ra", "0"),
+            ("net/ipv6/conf/lo/accept_ra", "1"),
+        ] {
+            let path = root.join(key);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{value}\n")).unwrap();
+        }
+        (dir, places, root)
+    }
+
+    fn read(root: &Path, key: &str) -> String {
+        fs::read_to_string(root.join(key)).unwrap().trim().to_owned()
+    }
+
+    fn settings() -> Settings {
+        let text = "host = \"h\"\nnetwork = \"10.9.9.0/24\"\nnetwork6 = \"fd12::/64\"\n";
+        Settings::parse(text, Path::new("server.toml")).unwrap()
+    }
+
+    #[test]
+    fn forwarding_is_switched_on_and_back() {
+        let (_dir, places, root) = world();
+        let (mut machine, leftover) = Machine::claim_below(&places, &root).unwrap();
+        assert!(!leftover);
+        machine.forward(&settings()).unwrap();
+        assert_eq!(read(&root, FORWARD4), "1");
+        assert_eq!(read(&root, FORWARD6), "1");
+        assert_eq!(read(&root, "net/ipv6/conf/eth0/accept_ra"), "2");
+        assert_eq!(read(&root, "net/ipv6/conf/eth1/accept_ra"), "0");
+        assert_eq!(read(&root, "net/ipv6/conf/lo/accept_ra"), "1");
+        drop(machine);
+        assert_eq!(read(&root, FORWARD4), "0");
+        assert_eq!(read(&root, FORWARD6), "0");
+        assert_eq!(read(&root, "net/ipv6/conf/eth0/accept_ra"), "1");
+        assert!(!places.undo_file().exists());
+    }
+
+    #[test]
+    fn what_was_on_before_stays_on() {
+        let (_dir, places, root) = world();
+        fs::write(root.join(FORWARD4), "1\n").unwrap();
+        let (mut machine, _) = Machine::claim_below(&places, &root).unwrap();
+        machine.forward(&settings()).unwrap();
+        drop(machine);
+        assert_eq!(read(&root, FORWARD4), "1");
+    }
+
+    #[test]
+    fn a_killed_server_is_undone_by_the_next() {
+        let (_dir, places, root) = world();
+        let (mut machine, _) = Machine::claim_below(&places, &root).unwrap();
+        machine.forward(&settings()).unwrap();
+        // As after kill -9: the lock is free, the destructor never ran.
+        let undo = fs::read(places.undo_file()).unwrap();
+        drop(machine);
+        for key in [FORWARD4, FORWARD6] {
+            fs::write(root.join(key), "1").unwrap();
+        }
+        fs::write(places.undo_file(), undo).unwrap();
+
+        let (machine, leftover) = Machine::claim_below(&places, &root).unwrap();
+        assert!(leftover);
+        assert_eq!(read(&root, FORWARD4), "0");
+        assert_eq!(read(&root, FORWARD6), "0");
+        drop(machine);
+    }
+
+    #[test]
+    fn a_reboot_undid_everything() {
+        let (_dir, places, root) = world();
+        fs::create_dir_all(&places.run).unwrap();
+        let undo =
+            format!("{{\"boot\":\"another\",\"table\":null,\"sysctls\":[[\"{FORWARD4}\",\"7\"]]}}");
+        fs::write(places.undo_file(), undo).unwrap();
+        let (machine, leftover) = Machine::claim_below(&places, &root).unwrap();
+        assert!(!leftover);
+        assert_eq!(read(&root, FORWARD4), "0");
+        drop(machine);
+    }
+
+    #[test]
+    fn a_second_server_is_refused_and_told_who_runs() {
+        let (_dir, places, root) = world();
+        assert_eq!(running(&places), None);
+        let (machine, _) = Machine::claim_below(&places, &root).unwrap();
+        let fault = Machine::claim_below(&places, &root).unwrap_err();
+        assert!(fault.to_string().contains(&std::process::id().to_string()), "{fault}");
+        assert_eq!(running(&places), Some(std::process::id()));
+        drop(machine);
+        assert_eq!(running(&places), None);
+    }
+
+    #[test]
+    fn an_undo_file_cannot_write_elsewhere() {
+        let (_dir, places, root) = world();
+        fs::create_dir_all(&places.run).unwrap();
+        for text in [
+            r#"{"boot":"","table":null,"sysctls":[["../../etc/passwd","x"]]}"#,
+            r#"{"boot":"","table":null,"sysctls":[["net/ipv4/../../kernel/x","x"]]}"#,
+            r#"{"boot":"","table":"x; flush ruleset","sysctls":[]}"#,
+            "{",
+        ] {
+            fs::write(places.undo_file(), text).unwrap();
+            assert!(Machine::claim_below(&places, &root).is_err(), "{text}");
+        }
+    }
+}
