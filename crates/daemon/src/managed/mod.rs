@@ -2,6 +2,7 @@
 //!
 //! Everything here returns what it found or did as values; the `adit` binary prints them.
 
+pub mod doctor;
 mod failure;
 mod firewall;
 mod machine;

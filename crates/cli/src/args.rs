@@ -1,0 +1,498 @@
+//! The command line, as clap reads it; help, completions and man pages come from here.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use adit_daemon::managed::{Listen, Nat};
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// A VPN for Linux in one memory-safe binary that speaks OpenVPN's protocol.
+#[derive(Debug, Parser)]
+#[command(
+    name = "adit",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "Examples:
+  sudo adit server up --client laptop   a VPN server, and a profile for a client
+  sudo adit connect laptop.ovpn         that client, or any OpenVPN client
+  sudo adit demo                        see it work between two namespaces
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Set up and run a VPN server, and manage its clients
+    #[command(subcommand, after_help = "Example:
+  sudo adit server up --client laptop")]
+    Server(Server),
+
+    /// Connect to a server with an OpenVPN profile
+    #[command(after_help = "Examples:
+  sudo adit connect laptop.ovpn
+  sudo adit connect --check laptop.ovpn   try every stage, name the one that fails")]
+    Connect(Connect),
+
+    /// Show what runs: peers, rates, drops by reason, key ages, offloads
+    #[command(after_help = "Examples:
+  sudo adit status
+  sudo adit status --json | jq '.[].peers[].name'")]
+    Status(Status),
+
+    /// Show the same, again and again, until Ctrl-C
+    #[command(after_help = "Example:
+  sudo adit top --every 2")]
+    Top(Top),
+
+    /// Behave as `openvpn` does: its options, config files and log lines
+    #[command(
+        disable_help_flag = true,
+        disable_version_flag = true,
+        after_help = "Example:
+  sudo adit openvpn --config client.ovpn
+
+All arguments are openvpn's. Called by the name openvpn, adit does the same."
+    )]
+    Openvpn {
+        /// openvpn's options, passed on untouched
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+        options: Vec<OsString>,
+    },
+
+    /// Let the server read settings, clients and certificates again; no tunnel drops
+    #[command(after_help = "Example:
+  sudo adit reload")]
+    Reload(Place),
+
+    /// Look for what is in a VPN's way on this machine, each with its remedy
+    #[command(after_help = "Examples:
+  sudo adit doctor
+  sudo adit doctor --fix   and repair what can be repaired safely")]
+    Doctor(Doctor),
+
+    /// See server and client work in two network namespaces of this machine
+    #[command(after_help = "Examples:
+  sudo adit demo
+  sudo adit demo --hold   leave it up to look around, until Ctrl-C
+
+Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
+    Demo(Demo),
+
+    /// Print completions for a shell
+    #[command(after_help = "Example:
+  adit completions bash > /etc/bash_completion.d/adit")]
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+
+    /// Write the man pages into a folder
+    #[command(after_help = "Example:
+  adit man /usr/local/share/man/man1")]
+    Man {
+        /// Folder to write to
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum Server {
+    /// The whole way in one command: create what is missing, check, run, test itself
+    #[command(after_help = "Examples:
+  sudo adit server up --client laptop
+  sudo adit server up --host vpn.example.net --full-tunnel --dns 9.9.9.9
+
+Safe to repeat: what exists is kept, and a server that runs is left running.")]
+    Up(Up),
+
+    /// Create settings, certificate authority and keys; change nothing that exists
+    #[command(after_help = "Examples:
+  sudo adit server init --host vpn.example.net
+  sudo adit server init --dry-run   only show what would be chosen")]
+    Init(Init),
+
+    /// Run the server until it is told to end, then undo what it changed
+    #[command(after_help = "Example:
+  sudo adit server run")]
+    Run(Place),
+
+    /// Add, list and manage clients
+    #[command(subcommand, after_help = "Example:
+  sudo adit server client add laptop")]
+    Client(Client),
+}
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+pub enum Client {
+    /// Make a client and its profile, for any OpenVPN client
+    #[command(after_help = "Examples:
+  sudo adit server client add laptop              writes laptop.ovpn, mode 0600
+  sudo adit server client add phone | qrencode -t ansiutf8
+
+The private key is in the profile only: hand it over, then delete it.")]
+    Add(ClientAdd),
+
+    /// List the clients
+    #[command(after_help = "Example:
+  sudo adit server client list")]
+    List(ClientList),
+
+    /// Show all about one client
+    #[command(after_help = "Example:
+  sudo adit server client show laptop")]
+    Show(ClientShow),
+
+    /// Take a client's certificate back for good, at once
+    #[command(after_help = "Example:
+  sudo adit server client revoke laptop")]
+    Revoke(ClientName),
+
+    /// Give a client a new certificate and profile; the old one ends
+    #[command(after_help = "Example:
+  sudo adit server client renew laptop --days 365")]
+    Renew(ClientRenew),
+
+    /// Lock a client out, at once, until it is enabled again
+    #[command(after_help = "Example:
+  sudo adit server client disable laptop")]
+    Disable(ClientName),
+
+    /// Let a disabled client in again
+    #[command(after_help = "Example:
+  sudo adit server client enable laptop")]
+    Enable(ClientName),
+
+    /// End a client's session; it may connect again
+    #[command(after_help = "Example:
+  sudo adit server client kick laptop")]
+    Kick(ClientName),
+}
+
+/// Where the server's things are.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Place {
+    /// Keep settings, keys and sockets in this folder instead of /etc/adit, /var/lib/adit, /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct Choices {
+    /// Where to listen: udp/PORT or udp/ADDRESS:PORT; repeatable [default: udp/1194]
+    #[arg(long, value_name = "udp/PORT")]
+    pub listen: Vec<Listen>,
+
+    /// Name or address that clients dial [default: the address of this machine's default route]
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+
+    /// Network inside the tunnel [default: a random free /24 of 10.0.0.0/8]
+    #[arg(long, value_name = "CIDR")]
+    pub network: Option<Ipv4Net>,
+
+    /// IPv6 network inside the tunnel [default: a random ULA /64]
+    #[arg(long, value_name = "CIDR")]
+    pub network6: Option<Ipv6Net>,
+
+    /// Clients send everything through the tunnel
+    #[arg(long, conflicts_with = "route")]
+    pub full_tunnel: bool,
+
+    /// A network behind the server that clients reach through the tunnel; repeatable
+    #[arg(long, value_name = "CIDR")]
+    pub route: Vec<IpNet>,
+
+    /// A name server for the clients; repeatable
+    #[arg(long, value_name = "ADDR")]
+    pub dns: Vec<IpAddr>,
+
+    /// Whether clients go out with this machine's address [default: auto]
+    #[arg(long, value_name = "auto|off")]
+    pub nat: Option<NatChoice>,
+}
+
+#[derive(Debug, Copy, Clone, ValueEnum)]
+pub enum NatChoice {
+    /// Yes, for what leaves beyond the tunnel
+    Auto,
+    /// No: the network behind knows a route back
+    Off,
+}
+
+impl From<NatChoice> for Nat {
+    fn from(choice: NatChoice) -> Self {
+        match choice {
+            NatChoice::Auto => Self::Auto,
+            NatChoice::Off => Self::Off,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Init {
+    #[command(flatten)]
+    pub choices: Choices,
+
+    /// Only show what would be written
+    #[arg(long)]
+    pub dry_run: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Also make a client of this name, if there is none yet
+    #[arg(long, value_name = "NAME")]
+    pub client: Option<String>,
+
+    #[command(flatten)]
+    pub choices: Choices,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientAdd {
+    /// Letters, digits, dot, dash, underscore, @
+    pub name: String,
+
+    /// Days until the certificate ends [default: 825]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub days: Option<u32>,
+
+    /// Ask for a password that protects the private key
+    #[arg(long)]
+    pub password: bool,
+
+    /// A fixed address inside the tunnel
+    #[arg(long, value_name = "ADDR")]
+    pub ip: Option<Ipv4Addr>,
+
+    /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientRenew {
+    /// Name of the client
+    pub name: String,
+
+    /// Days until the certificate ends [default: 825]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub days: Option<u32>,
+
+    /// Ask for a password that protects the private key
+    #[arg(long)]
+    pub password: bool,
+
+    /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientList {
+    /// JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientShow {
+    /// Name of the client
+    pub name: String,
+
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientName {
+    /// Name of the client
+    pub name: String,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// An OpenVPN profile (.ovpn)
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub profile: PathBuf,
+
+    /// Try every stage, report the one that fails, and end
+    #[arg(long)]
+    pub check: bool,
+
+    /// The report of --check as JSON
+    #[arg(long, requires = "check")]
+    pub json: bool,
+
+    /// Leave this machine's routes alone
+    #[arg(long)]
+    pub no_routes: bool,
+
+    /// Name of the tunnel's network device
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+
+    /// More log lines; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    /// Keep the control socket in this folder instead of /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// A JSON list instead of tables
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Repair what can be repaired safely
+    #[arg(long)]
+    pub fix: bool,
+
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Leave it up until Ctrl-C, and say how to look around
+    #[arg(long)]
+    pub hold: bool,
+
+    /// Seconds for each of the four bulk transfers
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+
+    /// The figures as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_shows_an_example() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example") && help.contains("  "), "{path} has no example");
+            command.get_subcommands().for_each(|verb| walk(verb, &path));
+        }
+        walk(&Cli::command(), "");
+    }
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn reads_what_the_guide_shows() {
+        for line in [
+            "adit server up --client laptop",
+            "adit server up --host h --full-tunnel --dns 9.9.9.9 --dns 2620:fe::fe",
+            "adit server init --listen udp/1194 --listen udp/10.0.0.1:443 --dry-run",
+            "adit server init --network 10.3.0.0/24 --network6 fd00::/64 --route 10.9.0.0/16",
+            "adit server run --dir /tmp/x",
+            "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
+            "adit server client list --json",
+            "adit connect --check --json x.ovpn",
+            "adit status --json",
+            "adit doctor --fix",
+            "adit demo --hold",
+            "adit completions zsh",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_a_usage_error_that_says_what_to_write() {
+        for (line, said) in [
+            ("adit server init --listen tcp/443", "TCP is not supported yet; write udp/443"),
+            ("adit server init --full-tunnel --route 10.0.0.0/8", "cannot be used with"),
+            ("adit server client add x --days 0", "1..=36500"),
+            ("adit sevrer", "server"),
+            ("adit connect --json x", "--check"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(said), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The network's side: forwarding, firewall, MTU, DNS.
+
+use std::fs;
+use std::path::Path;
+
+use super::super::firewall;
+use super::Finding;
+
+/// What an IPv4 UDP packet with a full inner packet of OpenVPN's takes at most, so that a path
+/// must carry 1500 bytes to carry it whole.
+const FULL_MTU: u32 = 1500;
+/// IPv6 is not possible below this.
+const LEAST_MTU: u32 = 1280;
+
+pub(super) fn forwarding() -> Finding {
+    let path = "/proc/sys/net/ipv4/ip_forward";
+    let on = fs::read_to_string(path).unwrap_or_default().trim() == "1";
+    if on {
+        return Finding::fine("forwarding", "IPv4 forwarding is on");
+    }
+    if read_only("/proc/sys") {
+        return Finding::problem(
+            "forwarding",
+            "IPv4 forwarding is off, and /proc/sys is read-only",
+        )
+        .remedy("outside this container: sysctl -w net.ipv4.ip_forward=1")
+        .remedy("or start the container with --sysctl net.ipv4.ip_forward=1");
+    }
+    Finding::fine("forwarding", "IPv4 forwarding is off; a server switches it on while it runs")
+}
+
+fn read_only(mount: &str) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    mounts.lines().any(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        fields.nth(1) == Some(mount)
+            && fields.nth(1).is_some_and(|options| options.split(',').any(|o| o == "ro"))
+    })
+}
+
+pub(super) fn firewall(device: &str) -> Vec<Finding> {
+    let Some(listing) = firewall::listing() else {
+        return vec![
+            Finding::warning("firewall", "the rules cannot be read: nft is missing or may not")
+                .remedy("apt-get install nftables, and run as root"),
+        ];
+    };
+    let drops = firewall::foreign_drops(&listing, device);
+    if drops.is_empty() {
+        return vec![Finding::fine("firewall", "no foreign rule set drops what is forwarded")];
+    }
+    drops
+        .iter()
+        .map(|drop| {
+            let mut finding = Finding::warning(
+                "firewall",
+                format!(
+                    "the chain {} {} {} drops what is forwarded, a server's clients' packets too",
+                    drop.family, drop.table, drop.chain
+                ),
+            );
+            for line in drop.remedy(device) {
+                finding = finding.remedy(line);
+            }
+            finding
+        })
+        .collect()
+}
+
+pub(super) fn mtu() -> Finding {
+    let Some(device) = outside_device() else {
+        return Finding::warning("mtu", "there is no default route, so no path to look at")
+            .remedy("connect this machine to a network, or name --host when you create a server");
+    };
+    let path = Path::new("/sys/class/net").join(&device).join("mtu");
+    let mtu: Option<u32> = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+    match mtu {
+        None => Finding::fine("mtu", format!("{device} does not tell its MTU")),
+        Some(mtu) if mtu < LEAST_MTU => {
+            Finding::problem("mtu", format!("{device} carries {mtu} bytes; IPv6 needs {LEAST_MTU}"))
+                .remedy(format!("ip link set {device} mtu {FULL_MTU}"))
+        }
+        Some(mtu) if mtu < FULL_MTU => Finding::warning(
+            "mtu",
+            format!("{device} carries {mtu} bytes: full packets cross the tunnel in two pieces"),
+        )
+        .remedy("works, slower for UDP; where the path allows it: ip link set DEVICE mtu 1500"),
+        Some(mtu) => Finding::fine("mtu", format!("{device} carries {mtu} bytes")),
+    }
+}
+
+/// The device of the default route, IPv4 first.
+fn outside_device() -> Option<String> {
+    let four = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let six = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+    default_device4(&four).or_else(|| default_device6(&six))
+}
+
+fn default_device4(text: &str) -> Option<String> {
+    text.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let zero = |at: usize| fields.get(at) == Some(&"00000000");
+        (zero(1) && zero(7)).then(|| fields.first().map(ToString::to_string))?
+    })
+}
+
+fn default_device6(text: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let device = fields.get(9)?;
+        (fields.get(1) == Some(&"00") && *device != "lo").then(|| (*device).to_owned())
+    })
+}
+
+pub(super) fn dns() -> Finding {
+    let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let servers = text
+        .lines()
+        .filter_map(|line| {
+            line.split_ascii_whitespace().collect::<Vec<_>>().get(..2).map(<[_]>::to_vec)
+        })
+        .filter(|words| words.first() == Some(&"nameserver"))
+        .count();
+    if servers == 0 {
+        return Finding::warning("dns", "/etc/resolv.conf names no name server")
+            .remedy("add a line such as: nameserver 9.9.9.9");
+    }
+    Finding::fine("dns", format!("{servers} name server(s) in /etc/resolv.conf"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_device_of_the_default_route() {
+        let four = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU\n\
+            eth1 0002A8C0 00000000 0001 0 0 0 00FFFFFF 0\n\
+            eth0 00000000 0102A8C0 0003 0 0 0 00000000 0\n";
+        assert_eq!(default_device4(four).as_deref(), Some("eth0"));
+        assert_eq!(default_device4("header\n"), None);
+        let zeros = "00000000000000000000000000000000";
+        let six = format!(
+            "{zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200 lo\n\
+             {zeros} 00 {zeros} 00 fe800000000000000000000000000001 400 1 0 3 wan0\n"
+        );
+        assert_eq!(default_device6(&six).as_deref(), Some("wan0"));
+    }
+}

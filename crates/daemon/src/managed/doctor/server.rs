@@ -1,0 +1,191 @@
+//! A created server's side: its port, its address, its network, its keys.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+
+use super::super::machine::running;
+use super::super::places::Places;
+use super::super::settings::{Listen, Settings};
+use super::super::survey;
+use super::{Finding, Fix};
+
+pub(super) fn examine(places: &Places, settings: &Settings) -> Vec<Finding> {
+    let runs = running(places).is_some();
+    let mut findings = Vec::new();
+    for listen in &settings.listen {
+        findings.push(port(*listen, runs));
+    }
+    findings.push(host(settings));
+    if !runs {
+        findings.push(network(settings));
+    }
+    findings.extend(permissions(places));
+    findings
+}
+
+fn port(listen: Listen, runs: bool) -> Finding {
+    if runs {
+        return Finding::fine("port", format!("{listen} is ours: the server runs"));
+    }
+    let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+    let bound = match listen.address {
+        Some(address) => UdpSocket::bind((address, listen.port)),
+        None => UdpSocket::bind((any, listen.port)).or_else(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => Err(error),
+            _ => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, listen.port)),
+        }),
+    };
+    match bound {
+        Ok(_) => Finding::fine("port", format!("{listen} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let by = owner(listen.port).unwrap_or_else(|| "another program".into());
+            Finding::problem("port", format!("{listen} is taken by {by}"))
+                .remedy("stop that program, or write another port into `listen`")
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Finding::problem("port", format!("{listen}: this machine has no such address"))
+                .remedy("write an address of this machine into `listen`, or only the port")
+        }
+        Err(error) => Finding::problem("port", format!("{listen}: {error}"))
+            .remedy("write another port into `listen`, or run as root for ports below 1024"),
+    }
+}
+
+/// Who has a UDP port: the socket's inode, then the process that holds it.
+fn owner(port: u16) -> Option<String> {
+    let wanted = format!(":{port:04X}");
+    let inode = ["/proc/net/udp", "/proc/net/udp6"].iter().find_map(|file| {
+        fs::read_to_string(file).ok()?.lines().skip(1).find_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let local = fields.get(1)?;
+            local.ends_with(&wanted).then(|| fields.get(9).map(ToString::to_string))?
+        })
+    })?;
+    let link = PathBuf::from(format!("socket:[{inode}]"));
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let pid = process.file_name().to_string_lossy().into_owned();
+        if !pid.bytes().all(|digit| digit.is_ascii_digit()) {
+            continue;
+        }
+        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+        let mut links = descriptors.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        if links.any(|target| target == link) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            return Some(format!("{} (process {pid})", name.trim()));
+        }
+    }
+    None
+}
+
+/// Whether clients that dial `host` arrive here.
+fn host(settings: &Settings) -> Finding {
+    let port = settings.listen.first().map_or(1194, |listen| listen.port);
+    let ours: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
+        .into_iter()
+        .flatten()
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let four = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            four.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        })
+        .collect();
+    let host = &settings.host;
+    let addresses: Vec<IpAddr> = match (host.as_str(), port).to_socket_addrs() {
+        Ok(found) => found.map(|address: SocketAddr| address.ip()).collect(),
+        Err(error) => {
+            return Finding::problem("host", format!("{host}, which clients dial: {error}"))
+                .remedy(format!("create the DNS name {host}, or write an address into `host`"));
+        }
+    };
+    if let Some(private) = addresses.iter().find(|a| survey::is_private(**a)) {
+        let inside = ours.iter().find(|a| *a == private).unwrap_or(private);
+        return Finding::warning(
+            "host",
+            format!(
+                "{private}, which clients dial, is a private address: only this site reaches it"
+            ),
+        )
+        .remedy(format!("on the router: forward UDP port {port} to {inside}"))
+        .remedy("and write the router's outside name or address into `host`");
+    }
+    if addresses.iter().any(|address| ours.contains(address)) {
+        return Finding::fine("host", format!("{host} leads to this machine"));
+    }
+    let here = survey::outside_address().map_or("this machine".into(), |a| a.to_string());
+    Finding::warning("host", format!("{host} leads to no address of this machine: NAT in front"))
+        .remedy(format!("let the router forward UDP port {port} to {here}"))
+}
+
+fn network(settings: &Settings) -> Finding {
+    let mut wanted = vec![IpNet::V4(settings.network)];
+    wanted.extend(settings.network6.map(IpNet::V6));
+    let local = survey::local_networks();
+    for network in &wanted {
+        if let Some(other) = local.iter().find(|other| survey::overlap(other, network)) {
+            return Finding::problem(
+                "network",
+                format!("the tunnel's network {network} overlaps {other}, which this machine has"),
+            )
+            .remedy("write another network into `network` or `network6`");
+        }
+    }
+    Finding::fine("network", "the tunnel's networks are free on this machine")
+}
+
+/// Keys must be their owner's only.
+fn permissions(places: &Places) -> Option<Finding> {
+    let meta = fs::metadata(&places.data).ok()?;
+    let shown = places.data.display();
+    if meta.permissions().mode() & 0o077 != 0 {
+        return Some(
+            Finding::problem("keys", format!("{shown} holds keys and is open to other users"))
+                .remedy(format!("chmod 700 {shown}"))
+                .fix(Fix::Mode(places.data.clone(), 0o700)),
+        );
+    }
+    if meta.uid() != 0 && nix::unistd::geteuid().is_root() {
+        return Some(
+            Finding::warning("keys", format!("{shown} belongs to the user {}", meta.uid()))
+                .remedy(format!("chown -R root: {shown}")),
+        );
+    }
+    Some(Finding::fine("keys", format!("{shown} is closed to other users")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    #[test]
+    fn names_who_has_the_port() {
+        let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let listen = Listen {
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            port: taken.local_addr().unwrap().port(),
+        };
+        let finding = port(listen, false);
+        assert_eq!(finding.level, Level::Problem);
+        let me = format!("(process {})", std::process::id());
+        assert!(finding.what.contains(&me), "{}", finding.what);
+        drop(taken);
+        assert_eq!(port(listen, false).level, Level::Fine);
+    }
+
+    #[test]
+    fn open_keys_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Some(dir.path())).unwrap();
+        places.create().unwrap();
+        fs::set_permissions(&places.data, PermissionsExt::from_mode(0o755)).unwrap();
+        let finding = permissions(&places).unwrap();
+        assert_eq!(finding.level, Level::Problem);
+        assert_eq!(finding.repair(), Some(true));
+        assert_eq!(permissions(&places).unwrap().level, Level::Fine);
+    }
+}
