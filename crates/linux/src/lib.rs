@@ -6,6 +6,8 @@
 //! must happen between fork and exec). Nothing here knows a protocol.
 
 pub mod clock;
+pub mod net;
+pub mod netns;
 pub mod poll;
 pub mod tun;
 pub mod udp;

@@ -137,8 +137,9 @@ impl Control {
     pub(super) fn get(&self, len: usize) -> (Option<IpAddr>, Option<usize>) {
         let (mut local, mut segment) = (None, None);
         let mut rest = self.bytes.get(..len).unwrap_or(&self.bytes);
-        while let Some((kind, data, next)) = next_message(rest) {
-            rest = next;
+        while let Some(message) = next_message(rest) {
+            let Message { kind, data, .. } = message;
+            rest = message.rest;
             match kind {
                 (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                     // The second word is the local address even if the packet was a broadcast.
@@ -160,15 +161,26 @@ impl Control {
     }
 }
 
-/// Split off the first control message: its level and type, its data, and the rest.
-fn next_message(bytes: &[u8]) -> Option<((i32, i32), &[u8], &[u8])> {
+/// One control message as it lies in the buffer.
+struct Message<'a> {
+    /// Level and type.
+    kind: (i32, i32),
+    data: &'a [u8],
+    /// What follows it.
+    rest: &'a [u8],
+}
+
+/// Split off the first control message.
+fn next_message(bytes: &[u8]) -> Option<Message<'_>> {
     let (header, _) = bytes.split_at_checked(HEADER)?;
     let (len, kind) = header.split_first_chunk()?;
     let (level, kind) = kind.split_first_chunk()?;
     let len = usize::from_ne_bytes(*len);
-    let data = bytes.get(HEADER..len)?;
-    let next = bytes.get(len.checked_next_multiple_of(ALIGN)?..).unwrap_or(&[]);
-    Some(((i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind.first_chunk()?)), data, next))
+    Some(Message {
+        kind: (i32::from_ne_bytes(*level), i32::from_ne_bytes(*kind.first_chunk()?)),
+        data: bytes.get(HEADER..len)?,
+        rest: bytes.get(len.checked_next_multiple_of(ALIGN)?..).unwrap_or(&[]),
+    })
 }
 
 #[cfg(test)]

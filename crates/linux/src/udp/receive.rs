@@ -116,7 +116,7 @@ impl RecvBatch {
                 }
                 let data = buffer.get_mut(..message.msg_len as usize)?;
                 let remote = name.get(message.msg_hdr.msg_namelen as usize)?;
-                let (local, segment) = control.get(message.msg_hdr.msg_controllen as usize);
+                let (local, segment) = control.get(message.msg_hdr.msg_controllen);
                 // A segment size of 0, or beyond the data, would make callers split wrongly.
                 let whole = data.len().max(1);
                 let segment = segment.filter(|s| (1..whole).contains(s)).unwrap_or(whole);

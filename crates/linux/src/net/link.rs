@@ -1,0 +1,145 @@
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use super::{Mode, Net, NetError};
+use crate::netns::NetNs;
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Largest packet, bytes.
+    pub mtu: u32,
+    /// Packets its queue holds.
+    pub txqueuelen: u32,
+    /// Whether it is switched on.
+    pub up: bool,
+    /// Its hardware address, if it has one.
+    pub mac: Option<[u8; 6]>,
+}
+
+impl Link {
+    fn read(message: &LinkMessage) -> Self {
+        let mut link = Self {
+            index: message.header.index,
+            name: String::new(),
+            mtu: 0,
+            txqueuelen: 0,
+            up: message.header.flags.contains(LinkFlags::Up),
+            mac: None,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name.clone_from(name),
+                LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::TxQueueLen(len) => link.txqueuelen = *len,
+                LinkAttribute::Address(mac) => link.mac = mac.as_slice().try_into().ok(),
+                _ => {}
+            }
+        }
+        link
+    }
+}
+
+impl Net {
+    /// All interfaces.
+    pub async fn links(&self) -> Result<Vec<Link>, NetError> {
+        let message = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let answers = self.talk(message, Mode::Dump, || "listing interfaces".into()).await?;
+        Ok(answers.iter().filter_map(read_link).collect())
+    }
+
+    /// One interface, by name.
+    pub async fn link(&self, name: &str) -> Result<Link, NetError> {
+        let query = LinkUnspec::new_with_name(name).build();
+        self.one_link(query, || format!("looking for the interface {name}")).await
+    }
+
+    /// One interface, by index.
+    pub async fn link_by_index(&self, index: u32) -> Result<Link, NetError> {
+        let query = LinkUnspec::new_with_index(index).build();
+        self.one_link(query, || format!("looking for the interface number {index}")).await
+    }
+
+    async fn one_link(
+        &self,
+        query: LinkMessage,
+        action: impl Fn() -> String,
+    ) -> Result<Link, NetError> {
+        let answers = self.talk(RouteNetlinkMessage::GetLink(query), Mode::Ask, &action).await?;
+        let missing = || NetError::new(action(), io::Error::from_raw_os_error(libc::ENODEV));
+        answers.iter().find_map(read_link).ok_or_else(missing)
+    }
+
+    /// Switch an interface on.
+    pub async fn set_up(&self, index: u32) -> Result<(), NetError> {
+        let change = LinkUnspec::new_with_index(index).up().build();
+        self.change(change, || format!("bringing up the interface number {index}")).await
+    }
+
+    /// Switch an interface off.
+    pub async fn set_down(&self, index: u32) -> Result<(), NetError> {
+        let change = LinkUnspec::new_with_index(index).down().build();
+        self.change(change, || format!("taking down the interface number {index}")).await
+    }
+
+    /// Set the largest packet.
+    pub async fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), NetError> {
+        let change = LinkUnspec::new_with_index(index).mtu(mtu).build();
+        self.change(change, || format!("setting the MTU of interface number {index} to {mtu}"))
+            .await
+    }
+
+    /// Set how many packets the interface's queue holds.
+    pub async fn set_txqueuelen(&self, index: u32, packets: u32) -> Result<(), NetError> {
+        let change = LinkUnspec::new_with_index(index)
+            .append_extra_attribute(LinkAttribute::TxQueueLen(packets))
+            .build();
+        let action =
+            || format!("setting the queue length of interface number {index} to {packets}");
+        self.change(change, action).await
+    }
+
+    async fn change(
+        &self,
+        change: LinkMessage,
+        action: impl Fn() -> String,
+    ) -> Result<(), NetError> {
+        self.talk(RouteNetlinkMessage::SetLink(change), Mode::Change, action).await.map(drop)
+    }
+
+    /// Remove an interface (and the other end of a veth pair).
+    pub async fn delete_link(&self, index: u32) -> Result<(), NetError> {
+        let gone = LinkUnspec::new_with_index(index).build();
+        let action = || format!("removing the interface number {index}");
+        self.talk(RouteNetlinkMessage::DelLink(gone), Mode::Change, action).await.map(drop)
+    }
+
+    /// Make a pair of virtual Ethernet interfaces: `name` here, `peer` in another namespace. Both
+    /// are down and have random hardware addresses.
+    pub async fn add_veth(&self, name: &str, peer: &str, peer_ns: &NetNs) -> Result<(), NetError> {
+        let other = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(peer.to_owned())
+            .setns_by_fd(peer_ns.as_fd().as_raw_fd())
+            .build();
+        let pair = LinkMessageBuilder::<LinkVeth>::new(name, peer)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(other)))
+            .build();
+        let action = || format!("making the interfaces {name} and {peer}");
+        self.talk(RouteNetlinkMessage::NewLink(pair), Mode::Create, action).await.map(drop)
+    }
+}
+
+fn read_link(answer: &RouteNetlinkMessage) -> Option<Link> {
+    match answer {
+        RouteNetlinkMessage::NewLink(message) => Some(Link::read(message)),
+        _ => None,
+    }
+}

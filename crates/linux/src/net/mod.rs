@@ -1,0 +1,107 @@
+//! Interfaces, addresses and routes, by rtnetlink.
+//!
+//! All functions need a tokio runtime with I/O; they wait for the kernel's answer and report it.
+
+mod address;
+mod error;
+mod link;
+mod route;
+
+pub use address::Address;
+pub use error::{NetError, NetErrorKind};
+pub use link::Link;
+pub use route::{MAIN_TABLE, Path, Route};
+
+use std::io;
+
+use futures_util::StreamExt;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+
+use crate::netns::NetNs;
+
+/// How to send a request.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Mode {
+    /// One object, or the answer to one question.
+    Ask,
+    /// Everything of a kind.
+    Dump,
+    /// Change what exists.
+    Change,
+    /// Make; it must not exist.
+    Create,
+    /// Make, in place of what may exist.
+    Replace,
+}
+
+impl Mode {
+    fn flags(self) -> u16 {
+        NLM_F_REQUEST
+            | match self {
+                Self::Ask => 0,
+                Self::Dump => NLM_F_DUMP,
+                Self::Change => NLM_F_ACK,
+                Self::Create => NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL,
+                Self::Replace => NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE,
+            }
+    }
+}
+
+/// A conversation with the kernel's routing tables. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Net {
+    handle: rtnetlink::Handle,
+}
+
+impl Net {
+    /// In the calling thread's network namespace. Call it inside a tokio runtime.
+    pub fn open() -> io::Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        // It ends by itself when the last handle is gone.
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// In another network namespace, from wherever the runtime's threads are.
+    pub fn open_in(ns: &NetNs) -> io::Result<Self> {
+        let runtime = tokio::runtime::Handle::current();
+        ns.run(|| {
+            let _inside = runtime.enter();
+            Self::open()
+        })?
+    }
+
+    /// Send a request and collect the answers.
+    async fn talk(
+        &self,
+        message: RouteNetlinkMessage,
+        mode: Mode,
+        action: impl FnOnce() -> String,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetError> {
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = mode.flags();
+        let mut answers = Vec::new();
+        let mut stream = match self.handle.clone().request(request) {
+            Ok(stream) => stream,
+            Err(e) => return Err(NetError::new(action(), io::Error::other(e))),
+        };
+        while let Some(answer) = stream.next().await {
+            match answer.payload {
+                NetlinkPayload::InnerMessage(message) => answers.push(message),
+                NetlinkPayload::Error(e) if e.code.is_some() => {
+                    let error = io::Error::from_raw_os_error(e.raw_code().saturating_abs());
+                    return Err(NetError::new(action(), error));
+                }
+                _ => {}
+            }
+        }
+        Ok(answers)
+    }
+}
+
+#[cfg(test)]
+mod tests;

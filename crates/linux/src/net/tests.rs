@@ -1,0 +1,184 @@
+use super::*;
+use ipnet::IpNet;
+use std::net::IpAddr;
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A namespace `left` with an interface `eth` (192.0.2.1/24, 2001:db8::1/64) whose other end is in
+/// `right` (.2, ::2).
+fn pair() -> (NetNs, NetNs) {
+    let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    left.connect("eth", &right, "eth").unwrap();
+    for (ns, v4, v6) in
+        [(&left, "192.0.2.1/24", "2001:db8::1/64"), (&right, "192.0.2.2/24", "2001:db8::2/64")]
+    {
+        ns.configure(async |n| {
+            let link = n.link("eth").await?.index;
+            n.add_address(&Address::new(link, net(v4))).await?;
+            n.add_address(&Address::new(link, net(v6))).await
+        })
+        .unwrap()
+        .unwrap();
+    }
+    (left, right)
+}
+
+fn inside(ns: &NetNs, work: impl AsyncFnOnce(&Net) -> Result<(), NetError> + Send) {
+    ns.configure(work).unwrap().unwrap();
+}
+
+#[test]
+fn links_change_as_told() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?;
+        assert!(link.up && link.mac.is_some() && link.mtu == 1500);
+        n.set_mtu(link.index, 1400).await?;
+        n.set_txqueuelen(link.index, 1234).await?;
+        n.set_down(link.index).await?;
+        let now = n.link_by_index(link.index).await?;
+        assert_eq!(now, Link { mtu: 1400, txqueuelen: 1234, up: false, ..link.clone() });
+        assert!(n.links().await?.contains(&now));
+        assert_eq!(n.set_mtu(link.index, 1).await.unwrap_err().kind(), NetErrorKind::Invalid);
+        n.delete_link(link.index).await?;
+        assert_eq!(n.link("eth").await.unwrap_err().kind(), NetErrorKind::NotFound);
+        assert_eq!(n.set_up(link.index).await.unwrap_err().kind(), NetErrorKind::NotFound);
+        Ok(())
+    });
+}
+
+#[test]
+fn addresses_come_and_go() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?.index;
+        let plain = Address::new(link, net("198.51.100.7/24"));
+        let v6 = Address::new(link, net("2001:db8:1::7/64"));
+        let point = Address {
+            remote: Some(ip("203.0.113.2")),
+            ..Address::new(link, net("203.0.113.1/32"))
+        };
+        for address in [plain, v6, point] {
+            n.add_address(&address).await?;
+            assert!(n.addresses().await?.contains(&address), "{address:?}");
+            let again = n.add_address(&address).await.unwrap_err();
+            assert_eq!(again.kind(), NetErrorKind::Exists);
+            n.delete_address(&address).await?;
+            assert!(!n.addresses().await?.contains(&address));
+            let again = n.delete_address(&address).await.unwrap_err();
+            assert_eq!(again.kind(), NetErrorKind::NotFound, "{again}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_new_ipv6_address_can_be_bound_at_once() {
+    let (left, _right) = pair();
+    let bound = left.run(|| std::net::UdpSocket::bind("[2001:db8::1]:0")).unwrap();
+    assert!(bound.is_ok(), "{bound:?}");
+}
+
+#[test]
+fn routes_by_gateway_and_by_interface() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?.index;
+        for (to, via, hop) in [
+            ("10.0.0.0/8", "192.0.2.2", "10.1.2.3"),
+            ("2001:db8:9::/48", "2001:db8::2", "2001:db8:9::1"),
+        ] {
+            let by_gateway = Route { metric: Some(50), ..Route::via(net(to), ip(via)) };
+            let by_link = Route { metric: Some(50), ..Route::dev(net(to), link) };
+            n.add_route(&by_gateway).await?;
+            let again = n.add_route(&by_gateway).await.unwrap_err();
+            assert_eq!(again.kind(), NetErrorKind::Exists);
+            let path = n.route_to(ip(hop)).await?;
+            assert_eq!((path.gateway, path.link), (Some(ip(via)), link));
+            assert!(path.source.is_some() && !path.local);
+            n.replace_route(&by_link).await?;
+            assert_eq!(n.route_to(ip(hop)).await?.gateway, None);
+            let listed = Route { table: Some(MAIN_TABLE), ..by_link };
+            assert!(n.routes().await?.contains(&listed), "{listed}");
+            // Without metric and interface: matches whatever leads there.
+            n.delete_route(&Route { metric: None, link: None, ..by_link }).await?;
+            let gone = n.delete_route(&by_link).await.unwrap_err();
+            assert_eq!(gone.kind(), NetErrorKind::NotFound, "{gone}");
+            let none = n.route_to(ip(hop)).await.unwrap_err();
+            assert_eq!(none.kind(), NetErrorKind::Unreachable);
+            assert!(none.to_string().contains("the network is unreachable"), "{none}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_default_route_is_the_one_with_the_lowest_metric() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?.index;
+        assert_eq!(n.default_route(false).await?, None);
+        assert_eq!(n.default_route(true).await?, None);
+        let far = Route { metric: Some(200), ..Route::dev(net("0.0.0.0/0"), link) };
+        let near = Route { metric: Some(100), ..Route::via(far.to, ip("192.0.2.2")) };
+        let other = Route { metric: None, table: Some(1000), ..near };
+        for route in [&far, &near, &other] {
+            n.add_route(route).await?;
+        }
+        let found = n.default_route(false).await?.unwrap();
+        let wanted = Route { link: Some(link), table: Some(MAIN_TABLE), ..near };
+        assert_eq!(found, wanted);
+        assert!(n.routes().await?.contains(&Route { link: Some(link), ..other }));
+        n.delete_route(&other).await?;
+        n.add_route(&Route::via(net("::/0"), ip("2001:db8::2"))).await?;
+        assert_eq!(n.default_route(true).await?.unwrap().via, Some(ip("2001:db8::2")));
+        Ok(())
+    });
+}
+
+#[test]
+fn unusual_routes() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?.index;
+        let nowhere = Route::via(net("10.0.0.0/8"), ip("198.51.100.9"));
+        let error = n.add_route(&nowhere).await.unwrap_err();
+        assert_eq!(error.kind(), NetErrorKind::Unreachable, "{error}");
+        n.add_route(&Route { link: Some(link), onlink: true, ..nowhere }).await?;
+        assert_eq!(n.route_to(ip("10.9.9.9")).await?.gateway, nowhere.via);
+        // Host bits are cut off; IPv4 may go by an IPv6 gateway (RFC 5549).
+        n.add_route(&Route {
+            link: Some(link),
+            ..Route::via(net("172.16.1.9/16"), ip("2001:db8::2"))
+        })
+        .await?;
+        assert_eq!(n.route_to(ip("172.16.200.1")).await?.gateway, Some(ip("2001:db8::2")));
+        n.add_route(&Route {
+            source: Some(ip("192.0.2.1")),
+            ..Route::dev(net("10.7.0.0/16"), link)
+        })
+        .await?;
+        assert_eq!(n.route_to(ip("10.7.0.1")).await?.source, Some(ip("192.0.2.1")));
+        let own = n.route_to(ip("192.0.2.1")).await?;
+        assert!(own.local);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_handle_in_another_namespace() {
+    let (left, _right) = pair();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let there = Net::open_in(&left).unwrap();
+        assert!(there.link("eth").await.unwrap().up);
+        let here = Net::open().unwrap();
+        assert!(!here.links().await.unwrap().contains(&there.link("eth").await.unwrap()));
+    });
+}

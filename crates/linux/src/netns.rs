@@ -1,0 +1,276 @@
+//! Network namespaces: small worlds of their own for tests, the demo and the bench.
+//!
+//! A namespace made here has its loopback interface up and goes away when its [`NetNs`] is dropped.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use nix::mount::{MntFlags, MsFlags};
+use nix::sched::CloneFlags;
+
+use crate::net::Net;
+
+/// Where `ip netns` looks for names.
+const DIRECTORY: &str = "/run/netns";
+
+/// The calling thread's own namespace.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// A network namespace.
+#[derive(Debug)]
+pub struct NetNs {
+    file: File,
+    /// Where it is mounted, if it has a name and is ours to remove.
+    mounted: Option<PathBuf>,
+    name: Option<String>,
+}
+
+impl NetNs {
+    /// A new namespace with a unique name (`PREFIX-PID-N`), so that `ip netns exec NAME` works.
+    /// Needs CAP_SYS_ADMIN.
+    pub fn new(prefix: &str) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}-{}-{count}", std::process::id());
+        let path = Path::new(DIRECTORY).join(&name);
+        let mut this = Self::unnamed()?;
+        fs::create_dir_all(DIRECTORY).map_err(|e| context("making /run/netns", e))?;
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(|e| context(&format!("naming the namespace {name}"), e))?;
+        let own = format!("/proc/self/fd/{}", this.file.as_raw_fd());
+        let bind = nix::mount::mount(
+            Some(own.as_str()),
+            &path,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        );
+        if let Err(e) = bind {
+            let _ = fs::remove_file(&path);
+            return Err(context(&format!("mounting {}", path.display()), e.into()));
+        }
+        this.mounted = Some(path);
+        this.name = Some(name);
+        Ok(this)
+    }
+
+    /// A new namespace that only its holder and the processes inside know.
+    pub fn unnamed() -> io::Result<Self> {
+        let file = thread::spawn(|| {
+            nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
+            File::open(OWN)
+        })
+        .join()
+        .map_err(|_| io::Error::other("the namespace's thread panicked"))?
+        .map_err(|e| context("making a network namespace (run as root)", e))?;
+        let this = Self { file, mounted: None, name: None };
+        this.configure(async |net| net.set_up(1).await)?
+            .map_err(|e| context("bringing up loopback", e.into()))?;
+        Ok(this)
+    }
+
+    /// The namespace of the calling thread.
+    pub fn current() -> io::Result<Self> {
+        Ok(Self { file: File::open(OWN)?, mounted: None, name: None })
+    }
+
+    /// An existing one, by the name that `ip netns` shows. Dropping it does not remove it.
+    pub fn open(name: &str) -> io::Result<Self> {
+        let path = Path::new(DIRECTORY).join(name);
+        let file = File::open(&path).map_err(|e| context(&path.display().to_string(), e))?;
+        Ok(Self { file, mounted: None, name: Some(name.to_owned()) })
+    }
+
+    /// Remove what processes that no longer live left behind under this prefix (after `kill -9`
+    /// nothing is dropped). Returns how many there were.
+    pub fn sweep(prefix: &str) -> io::Result<usize> {
+        let entries = match fs::read_dir(DIRECTORY) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(e) => return Err(e),
+        };
+        let mut removed = 0;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name();
+            let pid = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-'))
+                .and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+                unmount(&entry.path());
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The name under /run/netns, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Move the calling thread in. Threads that it starts later are inside too; others stay where
+    /// they are, so this is no way to move a whole process.
+    pub fn enter(&self) -> io::Result<()> {
+        nix::sched::setns(&self.file, CloneFlags::CLONE_NEWNET)
+            .map_err(|e| context("entering a network namespace", e.into()))
+    }
+
+    /// Run a closure in a new thread inside, and wait for it. A panic in it goes on here.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.enter()?;
+                Ok(work())
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Run an async closure inside, with a netlink handle, on a runtime of its own.
+    pub fn configure<T: Send>(&self, work: impl AsyncFnOnce(&Net) -> T + Send) -> io::Result<T> {
+        self.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let net = Net::open()?;
+                Ok(work(&net).await)
+            })
+        })?
+    }
+
+    /// A command that will run inside.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> io::Result<Command> {
+        let mut command = Command::new(program);
+        self.prepare(&mut command)?;
+        Ok(command)
+    }
+
+    /// Let a command run inside. (It sees this machine's /sys, not a mount of the namespace's own.)
+    pub fn prepare(&self, command: &mut Command) -> io::Result<()> {
+        let file = self.file.try_clone()?;
+        // SAFETY: between fork and exec the closure makes one system call on a descriptor that it
+        // owns; it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(move || {
+                nix::sched::setns(&file, CloneFlags::CLONE_NEWNET).map_err(io::Error::from)
+            });
+        }
+        Ok(())
+    }
+
+    /// Connect this namespace to another by a pair of virtual Ethernet interfaces, both up.
+    pub fn connect(&self, name: &str, other: &Self, other_name: &str) -> io::Result<()> {
+        let pair = self.configure(async |net| {
+            net.add_veth(name, other_name, other).await?;
+            net.set_up(net.link(name).await?.index).await
+        })?;
+        pair.map_err(|e| context("making a veth pair", e.into()))?;
+        let up =
+            other.configure(async |net| net.set_up(net.link(other_name).await?.index).await)?;
+        up.map_err(|e| context("making a veth pair", e.into()))
+    }
+
+    /// Set a kernel parameter of the namespace (`net.ipv4.ip_forward`).
+    pub fn set_sysctl(&self, key: &str, value: &str) -> io::Result<()> {
+        let path = Path::new("/proc/sys").join(key.replace('.', "/"));
+        self.run(|| fs::write(&path, value))?
+            .map_err(|e| context(&format!("setting {key} to {value}"), e))
+    }
+}
+
+impl AsFd for NetNs {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for NetNs {
+    fn drop(&mut self) {
+        if let Some(path) = &self.mounted {
+            unmount(path);
+        }
+    }
+}
+
+fn unmount(path: &Path) {
+    // Nobody is left to tell; a name that stays is found by the next sweep.
+    let _ = nix::mount::umount2(path, MntFlags::MNT_DETACH);
+    let _ = fs::remove_file(path);
+}
+
+fn context(step: &str, e: io::Error) -> io::Error {
+    io::Error::new(e.kind(), format!("{step}: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_namespace_lives_as_long_as_its_value() {
+        let ns = NetNs::new("adit-test").unwrap();
+        let path = Path::new(DIRECTORY).join(ns.name().unwrap());
+        assert!(path.exists());
+        let again = NetNs::open(ns.name().unwrap()).unwrap();
+        let same = |ns: &NetNs| rustix::fs::fstat(&ns.file).map(|s| (s.st_dev, s.st_ino)).unwrap();
+        assert_eq!(same(&again), same(&ns));
+        assert_ne!(same(&ns), same(&NetNs::current().unwrap()));
+        drop(again);
+        assert!(path.exists());
+        drop(ns);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn threads_and_commands_run_inside() {
+        let ns = NetNs::unnamed().unwrap();
+        let own = fs::read_link(OWN).unwrap();
+        let inside = ns.run(|| fs::read_link(OWN).unwrap()).unwrap();
+        assert_ne!(own, inside);
+        assert_eq!(fs::read_link(OWN).unwrap(), own);
+        let output = ns.command("readlink").unwrap().arg("/proc/self/ns/net").output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), inside.to_str().unwrap());
+    }
+
+    #[test]
+    fn connected_namespaces_reach_each_other() {
+        let (a, b) = (NetNs::new("adit-test").unwrap(), NetNs::unnamed().unwrap());
+        a.connect("left", &b, "right").unwrap();
+        let right = b.configure(async |net| net.link("right").await).unwrap().unwrap();
+        assert!(right.up);
+        assert!(a.connect("left", &b, "other").unwrap_err().to_string().contains("exists"));
+    }
+
+    #[test]
+    fn sysctls_are_the_namespaces_own() {
+        let ns = NetNs::unnamed().unwrap();
+        let key = "/proc/sys/net/ipv4/ip_default_ttl";
+        let outside = fs::read_to_string(key).unwrap();
+        ns.set_sysctl("net.ipv4.ip_default_ttl", "77").unwrap();
+        assert_eq!(ns.run(|| fs::read_to_string(key).unwrap()).unwrap().trim(), "77");
+        assert_eq!(fs::read_to_string(key).unwrap(), outside);
+        assert!(ns.set_sysctl("net.no.such", "1").is_err());
+    }
+
+    #[test]
+    fn a_sweep_removes_only_what_the_dead_left() {
+        let alive = NetNs::new("adit-sweep").unwrap();
+        // No process has this id: it is above the kernel's highest limit (2^22).
+        let dead = Path::new(DIRECTORY).join("adit-sweep-4194305-0");
+        fs::write(&dead, "").unwrap();
+        assert_eq!(NetNs::sweep("adit-sweep").unwrap(), 1);
+        assert!(!dead.exists());
+        assert!(Path::new(DIRECTORY).join(alive.name().unwrap()).exists());
+    }
+}
