@@ -1,1 +1,20 @@
-//! .
+//! A test bed for VPN daemons in network namespaces, and the interoperability matrix that runs on it.
+//!
+//! [`world`] makes a private world (mounts, pids, network) in which everything that a run creates lives and with
+//! which it ends, however the run ends. [`net`] joins namespaces by cables, [`process`] runs daemons and watches
+//! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`traffic`] sends and counts. [`matrix`]
+//! declares what is combined with what, [`cell`] runs one combination, [`scenario`] holds what is no combination.
+#![forbid(unsafe_code)]
+
+pub mod cell;
+pub mod failure;
+pub mod matrix;
+pub mod net;
+pub mod peer;
+pub mod pki;
+pub mod process;
+pub mod scenario;
+pub mod traffic;
+pub mod world;
+
+pub use failure::{Failure, Result};

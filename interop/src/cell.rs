@@ -1,0 +1,329 @@
+//! Runs one cell: a tunnel between two programs, traffic in all ways, rekeys under traffic, an orderly end.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::failure::{Context, Result, ensure};
+use crate::matrix::{Cell, Roles, Tls, Wrapping};
+use crate::net::{End, Pair};
+use crate::peer::Program;
+use crate::pki::{Maker, Pki};
+use crate::process::Daemon;
+use crate::traffic::{Delivery, Stream, ping, tcp};
+use crate::world::{World, text};
+
+/// What every program says, to the letter, when the tunnel stands.
+pub const READY: &str = "Initialization Sequence Completed";
+/// What every program says once for each TLS handshake, the first and each rekey.
+pub const HANDSHAKE: &str = "Control Channel: TLSv1";
+/// What a server says when a client takes its leave, in band or on the control channel.
+pub const FAREWELL: &str = "exit message received by peer";
+/// How long a tunnel may take to stand. Under loss retransmissions start at 2 s and double.
+pub const SETUP: Duration = Duration::from_secs(40);
+
+/// What all cells of a run share.
+#[derive(Debug)]
+pub struct Bench {
+    /// The private world.
+    pub world: World,
+    /// Certificates and keys.
+    pub pki: Pki,
+}
+
+/// Two config files in the making: lines that either end is given.
+#[derive(Debug, Clone, Default)]
+pub struct Configs {
+    /// The server's lines.
+    pub server: String,
+    /// The client's lines.
+    pub client: String,
+}
+
+impl Configs {
+    /// A plain server on UDP port 1194 and its client, with the certificates of `maker`, and no wrapping yet.
+    #[must_use]
+    pub fn new(pki: &Pki, maker: Maker, outer_v6: bool) -> Configs {
+        let proto = if outer_v6 { "udp6" } else { "udp4" };
+        let common =
+            format!("dev tun\nproto {proto}\nverb 3\nkeepalive 2 20\npersist-key\npersist-tun\n");
+        let mut configs =
+            Configs { server: common.clone(), client: common.replace("keepalive 2 20\n", "") };
+        configs.server("port 1194\ndh none\ntopology subnet");
+        configs.server("server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64");
+        configs.client(&format!("client\nnobind\nremote {} 1194", End::Server.outer(outer_v6)));
+        configs
+            .client("remote-cert-tls server\nverify-x509-name server name\nexplicit-exit-notify 1");
+        for name in ["ca.crt", "server.crt", "server.key"] {
+            configs.server(&directive(name, &pki.file(maker, name)));
+        }
+        for name in ["ca.crt", "client.crt", "client.key"] {
+            configs.client(&directive(name, &pki.file(maker, name)));
+        }
+        configs
+    }
+
+    /// Adds lines to the server's file.
+    pub fn server(&mut self, lines: &str) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.server, "{lines}");
+    }
+
+    /// Adds lines to the client's file.
+    pub fn client(&mut self, lines: &str) {
+        let _ = writeln!(self.client, "{lines}");
+    }
+
+    /// Adds lines to both files.
+    pub fn both(&mut self, lines: &str) {
+        self.server(lines);
+        self.client(lines);
+    }
+
+    /// Adds the wrapping of the control channel at both ends.
+    pub fn wrap(&mut self, pki: &Pki, wrapping: Wrapping) {
+        let path = |name: &str| text(&pki.wrap(name)).to_owned();
+        let fixed = path("static.key");
+        match wrapping {
+            Wrapping::None => {}
+            Wrapping::TlsAuth => {
+                self.server(&format!("tls-auth {fixed} 0\nauth SHA256"));
+                self.client(&format!("tls-auth {fixed} 1\nauth SHA256"));
+            }
+            Wrapping::TlsAuthBidirectional => self.both(&format!("tls-auth {fixed}")),
+            Wrapping::TlsCrypt => self.both(&format!("tls-crypt {fixed}")),
+            Wrapping::TlsCryptV2 => {
+                self.server(&format!("tls-crypt-v2 {}", path("v2-server.key")));
+                self.client(&format!("tls-crypt-v2 {}", path("v2-client.key")));
+            }
+        }
+    }
+}
+
+/// `ca.crt` -> `ca /path/ca.crt`, `server.key` -> `key /path/server.key`.
+fn directive(name: &str, path: &Path) -> String {
+    let word = match name.rsplit_once('.') {
+        Some(("ca", _)) => "ca",
+        Some((_, "crt")) => "cert",
+        _ => "key",
+    };
+    format!("{word} {}", path.display())
+}
+
+/// A tunnel that stands.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// The server's process. Declared first: processes end before their namespaces.
+    pub server: Daemon,
+    /// The client's process.
+    pub client: Daemon,
+    /// The namespaces.
+    pub pair: Pair,
+    /// The server's addresses in the tunnel.
+    pub server_inner: [IpAddr; 2],
+    /// The client's addresses in the tunnel.
+    pub client_inner: [IpAddr; 2],
+}
+
+impl Tunnel {
+    /// Writes the config files into `folder` and starts both ends, until both say that they are ready.
+    ///
+    /// # Errors
+    /// An end did not come up: with its log.
+    pub fn start(
+        pair: Pair,
+        folder: &Path,
+        configs: &Configs,
+        server: &Program,
+        client: &Program,
+    ) -> Result<Tunnel> {
+        let mut server = serve(&pair, folder, configs, server)?;
+        server.wait_for(READY, SETUP)?;
+        let client_config = folder.join("client.conf");
+        fs::write(&client_config, &configs.client)?;
+        let name = format!("client ({})", client.label());
+        let mut client = Daemon::spawn(&name, client.command(&pair.client, &client_config))?;
+        if let Err(failure) = client.wait_for(READY, SETUP) {
+            return Err(
+                format!("{failure}\n{}", server.failure("meanwhile at the other end")).into()
+            );
+        }
+        let server_inner = inner(&pair, End::Server)?;
+        let client_inner = inner(&pair, End::Client)?;
+        Ok(Tunnel { server, client, pair, server_inner, client_inner })
+    }
+
+    /// Pings each end from the other over IPv4 and IPv6, small and with 3000 bytes.
+    ///
+    /// # Errors
+    /// Fewer than `least` of four came back, for any of them.
+    pub fn ping_all(&self, least: u32) -> Result<()> {
+        for size in [56, 3000] {
+            for (from, to) in [(End::Client, self.server_inner), (End::Server, self.client_inner)] {
+                for address in to {
+                    let got = ping(self.pair.namespace(from), address, size, 4)?;
+                    ensure(got >= least, || {
+                        let what =
+                            format!("{got} of 4 pings of {size} bytes to {address} came back");
+                        format!("{what}\n{}\n{}", self.server.failure(""), self.client.failure(""))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the server's config file and starts the server.
+///
+/// # Errors
+/// The program could not be started.
+pub fn serve(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) -> Result<Daemon> {
+    let path = folder.join("server.conf");
+    fs::write(&path, &configs.server)?;
+    Daemon::spawn(&format!("server ({})", program.label()), program.command(&pair.server, &path))
+}
+
+/// The addresses of the tunnel's interface at one end: IPv4, IPv6.
+fn inner(pair: &Pair, end: End) -> Result<[IpAddr; 2]> {
+    let namespace = pair.namespace(end);
+    let listing =
+        namespace.run("ip", &["-o", "address", "show", "dev", "tun0", "scope", "global"])?;
+    let address = |family: &str| -> Result<IpAddr> {
+        let mut words = listing.split_whitespace().skip_while(|word| *word != family);
+        let address = words.nth(1).unwrap_or_default();
+        let address = address.split('/').next().unwrap_or_default();
+        address.parse().context(format!("no {family} address on tun0 at {end:?}: {listing}"))
+    };
+    Ok([address("inet")?, address("inet6")?])
+}
+
+/// What a cell showed.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    /// Rekeys that were seen while datagrams were counted.
+    pub rekeys: usize,
+    /// Datagrams from client to server, then from server to client.
+    pub delivery: [Delivery; 2],
+}
+
+/// How many rekeys a cell waits for.
+const REKEYS: usize = 2;
+
+/// Runs one cell.
+///
+/// # Errors
+/// Anything that did not go as it should, with the logs that tell why.
+pub fn run(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Result<Outcome> {
+    let folder = bench.world.folder(&cell.name().replace('/', "_"))?;
+    let pair = Pair::new()?;
+    if cell.loss > 0 {
+        pair.set_loss(cell.loss)?;
+    }
+    let configs = configs(bench, cell, server, client);
+    let mut tunnel = Tunnel::start(pair, &folder, &configs, server, client)?;
+    check_negotiated(cell, &mut tunnel)?;
+    let lossy = cell.loss > 0;
+    // With 2 % loss in each direction a ping of three fragments is lost one time in eight.
+    tunnel.ping_all(if lossy { 1 } else { 4 })?;
+    let [server_v4, server_v6] = tunnel.server_inner;
+    let [client_v4, _] = tunnel.client_inner;
+    let bytes = if lossy { 300_000 } else { 6_000_000 };
+    tcp(&tunnel.pair.client, &tunnel.pair.server, server_v4, bytes)?;
+    tcp(&tunnel.pair.server, &tunnel.pair.client, client_v4, bytes)?;
+    let up = Stream::start(&tunnel.pair.client, &tunnel.pair.server, server_v6, 1400)?;
+    let down = Stream::start(&tunnel.pair.server, &tunnel.pair.client, client_v4, 1400)?;
+    let rekeyed = wait_for_rekeys(&mut tunnel);
+    let delivery = [up.finish()?, down.finish()?];
+    let outcome = Outcome { rekeys: rekeyed?, delivery };
+    let judged = delivery.iter().try_for_each(|delivery| judge(delivery, cell.loss));
+    judged.map_err(|failure| {
+        format!("{failure}\n{}\n{}", tunnel.server.failure(""), tunnel.client.failure(""))
+    })?;
+    tunnel.ping_all(if lossy { 1 } else { 4 })?;
+    part(&mut tunnel, lossy)?;
+    Ok(outcome)
+}
+
+fn configs(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Configs {
+    let mut configs = Configs::new(&bench.pki, cell.maker, cell.outer_v6);
+    configs.wrap(&bench.pki, cell.wrapping);
+    configs.both(&format!("data-ciphers {}", cell.cipher));
+    let (often, never) = ("reneg-sec 5\nhand-window 4", "reneg-sec 0");
+    let (at_server, at_client) = if cell.client_rekeys { (never, often) } else { (often, never) };
+    configs.server(at_server);
+    configs.client(at_client);
+    if cell.tls == Tls::V12 {
+        configs.both("tls-version-max 1.2");
+    }
+    for (program, lines) in [(server, &mut configs.server), (client, &mut configs.client)] {
+        if *program == Program::Stock {
+            // The kernel's module, where there is one, is another implementation.
+            lines.push_str("disable-dco\n");
+        }
+    }
+    configs
+}
+
+/// Both ends must have negotiated what the cell is about.
+fn check_negotiated(cell: &Cell, tunnel: &mut Tunnel) -> Result<()> {
+    let version = if cell.tls == Tls::V12 { "TLSv1.2" } else { "TLSv1.3" };
+    let soon = Duration::from_secs(5);
+    for daemon in [&mut tunnel.server, &mut tunnel.client] {
+        daemon.wait_for(&format!("Control Channel: {version}"), soon)?;
+        daemon.wait_for(&format!("cipher '{}'", cell.cipher), soon)?;
+    }
+    Ok(())
+}
+
+/// Waits under traffic until both ends have seen the rekeys, then a moment more.
+fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
+    let handshakes = 1 + REKEYS;
+    let limit = Duration::from_secs(60);
+    tunnel.server.wait_for_nth(HANDSHAKE, handshakes, limit)?;
+    tunnel.client.wait_for_nth(HANDSHAKE, handshakes, limit)?;
+    // The initiator keeps sending under the old key for a while: its switch is part of the test.
+    std::thread::sleep(Duration::from_millis(2500));
+    Ok(tunnel.server.count(HANDSHAKE) - 1)
+}
+
+fn judge(delivery: &Delivery, loss: u32) -> Result<()> {
+    let Delivery { sent, received, duplicated, corrupted } = *delivery;
+    ensure(duplicated == 0 && corrupted == 0, || {
+        format!("changed or doubled datagrams: {delivery:?}")
+    })?;
+    ensure(sent > 500, || format!("the stream starved: {delivery:?}"))?;
+    // Without loss on the cable not one may be missing, rekeys or not. With loss, what the cable lost and a margin.
+    let least = if loss == 0 { sent } else { sent - sent * (loss + 3) / 100 };
+    ensure(received >= least, || format!("datagrams are missing: {delivery:?} at {loss} % loss"))
+}
+
+/// The client leaves; the server must hear of it at once, not by timeout.
+fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
+    tunnel.client.signal(nix::sys::signal::Signal::SIGTERM)?;
+    let left = Instant::now();
+    if !lossy {
+        tunnel.server.wait_for(FAREWELL, Duration::from_secs(5))?;
+    }
+    let status = tunnel.client.wait_exit(Duration::from_secs(10))?;
+    ensure(left.elapsed() < Duration::from_secs(10), || "the client was slow to leave".to_owned())?;
+    ensure(status.success(), || tunnel.client.failure(&format!("ended with {status}")).0)?;
+    tunnel.server.stop()
+}
+
+/// Which programs the roles of a cell mean; `stock` is what stands for stock.
+#[must_use]
+pub fn programs<'a>(
+    roles: Roles,
+    adit: &'a Program,
+    stock: &'a Program,
+) -> (&'a Program, &'a Program) {
+    match roles {
+        Roles::AditServes => (adit, stock),
+        Roles::StockServes => (stock, adit),
+        Roles::AditBoth => (adit, adit),
+        Roles::StockBoth => (stock, stock),
+    }
+}

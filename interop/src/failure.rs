@@ -1,0 +1,65 @@
+//! What goes wrong in a test: a sentence, with logs where there are any.
+
+use std::fmt;
+
+/// A failed expectation or a failed preparation, as text for a person.
+#[derive(Debug, Clone)]
+pub struct Failure(pub String);
+
+/// The result of everything in this crate.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure(error.to_string())
+    }
+}
+
+impl From<nix::Error> for Failure {
+    fn from(error: nix::Error) -> Self {
+        Failure(error.to_string())
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Failure(text)
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(text: &str) -> Self {
+        Failure(text.to_owned())
+    }
+}
+
+/// Puts what was being tried before the reason.
+pub trait Context<T> {
+    /// `what: reason`
+    ///
+    /// # Errors
+    /// The same failure, longer.
+    fn context(self, what: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl fmt::Display) -> Result<T> {
+        self.map_err(|error| Failure(format!("{what}: {error}")))
+    }
+}
+
+/// Fails with `text` unless `condition` holds.
+///
+/// # Errors
+/// `text`, when it does not.
+pub fn ensure(condition: bool, text: impl FnOnce() -> String) -> Result<()> {
+    if condition { Ok(()) } else { Err(Failure(text())) }
+}

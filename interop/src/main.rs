@@ -1,0 +1,167 @@
+//! `adit-interop`: runs the interoperability tests against the real programs.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_interop::cell::{self, Bench, Outcome};
+use adit_interop::matrix::{self, Cell, Roles};
+use adit_interop::peer::Program;
+use adit_interop::pki::Pki;
+use adit_interop::world::{self, Entered};
+use adit_interop::{Failure, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Interoperability with the real openvpn, in network namespaces of a private world. Needs root.
+///
+/// Example: adit-interop run --jobs 6 tls-crypt-v2
+#[derive(Parser)]
+#[command(name = "adit-interop", version)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run the tests whose names contain all the given words.
+    Run(Run),
+    /// Print the names of all tests.
+    List,
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// How many tests run at once.
+    #[arg(long, default_value_t = 6)]
+    jobs: usize,
+    /// The tests against other versions of openvpn, from the roots of scripts/roots.sh.
+    #[arg(long, value_enum, default_value_t = Old::WhereFetched)]
+    old: Old,
+    /// Where these roots lie.
+    #[arg(long, default_value = "target/roots")]
+    roots: PathBuf,
+    /// Print the logs of tests that pass, too.
+    #[arg(long)]
+    verbose: bool,
+    /// Words that a test's name must contain.
+    words: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Old {
+    /// Run those whose root is there, and say so of the others.
+    WhereFetched,
+    /// A missing root is a failure.
+    Required,
+    /// Leave them out.
+    Skip,
+}
+
+/// A test: its name, and what runs it.
+struct Test {
+    name: String,
+    run: Box<Work>,
+}
+
+/// Says in a few words what it saw.
+type Work = dyn Fn(&Bench) -> Result<String> + Send + Sync;
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
+        Verb::List => list(),
+        Verb::Run(arguments) => run(&arguments),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("adit-interop: {failure}");
+        ExitCode::FAILURE
+    })
+}
+
+fn list() -> Result<ExitCode> {
+    for test in tests(&Program::Stock)? {
+        println!("{}", test.name);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(arguments: &Run) -> Result<ExitCode> {
+    let world = match world::enter()? {
+        Entered::Ended(code) => return Ok(code),
+        Entered::Inside(world) => world,
+    };
+    let started = Instant::now();
+    let pki = Pki::make(&world)?;
+    let bench = Bench { world, pki };
+    let wanted = |test: &Test| arguments.words.iter().all(|word| test.name.contains(word.as_str()));
+    let tests: Vec<Test> = tests(&Program::adit()?)?.into_iter().filter(wanted).collect();
+    if tests.is_empty() {
+        return Err("no test has such a name: see adit-interop list".into());
+    }
+    let failed = run_all(&bench, &tests, arguments.jobs);
+    let seconds = started.elapsed().as_secs();
+    println!("interop: {} passed, {failed} failed, {seconds} s", tests.len() - failed);
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs all tests on `jobs` threads and returns how many failed.
+fn run_all(bench: &Bench, tests: &[Test], jobs: usize) -> usize {
+    let queue: Mutex<VecDeque<&Test>> = Mutex::new(tests.iter().collect());
+    let failed = Mutex::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                let next = || lock(&queue).pop_front();
+                while let Some(test) = next() {
+                    let started = Instant::now();
+                    let outcome = (test.run)(bench);
+                    report(test, outcome.as_ref(), started.elapsed());
+                    if outcome.is_err() {
+                        *lock(&failed) += 1;
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn report(test: &Test, outcome: std::result::Result<&String, &Failure>, took: Duration) {
+    let seconds = took.as_secs_f64();
+    match outcome {
+        Ok(what) => println!("ok    {:5.1} s  {}  {what}", seconds, test.name),
+        Err(failure) => println!("FAIL  {:5.1} s  {}\n    {failure}", seconds, test.name),
+    }
+}
+
+/// Every test there is, the controls first.
+fn tests(adit: &Program) -> Result<Vec<Test>> {
+    let mut tests = Vec::new();
+    // If these fail, the test bed or the machine is at fault, not adit.
+    for loss in [0, 2] {
+        let cell = Cell { loss, ..Cell::plain(Roles::StockBoth) };
+        tests.push(cell_test(cell, adit, &Program::Stock));
+    }
+    for cell in matrix::pairwise() {
+        tests.push(cell_test(cell, adit, &Program::Stock));
+    }
+    Ok(tests)
+}
+
+fn cell_test(cell: Cell, adit: &Program, stock: &Program) -> Test {
+    let (server, client) = cell::programs(cell.roles, adit, stock);
+    let (server, client) = (server.clone(), client.clone());
+    let run = move |bench: &Bench| {
+        let Outcome { rekeys, delivery: [up, down] } = cell::run(bench, &cell, &server, &client)?;
+        let (received, sent) = (up.received + down.received, up.sent + down.sent);
+        Ok(format!("{rekeys} rekeys, {received} of {sent} datagrams"))
+    };
+    Test { name: cell.name(), run: Box::new(run) }
+}

@@ -1,0 +1,226 @@
+//! What is combined with what: dimensions, which combinations make sense, and a set of cells in which every pair of
+//! values stands side by side at least once.
+
+use crate::pki::Maker;
+
+/// Who runs which program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Roles {
+    /// adit serves a stock client.
+    AditServes,
+    /// A stock server serves adit.
+    StockServes,
+    /// adit at both ends.
+    AditBoth,
+    /// Stock at both ends: what shows that the test bed itself is sound.
+    StockBoth,
+}
+
+/// What hides or authenticates the control channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wrapping {
+    /// Nothing.
+    None,
+    /// `tls-auth` with key directions.
+    TlsAuth,
+    /// `tls-auth` without a direction.
+    TlsAuthBidirectional,
+    /// `tls-crypt`.
+    TlsCrypt,
+    /// `tls-crypt-v2`.
+    TlsCryptV2,
+}
+
+/// The TLS version that both ends end up with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    /// 1.2, by `tls-version-max` at one end.
+    V12,
+    /// 1.3, the default.
+    V13,
+}
+
+/// One combination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cell {
+    /// Who runs which program.
+    pub roles: Roles,
+    /// The control channel's wrapping.
+    pub wrapping: Wrapping,
+    /// The data channel's cipher.
+    pub cipher: &'static str,
+    /// The TLS version.
+    pub tls: Tls,
+    /// IPv6 outside.
+    pub outer_v6: bool,
+    /// The client, not the server, begins the rekeys.
+    pub client_rekeys: bool,
+    /// Loss on the cable in each direction, in percent.
+    pub loss: u32,
+    /// Who made the certificates.
+    pub maker: Maker,
+}
+
+const ROLES: [Roles; 3] = [Roles::AditServes, Roles::StockServes, Roles::AditBoth];
+const WRAPPINGS: [Wrapping; 5] = [
+    Wrapping::None,
+    Wrapping::TlsAuth,
+    Wrapping::TlsAuthBidirectional,
+    Wrapping::TlsCrypt,
+    Wrapping::TlsCryptV2,
+];
+const CIPHERS: [&str; 4] = ["AES-128-GCM", "AES-192-GCM", "AES-256-GCM", "CHACHA20-POLY1305"];
+const TLS: [Tls; 2] = [Tls::V13, Tls::V12];
+const LOSSES: [u32; 2] = [0, 2];
+const MAKERS: [Maker; 2] = [Maker::OpenSslEc, Maker::EasyRsa];
+
+/// How many values each dimension has, in the order of [`Cell`].
+const SIZES: [usize; 8] =
+    [ROLES.len(), WRAPPINGS.len(), CIPHERS.len(), TLS.len(), 2, 2, LOSSES.len(), MAKERS.len()];
+
+type Choice = [usize; SIZES.len()];
+
+impl Cell {
+    fn of(choice: &Choice) -> Cell {
+        let [roles, wrapping, cipher, tls, outer, rekeys, loss, maker] = *choice;
+        Cell {
+            roles: ROLES[roles],
+            wrapping: WRAPPINGS[wrapping],
+            cipher: CIPHERS[cipher],
+            tls: TLS[tls],
+            outer_v6: outer == 1,
+            client_rekeys: rekeys == 1,
+            loss: LOSSES[loss],
+            maker: MAKERS[maker],
+        }
+    }
+
+    /// A plain cell with the given roles, to be varied.
+    #[must_use]
+    pub fn plain(roles: Roles) -> Cell {
+        Cell { roles, wrapping: Wrapping::TlsCrypt, ..Cell::of(&[0, 0, 2, 0, 0, 0, 0, 0]) }
+    }
+
+    /// The cell's name: what to type to run it alone.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let roles = match self.roles {
+            Roles::AditServes => "adit-serves-stock",
+            Roles::StockServes => "stock-serves-adit",
+            Roles::AditBoth => "adit-serves-adit",
+            Roles::StockBoth => "stock-serves-stock",
+        };
+        let wrapping = match self.wrapping {
+            Wrapping::None => "bare",
+            Wrapping::TlsAuth => "tls-auth",
+            Wrapping::TlsAuthBidirectional => "tls-auth-bidirectional",
+            Wrapping::TlsCrypt => "tls-crypt",
+            Wrapping::TlsCryptV2 => "tls-crypt-v2",
+        };
+        let cipher = self.cipher.to_lowercase();
+        let tls = if self.tls == Tls::V12 { "tls1.2" } else { "tls1.3" };
+        let outer = if self.outer_v6 { "udp6" } else { "udp4" };
+        let rekeys = if self.client_rekeys { "client-rekeys" } else { "server-rekeys" };
+        let maker = if self.maker == Maker::EasyRsa { "easy-rsa" } else { "openssl-ec" };
+        let loss = self.loss;
+        format!("{roles}/{wrapping}/{cipher}/{tls}/{outer}/{rekeys}/{maker}/loss{loss}")
+    }
+}
+
+/// A small set of cells in which every pair of values of any two dimensions stands side by side.
+#[must_use]
+pub fn pairwise() -> Vec<Cell> {
+    let all = product();
+    let mut missing = pairs(&all);
+    let mut cells = Vec::new();
+    while !missing.is_empty() {
+        let covers = |choice: &Choice| missing.iter().filter(|pair| pair.is_in(choice)).count();
+        // The first of the best, so that the set is the same on every machine.
+        let Some(best) = all.iter().rev().max_by_key(|choice| covers(choice)) else { break };
+        missing.retain(|pair| !pair.is_in(best));
+        cells.push(Cell::of(best));
+    }
+    cells
+}
+
+/// A value of one dimension beside a value of another.
+#[derive(Debug, PartialEq, Eq)]
+struct Beside {
+    one: (usize, usize),
+    other: (usize, usize),
+}
+
+impl Beside {
+    fn is_in(&self, choice: &Choice) -> bool {
+        choice[self.one.0] == self.one.1 && choice[self.other.0] == self.other.1
+    }
+}
+
+fn product() -> Vec<Choice> {
+    let mut all = vec![[0; SIZES.len()]];
+    for (dimension, size) in SIZES.into_iter().enumerate() {
+        all = all
+            .into_iter()
+            .flat_map(|choice| {
+                (0..size).map(move |value| {
+                    let mut choice = choice;
+                    choice[dimension] = value;
+                    choice
+                })
+            })
+            .collect();
+    }
+    all
+}
+
+fn pairs(all: &[Choice]) -> Vec<Beside> {
+    let mut pairs = Vec::new();
+    for (a, size_a) in SIZES.into_iter().enumerate() {
+        for (b, size_b) in SIZES.into_iter().enumerate().skip(a + 1) {
+            for one in 0..size_a {
+                for other in 0..size_b {
+                    pairs.push(Beside { one: (a, one), other: (b, other) });
+                }
+            }
+        }
+    }
+    // A pair that no combination allows cannot be asked for.
+    pairs.retain(|pair| all.iter().any(|choice| pair.is_in(choice)));
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_of_values_stands_in_some_cell() {
+        let cells = pairwise();
+        for cipher in CIPHERS {
+            for wrapping in WRAPPINGS {
+                assert!(cells.iter().any(|c| c.cipher == cipher && c.wrapping == wrapping));
+            }
+            for roles in ROLES {
+                assert!(cells.iter().any(|c| c.cipher == cipher && c.roles == roles));
+            }
+        }
+        for roles in ROLES {
+            for loss in LOSSES {
+                for tls in TLS {
+                    assert!(cells.iter().any(|c| c.roles == roles && c.loss == loss));
+                    assert!(cells.iter().any(|c| c.roles == roles && c.tls == tls));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_set_is_small_and_names_are_unique() {
+        let cells = pairwise();
+        assert!(cells.len() <= 24, "{} cells", cells.len());
+        let mut names: Vec<String> = cells.iter().map(Cell::name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), cells.len());
+    }
+}

@@ -1,0 +1,193 @@
+//! Namespaces joined by cables.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use nix::sched::{CloneFlags, setns};
+
+use crate::failure::{Context, Result};
+use crate::process::{output, run};
+
+/// A network namespace of the private world, removed when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// A new namespace with its loopback up. `label` is for a person who looks on.
+    ///
+    /// # Errors
+    /// `ip netns` failed.
+    pub fn new(label: &str) -> Result<Namespace> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let name = format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        run("ip", &["netns", "add", &name])?;
+        let namespace = Namespace { name };
+        namespace.run("ip", &["link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// Its name for `ip netns`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A command that will run inside.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+
+    /// Runs a program inside to its end and returns what it printed.
+    ///
+    /// # Errors
+    /// It failed: with what it said.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = self.command(program);
+        command.args(arguments);
+        output(command)
+    }
+
+    /// Runs `work` on a new thread that lives inside this namespace.
+    ///
+    /// # Errors
+    /// The namespace is gone.
+    pub fn thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<JoinHandle<Result<T>>> {
+        let handle = File::open(format!("/run/netns/{}", self.name)).context(&self.name)?;
+        Ok(std::thread::spawn(move || {
+            setns(handle, CloneFlags::CLONE_NEWNET).context("entering a namespace")?;
+            work()
+        }))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // What is left over ends with the private world.
+        let _ = run("ip", &["netns", "del", &self.name]);
+    }
+}
+
+/// The interface of the cable, at both ends.
+pub const CABLE: &str = "cable";
+
+/// Two namespaces joined by one cable (a veth pair).
+#[derive(Debug)]
+pub struct Pair {
+    /// Where the server runs: 192.0.2.1 and 2001:db8::1.
+    pub server: Namespace,
+    /// Where the client runs: 192.0.2.2 and 2001:db8::2.
+    pub client: Namespace,
+}
+
+/// Which end of a [`Pair`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The server's.
+    Server,
+    /// The client's.
+    Client,
+}
+
+impl End {
+    /// The outer address of this end.
+    #[must_use]
+    pub fn outer(self, v6: bool) -> IpAddr {
+        let host = match self {
+            End::Server => 1,
+            End::Client => 2,
+        };
+        if v6 {
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host).into()
+        } else {
+            Ipv4Addr::new(192, 0, 2, u8::try_from(host).unwrap_or_default()).into()
+        }
+    }
+}
+
+impl Pair {
+    /// Makes the two namespaces and the cable.
+    ///
+    /// # Errors
+    /// `ip` failed.
+    pub fn new() -> Result<Pair> {
+        let pair = Pair { server: Namespace::new("server")?, client: Namespace::new("client")? };
+        let (server, client) = (pair.server.name(), pair.client.name());
+        let ends = ["type", "veth", "peer", "name", CABLE, "netns", client];
+        run("ip", &[&["link", "add", CABLE, "netns", server][..], &ends].concat())?;
+        for end in [End::Server, End::Client] {
+            let namespace = pair.namespace(end);
+            let (v4, v6) = (format!("{}/24", end.outer(false)), format!("{}/64", end.outer(true)));
+            namespace.run("ip", &["address", "add", &v4, "dev", CABLE])?;
+            namespace.run("ip", &["address", "add", &v6, "dev", CABLE, "nodad"])?;
+            namespace.run("ip", &["link", "set", CABLE, "up"])?;
+        }
+        Ok(pair)
+    }
+
+    /// The namespace of an end.
+    #[must_use]
+    pub fn namespace(&self, end: End) -> &Namespace {
+        match end {
+            End::Server => &self.server,
+            End::Client => &self.client,
+        }
+    }
+
+    /// Drops this share of the datagrams that cross the cable, in both directions, at random.
+    ///
+    /// # Errors
+    /// `nft` failed.
+    pub fn set_loss(&self, percent: u32) -> Result<()> {
+        for namespace in [&self.server, &self.client] {
+            namespace.run("nft", &["add", "table", "inet", "loss"])?;
+            let chain = "{ type filter hook input priority -300 ; }";
+            namespace.run("nft", &["add", "chain", "inet", "loss", "input", chain])?;
+            namespace.run("nft", &["flush", "chain", "inet", "loss", "input"])?;
+            if percent > 0 {
+                let rule = format!(
+                    "iifname {CABLE} meta l4proto udp numgen random mod 100 < {percent} counter drop"
+                );
+                namespace.run("nft", &["add", "rule", "inet", "loss", "input", &rule])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many datagrams the loss rules have eaten in both directions so far.
+    ///
+    /// # Errors
+    /// `nft` failed, or there are no such rules.
+    pub fn lost(&self) -> Result<u64> {
+        let mut total = 0;
+        for namespace in [&self.server, &self.client] {
+            let listing = namespace.run("nft", &["list", "chain", "inet", "loss", "input"])?;
+            let mut words = listing.split_whitespace().skip_while(|word| *word != "packets");
+            let number: u64 = words.nth(1).unwrap_or("0").parse().context("nft's counter")?;
+            total += number;
+        }
+        Ok(total)
+    }
+
+    /// Moves the client to another outer address, as a phone that changes its network.
+    ///
+    /// # Errors
+    /// `ip` failed.
+    pub fn move_client(&self) -> Result<()> {
+        let client = &self.client;
+        client.run("ip", &["address", "flush", "dev", CABLE, "scope", "global"])?;
+        client.run("ip", &["address", "add", "192.0.2.77/24", "dev", CABLE])?;
+        client.run("ip", &["address", "add", "2001:db8::77/64", "dev", CABLE, "nodad"])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! The programs under test and beside it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::failure::{Result, ensure};
+use crate::net::Namespace;
+
+/// A program that takes OpenVPN's command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// The system's `openvpn`.
+    Stock,
+    /// `adit openvpn`.
+    Adit(PathBuf),
+    /// The `openvpn` of a private root, by the dynamic linker of that root.
+    Root {
+        /// The Debian suite that it came from.
+        suite: &'static str,
+        /// The loader, its library path, the program.
+        words: Vec<OsString>,
+    },
+}
+
+impl Program {
+    /// The `adit` beside this program, or the one that `ADIT` names.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn adit() -> Result<Program> {
+        let path = match std::env::var_os("ADIT") {
+            Some(path) => PathBuf::from(path),
+            None => std::env::current_exe()?.with_file_name("adit"),
+        };
+        ensure(path.exists(), || format!("{}: missing: cargo build -p adit-cli", path.display()))?;
+        Ok(Program::Adit(path))
+    }
+
+    /// The `openvpn` of a Debian suite under `roots` (see `scripts/roots.sh`), if it was fetched.
+    #[must_use]
+    pub fn of_suite(roots: &Path, suite: &'static str) -> Option<Program> {
+        let root = roots.join(suite).canonicalize().ok()?;
+        let program = root.join("usr/sbin/openvpn");
+        let machine = format!("{}-linux-gnu", std::env::consts::ARCH);
+        let libraries = [root.join("lib").join(&machine), root.join("usr/lib").join(&machine)];
+        // Named ld-2.31.so or ld-linux-x86-64.so.2; the links to it may be absolute and lead out of the root.
+        let loader = libraries.iter().find_map(|folder| {
+            std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).find(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                name.starts_with("ld-") && name.contains(".so") && !path.is_symlink()
+            })
+        })?;
+        let path = std::env::join_paths(&libraries).ok()?;
+        program.exists().then(|| Program::Root {
+            suite,
+            words: vec![loader.into(), "--library-path".into(), path, program.into()],
+        })
+    }
+
+    /// How messages call it.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Program::Stock => "stock",
+            Program::Adit(_) => "adit",
+            Program::Root { suite, .. } => suite,
+        }
+    }
+
+    /// The command that runs it in a namespace with this config file.
+    #[must_use]
+    pub fn command(&self, namespace: &Namespace, config: &Path) -> Command {
+        let mut command = match self {
+            Program::Stock => namespace.command("openvpn"),
+            Program::Adit(path) => {
+                let mut command = namespace.command(&path.to_string_lossy());
+                command.arg("openvpn");
+                command
+            }
+            Program::Root { words, .. } => {
+                let mut words = words.iter();
+                let first = words.next().map(|word| word.to_string_lossy().into_owned());
+                let mut command = namespace.command(&first.unwrap_or_default());
+                command.args(words);
+                command
+            }
+        };
+        command.arg("--config").arg(config);
+        command
+    }
+}

@@ -1,0 +1,280 @@
+//! Running programs: short ones to their end, daemons with their logs watched.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::failure::{Context, Failure, Result};
+
+/// Runs a program to its end and returns what it printed.
+///
+/// # Errors
+/// It could not be started, or it failed: then with what it said.
+pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    output(command)
+}
+
+/// Runs a prepared command to its end and returns its standard output.
+///
+/// # Errors
+/// As [`run`].
+pub fn output(mut command: Command) -> Result<String> {
+    let shown = show(&command);
+    let done = command.stdin(Stdio::null()).output().context(&shown)?;
+    let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+    if done.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    Err(Failure(format!("{shown}: {}: {} {}", done.status, stderr.trim(), stdout.trim())))
+}
+
+/// The command as a person would type it.
+#[must_use]
+pub fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// A running daemon whose log lines are kept. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    name: String,
+    shown: String,
+    child: Child,
+    log: Arc<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    grown: Condvar,
+}
+
+impl Daemon {
+    /// Starts a daemon; `name` is for messages.
+    ///
+    /// # Errors
+    /// The program could not be started.
+    pub fn spawn(name: &str, mut command: Command) -> Result<Daemon> {
+        let shown = show(&command);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context(&shown)?;
+        let log = Arc::new(Log::default());
+        if let Some(stdout) = child.stdout.take() {
+            Log::follow(&log, stdout);
+        }
+        if let Some(stderr) = child.stderr.take() {
+            Log::follow(&log, stderr);
+        }
+        Ok(Daemon { name: name.to_owned(), shown, child, log })
+    }
+
+    /// Waits for a log line that contains `needle`, from the beginning of the log, and returns it.
+    ///
+    /// # Errors
+    /// It did not come in time, or the daemon ended without it: then with the end of its log.
+    pub fn wait_for(&mut self, needle: &str, limit: Duration) -> Result<String> {
+        self.wait_for_nth(needle, 1, limit)
+    }
+
+    /// Waits until `needle` stands in at least `count` log lines and returns the last of these.
+    ///
+    /// # Errors
+    /// As [`Daemon::wait_for`].
+    pub fn wait_for_nth(&mut self, needle: &str, count: usize, limit: Duration) -> Result<String> {
+        let end = Instant::now() + limit;
+        loop {
+            let ended = self.child.try_wait()?;
+            let lines = self.log.lock();
+            if let Some(line) = lines.iter().filter(|l| l.contains(needle)).nth(count.max(1) - 1) {
+                return Ok(line.clone());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            // After the end of the process its last lines may still be on their way through the pipe.
+            let ended = ended.filter(|_| Arc::strong_count(&self.log) == 1);
+            if left.is_zero() || ended.is_some() {
+                drop(lines);
+                let why = match ended {
+                    Some(status) => format!("it ended with {status}"),
+                    None => format!("not within {} s", limit.as_secs()),
+                };
+                let times =
+                    if count > 1 { format!(" for the {count}th time") } else { String::new() };
+                return Err(self.failure(&format!("never said \"{needle}\"{times}: {why}")));
+            }
+            // Wakes also without a new line, to notice a process that has ended.
+            let pause = left.min(Duration::from_millis(100));
+            drop(self.log.grown.wait_timeout(lines, pause).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// In how many log lines `needle` stands so far.
+    #[must_use]
+    pub fn count(&self, needle: &str) -> usize {
+        self.log.lock().iter().filter(|line| line.contains(needle)).count()
+    }
+
+    /// The log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.log.lock().join("\n")
+    }
+
+    /// A failure of this daemon with its command and the end of its log.
+    #[must_use]
+    pub fn failure(&self, what: &str) -> Failure {
+        let lines = self.log.lock();
+        let tail = lines.get(lines.len().saturating_sub(40)..).unwrap_or_default().join("\n    ");
+        Failure(format!("{}: {what}\n    $ {}\n    {tail}", self.name, self.shown))
+    }
+
+    /// Its process id, in the private world.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).context("process id")?;
+        kill(Pid::from_raw(pid), signal).context(format!("{}: {signal}", self.name))
+    }
+
+    /// Waits for the end of the process.
+    ///
+    /// # Errors
+    /// It still runs when the time is over.
+    pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() >= end {
+                return Err(self.failure(&format!("still runs after {} s", limit.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the process by SIGTERM and checks that it went of its own accord.
+    ///
+    /// # Errors
+    /// It does not end, or ends by something else than exit 0 or SIGTERM.
+    pub fn stop(&mut self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let status = self.wait_exit(Duration::from_secs(10))?;
+        if status.success() || status.signal() == Some(Signal::SIGTERM as i32) {
+            return Ok(());
+        }
+        Err(self.failure(&format!("ended with {status} after SIGTERM")))
+    }
+
+    /// User and system time of all its threads, in seconds.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // The second field is the program's name in parentheses and may hold anything; utime and stime are 14 and 15.
+        let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
+        let fields: Vec<u64> = after.split(' ').skip(11).take(2).flat_map(str::parse).collect();
+        let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
+        #[allow(clippy::cast_precision_loss)]
+        Ok(fields.iter().sum::<u64>() as f64 / hertz as f64)
+    }
+
+    /// Resident memory in KiB.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn rss_kib(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse().context("VmRSS")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // A failure here means that the process has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Log {
+    fn follow(log: &Arc<Log>, stream: impl Read + Send + 'static) {
+        let log = Arc::clone(log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(std::result::Result::ok) {
+                log.lock().push(line);
+                log.grown.notify_all();
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Daemon {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Daemon::spawn("sh", command).unwrap()
+    }
+
+    #[test]
+    fn finds_the_line_and_the_nth_line() {
+        let mut daemon = shell("echo ready 1; sleep 0.1; echo ready 2 >&2; sleep 60");
+        assert_eq!(daemon.wait_for("ready", Duration::from_secs(10)).unwrap(), "ready 1");
+        assert_eq!(daemon.wait_for_nth("ready", 2, Duration::from_secs(10)).unwrap(), "ready 2");
+        assert_eq!(daemon.count("ready"), 2);
+    }
+
+    #[test]
+    fn says_that_the_daemon_ended_and_what_it_said_last() {
+        let mut daemon = shell("echo cannot bind; exit 3");
+        let failure = daemon.wait_for("ready", Duration::from_secs(10)).unwrap_err().0;
+        assert!(failure.contains("exit status: 3") && failure.contains("cannot bind"), "{failure}");
+    }
+
+    #[test]
+    fn a_dropped_daemon_is_gone() {
+        let daemon = shell("exec sleep 60");
+        let pid = daemon.pid();
+        drop(daemon);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn reads_its_own_figures() {
+        let daemon =
+            shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo done; sleep 60");
+        let mut daemon = daemon;
+        daemon.wait_for("done", Duration::from_secs(30)).unwrap();
+        assert!(daemon.cpu_seconds().unwrap() > 0.0);
+        assert!(daemon.rss_kib().unwrap() > 100);
+    }
+}

@@ -1,0 +1,259 @@
+//! Traffic through the tunnel, counted to the packet.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::failure::{Context, Result, ensure};
+use crate::net::Namespace;
+
+/// Pings `to` from inside `from` and returns how many answers came.
+///
+/// # Errors
+/// `ping` could not be run.
+pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32> {
+    let mut command = from.command("ping");
+    command.args(["-q", "-n", "-i", "0.05", "-W", "1", "-w", "8"]);
+    command.args(["-c", &count.to_string(), "-s", &size.to_string(), &to.to_string()]);
+    let done = command.output().context("ping")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let received = said.split(", ").find_map(|part| part.trim().strip_suffix(" received"));
+    let Some(received) = received else {
+        return Err(format!("ping {to}: {said}{}", String::from_utf8_lossy(&done.stderr)).into());
+    };
+    received.trim().parse().context("ping's count")
+}
+
+/// Median round trip of `count` pings, in milliseconds.
+///
+/// # Errors
+/// No answer, or `ping` could not be run.
+pub fn ping_median_ms(from: &Namespace, to: IpAddr, count: u32) -> Result<f64> {
+    let mut command = from.command("ping");
+    command.args(["-n", "-i", "0.02", "-W", "1", "-c", &count.to_string(), &to.to_string()]);
+    let done = command.output().context("ping")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let mut times: Vec<f64> = said
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("time="))
+        .flat_map(str::parse)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times
+        .get(times.len() / 2)
+        .copied()
+        .ok_or_else(|| format!("ping {to}: no answer: {said}").into())
+}
+
+/// What became of a stream of numbered datagrams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Delivery {
+    /// How many were sent.
+    pub sent: u32,
+    /// How many different ones arrived whole.
+    pub received: u32,
+    /// How many arrived again.
+    pub duplicated: u32,
+    /// How many arrived changed.
+    pub corrupted: u32,
+}
+
+/// A stream of numbered datagrams that runs until it is told to stop.
+#[derive(Debug)]
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<Result<u32>>,
+    receiver: JoinHandle<Result<Delivery>>,
+}
+
+/// Ports inside the tunnel; every pair of namespaces has its own.
+const UDP_PORT: u16 = 4000;
+const TCP_PORT: u16 = 4001;
+
+impl Stream {
+    /// Starts sending from `from` to `address` in `to`: bursts of eight datagrams of all sizes up to `largest` bytes,
+    /// 400 bursts a second at most.
+    ///
+    /// # Errors
+    /// No socket.
+    pub fn start(
+        from: &Namespace,
+        to: &Namespace,
+        address: IpAddr,
+        largest: usize,
+    ) -> Result<Stream> {
+        let target = SocketAddr::new(address, UDP_PORT);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, wait) = std::sync::mpsc::channel();
+        let receiver = to.thread(move || {
+            let socket = UdpSocket::bind(target).context(target)?;
+            // The sender may start now; it does not matter if it has given up.
+            let _ = ready.send(());
+            receive(&socket)
+        })?;
+        let stopped = Arc::clone(&stop);
+        let sender = from.thread(move || {
+            wait.recv_timeout(Duration::from_secs(5)).context("no receiver")?;
+            let local: IpAddr = if target.is_ipv6() { [0; 16].into() } else { [0; 4].into() };
+            let socket = UdpSocket::bind((local, 0))?;
+            send(&socket, target, largest, &stopped)
+        })?;
+        Ok(Stream { stop, sender, receiver })
+    }
+
+    /// Stops and counts.
+    ///
+    /// # Errors
+    /// A socket failed on the way.
+    pub fn finish(self) -> Result<Delivery> {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = join(self.sender)?;
+        let delivery = join(self.receiver)?;
+        Ok(Delivery { sent, ..delivery })
+    }
+}
+
+fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| Err("a traffic thread panicked".into()))
+}
+
+/// The content of datagram `number`: its number, then a pattern that depends on it.
+fn datagram(number: u32, size: usize) -> Vec<u8> {
+    let pattern = number.wrapping_mul(2_654_435_761).to_be_bytes();
+    number.to_be_bytes().into_iter().chain(pattern.into_iter().cycle()).take(size.max(4)).collect()
+}
+
+const END: u32 = u32::MAX;
+
+fn send(socket: &UdpSocket, to: SocketAddr, largest: usize, stop: &AtomicBool) -> Result<u32> {
+    let mut number = 0_u32;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..8 {
+            // 37 and the range share no factor, so every size comes.
+            let size = 16 + (number as usize).wrapping_mul(37) % (largest - 15);
+            match socket.send_to(&datagram(number, size), to) {
+                Ok(_) => number += 1,
+                // The tunnel is down for a moment; what was not sent is not counted.
+                Err(_) => break,
+            }
+        }
+        std::thread::sleep(Duration::from_micros(2500));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..20 {
+        let _ = socket.send_to(&datagram(END, 16), to);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(number)
+}
+
+fn receive(socket: &UdpSocket) -> Result<Delivery> {
+    let mut buffer = vec![0; 65536];
+    let mut seen: Vec<bool> = Vec::new();
+    let mut delivery = Delivery::default();
+    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    while let Ok((length, _)) = socket.recv_from(&mut buffer) {
+        let Some((data, number)) = buffer
+            .get(..length)
+            .and_then(|data| data.first_chunk().map(|number| (data, u32::from_be_bytes(*number))))
+        else {
+            delivery.corrupted += 1;
+            continue;
+        };
+        if number == END {
+            break;
+        }
+        let index = number as usize;
+        if data != datagram(number, length) || index > seen.len() + 100_000 {
+            delivery.corrupted += 1;
+        } else if seen.get(index).copied().unwrap_or_default() {
+            delivery.duplicated += 1;
+        } else {
+            seen.resize(seen.len().max(index + 1), false);
+            if let Some(slot) = seen.get_mut(index) {
+                *slot = true;
+            }
+            delivery.received += 1;
+        }
+    }
+    Ok(delivery)
+}
+
+/// Moves `bytes` by TCP from `from` to `address` in `to`, compares every byte, and returns how long it took.
+///
+/// # Errors
+/// No connection, a stall of 20 s, or other bytes than were sent.
+pub fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, bytes: usize) -> Result<Duration> {
+    let target = SocketAddr::new(address, TCP_PORT);
+    let (ready, wait) = std::sync::mpsc::channel();
+    let receiver = to.thread(move || {
+        let listener = TcpListener::bind(target).context(target)?;
+        let _ = ready.send(());
+        listener.set_nonblocking(true)?;
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+                Err(error) => return Err(format!("no connection to {target}: {error}").into()),
+            }
+        };
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut position = 0;
+        let mut buffer = vec![0; 65536];
+        loop {
+            match stream.read(&mut buffer).context("reading from the tunnel")? {
+                0 => return Ok(position),
+                length => {
+                    let arrived = buffer.iter().take(length);
+                    let same = arrived.enumerate().all(|(i, byte)| *byte == at(position + i));
+                    ensure(same, || format!("TCP to {target}: other bytes after {position}"))?;
+                    position += length;
+                }
+            }
+        }
+    })?;
+    let started = Instant::now();
+    let sender = from.thread(move || {
+        wait.recv_timeout(Duration::from_secs(5)).context("no receiver")?;
+        let mut stream =
+            TcpStream::connect_timeout(&target, Duration::from_secs(20)).context(target)?;
+        stream.set_write_timeout(Some(Duration::from_secs(20)))?;
+        let content: Vec<u8> = (0..bytes).map(at).collect();
+        stream.write_all(&content).context("writing to the tunnel")
+    })?;
+    join(sender)?;
+    let received = join(receiver)?;
+    ensure(received == bytes, || format!("TCP to {target}: {received} of {bytes} bytes"))?;
+    Ok(started.elapsed())
+}
+
+/// The byte at a position of the TCP stream: a pattern whose period is no power of two.
+fn at(position: usize) -> u8 {
+    u8::try_from(position % 251).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_what_arrives_twice_changed_and_once() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = socket.local_addr().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for number in [0, 1, 1, 5] {
+            sender.send_to(&datagram(number, 100), to).unwrap();
+        }
+        let mut broken = datagram(6, 100);
+        broken[50] ^= 1;
+        sender.send_to(&broken, to).unwrap();
+        sender.send_to(&datagram(END, 16), to).unwrap();
+        let expected = Delivery { sent: 0, received: 3, duplicated: 1, corrupted: 1 };
+        assert_eq!(receive(&socket).unwrap(), expected);
+    }
+}

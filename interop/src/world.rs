@@ -1,0 +1,83 @@
+//! A private world: mount, pid and network namespaces around the whole run.
+//!
+//! The program starts itself again as pid 1 of a pid namespace. Whatever it creates (daemons, namespaces, mounts, files)
+//! hangs on that process and is removed by the kernel when it ends, by success, panic, Ctrl-C or kill -9. Names and
+//! ports inside need not be unique on the host, and two runs do not see each other.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::failure::{Context, Result, ensure};
+use crate::process::run;
+
+const MARK: &str = "ADIT_WORLD";
+
+/// The private world that this process lives in.
+#[derive(Debug, Clone)]
+pub struct World {
+    dir: PathBuf,
+}
+
+/// What [`enter`] found.
+pub enum Entered {
+    /// This process is inside.
+    Inside(World),
+    /// The copy inside has ended, with this code: end with it too.
+    Ended(ExitCode),
+}
+
+/// Enters a private world, by running this program again with the same arguments inside it.
+///
+/// # Errors
+/// No root, or a kernel or container that allows no namespaces.
+pub fn enter() -> Result<Entered> {
+    match std::env::var_os(MARK) {
+        Some(dir) => inside(PathBuf::from(dir)).map(Entered::Inside),
+        None => outside().map(Entered::Ended),
+    }
+}
+
+fn outside() -> Result<ExitCode> {
+    ensure(nix::unistd::geteuid().is_root(), || {
+        "network namespaces and TUN devices need root: run this with sudo".to_owned()
+    })?;
+    let dir = tempfile::Builder::new().prefix("adit-world-").tempdir()?;
+    // If this process is killed, so is unshare, and with it (--kill-child) pid 1 and everything inside.
+    let status = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "--net", "--"])
+        .arg(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(MARK, dir.path())
+        .status()
+        .context("starting unshare (util-linux)")?;
+    let code = status.code().unwrap_or_else(|| status.signal().map_or(1, |signal| 128 + signal));
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+fn inside(dir: PathBuf) -> Result<World> {
+    run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", text(&dir)])?;
+    fs::create_dir_all("/run/netns")?;
+    run("mount", &["-t", "tmpfs", "tmpfs", "/run/netns"])?;
+    run("ip", &["link", "set", "lo", "up"])?;
+    Ok(World { dir })
+}
+
+impl World {
+    /// A new folder of the private world, which lies in memory.
+    ///
+    /// # Errors
+    /// The name is taken.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.dir.join(name);
+        fs::create_dir(&path).context(path.display())?;
+        Ok(path)
+    }
+}
+
+/// A path as text; all paths here are of our own making.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
+}
