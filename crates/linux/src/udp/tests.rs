@@ -131,3 +131,142 @@ fn a_port_in_use_is_the_kernels_error() {
     let error = UdpSocket::bind(&UdpOptions::new(a.local_addr())).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
 }
+
+/// Two namespaces joined by an Ethernet of 1500 bytes, a socket in each.
+fn across(version: &str) -> (crate::netns::NetNs, UdpSocket, UdpSocket) {
+    use crate::net::Address;
+    use crate::netns::NetNs;
+    let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    left.connect("eth", &right, "eth").unwrap();
+    let (a, b, len) = match version {
+        "v4" => ("192.0.2.1", "192.0.2.2", 24),
+        _ => ("2001:db8::1", "2001:db8::2", 64),
+    };
+    let [a, b] = [(&left, a), (&right, b)].map(|(ns, ip)| {
+        let ip: IpAddr = ip.parse().unwrap();
+        ns.configure(async |net| {
+            let link = net.link("eth").await?.index;
+            net.add_address(&Address::new(link, ipnet::IpNet::new(ip, len).unwrap())).await
+        })
+        .unwrap()
+        .unwrap();
+        ns.run(|| UdpSocket::bind(&UdpOptions::new(SocketAddr::new(ip, 0)))).unwrap().unwrap()
+    });
+    (left, a, b)
+}
+
+#[test]
+fn trains_cross_an_ethernet_whole() {
+    for version in ["v4", "v6"] {
+        let (_ns, a, b) = across(version);
+        let payload = vec![3; 40 * 1400 + 9];
+        let trains = [train(b.local_addr(), 1400, &payload); 3];
+        a.send_trains(&trains, &mut SendScratch::default()).unwrap();
+        let (mut batch, mut bytes, mut buffers) = (RecvBatch::new(8), 0, 0);
+        while bytes < 3 * payload.len() {
+            buffers += receive(&b, &mut batch);
+            bytes += batch
+                .datagrams_mut()
+                .inspect(|r| assert_eq!(r.segment, 1400))
+                .map(|r| r.data.len())
+                .sum::<usize>();
+        }
+        assert_eq!((bytes, buffers), (3 * payload.len(), 3), "{version}");
+    }
+}
+
+#[test]
+fn segments_larger_than_the_path_stop_at_their_train_and_pass_singly() {
+    for version in ["v4", "v6"] {
+        let (_ns, a, b) = across(version);
+        let (fits, large) = ([1; 2800], [2; 5000]);
+        let trains = [1400, 1400, 2000, 1400].map(|segment| {
+            train(b.local_addr(), segment, if segment == 1400 { &fits[..] } else { &large })
+        });
+        let stop = a.send_trains(&trains, &mut SendScratch::default()).unwrap_err();
+        assert_eq!(stop.sent, 2);
+        assert!(matches!(stop.error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)), "{stop}");
+        // The remedy that SendStop names: one by one the kernel fragments them.
+        for part in large.chunks(2000) {
+            a.send_to(b.local_addr(), None, part).unwrap();
+        }
+        a.send_trains(&trains[3..], &mut SendScratch::default()).unwrap();
+        let (mut batch, mut bytes) = (RecvBatch::new(8), 0);
+        while bytes < 3 * 2800 + 5000 {
+            receive(&b, &mut batch);
+            bytes += batch.datagrams_mut().map(|r| r.data.len()).sum::<usize>();
+        }
+        assert_eq!(bytes, 3 * 2800 + 5000);
+    }
+}
+
+#[test]
+fn too_long_trains_are_refused_by_index() {
+    let (_ns, a, b) = across("v4");
+    let to = b.local_addr();
+    let bytes = vec![0; 70_000];
+    let many = Train { segment: 100, ..train(to, 0, &bytes[..60_000]) };
+    let long = Train { segment: 1400, ..train(to, 0, &bytes) };
+    for bad in [many, long] {
+        let trains = [train(to, 0, b"one"), bad];
+        let stop = a.send_trains(&trains, &mut SendScratch::default()).unwrap_err();
+        assert_eq!(stop.sent, 1);
+        assert!(matches!(stop.error.raw_os_error(), Some(libc::EMSGSIZE | libc::EINVAL)), "{stop}");
+    }
+}
+
+#[test]
+fn a_full_socket_would_block_at_the_first_train_that_does_not_fit() {
+    let (ns, a, _b) = across("v4");
+    let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
+    options.send_buffer = 1;
+    let small = ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap();
+    // Nobody has this address: what is sent there waits for a neighbour, on the sender's account.
+    let to = "192.0.2.99:9".parse().unwrap();
+    let payload = vec![0; 40_000];
+    let trains = [train(to, 1400, &payload); 40];
+    let stop = small.send_trains(&trains, &mut SendScratch::default()).unwrap_err();
+    assert_eq!(stop.error.kind(), io::ErrorKind::WouldBlock);
+    assert!((1..40).contains(&stop.sent));
+    let single = small.send_to(to, None, b"x").unwrap_err();
+    assert_eq!(single.kind(), io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn fragmentation_is_as_asked() {
+    let (ns, a, b) = across("v4");
+    let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
+    options.fragmentation = Fragmentation::Forbidden;
+    let strict = ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap();
+    let refused = strict.send_to(b.local_addr(), None, &[0; 3000]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+    options.fragmentation = Fragmentation::Local;
+    let local = ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap();
+    local.send_to(b.local_addr(), None, &[0; 3000]).unwrap();
+    let mut batch = RecvBatch::new(1);
+    assert_eq!(receive(&b, &mut batch), 1);
+    assert_eq!(batch.datagrams_mut().next().unwrap().data.len(), 3000);
+}
+
+#[test]
+fn link_local_peers_are_answered_through_their_interface() {
+    let (left, a, b) = across("v6");
+    drop(a);
+    let index = left.configure(async |net| net.link("eth").await).unwrap().unwrap().index;
+    let own = crate::net::Address::new(index, "fe80::77/64".parse().unwrap());
+    left.configure(async |net| net.add_address(&own).await).unwrap().unwrap();
+    let bind = std::net::SocketAddrV6::new("fe80::77".parse().unwrap(), 0, 0, index);
+    let local = left.run(|| UdpSocket::bind(&UdpOptions::new(bind.into()))).unwrap().unwrap();
+    let any = left.run(|| UdpSocket::bind(&UdpOptions::new("[::]:0".parse().unwrap())));
+    let (any, mut batch) = (any.unwrap().unwrap(), RecvBatch::new(1));
+    let mut to = bind;
+    to.set_port(any.local_addr().port());
+    local.send_to(to.into(), None, b"hello").unwrap();
+    assert_eq!(receive(&any, &mut batch), 1);
+    let (remote, from) = batch.datagrams_mut().map(|r| (r.remote, r.local)).next().unwrap();
+    assert_eq!(remote, local.local_addr());
+    any.send_to(remote, from, b"answer").unwrap();
+    assert_eq!(receive(&local, &mut batch), 1);
+    assert_eq!(batch.datagrams_mut().next().unwrap().remote, to.into());
+    drop(b);
+}

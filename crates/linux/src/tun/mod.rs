@@ -306,3 +306,6 @@ fn interface_index(name: &str) -> io::Result<u32> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(netdevice::name_to_index(&socket, name)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+use super::*;
+use crate::net::Address;
+use crate::netns::NetNs;
+use crate::poll::{Events, Interest, Poller};
+use crate::udp::{RecvBatch, SendScratch, Train, UdpOptions, UdpSocket};
+use std::time::Duration;
+
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`.
+const GSO_UDP_L4: u8 = 5;
+
+/// A device in a namespace, up, with 10.9.0.1/24, and a socket on that address.
+fn device(ns: &NetNs, options: &TunOptions) -> (TunDevice, UdpSocket) {
+    // Not a word from the kernel itself (router solicitations, MLD) shall come between.
+    ns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
+    let device = ns.run(|| TunDevice::open(options)).unwrap().unwrap();
+    ns.configure(async |net| {
+        let link = net.link(&device.name).await?;
+        assert_eq!(link.index, device.ifindex);
+        net.set_up(link.index).await?;
+        net.add_address(&Address::new(link.index, "10.9.0.1/24".parse().unwrap())).await
+    })
+    .unwrap()
+    .unwrap();
+    let socket = ns.run(|| UdpSocket::bind(&UdpOptions::new("10.9.0.1:0".parse().unwrap())));
+    (device, socket.unwrap().unwrap())
+}
+
+fn train(payload: &[u8]) -> Train<'_> {
+    Train { to: "10.9.0.2:9".parse().unwrap(), from: None, segment: 1000, payload }
+}
+
+fn wait(fd: &impl AsFd) {
+    let (poller, mut events) = (Poller::new().unwrap(), Events::new());
+    poller.add(fd, 0, Interest::READ).unwrap();
+    assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
+}
+
+/// All packets that wait: their headers and lengths, and the bytes of the last.
+fn drain(queue: &TunQueue) -> (Vec<([u8; VNET_LEN], usize)>, Vec<u8>) {
+    let (mut packets, mut last) = (Vec::new(), Vec::new());
+    let (mut vnet, mut buffer) = ([0; VNET_LEN], vec![0; 1 << 16]);
+    loop {
+        match queue.read(&mut vnet, &mut buffer) {
+            Ok(len) => {
+                packets.push((vnet, len));
+                last = buffer[..len].to_vec();
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), io::ErrorKind::WouldBlock);
+                return (packets, last);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_super_packet_goes_out_and_comes_back_whole() {
+    let ns = NetNs::unnamed().unwrap();
+    let options = TunOptions { name: Some("adit0".into()), ..TunOptions::default() };
+    let (device, socket) = device(&ns, &options);
+    assert_eq!((device.name.as_str(), device.offloads), ("adit0", TunOffloads::ALL));
+    let queue = &device.queues[0];
+    let payload: Vec<u8> = (0..20_500u32).map(|i| i as u8).collect();
+    socket.send_trains(&[train(&payload)], &mut SendScratch::default()).unwrap();
+    wait(queue);
+    let (packets, mut packet) = drain(queue);
+    let [(vnet, len)] = packets[..] else { panic!("{packets:?}") };
+    assert_eq!((vnet[1], len), (GSO_UDP_L4, 28 + payload.len()));
+    // Exchanging source and destination leaves all checksums right.
+    let (source, destination) = (packet[12..16].to_vec(), packet[16..20].to_vec());
+    packet[12..20].copy_from_slice(&[destination, source].concat());
+    let (source, destination) = (packet[20..22].to_vec(), packet[22..24].to_vec());
+    packet[20..24].copy_from_slice(&[destination, source].concat());
+    let (head, tail) = packet.split_at(28);
+    let parts = [IoSlice::new(&vnet), IoSlice::new(head), IoSlice::new(tail)];
+    assert_eq!(queue.write(&parts).unwrap(), VNET_LEN + len);
+    wait(&socket);
+    let mut batch = RecvBatch::new(2);
+    assert_eq!(socket.recv_burst(&mut batch).unwrap(), 1);
+    let got = batch.datagrams_mut().next().unwrap();
+    assert_eq!((got.segment, got.remote), (1000, "10.9.0.2:9".parse().unwrap()));
+    assert_eq!(got.data, payload);
+}
+
+#[test]
+fn without_offloads_every_packet_comes_singly_and_finished() {
+    let ns = NetNs::unnamed().unwrap();
+    let wanted = TunOptions { offloads: TunOffloads::NONE, ..TunOptions::default() };
+    let (device, socket) = device(&ns, &wanted);
+    assert_eq!(device.offloads, TunOffloads::NONE);
+    socket.send_trains(&[train(&[7; 2500])], &mut SendScratch::default()).unwrap();
+    wait(&device.queues[0]);
+    let (packets, _) = drain(&device.queues[0]);
+    assert_eq!(packets, [([0; 10], 1028), ([0; 10], 1028), ([0; 10], 528)]);
+}
+
+#[test]
+fn offloads_can_be_switched_while_running() {
+    let ns = NetNs::unnamed().unwrap();
+    let (device, socket) = device(&ns, &TunOptions::default());
+    let queue = &device.queues[0];
+    for (offloads, packets) in [
+        (TunOffloads { uso: false, ..TunOffloads::ALL }, 3),
+        (TunOffloads::ALL, 1),
+        (TunOffloads::NONE, 3),
+    ] {
+        queue.set_offloads(offloads).unwrap();
+        socket.send_trains(&[train(&[7; 2500])], &mut SendScratch::default()).unwrap();
+        wait(queue);
+        assert_eq!(drain(queue).0.len(), packets, "{offloads:?}");
+    }
+}
+
+#[test]
+fn a_bad_header_is_refused_and_the_queue_lives_on() {
+    let ns = NetNs::unnamed().unwrap();
+    let (device, _socket) = device(&ns, &TunOptions::default());
+    let queue = &device.queues[0];
+    let bad = [0, 0x7f, 0, 0, 0, 0, 0, 0, 0, 0];
+    let packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1];
+    let refused = queue.write(&[IoSlice::new(&bad), IoSlice::new(&packet)]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+    let good = [0; VNET_LEN];
+    assert_eq!(queue.write(&[IoSlice::new(&good), IoSlice::new(&packet)]).unwrap(), 30);
+    // Less than a header.
+    assert!(queue.write(&[IoSlice::new(&good[..4])]).is_err());
+}
+
+#[test]
+fn several_queues_and_frames() {
+    let ns = NetNs::unnamed().unwrap();
+    let options = TunOptions { queues: 3, mode: TunMode::Tap, ..TunOptions::default() };
+    let device = ns.run(|| TunDevice::open(&options)).unwrap().unwrap();
+    assert_eq!((device.queues.len(), device.name.as_str()), (3, "tap0"));
+    let link = ns.configure(async |net| net.link("tap0").await).unwrap().unwrap();
+    assert!(link.mac.is_some());
+    drop(device);
+    assert!(ns.configure(async |net| net.link("tap0").await).unwrap().is_err());
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let ns = NetNs::unnamed().unwrap();
+    let open = |name: &str, mode| {
+        let options = TunOptions { name: Some(name.into()), mode, ..TunOptions::default() };
+        ns.run(|| TunDevice::open(&options)).unwrap()
+    };
+    let first = open("adit0", TunMode::Tun).unwrap();
+    let busy = open("adit0", TunMode::Tun).unwrap_err();
+    assert!(matches!(&busy, TunError::Busy(name) if name == "adit0"), "{busy}");
+    let other = open("lo", TunMode::Tun).unwrap_err();
+    assert!(matches!(other, TunError::OtherKind(_)), "{other}");
+    for name in ["", "a name", "much-too-long-name", "a/b", "tun%d", "..", "t\u{fc}n"] {
+        assert!(matches!(open(name, TunMode::Tun), Err(TunError::BadName(_))), "{name}");
+    }
+    drop(first);
+    open("adit0", TunMode::Tap).unwrap();
+}
