@@ -12,6 +12,7 @@ pub mod ask;
 mod clock;
 pub mod connect;
 pub mod control;
+pub mod driver;
 pub mod fault;
 pub mod host;
 pub mod log;

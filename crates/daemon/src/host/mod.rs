@@ -1,5 +1,7 @@
 //! The machine's side of a tunnel: device, addresses, routes. What is applied is undone in reverse.
 
 mod plan;
+mod routes;
 
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
+pub use routes::{KernelRoute, NextHop, Outside, Through, expand};

@@ -1,0 +1,91 @@
+use std::io;
+use std::os::fd::OwnedFd;
+
+use adit_engine::Instant;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A timer on the boot clock. tokio's own stands still while the machine sleeps.
+#[derive(Debug)]
+pub(super) struct BootTimer {
+    fd: AsyncFd<OwnedFd>,
+    armed: Option<Instant>,
+}
+
+impl BootTimer {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        Ok(Self { fd: AsyncFd::with_interest(fd, Interest::READABLE)?, armed: None })
+    }
+
+    /// Fires at `deadline` (at once if it is past), or never.
+    pub(super) fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        if self.armed == deadline {
+            return Ok(());
+        }
+        // A zero value disarms the timer, so the earliest deadline is one nanosecond after boot.
+        let nanos = deadline.map_or(0, |deadline| deadline.as_nanos().max(1));
+        let value = Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            // Below 1e9.
+            tv_nsec: (nanos % 1_000_000_000) as _,
+        };
+        let once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = Itimerspec { it_interval: once, it_value: value };
+        timerfd_settime(self.fd.get_ref(), TimerfdTimerFlags::ABSTIME, &spec)?;
+        self.armed = deadline;
+        Ok(())
+    }
+
+    /// Waits until the timer has fired. Cancel-safe.
+    pub(super) async fn fired(&mut self) -> io::Result<()> {
+        loop {
+            let mut ready = self.fd.readable().await?;
+            let mut count = [0_u8; 8];
+            match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut count)?)) {
+                Ok(Ok(_)) => {
+                    self.armed = None;
+                    return Ok(());
+                }
+                Ok(Err(e)) => return Err(e),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn now() -> Instant {
+        Instant::from_nanos(adit_linux::clock::boottime())
+    }
+
+    #[tokio::test]
+    async fn fires_not_before_its_deadline_and_at_once_for_a_past_one() {
+        let mut timer = BootTimer::new().unwrap();
+        let deadline = now() + Duration::from_millis(20);
+        timer.arm(Some(deadline)).unwrap();
+        timer.fired().await.unwrap();
+        assert!(now() >= deadline);
+        timer.arm(Some(Instant::from_nanos(0))).unwrap();
+        timer.fired().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn disarmed_it_does_not_fire() {
+        let mut timer = BootTimer::new().unwrap();
+        timer.arm(Some(now() + Duration::from_millis(5))).unwrap();
+        timer.arm(None).unwrap();
+        let waited = tokio::time::timeout(Duration::from_millis(50), timer.fired()).await;
+        assert!(waited.is_err());
+    }
+}

@@ -1,0 +1,295 @@
+//! From what a tunnel asks for to the routes that the kernel gets.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::plan::{HostPlan, Redirect, Via};
+
+/// How the machine reached the rest of the world before the tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// The IPv4 default route.
+    pub default4: Option<NextHop>,
+    /// The IPv6 default route.
+    pub default6: Option<NextHop>,
+    /// The route to the server in particular.
+    pub remote: Option<NextHop>,
+    /// Networks on the interface of the default route, for `block-local`.
+    pub local: Vec<IpNet>,
+}
+
+/// A gateway on an interface; without a gateway the destination is on the link itself.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// The gateway.
+    pub gateway: Option<IpAddr>,
+    /// The interface's index.
+    pub interface: u32,
+}
+
+/// One route as the kernel gets it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct KernelRoute {
+    /// Destination.
+    pub net: IpNet,
+    /// The gateway, if any.
+    pub gateway: Option<IpAddr>,
+    /// The interface: the tunnel's, another, or whichever the gateway is reached by.
+    pub through: Through,
+    /// Priority; `None`: the kernel's default.
+    pub metric: Option<u32>,
+}
+
+/// The interface of a [`KernelRoute`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// The tunnel.
+    Tunnel,
+    /// The interface with this index.
+    Interface(u32),
+    /// The kernel finds it by the gateway.
+    Gateway,
+}
+
+/// The routes of a plan, in the order in which to add them, and what the operator should know.
+pub fn expand(plan: &HostPlan, outside: &Outside) -> (Vec<KernelRoute>, Vec<String>) {
+    let mut routes = Vec::new();
+    let mut notes = Vec::new();
+    if let Some(redirect) = &plan.redirect {
+        keep_server_reachable(plan, redirect, outside, &mut routes, &mut notes);
+        if redirect.block_local {
+            block_local(redirect, outside, &mut routes);
+        }
+        everything(redirect, &mut routes, &mut notes);
+    }
+    for route in &plan.routes {
+        let v6 = matches!(route.net, IpNet::V6(_));
+        let (gateway, through) = match route.via {
+            Via::Tunnel(gateway) => (gateway, Through::Tunnel),
+            Via::Gateway(gateway) => (Some(gateway), Through::Gateway),
+            Via::Outside => match if v6 { outside.default6 } else { outside.default4 } {
+                Some(hop) => (hop.gateway, Through::Interface(hop.interface)),
+                None => {
+                    notes.push(format!(
+                        "the route {} by net_gateway is left out: this machine has no default route",
+                        route.net
+                    ));
+                    continue;
+                }
+            },
+        };
+        routes.push(KernelRoute { net: route.net, gateway, through, metric: route.metric });
+    }
+    (routes, notes)
+}
+
+/// The host route to the server by the old gateway, without which the tunnel would carry itself.
+fn keep_server_reachable(
+    plan: &HostPlan,
+    redirect: &Redirect,
+    outside: &Outside,
+    routes: &mut Vec<KernelRoute>,
+    notes: &mut Vec<String>,
+) {
+    let Some(remote) = plan.remote.map(|remote| remote.ip()) else { return };
+    let captured = match remote {
+        IpAddr::V4(_) => redirect.ipv4,
+        IpAddr::V6(_) => redirect.ipv6,
+    };
+    if !captured || redirect.local || remote.is_loopback() {
+        return;
+    }
+    match outside.remote {
+        // On the link: the interface's own network is more specific than what we add.
+        Some(NextHop { gateway: None, .. }) => {}
+        Some(hop) => routes.push(KernelRoute {
+            net: IpNet::from(remote),
+            gateway: hop.gateway,
+            through: Through::Interface(hop.interface),
+            metric: None,
+        }),
+        None => notes.push(format!(
+            "the server {remote} has no route outside the tunnel; redirect-gateway may cut it off"
+        )),
+    }
+}
+
+/// `block-local`: the local networks by the tunnel, in halves that beat the interface's own route;
+/// only the gateway itself stays.
+fn block_local(redirect: &Redirect, outside: &Outside, routes: &mut Vec<KernelRoute>) {
+    let gateways = [outside.default4, outside.default6];
+    for hop in gateways.into_iter().flatten() {
+        if let Some(gateway) = hop.gateway {
+            routes.push(KernelRoute {
+                net: IpNet::from(gateway),
+                gateway: None,
+                through: Through::Interface(hop.interface),
+                metric: None,
+            });
+        }
+    }
+    for net in &outside.local {
+        let longer = net.prefix_len().saturating_add(1);
+        // A single address has no halves.
+        let Ok(halves) = net.subnets(longer) else { continue };
+        for half in halves {
+            let gateway = gateway_of(redirect, &half);
+            routes.push(KernelRoute { net: half, gateway, through: Through::Tunnel, metric: None });
+        }
+    }
+}
+
+/// The two halves of the IPv4 world, and what is routed of IPv6.
+///
+/// Without `def1` the reference implementation deletes the default route and puts it back at its
+/// end; killed in between it leaves the machine offline. The halves have the same effect and vanish
+/// with the device.
+fn everything(redirect: &Redirect, routes: &mut Vec<KernelRoute>, notes: &mut Vec<String>) {
+    const V4: [(Ipv4Addr, u8); 2] =
+        [(Ipv4Addr::new(0, 0, 0, 0), 1), (Ipv4Addr::new(128, 0, 0, 0), 1)];
+    // Global unicast and unique local addresses, each more specific than a default route.
+    const V6: [(Ipv6Addr, u8); 4] = [
+        (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 3),
+        (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 4),
+        (Ipv6Addr::new(0x3000, 0, 0, 0, 0, 0, 0, 0), 4),
+        (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
+    ];
+    let mut add = |net: IpNet| {
+        let gateway = gateway_of(redirect, &net);
+        routes.push(KernelRoute { net, gateway, through: Through::Tunnel, metric: None });
+    };
+    if redirect.ipv4 {
+        V4.iter().for_each(|&(address, len)| add(Ipv4Net::new_assert(address, len).into()));
+        if !redirect.def1 {
+            notes.push(
+                "redirect-gateway without def1: the default route stays in place beneath two halves"
+                    .into(),
+            );
+        }
+    }
+    if redirect.ipv6 {
+        V6.iter().for_each(|&(address, len)| add(Ipv6Net::new_assert(address, len).into()));
+    }
+}
+
+fn gateway_of(redirect: &Redirect, net: &IpNet) -> Option<IpAddr> {
+    match net {
+        IpNet::V4(_) => redirect.gateway4.map(IpAddr::V4),
+        // The device is point to point: IPv6 needs no gateway there, and a link-local lookup for one
+        // would fail.
+        IpNet::V6(_) => redirect.gateway6.map(IpAddr::V6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::PlannedRoute;
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn hop(gateway: &str, interface: u32) -> Option<NextHop> {
+        Some(NextHop { gateway: Some(ip(gateway)), interface })
+    }
+
+    fn outside() -> Outside {
+        Outside {
+            default4: hop("192.0.2.1", 2),
+            default6: hop("fe80::1", 2),
+            remote: hop("192.0.2.1", 2),
+            local: vec!["192.0.2.0/24".parse().unwrap()],
+        }
+    }
+
+    fn plan(flags: &str) -> HostPlan {
+        let mut redirect = Redirect::parse(flags.split(' ')).unwrap();
+        redirect.gateway4 = Some(Ipv4Addr::new(10, 8, 0, 1));
+        HostPlan {
+            redirect: Some(redirect),
+            remote: Some("198.51.100.7:1194".parse().unwrap()),
+            ..HostPlan::default()
+        }
+    }
+
+    fn text(plan: &HostPlan, outside: &Outside) -> Vec<String> {
+        expand(plan, outside)
+            .0
+            .iter()
+            .map(|route| {
+                let via = route.gateway.map(|gateway| format!(" via {gateway}"));
+                format!("{}{} {:?}", route.net, via.unwrap_or_default(), route.through)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn def1_pins_the_server_and_adds_the_halves() {
+        assert_eq!(
+            text(&plan("def1"), &outside()),
+            [
+                "198.51.100.7/32 via 192.0.2.1 Interface(2)",
+                "0.0.0.0/1 via 10.8.0.1 Tunnel",
+                "128.0.0.0/1 via 10.8.0.1 Tunnel",
+            ]
+        );
+    }
+
+    #[test]
+    fn local_and_a_server_on_the_link_need_no_host_route() {
+        assert_eq!(text(&plan("def1 local"), &outside()).len(), 2);
+        let on_link = NextHop { gateway: None, interface: 2 };
+        let outside = Outside { remote: Some(on_link), ..outside() };
+        assert_eq!(text(&plan("def1"), &outside).len(), 2);
+    }
+
+    #[test]
+    fn ipv6_only_leaves_ipv4_alone() {
+        assert_eq!(
+            text(&plan("def1 ipv6 !ipv4"), &outside()),
+            ["::/3 Tunnel", "2000::/4 Tunnel", "3000::/4 Tunnel", "fc00::/7 Tunnel"]
+        );
+    }
+
+    #[test]
+    fn a_server_reached_over_ipv6_is_pinned_when_ipv6_is_redirected() {
+        let mut plan = plan("def1 ipv6");
+        plan.remote = Some("[2001:db8::7]:1194".parse().unwrap());
+        let outside = Outside { remote: hop("fe80::1", 2), ..outside() };
+        assert_eq!(text(&plan, &outside)[0], "2001:db8::7/128 via fe80::1 Interface(2)");
+    }
+
+    #[test]
+    fn block_local_keeps_only_the_gateway_on_the_link() {
+        let outside = Outside { default6: None, ..outside() };
+        assert_eq!(
+            text(&plan("def1 block-local"), &outside)[1..4],
+            [
+                "192.0.2.1/32 Interface(2)",
+                "192.0.2.0/25 via 10.8.0.1 Tunnel",
+                "192.0.2.128/25 via 10.8.0.1 Tunnel",
+            ]
+        );
+    }
+
+    #[test]
+    fn net_gateway_is_the_old_default_route_and_is_left_out_where_there_is_none() {
+        let route =
+            PlannedRoute { net: "203.0.113.0/24".parse().unwrap(), via: Via::Outside, metric: None };
+        let plan = HostPlan { routes: vec![route], ..HostPlan::default() };
+        assert_eq!(text(&plan, &outside()), ["203.0.113.0/24 via 192.0.2.1 Interface(2)"]);
+        let (routes, notes) = expand(&plan, &Outside::default());
+        assert!(routes.is_empty());
+        assert!(notes[0].contains("no default route"), "{notes:?}");
+    }
+
+    #[test]
+    fn an_unknown_flag_is_named() {
+        assert_eq!(
+            Redirect::parse(["def1", "ipv5"]).unwrap_err(),
+            "redirect-gateway has no flag 'ipv5'"
+        );
+    }
+}
