@@ -1,6 +1,311 @@
 //! Joins a sans-IO engine to sockets, timers, names and the data plane.
+//!
+//! [`Driver::next`] is the whole loop: it performs the engine's outputs in their order until one of
+//! them is news for the caller, and otherwise waits for something to feed the engine with. The
+//! caller applies what the news asks for (addresses, routes) before the outputs behind it are
+//! performed, so a tunnel is configured before the packet that lets the peer use it leaves.
 
+mod backend;
 mod dial;
+mod sockets;
 mod timer;
 
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
+pub use sockets::{DialSettings, Dialled, Sockets};
+use timer::BootTimer;
+
+use crate::ask::{Authorizer, answer};
+use crate::fault::Fault;
+
+/// Questions that may wait for their answers; further peers are refused until some are answered.
+pub const QUESTION_LIMIT: usize = 1024;
+
+/// Now, on the boot clock.
+pub fn now() -> Instant {
+    Instant::from_nanos(adit_linux::clock::boottime())
+}
+
+/// What [`Driver::next`] brings.
+#[derive(Debug)]
+pub enum News<E> {
+    /// The engine says so.
+    Event(E),
+    /// A socket towards a server is open.
+    Dialled(Dialled),
+    /// A server could not be dialled.
+    DialFailed(String),
+}
+
+/// An engine with its world.
+pub struct Driver<E: Engine, B: Backend> {
+    engine: E,
+    outbox: Outbox<E::Event>,
+    backend: B,
+    wakeup: AsyncFd<OwnedFd>,
+    timer: BootTimer,
+    sockets: Sockets,
+    book: AddressBook,
+    lookup: Option<Lookup>,
+    looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
+    authorizer: Arc<dyn Authorizer>,
+    answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
+    open_questions: usize,
+    arrivals: VecDeque<Arrival>,
+    news: VecDeque<News<E::Event>>,
+    send_errors: SendErrors,
+    ticked: bool,
+}
+
+type LookedUp = (Target, Result<Vec<std::net::SocketAddr>, String>);
+type Answered = (Ticket, Reply);
+
+/// Packets of the control channel that the kernel refused to send.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SendErrors {
+    /// The send buffer was full.
+    pub full: u64,
+    /// Anything else: no route, refused, interface down.
+    pub other: u64,
+}
+
+impl<E: Engine, B: Backend> Driver<E, B> {
+    /// Joins them. `sockets` are known to the backend already.
+    ///
+    /// # Errors
+    /// No timer or no descriptor is to be had.
+    pub fn new(
+        engine: E,
+        backend: B,
+        sockets: Sockets,
+        authorizer: Arc<dyn Authorizer>,
+    ) -> Result<Self, Fault> {
+        let wakeup = backend
+            .wakeup()
+            .and_then(watch)
+            .map_err(|e| Fault::environment(format!("cannot watch the data plane: {e}")))?;
+        let timer = BootTimer::new()
+            .map_err(|e| Fault::environment(format!("cannot make a timer: {e}")))?;
+        Ok(Self {
+            engine,
+            outbox: Outbox::new(),
+            backend,
+            wakeup,
+            timer,
+            sockets,
+            book: AddressBook::default(),
+            lookup: None,
+            looked_up: mpsc::channel(4),
+            authorizer,
+            answers: mpsc::channel(QUESTION_LIMIT),
+            open_questions: 0,
+            arrivals: VecDeque::new(),
+            news: VecDeque::new(),
+            send_errors: SendErrors::default(),
+            ticked: false,
+        })
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// The data plane, to look at.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The data plane, to end it.
+    pub fn into_backend(self) -> B {
+        self.backend
+    }
+
+    /// What could not be sent.
+    pub fn send_errors(&self) -> SendErrors {
+        self.send_errors
+    }
+
+    /// Calls the engine outside of its inputs (shut down, kick, restart); what it then wants done is
+    /// performed by [`Self::next`].
+    pub fn act<R>(&mut self, act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event>) -> R) -> R {
+        act(&mut self.engine, now(), &mut self.outbox)
+    }
+
+    /// Performs everything that is due without waiting, up to the first news.
+    pub fn perform(&mut self) -> Option<News<E::Event>> {
+        if let Some(news) = self.news.pop_front() {
+            return Some(news);
+        }
+        while let Some(output) = self.outbox.pop() {
+            match output {
+                Output::Send(link, frame) => self.send(link, &frame),
+                Output::Plane(op) => self.backend.apply(op),
+                Output::Dial(target) => self.dial(target),
+                Output::Hangup(link) => self.hang_up(link),
+                Output::Ask(ticket, question) => {
+                    if self.open_questions >= QUESTION_LIMIT {
+                        let reply = Reply::Reject("too many peers wait for authorization".into());
+                        self.feed(Input::Answer(ticket, reply));
+                        continue;
+                    }
+                    self.open_questions += 1;
+                    let (tx, authorizer) = (self.answers.0.clone(), Arc::clone(&self.authorizer));
+                    tokio::spawn(async move {
+                        let reply = answer(&*authorizer, question).await;
+                        // Fails only when the driver is gone.
+                        let _ = tx.send((ticket, reply)).await;
+                    });
+                }
+                Output::Event(event) => return Some(News::Event(event)),
+            }
+        }
+        None
+    }
+
+    /// Runs until there is news. Cancel-safe: nothing is lost when the future is dropped.
+    ///
+    /// # Errors
+    /// The timer or the data plane's descriptor failed.
+    pub async fn next(&mut self) -> Result<News<E::Event>, Fault> {
+        let broken =
+            |e: std::io::Error| Fault::environment(format!("cannot wait for packets: {e}"));
+        loop {
+            if let Some(news) = self.perform() {
+                return Ok(news);
+            }
+            // By turns: a flood of packets must not hold up timers, nor an engine whose deadline stays
+            // in the past the packets.
+            let deadline = self.engine.deadline().map(|(at, _)| at);
+            self.ticked = !self.ticked && deadline.is_some_and(|at| at <= now());
+            if self.ticked {
+                self.feed(Input::Tick);
+                continue;
+            }
+            if let Some(arrival) = self.arrivals.pop_front() {
+                self.take(arrival);
+                continue;
+            }
+            self.timer.arm(self.engine.deadline().map(|(at, _)| at)).map_err(broken)?;
+            tokio::select! {
+                biased;
+                Some((ticket, reply)) = self.answers.1.recv() => {
+                    self.open_questions = self.open_questions.saturating_sub(1);
+                    self.feed(Input::Answer(ticket, reply));
+                }
+                Some((target, found)) = self.looked_up.1.recv() => self.found(target, found),
+                fired = self.timer.fired() => fired.map_err(broken)?,
+                ready = self.wakeup.readable() => {
+                    // Cleared before the queues are emptied: what comes later wakes us again.
+                    ready.map_err(broken)?.clear_ready();
+                    self.backend.drain(&mut |arrival| self.arrivals.push_back(arrival));
+                }
+            }
+        }
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        self.engine.handle(now(), input, &mut self.outbox);
+    }
+
+    fn take(&mut self, arrival: Arrival) {
+        match arrival {
+            Arrival::Frame(link, mut frame) => self.feed(Input::Frame(link, &mut frame)),
+            Arrival::Notice(notice) => self.feed(Input::Notice(notice)),
+        }
+    }
+
+    fn send(&mut self, link: Link, frame: &[u8]) {
+        let Some(socket) = link.socket().and_then(|id| self.sockets.get(id)) else { return };
+        match socket.send_to(link.remote(), link.local(), frame) {
+            Ok(()) => {}
+            // The reliability layer sends it again.
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.send_errors.full += 1,
+            Err(e) => {
+                self.send_errors.other += 1;
+                tracing::debug!("cannot send to {}: {e}", link.remote());
+            }
+        }
+    }
+
+    fn dial(&mut self, target: Target) {
+        self.lookup = None;
+        if let Some(address) = self.book.next(&target) {
+            self.open(address);
+            return;
+        }
+        let (tx, retry) = (self.looked_up.0.clone(), self.sockets.dial_settings().resolve_retry);
+        self.lookup = Some(Lookup(tokio::spawn(async move {
+            let found = resolve(target.clone(), retry).await;
+            let _ = tx.send((target, found)).await;
+        })));
+    }
+
+    fn found(&mut self, target: Target, found: Result<Vec<std::net::SocketAddr>, String>) {
+        let found = found.and_then(|addresses| {
+            self.book
+                .learn(&target, addresses)
+                .ok_or_else(|| format!("RESOLVE: {} has no address", target.host))
+        });
+        match found {
+            Ok(address) => self.open(address),
+            Err(problem) => self.dial_failed(problem),
+        }
+    }
+
+    fn open(&mut self, address: std::net::SocketAddr) {
+        match self.sockets.dial(address, &self.backend) {
+            Ok(dialled) => {
+                let link = dialled.link;
+                self.news.push_back(News::Dialled(dialled));
+                self.feed(Input::LinkUp(link));
+            }
+            Err(problem) => self.dial_failed(problem),
+        }
+    }
+
+    fn dial_failed(&mut self, problem: String) {
+        self.news.push_back(News::DialFailed(problem.clone()));
+        self.feed(Input::DialFailed(problem));
+    }
+
+    fn hang_up(&mut self, link: Link) {
+        if let Some(id) = link.socket() {
+            self.sockets.hang_up(id, &self.backend);
+        }
+    }
+}
+
+/// A name lookup under way; it ends with whoever wants its answer.
+#[derive(Debug)]
+struct Lookup(JoinHandle<()>);
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Registers a descriptor with the runtime, for reading.
+fn watch(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // tokio deprecates the safe constructor since a type could lend another descriptor each time; an
+    // `OwnedFd` is one descriptor for as long as it lives, which is what the unsafe one demands.
+    #[allow(deprecated)]
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+/// A socket id that no listener has: those of dialled sockets count up from here.
+pub(crate) const FIRST_DIALLED: SocketId = SocketId(0x8000);
+
+#[cfg(test)]
+mod tests;

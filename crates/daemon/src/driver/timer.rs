@@ -6,7 +6,6 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// A timer on the boot clock. tokio's own stands still while the machine sleeps.
@@ -20,7 +19,7 @@ impl BootTimer {
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        Ok(Self { fd: AsyncFd::with_interest(fd, Interest::READABLE)?, armed: None })
+        Ok(Self { fd: super::watch(fd)?, armed: None })
     }
 
     /// Fires at `deadline` (at once if it is past), or never.

@@ -276,8 +276,11 @@ mod tests {
 
     #[test]
     fn net_gateway_is_the_old_default_route_and_is_left_out_where_there_is_none() {
-        let route =
-            PlannedRoute { net: "203.0.113.0/24".parse().unwrap(), via: Via::Outside, metric: None };
+        let route = PlannedRoute {
+            net: "203.0.113.0/24".parse().unwrap(),
+            via: Via::Outside,
+            metric: None,
+        };
         let plan = HostPlan { routes: vec![route], ..HostPlan::default() };
         assert_eq!(text(&plan, &outside()), ["203.0.113.0/24 via 192.0.2.1 Interface(2)"]);
         let (routes, notes) = expand(&plan, &Outside::default());

@@ -1,0 +1,40 @@
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use adit_engine::{Link, Notice, Op, SocketId};
+use adit_linux::udp::UdpSocket;
+
+/// A data plane as the driver sees it. Ours stands behind it; a test's, or the kernel's own one
+/// day, can too.
+pub trait Backend {
+    /// Performs a verb. Never blocks.
+    fn apply(&self, op: Op);
+
+    /// Receives from a further socket from now on.
+    ///
+    /// # Errors
+    /// The plane has no room for another, or has ended.
+    fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) -> io::Result<()>;
+
+    /// Forgets a socket.
+    fn remove_socket(&self, id: SocketId);
+
+    /// A descriptor that becomes readable when [`Self::drain`] has something to give.
+    ///
+    /// # Errors
+    /// No descriptor is to be had.
+    fn wakeup(&self) -> io::Result<OwnedFd>;
+
+    /// Gives everything that waits: notices and packets of known peers first.
+    fn drain(&mut self, sink: &mut dyn FnMut(Arrival));
+}
+
+/// What comes up from the data plane.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A control packet.
+    Frame(Link, Vec<u8>),
+    /// News.
+    Notice(Notice),
+}

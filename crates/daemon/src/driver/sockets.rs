@@ -1,0 +1,164 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use adit_engine::{Link, SocketId};
+use adit_linux::udp::{UdpOptions, UdpSocket};
+
+use super::{Backend, FIRST_DIALLED, ResolveRetry};
+
+/// How a client opens its sockets.
+#[derive(Clone, Debug)]
+pub struct DialSettings {
+    /// `local`.
+    pub local: Option<IpAddr>,
+    /// `lport`; 0 with `nobind`.
+    pub port: u16,
+    /// `mark`.
+    pub mark: Option<u32>,
+    /// `rcvbuf`, bytes; `None`: ours.
+    pub receive_buffer: Option<usize>,
+    /// `sndbuf`, bytes; `None`: ours.
+    pub send_buffer: Option<usize>,
+    /// Receive trains in one call.
+    pub gro: bool,
+    /// `resolv-retry`.
+    pub resolve_retry: ResolveRetry,
+}
+
+impl Default for DialSettings {
+    fn default() -> Self {
+        Self {
+            local: None,
+            port: 0,
+            mark: None,
+            receive_buffer: None,
+            send_buffer: None,
+            gro: true,
+            resolve_retry: ResolveRetry::Forever,
+        }
+    }
+}
+
+/// A socket towards a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialled {
+    /// The path that the engine got.
+    pub link: Link,
+    /// Our end.
+    pub local: SocketAddr,
+    /// Whether the operator chose our end (`local`, `lport`).
+    pub bound: bool,
+    /// Receive and send buffer in bytes, where the kernel says.
+    pub buffers: Option<(usize, usize)>,
+}
+
+/// The UDP sockets of a process by their ids.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    open: BTreeMap<SocketId, Arc<UdpSocket>>,
+    settings: DialSettings,
+    dialled: u16,
+}
+
+impl Sockets {
+    /// A client's: none yet.
+    pub fn client(settings: DialSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// A server's: those it listens on, with ids from 0.
+    pub fn server(listeners: impl IntoIterator<Item = UdpSocket>) -> Self {
+        let ids = (0..FIRST_DIALLED.0).map(SocketId);
+        let open = ids.zip(listeners.into_iter().map(Arc::new)).collect();
+        Self { open, ..Self::default() }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<(SocketId, Arc<UdpSocket>)> {
+        self.open.iter().map(|(id, socket)| (*id, Arc::clone(socket))).collect()
+    }
+
+    pub(super) fn get(&self, id: SocketId) -> Option<&UdpSocket> {
+        self.open.get(&id).map(|socket| &**socket)
+    }
+
+    pub(super) fn dial_settings(&self) -> &DialSettings {
+        &self.settings
+    }
+
+    /// Opens a socket towards `remote` and gives it to the data plane.
+    pub(super) fn dial(
+        &mut self,
+        remote: SocketAddr,
+        backend: &dyn Backend,
+    ) -> Result<Dialled, String> {
+        let local = self.local_for(remote)?;
+        let mut options = UdpOptions::new(local);
+        options.fwmark = self.settings.mark;
+        options.gro = self.settings.gro;
+        options.recv_buffer = self.settings.receive_buffer.unwrap_or(options.recv_buffer);
+        options.send_buffer = self.settings.send_buffer.unwrap_or(options.send_buffer);
+        if local.port() != 0 {
+            // The former socket has the port that the operator asked for.
+            let former: Vec<SocketId> = self.open.keys().copied().collect();
+            former.into_iter().for_each(|id| self.hang_up(id, backend));
+        }
+        let socket = UdpSocket::bind(&options).map_err(|e| bind_problem(local, &e))?;
+        let id = SocketId(FIRST_DIALLED.0 | (self.dialled & !FIRST_DIALLED.0));
+        self.dialled = self.dialled.wrapping_add(1);
+        let dialled = Dialled {
+            link: Link::datagram(id, None, remote),
+            local: socket.local_addr(),
+            bound: self.settings.local.is_some() || self.settings.port != 0,
+            buffers: socket.buffer_sizes().ok(),
+        };
+        let socket = Arc::new(socket);
+        backend.add_socket(id, Arc::clone(&socket)).map_err(|e| e.to_string())?;
+        self.open.insert(id, socket);
+        Ok(dialled)
+    }
+
+    /// Closes a dialled socket; one we listen on stays, since a peer's end is not its end.
+    pub(super) fn hang_up(&mut self, id: SocketId, backend: &dyn Backend) {
+        if id >= FIRST_DIALLED && self.open.remove(&id).is_some() {
+            backend.remove_socket(id);
+        }
+    }
+
+    fn local_for(&self, remote: SocketAddr) -> Result<SocketAddr, String> {
+        let ip = match (self.settings.local, remote) {
+            (Some(local), _) if local.is_ipv4() != remote.is_ipv4() => {
+                return Err(format!(
+                    "the server {remote} and 'local {local}' are of different address families"
+                ));
+            }
+            (Some(local), _) => local,
+            (None, SocketAddr::V4(_)) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            (None, SocketAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        Ok(SocketAddr::new(ip, self.settings.port))
+    }
+}
+
+/// What to do about an address that cannot be bound.
+pub(crate) fn bind_problem(address: SocketAddr, e: &io::Error) -> String {
+    let port = address.port();
+    match e.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "UDP port {port} on {} is in use by another program: stop that (`ss -ulpn 'sport = \
+             :{port}'` names it) or choose another port",
+            address.ip()
+        ),
+        io::ErrorKind::AddrNotAvailable => format!(
+            "{} is not an address of this machine: `ip addr` lists them; leave 'local' out to use \
+             all",
+            address.ip()
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "no right to bind UDP port {port} ({e}): run as root, or choose a port above 1023"
+        ),
+        _ => format!("cannot bind {address}: {e}"),
+    }
+}

@@ -1,0 +1,228 @@
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_engine::{Family, Grant, Identity, Notice, Op, PeerId, Question, Transport};
+use adit_linux::poll::EventFd;
+use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
+
+use super::*;
+use crate::ask::Answer;
+
+/// Writes down what it is fed, and does what the test queued.
+#[derive(Default)]
+struct Script {
+    log: Vec<String>,
+    on_input: VecDeque<Vec<Output<&'static str>>>,
+    deadline: Option<Instant>,
+}
+
+impl Engine for Script {
+    type Event = &'static str;
+
+    fn handle(&mut self, _: Instant, input: Input<'_>, out: &mut Outbox<&'static str>) {
+        self.log.push(match input {
+            Input::Tick => {
+                self.deadline = None;
+                "tick".into()
+            }
+            Input::Frame(link, frame) => format!("frame {} {frame:?}", link.remote().ip()),
+            Input::LinkUp(link) => format!("up {}", link.remote()),
+            Input::DialFailed(why) => format!("failed {why}"),
+            Input::LinkDown(_) => "down".into(),
+            Input::Notice(notice) => format!("{notice:?}"),
+            Input::Answer(ticket, reply) => {
+                let word = if matches!(reply, Reply::Accept(_)) { "yes" } else { "no" };
+                format!("answer {} {word}", ticket.0)
+            }
+        });
+        for output in self.on_input.pop_front().unwrap_or_default() {
+            out.push(output);
+        }
+        out.event("fed");
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.deadline.map(|at| (at, "test"))
+    }
+}
+
+/// A plane that writes down its verbs.
+#[derive(Clone)]
+struct Fake {
+    wakeup: Rc<EventFd>,
+    verbs: Rc<RefCell<Vec<String>>>,
+    waiting: Rc<RefCell<Vec<Arrival>>>,
+}
+
+impl Fake {
+    fn new() -> Self {
+        Self {
+            wakeup: Rc::new(EventFd::new().unwrap()),
+            verbs: Rc::default(),
+            waiting: Rc::default(),
+        }
+    }
+
+    fn bring(&self, arrival: Arrival) {
+        self.waiting.borrow_mut().push(arrival);
+        self.wakeup.signal();
+    }
+}
+
+impl Backend for Fake {
+    fn apply(&self, op: Op) {
+        self.verbs.borrow_mut().push(format!("{op:?}"));
+    }
+    fn add_socket(&self, id: SocketId, _: Arc<UdpSocket>) -> io::Result<()> {
+        self.verbs.borrow_mut().push(format!("add {:x}", id.0));
+        Ok(())
+    }
+    fn remove_socket(&self, id: SocketId) {
+        self.verbs.borrow_mut().push(format!("remove {:x}", id.0));
+    }
+    fn wakeup(&self) -> io::Result<OwnedFd> {
+        use std::os::fd::AsFd;
+        self.wakeup.as_fd().try_clone_to_owned()
+    }
+    fn drain(&mut self, sink: &mut dyn FnMut(Arrival)) {
+        self.wakeup.drain();
+        self.waiting.borrow_mut().drain(..).for_each(sink);
+    }
+}
+
+struct SlowYes;
+
+impl Authorizer for SlowYes {
+    fn authorize(&self, _: Identity) -> Answer {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            Reply::Accept(Grant::default())
+        })
+    }
+}
+
+fn driver(script: Script, fake: &Fake) -> Driver<Script, Fake> {
+    let sockets = Sockets::client(DialSettings::default());
+    Driver::new(script, fake.clone(), sockets, Arc::new(SlowYes)).unwrap()
+}
+
+fn target(address: SocketAddr) -> Target {
+    Target {
+        host: address.ip().to_string(),
+        port: address.port(),
+        transport: Transport::Udp,
+        family: Family::Any,
+    }
+}
+
+/// Runs until the engine was fed `count` more times.
+async fn fed(driver: &mut Driver<Script, Fake>, count: usize) {
+    let wanted = driver.engine.log.len() + count;
+    while driver.engine.log.len() < wanted {
+        let next = tokio::time::timeout(Duration::from_secs(10), driver.next());
+        next.await
+            .unwrap_or_else(|_| panic!("waits for ever after {:?}", driver.engine.log))
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_stands_behind_an_event_waits_until_the_event_was_taken() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    driver.act(|_, _, out| {
+        out.plane(Op::SwapKeys(PeerId(1)));
+        out.event("configure");
+        out.plane(Op::DelPeer(PeerId(1)));
+    });
+    assert!(matches!(driver.next().await.unwrap(), News::Event("configure")));
+    assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))"]);
+    assert!(driver.perform().is_none());
+    assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))", "DelPeer(PeerId(1))"]);
+}
+
+#[tokio::test]
+async fn a_dialled_socket_sends_and_is_closed_on_hangup() {
+    let server = UdpSocket::bind(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let remote = server.local_addr();
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    driver.act(|_, _, out| out.push(Output::Dial(target(remote))));
+    let link = match driver.next().await.unwrap() {
+        News::Dialled(dialled) => dialled.link,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(driver.engine.log, [format!("up {remote}")]);
+    driver.act(|_, _, out| {
+        out.send(link, b"hello".to_vec());
+        out.push(Output::Hangup(link));
+        out.send(link, b"too late".to_vec());
+    });
+    while driver.perform().is_some() {}
+    let mut batch = RecvBatch::new(4);
+    assert_eq!(server.recv_burst(&mut batch).unwrap(), 1);
+    assert_eq!(batch.datagrams_mut().next().unwrap().data, b"hello");
+    assert_eq!(*fake.verbs.borrow(), ["add 8000", "remove 8000"]);
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_news_and_an_input() {
+    let fake = Fake::new();
+    let settings = DialSettings { resolve_retry: ResolveRetry::Once, ..DialSettings::default() };
+    let sockets = Sockets::client(settings);
+    let mut driver = Driver::new(Script::default(), fake, sockets, Arc::new(SlowYes)).unwrap();
+    let mut nowhere = target("192.0.2.1:1".parse().unwrap());
+    nowhere.family = Family::V6;
+    driver.act(|_, _, out| out.push(Output::Dial(nowhere)));
+    assert!(matches!(driver.next().await.unwrap(), News::DialFailed(_)));
+    assert!(driver.engine.log[0].starts_with("failed RESOLVE"), "{:?}", driver.engine.log);
+}
+
+#[tokio::test]
+async fn frames_notices_ticks_and_answers_reach_the_engine() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let link = Link::datagram(SocketId(0), None, "192.0.2.9:5".parse().unwrap());
+    fake.bring(Arrival::Frame(link, vec![1, 2]));
+    fake.bring(Arrival::Notice(Notice::PeerSilent(PeerId(7))));
+    fed(&mut driver, 2).await;
+    driver.engine.deadline = Some(now() + Duration::from_millis(5));
+    fed(&mut driver, 1).await;
+    driver.act(|_, _, out| {
+        out.push(Output::Ask(Ticket(3), Question::Authorize(Identity::default())));
+    });
+    fed(&mut driver, 1).await;
+    let expected = ["frame 192.0.2.9 [1, 2]", "PeerSilent(PeerId(7))", "tick", "answer 3 yes"];
+    assert_eq!(driver.engine.log, expected);
+}
+
+#[tokio::test]
+async fn too_many_open_questions_are_answered_no() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    driver.open_questions = QUESTION_LIMIT;
+    driver.act(|_, _, out| {
+        out.push(Output::Ask(Ticket(3), Question::Authorize(Identity::default())));
+    });
+    assert!(matches!(driver.next().await.unwrap(), News::Event("fed")));
+    assert_eq!(driver.engine.log, ["answer 3 no"]);
+}
+
+#[tokio::test]
+async fn a_deadline_is_kept_under_a_flood_of_packets() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let link = Link::datagram(SocketId(0), None, "192.0.2.9:5".parse().unwrap());
+    for _ in 0..100 {
+        fake.bring(Arrival::Frame(link, vec![0]));
+    }
+    driver.engine.deadline = Some(Instant::from_nanos(1));
+    fed(&mut driver, 1).await;
+    assert_eq!(driver.engine.log, ["tick"]);
+    // The packets wait their turn behind it.
+    fed(&mut driver, 100).await;
+    assert_eq!(driver.engine.log.len(), 101);
+}
