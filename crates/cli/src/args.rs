@@ -41,8 +41,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Set up and run a VPN server, and manage its clients
-    #[command(subcommand, after_help = "Example:
-  sudo adit server up --client laptop")]
+    #[command(
+        subcommand,
+        after_help = "Example:
+  sudo adit server up --client laptop"
+    )]
     Server(Server),
 
     /// Connect to a server with an OpenVPN profile
@@ -137,8 +140,11 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
     Run(Place),
 
     /// Add, list and manage clients
-    #[command(subcommand, after_help = "Example:
-  sudo adit server client add laptop")]
+    #[command(
+        subcommand,
+        after_help = "Example:
+  sudo adit server client add laptop"
+    )]
     Client(Client),
 }
 

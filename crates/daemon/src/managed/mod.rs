@@ -5,6 +5,7 @@
 pub mod doctor;
 mod failure;
 mod firewall;
+mod init;
 mod machine;
 mod places;
 mod settings;
@@ -13,6 +14,7 @@ mod template;
 
 pub use failure::Outcome;
 pub use firewall::ForeignDrop;
+pub use init::{Choices, Created, init};
 pub use machine::running;
 pub use places::Places;
 pub use settings::{Listen, Nat, Reach, Settings};

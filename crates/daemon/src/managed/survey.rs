@@ -106,6 +106,22 @@ fn parse_routes6(text: &str) -> Vec<IpNet> {
         .collect()
 }
 
+/// Whether the kernel speaks IPv6.
+pub(super) fn has_ipv6() -> bool {
+    let off = fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    off.is_ok_and(|text| text.trim() == "0")
+}
+
+/// The first of `PREFIX0`, `PREFIX1`, ... that no network device has.
+pub(super) fn free_device(prefix: &str) -> String {
+    let known = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let taken = |name: &str| {
+        known.lines().any(|line| line.split(':').next().is_some_and(|have| have.trim() == name))
+    };
+    let mut names = (0..100).map(|number| format!("{prefix}{number}"));
+    names.find(|name| !taken(name)).unwrap_or_else(|| format!("{prefix}0"))
+}
+
 /// Whether two networks share an address.
 pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
