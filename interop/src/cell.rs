@@ -233,12 +233,14 @@ pub fn run(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Re
     let bytes = if lossy { 300_000 } else { 6_000_000 };
     tcp(&tunnel.pair.client, &tunnel.pair.server, server_v4, bytes)?;
     tcp(&tunnel.pair.server, &tunnel.pair.client, client_v4, bytes)?;
+    let dropped_before = tunnel.pair.dropped()?;
     let up = Stream::start(&tunnel.pair.client, &tunnel.pair.server, server_v6, 1400)?;
     let down = Stream::start(&tunnel.pair.server, &tunnel.pair.client, client_v4, 1400)?;
     let rekeyed = wait_for_rekeys(&mut tunnel);
     let delivery = [up.finish()?, down.finish()?];
     let outcome = Outcome { rekeys: rekeyed?, delivery };
-    let judged = delivery.iter().try_for_each(|delivery| judge(delivery, cell.loss));
+    let dropped = tunnel.pair.dropped()? - dropped_before;
+    let judged = delivery.iter().try_for_each(|delivery| judge(delivery, cell.loss, dropped));
     judged.map_err(|failure| {
         format!("{failure}\n{}\n{}", tunnel.server.failure(""), tunnel.client.failure(""))
     })?;
@@ -251,7 +253,7 @@ fn configs(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Co
     let mut configs = Configs::new(&bench.pki, cell.maker, cell.outer_v6);
     configs.wrap(&bench.pki, cell.wrapping);
     configs.both(&format!("data-ciphers {}", cell.cipher));
-    let (often, never) = ("reneg-sec 5\nhand-window 4", "reneg-sec 0");
+    let (often, never) = ("reneg-sec 6\nhand-window 5", "reneg-sec 0");
     let (at_server, at_client) = if cell.client_rekeys { (never, often) } else { (often, never) };
     configs.server(at_server);
     configs.client(at_client);
@@ -285,19 +287,22 @@ fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
     tunnel.server.wait_for_nth(HANDSHAKE, handshakes, limit)?;
     tunnel.client.wait_for_nth(HANDSHAKE, handshakes, limit)?;
     // The initiator keeps sending under the old key for a while: its switch is part of the test.
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(1500));
     Ok(tunnel.server.count(HANDSHAKE) - 1)
 }
 
-fn judge(delivery: &Delivery, loss: u32) -> Result<()> {
+/// `dropped` is what the kernel dropped at full sockets and devices, for which no program is to blame.
+fn judge(delivery: &Delivery, loss: u32, dropped: u64) -> Result<()> {
     let Delivery { sent, received, duplicated, corrupted } = *delivery;
-    ensure(duplicated == 0 && corrupted == 0, || {
-        format!("changed or doubled datagrams: {delivery:?}")
-    })?;
+    ensure(duplicated == 0 && corrupted == 0, || format!("changed or doubled: {delivery:?}"))?;
     ensure(sent > 500, || format!("the stream starved: {delivery:?}"))?;
     // Without loss on the cable not one may be missing, rekeys or not. With loss, what the cable lost and a margin.
-    let least = if loss == 0 { sent } else { sent - sent * (loss + 3) / 100 };
-    ensure(received >= least, || format!("datagrams are missing: {delivery:?} at {loss} % loss"))
+    let allowed = u64::from(if loss == 0 { 0 } else { sent * (loss + 2) / 100 }) + dropped;
+    ensure(u64::from(sent - received) <= allowed, || {
+        format!(
+            "datagrams are missing: {delivery:?} at {loss} % loss, the kernel dropped {dropped}"
+        )
+    })
 }
 
 /// The client leaves; the server must hear of it at once, not by timeout.

@@ -135,12 +135,18 @@ pub fn pairwise() -> Vec<Cell> {
     let mut cells = Vec::new();
     while !missing.is_empty() {
         let covers = |choice: &Choice| missing.iter().filter(|pair| pair.is_in(choice)).count();
-        // The first of the best, so that the set is the same on every machine.
-        let Some(best) = all.iter().rev().max_by_key(|choice| covers(choice)) else { break };
+        // Among equals one that looks drawn by lot, so that the rest of its values varies too; the same on every machine.
+        let Some(best) = all.iter().max_by_key(|choice| (covers(choice), lot(choice))) else {
+            break;
+        };
         missing.retain(|pair| !pair.is_in(best));
         cells.push(Cell::of(best));
     }
     cells
+}
+
+fn lot(choice: &Choice) -> usize {
+    choice.iter().fold(7, |lot: usize, value| (lot ^ value).wrapping_mul(0x9e37_79b9) % 1_000_003)
 }
 
 /// A value of one dimension beside a value of another.

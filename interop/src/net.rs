@@ -179,6 +179,20 @@ impl Pair {
         Ok(total)
     }
 
+    /// How many packets the kernel has dropped so far at full sockets and at full devices, at both ends.
+    ///
+    /// # Errors
+    /// The counters could not be read.
+    pub fn dropped(&self) -> Result<u64> {
+        let script =
+            "cat /proc/net/snmp /proc/net/snmp6; cat /sys/class/net/*/statistics/tx_dropped";
+        let mut total = 0;
+        for namespace in [&self.server, &self.client] {
+            total += dropped(&namespace.run("sh", &["-c", script])?);
+        }
+        Ok(total)
+    }
+
     /// Moves the client to another outer address, as a phone that changes its network.
     ///
     /// # Errors
@@ -189,5 +203,36 @@ impl Pair {
         client.run("ip", &["address", "add", "192.0.2.77/24", "dev", CABLE])?;
         client.run("ip", &["address", "add", "2001:db8::77/64", "dev", CABLE, "nodad"])?;
         Ok(())
+    }
+}
+
+/// The sum of the receive buffer errors of UDP and of bare numbers, which are the devices' counters.
+fn dropped(counters: &str) -> u64 {
+    let mut total = 0;
+    let mut names: Vec<&str> = Vec::new();
+    for line in counters.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [number] => total += number.parse().unwrap_or(0),
+            ["Udp6RcvbufErrors", number] => total += number.parse().unwrap_or(0),
+            ["Udp:", ..] if names.is_empty() => names = words,
+            ["Udp:", ..] => {
+                let column = names.iter().position(|name| *name == "RcvbufErrors");
+                let number = column.and_then(|column| words.get(column)?.parse::<u64>().ok());
+                total += number.unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn reads_drops_from_the_kernels_tables() {
+        let tables = "Tcp: A B\nTcp: 1 2\nUdp: InDatagrams RcvbufErrors X\nUdp: 100 7 9\nUdp6RcvbufErrors 30\n\
+                      Udp6InErrors 1\n5\n0\n";
+        assert_eq!(super::dropped(tables), 42);
     }
 }

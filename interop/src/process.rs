@@ -133,11 +133,18 @@ impl Daemon {
         self.log.lock().join("\n")
     }
 
-    /// A failure of this daemon with its command and the end of its log.
+    /// A failure of this daemon with its command and the telling lines at the end of its log.
     #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         let lines = self.log.lock();
-        let tail = lines.get(lines.len().saturating_sub(40)..).unwrap_or_default().join("\n    ");
+        let noise = ["peer info:", "VERIFY", "net_", "++ "];
+        let telling: Vec<&str> = lines
+            .iter()
+            .map(String::as_str)
+            .filter(|line| !noise.iter().any(|word| line.contains(word)))
+            .collect();
+        let tail =
+            telling.get(telling.len().saturating_sub(30)..).unwrap_or_default().join("\n    ");
         Failure(format!("{}: {what}\n    $ {}\n    {tail}", self.name, self.shown))
     }
 

@@ -75,7 +75,7 @@ const TCP_PORT: u16 = 4001;
 
 impl Stream {
     /// Starts sending from `from` to `address` in `to`: bursts of eight datagrams of all sizes up to `largest` bytes,
-    /// 400 bursts a second at most.
+    /// 100 bursts a second at most.
     ///
     /// # Errors
     /// No socket.
@@ -140,7 +140,7 @@ fn send(socket: &UdpSocket, to: SocketAddr, largest: usize, stop: &AtomicBool) -
                 Err(_) => break,
             }
         }
-        std::thread::sleep(Duration::from_micros(2500));
+        std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..20 {
