@@ -1,7 +1,9 @@
 //! The machine's side of a tunnel: device, addresses, routes. What is applied is undone in reverse.
 
+mod apply;
 mod plan;
 mod routes;
 
+pub use apply::{Applied, Host, OpenDevice};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};

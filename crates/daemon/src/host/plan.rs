@@ -87,8 +87,6 @@ pub struct Redirect {
     pub block_local: bool,
     /// The tunnel's gateway inside, for IPv4 routes.
     pub gateway4: Option<std::net::Ipv4Addr>,
-    /// The tunnel's gateway inside, for IPv6 routes.
-    pub gateway6: Option<std::net::Ipv6Addr>,
 }
 
 impl Redirect {

@@ -66,6 +66,8 @@ pub fn expand(plan: &HostPlan, outside: &Outside) -> (Vec<KernelRoute>, Vec<Stri
     for route in &plan.routes {
         let v6 = matches!(route.net, IpNet::V6(_));
         let (gateway, through) = match route.via {
+            // The device is point to point: IPv6 needs no gateway there (stock leaves it out too).
+            Via::Tunnel(_) if v6 => (None, Through::Tunnel),
             Via::Tunnel(gateway) => (gateway, Through::Tunnel),
             Via::Gateway(gateway) => (Some(gateway), Through::Gateway),
             Via::Outside => match if v6 { outside.default6 } else { outside.default4 } {
@@ -176,9 +178,7 @@ fn everything(redirect: &Redirect, routes: &mut Vec<KernelRoute>, notes: &mut Ve
 fn gateway_of(redirect: &Redirect, net: &IpNet) -> Option<IpAddr> {
     match net {
         IpNet::V4(_) => redirect.gateway4.map(IpAddr::V4),
-        // The device is point to point: IPv6 needs no gateway there, and a link-local lookup for one
-        // would fail.
-        IpNet::V6(_) => redirect.gateway6.map(IpAddr::V6),
+        IpNet::V6(_) => None,
     }
 }
 

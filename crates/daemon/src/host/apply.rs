@@ -1,0 +1,344 @@
+use std::net::IpAddr;
+
+use adit_linux::net::{Address, Net, NetErrorKind, Route};
+use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions, TunQueue};
+use ipnet::IpNet;
+
+use super::plan::{Device, HostPlan};
+use super::routes::{KernelRoute, NextHop, Outside, Through, expand};
+use crate::fault::Fault;
+use crate::say;
+
+/// Packets that wait in the device's queue unless `txqueuelen` says otherwise: a whole train and what
+/// arrives while it is sealed.
+const TX_QUEUE_LEN: u32 = 1000;
+
+/// The device of a tunnel, freshly opened.
+#[derive(Debug)]
+pub struct OpenDevice {
+    /// Its queues, for the data plane.
+    pub queues: Vec<TunQueue>,
+    /// The offloads that the kernel granted.
+    pub offloads: TunOffloads,
+}
+
+/// What [`Host::apply`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The same plan was in force already.
+    Same,
+    /// It is in force now; what was left out and why.
+    Changed(Vec<String>),
+}
+
+/// The changes a tunnel has made to this machine.
+#[derive(Debug)]
+pub struct Host {
+    net: Net,
+    device: Option<(String, u32)>,
+    changes: Vec<Change>,
+    plan: Option<HostPlan>,
+}
+
+/// One change, as it is undone.
+#[derive(Clone, Debug)]
+enum Change {
+    Address(Address),
+    Route(Route),
+}
+
+impl Host {
+    /// Opens the device, still down and without addresses. Call inside a tokio runtime.
+    ///
+    /// # Errors
+    /// No driver, no rights, the name is taken; each with its remedy.
+    pub fn open(
+        device: &Device,
+        offloads: TunOffloads,
+    ) -> Result<(Self, Option<OpenDevice>), Fault> {
+        let net = Net::open().map_err(|e| {
+            Fault::environment(format!("cannot speak with the kernel's network side: {e}"))
+        })?;
+        let mut host = Self { net, device: None, changes: Vec::new(), plan: None };
+        let Device::Tun(name) = device else { return Ok((host, None)) };
+        let options = TunOptions { name: name.clone(), offloads, ..TunOptions::default() };
+        let tun = TunDevice::open(&options).map_err(|e| match e {
+            TunError::BadName(_) => Fault::operator(e.to_string()),
+            _ => Fault::environment(e.to_string()),
+        })?;
+        say!(1, "TUN/TAP device {} opened", tun.name);
+        host.device = Some((tun.name, tun.ifindex));
+        Ok((host, Some(OpenDevice { queues: tun.queues, offloads: tun.offloads })))
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_ref().map(|(name, _)| name.as_str())
+    }
+
+    /// The plan in force.
+    pub fn plan(&self) -> Option<&HostPlan> {
+        self.plan.as_ref()
+    }
+
+    /// Brings a plan into force in place of the former one.
+    ///
+    /// # Errors
+    /// The device cannot be set up or have its addresses. Routes that cannot be added are notes:
+    /// the rest of the tunnel is of use without them.
+    pub async fn apply(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+        if self.plan.as_ref() == Some(plan) {
+            return Ok(Applied::Same);
+        }
+        self.undo().await;
+        let Some((name, index)) = self.device.clone() else {
+            self.plan = Some(plan.clone());
+            return Ok(Applied::Changed(Vec::new()));
+        };
+        // Before our own routes are there to be found.
+        let outside = self.outside(plan).await;
+        self.set_up(plan, &name, index).await?;
+        let (routes, mut notes) = expand(plan, &outside);
+        for route in routes {
+            if let Err(note) = self.add_route(&route, index, &name).await {
+                notes.push(note);
+            }
+        }
+        self.plan = Some(plan.clone());
+        Ok(Applied::Changed(notes))
+    }
+
+    async fn set_up(&mut self, plan: &HostPlan, name: &str, index: u32) -> Result<(), Fault> {
+        let failed = |e: adit_linux::net::NetError| Fault::environment(format!("{name}: {e}"));
+        say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);
+        self.net.set_mtu(index, u32::from(plan.mtu)).await.map_err(failed)?;
+        let queue = plan.tx_queue_len.unwrap_or(TX_QUEUE_LEN);
+        self.net.set_txqueuelen(index, queue).await.map_err(failed)?;
+        say!(3, "net_iface_up: set {name} up");
+        self.net.set_up(index).await.map_err(failed)?;
+        for local in &plan.addresses {
+            say!(3, "net_addr_{}_add: {local} dev {name}", family(local));
+            let address = Address::new(index, *local);
+            match self.net.add_address(&address).await {
+                Ok(()) => self.changes.push(Change::Address(address)),
+                Err(e) if e.kind() == NetErrorKind::Exists => {}
+                // `ipv6.disable=1`: the IPv4 half of the tunnel still works.
+                Err(e) if e.kind() == NetErrorKind::NoFamily && matches!(local, IpNet::V6(_)) => {
+                    tracing::warn!("{name}: {e}; going on without IPv6");
+                }
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn add_route(
+        &mut self,
+        route: &KernelRoute,
+        index: u32,
+        name: &str,
+    ) -> Result<(), String> {
+        let link = match route.through {
+            Through::Tunnel => Some(index),
+            Through::Interface(other) => Some(other),
+            Through::Gateway => None,
+        };
+        let mut wanted = match (route.gateway, link) {
+            (Some(gateway), _) => Route::via(route.net, gateway),
+            (None, Some(link)) => Route::dev(route.net, link),
+            (None, None) => return Ok(()),
+        };
+        wanted.link = link;
+        wanted.metric = route.metric;
+        let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+        let dev = if route.through == Through::Tunnel { name } else { "[NULL]" };
+        let metric = route.metric.map_or(-1, i64::from);
+        let family = family(&route.net);
+        say!(3, "net_route_{family}_add: {}{via} dev {dev} table 0 metric {metric}", route.net);
+        let mut added = self.net.add_route(&wanted).await;
+        if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
+            && route.through == Through::Tunnel
+        {
+            // A gateway that is in none of the device's networks: there is only one other end.
+            wanted.via = None;
+            added = self.net.add_route(&wanted).await;
+        }
+        match added {
+            Ok(()) => {
+                self.changes.push(Change::Route(wanted));
+                Ok(())
+            }
+            Err(e) if e.kind() == NetErrorKind::Exists => {
+                Err(format!("a route to {} exists already and stays as it is", route.net))
+            }
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    /// How the world is reached without the tunnel. What cannot be found out is left out.
+    async fn outside(&self, plan: &HostPlan) -> Outside {
+        let default4 = self.net.default_route(false).await.ok().flatten();
+        let default6 = self.net.default_route(true).await.ok().flatten();
+        let remote = match plan.remote {
+            Some(remote) => self.net.route_to(remote.ip()).await.ok().filter(|path| !path.local),
+            None => None,
+        };
+        let hop = |route: Option<Route>| {
+            route.and_then(|route| {
+                route.link.map(|interface| NextHop { gateway: route.via, interface })
+            })
+        };
+        let mut outside = Outside {
+            default4: hop(default4),
+            default6: hop(default6),
+            remote: remote.map(|path| NextHop { gateway: path.gateway, interface: path.link }),
+            local: Vec::new(),
+        };
+        if plan.redirect.is_some_and(|redirect| redirect.block_local) {
+            let addresses = self.net.addresses().await.unwrap_or_default();
+            let links = [outside.default4, outside.default6];
+            outside.local = addresses
+                .iter()
+                .filter(|a| links.iter().flatten().any(|hop| hop.interface == a.link))
+                .filter(|a| !is_link_local(a.local.addr()))
+                .map(|a| a.local.trunc())
+                .collect();
+        }
+        outside
+    }
+
+    /// Undoes what was applied, last first. The device goes when its queues are dropped.
+    pub async fn undo(&mut self) {
+        self.plan = None;
+        while let Some(change) = self.changes.pop() {
+            let undone = match &change {
+                Change::Address(address) => {
+                    say!(3, "net_addr_{}_del: {}", family(&address.local), address.local);
+                    self.net.delete_address(address).await
+                }
+                Change::Route(route) => {
+                    say!(3, "net_route_{}_del: {route}", family(&route.to));
+                    self.net.delete_route(route).await
+                }
+            };
+            match undone {
+                Ok(()) => {}
+                // Somebody else removed it, or the interface it was on.
+                Err(e) if e.kind() == NetErrorKind::NotFound => {}
+                Err(e) => tracing::warn!("{e}"),
+            }
+        }
+    }
+}
+
+fn family(net: &IpNet) -> &'static str {
+    match net {
+        IpNet::V4(_) => "v4",
+        IpNet::V6(_) => "v6",
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_linux::netns::NetNs;
+
+    use super::super::plan::{PlannedRoute, Redirect, Via};
+    use super::*;
+
+    /// A namespace with a default route, and the one behind it; `None` where none can be made (no
+    /// rights).
+    fn world() -> Option<(NetNs, NetNs)> {
+        let ns = NetNs::new("adit-host").ok()?;
+        let other = NetNs::new("adit-host").ok()?;
+        ns.connect("eth0", &other, "eth0").ok()?;
+        ns.configure(async |net| {
+            let link = net.link("eth0").await.unwrap().index;
+            let address = "192.0.2.2/24".parse().unwrap();
+            net.add_address(&Address::new(link, address)).await.unwrap();
+            net.set_up(link).await.unwrap();
+            let gateway = "192.0.2.1".parse().unwrap();
+            net.add_route(&Route::via("0.0.0.0/0".parse().unwrap(), gateway)).await.unwrap();
+        })
+        .ok()?;
+        Some((ns, other))
+    }
+
+    fn plan() -> HostPlan {
+        let mut redirect = Redirect::parse(["def1"]).unwrap();
+        redirect.gateway4 = Some("10.77.0.1".parse().unwrap());
+        HostPlan {
+            mtu: 1400,
+            addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
+            routes: vec![
+                PlannedRoute {
+                    net: "10.99.0.0/16".parse().unwrap(),
+                    via: Via::Tunnel(Some("10.77.0.1".parse().unwrap())),
+                    metric: Some(50),
+                },
+                PlannedRoute {
+                    net: "203.0.113.0/24".parse().unwrap(),
+                    via: Via::Outside,
+                    metric: None,
+                },
+            ],
+            redirect: Some(redirect),
+            remote: Some("198.51.100.7:1194".parse().unwrap()),
+            ..HostPlan::default()
+        }
+    }
+
+    #[test]
+    fn a_plan_is_applied_and_undone_to_the_last_route() {
+        let Some((ns, _other)) = world() else { return };
+        let listing = ns.run(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let net = Net::open().unwrap();
+                let all = async |net: &Net| {
+                    let mut routes = net.routes().await.unwrap();
+                    // The kernel's own, and those of the loopback interface, are not ours.
+                    routes.retain(|route| route.table == Some(adit_linux::net::MAIN_TABLE));
+                    routes.retain(|route| !route.to.to_string().starts_with("fe80"));
+                    routes.iter().map(|route| route.to.to_string()).collect::<Vec<_>>()
+                };
+                let before = all(&net).await;
+                let opened = Host::open(&Device::Tun(None), TunOffloads::NONE);
+                let (mut host, device) = opened.unwrap();
+                assert_eq!(host.device(), Some("tun0"));
+                let notes = host.apply(&plan()).await.unwrap();
+                assert_eq!(notes, Applied::Changed(Vec::new()));
+                assert_eq!(host.apply(&plan()).await.unwrap(), Applied::Same);
+                let during = all(&net).await;
+                let mtu = net.link("tun0").await.unwrap().mtu;
+                host.undo().await;
+                let undone = all(&net).await;
+                drop(device);
+                (before, during, undone, mtu)
+            })
+        });
+        let (before, mut during, undone, mtu) = listing.unwrap();
+        assert_eq!(mtu, 1400);
+        during.retain(|net| !before.contains(net));
+        during.sort();
+        assert_eq!(
+            during,
+            [
+                "0.0.0.0/1",
+                "10.77.0.0/24",
+                "10.99.0.0/16",
+                "128.0.0.0/1",
+                "198.51.100.7/32",
+                "203.0.113.0/24",
+                "fd77::/64",
+            ]
+        );
+        assert_eq!(undone, before);
+    }
+}
