@@ -13,6 +13,7 @@ pub mod config;
 pub mod keys;
 pub mod negotiate;
 pub mod packet;
+mod reliable;
 pub mod server;
 pub mod session;
 pub mod tls;

@@ -3,6 +3,7 @@ use std::time::Duration;
 use adit_engine::{Target, verbs::Keepalive};
 use zeroize::Zeroizing;
 
+use crate::negotiate::PullFilters;
 use crate::session::Settings;
 use crate::tls::ClientTls;
 
@@ -46,8 +47,10 @@ pub struct ClientConfig {
     pub server_poll_timeout: Duration,
     /// `auth-user-pass`.
     pub credentials: Option<Credentials>,
-    /// `pull`: ask for and apply the server's options.
-    pub pull: bool,
+    /// `auth-retry nointeract`: try again with the same credentials after AUTH_FAILED.
+    pub retry_auth: bool,
+    /// `pull-filter`, `route-nopull`.
+    pub pull_filters: PullFilters,
     /// Used where `pull` brings no other.
     pub keepalive: Keepalive,
 }

@@ -20,6 +20,8 @@ pub enum ClientEvent {
         /// TLS version and suite, for the log.
         tls: String,
     },
+    /// A part of the server's PUSH_REPLY, as it came.
+    Pushed(String),
     /// Apply this to the TUN and the routes, then traffic may flow. Sent again after a reconnect;
     /// equal to the former one if nothing changed.
     Up(Box<TunnelConfig>),

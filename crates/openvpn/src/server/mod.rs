@@ -1,7 +1,16 @@
 //! The server engine.
 
+mod client;
 mod config;
+mod cookie;
+mod engine;
 mod event;
+mod half_open;
+mod handshakes;
+mod limiter;
+mod pool;
+mod push;
 
 pub use config::{Network4, Network6, ServerConfig};
+pub use engine::{Farewell, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent};

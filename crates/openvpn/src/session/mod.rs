@@ -1,5 +1,16 @@
 //! What client and server sessions have in common.
 
+mod common;
+mod conversation;
+mod exchange;
+mod fault;
+mod schedule;
 mod settings;
 
+pub use common::OCC_MAGIC;
+pub(crate) use common::{WallClock, exit_notice, inner_mtu, is_exit_notice, options_string};
+pub(crate) use conversation::Conversation;
+pub(crate) use exchange::Heard;
+pub(crate) use fault::Fault;
+pub(crate) use schedule::KeySchedule;
 pub use settings::{Mssfix, Renegotiation, Settings};

@@ -37,6 +37,10 @@ pub struct Settings {
     pub wrap: WrapConfig,
     /// `data-ciphers`, most wanted first.
     pub ciphers: Vec<Cipher>,
+    /// `cipher`, as named in the options string: all that peers without negotiation go by.
+    pub occ_cipher: String,
+    /// `data-ciphers-fallback`: for peers that do not negotiate.
+    pub cipher_fallback: Option<Cipher>,
     /// `auth`: the digest named in the options string (tls-auth carries its own).
     pub auth: String,
     /// `tun-mtu`.
@@ -63,6 +67,8 @@ pub struct Settings {
     pub exit_notify: Option<u8>,
     /// `setenv UV_*` and the like: further lines for the peer info.
     pub peer_info: Vec<(String, String)>,
+    /// `push-peer-info`: also send what is not needed to negotiate.
+    pub push_peer_info: bool,
 }
 
 /// `mssfix`.
@@ -81,6 +87,8 @@ impl Default for Settings {
         Self {
             wrap: WrapConfig::None,
             ciphers: vec![Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305],
+            occ_cipher: "BF-CBC".into(),
+            cipher_fallback: None,
             auth: "SHA1".into(),
             tun_mtu: 1500,
             mssfix: None,
@@ -94,6 +102,7 @@ impl Default for Settings {
             keepalive: Keepalive::default(),
             exit_notify: None,
             peer_info: Vec::new(),
+            push_peer_info: false,
         }
     }
 }

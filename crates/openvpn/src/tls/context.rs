@@ -14,8 +14,7 @@ use rustls::{
 
 use super::error::{TlsConfigError, TlsError};
 use super::options::{ClientCertificates, ClientTlsOptions, ServerTlsOptions};
-use super::trust::Trust;
-use super::verify::{Verdict, Verifier};
+use super::verify::{Trust, Verdict, Verifier};
 
 /// What both roles keep.
 pub(super) struct Context {

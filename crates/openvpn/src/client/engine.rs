@@ -1,0 +1,712 @@
+use std::time::Duration;
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::{Keepalive, PeerSpec};
+use adit_engine::{
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, UnixTime,
+};
+use ipnet::IpNet;
+
+use super::config::ClientConfig;
+use super::event::{ClientEvent, Stop, TunnelConfig};
+use super::remotes::{Next, Remotes};
+use zeroize::Zeroizing;
+
+use crate::keys::{KeyMethod2, Randoms, Role};
+use crate::negotiate::{
+    AdvanceTo, ControlMessage, LocalInfo, PushAssembler, PushRefused, PushedOptions, RemoteOptions,
+    RouteContext,
+};
+use crate::packet::{Opcode, SessionId};
+use crate::session::{
+    Conversation, Fault, Heard, KeySchedule, WallClock, exit_notice, inner_mtu, is_exit_notice,
+    options_string,
+};
+use crate::tls::TlsSession;
+use crate::wrap::{WrapConfig, Wrapper};
+
+type Out = Outbox<ClientEvent>;
+
+/// PUSH_REQUEST is repeated this often, as stock servers expect.
+const PUSH_REQUEST_EVERY: Duration = Duration::from_secs(5);
+/// Exit notices on the data channel are repeated this often.
+const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
+/// How long to wait for the acknowledgement of an exit notice on the control channel.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+/// The reset's payload by which a server asks for the wrapped key again.
+const RESEND_WRAPPED_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
+
+/// An OpenVPN client.
+pub struct ClientEngine {
+    config: ClientConfig,
+    random: Random,
+    clock: WallClock,
+    remotes: Remotes,
+    state: State,
+    /// Packets that were dropped because they were not authentic or did not belong.
+    dropped: u64,
+}
+
+enum State {
+    /// Until the first input.
+    New,
+    /// Between two attempts.
+    Waiting {
+        until: Instant,
+    },
+    Dialing,
+    Connecting(Box<Attempt>),
+    Up(Box<Tunnel>),
+    Leaving(Box<Leaving>),
+    Stopped,
+}
+
+/// From the first reset to the pushed options.
+struct Attempt {
+    conversation: Conversation,
+    /// The server must answer by then; `None` once it has.
+    answer_by: Option<Instant>,
+    pull: Option<Pull>,
+}
+
+/// Asking for options.
+struct Pull {
+    assembler: PushAssembler,
+    next_request: Instant,
+    give_up: Instant,
+}
+
+/// A session with its data channel.
+struct Tunnel {
+    conversation: Conversation,
+    peer: PeerId,
+    schedule: KeySchedule,
+    exporter: bool,
+    exit_by_control: bool,
+    exit_attempts: Option<u8>,
+    server: String,
+}
+
+/// Saying good-bye.
+struct Leaving {
+    tunnel: Tunnel,
+    notices_left: u8,
+    next: Instant,
+}
+
+impl ClientEngine {
+    /// A client that begins to dial at its first input.
+    pub fn new(config: ClientConfig, seed: [u8; 32], now: Instant, unix_time: UnixTime) -> Self {
+        let remotes = Remotes::new(&config);
+        let random = Random::new(seed);
+        let clock = WallClock::new(now, unix_time);
+        Self { config, random, clock, remotes, state: State::New, dropped: 0 }
+    }
+
+    /// The wall clock was set.
+    pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
+        self.clock = WallClock::new(now, unix_time);
+    }
+
+    /// Packets dropped because they were not authentic or did not belong to the session.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Ends the session and begins again with the same server.
+    pub fn restart(&mut self, now: Instant, out: &mut Out) {
+        self.lost(now, "restart requested".into(), out);
+    }
+
+    /// Ends for good, after an exit notice where the configuration wants one.
+    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        match std::mem::replace(&mut self.state, State::Stopped) {
+            State::Up(mut tunnel) if tunnel.exit_attempts.is_some() => {
+                let attempts = tunnel.exit_attempts.unwrap_or(1).max(1);
+                let mut notices_left = attempts;
+                if tunnel.exit_by_control {
+                    let message = ControlMessage::Exit.encode();
+                    let _ = tunnel.conversation.send_message(message);
+                    let _ = tunnel.conversation.flush(now, self.clock.at(now), out);
+                    notices_left = 0;
+                }
+                let next =
+                    if notices_left > 0 { now } else { now + EXIT_PATIENCE * attempts.into() };
+                let leaving = Leaving { tunnel: *tunnel, notices_left, next };
+                self.state = State::Leaving(Box::new(leaving));
+                self.tick(now, out);
+            }
+            State::Stopped => {}
+            former => {
+                self.state = former;
+                self.stop(Stop::Requested, out);
+            }
+        }
+    }
+
+    fn stop(&mut self, why: Stop, out: &mut Out) {
+        self.leave(out);
+        self.state = State::Stopped;
+        out.event(ClientEvent::Stopped(why));
+    }
+
+    /// Takes down what the state has in the world.
+    fn leave(&mut self, out: &mut Out) {
+        let link = match std::mem::replace(&mut self.state, State::Stopped) {
+            State::Connecting(attempt) => attempt.conversation.link,
+            State::Up(tunnel) => take_down(&tunnel, out),
+            State::Leaving(leaving) => take_down(&leaving.tunnel, out),
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => return,
+        };
+        out.push(Output::Hangup(link));
+    }
+
+    /// The session is lost: again from the same server.
+    fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+        self.leave(out);
+        out.event(ClientEvent::Restarting(reason));
+        self.state = State::Waiting { until: now + self.remotes.after_loss() };
+    }
+
+    /// The attempt failed: on to the next server.
+    fn failed(&mut self, now: Instant, reason: String, out: &mut Out) {
+        self.failed_with(now, reason, AdvanceTo::Address, None, out);
+    }
+
+    fn failed_with(
+        &mut self,
+        now: Instant,
+        reason: String,
+        advance: AdvanceTo,
+        at_least: Option<Duration>,
+        out: &mut Out,
+    ) {
+        self.leave(out);
+        let next = match advance {
+            AdvanceTo::Stay => Next::After(self.remotes.after_loss()),
+            AdvanceTo::Address | AdvanceTo::Remote => self.remotes.advance(),
+        };
+        match next {
+            Next::Exhausted => {
+                out.event(ClientEvent::Restarting(reason));
+                self.stop(Stop::RetriesExhausted, out);
+            }
+            Next::After(wait) => {
+                out.event(ClientEvent::Restarting(reason));
+                self.state = State::Waiting { until: now + wait.max(at_least.unwrap_or_default()) };
+            }
+        }
+    }
+
+    fn dial(&mut self, out: &mut Out) {
+        let Some(remote) = self.remotes.current() else {
+            return self.stop(Stop::RetriesExhausted, out);
+        };
+        let target = remote.target.clone();
+        out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
+        out.push(Output::Dial(target));
+        self.state = State::Dialing;
+    }
+
+    fn connect(&mut self, now: Instant, link: Link, out: &mut Out) {
+        let settings = &self.config.settings;
+        let attempt = Wrapper::client(&settings.wrap).map_err(Fault::from).and_then(|wrapper| {
+            let reset = match settings.wrap {
+                WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
+                _ => Opcode::HardResetClientV2,
+            };
+            let local = SessionId(self.random.bytes());
+            let tls = TlsSession::client(&self.config.tls)?;
+            let mut conversation =
+                Conversation::open(now, link, local, reset, wrapper, tls, settings);
+            conversation.flush(now, self.clock.at(now), out)?;
+            Ok(conversation)
+        });
+        match attempt {
+            Ok(conversation) => {
+                let answer_by = Some(now + self.config.server_poll_timeout);
+                let attempt = Attempt { conversation, answer_by, pull: None };
+                self.state = State::Connecting(Box::new(attempt));
+            }
+            Err(fault) => {
+                out.push(Output::Hangup(link));
+                self.failed(now, fault.to_string(), out);
+            }
+        }
+    }
+
+    fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let conversation = match &mut self.state {
+            State::Connecting(attempt) => &mut attempt.conversation,
+            State::Up(tunnel) => &mut tunnel.conversation,
+            State::Leaving(leaving) => &mut leaving.tunnel.conversation,
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => {
+                self.dropped = self.dropped.saturating_add(1);
+                return;
+            }
+        };
+        if (conversation.link.socket(), conversation.link.remote())
+            != (link.socket(), link.remote())
+        {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
+        let tls = &self.config.tls;
+        let next_tls = || Ok(TlsSession::client(tls)?);
+        let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
+        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+        self.settle(now, result, out);
+    }
+
+    /// Sends what a step produced, and ends the session if it failed.
+    fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
+        let unix = self.clock.at(now);
+        let flushed = match &mut self.state {
+            State::Connecting(attempt) => attempt.conversation.flush(now, unix, out),
+            State::Up(tunnel) => tunnel.conversation.flush(now, unix, out),
+            State::Leaving(leaving) => leaving.tunnel.conversation.flush(now, unix, out),
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => Ok(()),
+        };
+        match result.and(flushed) {
+            Ok(()) => {}
+            Err(fault) if fault.is_harmless() => self.dropped = self.dropped.saturating_add(1),
+            Err(fault) => match self.state {
+                State::Up(_) => self.lost(now, fault.to_string(), out),
+                State::Connecting(_) => self.failed(now, fault.to_string(), out),
+                _ => {}
+            },
+        }
+    }
+
+    fn hear_all(&mut self, now: Instant, heard: Vec<Heard>, out: &mut Out) -> Result<(), Fault> {
+        heard.into_iter().try_for_each(|item| self.hear(now, item, out))
+    }
+
+    fn hear(&mut self, now: Instant, heard: Heard, out: &mut Out) -> Result<(), Fault> {
+        match heard {
+            Heard::Reset(payload) => {
+                if let State::Connecting(attempt) = &mut self.state {
+                    attempt.answer_by = None;
+                    let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
+                    attempt.conversation.newest().resend_wrapped_key = resend;
+                    out.event(ClientEvent::ServerAnswered(attempt.conversation.link));
+                }
+                Ok(())
+            }
+            Heard::TlsReady => self.send_keys(),
+            Heard::Keys => self.keys_exchanged(now, out),
+            Heard::Message(message) => match ControlMessage::parse(&message) {
+                Ok(message) => self.message(now, message, out),
+                Err(error) => {
+                    out.event(ClientEvent::Warning(error.to_string()));
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    fn send_keys(&mut self) -> Result<(), Fault> {
+        let settings = &self.config.settings;
+        let (conversation, cipher) = match &mut self.state {
+            State::Connecting(attempt) => (&mut attempt.conversation, None),
+            State::Up(tunnel) => (&mut tunnel.conversation, Some(tunnel.schedule.cipher())),
+            _ => return Ok(()),
+        };
+        let options = options_string(settings, Role::Client, conversation.link, cipher).to_string();
+        let peer_info = LocalInfo {
+            ciphers: &settings.ciphers,
+            pull: true,
+            max_mtu: 1600.max(settings.tun_mtu),
+            version: env!("CARGO_PKG_VERSION"),
+            full: settings.push_peer_info,
+            extra: &settings.peer_info,
+        };
+        let (username, password) = match &self.config.credentials {
+            Some(c) => (c.username.clone(), c.password.clone()),
+            None => Default::default(),
+        };
+        let randoms = Randoms { random1: self.random.bytes(), random2: self.random.bytes() };
+        conversation.send_keys(KeyMethod2 {
+            pre_master: Some(Zeroizing::new(self.random.bytes())),
+            randoms,
+            options,
+            username,
+            password,
+            peer_info: peer_info.encode(),
+        })
+    }
+
+    fn keys_exchanged(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
+        match &mut self.state {
+            State::Connecting(attempt) => {
+                let tls = attempt.conversation.exchange().tls();
+                let server = tls.peer().cloned().unwrap_or_default();
+                out.event(ClientEvent::Authenticated { server, tls: tls.description() });
+                attempt.pull = Some(Pull {
+                    assembler: PushAssembler::default(),
+                    next_request: now,
+                    give_up: now + self.config.settings.hand_window,
+                });
+                self.request_options(now)
+            }
+            State::Up(tunnel) => {
+                let subject = tunnel.conversation.exchange().tls().peer().map(|p| &p.subject);
+                if subject.is_some_and(|subject| *subject != tunnel.server) {
+                    return Err(Fault::Protocol("another certificate in a renegotiation"));
+                }
+                let keys = tunnel.conversation.data_keys(tunnel.exporter)?;
+                let key_id = tunnel.conversation.exchange().key_id;
+                tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);
+                out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.schedule.cipher() });
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
+        let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
+        let Some(pull) = &mut attempt.pull else { return Ok(()) };
+        if pull.next_request <= now {
+            pull.next_request = now + PUSH_REQUEST_EVERY;
+            attempt.conversation.send_message(ControlMessage::PushRequest.encode())?;
+        }
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        now: Instant,
+        message: ControlMessage,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match message {
+            ControlMessage::PushReply(part) => return self.push_reply(now, &part, out),
+            ControlMessage::AuthFailed(failed) if failed.temporary => {
+                let reason = format!("AUTH_FAILED,TEMP: {}", failed.reason);
+                self.failed_with(now, reason, failed.advance, failed.backoff, out);
+            }
+            ControlMessage::AuthFailed(failed) => {
+                if self.config.retry_auth {
+                    self.failed(now, format!("AUTH_FAILED: {}", failed.reason), out);
+                } else {
+                    self.stop(Stop::AuthFailed(failed.reason), out);
+                }
+            }
+            ControlMessage::AuthPending(timeout) => {
+                if let State::Connecting(attempt) = &mut self.state
+                    && let Some(pull) = &mut attempt.pull
+                {
+                    let wait = timeout.unwrap_or(self.config.settings.hand_window);
+                    pull.give_up = now + wait.min(MAX_AUTH_PENDING);
+                }
+                out.event(ClientEvent::Note(
+                    "the server waits for an external authentication".into(),
+                ));
+            }
+            ControlMessage::Restart(restart) => {
+                let reason = format!("the server asks for a restart: {}", restart.reason);
+                if restart.next_server {
+                    self.failed(now, reason, out);
+                } else {
+                    self.lost(now, reason, out);
+                }
+            }
+            ControlMessage::Halt(reason) => self.stop(Stop::Halted(reason), out),
+            ControlMessage::Exit => self.lost(now, "remote-exit".into(), out),
+            ControlMessage::Info(text) | ControlMessage::InfoPre(text) => {
+                out.event(ClientEvent::Note(format!(
+                    "Info command was pushed by server ('{text}')"
+                )));
+            }
+            other => out.event(ClientEvent::Note(format!("ignored control message '{other}'"))),
+        }
+        Ok(())
+    }
+
+    fn push_reply(&mut self, now: Instant, part: &str, out: &mut Out) -> Result<(), Fault> {
+        let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
+        let Some(pull) = &mut attempt.pull else { return Ok(()) };
+        out.event(ClientEvent::Pushed(format!("PUSH_REPLY,{part}")));
+        let options = match pull.assembler.add(part) {
+            Ok(None) => return Ok(()),
+            Ok(Some(options)) => options,
+            Err(error) => {
+                self.failed(now, error.to_string(), out);
+                return Ok(());
+            }
+        };
+        match PushedOptions::parse(&options, &self.config.pull_filters) {
+            Ok(pushed) => self.come_up(now, pushed, out),
+            Err(error @ PushRefused::Unsupported { .. }) => {
+                self.stop(Stop::Incompatible(error.to_string()), out);
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(now, error.to_string(), out);
+                Ok(())
+            }
+        }
+    }
+
+    fn come_up(&mut self, now: Instant, pushed: PushedOptions, out: &mut Out) -> Result<(), Fault> {
+        let Some(cipher) = self.cipher(&pushed) else {
+            let reason = match pushed.cipher {
+                Some(cipher) => format!("the server chose {cipher}, which is not in data-ciphers"),
+                None => {
+                    "the server pushed no cipher; name the one it uses in data-ciphers-fallback"
+                        .into()
+                }
+            };
+            self.stop(Stop::Incompatible(reason), out);
+            return Ok(());
+        };
+        let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Dialing) else {
+            return Ok(());
+        };
+        for note in &pushed.notes {
+            out.event(ClientEvent::Note(note.clone()));
+        }
+        let mut conversation = attempt.conversation;
+        let keys = conversation.data_keys(pushed.tls_ekm)?;
+        if pushed.dyn_tls_crypt {
+            conversation.wrap_renegotiations()?;
+        }
+        let server =
+            conversation.exchange().tls().peer().map(|p| p.subject.clone()).unwrap_or_default();
+        let mut settings = self.config.settings.clone();
+        if let Some(after) = pushed.reneg_sec {
+            settings.renegotiation.after = after;
+            settings.renegotiation.earliest = after;
+        }
+        settings.framing = pushed.framing.unwrap_or(settings.framing);
+        settings.tun_mtu = pushed.tun_mtu.unwrap_or(settings.tun_mtu);
+        let keepalive = Keepalive {
+            interval: pushed.ping.unwrap_or(self.config.keepalive.interval),
+            timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
+        };
+        let peer = PeerId(pushed.peer_id.unwrap_or(0));
+        let link = conversation.link;
+        out.plane(Op::AddPeer(
+            peer,
+            PeerSpec {
+                link,
+                wire_id: pushed.peer_id,
+                float: settings.float,
+                framing: settings.framing,
+                keepalive,
+                mtu: inner_mtu(&settings, link),
+                replay_window: settings.replay_window,
+            },
+        ));
+        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
+        out.plane(Op::SetRoutes(peer, everything.into()));
+        let schedule =
+            KeySchedule::start(now, peer, cipher, &settings, &mut self.random, keys, out);
+        self.remember_token(&pushed);
+        self.remotes.succeeded();
+        self.state = State::Up(Box::new(Tunnel {
+            conversation,
+            peer,
+            schedule,
+            exporter: pushed.tls_ekm,
+            exit_by_control: pushed.cc_exit,
+            exit_attempts: pushed.exit_notify.or(settings.exit_notify),
+            server,
+        }));
+        let config = tunnel_config(peer, cipher, link, settings.tun_mtu, pushed);
+        out.event(ClientEvent::Up(Box::new(config)));
+        Ok(())
+    }
+
+    /// The cipher of the session: the pushed one if we allow it; of a server that pushes none, the
+    /// configured fallback or the one it names in its options string.
+    fn cipher(&self, pushed: &PushedOptions) -> Option<Cipher> {
+        let settings = &self.config.settings;
+        if let Some(cipher) = pushed.cipher {
+            return settings.ciphers.contains(&cipher).then_some(cipher);
+        }
+        let State::Connecting(attempt) = &self.state else { return None };
+        let remote = attempt.conversation.exchange().remote_keys()?;
+        let named = RemoteOptions::parse(&remote.options)
+            .cipher()
+            .and_then(Cipher::from_name)
+            .filter(|cipher| settings.ciphers.contains(cipher));
+        named.or(settings.cipher_fallback)
+    }
+
+    /// An `auth-token` stands in for the password from now on.
+    fn remember_token(&mut self, pushed: &PushedOptions) {
+        if let (Some(token), Some(credentials)) = (&pushed.auth_token, &mut self.config.credentials)
+        {
+            credentials.password = token.clone();
+            if let Some(user) = &pushed.auth_token_user {
+                credentials.username.clone_from(user);
+            }
+        }
+    }
+
+    fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
+        let State::Up(tunnel) = &mut self.state else { return };
+        let ours = tunnel.peer;
+        match notice {
+            Notice::PeerSilent(peer) if peer == ours => {
+                self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
+            }
+            Notice::InBand(peer, message) if peer == ours && is_exit_notice(&message) => {
+                self.lost(now, "remote-exit".into(), out);
+            }
+            Notice::KeyFirstUse(peer, key_id) if peer == ours => {
+                tunnel.schedule.first_use(now, key_id, out);
+            }
+            Notice::KeyNearLimit(peer, key_id) if peer == ours => {
+                tunnel.schedule.near_limit(now, key_id);
+                self.tick(now, out);
+            }
+            Notice::Floated(peer, link) if peer == ours => tunnel.conversation.link = link,
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Out) {
+        match &mut self.state {
+            State::New => self.dial(out),
+            State::Waiting { until } if *until <= now => self.dial(out),
+            State::Connecting(attempt) => {
+                if attempt.answer_by.is_some_and(|by| by <= now) {
+                    let reason = "the server did not answer (server-poll-timeout)";
+                    return self.failed(now, reason.into(), out);
+                }
+                if attempt.conversation.expired(now) {
+                    return self.settle(now, Err(Fault::TimedOut), out);
+                }
+                if attempt.pull.as_ref().is_some_and(|pull| pull.give_up <= now) {
+                    let reason = "no reply from server to push requests";
+                    return self.failed(now, reason.into(), out);
+                }
+                let result = self.request_options(now);
+                self.settle(now, result, out);
+            }
+            State::Up(tunnel) => {
+                if tunnel.conversation.expired(now) {
+                    return self.settle(now, Err(Fault::TimedOut), out);
+                }
+                let wanted = tunnel.schedule.tick(now, out);
+                let mut result = Ok(());
+                if wanted && tunnel.conversation.exchange().is_complete() {
+                    tunnel.schedule.negotiating();
+                    result = TlsSession::client(&self.config.tls).map_err(Fault::from).map(|tls| {
+                        tunnel.conversation.renegotiate(now, tls, &self.config.settings);
+                    });
+                }
+                self.settle(now, result, out);
+            }
+            State::Leaving(leaving) => {
+                let acknowledged = leaving.tunnel.exit_by_control
+                    && leaving.tunnel.conversation.all_acknowledged();
+                if leaving.notices_left > 0 && leaving.next <= now {
+                    leaving.notices_left -= 1;
+                    leaving.next = now + EXIT_NOTICE_EVERY;
+                    out.plane(Op::SendData(leaving.tunnel.peer, exit_notice()));
+                } else if acknowledged || leaving.next <= now {
+                    return self.stop(Stop::Requested, out);
+                }
+                self.settle(now, Ok(()), out);
+            }
+            State::Waiting { .. } | State::Dialing | State::Stopped => {}
+        }
+    }
+}
+
+/// An external authentication may take this long at most.
+const MAX_AUTH_PENDING: Duration = Duration::from_secs(600);
+
+impl Engine for ClientEngine {
+    type Event = ClientEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
+                self.connect(now, link, out);
+            }
+            Input::LinkUp(link) => out.push(Output::Hangup(link)),
+            Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
+                self.failed(now, reason, out);
+            }
+            Input::LinkDown(_) => match self.state {
+                State::Up(_) => self.lost(now, "connection reset".into(), out),
+                State::Connecting(_) => self.failed(now, "connection reset".into(), out),
+                _ => {}
+            },
+            Input::Notice(notice) => self.notice(now, notice, out),
+            Input::DialFailed(_) | Input::Answer(..) => {}
+        }
+        // The end of the exit notice's wait may be its acknowledgement.
+        if let State::Leaving(leaving) = &self.state
+            && leaving.tunnel.exit_by_control
+            && leaving.tunnel.conversation.all_acknowledged()
+        {
+            self.stop(Stop::Requested, out);
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        match &self.state {
+            State::New => Some((Instant::default(), "start")),
+            State::Waiting { until } => Some((*until, "connect-retry")),
+            State::Dialing | State::Stopped => None,
+            State::Connecting(attempt) => {
+                let answer = attempt.answer_by.map(|at| (at, "server-poll-timeout"));
+                let pull = attempt.pull.as_ref();
+                let request =
+                    pull.map(|pull| (pull.next_request.min(pull.give_up), "push request"));
+                [answer, request, attempt.conversation.deadline()].into_iter().flatten().min()
+            }
+            State::Up(tunnel) => {
+                let schedule = tunnel.schedule.deadline();
+                [schedule, tunnel.conversation.deadline()].into_iter().flatten().min()
+            }
+            State::Leaving(leaving) => {
+                let next = Some((leaving.next, "exit notice"));
+                [next, leaving.tunnel.conversation.deadline()].into_iter().flatten().min()
+            }
+        }
+    }
+}
+
+fn take_down(tunnel: &Tunnel, out: &mut Out) -> Link {
+    out.plane(Op::DelPeer(tunnel.peer));
+    tunnel.conversation.link
+}
+
+fn tunnel_config(
+    peer: PeerId,
+    cipher: Cipher,
+    link: Link,
+    mtu: u16,
+    pushed: PushedOptions,
+) -> TunnelConfig {
+    let context = RouteContext {
+        remote: Some(link.remote().ip()),
+        gateway4: pushed.gateway4,
+        gateway6: pushed.gateway6,
+        metric: pushed.route_metric,
+    };
+    TunnelConfig {
+        peer: Some(peer),
+        ipv4: pushed.ipv4,
+        ipv6: pushed.ipv6,
+        gateway4: pushed.gateway4,
+        gateway6: pushed.gateway6,
+        routes4: pushed.routes4.iter().filter_map(|route| route.resolve(&context)).collect(),
+        routes6: pushed.routes6.iter().filter_map(|route| route.resolve(&context)).collect(),
+        redirect_gateway: pushed.redirect_gateway,
+        block_ipv6: pushed.block_ipv6,
+        dns: pushed.dns,
+        mtu: Some(mtu),
+        cipher: Some(cipher),
+        remote: Some(link.remote()),
+    }
+}

@@ -1,0 +1,113 @@
+//! Which server is tried next, and after how long a wait.
+
+use std::time::Duration;
+
+use super::config::{ClientConfig, Remote};
+
+/// What follows a failed attempt.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another attempt after a wait.
+    After(Duration),
+    /// `connect-retry-max` rounds are over.
+    Exhausted,
+}
+
+#[derive(Debug)]
+pub(super) struct Remotes {
+    remotes: Vec<Remote>,
+    at: usize,
+    rounds: u32,
+    first_wait: Duration,
+    longest_wait: Duration,
+    max_rounds: Option<u32>,
+}
+
+impl Remotes {
+    pub(super) fn new(config: &ClientConfig) -> Self {
+        let (first_wait, longest_wait) = config.connect_retry;
+        Self {
+            remotes: config.remotes.clone(),
+            at: 0,
+            rounds: 0,
+            first_wait,
+            longest_wait,
+            max_rounds: config.connect_retry_max,
+        }
+    }
+
+    pub(super) fn current(&self) -> Option<&Remote> {
+        self.remotes.get(self.at)
+    }
+
+    /// The current server worked.
+    pub(super) fn succeeded(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// A session was lost: the same server again, soon.
+    pub(super) fn after_loss(&self) -> Duration {
+        self.first_wait
+    }
+
+    /// The current server did not work. Each full round doubles the wait.
+    pub(super) fn advance(&mut self) -> Next {
+        self.at += 1;
+        if self.at >= self.remotes.len() {
+            self.at = 0;
+            self.rounds = self.rounds.saturating_add(1);
+            if self.max_rounds.is_some_and(|max| self.rounds >= max) {
+                return Next::Exhausted;
+            }
+        }
+        let doublings = self.rounds.saturating_sub(1).min(16);
+        Next::After(
+            (self.first_wait * (1 << doublings)).min(self.longest_wait.max(self.first_wait)),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_engine::Target;
+
+    fn remotes(count: usize, max_rounds: Option<u32>) -> Remotes {
+        let target = Target {
+            host: "vpn.example".into(),
+            port: 1194,
+            transport: Default::default(),
+            family: Default::default(),
+        };
+        Remotes {
+            remotes: vec![Remote { target }; count],
+            at: 0,
+            rounds: 0,
+            first_wait: Duration::from_secs(1),
+            longest_wait: Duration::from_secs(300),
+            max_rounds,
+        }
+    }
+
+    #[test]
+    fn waits_double_with_each_round_up_to_the_longest() {
+        let mut r = remotes(2, None);
+        let waits: Vec<_> = (0..24)
+            .map(|_| match r.advance() {
+                Next::After(wait) => wait.as_secs(),
+                Next::Exhausted => 0,
+            })
+            .collect();
+        assert_eq!(waits.get(..8), Some([1, 1, 1, 2, 2, 4, 4, 8].as_slice()));
+        assert_eq!(waits.last(), Some(&300));
+        r.succeeded();
+        assert_eq!(r.advance(), Next::After(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn gives_up_after_the_configured_rounds() {
+        let mut r = remotes(3, Some(2));
+        let attempts = (0..100).position(|_| r.advance() == Next::Exhausted);
+        assert_eq!(attempts, Some(5), "two rounds of three servers");
+    }
+}

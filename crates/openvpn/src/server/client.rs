@@ -1,0 +1,70 @@
+use adit_engine::{Instant, Ticket};
+
+use super::event::ClientInfo;
+use super::pool::Lease;
+use crate::negotiate::PeerInfo;
+use crate::packet::SessionId;
+use crate::session::{Conversation, KeySchedule};
+use crate::tls::PeerIdentity;
+
+/// One peer that has proved its address.
+pub(super) struct Client {
+    pub(super) conversation: Conversation,
+    /// The peer's session id: with its address, where its packets are filed.
+    pub(super) session: SessionId,
+    pub(super) stage: Stage,
+    /// Where it stands in the timer table.
+    pub(super) scheduled: Option<Instant>,
+}
+
+/// How far it has come. Only the last stage has keys, an address and a place in the data plane.
+pub(super) enum Stage {
+    /// TLS and key exchange.
+    Negotiating,
+    /// Authenticated by its certificate; the registry is being asked.
+    Authorizing(Ticket, Box<Hello>),
+    /// Told that it may not; it stays until that is acknowledged.
+    Refused { until: Instant, reason: String },
+    /// A session.
+    Connected(Box<Connected>),
+}
+
+/// What a client said about itself before it is let in.
+pub(super) struct Hello {
+    pub(super) identity: PeerIdentity,
+    pub(super) username: Option<String>,
+    pub(super) peer_info: PeerInfo,
+    pub(super) cipher: adit_crypto::Cipher,
+    pub(super) tls: String,
+}
+
+/// A session.
+pub(super) struct Connected {
+    pub(super) info: ClientInfo,
+    pub(super) schedule: KeySchedule,
+    pub(super) exporter: bool,
+    pub(super) lease: Lease,
+    /// The bundles of its PUSH_REPLY: it may ask again.
+    pub(super) push: Vec<String>,
+    /// It has asked for them.
+    pub(super) asked: bool,
+}
+
+impl Client {
+    pub(super) fn connected(&self) -> Option<&Connected> {
+        match &self.stage {
+            Stage::Connected(connected) => Some(connected),
+            _ => None,
+        }
+    }
+
+    /// When it wants to be looked at.
+    pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let stage = match &self.stage {
+            Stage::Negotiating | Stage::Authorizing(..) => None,
+            Stage::Refused { until, .. } => Some((*until, "refused")),
+            Stage::Connected(connected) => connected.schedule.deadline(),
+        };
+        [stage, self.conversation.deadline()].into_iter().flatten().min()
+    }
+}

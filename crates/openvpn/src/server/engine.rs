@@ -1,0 +1,845 @@
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::verbs::PeerSpec;
+use adit_engine::{
+    Engine, Grant, Identity, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question,
+    Random, Reply, Ticket, UnixTime,
+};
+
+use super::client::{Client, Connected, Hello, Stage};
+use super::config::ServerConfig;
+use super::cookie::Cookies;
+use super::event::{ClientInfo, ServerEvent};
+use super::half_open::HalfOpen;
+use super::handshakes::Handshakes;
+use super::limiter::Limiter;
+use super::pool::{Lease, NoLease, Pool};
+use super::push::pushed_options;
+use zeroize::Zeroizing;
+
+use crate::keys::{KeyMethod2, Randoms, Role};
+use crate::negotiate::{
+    AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, Restart, build_push_reply,
+    choose_cipher,
+};
+use crate::packet::{Acks, Control, Header, Opcode, SessionId, split_front};
+use crate::session::{
+    Conversation, Fault, Heard, KeySchedule, Settings, WallClock, inner_mtu, is_exit_notice,
+    options_string,
+};
+use crate::tls::{ServerTls, TlsSession};
+use crate::wrap::{First, WrapError, WrapServer, Wrapper};
+
+pub(super) type Out = Outbox<ServerEvent>;
+
+/// The reset's payload that asks a tls-crypt-v2 client to send its wrapped key again.
+const RESEND_WRAPPED_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
+/// Peer ids are 24 bits, and all ones means none.
+const MAX_PEER_ID: u32 = 0x00ff_fffe;
+/// How long a refused client may take to acknowledge its refusal.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the server dropped or refused, by reason.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Resets answered.
+    pub resets_answered: u64,
+    /// Resets not answered: their network had too many.
+    pub resets_limited: u64,
+    /// Packets of strangers that were malformed or not authentic.
+    pub strangers_bad: u64,
+    /// Packets of strangers without a valid cookie.
+    pub cookies_bad: u64,
+    /// Clients older than 2.6 with tls-crypt-v2 that the half-open table or `force-cookie` refused.
+    pub half_open_refused: u64,
+    /// Handshakes refused because too many were under way.
+    pub handshakes_refused: u64,
+    /// Packets within a session that were malformed, not authentic or replayed.
+    pub session_bad: u64,
+}
+
+/// What a client is told when its session is ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// RESTART: it may connect again.
+    ComeBack,
+    /// HALT: it ends.
+    StayAway,
+}
+
+/// An OpenVPN server.
+pub struct ServerEngine {
+    pub(super) config: ServerConfig,
+    pub(super) random: Random,
+    pub(super) clock: WallClock,
+    cookies: Cookies,
+    wrap: WrapServer,
+    limiter: Limiter,
+    half_open: HalfOpen,
+    handshakes: Handshakes,
+    pool: Pool,
+    clients: HashMap<PeerId, Client>,
+    by_session: HashMap<(SocketAddr, SessionId), PeerId>,
+    by_ticket: HashMap<Ticket, PeerId>,
+    /// Removed from the data plane, which has not told their final counters yet.
+    departing: HashMap<PeerId, String>,
+    timers: BTreeSet<(Instant, PeerId)>,
+    next_peer: u32,
+    next_ticket: u64,
+    counters: ServerCounters,
+}
+
+impl ServerEngine {
+    /// A server that waits for resets.
+    ///
+    /// # Errors
+    /// The wrapping is a client's.
+    pub fn new(
+        config: ServerConfig,
+        seed: [u8; 32],
+        now: Instant,
+        unix_time: UnixTime,
+    ) -> Result<Self, WrapError> {
+        let wrap = WrapServer::new(&config.settings.wrap)?;
+        let mut random = Random::new(seed);
+        let cookies = Cookies::new(random.bytes(), config.settings.hand_window)?;
+        let pool = Pool::new(config.network4.clone(), config.network6.clone(), &config.leases);
+        Ok(Self {
+            cookies,
+            wrap,
+            limiter: Limiter::new(),
+            half_open: HalfOpen::new(config.settings.hand_window),
+            handshakes: Handshakes::default(),
+            pool,
+            clock: WallClock::new(now, unix_time),
+            random,
+            clients: HashMap::new(),
+            by_session: HashMap::new(),
+            by_ticket: HashMap::new(),
+            departing: HashMap::new(),
+            timers: BTreeSet::new(),
+            next_peer: 0,
+            next_ticket: 0,
+            counters: ServerCounters::default(),
+            config,
+        })
+    }
+
+    /// The wall clock was set.
+    pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
+        self.clock = WallClock::new(now, unix_time);
+    }
+
+    /// Other certificates or another CRL: for new handshakes and for renegotiations.
+    pub fn set_tls(&mut self, tls: ServerTls) {
+        self.config.tls = tls;
+    }
+
+    /// The connected clients.
+    pub fn clients(&self) -> impl Iterator<Item = &ClientInfo> {
+        self.clients.values().filter_map(|client| Some(&client.connected()?.info))
+    }
+
+    /// Handshakes under way.
+    pub fn handshakes(&self) -> usize {
+        self.handshakes.total()
+    }
+
+    /// Common names and the address each had last.
+    pub fn leases(&self) -> impl Iterator<Item = (&str, Vec<ipnet::IpNet>)> {
+        self.pool.remembered().map(|(name, lease)| (name, lease.prefixes()))
+    }
+
+    /// What was dropped or refused.
+    pub fn counters(&self) -> ServerCounters {
+        self.counters
+    }
+
+    /// Ends a client's session, and tells it whether to come back. False if there is no such client.
+    pub fn kick(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        farewell: Farewell,
+        reason: &str,
+        out: &mut Out,
+    ) -> bool {
+        if !self.clients.contains_key(&peer) {
+            return false;
+        }
+        let message = match farewell {
+            Farewell::ComeBack => ControlMessage::Restart(Restart::default()),
+            Farewell::StayAway => ControlMessage::Halt(reason.to_owned()),
+        };
+        self.say(now, peer, &message, out);
+        self.remove(peer, reason.to_owned(), out);
+        true
+    }
+
+    /// Tells all clients that the server restarts, where `explicit-exit-notify` says so, and ends
+    /// their sessions.
+    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        let notify = self.config.settings.exit_notify;
+        let peers: Vec<_> = self.clients.keys().copied().collect();
+        for peer in peers {
+            if let Some(kind) = notify {
+                let restart = Restart { next_server: kind >= 2, ..Restart::default() };
+                self.say(now, peer, &ControlMessage::Restart(restart), out);
+            }
+            self.remove(peer, "the server ends".into(), out);
+        }
+    }
+
+    fn say(&mut self, now: Instant, peer: PeerId, message: &ControlMessage, out: &mut Out) {
+        let unix = self.clock.at(now);
+        if let Some(client) = self.clients.get_mut(&peer)
+            && client.connected().is_some()
+        {
+            let _ = client.conversation.send_message(message.encode());
+            let _ = client.conversation.flush(now, unix, out);
+        }
+    }
+
+    fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let Ok((Header { opcode, .. }, session, _)) = split_front(packet) else {
+            self.counters.strangers_bad += 1;
+            return;
+        };
+        if let Some(&peer) = self.by_session.get(&(link.remote(), session)) {
+            return self.session_frame(now, peer, packet, out);
+        }
+        match opcode {
+            Opcode::HardResetClientV2 | Opcode::HardResetClientV3 => {
+                self.reset(now, link, opcode, packet, out);
+            }
+            Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1 => {
+                self.third_packet(now, link, session, packet, out);
+            }
+            _ => self.counters.strangers_bad += 1,
+        }
+    }
+
+    /// A stranger's reset: one answer, and nothing is remembered.
+    fn reset(
+        &mut self,
+        now: Instant,
+        link: Link,
+        opcode: Opcode,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        if !self.limiter.allow(now, link.remote().ip()) {
+            self.counters.resets_limited += 1;
+            return;
+        }
+        let unix = self.clock.at(now);
+        let Ok(First { control, early_negotiation, mut wrapper, .. }) =
+            self.wrap.open_first(packet)
+        else {
+            self.counters.strangers_bad += 1;
+            return;
+        };
+        if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
+            self.counters.strangers_bad += 1;
+            return;
+        }
+        let client = control.session;
+        let cookie = self.cookies.bake(now, link.remote(), client);
+        let acks = Acks::from_slice(&[0]).unwrap_or_default();
+        let answer = Control {
+            opcode: Opcode::HardResetServerV2,
+            key_id: 0,
+            session: cookie,
+            acks,
+            remote: Some(client),
+            message: Some(0),
+            payload: if early_negotiation { &RESEND_WRAPPED_KEY } else { &[] },
+        };
+        let mut frame = Vec::new();
+        if wrapper.seal(&answer, unix, &mut frame).is_err() {
+            return;
+        }
+        if opcode == Opcode::HardResetClientV3 && !early_negotiation {
+            // It cannot send its key again, so the key has to be remembered.
+            let kept = !self.config.force_cookie
+                && self.half_open.insert(now, (link.remote(), client), wrapper);
+            if !kept {
+                self.counters.half_open_refused += 1;
+                return;
+            }
+        }
+        self.counters.resets_answered += 1;
+        out.send(link, frame);
+    }
+
+    /// A stranger's packet that may bring a cookie back: from here on there is a handshake.
+    fn third_packet(
+        &mut self,
+        now: Instant,
+        link: Link,
+        session: SessionId,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        let key = (link.remote(), session);
+        let opened = match self.half_open.get_mut(now, &key) {
+            Some(wrapper) => wrapper.open(packet).map(|control| (control, None)),
+            None => self.wrap.open_first(packet).map(|first| (first.control, Some(first.wrapper))),
+        };
+        let Ok((control, wrapper)) = opened else {
+            self.counters.strangers_bad += 1;
+            return;
+        };
+        if !self.cookies.returned(now, link.remote(), &control) {
+            self.counters.cookies_bad += 1;
+            return;
+        }
+        let Some(mut wrapper) = wrapper.or_else(|| self.half_open.remove(&key)) else { return };
+        if !self.handshakes.begin(link.remote().ip()) {
+            self.counters.handshakes_refused += 1;
+            return;
+        }
+        // Packet id 1 went out with the answer to the reset.
+        wrapper.set_next_id(2);
+        self.begin(now, link, &control, wrapper, out);
+    }
+
+    fn begin(
+        &mut self,
+        now: Instant,
+        link: Link,
+        first: &Control<'_>,
+        wrapper: Wrapper,
+        out: &mut Out,
+    ) {
+        let (Some(local), Some(peer)) = (first.remote, self.free_peer_id()) else {
+            self.handshakes.end(link.remote().ip());
+            return;
+        };
+        let tls = match TlsSession::server(&self.config.tls) {
+            Ok(tls) => tls,
+            Err(error) => {
+                self.handshakes.end(link.remote().ip());
+                out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
+                return;
+            }
+        };
+        let ids = (local, first.session);
+        let settings = &self.config.settings;
+        let conversation = Conversation::resume(now, link, ids, wrapper, tls, settings);
+        let (session, stage) = (first.session, Stage::Negotiating);
+        self.clients.insert(peer, Client { conversation, session, stage, scheduled: None });
+        self.by_session.insert((link.remote(), session), peer);
+        out.plane(Op::AdmitLink(link));
+        out.event(ServerEvent::HandshakeStarted(link));
+        self.step(now, peer, out, |client, tls, settings| {
+            client.conversation.take(now, first, || Ok(TlsSession::server(tls)?), settings)
+        });
+    }
+
+    fn free_peer_id(&mut self) -> Option<PeerId> {
+        let sessions = self.clients.len().saturating_add(self.departing.len());
+        (0..=sessions).find_map(|_| {
+            let id = PeerId(self.next_peer);
+            self.next_peer = if self.next_peer >= MAX_PEER_ID { 0 } else { self.next_peer + 1 };
+            let free = !self.clients.contains_key(&id) && !self.departing.contains_key(&id);
+            free.then_some(id)
+        })
+    }
+
+    fn session_frame(&mut self, now: Instant, peer: PeerId, packet: &mut [u8], out: &mut Out) {
+        self.step(now, peer, out, |client, tls, settings| {
+            client.conversation.frame(now, packet, || Ok(TlsSession::server(tls)?), settings)
+        });
+    }
+
+    /// Lets a client take something, works on what it heard, sends what came of it, and ends it if
+    /// that failed.
+    fn step(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Heard>, Fault>,
+    ) {
+        let unix = self.clock.at(now);
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let heard = take(client, &self.config.tls, &self.config.settings);
+        let result = heard.and_then(|heard| {
+            heard.into_iter().try_for_each(|item| self.hear(now, peer, item, out))
+        });
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let flushed = client.conversation.flush(now, unix, out);
+        match result.and(flushed) {
+            Ok(()) => {}
+            Err(fault) if fault.is_harmless() => self.counters.session_bad += 1,
+            Err(fault) => return self.remove(peer, fault.to_string(), out),
+        }
+        self.schedule(peer);
+    }
+
+    fn hear(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        heard: Heard,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match heard {
+            Heard::Reset(_) | Heard::TlsReady => Ok(()),
+            Heard::Keys => self.keys_arrived(now, peer, out),
+            Heard::Message(message) => match ControlMessage::parse(&message) {
+                Ok(message) => self.message(peer, message, out),
+                Err(error) => {
+                    out.event(ServerEvent::Warning(Some(peer), error.to_string()));
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// The client's key message: ours follows, and then either a session or, in a renegotiation,
+    /// the next key.
+    fn keys_arrived(&mut self, now: Instant, peer: PeerId, out: &mut Out) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let settings = &self.config.settings;
+        let exchange = client.conversation.exchange();
+        let Some(remote) = exchange.remote_keys() else { return Ok(()) };
+        let identity = exchange.tls().peer().cloned().unwrap_or_default();
+        let tls = exchange.tls().description();
+        let username = (!remote.username.is_empty()).then(|| remote.username.clone());
+        let password = (!remote.password.is_empty()).then(|| remote.password.clone());
+        if let Stage::Connected(connected) = &client.stage {
+            let cipher = connected.schedule.cipher();
+            let former = &connected.info;
+            if former.identity.common_name != identity.common_name || former.username != username {
+                return Err(Fault::Protocol("another identity in a renegotiation"));
+            }
+            let ours = our_keys(&mut self.random, settings, client.conversation.link, Some(cipher));
+            client.conversation.send_keys(ours)?;
+            return self.rekeyed(now, peer, out);
+        }
+        let peer_info = PeerInfo::parse(&remote.peer_info)
+            .map_err(|_| Fault::Protocol("malformed peer info"))?;
+        let occ = RemoteOptions::parse(&remote.options);
+        let fallback = settings.cipher_fallback;
+        let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
+        let link = client.conversation.link;
+        let ours = our_keys(&mut self.random, settings, link, chosen.as_ref().ok().copied());
+        client.conversation.send_keys(ours)?;
+        let cipher = match chosen {
+            Ok(cipher) => cipher,
+            Err(refused) => {
+                let told = "Data channel cipher negotiation failed (no shared cipher)";
+                return self.refuse(now, peer, told, refused.to_string());
+            }
+        };
+        let hello = Box::new(Hello { identity, username, peer_info, cipher, tls });
+        if !self.config.authorize {
+            return self.accept(now, peer, *hello, Grant::default(), out);
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let question = Question::Authorize(Identity {
+            common_name: hello.identity.common_name.clone(),
+            serial: hello.identity.serial.clone(),
+            fingerprint: hello.identity.fingerprint.clone(),
+            username: hello.username.clone(),
+            password,
+            address: Some(link.remote().ip()),
+        });
+        client.stage = Stage::Authorizing(ticket, hello);
+        self.by_ticket.insert(ticket, peer);
+        out.push(Output::Ask(ticket, question));
+        Ok(())
+    }
+
+    fn rekeyed(&mut self, now: Instant, peer: PeerId, out: &mut Out) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        if let Stage::Connected(connected) = &mut client.stage {
+            let keys = client.conversation.data_keys(connected.exporter)?;
+            let key_id = client.conversation.exchange().key_id;
+            connected.schedule.negotiating();
+            connected.schedule.install_next(now, key_id, &mut self.random, keys, out);
+            out.event(ServerEvent::Rekeyed(peer, key_id));
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, now: Instant, ticket: Ticket, reply: Reply, out: &mut Out) {
+        let Some(peer) = self.by_ticket.remove(&ticket) else { return };
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let Stage::Authorizing(waiting, _) = &client.stage else { return };
+        if *waiting != ticket {
+            return;
+        }
+        let Stage::Authorizing(_, hello) = std::mem::replace(&mut client.stage, Stage::Negotiating)
+        else {
+            return;
+        };
+        let result = match reply {
+            Reply::Accept(grant) => self.accept(now, peer, *hello, grant, out),
+            Reply::Reject(reason) => self.refuse(now, peer, "", reason),
+        };
+        self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
+    }
+
+    /// Says AUTH_FAILED with `told`; `reason` is for the log.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        told: &str,
+        reason: String,
+    ) -> Result<(), Fault> {
+        let failed = AuthFailed { reason: told.to_owned(), ..AuthFailed::default() };
+        self.refuse_with(now, peer, failed, reason)
+    }
+
+    fn refuse_with(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        failed: AuthFailed,
+        reason: String,
+    ) -> Result<(), Fault> {
+        if let Some(client) = self.clients.get_mut(&peer) {
+            client.conversation.send_message(ControlMessage::AuthFailed(failed).encode())?;
+            client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
+        }
+        Ok(())
+    }
+
+    /// Promotes a handshake to a session, all at once: the former session of the same name goes, the
+    /// addresses are leased, the data plane is told, the options are sent.
+    fn accept(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        hello: Hello,
+        grant: Grant,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let name = hello.identity.common_name.clone();
+        if !self.config.duplicate_cn {
+            self.replace(peer, &name, out);
+        }
+        let lease = match self.lease(peer, &name, &grant) {
+            Ok(lease) => lease,
+            Err(reason) => {
+                let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
+                failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
+                return self.refuse_with(now, peer, failed, reason);
+            }
+        };
+        let settings = &self.config.settings;
+        let proto = hello.peer_info.proto();
+        let push =
+            pushed_options(&self.config, &grant.push, peer, lease, hello.cipher, &hello.peer_info);
+        let push = match build_push_reply(&push) {
+            Ok(push) => push,
+            Err(error) => {
+                self.pool.release(peer, lease);
+                return self.refuse(now, peer, "", error.to_string());
+            }
+        };
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let link = client.conversation.link;
+        let exporter = proto.has(IvProto::TLS_EKM);
+        let dynamic = exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT);
+        let keys = client.conversation.data_keys(exporter)?;
+        if dynamic {
+            client.conversation.wrap_renegotiations()?;
+        }
+        let spec = PeerSpec {
+            link,
+            wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
+            // Stock servers let clients that know their peer-id float; so do we.
+            float: settings.float || proto.has(IvProto::DATA_V2),
+            framing: settings.framing,
+            keepalive: settings.keepalive,
+            mtu: inner_mtu(settings, link),
+            replay_window: settings.replay_window,
+        };
+        out.plane(Op::AddPeer(peer, spec));
+        out.plane(Op::SetRoutes(peer, lease.prefixes()));
+        let schedule =
+            KeySchedule::start(now, peer, hello.cipher, settings, &mut self.random, keys, out);
+        for bundle in &push {
+            client.conversation.send_message(terminated(bundle))?;
+        }
+        let info = ClientInfo {
+            peer,
+            identity: hello.identity,
+            username: hello.username,
+            link,
+            ipv4: lease.ipv4,
+            ipv6: lease.ipv6,
+            cipher: hello.cipher,
+            peer_info: hello.peer_info.entries().to_vec(),
+            tls: hello.tls,
+            since: self.clock.at(now),
+        };
+        out.event(ServerEvent::ClientUp(Box::new(info.clone())));
+        client.stage = Stage::Connected(Box::new(Connected {
+            info,
+            schedule,
+            exporter,
+            lease,
+            push,
+            asked: false,
+        }));
+        self.handshakes.end(link.remote().ip());
+        self.limiter.refund(link.remote().ip());
+        Ok(())
+    }
+
+    /// Ends the former session of the same name.
+    fn replace(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
+        let former: Vec<_> = self
+            .clients()
+            .filter(|info| info.identity.common_name == name && info.peer != newcomer)
+            .map(|info| info.peer)
+            .collect();
+        for peer in former {
+            self.remove(peer, "replaced by a new session of the same name".into(), out);
+        }
+    }
+
+    fn lease(&mut self, peer: PeerId, name: &str, grant: &Grant) -> Result<Lease, String> {
+        let connected = self.clients.len().saturating_sub(self.handshakes.total());
+        if connected >= self.config.max_clients as usize {
+            return Err("the server is full (max-clients)".into());
+        }
+        let fixed = Lease { ipv4: grant.ipv4, ipv6: grant.ipv6 };
+        self.pool.lease(peer, name, fixed).map_err(|no| match no {
+            NoLease::Exhausted => "the server has no free address".into(),
+            NoLease::Unsuitable => "the fixed address of this client is not in the network".into(),
+        })
+    }
+
+    fn message(
+        &mut self,
+        peer: PeerId,
+        message: ControlMessage,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match message {
+            ControlMessage::PushRequest => {
+                if let Some(client) = self.clients.get_mut(&peer)
+                    && let Stage::Connected(connected) = &mut client.stage
+                {
+                    // The first request crosses the unrequested answer; a later one is a repetition.
+                    if std::mem::replace(&mut connected.asked, true) {
+                        for bundle in &connected.push {
+                            client.conversation.send_message(terminated(bundle))?;
+                        }
+                    }
+                }
+            }
+            ControlMessage::Exit => self.remove(peer, "remote-exit".into(), out),
+            other => {
+                let text = format!("ignored control message '{other}'");
+                out.event(ServerEvent::Note(Some(peer), text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a handshake or a session.
+    fn remove(&mut self, peer: PeerId, reason: String, out: &mut Out) {
+        let Some(client) = self.clients.remove(&peer) else { return };
+        let link = client.conversation.link;
+        self.by_session.remove(&(link.remote(), client.session));
+        if let Some(at) = client.scheduled {
+            self.timers.remove(&(at, peer));
+        }
+        out.plane(Op::DismissLink(link));
+        match client.stage {
+            Stage::Connected(connected) => {
+                self.pool.release(peer, connected.lease);
+                out.plane(Op::DelPeer(peer));
+                self.departing.insert(peer, reason);
+            }
+            stage => {
+                if let Stage::Authorizing(ticket, _) = &stage {
+                    self.by_ticket.remove(ticket);
+                }
+                self.handshakes.end(link.remote().ip());
+                out.event(ServerEvent::HandshakeFailed(link, reason));
+            }
+        }
+        if link.is_stream() {
+            out.push(Output::Hangup(link));
+        }
+    }
+
+    fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
+        match notice {
+            Notice::PeerGone(peer, counters) => {
+                if let Some(reason) = self.departing.remove(&peer) {
+                    out.event(ServerEvent::ClientDown(peer, reason, counters));
+                }
+            }
+            Notice::PeerSilent(peer) => {
+                if self.clients.contains_key(&peer) {
+                    self.remove(peer, "ping-restart: nothing heard from the client".into(), out);
+                }
+            }
+            Notice::InBand(peer, message) if is_exit_notice(&message) => {
+                self.remove(peer, "remote-exit".into(), out);
+            }
+            Notice::Floated(peer, link) => self.floated(peer, link, out),
+            Notice::KeyFirstUse(peer, key_id) => {
+                if let Some(schedule) = self.key_schedule(peer) {
+                    schedule.first_use(now, key_id, out);
+                    self.schedule(peer);
+                }
+            }
+            Notice::KeyNearLimit(peer, key_id) => {
+                if let Some(schedule) = self.key_schedule(peer) {
+                    schedule.near_limit(now, key_id);
+                    self.schedule(peer);
+                }
+            }
+            Notice::InBand(..) | Notice::PeerRefused(_) => {}
+        }
+    }
+
+    fn key_schedule(&mut self, peer: PeerId) -> Option<&mut KeySchedule> {
+        match &mut self.clients.get_mut(&peer)?.stage {
+            Stage::Connected(connected) => Some(&mut connected.schedule),
+            _ => None,
+        }
+    }
+
+    fn floated(&mut self, peer: PeerId, link: Link, out: &mut Out) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let former = std::mem::replace(&mut client.conversation.link, link);
+        if let Stage::Connected(connected) = &mut client.stage {
+            connected.info.link = link;
+        }
+        let session = client.session;
+        self.by_session.remove(&(former.remote(), session));
+        self.by_session.insert((link.remote(), session), peer);
+        out.plane(Op::DismissLink(former));
+        out.plane(Op::AdmitLink(link));
+        out.event(ServerEvent::Floated(peer, link));
+    }
+
+    /// Puts a client where it belongs in the timer table.
+    fn schedule(&mut self, peer: PeerId) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let next = client.deadline().map(|(at, _)| at);
+        let former = std::mem::replace(&mut client.scheduled, next);
+        if former == next {
+            return;
+        }
+        if let Some(at) = former {
+            self.timers.remove(&(at, peer));
+        }
+        if let Some(at) = next {
+            self.timers.insert((at, peer));
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Out) {
+        while let Some(&(at, peer)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(client) = self.clients.get_mut(&peer) {
+                client.scheduled = None;
+                self.tick_client(now, peer, out);
+            }
+        }
+    }
+
+    fn tick_client(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        if client.conversation.expired(now) {
+            return self.remove(peer, Fault::TimedOut.to_string(), out);
+        }
+        match &mut client.stage {
+            Stage::Refused { until, reason }
+                if *until <= now || client.conversation.all_acknowledged() =>
+            {
+                let reason = std::mem::take(reason);
+                return self.remove(peer, reason, out);
+            }
+            Stage::Connected(connected) => {
+                let wanted = connected.schedule.tick(now, out);
+                if wanted && client.conversation.exchange().is_complete() {
+                    connected.schedule.negotiating();
+                    return self.step(now, peer, out, |client, tls, settings| {
+                        client.conversation.renegotiate(now, TlsSession::server(tls)?, settings);
+                        Ok(Vec::new())
+                    });
+                }
+            }
+            _ => {}
+        }
+        self.step(now, peer, out, |_, _, _| Ok(Vec::new()));
+    }
+}
+
+fn our_keys(
+    random: &mut Random,
+    settings: &Settings,
+    link: Link,
+    cipher: Option<adit_crypto::Cipher>,
+) -> KeyMethod2 {
+    let options = options_string(settings, Role::Server, link, cipher).to_string();
+    let randoms = Randoms { random1: random.bytes(), random2: random.bytes() };
+    KeyMethod2 {
+        pre_master: None,
+        randoms,
+        options,
+        username: String::new(),
+        password: Zeroizing::default(),
+        peer_info: String::new(),
+    }
+}
+
+/// Control messages end in NUL.
+fn terminated(text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.push(0);
+    bytes
+}
+
+impl Engine for ServerEngine {
+    type Event = ServerEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        match input {
+            Input::Tick => {}
+            Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::Notice(notice) => self.notice(now, notice, out),
+            Input::Answer(ticket, reply) => self.answer(now, ticket, reply, out),
+            Input::LinkDown(link) => {
+                let lost: Vec<_> = self
+                    .clients
+                    .iter()
+                    .filter(|(_, client)| client.conversation.link == link)
+                    .map(|(&peer, _)| peer)
+                    .collect();
+                for peer in lost {
+                    self.remove(peer, "connection reset".into(), out);
+                }
+            }
+            Input::LinkUp(_) | Input::DialFailed(_) => {}
+        }
+        self.tick(now, out);
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let &(at, peer) = self.timers.first()?;
+        let why =
+            self.clients.get(&peer).and_then(Client::deadline).map_or("timer", |(_, why)| why);
+        Some((at, why))
+    }
+}

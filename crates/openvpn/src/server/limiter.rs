@@ -1,0 +1,113 @@
+//! How many answers a stranger may cause, per network it claims to come from.
+//!
+//! The reference implementation has one global counter, so that one attacker who stays at the limit
+//! locks everybody out. Here each /32 and /64 has a bucket of its own, in a table of fixed size.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use super::handshakes::Network;
+
+/// Buckets; networks that collide share one.
+const BUCKETS: usize = 16_384;
+/// Answers in a burst.
+const BURST: u32 = 500;
+/// Time in which an empty bucket fills up again.
+const REFILL: Duration = Duration::from_secs(10);
+
+#[derive(Copy, Clone, Debug, Default)]
+struct Bucket {
+    /// Answers given and not yet paid back.
+    level: u32,
+    /// Milliseconds since boot when `level` was right.
+    at_ms: u64,
+}
+
+/// A fixed table of leaky buckets.
+#[derive(Debug)]
+pub(super) struct Limiter<H = RandomState> {
+    buckets: Vec<Bucket>,
+    hasher: H,
+    burst: u32,
+}
+
+impl Limiter<RandomState> {
+    // The hash key comes from the system and not from the engine's seed: it decides only which
+    // networks share a bucket, and an attacker must not be able to compute that.
+    pub(super) fn new() -> Self {
+        Self { buckets: vec![Bucket::default(); BUCKETS], hasher: RandomState::new(), burst: BURST }
+    }
+}
+
+impl<H: BuildHasher> Limiter<H> {
+    fn bucket(&mut self, address: IpAddr) -> Option<&mut Bucket> {
+        let at = self.hasher.hash_one(Network::of(address)) as usize % BUCKETS;
+        self.buckets.get_mut(at)
+    }
+
+    /// Whether one more answer to `address` is allowed; counts it if so.
+    pub(super) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
+        let burst = self.burst;
+        let Some(bucket) = self.bucket(address) else { return false };
+        let now_ms = now.as_nanos() / 1_000_000;
+        let elapsed = now_ms.saturating_sub(bucket.at_ms);
+        let refill = u64::try_from(REFILL.as_millis()).unwrap_or(u64::MAX);
+        let drained = elapsed.saturating_mul(u64::from(burst)) / refill;
+        if drained > 0 {
+            bucket.level = bucket.level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX));
+            bucket.at_ms = now_ms;
+        }
+        if bucket.level >= burst {
+            return false;
+        }
+        bucket.level += 1;
+        true
+    }
+
+    /// Gives an answer back: it led to a session.
+    pub(super) fn refund(&mut self, address: IpAddr) {
+        if let Some(bucket) = self.bucket(address) {
+            bucket.level = bucket.level.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hash::{BuildHasherDefault, DefaultHasher};
+
+    fn limiter() -> Limiter<BuildHasherDefault<DefaultHasher>> {
+        Limiter { buckets: vec![Bucket::default(); BUCKETS], hasher: Default::default(), burst: 10 }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn an_attacker_at_the_limit_locks_out_only_its_own_network() {
+        let mut l = limiter();
+        let now = Instant::from_nanos(0) + Duration::from_secs(1000);
+        assert_eq!((0..100).filter(|_| l.allow(now, ip("192.0.2.1"))).count(), 10);
+        assert!(l.allow(now, ip("192.0.2.2")));
+        assert_eq!((0..100).filter(|_| l.allow(now, ip("2001:db8::1"))).count(), 10);
+        assert!(!l.allow(now, ip("2001:db8::ffff")), "the same /64");
+        assert!(l.allow(now, ip("2001:db8:0:1::1")));
+    }
+
+    #[test]
+    fn buckets_drain_with_time_and_by_refund() {
+        let mut l = limiter();
+        let now = Instant::from_nanos(0) + Duration::from_secs(1000);
+        while l.allow(now, ip("192.0.2.1")) {}
+        l.refund(ip("192.0.2.1"));
+        assert!(l.allow(now, ip("192.0.2.1")));
+        assert!(!l.allow(now + Duration::from_millis(900), ip("192.0.2.1")));
+        assert!(l.allow(now + Duration::from_millis(1000), ip("192.0.2.1")));
+        assert!(!l.allow(now + Duration::from_millis(1000), ip("192.0.2.1")));
+    }
+}

@@ -1,0 +1,150 @@
+use std::time::Duration;
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::{Framing, InnerMtu};
+use adit_engine::{Instant, Link, UnixTime};
+
+use super::settings::{Mssfix, Settings};
+use crate::keys::{Direction, Role};
+use crate::negotiate::OptionsString;
+use crate::wrap::WrapConfig;
+
+/// Marks an OCC message on the data channel.
+pub const OCC_MAGIC: [u8; 16] = [
+    0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
+];
+/// OCC: the sender goes away.
+const OCC_EXIT: u8 = 6;
+
+/// DATA_V2 header, packet id and tag.
+const AEAD_OVERHEAD: u16 = 4 + 4 + 16;
+
+/// The exit notice that travels on the data channel.
+pub(crate) fn exit_notice() -> Vec<u8> {
+    let mut message = OCC_MAGIC.to_vec();
+    message.push(OCC_EXIT);
+    message
+}
+
+/// Whether a data channel message is an exit notice.
+pub(crate) fn is_exit_notice(message: &[u8]) -> bool {
+    message.strip_prefix(&OCC_MAGIC).is_some_and(|rest| rest.first() == Some(&OCC_EXIT))
+}
+
+/// Wall-clock time from the boot clock, as injected at the start.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct WallClock {
+    base: Instant,
+    unix: UnixTime,
+}
+
+impl WallClock {
+    pub(crate) fn new(base: Instant, unix: UnixTime) -> Self {
+        Self { base, unix }
+    }
+
+    pub(crate) fn at(&self, now: Instant) -> UnixTime {
+        UnixTime(self.unix.0.saturating_add(now.since(self.base).as_secs()))
+    }
+}
+
+impl Settings {
+    /// The first retransmission. Half of `tls-timeout`: its default of 2 s is from the days of modems.
+    pub(crate) fn first_timeout(&self) -> Duration {
+        self.tls_timeout / 2
+    }
+}
+
+/// What the largest TCP segments may be, from `mssfix`, for a peer behind `link`.
+pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
+    const DEFAULT_TUN_MTU: u16 = 1500;
+    let mssfix = settings.mssfix.unwrap_or(match settings.tun_mtu {
+        DEFAULT_TUN_MTU => Mssfix { size: 1492, outer: true, fixed: false },
+        other => Mssfix { size: other, outer: false, fixed: true },
+    });
+    if mssfix.size == 0 {
+        return InnerMtu::default();
+    }
+    let outer_headers = match link.remote() {
+        std::net::SocketAddr::V4(_) => 20 + 8,
+        std::net::SocketAddr::V6(_) => 40 + 8,
+    };
+    let framing = match settings.framing {
+        Framing::None | Framing::StubV2 => 0,
+        Framing::LzoStub | Framing::SwapStub => 1,
+    };
+    let mut inner = mssfix.size;
+    if !mssfix.fixed {
+        inner = inner.saturating_sub(AEAD_OVERHEAD + framing);
+        if mssfix.outer {
+            inner = inner.saturating_sub(outer_headers);
+        }
+    }
+    InnerMtu { mss4: inner.saturating_sub(20 + 20), mss6: inner.saturating_sub(40 + 20) }
+}
+
+/// The options string of key method 2.
+pub(crate) fn options_string(
+    settings: &Settings,
+    role: Role,
+    link: Link,
+    cipher: Option<Cipher>,
+) -> OptionsString<'_> {
+    let (tls_auth, key_direction) = match &settings.wrap {
+        WrapConfig::TlsAuth { direction, .. } => {
+            (true, direction.map(|direction| u8::from(direction == Direction::Inverse)))
+        }
+        _ => (false, None),
+    };
+    OptionsString {
+        server: role == Role::Server,
+        tun_mtu: settings.tun_mtu,
+        ipv6: link.remote().is_ipv6(),
+        cipher: match cipher {
+            Some(cipher) => cipher.name(),
+            None => &settings.occ_cipher,
+        },
+        key_bits: cipher
+            .or_else(|| Cipher::from_name(&settings.occ_cipher))
+            .map_or(128, |cipher| u16::try_from(cipher.key_len() * 8).unwrap_or(256)),
+        auth: if cipher.is_some() { "[null-digest]" } else { &settings.auth },
+        framing: settings.framing,
+        key_direction,
+        tls_auth,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mss(settings: &Settings, remote: &str) -> (u16, u16) {
+        let remote = remote.parse().expect("an address");
+        let mtu = inner_mtu(settings, Link::datagram(Default::default(), None, remote));
+        (mtu.mss4, mtu.mss6)
+    }
+
+    #[test]
+    fn mssfix_is_what_the_reference_implementation_makes_of_it() {
+        let mut s = Settings::default();
+        assert_eq!(mss(&s, "192.0.2.1:1194"), (1400, 1380), "1492 bytes outside by default");
+        assert_eq!(mss(&s, "[2001:db8::1]:1194"), (1380, 1360));
+        s.mssfix = Some(Mssfix { size: 1300, outer: false, fixed: false });
+        assert_eq!(mss(&s, "192.0.2.1:1194"), (1236, 1216));
+        s.mssfix = Some(Mssfix { size: 0, outer: false, fixed: false });
+        assert_eq!(mss(&s, "192.0.2.1:1194"), (0, 0));
+        s.mssfix = None;
+        s.tun_mtu = 1400;
+        assert_eq!(mss(&s, "192.0.2.1:1194"), (1360, 1340), "the inner packet's own size");
+    }
+
+    #[test]
+    fn only_exit_is_an_exit_notice() {
+        assert!(is_exit_notice(&exit_notice()));
+        let mut other = exit_notice();
+        other[16] = 0;
+        assert!(!is_exit_notice(&other));
+        assert!(!is_exit_notice(&OCC_MAGIC));
+        assert!(!is_exit_notice(b""));
+    }
+}

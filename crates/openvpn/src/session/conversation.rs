@@ -1,0 +1,266 @@
+//! The control channel of one session: unwraps packets, sorts them to the negotiation they belong
+//! to, and sends what the negotiations want sent.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use adit_engine::{Instant, Link, Outbox, UnixTime};
+
+use super::exchange::{Exchange, Heard};
+use super::{Fault, Settings};
+use crate::keys::{DYNAMIC_TLS_CRYPT_LABEL, DataKeys, KeyMethod2, Role};
+use crate::packet::{Acks, Control, KEY_ID_MASK, Opcode, SessionId};
+use crate::reliable::{Received, Reliable};
+use crate::tls::TlsSession;
+use crate::wrap::Wrapper;
+
+/// Largest control packet with IP and UDP headers, as the reference implementation has it.
+const CONTROL_MTU: usize = 1250;
+/// IPv6 and UDP headers.
+const OUTER_HEADERS: usize = 48;
+/// Acknowledgements that ride on a message at most.
+const ACKS: usize = 4;
+
+pub(crate) struct Conversation {
+    pub(crate) link: Link,
+    role: Role,
+    local: SessionId,
+    remote: Option<SessionId>,
+    wrapper: Wrapper,
+    /// Of renegotiations, under dynamic tls-crypt.
+    rewrapper: Option<Wrapper>,
+    newest: Exchange,
+    /// The one before: answers retransmissions, and carries messages until the newest is complete.
+    former: Option<Exchange>,
+}
+
+impl Conversation {
+    /// A client's: begins with a reset, towards a server that has not answered yet.
+    pub(crate) fn open(
+        now: Instant,
+        link: Link,
+        local: SessionId,
+        reset: Opcode,
+        wrapper: Wrapper,
+        tls: TlsSession,
+        settings: &Settings,
+    ) -> Self {
+        let reliable = Reliable::new(settings.first_timeout());
+        let give_up = now + settings.hand_window;
+        let newest = Exchange::open(now, (Role::Client, 0), reset, tls, reliable, give_up);
+        Self {
+            link,
+            role: Role::Client,
+            local,
+            remote: None,
+            wrapper,
+            rewrapper: None,
+            newest,
+            former: None,
+        }
+    }
+
+    /// A server's, continuing after the stateless exchange of resets.
+    pub(crate) fn resume(
+        now: Instant,
+        link: Link,
+        (local, remote): (SessionId, SessionId),
+        wrapper: Wrapper,
+        tls: TlsSession,
+        settings: &Settings,
+    ) -> Self {
+        let reliable = Reliable::resume(settings.first_timeout(), 1);
+        let newest = Exchange::resume(tls, reliable, now + settings.hand_window);
+        let remote = Some(remote);
+        Self {
+            link,
+            role: Role::Server,
+            local,
+            remote,
+            wrapper,
+            rewrapper: None,
+            newest,
+            former: None,
+        }
+    }
+
+    /// The negotiation that is under way or was last completed.
+    pub(crate) fn newest(&mut self) -> &mut Exchange {
+        &mut self.newest
+    }
+
+    /// The newest negotiation, to look at.
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.newest
+    }
+
+    /// Unwraps a packet and works on it. An `Err(Fault::Packet)` says that the packet is bad, every
+    /// other one that the session is.
+    pub(crate) fn frame(
+        &mut self,
+        now: Instant,
+        packet: &mut [u8],
+        next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
+        settings: &Settings,
+    ) -> Result<Vec<Heard>, Fault> {
+        let renegotiation = packet.first().is_some_and(|byte| byte & KEY_ID_MASK != 0);
+        let wrapper = match &mut self.rewrapper {
+            Some(rewrapper) if renegotiation => rewrapper,
+            _ => &mut self.wrapper,
+        };
+        let control = wrapper.open(packet)?;
+        self.take(now, &control, next_tls, settings)
+    }
+
+    /// Works on an unwrapped packet.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        control: &Control<'_>,
+        next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
+        settings: &Settings,
+    ) -> Result<Vec<Heard>, Fault> {
+        self.belongs_here(control)?;
+        if control.opcode == Opcode::SoftResetV1
+            && control.key_id == next_key_id(self.newest.key_id)
+            && self.newest.is_complete()
+        {
+            self.renegotiate(now, next_tls()?, settings);
+        }
+        let exchange = match &mut self.former {
+            _ if self.newest.key_id == control.key_id => &mut self.newest,
+            Some(former) if former.key_id == control.key_id => former,
+            _ => return Err(Fault::Ignored("a key id that is not in use")),
+        };
+        exchange.reliable.acknowledged(now, &control.acks);
+        let mut heard = Vec::new();
+        if let Some(id) = control.message {
+            let received = exchange.reliable.received(id, control.opcode, control.payload);
+            if received == Received::New {
+                exchange.advance(&mut heard)?;
+            }
+        }
+        Ok(heard)
+    }
+
+    fn belongs_here(&mut self, control: &Control<'_>) -> Result<(), Fault> {
+        if control.remote.is_some_and(|remote| remote != self.local) {
+            return Err(Fault::Ignored("a session id that is not ours"));
+        }
+        match self.remote {
+            Some(remote) if remote == control.session => Ok(()),
+            Some(_) => Err(Fault::Ignored("a session id that is not the peer's")),
+            // Without an acknowledgement of our reset anybody could have sent it.
+            None if control.opcode == Opcode::HardResetServerV2 && control.remote.is_some() => {
+                self.remote = Some(control.session);
+                Ok(())
+            }
+            None => Err(Fault::Ignored("a packet before the server's reset")),
+        }
+    }
+
+    /// Begins another negotiation with a soft reset.
+    pub(crate) fn renegotiate(&mut self, now: Instant, tls: TlsSession, settings: &Settings) {
+        let key_id = next_key_id(self.newest.key_id);
+        let reliable = Reliable::new(settings.first_timeout());
+        let give_up = now + settings.hand_window;
+        let next =
+            Exchange::open(now, (self.role, key_id), Opcode::SoftResetV1, tls, reliable, give_up);
+        self.former = Some(std::mem::replace(&mut self.newest, next));
+    }
+
+    /// Sends our key message on the newest negotiation.
+    pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
+        self.newest.send_keys(keys)
+    }
+
+    /// Sends a control message; while a negotiation is under way it waits for its end.
+    pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Fault> {
+        self.newest.send_message(message)
+    }
+
+    /// From now on renegotiations have a wrapping of their own, from keys of the first one.
+    pub(crate) fn wrap_renegotiations(&mut self) -> Result<(), Fault> {
+        let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
+        self.rewrapper = Some(self.wrapper.renegotiation(&exported)?);
+        Ok(())
+    }
+
+    /// The keys of the newest negotiation.
+    pub(crate) fn data_keys(&self, exporter: bool) -> Result<DataKeys, Fault> {
+        let remote = self.remote.ok_or(Fault::Protocol("no session id of the peer"))?;
+        let (client, server) = match self.role {
+            Role::Client => (self.local, remote),
+            Role::Server => (remote, self.local),
+        };
+        self.newest.data_keys(exporter, client, server)
+    }
+
+    /// Sends what is due: messages with acknowledgements, or acknowledgements alone.
+    pub(crate) fn flush<E>(
+        &mut self,
+        now: Instant,
+        unix: UnixTime,
+        out: &mut Outbox<E>,
+    ) -> Result<(), Fault> {
+        let packet = CONTROL_MTU - OUTER_HEADERS;
+        let room = packet.saturating_sub(self.wrapper.overhead(Opcode::ControlV1, ACKS));
+        let room_with_key =
+            packet.saturating_sub(self.wrapper.overhead(Opcode::ControlWkcV1, ACKS));
+        for exchange in self.former.iter_mut().chain([&mut self.newest]) {
+            exchange.fill(now, room, room_with_key)?;
+            let (local, remote, key_id) = (self.local, self.remote, exchange.key_id);
+            let wrapper = match &mut self.rewrapper {
+                Some(rewrapper) if key_id != 0 => rewrapper,
+                _ => &mut self.wrapper,
+            };
+            let mut send = |opcode, message, payload: &[u8], acks: Acks| {
+                let remote = if acks.is_empty() { None } else { remote };
+                let control =
+                    Control { opcode, key_id, session: local, acks, remote, message, payload };
+                let mut frame = Vec::new();
+                if wrapper.seal(&control, unix, &mut frame).is_ok() {
+                    out.send(self.link, frame);
+                }
+            };
+            loop {
+                let acks = match remote {
+                    Some(_) if exchange.reliable.has_due(now) => exchange.reliable.take_acks(true),
+                    _ => Acks::default(),
+                };
+                let Some(due) = exchange.reliable.transmit(now) else { break };
+                send(due.opcode, Some(due.id), due.payload, acks);
+            }
+            while remote.is_some() && exchange.reliable.owes_acks() {
+                let acks = exchange.reliable.take_acks(false);
+                send(Opcode::AckV1, None, &[], acks);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the newest negotiation took too long.
+    pub(crate) fn expired(&self, now: Instant) -> bool {
+        !self.newest.is_complete() && self.newest.give_up <= now
+    }
+
+    /// Whether all we sent has been acknowledged.
+    pub(crate) fn all_acknowledged(&self) -> bool {
+        self.newest.reliable.all_acknowledged() && !self.newest.tls().wants_write()
+    }
+
+    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let give_up = (!self.newest.is_complete()).then_some((self.newest.give_up, "handshake"));
+        let retransmit = self
+            .former
+            .iter()
+            .chain([&self.newest])
+            .filter_map(|exchange| exchange.reliable.deadline())
+            .map(|at| (at, "retransmit"));
+        retransmit.chain(give_up).min()
+    }
+}
+
+/// Key ids go 0, 1 .. 7, 1 .. 7: zero is for the first negotiation alone.
+pub(crate) fn next_key_id(key_id: u8) -> u8 {
+    if key_id >= 7 { 1 } else { key_id.saturating_add(1) }
+}

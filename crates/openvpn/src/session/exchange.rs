@@ -1,0 +1,228 @@
+//! One key negotiation: resets, a TLS handshake over the reliability layer, key method 2.
+//!
+//! A session's first negotiation and each renegotiation is an object of its own, with its own
+//! message ids and its own TLS session. After the keys are exchanged, control messages travel over
+//! the same TLS session until the next negotiation.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::VecDeque;
+
+use adit_engine::Instant;
+use zeroize::Zeroizing;
+
+use super::Fault;
+use crate::keys::{DATA_KEYS_LABEL, DataKeys, EXPORTED_LEN, KeyMethod2, PrfInput, Role};
+use crate::packet::{Opcode, SessionId};
+use crate::reliable::Reliable;
+use crate::tls::TlsSession;
+
+/// Control messages that wait for the keys to be exchanged.
+const MAX_WAITING: usize = 16;
+
+/// What a negotiation tells its session.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// The peer's reset arrived, with the payload it carried.
+    Reset(Vec<u8>),
+    /// The TLS handshake is complete.
+    TlsReady,
+    /// The peer's key method 2 message arrived.
+    Keys,
+    /// A control message.
+    Message(Zeroizing<Vec<u8>>),
+}
+
+pub(crate) struct Exchange {
+    pub(crate) key_id: u8,
+    role: Role,
+    pub(crate) reliable: Reliable,
+    tls: TlsSession,
+    /// When it is given up if it is not complete.
+    pub(crate) give_up: Instant,
+    peer_was_reset: bool,
+    announced_tls: bool,
+    local: Option<KeyMethod2>,
+    remote: Option<KeyMethod2>,
+    waiting: VecDeque<Zeroizing<Vec<u8>>>,
+    /// The next message must carry the wrapped client key (tls-crypt-v2 after a stateless reset).
+    pub(crate) resend_wrapped_key: bool,
+}
+
+impl Exchange {
+    /// Begins with a reset of ours as message 0.
+    pub(crate) fn open(
+        now: Instant,
+        (role, key_id): (Role, u8),
+        reset: Opcode,
+        tls: TlsSession,
+        mut reliable: Reliable,
+        give_up: Instant,
+    ) -> Self {
+        reliable.push(now, reset, Vec::new());
+        Self::new((role, key_id), tls, reliable, give_up, false)
+    }
+
+    /// A server's, after the stateless exchange of resets.
+    pub(crate) fn resume(tls: TlsSession, reliable: Reliable, give_up: Instant) -> Self {
+        Self::new((Role::Server, 0), tls, reliable, give_up, true)
+    }
+
+    fn new(
+        (role, key_id): (Role, u8),
+        tls: TlsSession,
+        reliable: Reliable,
+        give_up: Instant,
+        peer_was_reset: bool,
+    ) -> Self {
+        Self {
+            key_id,
+            role,
+            reliable,
+            tls,
+            give_up,
+            peer_was_reset,
+            announced_tls: false,
+            local: None,
+            remote: None,
+            waiting: VecDeque::new(),
+            resend_wrapped_key: false,
+        }
+    }
+
+    /// Whether both key messages have been exchanged.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.local.is_some() && self.remote.is_some()
+    }
+
+    pub(crate) fn tls(&self) -> &TlsSession {
+        &self.tls
+    }
+
+    pub(crate) fn remote_keys(&self) -> Option<&KeyMethod2> {
+        self.remote.as_ref()
+    }
+
+    /// Works through the messages that are in order.
+    pub(crate) fn advance(&mut self, heard: &mut Vec<Heard>) -> Result<(), Fault> {
+        while let Some((opcode, payload)) = self.reliable.pop() {
+            match opcode {
+                Opcode::ControlV1 | Opcode::ControlWkcV1 => {
+                    self.tls.feed(&payload)?;
+                    self.read(heard)?;
+                }
+                _ if self.peer_was_reset => return Err(Fault::Protocol("a second reset")),
+                _ => {
+                    self.peer_was_reset = true;
+                    heard.push(Heard::Reset(payload));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, heard: &mut Vec<Heard>) -> Result<(), Fault> {
+        if !self.announced_tls && !self.tls.is_handshaking() {
+            self.announced_tls = true;
+            heard.push(Heard::TlsReady);
+        }
+        while let Some(message) = self.tls.read()? {
+            if self.remote.is_none() {
+                let sender = match self.role {
+                    Role::Client => Role::Server,
+                    Role::Server => Role::Client,
+                };
+                self.remote = Some(KeyMethod2::parse(&message, sender)?);
+                heard.push(Heard::Keys);
+            } else {
+                heard.push(Heard::Message(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends our key method 2 message; messages that waited for it follow.
+    pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
+        self.tls.write(&keys.encode()?)?;
+        self.local = Some(keys);
+        Ok(())
+    }
+
+    /// Sends a control message, once the keys are exchanged. False if too many wait already.
+    pub(crate) fn send_message(&mut self, message: Vec<u8>) -> Result<bool, Fault> {
+        if self.waiting.len() >= MAX_WAITING {
+            return Ok(false);
+        }
+        self.waiting.push_back(Zeroizing::new(message));
+        self.release_waiting()?;
+        Ok(true)
+    }
+
+    fn release_waiting(&mut self) -> Result<(), Fault> {
+        if self.is_complete() {
+            while let Some(message) = self.waiting.pop_front() {
+                self.tls.write(&message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves TLS bytes into the send window. `room` is the payload of a packet, `room_with_key` that
+    /// of the packet that carries the wrapped client key too.
+    pub(crate) fn fill(
+        &mut self,
+        now: Instant,
+        room: usize,
+        room_with_key: usize,
+    ) -> Result<(), Fault> {
+        if !self.peer_was_reset {
+            return Ok(());
+        }
+        self.release_waiting()?;
+        while self.reliable.can_send() && (self.tls.wants_write() || self.resend_wrapped_key) {
+            let (opcode, room) = match std::mem::take(&mut self.resend_wrapped_key) {
+                true => (Opcode::ControlWkcV1, room_with_key),
+                false => (Opcode::ControlV1, room),
+            };
+            self.reliable.push(now, opcode, self.tls.pull(room));
+        }
+        Ok(())
+    }
+
+    /// The data keys: from the TLS exporter or, for older peers, by the PRF.
+    pub(crate) fn data_keys(
+        &self,
+        exporter: bool,
+        client_session: SessionId,
+        server_session: SessionId,
+    ) -> Result<DataKeys, Fault> {
+        if exporter {
+            return Ok(DataKeys::from_exporter(&*self.export(DATA_KEYS_LABEL)?, self.role));
+        }
+        let (client, server) = match self.role {
+            Role::Client => (&self.local, &self.remote),
+            Role::Server => (&self.remote, &self.local),
+        };
+        let (Some(client), Some(server)) = (client, server) else {
+            return Err(Fault::Protocol("data keys before the key exchange"));
+        };
+        let Some(pre_master) = &client.pre_master else {
+            return Err(Fault::Protocol("a key exchange without a pre-master secret"));
+        };
+        let input = PrfInput {
+            pre_master,
+            client: &client.randoms,
+            server: &server.randoms,
+            client_session,
+            server_session,
+        };
+        Ok(DataKeys::from_prf(&input, self.role)?)
+    }
+
+    /// Key material from the TLS session.
+    pub(crate) fn export(&self, label: &[u8]) -> Result<Zeroizing<[u8; EXPORTED_LEN]>, Fault> {
+        let mut material = Zeroizing::new([0; EXPORTED_LEN]);
+        self.tls.export(label, material.as_mut_slice())?;
+        Ok(material)
+    }
+}

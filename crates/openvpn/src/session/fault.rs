@@ -1,0 +1,80 @@
+use std::fmt;
+
+use crate::keys::KeyMethod2Error;
+use crate::negotiate::BadMessage;
+use crate::tls::TlsError;
+use crate::wrap::WrapError;
+use adit_crypto::CryptoError;
+
+/// What can be wrong with a packet or a session.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// The packet is not authentic or not well-formed: dropped and counted.
+    Packet(WrapError),
+    /// The packet is well-formed and does not belong here: dropped and counted.
+    Ignored(&'static str),
+    /// The TLS session failed.
+    Tls(TlsError),
+    /// The key exchange is malformed.
+    Keys(KeyMethod2Error),
+    /// A control message is malformed.
+    Message(BadMessage),
+    /// The peer broke the protocol.
+    Protocol(&'static str),
+    /// The cryptographic library failed.
+    Crypto,
+    /// The negotiation took longer than the hand-window.
+    TimedOut,
+}
+
+impl Fault {
+    /// Whether only the packet is bad, and the session goes on.
+    pub(crate) fn is_harmless(&self) -> bool {
+        matches!(self, Self::Packet(_) | Self::Ignored(_))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packet(error) => error.fmt(f),
+            Self::Ignored(what) => write!(f, "ignored {what}"),
+            Self::Tls(error) => error.fmt(f),
+            Self::Keys(error) => error.fmt(f),
+            Self::Message(error) => error.fmt(f),
+            Self::Protocol(what) => write!(f, "the peer broke the protocol: {what}"),
+            Self::Crypto => f.write_str("the cryptographic library failed"),
+            Self::TimedOut => f.write_str("TLS key negotiation failed to occur within the hand-window (check your network connectivity)"),
+        }
+    }
+}
+
+impl From<WrapError> for Fault {
+    fn from(error: WrapError) -> Self {
+        Self::Packet(error)
+    }
+}
+
+impl From<TlsError> for Fault {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+impl From<KeyMethod2Error> for Fault {
+    fn from(error: KeyMethod2Error) -> Self {
+        Self::Keys(error)
+    }
+}
+
+impl From<BadMessage> for Fault {
+    fn from(error: BadMessage) -> Self {
+        Self::Message(error)
+    }
+}
+
+impl From<CryptoError> for Fault {
+    fn from(_: CryptoError) -> Self {
+        Self::Crypto
+    }
+}
