@@ -90,6 +90,17 @@ pub struct Pair {
     pub client: Namespace,
 }
 
+/// What the cable's ends may leave to the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// As veth comes: super-packets cross the cable whole.
+    All,
+    /// Every packet crosses alone, and the receiver's kernel merges them again: a network card with GRO.
+    WireGro,
+    /// Every packet crosses alone and stays alone.
+    Wire,
+}
+
 /// Which end of a [`Pair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -142,6 +153,23 @@ impl Pair {
             End::Server => &self.server,
             End::Client => &self.client,
         }
+    }
+
+    /// Sets what the cable's ends leave to each other.
+    ///
+    /// # Errors
+    /// `ethtool` failed.
+    pub fn set_offload(&self, offload: Offload) -> Result<()> {
+        let (send, gro) = match offload {
+            Offload::All => return Ok(()),
+            Offload::WireGro => ("off", "on"),
+            Offload::Wire => ("off", "off"),
+        };
+        let features =
+            ["-K", CABLE, "tso", send, "gso", send, "tx-udp-segmentation", send, "gro", gro];
+        self.server.run("ethtool", &features)?;
+        self.client.run("ethtool", &features)?;
+        Ok(())
     }
 
     /// Drops this share of the datagrams that cross the cable, in both directions, at random.

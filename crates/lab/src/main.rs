@@ -1,1 +1,38 @@
-fn main() {}
+//! `adit-lab`: measures adit beside its peers, and parts of adit alone.
+//!
+//! Every verb prints the command line that reproduces it. Figures of one run compare with each other; those of different
+//! runs or machines do not.
+#![forbid(unsafe_code)]
+
+mod pair;
+mod statistics;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures adit beside its peers.
+///
+/// Example: adit-lab pair --mode offload --pairs 5
+#[derive(Parser)]
+#[command(name = "adit-lab", version)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// One TCP stream through a tunnel between two namespaces, adit and openvpn in turns. Needs root.
+    Pair(pair::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
+        Verb::Pair(arguments) => pair::run(&arguments),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("adit-lab: {failure}");
+        ExitCode::FAILURE
+    })
+}
