@@ -2,6 +2,8 @@
 //!
 //! Everything here returns what it found or did as values; the `adit` binary prints them.
 
+mod authority;
+pub mod clients;
 pub mod doctor;
 mod failure;
 mod firewall;

@@ -1,0 +1,144 @@
+//! Who may have a session: the registry's answer to an authenticated client.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use adit_engine::{Grant, Identity, Reply};
+use adit_pki::{Client, ClientState, Store};
+
+use super::failure::Outcome;
+use super::init::pki_fault;
+use crate::ask::{Answer, Authorizer};
+
+/// The registry as it is on disk, read again when the file has changed.
+#[derive(Clone, Debug)]
+pub(super) struct Authority {
+    store: Store,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Inode, size and modification time: every change lands by rename, so the inode alone would
+    /// nearly do.
+    version: Option<(u64, u64, i64, i64)>,
+    clients: HashMap<String, Client>,
+}
+
+impl Authority {
+    pub(super) fn new(store: Store) -> Self {
+        Self { store, seen: Arc::default() }
+    }
+
+    /// Whether the bearer of this certificate may have a session, and if not, why.
+    ///
+    /// # Errors
+    /// The registry cannot be read; then nobody may.
+    pub(super) fn judge(&self, name: &str, serial: &str) -> Outcome<Result<Grant, String>> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refresh(&mut seen)?;
+        let Some(client) = seen.clients.get(name) else {
+            return Ok(Err("no such client is registered".into()));
+        };
+        if !client.serial.eq_ignore_ascii_case(serial) {
+            let former = client.former.iter().any(|old| old.serial.eq_ignore_ascii_case(serial));
+            return Ok(Err(if former {
+                "its certificate was replaced by a newer one".into()
+            } else {
+                "its certificate is not the registered one".into()
+            }));
+        }
+        Ok(match client.state {
+            ClientState::Active => {
+                Ok(Grant { ipv4: client.address4, ipv6: client.address6, push: Vec::new() })
+            }
+            ClientState::Disabled => Err("the client is disabled".into()),
+            ClientState::Revoked => Err("the client is revoked".into()),
+        })
+    }
+
+    fn refresh(&self, seen: &mut Seen) -> Outcome<()> {
+        let path = self.store.files().clients;
+        let version = fs::metadata(&path)
+            .ok()
+            .map(|meta| (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()));
+        if version.is_some() && version == seen.version {
+            return Ok(());
+        }
+        // Forgotten first: if reading fails, the old list must not go on to admit anybody.
+        *seen = Seen::default();
+        let clients = self.store.clients().map_err(pki_fault)?;
+        seen.clients =
+            clients.into_iter().map(|client| (client.name.to_string(), client)).collect();
+        seen.version = version;
+        Ok(())
+    }
+}
+
+impl Authorizer for Authority {
+    fn authorize(&self, identity: Identity) -> Answer {
+        let this = self.clone();
+        Box::pin(async move {
+            let judged = tokio::task::spawn_blocking(move || {
+                this.judge(&identity.common_name, &identity.serial)
+            });
+            match judged.await {
+                Ok(Ok(Ok(grant))) => Reply::Accept(grant),
+                Ok(Ok(Err(reason))) => Reply::Reject(reason),
+                Ok(Err(fault)) => Reply::Reject(format!("the registry cannot be read: {fault}")),
+                Err(error) => Reply::Reject(format!("the registry check failed: {error}")),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clients::{Wanted, add, disable, enable, open_store, renew, revoke};
+    use super::super::init::{Choices, init};
+    use super::super::places::Places;
+    use super::*;
+
+    /// Every check of the registry, each failing alone.
+    #[test]
+    fn only_the_current_certificate_of_an_active_client_is_let_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Some(dir.path())).unwrap();
+        let choices = Choices {
+            host: Some("h".into()),
+            network: Some("10.199.31.0/24".parse().unwrap()),
+            ..Choices::default()
+        };
+        init(&places, &choices, false).unwrap();
+        let wanted = Wanted {
+            name: "a".into(),
+            address: Some("10.199.31.77".parse().unwrap()),
+            ..Wanted::default()
+        };
+        let serial = add(&places, &wanted).unwrap().client.serial;
+        let authority = Authority::new(open_store(&places).unwrap());
+        let judge = |name: &str, serial: &str| authority.judge(name, serial).unwrap();
+
+        assert_eq!(judge("a", &serial).unwrap().ipv4, wanted.address);
+        assert!(judge("b", &serial).unwrap_err().contains("no such client"));
+        assert!(judge("a", "00").unwrap_err().contains("not the registered"));
+        disable(&places, "a").unwrap();
+        assert!(judge("a", &serial).unwrap_err().contains("disabled"));
+        enable(&places, "a").unwrap();
+        judge("a", &serial).unwrap();
+        let (renewed, _) =
+            renew(&places, &Wanted { name: "a".into(), ..Wanted::default() }).unwrap();
+        assert!(judge("a", &serial).unwrap_err().contains("replaced"));
+        let serial = renewed.client.serial;
+        assert_eq!(judge("a", &serial).unwrap().ipv4, wanted.address);
+        revoke(&places, "a").unwrap();
+        assert!(judge("a", &serial).unwrap_err().contains("revoked"));
+
+        std::fs::write(authority.store.files().clients, "{").unwrap();
+        assert!(authority.judge("a", &serial).is_err());
+        std::fs::remove_file(authority.store.files().clients).unwrap();
+        assert!(authority.judge("a", &serial).is_err());
+    }
+}

@@ -1,0 +1,375 @@
+//! `adit server client ...`.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::SystemTime;
+
+use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_pki::{Client, ClientName, ClientState, Issued, NewClient, PkiError, Store};
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::failure::Outcome;
+use super::init::{pki_fault, remote};
+use super::places::Places;
+use super::settings::Settings;
+use super::survey;
+use crate::control::{self, PeerReport, Request, Response};
+use crate::fault::Fault;
+
+/// A client to be made or renewed.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Its name.
+    pub name: String,
+    /// Life of its certificate, days; `None`: the store's default.
+    pub days: Option<u32>,
+    /// Protects the private key in the profile.
+    pub password: Option<Zeroizing<String>>,
+    /// A fixed address inside the tunnel.
+    pub address: Option<Ipv4Addr>,
+}
+
+/// What is known of one client.
+#[derive(Clone, Debug, Serialize)]
+pub struct Known {
+    /// As registered.
+    #[serde(flatten)]
+    pub client: Client,
+    /// Its sessions at the moment.
+    pub sessions: Vec<PeerReport>,
+}
+
+/// Opens the store of a created server.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub(super) fn open_store(places: &Places) -> Outcome<Store> {
+    Store::open(&places.data).map_err(|error| match error {
+        PkiError::NotInitialised(_) => Fault::operator(format!(
+            "there is no server in {}; create it with: {}",
+            places.data.display(),
+            places.command("server init")
+        )),
+        other => pki_fault(other),
+    })
+}
+
+/// Makes a client. The profile is in the result and nowhere else.
+///
+/// # Errors
+/// The name is not allowed or taken, the address not free, the store not writable.
+pub fn add(places: &Places, wanted: &Wanted) -> Outcome<Issued> {
+    let (store, new) = prepare(places, wanted)?;
+    store.add_client(&new, SystemTime::now()).map_err(pki_fault)
+}
+
+/// Gives a client a new certificate and profile; sessions under the old one end.
+///
+/// # Errors
+/// There is no such client, or the store is not writable.
+pub fn renew(places: &Places, wanted: &Wanted) -> Outcome<(Issued, usize)> {
+    let (store, new) = prepare(places, wanted)?;
+    let old = store.client(&wanted.name).map_err(pki_fault)?;
+    let issued = store.renew_client(&new, SystemTime::now()).map_err(pki_fault)?;
+    let kick = Request::Kick { name: None, serial: Some(old.serial), peer: None };
+    let ended = tell(places, &kick)?;
+    Ok((issued, ended))
+}
+
+/// Whether a client of this name may be added; asked before a password is.
+///
+/// # Errors
+/// The name is not allowed or taken.
+pub fn check_new(places: &Places, name: &str) -> Outcome<()> {
+    let name: ClientName = name.parse().map_err(pki_fault)?;
+    match open_store(places)?.client(name.as_str()) {
+        Ok(client) if client.state != ClientState::Revoked => {
+            Err(pki_fault(PkiError::Exists(name.to_string())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a profile may be written here. Asked before anything is issued, because the key exists
+/// only in the profile.
+///
+/// # Errors
+/// The file exists, or its folder does not.
+pub fn check_target(path: &Path) -> Outcome<()> {
+    if path.symlink_metadata().is_ok() {
+        return Err(Fault::operator(format!(
+            "{} exists and is kept; move it away, or name another file with --output",
+            path.display()
+        )));
+    }
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match folder {
+        Some(folder) if !folder.is_dir() => Err(Fault::operator(format!(
+            "there is no folder {}; create it, or name another file with --output",
+            folder.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn prepare(places: &Places, wanted: &Wanted) -> Outcome<(Store, NewClient)> {
+    let name: ClientName = wanted.name.parse().map_err(pki_fault)?;
+    let settings = Settings::read(&places.settings_file())?;
+    let mut store = open_store(places)?;
+    if let Some(address) = wanted.address {
+        check_address(address, &settings)?;
+    }
+    if store.server().remote != remote(&settings) {
+        store.set_remote(remote(&settings)).map_err(pki_fault)?;
+    }
+    let mut new = NewClient::new(name, client_key(&store)?);
+    new.days = wanted.days;
+    new.password = wanted.password.clone();
+    new.address4 = wanted.address;
+    Ok((store, new))
+}
+
+fn check_address(address: Ipv4Addr, settings: &Settings) -> Outcome<()> {
+    let network = settings.network;
+    let usable = network.contains(&address)
+        && address != network.network()
+        && address != network.broadcast()
+        && Some(address) != network.hosts().next();
+    if usable {
+        return Ok(());
+    }
+    let mut hosts = network.hosts().skip(1);
+    let first = hosts.next().unwrap_or(network.addr());
+    let last = hosts.last().unwrap_or(first);
+    Err(Fault::operator(format!(
+        "{address} is no client's address in {network}; choose one from {first} to {last}"
+    )))
+}
+
+/// A tls-crypt-v2 key of the client's own.
+fn client_key(store: &Store) -> Outcome<Zeroizing<String>> {
+    let server = server_key(store)?;
+    let mut random = survey::kernel_random()
+        .map_err(|error| Fault::environment(format!("/dev/urandom: {error}")))?;
+    let kc = StaticKey::generate(|bytes| random.fill(bytes));
+    let key = server
+        .client_key(kc, None)
+        .map_err(|error| Fault::ours(format!("cannot wrap a client's key: {error}")))?;
+    Ok(key.to_pem())
+}
+
+/// The key that unwraps the clients' keys.
+pub(super) fn server_key(store: &Store) -> Outcome<ServerKey> {
+    let path = store.files().tls_crypt_v2;
+    let text = store.tls_crypt_v2_server_key().map_err(pki_fault)?;
+    ServerKey::parse(&text).map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
+}
+
+/// Every client, with the sessions it has now.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn list(places: &Places) -> Outcome<Vec<Known>> {
+    let clients = open_store(places)?.clients().map_err(pki_fault)?;
+    let mut sessions: HashMap<String, Vec<PeerReport>> = HashMap::new();
+    for peer in peers(places) {
+        sessions.entry(peer.name.clone()).or_default().push(peer);
+    }
+    Ok(clients
+        .into_iter()
+        .map(|client| {
+            let sessions = sessions.remove(client.name.as_str()).unwrap_or_default();
+            Known { client, sessions }
+        })
+        .collect())
+}
+
+/// One client.
+///
+/// # Errors
+/// There is none of that name.
+pub fn show(places: &Places, name: &str) -> Outcome<Known> {
+    let client = open_store(places)?.client(name).map_err(pki_fault)?;
+    let sessions = peers(places).into_iter().filter(|peer| peer.name == name).collect();
+    Ok(Known { client, sessions })
+}
+
+/// Sessions of the running server; none if it does not run or may not be asked.
+fn peers(places: &Places) -> Vec<PeerReport> {
+    match control::request(&places.control_socket(), &Request::Status) {
+        Ok(Response::Status(report)) => report.peers,
+        _ => Vec::new(),
+    }
+}
+
+/// Takes a client's certificate back for good and ends its sessions; returns how many.
+///
+/// # Errors
+/// There is no such client, or the store is not writable.
+pub fn revoke(places: &Places, name: &str) -> Outcome<usize> {
+    open_store(places)?.revoke_client(name, SystemTime::now()).map_err(pki_fault)?;
+    end_sessions(places, name)
+}
+
+/// Locks a client out and ends its sessions; returns how many.
+///
+/// # Errors
+/// There is no such client, it is revoked, or the store is not writable.
+pub fn disable(places: &Places, name: &str) -> Outcome<usize> {
+    open_store(places)?.set_enabled(name, false, SystemTime::now()).map_err(pki_fault)?;
+    end_sessions(places, name)
+}
+
+/// Lets a disabled client in again.
+///
+/// # Errors
+/// There is no such client, it is revoked, or the store is not writable.
+pub fn enable(places: &Places, name: &str) -> Outcome<()> {
+    open_store(places)?.set_enabled(name, true, SystemTime::now()).map_err(pki_fault)?;
+    Ok(())
+}
+
+/// Ends a client's sessions; returns how many.
+///
+/// # Errors
+/// There is no such client, or no server runs.
+pub fn kick(places: &Places, name: &str) -> Outcome<usize> {
+    open_store(places)?.client(name).map_err(pki_fault)?;
+    if super::machine::running(places).is_none() {
+        return Err(Fault::environment(format!(
+            "no server runs here; start it with: {}",
+            places.command("server run")
+        )));
+    }
+    end_sessions(places, name)
+}
+
+fn end_sessions(places: &Places, name: &str) -> Outcome<usize> {
+    let kick = Request::Kick { name: Some(name.to_owned()), serial: None, peer: None };
+    tell(places, &kick)
+}
+
+/// Lets a running server read registry and revocation list again and end sessions. One that does
+/// not run has none.
+fn tell(places: &Places, kick: &Request) -> Outcome<usize> {
+    if super::machine::running(places).is_none() {
+        return Ok(0);
+    }
+    let done = [&Request::Reload, kick].map(|request| {
+        match control::request(&places.control_socket(), request)? {
+            Response::Done { count } => Ok(count),
+            Response::Error { message } => Err(Fault::environment(message)),
+            Response::Status(_) => Err(Fault::ours("the control socket answers another question")),
+        }
+    });
+    // The kick counts even if the reload failed, but that failure must be told.
+    let [reloaded, kicked] = done;
+    let count = kicked.map_err(not_yet)?;
+    reloaded.map_err(not_yet)?;
+    Ok(count)
+}
+
+fn not_yet(fault: Fault) -> Fault {
+    Fault::environment(format!(
+        "it is registered, but the running server did not take it over: {fault}; restart it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::init::{Choices, init};
+    use super::*;
+
+    fn server(dir: &tempfile::TempDir) -> Places {
+        let places = Places::new(Some(&dir.path().join("vpn"))).unwrap();
+        let choices = Choices {
+            host: Some("vpn.example.net".into()),
+            network: Some("10.199.31.0/24".parse().unwrap()),
+            ..Choices::default()
+        };
+        init(&places, &choices, false).unwrap();
+        places
+    }
+
+    fn wanted(name: &str) -> Wanted {
+        Wanted { name: name.into(), ..Wanted::default() }
+    }
+
+    #[test]
+    fn a_client_lives_through_all_its_states() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = server(&dir);
+        let issued = add(&places, &wanted("laptop")).unwrap();
+        assert!(issued.profile.text().contains("remote vpn.example.net 1194"));
+        assert!(issued.profile.text().contains("<tls-crypt-v2>"));
+        assert!(add(&places, &wanted("laptop")).unwrap_err().to_string().contains("renew"));
+
+        assert_eq!(disable(&places, "laptop").unwrap(), 0);
+        assert_eq!(show(&places, "laptop").unwrap().client.state, ClientState::Disabled);
+        enable(&places, "laptop").unwrap();
+        let (renewed, _) = renew(&places, &wanted("laptop")).unwrap();
+        assert_ne!(renewed.client.serial, issued.client.serial);
+        revoke(&places, "laptop").unwrap();
+        assert_eq!(list(&places).unwrap()[0].client.state, ClientState::Revoked);
+        assert!(enable(&places, "laptop").is_err());
+        add(&places, &wanted("laptop")).unwrap();
+    }
+
+    #[test]
+    fn two_clients_have_two_wrapping_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = server(&dir);
+        let key = |name: &str| {
+            let text = add(&places, &wanted(name)).unwrap().profile.text().to_owned();
+            text.split("<tls-crypt-v2>").nth(1).unwrap().to_owned()
+        };
+        assert_ne!(key("a"), key("b"));
+    }
+
+    #[test]
+    fn names_cannot_leave_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = server(&dir);
+        for name in ["", "../x", "a/b", "a b", ".x", "-x", "a\nb", "a..b", &"n".repeat(65)] {
+            let fault = add(&places, &wanted(name)).unwrap_err();
+            assert_eq!(fault.exit_code(), std::process::ExitCode::from(2), "{name:?}");
+            assert!(show(&places, name).is_err());
+        }
+    }
+
+    #[test]
+    fn a_fixed_address_lies_in_the_network_and_is_not_the_servers() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = server(&dir);
+        let with = |name: &str, address: &str| Wanted {
+            address: Some(address.parse().unwrap()),
+            ..wanted(name)
+        };
+        for bad in ["10.199.31.0", "10.199.31.1", "10.199.31.255", "10.199.32.5", "0.0.0.0"] {
+            let fault = add(&places, &with("a", bad)).unwrap_err().to_string();
+            assert!(fault.contains("10.199.31.2 to 10.199.31.254"), "{fault}");
+        }
+        add(&places, &with("a", "10.199.31.9")).unwrap();
+        assert!(add(&places, &with("b", "10.199.31.9")).is_err());
+    }
+
+    #[test]
+    fn an_existing_file_is_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("laptop.ovpn");
+        check_target(&path).unwrap();
+        std::fs::write(&path, "kept").unwrap();
+        assert!(check_target(&path).is_err());
+        assert!(check_target(&dir.path().join("none/laptop.ovpn")).is_err());
+    }
+
+    #[test]
+    fn without_a_server_the_remedy_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Some(dir.path())).unwrap();
+        let fault = list(&places).unwrap_err().to_string();
+        assert!(fault.contains("adit server init --dir"), "{fault}");
+    }
+}
