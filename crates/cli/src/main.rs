@@ -3,5 +3,140 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod demo;
+mod doctor;
+mod server;
+mod status;
+mod text;
 
-fn main() {}
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_daemon::connect::{self, ConnectOptions};
+use adit_daemon::fault::Fault;
+use adit_daemon::managed::{self, Places};
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Connect, Place, Verb};
+
+// The data threads allocate rarely, but musl's own allocator takes a lock for each.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Done = Result<ExitCode, Fault>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(options) = as_openvpn(&arguments) {
+        return adit_daemon::openvpn::main(options);
+    }
+    match run(Cli::parse_from(arguments).verb) {
+        Ok(code) => code,
+        Err(fault) => {
+            eprintln!("adit: {fault}");
+            fault.exit_code()
+        }
+    }
+}
+
+/// openvpn's own options, if that is what is asked for: `openvpn ...` or `adit openvpn ...`. They
+/// never pass through clap, which would want to understand `--help` and the like.
+fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let (program, rest) = arguments.split_first()?;
+    if Path::new(program).file_name().is_some_and(|name| name == "openvpn") {
+        return Some(rest.to_vec());
+    }
+    let (verb, options) = rest.split_first()?;
+    (verb == "openvpn").then(|| options.to_vec())
+}
+
+fn run(verb: Verb) -> Done {
+    match verb {
+        Verb::Server(verb) => server::run(verb),
+        Verb::Connect(options) => Ok(connect::run(connect_options(options))),
+        Verb::Status(options) => status::once(&options),
+        Verb::Top(options) => status::top(&options),
+        Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),
+        Verb::Reload(place) => {
+            managed::reload(&places(&place)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Doctor(options) => doctor::run(&options),
+        Verb::Demo(options) => demo::run(&options),
+        Verb::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "adit", &mut io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Man { dir } => man(&dir),
+    }
+}
+
+fn places(place: &Place) -> Result<Places, Fault> {
+    Places::new(place.dir.as_deref())
+}
+
+fn connect_options(options: Connect) -> ConnectOptions {
+    let Connect { profile, check, json, no_routes, device, verbose, dir } = options;
+    ConnectOptions { profile, check, json, no_routes, device, dir, verbose }
+}
+
+fn man(dir: &Path) -> Done {
+    let fault = |error: io::Error| {
+        Fault::environment(format!(
+            "cannot write man pages into {}: {error}; name a folder that you may write to",
+            dir.display()
+        ))
+    };
+    std::fs::create_dir_all(dir).map_err(fault)?;
+    clap_mangen::generate_to(Cli::command(), dir).map_err(fault)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints; a reader that has gone away (`| head`) is no failure.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a value as JSON.
+fn print_json<T: serde::Serialize>(value: &T) -> Result<(), Fault> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Fault::ours(format!("cannot write JSON: {error}")))?;
+    print(&text);
+    print("\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn openvpn(line: &str) -> Option<Vec<String>> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let options = as_openvpn(&words)?;
+        Some(options.into_iter().map(|word| word.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn openvpns_options_pass_untouched() {
+        assert_eq!(
+            openvpn("adit openvpn --config c --help --version"),
+            Some(vec!["--config".into(), "c".into(), "--help".into(), "--version".into()])
+        );
+        assert_eq!(openvpn("/usr/sbin/openvpn x.ovpn"), Some(vec!["x.ovpn".into()]));
+        assert_eq!(openvpn("openvpn"), Some(vec![]));
+        assert_eq!(openvpn("adit connect openvpn"), None);
+        assert_eq!(openvpn("adit"), None);
+    }
+
+    #[test]
+    fn every_verb_has_a_man_page() {
+        let dir = tempfile::tempdir().unwrap();
+        man(dir.path()).unwrap();
+        for page in ["adit.1", "adit-server-client-add.1", "adit-demo.1", "adit-openvpn.1"] {
+            assert!(dir.path().join(page).exists(), "{page}");
+        }
+    }
+}

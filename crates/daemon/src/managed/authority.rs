@@ -136,9 +136,9 @@ mod tests {
         revoke(&places, "a").unwrap();
         assert!(judge("a", &serial).unwrap_err().contains("revoked"));
 
-        std::fs::write(authority.store.files().clients, "{").unwrap();
+        fs::write(authority.store.files().clients, "{").unwrap();
         assert!(authority.judge("a", &serial).is_err());
-        std::fs::remove_file(authority.store.files().clients).unwrap();
+        fs::remove_file(authority.store.files().clients).unwrap();
         assert!(authority.judge("a", &serial).is_err());
     }
 }

@@ -5,19 +5,26 @@
 mod authority;
 pub mod clients;
 pub mod doctor;
+mod engine;
 mod failure;
 mod firewall;
 mod init;
+mod leases;
 mod machine;
 mod places;
+mod selftest;
+mod serve;
 mod settings;
+mod status;
 mod survey;
 mod template;
+mod up;
 
 pub use failure::Outcome;
-pub use firewall::ForeignDrop;
 pub use init::{Choices, Created, init};
 pub use machine::running;
 pub use places::Places;
+pub use serve::{OnReady, Ready, run};
 pub use settings::{Listen, Nat, Reach, Settings};
-pub use survey::{is_private, local_networks, outside_address};
+pub use status::{reload, status};
+pub use up::{Step, UpOptions, up};

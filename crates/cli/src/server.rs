@@ -1,0 +1,409 @@
+//! `adit server ...`.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_daemon::fault::Fault;
+use adit_daemon::managed::clients::{self, Known, Wanted};
+use adit_daemon::managed::{self, Created, Nat, Places, Reach, Ready, Settings, Step, UpOptions};
+use adit_pki::{ClientState, Issued};
+use zeroize::Zeroizing;
+
+use crate::args::{
+    Choices, Client, ClientAdd, ClientList, ClientName, ClientRenew, ClientShow, Init, Server, Up,
+};
+use crate::text::{bytes, date, date_from_now, row, span, table};
+use crate::{Done, doctor, places, print, print_json};
+
+pub fn run(verb: Server) -> Done {
+    match verb {
+        Server::Up(options) => up(options),
+        Server::Init(options) => init(options),
+        Server::Run(place) => {
+            managed::run(&places(&place)?, None)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Server::Client(verb) => client(verb),
+    }
+}
+
+fn client(verb: Client) -> Done {
+    match verb {
+        Client::Add(options) => add(options),
+        Client::List(options) => list(&options),
+        Client::Show(options) => show(&options),
+        Client::Renew(options) => renew(options),
+        Client::Revoke(who) => {
+            let ended = clients::revoke(&places(&who.place)?, &who.name)?;
+            said(&who, "is revoked, for good", ended)
+        }
+        Client::Disable(who) => {
+            let ended = clients::disable(&places(&who.place)?, &who.name)?;
+            said(&who, "is locked out", ended)
+        }
+        Client::Enable(who) => {
+            clients::enable(&places(&who.place)?, &who.name)?;
+            said(&who, "may connect", 0)
+        }
+        Client::Kick(who) => match clients::kick(&places(&who.place)?, &who.name)? {
+            0 => said(&who, "was not connected", 0),
+            ended => said(&who, "may connect again", ended),
+        },
+    }
+}
+
+fn said(who: &ClientName, what: &str, ended: usize) -> Done {
+    let sessions = match ended {
+        0 => String::new(),
+        1 => "; its session ended".to_owned(),
+        _ => format!("; its {ended} sessions ended"),
+    };
+    print(&format!("{} {what}{sessions}\n", who.name));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn init(options: Init) -> Done {
+    let places = places(&options.place)?;
+    let created = managed::init(&places, &choices(&options.choices), options.dry_run)?;
+    if options.dry_run && created.new_settings {
+        print(&format!("# This would be written to {}:\n\n", places.settings_file().display()));
+        print(&created.settings.to_toml());
+        notes(&created);
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&summary(&created, &places));
+    notes(&created);
+    print(&format!(
+        "\nNext:   {}\n        {}\n",
+        places.command("server client add laptop"),
+        places.command("server run")
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn notes(created: &Created) {
+    for note in &created.notes {
+        eprintln!("note: {note}");
+    }
+}
+
+fn choices(choices: &Choices) -> managed::Choices {
+    managed::Choices {
+        listen: choices.listen.clone(),
+        host: choices.host.clone(),
+        network: choices.network,
+        network6: choices.network6,
+        full_tunnel: choices.full_tunnel,
+        routes: choices.route.clone(),
+        dns: choices.dns.clone(),
+        nat: choices.nat.map(Nat::from),
+    }
+}
+
+/// The choices as arguments again, for the process that makes the keys.
+fn arguments(choices: &managed::Choices) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut option = |name: &str, value: String| {
+        arguments.push(format!("--{name}={value}").into());
+    };
+    choices.listen.iter().for_each(|listen| option("listen", listen.to_string()));
+    choices.host.iter().for_each(|host| option("host", host.clone()));
+    choices.network.iter().for_each(|network| option("network", network.to_string()));
+    choices.network6.iter().for_each(|network| option("network6", network.to_string()));
+    choices.routes.iter().for_each(|route| option("route", route.to_string()));
+    choices.dns.iter().for_each(|server| option("dns", server.to_string()));
+    match choices.nat {
+        Some(Nat::Auto) => option("nat", "auto".into()),
+        Some(Nat::Off) => option("nat", "off".into()),
+        None => {}
+    }
+    if choices.full_tunnel {
+        arguments.push("--full-tunnel".into());
+    }
+    arguments
+}
+
+fn summary(created: &Created, places: &Places) -> String {
+    let state = |new: bool| if new { "created" } else { "kept" };
+    let mut rows = vec![
+        vec![
+            "settings".into(),
+            format!("{} ({})", places.settings_file().display(), state(created.new_settings)),
+        ],
+        vec!["keys".into(), format!("{} ({})", places.data.display(), state(created.new_pki))],
+    ];
+    rows.extend(facts(&created.settings));
+    table(&rows)
+}
+
+fn facts(settings: &Settings) -> Vec<Vec<String>> {
+    let join = |items: Vec<String>| items.join(", ");
+    let listen = join(settings.listen.iter().map(ToString::to_string).collect());
+    let mut inside = settings.network.to_string();
+    if let Some(network) = settings.network6 {
+        inside.push_str(&format!(", {network}"));
+    }
+    let mut rows = vec![
+        vec!["clients dial".into(), format!("{} on {listen}", settings.host)],
+        vec!["inside".into(), inside],
+    ];
+    let reach = match &settings.reach {
+        Reach::Full => "everything (full tunnel)".to_owned(),
+        Reach::Networks(routes) if routes.is_empty() => "only the tunnel's own network".to_owned(),
+        Reach::Networks(routes) => join(routes.iter().map(ToString::to_string).collect()),
+    };
+    rows.push(vec!["clients reach".into(), reach]);
+    if !settings.dns.is_empty() {
+        rows.push(row(["dns", &join(settings.dns.iter().map(ToString::to_string).collect())]));
+    }
+    let nat = match settings.nat {
+        Nat::Auto => "clients go out with this machine's address",
+        Nat::Off => "off",
+    };
+    rows.push(row(["nat", nat]));
+    rows
+}
+
+fn up(options: Up) -> Done {
+    let places = places(&options.place)?;
+    let choices = choices(&options.choices);
+    let program = std::env::current_exe()
+        .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
+    let options =
+        UpOptions { client: options.client, arguments: arguments(&choices), choices, program };
+    let shown = places.clone();
+    let mut tell = |step: Step| tell(&step, &shown);
+    let status = places.command("status");
+    managed::up(&places, &options, &mut tell, Box::new(move |ready| serving(&ready, &status)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(step: &Step, places: &Places) {
+    match step {
+        Step::Created(created) => {
+            print(&summary(created, places));
+            notes(created);
+        }
+        Step::Client(name, path) => print(&format!(
+            "\nProfile of {name}: {}\n  for any OpenVPN client, or: sudo adit connect {}\n",
+            path.display(),
+            path.file_name().map(Path::new).unwrap_or(path).display()
+        )),
+        Step::ClientKept(name) => print(&format!(
+            "\nThe client {name} exists; a new profile: {}\n",
+            places.command(&format!("server client renew {name}"))
+        )),
+        Step::RunsAlready(pid) => print(&format!(
+            "\nThe server runs already (process {pid}). Look: {}\n",
+            places.command("status")
+        )),
+        Step::InTheWay(finding) => print(&format!("\n{}", doctor::paragraph(finding))),
+    }
+}
+
+fn serving(ready: &Ready, status: &str) {
+    let listen: Vec<String> = ready.settings.listen.iter().map(ToString::to_string).collect();
+    let listen = listen.join(", ");
+    match &ready.self_test {
+        Ok(time) => print(&format!(
+            "\nThe server is up: {listen}, device {}. Self-test passed in {:.1} ms.\n\
+             Look: {status}   End: Ctrl-C\n",
+            ready.device,
+            time.as_secs_f64() * 1000.0
+        )),
+        Err(problem) => print(&format!(
+            "\nThe server runs on {listen}, but its self-test FAILED: {problem}\n\
+             Look: adit doctor\n"
+        )),
+    }
+}
+
+fn add(options: ClientAdd) -> Done {
+    let places = places(&options.place)?;
+    clients::check_new(&places, &options.name)?;
+    let target = target(options.output, &options.name)?;
+    let wanted = Wanted {
+        days: options.days,
+        password: ask_password(options.password)?,
+        address: options.ip,
+        name: options.name,
+    };
+    deliver(&clients::add(&places, &wanted)?, target)
+}
+
+fn renew(options: ClientRenew) -> Done {
+    let places = places(&options.place)?;
+    clients::show(&places, &options.name)?;
+    let target = target(options.output, &options.name)?;
+    let wanted = Wanted {
+        days: options.days,
+        password: ask_password(options.password)?,
+        address: None,
+        name: options.name,
+    };
+    let (issued, ended) = clients::renew(&places, &wanted)?;
+    if ended > 0 {
+        eprintln!("its session under the old certificate ended");
+    }
+    deliver(&issued, target)
+}
+
+/// The file to write, `None` for stdout. Asked before anything is issued.
+fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault> {
+    let path = match output {
+        Some(path) if path.as_os_str() == "-" => return Ok(None),
+        Some(path) => path,
+        None if !std::io::stdout().is_terminal() => return Ok(None),
+        None => PathBuf::from(format!("{name}.ovpn")),
+    };
+    clients::check_target(&path)?;
+    Ok(Some(path))
+}
+
+fn deliver(issued: &Issued, target: Option<PathBuf>) -> Done {
+    let Some(path) = target else {
+        print(issued.profile.text());
+        return Ok(ExitCode::SUCCESS);
+    };
+    issued.profile.save(&path).map_err(|error| Fault::environment(error.to_string()))?;
+    print(&format!(
+        "{} holds the profile of {}, valid until {}.\n\
+         It contains the private key, which is kept nowhere else: hand it over safely.\n",
+        path.display(),
+        issued.client.name,
+        date(issued.client.expires)
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask_password(wanted: bool) -> Result<Option<Zeroizing<String>>, Fault> {
+    if !wanted {
+        return Ok(None);
+    }
+    let ask = |prompt: &str| {
+        rpassword::prompt_password(prompt).map(Zeroizing::new).map_err(|error| {
+            Fault::operator(format!("--password needs a terminal to ask on: {error}"))
+        })
+    };
+    let password = ask("Password for the private key: ")?;
+    if password.is_empty() {
+        return Err(Fault::operator("an empty password protects nothing; leave --password away"));
+    }
+    if *ask("The same again: ")? != *password {
+        return Err(Fault::operator("the two passwords differ; nothing was made"));
+    }
+    Ok(Some(password))
+}
+
+fn state(known: &Known) -> &'static str {
+    match known.client.state {
+        ClientState::Active if known.client.expires < crate::text::now() => "expired",
+        ClientState::Active if known.sessions.is_empty() => "active",
+        ClientState::Active => "connected",
+        ClientState::Disabled => "disabled",
+        ClientState::Revoked => "revoked",
+    }
+}
+
+fn list(options: &ClientList) -> Done {
+    let places = places(&options.place)?;
+    let known = clients::list(&places)?;
+    if options.json {
+        print_json(&known)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if known.is_empty() {
+        let hint = places.command("server client add laptop");
+        print(&format!("No clients yet. Make one: {hint}\n"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "FROM", "INSIDE"])];
+    for client in &known {
+        let session = client.sessions.first();
+        rows.push(vec![
+            client.client.name.to_string(),
+            state(client).into(),
+            date(client.client.expires),
+            session.map_or("-".into(), |session| session.address.clone()),
+            session
+                .and_then(|session| session.tunnel.first().cloned())
+                .or_else(|| client.client.address4.map(|address| address.to_string()))
+                .unwrap_or_else(|| "-".into()),
+        ]);
+    }
+    print(&table(&rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(options: &ClientShow) -> Done {
+    let known = clients::show(&places(&options.place)?, &options.name)?;
+    if options.json {
+        print_json(&known)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let client = &known.client;
+    let mut rows = vec![
+        row(["name", client.name.as_str()]),
+        row(["state", state(&known)]),
+        row(["serial", &client.serial]),
+        row(["created", &date(client.created)]),
+        row(["expires", &date_from_now(client.expires)]),
+    ];
+    if let Some(address) = client.address4 {
+        rows.push(row(["fixed address", &address.to_string()]));
+    }
+    if let Some(revoked) = client.revoked {
+        rows.push(row(["revoked", &date_from_now(revoked)]));
+    }
+    for old in &client.former {
+        rows.push(row(["former serial", &old.serial]));
+    }
+    for session in &known.sessions {
+        let since = crate::text::now().saturating_sub(session.since);
+        rows.push(row(["session", &format!("from {}, for {}", session.address, span(since))]));
+        rows.push(row(["inside", &session.tunnel.join(", ")]));
+        let traffic =
+            format!("received {}, sent {}", bytes(session.rx_bytes), bytes(session.tx_bytes));
+        rows.push(row(["traffic", &traffic]));
+        rows.push(row(["protected by", &format!("{}, {}", session.cipher, session.tls)]));
+        if let Some(program) = &session.program {
+            rows.push(row(["program", program]));
+        }
+    }
+    print(&table(&rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Verb};
+
+    /// What `up` hands to `init` must mean the same there.
+    #[test]
+    fn choices_survive_the_way_to_the_child() {
+        let given = managed::Choices {
+            listen: vec!["udp/1195".parse().unwrap(), "udp/[::1]:9".parse().unwrap()],
+            host: Some("-h".into()),
+            network: Some("10.1.2.0/24".parse().unwrap()),
+            network6: Some("fd00::/64".parse().unwrap()),
+            full_tunnel: false,
+            routes: vec!["192.168.0.0/24".parse().unwrap()],
+            dns: vec!["9.9.9.9".parse().unwrap()],
+            nat: Some(Nat::Off),
+        };
+        let full = managed::Choices { full_tunnel: true, ..managed::Choices::default() };
+        for given in [given, full, managed::Choices::default()] {
+            let line = ["adit", "server", "init"].map(OsString::from);
+            let line = line.into_iter().chain(arguments(&given));
+            let Verb::Server(Server::Init(parsed)) = Cli::try_parse_from(line).unwrap().verb else {
+                panic!("another verb");
+            };
+            assert_eq!(choices(&parsed.choices), given);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! `adit status`, `adit top`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_daemon::control::StatusReport;
+use adit_daemon::managed::{self, Places};
+
+use crate::args::{Status, Top};
+use crate::text::{bytes, date_from_now, rate, row, span, table};
+use crate::{Done, places, print, print_json};
+
+/// Certificates that end sooner are mentioned.
+const SOON_DAYS: i64 = 30;
+
+pub fn once(options: &Status) -> Done {
+    let places = places(&options.place)?;
+    let reports = managed::status(&places)?;
+    if options.json {
+        print_json(&reports)?;
+    } else {
+        print(&page(&reports, &places));
+    }
+    Ok(if reports.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+pub fn top(options: &Top) -> Done {
+    let places = places(&options.place)?;
+    loop {
+        let reports = managed::status(&places)?;
+        // Home, then each line's rest, then what is below: no flicker.
+        let page = page(&reports, &places).replace('\n', "\x1b[K\n");
+        print(&format!("\x1b[H{page}\x1b[J"));
+        std::thread::sleep(Duration::from_secs(options.every));
+    }
+}
+
+fn page(reports: &[StatusReport], places: &Places) -> String {
+    if reports.is_empty() {
+        return format!(
+            "Nothing runs here. Start a server with: {}\n",
+            places.command("server up")
+        );
+    }
+    reports.iter().map(report).collect::<Vec<_>>().join("\n")
+}
+
+fn report(report: &StatusReport) -> String {
+    let mut text = format!(
+        "{} {}: {}, process {}, up {}\n",
+        report.role,
+        report.instance,
+        report.state,
+        report.pid,
+        span(report.uptime_s)
+    );
+    let place = if report.role == "server" { "listens on" } else { "connects to" };
+    text.push_str(&format!("  {place} {}\n", report.endpoints.join(", ")));
+    if let Some(tun) = &report.tun {
+        let addresses = tun.addresses.join(", ");
+        text.push_str(&format!("  device {} mtu {}: {addresses}\n", tun.name, tun.mtu));
+    }
+    if let Some(certificate) = &report.certificate {
+        let warning = if certificate.days_left < SOON_DAYS { "  <- renew it" } else { "" };
+        let end = date_from_now(certificate.not_after);
+        text.push_str(&format!("  nearest expiry: {}, {end}{warning}\n", certificate.whose));
+    }
+    text.push_str(&offloads(report));
+    if !report.drops.is_empty() {
+        text.push_str(&format!("  dropped packets: {}\n", pairs(&report.drops)));
+    }
+    text.push_str(&peers(report));
+    text
+}
+
+fn offloads(report: &StatusReport) -> String {
+    let off: Vec<&str> =
+        report.offloads.iter().filter(|(_, on)| !**on).map(|(name, _)| name.as_str()).collect();
+    let mut text = match (report.offloads.len(), off.len()) {
+        (0, _) => return String::new(),
+        (_, 0) => "  offloads: all in force".to_owned(),
+        _ => format!("  offloads: without {}", off.join(", ")),
+    };
+    let average = |trains: &BTreeMap<u32, u64>| {
+        let (packets, count) = trains.iter().fold((0.0, 0.0), |(packets, count), (size, n)| {
+            (packets + f64::from(*size) * *n as f64, count + *n as f64)
+        });
+        if count > 0.0 { packets / count } else { 0.0 }
+    };
+    let (sent, received) = (average(&report.trains.sent), average(&report.trains.received));
+    if sent > 0.0 || received > 0.0 {
+        text.push_str(&format!("; packets a train: {sent:.1} sent, {received:.1} received"));
+    }
+    text.push('\n');
+    text
+}
+
+fn pairs(counts: &BTreeMap<String, u64>) -> String {
+    let pairs: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    pairs.join(", ")
+}
+
+fn peers(report: &StatusReport) -> String {
+    if report.peers.is_empty() {
+        let none = if report.role == "server" { "no client is connected" } else { "no session" };
+        return format!("  {none}\n");
+    }
+    let mut rows =
+        vec![row(["  NAME", "FROM", "INSIDE", "FOR", "RECEIVED", "SENT", "KEY", "CIPHER"])];
+    for peer in &report.peers {
+        let flow = |total: u64, now: u64| match now {
+            0 => bytes(total),
+            _ => format!("{} {}", bytes(total), rate(now)),
+        };
+        let since = crate::text::now().saturating_sub(peer.since);
+        rows.push(vec![
+            format!("  {}", peer.name),
+            peer.address.clone(),
+            peer.tunnel.first().cloned().unwrap_or_default(),
+            span(since),
+            flow(peer.rx_bytes, peer.rx_bps),
+            flow(peer.tx_bytes, peer.tx_bps),
+            span(peer.key_age_s),
+            peer.cipher.clone(),
+        ]);
+    }
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_daemon::control::{CertificateReport, PeerReport, TunReport};
+
+    use super::*;
+
+    #[test]
+    fn a_page_shows_what_matters() {
+        let places = Places::new(None).unwrap();
+        assert!(page(&[], &places).contains("adit server up"));
+        let report = StatusReport {
+            role: "server".into(),
+            instance: "server".into(),
+            state: "running".into(),
+            pid: 42,
+            uptime_s: 3725,
+            endpoints: vec!["udp [::]:1194".into()],
+            tun: Some(TunReport {
+                name: "adit0".into(),
+                mtu: 1500,
+                addresses: vec!["10.9.9.1/24".into()],
+            }),
+            peers: vec![PeerReport {
+                name: "laptop".into(),
+                address: "203.0.113.9:50000".into(),
+                tunnel: vec!["10.9.9.2".into()],
+                cipher: "AES-256-GCM".into(),
+                rx_bytes: 1_500_000,
+                rx_bps: 9_400_000_000,
+                since: crate::text::now(),
+                ..PeerReport::default()
+            }],
+            drops: [("replayed".to_owned(), 3)].into(),
+            offloads: [("udp-gso".to_owned(), true), ("tun-uso".to_owned(), false)].into(),
+            certificate: Some(CertificateReport {
+                whose: "laptop".into(),
+                not_after: crate::text::now(),
+                days_left: 0,
+            }),
+            ..StatusReport::default()
+        };
+        let page = page(&[report], &places);
+        for said in [
+            "up 1 h 2 min",
+            "udp [::]:1194",
+            "device adit0",
+            "without tun-uso",
+            "replayed 3",
+            "renew it",
+            "laptop",
+            "1.5 MB 9.4 Gb/s",
+        ] {
+            assert!(page.contains(said), "{said} is missing in:\n{page}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `adit server run`: the machine prepared, the service run, the machine as it was before.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::PeerId;
+use adit_openvpn::server::ServerEvent;
+use adit_openvpn::tls::ServerTls;
+use adit_pki::Store;
+
+use super::authority::Authority;
+use super::clients::open_store;
+use super::engine;
+use super::failure::Outcome;
+use super::leases::Leases;
+use super::machine::Machine;
+use super::places::Places;
+use super::selftest;
+use super::settings::{Nat, Settings};
+use super::survey;
+use crate::fault::Fault;
+use crate::log;
+use crate::server::{Handle, Hooks, Options, Selector, Service};
+
+/// What is said once the server serves.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// The TUN device.
+    pub device: String,
+    /// The settings it runs with.
+    pub settings: Settings,
+    /// The handshake with itself over loopback: how long the answer took, or what is wrong.
+    pub self_test: Result<Duration, String>,
+}
+
+/// Called once, on a thread of its own, when the server serves.
+pub type OnReady = Box<dyn FnOnce(Ready) + Send>;
+
+/// Runs the server until it is told to end, then undoes what it changed on the machine.
+///
+/// # Errors
+/// What kept it from starting, or ended it.
+pub fn run(places: &Places, on_ready: Option<OnReady>) -> Outcome<()> {
+    log::start(log::Settings::friendly(2))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    let settings = Settings::read(&places.settings_file())?;
+    let store = open_store(places)?;
+    let (mut machine, leftover) = Machine::claim(places)?;
+    if leftover {
+        tracing::info!("undid what a killed server had left on this machine");
+    }
+    prepare(&mut machine, &settings)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
+    runtime.block_on(serve(places, settings, store, &mut machine, on_ready))
+}
+
+/// Forwarding and firewall, before the first packet can come.
+fn prepare(machine: &mut Machine, settings: &Settings) -> Outcome<()> {
+    machine.forward(settings)?;
+    match machine.filter(settings) {
+        Err(fault) if settings.nat == Nat::Off && settings.client_to_client => {
+            tracing::warn!("no firewall rules: {fault}");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+async fn serve(
+    places: &Places,
+    settings: Settings,
+    store: Store,
+    machine: &mut Machine,
+    on_ready: Option<OnReady>,
+) -> Outcome<()> {
+    let leases = Leases::open(places);
+    let authority = Authority::new(store.clone());
+    let options = Options {
+        engine: engine::config(&settings, &store, &leases.all())?,
+        listeners: engine::listeners(&settings.listen, survey::has_ipv6()),
+        host: engine::host_plan(&settings),
+        authorizer: Arc::new(authority.clone()),
+        relay: engine::relay(&settings),
+        control: Some(places.control_socket()),
+    };
+    let service = Service::start(options).await?;
+    let device = service.device().unwrap_or(&settings.device).to_owned();
+    if let Some(on_ready) = on_ready {
+        announce(&settings, &store, device, on_ready);
+    }
+    let mut owner = Owner {
+        places: places.clone(),
+        running: settings,
+        store,
+        authority,
+        leases: leases.clone(),
+        sessions: HashMap::new(),
+        machine,
+    };
+    let ended = service.run(&mut owner).await;
+    leases.save();
+    ended
+}
+
+/// The self-test needs the service to run, so it waits on a thread of its own.
+fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnReady) {
+    let settings = settings.clone();
+    let key = super::clients::server_key(store);
+    tokio::task::spawn_blocking(move || {
+        let self_test = match (&settings.listen.first(), key) {
+            (Some(listen), Ok(key)) => {
+                let loopback = std::net::Ipv4Addr::LOCALHOST.into();
+                let to = SocketAddr::new(listen.address.unwrap_or(loopback), listen.port);
+                selftest::knock(to, &key)
+            }
+            (_, Err(fault)) => Err(fault.to_string()),
+            (None, _) => Err("it listens nowhere".into()),
+        };
+        on_ready(Ready { device, settings, self_test });
+    });
+}
+
+/// What the running service reports to, and who reads files again on `adit reload`.
+struct Owner<'a> {
+    places: Places,
+    /// The settings in force.
+    running: Settings,
+    store: Store,
+    authority: Authority,
+    leases: Leases,
+    /// Name and serial of each session.
+    sessions: HashMap<PeerId, (String, String)>,
+    machine: &'a mut Machine,
+}
+
+impl Hooks for Owner<'_> {
+    fn event(&mut self, event: &ServerEvent) {
+        match event {
+            ServerEvent::ClientUp(client) => {
+                let identity = &client.identity;
+                let bearer = (identity.common_name.clone(), identity.serial.clone());
+                self.sessions.insert(client.peer, bearer);
+                if let Some(address) = client.ipv4 {
+                    self.leases.remember(&identity.common_name, address);
+                }
+            }
+            ServerEvent::ClientDown(peer, ..) => {
+                self.sessions.remove(peer);
+            }
+            _ => {}
+        }
+    }
+
+    fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
+        // Whoever lost the right to be here goes first, whatever else cannot be read.
+        self.end_unwelcome(handle);
+        let tls = engine::tls(&self.store)?;
+        self.reload_settings()?;
+        Ok(Some(tls))
+    }
+}
+
+impl Owner<'_> {
+    /// Ends the sessions that the registry would not admit now.
+    fn end_unwelcome(&self, handle: &Handle) {
+        let mut ends = Vec::new();
+        for (peer, (name, serial)) in &self.sessions {
+            match self.authority.judge(name, serial) {
+                Ok(Ok(_)) => {}
+                Ok(Err(reason)) => ends.push((peer.0, reason)),
+                Err(fault) => {
+                    // Nobody new gets in; ending everybody for an unreadable file would be worse.
+                    tracing::warn!("sessions were not checked again: {fault}");
+                    return;
+                }
+            }
+        }
+        let handle = handle.clone();
+        tokio::spawn(async move {
+            for (peer, reason) in ends {
+                let _ = handle.kick(Selector::Peer(peer), reason).await;
+            }
+        });
+    }
+
+    /// Takes over what can change without dropping tunnels, and says what cannot.
+    fn reload_settings(&mut self) -> Outcome<()> {
+        let fresh = Settings::read(&self.places.settings_file())?;
+        let old = &self.running;
+        let differs = [
+            ("listen", fresh.listen != old.listen),
+            ("network", fresh.network != old.network),
+            ("network6", fresh.network6 != old.network6),
+            ("device", fresh.device != old.device),
+            ("routes or full-tunnel", fresh.reach != old.reach),
+            ("dns", fresh.dns != old.dns),
+            ("client-to-client", fresh.client_to_client != old.client_to_client),
+            ("max-clients", fresh.max_clients != old.max_clients),
+        ];
+        for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
+            tracing::warn!("the new value of {key} takes effect at the next start");
+        }
+        if fresh.nat != old.nat {
+            let rules = Settings { nat: fresh.nat, ..old.clone() };
+            self.machine.filter(&rules)?;
+            self.running = rules;
+        }
+        Ok(())
+    }
+}

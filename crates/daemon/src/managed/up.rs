@@ -1,0 +1,116 @@
+//! `adit server up`: the whole way in one command.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::clients::{check_target, open_store};
+use super::doctor::{self, Finding};
+use super::failure::Outcome;
+use super::init::{Choices, Created, init};
+use super::machine::running;
+use super::places::Places;
+use super::serve::{self, OnReady};
+use crate::fault::Fault;
+
+/// What `adit server up` is told.
+#[derive(Clone, Debug)]
+pub struct UpOptions {
+    /// A client to make if there is none of this name.
+    pub client: Option<String>,
+    /// As for [`init`].
+    pub choices: Choices,
+    /// The program itself: what reads the authority's key runs in a process of its own, which never
+    /// faces the network.
+    pub program: PathBuf,
+    /// The same choices as arguments of `adit server init`.
+    pub arguments: Vec<OsString>,
+}
+
+/// One thing that happened on the way.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Settings and keys are there.
+    Created(Box<Created>),
+    /// A client was made; its profile is here.
+    Client(String, PathBuf),
+    /// The client exists already.
+    ClientKept(String),
+    /// The server runs already as this process.
+    RunsAlready(u32),
+    /// Something is in the way.
+    InTheWay(Finding),
+}
+
+/// Makes what is missing, looks at what is in the way, and runs the server. `tell` hears of each
+/// step as it is done.
+///
+/// # Errors
+/// A step failed.
+pub fn up(
+    places: &Places,
+    options: &UpOptions,
+    tell: &mut dyn FnMut(Step),
+    on_ready: OnReady,
+) -> Outcome<()> {
+    // Decided by a dry run, so that this process never holds the authority's key.
+    let planned = init(places, &options.choices, true)?;
+    let created = if planned.new_settings || planned.new_pki {
+        child(options, "init", &options.arguments, places)?;
+        let created = init(places, &Choices::default(), true)?;
+        Created { settings: created.settings, ..planned }
+    } else {
+        planned
+    };
+    let settings = created.settings.clone();
+    tell(Step::Created(Box::new(created)));
+    if let Some(name) = &options.client {
+        tell(client(places, options, name)?);
+    }
+    if let Some(pid) = running(places) {
+        tell(Step::RunsAlready(pid));
+        return Ok(());
+    }
+    for finding in doctor::in_the_way(places, &settings) {
+        tell(Step::InTheWay(finding));
+    }
+    serve::run(places, Some(on_ready))
+}
+
+fn client(places: &Places, options: &UpOptions, name: &str) -> Outcome<Step> {
+    let exists = open_store(places)?.client(name).is_ok();
+    if exists {
+        return Ok(Step::ClientKept(name.to_owned()));
+    }
+    let file = PathBuf::from(format!("{name}.ovpn"));
+    // The name is checked by whoever issues; this only keeps a path out of the file's name.
+    if !name.contains('/') {
+        check_target(&file)?;
+    }
+    let arguments: Vec<OsString> =
+        vec!["add".into(), name.into(), "--output".into(), file.clone().into()];
+    child(options, "client", &arguments, places)?;
+    let shown = std::path::absolute(&file).unwrap_or(file);
+    Ok(Step::Client(name.to_owned(), shown))
+}
+
+/// Runs `adit server VERB ARGUMENTS`, quietly; its complaints are ours.
+fn child(options: &UpOptions, verb: &str, arguments: &[OsString], places: &Places) -> Outcome<()> {
+    let mut command = Command::new(&options.program);
+    command.arg("server").arg(verb).args(arguments);
+    if let Some(dir) = &places.dir {
+        command.arg("--dir").arg(dir);
+    }
+    let output = command.output().map_err(|error| {
+        Fault::environment(format!("cannot start {}: {error}", options.program.display()))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("adit: ").to_owned();
+    Err(match output.status.code() {
+        Some(2) => Fault::operator(said),
+        _ => Fault::environment(said),
+    })
+}
