@@ -1,0 +1,265 @@
+//! Giving up rights: another user, few capabilities, no way back.
+//!
+//! The order of a daemon: open what needs root (TUN, low ports, key files), then
+//! [`Privileges::drop`], then start threads. The kernel keeps capabilities and filters per thread,
+//! and only threads started afterwards inherit them, so `drop` refuses to run beside others. Every
+//! error here must end the process: going on would be running with rights that the operator
+//! believes gone.
+
+mod seccomp;
+
+pub use caps::Capability;
+pub use seccomp::{Profile, Violation, apply as apply_seccomp};
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+
+use caps::CapSet;
+use nix::sys::prctl;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::unistd::{Gid, Group, Uid, User};
+
+use crate::process;
+
+/// How much memory it must at least be possible to lock, if all is to be locked.
+const LOCKED_MEMORY: u64 = 100 << 20;
+
+/// What is to remain.
+#[derive(Clone, Debug, Default)]
+pub struct Privileges {
+    /// User to become; `None` stays.
+    pub user: Option<Uid>,
+    /// Group to become; `None` stays. With either, supplementary groups are given up.
+    pub group: Option<Gid>,
+    /// Capabilities to keep (`CAP_NET_ADMIN` to change routes, say). All others go, from the
+    /// bounding set too, so that no program started later gets them back.
+    pub keep: Vec<Capability>,
+    /// Keep all memory, now and later, out of swap.
+    pub lock_memory: bool,
+    /// Allow only these system calls, and do that with others.
+    pub seccomp: Option<(Profile, Violation)>,
+}
+
+/// Why rights could not be given up. The process must not go on.
+#[derive(Debug)]
+pub enum PrivilegeError {
+    /// No such user.
+    NoUser(String),
+    /// No such group.
+    NoGroup(String),
+    /// Other threads run, which would keep their rights (ours: a mistake in the order of start).
+    Threads(usize),
+    /// A capability is to be kept that the process does not have.
+    Missing(Capability),
+    /// Memory is to be locked, but at most this many bytes may be, and the limit cannot be raised.
+    LockLimit(u64),
+    /// A step failed.
+    Step(&'static str, io::Error),
+    /// Everything seemed to succeed, but the rights are still there.
+    StillThere(&'static str),
+}
+
+impl fmt::Display for PrivilegeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoUser(name) => write!(
+                f,
+                "there is no user {name:?}: make one (useradd --system {name}) or name another"
+            ),
+            Self::NoGroup(name) => write!(
+                f,
+                "there is no group {name:?}: make one (groupadd --system {name}) or name another"
+            ),
+            Self::Threads(n) => {
+                write!(f, "internal error: rights are given up while {n} threads run")
+            }
+            Self::Missing(capability) => write!(
+                f,
+                "the process lacks {capability}, which it needs later: start it as root, or give \
+                 it the capability (AmbientCapabilities= in a systemd unit)"
+            ),
+            Self::LockLimit(most) => write!(
+                f,
+                "memory cannot be locked: the limit is {most} bytes and {LOCKED_MEMORY} are needed; \
+                 set LimitMEMLOCK=infinity in the unit (`ulimit -l unlimited` in a shell)"
+            ),
+            Self::Step(step, e) => write!(f, "giving up privileges: {step}: {e}"),
+            Self::StillThere(what) => write!(f, "giving up privileges: {what} could not be lost"),
+        }
+    }
+}
+
+impl std::error::Error for PrivilegeError {}
+
+/// Look up a user by name or number: its id and its primary group.
+pub fn find_user(name: &str) -> Result<(Uid, Gid), PrivilegeError> {
+    let step = |e: nix::Error| PrivilegeError::Step("looking up the user", e.into());
+    let mut user = User::from_name(name).map_err(step)?;
+    if let (None, Ok(id)) = (&user, name.parse()) {
+        user = User::from_uid(Uid::from_raw(id)).map_err(step)?;
+    }
+    user.map(|user| (user.uid, user.gid)).ok_or_else(|| PrivilegeError::NoUser(name.to_owned()))
+}
+
+/// Look up a group by name or number.
+pub fn find_group(name: &str) -> Result<Gid, PrivilegeError> {
+    let step = |e: nix::Error| PrivilegeError::Step("looking up the group", e.into());
+    let mut group = Group::from_name(name).map_err(step)?;
+    if let (None, Ok(id)) = (&group, name.parse()) {
+        group = Group::from_gid(Gid::from_raw(id)).map_err(step)?;
+    }
+    group.map(|group| group.gid).ok_or_else(|| PrivilegeError::NoGroup(name.to_owned()))
+}
+
+/// Keep secrets from disks and debuggers: no core dumps, no ptrace by the same user. Call it first;
+/// a change of user undoes it, so [`Privileges::drop`] does it again.
+pub fn protect_memory() -> io::Result<()> {
+    prctl::set_dumpable(false)?;
+    Ok(setrlimit(Resource::RLIMIT_CORE, 0, 0)?)
+}
+
+impl Privileges {
+    /// Give up everything else. Irreversible. The calling thread must be the only one.
+    pub fn drop(&self) -> Result<(), PrivilegeError> {
+        let threads =
+            process::threads().map_err(|e| PrivilegeError::Step("counting threads", e))?;
+        if threads != 1 {
+            return Err(PrivilegeError::Threads(threads));
+        }
+        let keep: HashSet<_> = self.keep.iter().copied().collect();
+        let permitted = caps_step("reading", caps::read(None, CapSet::Permitted))?;
+        if let Some(missing) = keep.difference(&permitted).next() {
+            return Err(PrivilegeError::Missing(*missing));
+        }
+        if self.lock_memory {
+            lock_memory(&keep)?;
+        }
+        let could_bound = permitted.contains(&Capability::CAP_SETPCAP);
+        if could_bound {
+            drop_bounding(&keep)?;
+        }
+        self.change_user(!keep.is_empty())?;
+        drop_capabilities(&keep)?;
+        step("setting no_new_privs", prctl::set_no_new_privs())?;
+        protect_memory().map_err(|e| PrivilegeError::Step("forbidding core dumps", e))?;
+        self.verify(&keep, could_bound)?;
+        match self.seccomp {
+            Some((profile, violation)) => seccomp::apply(profile, violation)
+                .map_err(|e| PrivilegeError::Step("installing the system call filter", e)),
+            None => Ok(()),
+        }
+    }
+
+    fn change_user(&self, keep_capabilities: bool) -> Result<(), PrivilegeError> {
+        if self.user.is_some() && keep_capabilities {
+            step("keeping capabilities", prctl::set_keepcaps(true))?;
+        }
+        if self.user.is_some() || self.group.is_some() {
+            let own = self.group.map_or(vec![], |group| vec![group]);
+            step("setting supplementary groups", nix::unistd::setgroups(&own))?;
+        }
+        if let Some(group) = self.group {
+            step("setting the group", nix::unistd::setresgid(group, group, group))?;
+        }
+        if let Some(user) = self.user {
+            step("setting the user", nix::unistd::setresuid(user, user, user))?;
+            step("resetting keepcaps", prctl::set_keepcaps(false))?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, keep: &HashSet<Capability>, could_bound: bool) -> Result<(), PrivilegeError> {
+        let root = Uid::from_raw(0);
+        let changed = self.user.is_some_and(|user| user != root);
+        if changed
+            && !keep.contains(&Capability::CAP_SETUID)
+            && nix::unistd::setresuid(root, root, root).is_ok()
+        {
+            return Err(PrivilegeError::StillThere("the user root"));
+        }
+        let mut sets = vec![CapSet::Permitted, CapSet::Effective, CapSet::Inheritable];
+        // Without CAP_SETPCAP the bounding set could not be made smaller; no_new_privs makes it
+        // meaningless then.
+        if could_bound {
+            sets.push(CapSet::Bounding);
+        }
+        for set in sets {
+            if !caps_step("reading", caps::read(None, set))?.is_subset(keep) {
+                return Err(PrivilegeError::StillThere("a capability"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn drop_bounding(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
+    caps_step("raising", caps::raise(None, CapSet::Effective, Capability::CAP_SETPCAP))?;
+    let bounding = caps_step("reading", caps::read(None, CapSet::Bounding))?;
+    for capability in bounding.difference(keep) {
+        caps_step("bounding", caps::drop(None, CapSet::Bounding, *capability))?;
+    }
+    Ok(())
+}
+
+fn drop_capabilities(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
+    caps_step("clearing ambient", caps::clear(None, CapSet::Ambient))?;
+    caps_step("clearing inheritable", caps::clear(None, CapSet::Inheritable))?;
+    // The effective set first: it must never exceed the permitted one.
+    caps_step("setting effective", caps::set(None, CapSet::Effective, keep))?;
+    caps_step("setting permitted", caps::set(None, CapSet::Permitted, keep))
+}
+
+fn lock_memory(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
+    // Without the right to exceed it, a low limit would fail allocations at run time.
+    if !keep.contains(&Capability::CAP_IPC_LOCK) {
+        let name = Resource::RLIMIT_MEMLOCK;
+        if setrlimit(name, RLIM_INFINITY, RLIM_INFINITY).is_err() {
+            let (_, most) = step("reading the limit of locked memory", getrlimit(name))?;
+            if most < LOCKED_MEMORY {
+                return Err(PrivilegeError::LockLimit(most));
+            }
+            step("raising the limit of locked memory", setrlimit(name, most, most))?;
+        }
+    }
+    let all = rustix::mm::MlockAllFlags::CURRENT | rustix::mm::MlockAllFlags::FUTURE;
+    rustix::mm::mlockall(all).map_err(|e| PrivilegeError::Step("locking memory", e.into()))
+}
+
+fn step<T>(name: &'static str, result: nix::Result<T>) -> Result<T, PrivilegeError> {
+    result.map_err(|e| PrivilegeError::Step(name, e.into()))
+}
+
+fn caps_step<T>(
+    name: &'static str,
+    result: Result<T, caps::errors::CapsError>,
+) -> Result<T, PrivilegeError> {
+    result.map_err(|e| {
+        PrivilegeError::Step("changing capabilities", io::Error::other(format!("{name}: {e}")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_by_name_and_number() {
+        let nobody = find_user("nobody").unwrap();
+        assert_eq!(find_user(&nobody.0.to_string()).unwrap(), nobody);
+        assert_eq!(find_user("root").unwrap().0.as_raw(), 0);
+        assert_eq!(find_group("root").unwrap().as_raw(), 0);
+        assert_eq!(find_group("0").unwrap().as_raw(), 0);
+        let error = find_user("no-such-user").unwrap_err();
+        assert!(matches!(error, PrivilegeError::NoUser(_)), "{error}");
+        let error = find_group("no-such-group").unwrap_err();
+        assert!(error.to_string().contains("groupadd"), "{error}");
+    }
+
+    #[test]
+    fn dropping_beside_other_threads_is_refused() {
+        // The test harness has several.
+        let error = Privileges::default().drop().unwrap_err();
+        assert!(matches!(error, PrivilegeError::Threads(n) if n > 1), "{error}");
+    }
+}

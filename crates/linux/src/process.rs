@@ -1,0 +1,127 @@
+//! This process and others, as /proc shows them; becoming a daemon.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+/// Clock ticks per second in /proc, fixed for user space on every architecture that Rust's std has.
+const USER_HZ: u64 = 100;
+
+/// Processor time and memory of a process.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time in user mode, all threads together.
+    pub user: Duration,
+    /// Time in the kernel on its behalf.
+    pub system: Duration,
+    /// Resident memory (`VmRSS`), bytes.
+    pub rss: u64,
+}
+
+/// Our own [`Usage`], the times to the microsecond.
+pub fn usage() -> io::Result<Usage> {
+    let times = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
+    let time = |t: nix::sys::time::TimeVal| {
+        Duration::new(t.tv_sec() as u64, 0) + Duration::from_micros(t.tv_usec() as u64)
+    };
+    let rss = status_field("self", "VmRSS:")?.saturating_mul(1024);
+    Ok(Usage { user: time(times.user_time()), system: time(times.system_time()), rss })
+}
+
+/// [`Usage`] of another process, the times to the clock tick (usually 10 ms).
+pub fn usage_of(pid: u32) -> io::Result<Usage> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may contain spaces and parentheses itself; fields 14 and 15 of the
+    // line (proc(5)) are the twelfth and thirteenth after it.
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(11);
+    let mut ticks = || -> io::Result<Duration> {
+        let ticks: u64 = fields.next().and_then(|t| t.parse().ok()).ok_or_else(|| bad("stat"))?;
+        Ok(Duration::from_micros(ticks.saturating_mul(1_000_000 / USER_HZ)))
+    };
+    let (user, system) = (ticks()?, ticks()?);
+    let rss = status_field(&pid.to_string(), "VmRSS:")?.saturating_mul(1024);
+    Ok(Usage { user, system, rss })
+}
+
+/// How many threads this process has.
+pub fn threads() -> io::Result<usize> {
+    Ok(status_field("self", "Threads:")? as usize)
+}
+
+fn status_field(pid: &str, name: &str) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    value.ok_or_else(|| bad(name))
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("/proc has no readable {what}"))
+}
+
+/// Set the scheduling priority (-20 first, 19 last) of the calling thread and those it starts.
+pub fn set_nice(nice: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, nice)?)
+}
+
+/// Go on in the background: a child process without terminal, its standard streams on /dev/null.
+/// The calling process exits with 0. Refused once threads run: they would not come along.
+///
+/// `stay` keeps the working directory (else `/`), so that relative file names still work.
+pub fn daemonize(stay: bool) -> io::Result<()> {
+    let threads = threads()?;
+    if threads != 1 {
+        let text = format!("cannot go to the background while {threads} threads run");
+        return Err(io::Error::other(text));
+    }
+    Ok(nix::unistd::daemon(stay, false)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_usage_grows_and_agrees_with_proc() {
+        let start = usage().unwrap();
+        let mut sum = 0u64;
+        while usage().unwrap().user + usage().unwrap().system
+            < start.user + start.system + Duration::from_millis(30)
+        {
+            sum = (0..100_000u64).fold(sum, |a, b| a.wrapping_add(b * b));
+        }
+        std::hint::black_box(sum);
+        let (mine, other) = (usage().unwrap(), usage_of(std::process::id()).unwrap());
+        assert!(mine.rss > 100_000 && other.rss > 100_000);
+        // Ticks are coarse, and other tests run on.
+        let total = |u: Usage| u.user + u.system;
+        assert!(total(other) + Duration::from_millis(100) >= total(mine));
+        assert!(total(other) > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_no_usage() {
+        // Above the kernel's highest process id (2^22).
+        assert_eq!(usage_of(4_194_305).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn names_with_parentheses_do_not_shift_the_fields() {
+        let script = tempfile::Builder::new().prefix("a) b (").tempfile().unwrap();
+        fs::copy("/bin/sleep", script.path()).unwrap();
+        let path = script.into_temp_path();
+        let mut permissions = fs::metadata(&path).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o700);
+        fs::set_permissions(&path, permissions).unwrap();
+        let mut child = std::process::Command::new(&path).arg("60").spawn().unwrap();
+        let usage = usage_of(child.id()).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(usage.user < Duration::from_secs(1) && usage.rss > 0, "{usage:?}");
+    }
+
+    #[test]
+    fn a_process_with_threads_stays_in_the_foreground() {
+        assert!(daemonize(true).unwrap_err().to_string().contains("threads"));
+    }
+}
