@@ -10,6 +10,8 @@ mod ctr;
 mod digest;
 mod key;
 mod prf;
+#[cfg(test)]
+mod tests;
 
 pub use cipher::Cipher;
 pub use ctr::{Aes256Ctr, aes256_ctr};

@@ -73,7 +73,7 @@ impl WrapServer {
         let (rest, stamp) = mode.open(packet)?;
         let control = Control::parse_rest(header, session, rest)?;
         let early_negotiation = matches!(wrapped_key, WrappedKey::Expect(_))
-            && stamp.is_some_and(|stamp| announces_early_negotiation(stamp));
+            && stamp.is_some_and(announces_early_negotiation);
         let mut wrapper = Wrapper::new(Role::Server, mode, wrapped_key);
         if let Some(stamp) = stamp {
             wrapper.accept(stamp)?;
