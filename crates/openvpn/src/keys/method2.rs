@@ -71,9 +71,6 @@ pub enum KeyMethod2Error {
     /// Not UTF-8.
     #[error("the {0} is not UTF-8")]
     NotUtf8(&'static str),
-    /// The client must send a pre-master secret, the server must not.
-    #[error("the sender's role and its pre-master secret do not fit together")]
-    BadPreMaster,
 }
 
 impl KeyMethod2 {

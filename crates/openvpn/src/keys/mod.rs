@@ -22,3 +22,8 @@ pub use data::{DATA_KEYS_LABEL, DYNAMIC_TLS_CRYPT_LABEL, DataKeys, EXPORTED_LEN,
 pub use file::KeyFileError;
 pub use method2::{KeyMethod2, KeyMethod2Error, MAX_MESSAGE_LEN, Randoms};
 pub use static_key::{Direction, StaticKey};
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) use tests::{unhex, vectors};

@@ -53,3 +53,6 @@ pub fn fuzz(bytes: &[u8]) {
         assert!(again.len() == bytes.len() || control.opcode == Opcode::AckV1);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,3 +119,6 @@ pub fn fuzz(bytes: &[u8]) {
         let _ = client.open(&mut packet.to_vec());
     }
 }
+
+#[cfg(test)]
+mod tests;
