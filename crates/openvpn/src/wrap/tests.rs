@@ -306,10 +306,8 @@ mod sessions {
             let from_server =
                 s.open(&mut seal(&mut s_clone(&client, &server), &control)).map(|_| ());
             // Nothing tells the directions apart where both ends use the same half, or no key.
-            let told = match client {
-                WrapConfig::None | WrapConfig::TlsAuth { direction: None, .. } => false,
-                _ => true,
-            };
+            let told =
+                !matches!(client, WrapConfig::None | WrapConfig::TlsAuth { direction: None, .. });
             assert_eq!(from_client == Err(WrapError::BadMac), told, "{client:?}");
             assert_eq!(from_server == Err(WrapError::BadMac), told, "{client:?}");
         }
