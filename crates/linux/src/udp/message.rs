@@ -12,6 +12,9 @@ const HEADER: usize = size_of::<usize>() + 8;
 /// `CMSG_ALIGN`.
 const ALIGN: usize = size_of::<usize>();
 
+/// Bytes for control messages.
+const CONTROL: usize = 128;
+
 /// Room for an IPv4 or IPv6 socket address.
 #[repr(C, align(4))]
 #[derive(Copy, Clone, Default)]
@@ -20,16 +23,16 @@ pub(super) struct Name {
 }
 
 /// Room for the control messages of one datagram: at most a packet info (HEADER + 20) and a segment
-/// size (HEADER + 4), both aligned.
+/// size (HEADER + 4) or an ICMP error (HEADER + 16 + an address), each aligned.
 #[repr(C, align(8))]
 #[derive(Copy, Clone)]
 pub(super) struct Control {
-    pub(super) bytes: [u8; 96],
+    pub(super) bytes: [u8; CONTROL],
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self { bytes: [0; 96] }
+        Self { bytes: [0; CONTROL] }
     }
 }
 
@@ -159,6 +162,19 @@ impl Control {
         }
         (local, segment)
     }
+
+    /// Read the error number of an ICMP message (`struct sock_extended_err` begins with it).
+    pub(super) fn error(&self, len: usize) -> Option<i32> {
+        let mut rest = self.bytes.get(..len).unwrap_or(&self.bytes);
+        while let Some(Message { kind, data, rest: next }) = next_message(rest) {
+            rest = next;
+            let v4 = kind == (libc::IPPROTO_IP, libc::IP_RECVERR);
+            if v4 || kind == (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) {
+                return data.first_chunk().map(|errno| i32::from_ne_bytes(*errno));
+            }
+        }
+        None
+    }
 }
 
 /// One control message as it lies in the buffer.
@@ -232,14 +248,27 @@ mod tests {
         }
     }
 
+    /// As the kernel writes it: one int after the header.
+    #[test]
+    fn any_segment_size_of_the_kernel_is_read() {
+        for (size, read) in [(1400, Some(1400)), (0, Some(0)), (-1, None), (i32::MIN, None)] {
+            let mut control = Control::default();
+            let at = control.header(0, libc::SOL_UDP, libc::UDP_GRO, 4);
+            let len = put(&mut control.bytes, at, &i32::to_ne_bytes(size));
+            assert_eq!(control.get(len.next_multiple_of(ALIGN)), (None, read));
+            assert_eq!(control.get(len), (None, read));
+            assert_eq!(control.get(len - 1), (None, None));
+        }
+    }
+
     #[test]
     fn damaged_control_messages_are_ignored() {
         let mut control = Control::default();
         let len = control.set(&"192.0.2.1:1".parse().unwrap(), None, 7).unwrap();
-        for size in [0usize, 1, 15, 97, usize::MAX, usize::MAX - 7] {
+        for size in [0usize, 1, 15, CONTROL + 1, usize::MAX, usize::MAX - 7] {
             put(&mut control.bytes, 0, &size.to_ne_bytes());
             assert_eq!(control.get(len), (None, None));
-            assert_eq!(control.get(96), (None, None));
+            assert_eq!(control.get(CONTROL), (None, None));
             assert_eq!(control.get(1000), (None, None));
         }
     }

@@ -9,7 +9,7 @@ mod message;
 mod receive;
 mod send;
 
-pub use receive::{Received, RecvBatch};
+pub use receive::{PeerError, Received, RecvBatch};
 pub use send::{MAX_PAYLOAD, MAX_SEGMENTS, SendScratch, SendStop, Train};
 
 use std::io;
@@ -50,6 +50,9 @@ pub struct UdpOptions {
     pub fwmark: Option<u32>,
     /// Fragmentation of what we send.
     pub fragmentation: Fragmentation,
+    /// Collect ICMP errors for [`UdpSocket::take_error`]. Until all are taken, epoll reports the
+    /// socket as failed again and again.
+    pub icmp_errors: bool,
 }
 
 impl UdpOptions {
@@ -64,6 +67,7 @@ impl UdpOptions {
             gro: true,
             fwmark: None,
             fragmentation: Fragmentation::default(),
+            icmp_errors: false,
         }
     }
 }
@@ -96,6 +100,12 @@ impl UdpSocket {
         }
         if let Some(mark) = options.fwmark {
             socket.set_mark(mark)?;
+        }
+        if options.icmp_errors {
+            send::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+            if v6 {
+                send::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+            }
         }
         set_fragmentation(&socket, v6, options)?;
         set_buffers(&socket, options)?;
@@ -146,6 +156,12 @@ impl UdpSocket {
     /// buffers filled; `WouldBlock` when nothing waits.
     pub fn recv_burst(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.receive(&self.socket)
+    }
+
+    /// The oldest ICMP error that waits, if [`UdpOptions::icmp_errors`] asked for them. Anybody on
+    /// the path can forge one: good for advice, not for decisions.
+    pub fn take_error(&self) -> io::Result<Option<PeerError>> {
+        receive::read_error(&self.socket)
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::message::{Control, Name};
-use super::send::{empty_message, empty_part};
+use super::send::{empty_header, empty_message, empty_part, is_transient};
 
 /// Bytes of one slot: the largest datagram, coalesced or not, fits.
 const SLOT: usize = 1 << 16;
@@ -28,7 +28,52 @@ pub struct Received<'a> {
     pub data: &'a mut [u8],
 }
 
-/// Buffers for a burst, 64 KiB each. Pages that no datagram reached are never touched.
+/// What a router or a peer's host said about a datagram of ours, by ICMP.
+#[derive(Debug)]
+pub struct PeerError {
+    /// Where the datagram was sent.
+    pub remote: SocketAddr,
+    /// `ECONNREFUSED`: nothing listens on that port. `EHOSTUNREACH`, `ENETUNREACH`: no way there.
+    /// `EACCES`, `EPERM`: a firewall refuses. `EMSGSIZE`: too large, with [`Fragmentation`] other
+    /// than `Allowed`.
+    ///
+    /// [`Fragmentation`]: super::Fragmentation
+    pub error: io::Error,
+}
+
+/// Take one message from the socket's error queue.
+pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
+    let (mut name, mut control) = (Name::default(), Control::default());
+    loop {
+        // The datagram itself is not wanted: no buffer for it, and it is cut off.
+        let mut header = empty_header();
+        header.msg_name = (&raw mut name).cast();
+        header.msg_namelen = size_of::<Name>() as libc::socklen_t;
+        header.msg_control = (&raw mut control).cast();
+        header.msg_controllen = size_of::<Control>() as _;
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: the header's pointers go to locals that outlive the call, with their sizes.
+        if unsafe { libc::recvmsg(fd.as_fd().as_raw_fd(), &raw mut header, flags) } >= 0 {
+            let remote = name.get(header.msg_namelen as usize);
+            // Other news than an ICMP error (there is none that we asked for) is passed over.
+            let errno = control.error(header.msg_controllen as _).filter(|errno| *errno != 0);
+            if let (Some(remote), Some(errno)) = (remote, errno) {
+                return Ok(Some(PeerError { remote, error: io::Error::from_raw_os_error(errno) }));
+            }
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock => return Ok(None),
+            io::ErrorKind::Interrupted => {}
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Buffers for a burst, 64 KiB each. Pages that no datagram reached are never touched. The default
+/// has no buffers and allocates nothing: it is what `mem::take` leaves.
+#[derive(Default)]
 pub struct RecvBatch {
     buffers: Box<[u8]>,
     names: Box<[Name]>,
@@ -75,12 +120,16 @@ impl RecvBatch {
     }
 
     pub(super) fn receive(&mut self, fd: &impl AsFd) -> io::Result<usize> {
+        if self.messages.is_empty() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         for message in self.messages.iter_mut().take(self.filled) {
             message.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
             message.msg_hdr.msg_controllen = size_of::<Control>() as _;
             message.msg_hdr.msg_flags = 0;
         }
         self.filled = 0;
+        let mut pending = true;
         loop {
             // SAFETY: every header's pointers go to this batch's own boxes, whose elements they
             // cover with the right lengths (set in `new` and above); `&mut self` keeps everyone
@@ -99,7 +148,7 @@ impl RecvBatch {
                 return Ok(count);
             }
             let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
+            if !is_transient(&error, &mut pending) {
                 return Err(error);
             }
         }

@@ -139,6 +139,28 @@ fn describe(
     Some(header)
 }
 
+/// Whether the call is to be made again: after a signal, and once after an error that may be the
+/// last ICMP message's about another datagram (it is reported to whoever calls next, and only once;
+/// the error queue has it too).
+pub(super) fn is_transient(error: &io::Error, pending: &mut bool) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EINTR) => true,
+        Some(
+            libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::ENOPROTOOPT
+            | libc::EOPNOTSUPP
+            | libc::EPROTO
+            | libc::EACCES
+            | libc::EMSGSIZE,
+        ) => std::mem::take(pending),
+        _ => false,
+    }
+}
+
 fn wrong_family() -> io::Error {
     io::Error::from_raw_os_error(libc::EAFNOSUPPORT)
 }
@@ -148,6 +170,7 @@ pub(super) fn one(fd: &impl AsFd, v6_socket: bool, train: &Train<'_>) -> io::Res
     let (mut name, mut control, mut part) = (Name::default(), Control::default(), empty_part());
     let header =
         describe(train, v6_socket, &mut name, &mut control, &mut part).ok_or_else(wrong_family)?;
+    let mut pending = true;
     loop {
         // SAFETY: the header points to locals and to the borrowed payload, which outlive the call;
         // the kernel only reads through it.
@@ -162,7 +185,7 @@ pub(super) fn one(fd: &impl AsFd, v6_socket: bool, train: &Train<'_>) -> io::Res
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
+        if !is_transient(&error, &mut pending) {
             return Err(error);
         }
     }
@@ -175,7 +198,7 @@ pub(super) fn many(
     trains: &[Train<'_>],
     scratch: &mut SendScratch,
 ) -> Result<(), SendStop> {
-    let mut sent = 0;
+    let (mut sent, mut pending) = (0, true);
     while let Some(rest) = trains.get(sent..).filter(|rest| !rest.is_empty()) {
         let filled = scratch.fill(v6_socket, rest);
         if filled == 0 {
@@ -194,10 +217,10 @@ pub(super) fn many(
         };
         // A count short of `filled` hides the error of the next; asking again names it.
         match usize::try_from(count) {
-            Ok(count) => sent += count,
+            Ok(count) => (sent, pending) = (sent + count, true),
             Err(_) => {
                 let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
+                if !is_transient(&error, &mut pending) {
                     return Err(SendStop { sent, error });
                 }
             }

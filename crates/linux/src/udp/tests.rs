@@ -270,3 +270,48 @@ fn link_local_peers_are_answered_through_their_interface() {
     assert_eq!(batch.datagrams_mut().next().unwrap().remote, to.into());
     drop(b);
 }
+
+#[test]
+fn a_port_where_nobody_listens_is_named_and_hinders_nobody() {
+    for (bind, deaf, heard) in [
+        ("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"),
+        ("[::]:0", "127.0.0.1:0", "[::1]:0"),
+        ("[::]:0", "[::1]:0", "127.0.0.1:0"),
+    ] {
+        let mut options = UdpOptions::new(bind.parse().unwrap());
+        options.icmp_errors = true;
+        let a = UdpSocket::bind(&options).unwrap();
+        assert!(a.take_error().unwrap().is_none());
+        let gone = socket(deaf).local_addr();
+        let peer = socket(heard);
+        // Two, so that one error waits when the next is sent.
+        let nobody = [train(gone, 0, b"x"), train(gone, 0, b"y")];
+        let mut scratch = SendScratch::default();
+        a.send_trains(&nobody, &mut scratch).unwrap();
+        a.send_trains(&[train(peer.local_addr(), 0, b"z"); 2], &mut scratch).unwrap();
+        a.send_to(peer.local_addr(), None, b"z").unwrap();
+        for _ in nobody {
+            let said = a.take_error().unwrap().unwrap();
+            assert_eq!(said.remote, gone);
+            assert_eq!(said.error.kind(), io::ErrorKind::ConnectionRefused);
+        }
+        assert!(a.take_error().unwrap().is_none());
+        let mut batch = RecvBatch::new(8);
+        assert_eq!(receive(&peer, &mut batch), 3);
+        // An error that waits is not the receiver's either.
+        a.send_to(gone, None, b"x").unwrap();
+        let nothing = a.recv_burst(&mut batch).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+}
+
+#[test]
+fn an_empty_batch_receives_nothing() {
+    let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
+    a.send_to(b.local_addr(), None, b"x").unwrap();
+    let mut batch = RecvBatch::default();
+    assert_eq!(batch.slots(), 0);
+    assert_eq!(b.recv_burst(&mut batch).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(batch.datagrams_mut().count(), 0);
+    assert_eq!(receive(&b, &mut RecvBatch::new(0)), 1);
+}
