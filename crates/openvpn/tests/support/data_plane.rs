@@ -1,0 +1,123 @@
+use std::collections::HashMap;
+
+use adit_engine::verbs::{Counters, DataKey, KeySlot};
+use adit_engine::{Link, Notice, Op, PeerId};
+
+/// A data packet: who it claims to be for, and the key it is sealed with.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    pub wire_id: Option<u32>,
+    pub key_id: u8,
+    pub key: [u8; 64],
+}
+
+/// A data plane that keeps keys as the real one does, and moves no bytes.
+#[derive(Default)]
+pub struct PlaneModel {
+    pub peers: HashMap<PeerId, Peer>,
+    /// Packets that arrived and found their key.
+    pub opened: u64,
+    /// Packets that arrived and did not.
+    pub failed: u64,
+    /// Messages sent on the data channel.
+    pub sent_data: Vec<Vec<u8>>,
+}
+
+pub struct Peer {
+    pub link: Link,
+    pub wire_id: Option<u32>,
+    pub primary: Option<Box<DataKey>>,
+    pub secondary: Option<Box<DataKey>>,
+    pub routes: Vec<ipnet::IpNet>,
+    used: Option<u8>,
+}
+
+impl PlaneModel {
+    pub fn apply(&mut self, op: Op) -> Option<Notice> {
+        match op {
+            Op::AddPeer(id, spec) => {
+                let former = self.peers.insert(
+                    id,
+                    Peer {
+                        link: spec.link,
+                        wire_id: spec.wire_id,
+                        primary: None,
+                        secondary: None,
+                        routes: Vec::new(),
+                        used: None,
+                    },
+                );
+                assert!(former.is_none(), "peer {id:?} was added twice");
+            }
+            Op::DelPeer(id) => {
+                self.peers.remove(&id).expect("a peer that is deleted exists");
+                return Some(Notice::PeerGone(id, Counters::default()));
+            }
+            Op::InstallKey(id, slot, key) => *self.peer(id).slot(slot) = Some(key),
+            Op::DelKey(id, slot) => *self.peer(id).slot(slot) = None,
+            Op::SwapKeys(id) => {
+                let peer = self.peer(id);
+                std::mem::swap(&mut peer.primary, &mut peer.secondary);
+            }
+            Op::SetRoutes(id, routes) => self.peer(id).routes = routes,
+            Op::SetLink(id, link) => self.peer(id).link = link,
+            Op::SendData(_, message) => self.sent_data.push(message),
+            Op::SetKeepalive(..) | Op::SetMtu(..) | Op::AdmitLink(_) | Op::DismissLink(_) => {}
+        }
+        None
+    }
+
+    fn peer(&mut self, id: PeerId) -> &mut Peer {
+        self.peers.get_mut(&id).expect("verbs name peers that exist")
+    }
+
+    /// One packet to each peer that has a key.
+    pub fn send_to_all(&self) -> Vec<(Link, Datagram)> {
+        let datagram = |peer: &Peer| {
+            let key = peer.primary.as_ref()?;
+            let datagram =
+                Datagram { wire_id: peer.wire_id, key_id: key.key_id, key: key.seal.cipher };
+            Some((peer.link, datagram))
+        };
+        self.peers.values().filter_map(datagram).collect()
+    }
+
+    pub fn receive(&mut self, from: Link, datagram: Datagram) -> Vec<Notice> {
+        let by_id = datagram.wire_id.map(PeerId);
+        let found = self.peers.iter_mut().find(|(id, peer)| match by_id {
+            Some(wanted) => **id == wanted,
+            None => peer.link.remote() == from.remote(),
+        });
+        let Some((&id, peer)) = found else {
+            self.failed += 1;
+            return Vec::new();
+        };
+        let opens = |key: &&Box<DataKey>| {
+            key.key_id == datagram.key_id && key.open.cipher == datagram.key
+        };
+        if !peer.primary.iter().chain(&peer.secondary).any(|key| opens(&key)) {
+            self.failed += 1;
+            return Vec::new();
+        }
+        self.opened += 1;
+        let mut notices = Vec::new();
+        if peer.used != Some(datagram.key_id) {
+            peer.used = Some(datagram.key_id);
+            notices.push(Notice::KeyFirstUse(id, datagram.key_id));
+        }
+        if peer.link.remote() != from.remote() {
+            peer.link = from;
+            notices.push(Notice::Floated(id, from));
+        }
+        notices
+    }
+}
+
+impl Peer {
+    fn slot(&mut self, slot: KeySlot) -> &mut Option<Box<DataKey>> {
+        match slot {
+            KeySlot::Primary => &mut self.primary,
+            KeySlot::Secondary => &mut self.secondary,
+        }
+    }
+}

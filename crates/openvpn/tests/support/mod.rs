@@ -1,0 +1,313 @@
+//! A server, its clients and the links between them, on virtual time: hours of protocol in
+//! milliseconds.
+
+#![allow(dead_code)]
+
+mod data_plane;
+mod pki;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::{Engine, Grant, Input, Instant, Link, Notice, Outbox, Output, Question, Reply, UnixTime};
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
+use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
+use adit_openvpn::session::Settings;
+use adit_sim::{Impairment, Pipe};
+
+pub use data_plane::{Datagram, PlaneModel};
+pub use pki::{client_tls, client_tls_named, server_tls};
+
+pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
+const UNIX: UnixTime = UnixTime(1_800_000_000);
+
+/// What is on a wire.
+#[derive(Clone, Debug)]
+pub enum Packet {
+    Control(Vec<u8>),
+    Data(Datagram),
+}
+
+/// A client with its own link to the server.
+pub struct ClientNode {
+    pub engine: ClientEngine,
+    pub plane: PlaneModel,
+    pub events: Vec<ClientEvent>,
+    pub address: SocketAddr,
+    pub up: Pipe<Packet>,
+    pub down: Pipe<Packet>,
+    /// Whether it sends and is sent a data packet every 10 ms.
+    pub traffic: bool,
+    seed: u8,
+    impairment: Impairment,
+}
+
+pub struct World {
+    pub now: Instant,
+    pub server: ServerEngine,
+    pub plane: PlaneModel,
+    pub events: Vec<ServerEvent>,
+    pub clients: Vec<ClientNode>,
+    /// What the registry says to each question.
+    pub reply: Reply,
+    next_traffic: Instant,
+}
+
+pub fn server_address() -> SocketAddr {
+    "192.0.2.1:1194".parse().expect("an address")
+}
+
+pub fn server_config(settings: Settings) -> ServerConfig {
+    ServerConfig {
+        settings,
+        tls: server_tls(),
+        network4: Some(adit_openvpn::server::Network4 {
+            server: "10.9.0.1/24".parse().expect("a network"),
+            first: "10.9.0.2".parse().expect("an address"),
+            last: "10.9.0.254".parse().expect("an address"),
+        }),
+        network6: Some(adit_openvpn::server::Network6 {
+            server: "fd00::1/64".parse().expect("a network"),
+            first: "fd00::1000".parse().expect("an address"),
+        }),
+        push: vec!["route 10.77.0.0 255.255.0.0".into()],
+        push_keepalive: None,
+        max_clients: 100,
+        duplicate_cn: false,
+        leases: Vec::new(),
+        force_cookie: false,
+        authorize: false,
+    }
+}
+
+pub fn client_config(settings: Settings) -> ClientConfig {
+    let target = adit_engine::Target {
+        host: "vpn.example".into(),
+        port: 1194,
+        transport: Default::default(),
+        family: Default::default(),
+    };
+    ClientConfig {
+        settings,
+        tls: client_tls(),
+        remotes: vec![Remote { target }],
+        connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
+        connect_retry_max: None,
+        server_poll_timeout: Duration::from_secs(120),
+        credentials: None,
+        retry_auth: false,
+        pull_filters: Default::default(),
+        keepalive: Default::default(),
+    }
+}
+
+impl World {
+    pub fn new(config: ServerConfig, seed: u64) -> Self {
+        let server = ServerEngine::new(config, seed_bytes(seed, 0), START, UNIX).expect("a server");
+        Self {
+            now: START,
+            server,
+            plane: PlaneModel::default(),
+            events: Vec::new(),
+            clients: Vec::new(),
+            reply: Reply::Accept(Grant::default()),
+            next_traffic: START,
+        }
+    }
+
+    /// Adds a client behind a link of its own, which begins to dial.
+    pub fn connect(&mut self, config: ClientConfig, impairment: Impairment, seed: u64) -> usize {
+        let n = self.clients.len() as u8;
+        let client_seed = n.wrapping_mul(4).wrapping_add(1);
+        let pipe = |which| Pipe::new(impairment.clone(), seed_bytes(seed, client_seed + which));
+        self.clients.push(ClientNode {
+            engine: ClientEngine::new(config, seed_bytes(seed, client_seed), self.now, UNIX),
+            plane: PlaneModel::default(),
+            events: Vec::new(),
+            address: SocketAddr::from(([198, 51, 100, n], 40_000)),
+            up: pipe(1),
+            down: pipe(2),
+            traffic: false,
+            seed: client_seed,
+            impairment,
+        });
+        self.clients.len() - 1
+    }
+
+    /// Runs until `done`, or until so much time has passed. True if `done` was reached.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
+        let end = self.now + limit;
+        loop {
+            self.step();
+            if done(self) {
+                return true;
+            }
+            match self.next() {
+                Some(at) if at <= end => self.now = at.max(self.now),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let clients = self.clients.iter().flat_map(|client| {
+            let traffic = client.traffic.then_some(self.next_traffic);
+            let engine = client.engine.deadline().map(|(at, _)| at);
+            [engine, client.up.next_arrival(), client.down.next_arrival(), traffic]
+        });
+        clients.chain([self.server.deadline().map(|(at, _)| at)]).flatten().min()
+    }
+
+    /// Everything that is due now.
+    fn step(&mut self) {
+        self.exchange_traffic();
+        if self.server.deadline().is_some_and(|(at, _)| at <= self.now) {
+            self.to_server(Input::Tick);
+        }
+        for n in 0..self.clients.len() {
+            if self.clients[n].engine.deadline().is_some_and(|(at, _)| at <= self.now) {
+                self.to_client(n, Input::Tick);
+            }
+            while let Some(packet) = self.clients[n].up.pop(self.now) {
+                self.server_receives(n, packet);
+            }
+            while let Some(packet) = self.clients[n].down.pop(self.now) {
+                self.client_receives(n, packet);
+            }
+        }
+    }
+
+    fn exchange_traffic(&mut self) {
+        if self.next_traffic > self.now {
+            return;
+        }
+        self.next_traffic = self.now + Duration::from_millis(10);
+        for client in self.clients.iter_mut().filter(|client| client.traffic) {
+            for (_, datagram) in client.plane.send_to_all() {
+                client.up.push(self.now, Packet::Data(datagram));
+            }
+        }
+        for (link, datagram) in self.plane.send_to_all() {
+            if let Some(client) =
+                self.clients.iter_mut().find(|c| c.address == link.remote() && c.traffic)
+            {
+                client.down.push(self.now, Packet::Data(datagram));
+            }
+        }
+    }
+
+    fn server_receives(&mut self, n: usize, packet: Packet) {
+        let link = Link::datagram(Default::default(), None, self.clients[n].address);
+        match packet {
+            Packet::Control(mut bytes) => self.to_server(Input::Frame(link, &mut bytes)),
+            Packet::Data(datagram) => {
+                for notice in self.plane.receive(link, datagram) {
+                    self.to_server(Input::Notice(notice));
+                }
+            }
+        }
+    }
+
+    fn client_receives(&mut self, n: usize, packet: Packet) {
+        let link = Link::datagram(Default::default(), None, server_address());
+        match packet {
+            Packet::Control(mut bytes) => self.to_client(n, Input::Frame(link, &mut bytes)),
+            Packet::Data(datagram) => {
+                for notice in self.clients[n].plane.receive(link, datagram) {
+                    self.to_client(n, Input::Notice(notice));
+                }
+            }
+        }
+    }
+
+    pub fn to_server(&mut self, input: Input<'_>) {
+        let mut out = Outbox::new();
+        self.server.handle(self.now, input, &mut out);
+        self.perform_server(out);
+    }
+
+    pub fn perform_server(&mut self, mut out: Outbox<ServerEvent>) {
+        let mut again = Vec::new();
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(link, frame) => {
+                    if let Some(c) = self.clients.iter_mut().find(|c| c.address == link.remote()) {
+                        c.down.push(self.now, Packet::Control(frame));
+                    }
+                }
+                Output::Plane(op) => again.extend(self.plane.apply(op).map(Again::Notice)),
+                Output::Ask(ticket, Question::Authorize(_)) => again.push(Again::Answer(ticket)),
+                Output::Event(event) => self.events.push(event),
+                Output::Dial(_) | Output::Hangup(_) => {}
+            }
+        }
+        for item in again {
+            match item {
+                Again::Notice(notice) => self.to_server(Input::Notice(notice)),
+                Again::Answer(ticket) => self.to_server(Input::Answer(ticket, self.reply.clone())),
+            }
+        }
+    }
+
+    pub fn to_client(&mut self, n: usize, input: Input<'_>) {
+        let mut out = Outbox::new();
+        self.clients[n].engine.handle(self.now, input, &mut out);
+        self.perform_client(n, out);
+    }
+
+    pub fn perform_client(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
+        let mut dialled = false;
+        let client = &mut self.clients[n];
+        let mut notices = Vec::new();
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(_, frame) => client.up.push(self.now, Packet::Control(frame)),
+                Output::Plane(op) => notices.extend(client.plane.apply(op)),
+                Output::Dial(_) => dialled = true,
+                Output::Event(event) => client.events.push(event),
+                Output::Hangup(_) | Output::Ask(..) => {}
+            }
+        }
+        for notice in notices {
+            self.to_client(n, Input::Notice(notice));
+        }
+        if dialled {
+            let link = Link::datagram(Default::default(), None, server_address());
+            self.to_client(n, Input::LinkUp(link));
+        }
+    }
+
+    /// How often the client came up.
+    pub fn ups(&self, n: usize) -> usize {
+        self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
+    }
+
+    pub fn is_up(&self, n: usize) -> bool {
+        self.ups(n) > 0
+    }
+
+    /// Rekeys the client has seen.
+    pub fn rekeys(&self, n: usize) -> usize {
+        self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Rekeyed { .. })).count()
+    }
+
+    /// The client's address changes, as behind a NAT that forgot it.
+    pub fn rebind(&mut self, n: usize) {
+        let port = self.clients[n].address.port();
+        self.clients[n].address.set_port(port + 1);
+    }
+}
+
+enum Again {
+    Notice(Notice),
+    Answer(adit_engine::Ticket),
+}
+
+fn seed_bytes(seed: u64, which: u8) -> [u8; 32] {
+    let mut bytes = [which; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes
+}

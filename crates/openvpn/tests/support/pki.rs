@@ -1,0 +1,58 @@
+use std::sync::OnceLock;
+
+use adit_openvpn::tls::{
+    ClientTls, ClientTlsOptions, CommonTlsOptions, Pem, ServerTls, ServerTlsOptions,
+};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ED25519};
+
+/// Ed25519, whose signatures all have one length: packet sizes repeat.
+struct Pki {
+    ca: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate_for(&PKCS_ED25519).expect("a key")
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn pki() -> &'static Pki {
+    static PKI: OnceLock<Pki> = OnceLock::new();
+    PKI.get_or_init(|| {
+        let key = key();
+        let mut params = params("test CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = params.self_signed(&key).expect("a CA").pem();
+        Pki { ca, issuer: Issuer::new(params, key) }
+    })
+}
+
+fn common(name: &str) -> CommonTlsOptions {
+    let pki = pki();
+    let key = key();
+    let cert = params(name).signed_by(&key, &pki.issuer).expect("a certificate");
+    CommonTlsOptions {
+        ca: Some(Pem::new("ca", pki.ca.as_bytes())),
+        cert: Some(Pem::new("cert", cert.pem().as_bytes())),
+        key: Some(Pem::new("key", key.serialize_pem().as_bytes())),
+        ..CommonTlsOptions::default()
+    }
+}
+
+pub fn server_tls() -> ServerTls {
+    let options = ServerTlsOptions { common: common("server"), ..Default::default() };
+    ServerTls::new(options).expect("a server's TLS")
+}
+
+pub fn client_tls() -> ClientTls {
+    client_tls_named("client")
+}
+
+pub fn client_tls_named(name: &str) -> ClientTls {
+    ClientTls::new(ClientTlsOptions { common: common(name) }).expect("a client's TLS")
+}

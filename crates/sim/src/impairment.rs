@@ -1,0 +1,134 @@
+use std::time::Duration;
+
+use adit_engine::Random;
+
+/// What a link does to packets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Impairment {
+    /// Which packets vanish.
+    pub loss: Loss,
+    /// Share of packets that arrive twice, 0 to 1.
+    pub duplicate: f64,
+    /// Share of packets that are held back by up to `reorder_by`, 0 to 1.
+    pub reorder: f64,
+    /// How long a reordered packet is held back at most.
+    pub reorder_by: Duration,
+    /// One-way delay.
+    pub delay: Duration,
+    /// Further delay, evenly distributed from nothing to this; order is kept.
+    pub jitter: Duration,
+}
+
+/// Which packets vanish.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Loss {
+    /// None.
+    #[default]
+    None,
+    /// Each with this probability, independently.
+    Random(f64),
+    /// Gilbert and Elliott's model: a good state that loses nothing and a bad one that loses all.
+    Bursts {
+        /// Probability, per packet, of turning bad.
+        begin: f64,
+        /// Probability, per packet, of turning good again: bursts last `1 / end` packets on average.
+        end: f64,
+    },
+}
+
+/// The random decisions about one packet.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fate {
+    pub(crate) lost: bool,
+    pub(crate) duplicated: bool,
+    /// Held back by this much, out of order.
+    pub(crate) held: Duration,
+    /// Delayed by this much, in order.
+    pub(crate) delay: Duration,
+}
+
+/// An impairment at work.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    impairment: Impairment,
+    random: Random,
+    in_burst: bool,
+}
+
+impl Judge {
+    pub(crate) fn new(impairment: Impairment, random: Random) -> Self {
+        Self { impairment, random, in_burst: false }
+    }
+
+    pub(crate) fn judge(&mut self) -> Fate {
+        let Impairment { duplicate, reorder, reorder_by, delay, jitter, .. } = self.impairment;
+        let lost = self.loses();
+        let duplicated = self.chance(duplicate);
+        let held = if self.chance(reorder) { self.up_to(reorder_by) } else { Duration::ZERO };
+        Fate { lost, duplicated, held, delay: delay + self.up_to(jitter) }
+    }
+
+    fn loses(&mut self) -> bool {
+        match self.impairment.loss {
+            Loss::None => false,
+            Loss::Random(share) => self.chance(share),
+            Loss::Bursts { begin, end } => {
+                let turn = if self.in_burst { end } else { begin };
+                self.in_burst ^= self.chance(turn);
+                self.in_burst
+            }
+        }
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        f64::from(self.random.below(1 << 30)) < probability * f64::from(1 << 30)
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        let micros = u32::try_from(longest.as_micros()).unwrap_or(u32::MAX);
+        Duration::from_micros(self.random.below(micros.saturating_add(1)).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fates(impairment: Impairment, count: usize) -> Vec<Fate> {
+        let mut judge = Judge::new(impairment, Random::new([9; 32]));
+        (0..count).map(|_| judge.judge()).collect()
+    }
+
+    #[test]
+    fn loses_the_share_it_is_told_to() {
+        let loss = Loss::Random(0.1);
+        let lost = fates(Impairment { loss, ..Default::default() }, 100_000);
+        let lost = lost.iter().filter(|fate| fate.lost).count();
+        assert!((9_700..10_300).contains(&lost), "{lost} of 100000");
+    }
+
+    #[test]
+    fn bursts_have_their_mean_length_and_share() {
+        let loss = Loss::Bursts { begin: 0.01, end: 0.2 };
+        let fates = fates(Impairment { loss, ..Default::default() }, 200_000);
+        let bursts = fates.chunk_by(|a, b| a.lost == b.lost).filter(|run| run[0].lost).count();
+        let lost = fates.iter().filter(|fate| fate.lost).count();
+        let mean = lost as f64 / bursts as f64;
+        assert!((4.7..5.3).contains(&mean), "mean burst {mean}, expected 1 / 0.2");
+        let share = lost as f64 / fates.len() as f64;
+        assert!((0.043..0.053).contains(&share), "share {share}, expected 0.01 / 0.21");
+    }
+
+    #[test]
+    fn the_same_seed_decides_the_same() {
+        let rough = Impairment {
+            loss: Loss::Random(0.3),
+            duplicate: 0.3,
+            reorder: 0.3,
+            reorder_by: Duration::from_millis(30),
+            delay: Duration::from_millis(10),
+            jitter: Duration::from_millis(5),
+        };
+        assert_eq!(fates(rough.clone(), 1000), fates(rough, 1000));
+    }
+}

@@ -1,0 +1,167 @@
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use adit_engine::{Instant, Random};
+
+use crate::impairment::{Impairment, Judge};
+
+/// Packets under way at once; more are dropped, as a router's queue would.
+const MAX_IN_FLIGHT: usize = 65_536;
+
+/// One direction of a link.
+#[derive(Debug)]
+pub struct Pipe<P> {
+    judge: Judge,
+    in_flight: BinaryHeap<Reverse<InFlight<P>>>,
+    /// When the last packet that was not held back arrives: jitter does not reorder.
+    last_arrival: Instant,
+    sequence: u64,
+    counters: PipeCounters,
+}
+
+/// What a pipe did.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct PipeCounters {
+    /// Packets put in.
+    pub sent: u64,
+    /// Packets that vanished by impairment.
+    pub lost: u64,
+    /// Packets that arrive twice.
+    pub duplicated: u64,
+    /// Packets dropped because too many were under way.
+    pub overflowed: u64,
+}
+
+#[derive(Debug)]
+struct InFlight<P> {
+    arrival: Instant,
+    sequence: u64,
+    packet: P,
+}
+
+impl<P> InFlight<P> {
+    fn key(&self) -> (Instant, u64) {
+        (self.arrival, self.sequence)
+    }
+}
+
+impl<P> PartialEq for InFlight<P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<P> Eq for InFlight<P> {}
+
+impl<P> PartialOrd for InFlight<P> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<P> Ord for InFlight<P> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<P: Clone> Pipe<P> {
+    /// A pipe with its own randomness.
+    pub fn new(impairment: Impairment, seed: [u8; 32]) -> Self {
+        Self {
+            judge: Judge::new(impairment, Random::new(seed)),
+            in_flight: BinaryHeap::new(),
+            last_arrival: Instant::default(),
+            sequence: 0,
+            counters: PipeCounters::default(),
+        }
+    }
+
+    /// Puts a packet in.
+    pub fn push(&mut self, now: Instant, packet: P) {
+        self.counters.sent += 1;
+        let fate = self.judge.judge();
+        if fate.lost {
+            self.counters.lost += 1;
+            return;
+        }
+        let in_order = (now + fate.delay).max(self.last_arrival);
+        if fate.held.is_zero() {
+            self.last_arrival = in_order;
+        }
+        if fate.duplicated {
+            self.counters.duplicated += 1;
+            self.insert(in_order, packet.clone());
+        }
+        self.insert(in_order + fate.held, packet);
+    }
+
+    fn insert(&mut self, arrival: Instant, packet: P) {
+        if self.in_flight.len() >= MAX_IN_FLIGHT {
+            self.counters.overflowed += 1;
+            return;
+        }
+        self.sequence += 1;
+        self.in_flight.push(Reverse(InFlight { arrival, sequence: self.sequence, packet }));
+    }
+
+    /// When the next packet arrives.
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.in_flight.peek().map(|Reverse(first)| first.arrival)
+    }
+
+    /// A packet that has arrived.
+    pub fn pop(&mut self, now: Instant) -> Option<P> {
+        if self.next_arrival()? > now {
+            return None;
+        }
+        self.in_flight.pop().map(|Reverse(first)| first.packet)
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> PipeCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn deliver(impairment: Impairment) -> (Vec<u32>, PipeCounters) {
+        let mut pipe = Pipe::new(impairment, [1; 32]);
+        let start = Instant::from_nanos(0);
+        (0..1000).for_each(|n| pipe.push(start + MS * n, n));
+        let got = std::iter::from_fn(|| pipe.pop(start + MS * 10_000)).collect();
+        (got, pipe.counters())
+    }
+
+    #[test]
+    fn an_unimpaired_pipe_keeps_everything_in_order_and_in_time() {
+        let delay = MS * 7;
+        let mut pipe = Pipe::new(Impairment { delay, ..Default::default() }, [1; 32]);
+        let start = Instant::from_nanos(0);
+        pipe.push(start, 1);
+        assert_eq!(pipe.pop(start + MS * 6), None);
+        assert_eq!(pipe.next_arrival(), Some(start + MS * 7));
+        assert_eq!(pipe.pop(start + MS * 7), Some(1));
+        let (got, _) = deliver(Impairment { delay, jitter: MS * 50, ..Default::default() });
+        assert!(got.is_sorted(), "jitter alone does not reorder");
+        assert_eq!(got.len(), 1000);
+    }
+
+    #[test]
+    fn reordering_and_duplication_lose_nothing() {
+        let rough =
+            Impairment { duplicate: 0.2, reorder: 0.2, reorder_by: MS * 30, ..Default::default() };
+        let (mut got, counters) = deliver(rough);
+        assert!(!got.is_sorted());
+        assert_eq!(got.len() as u64, 1000 + counters.duplicated);
+        got.sort_unstable();
+        got.dedup();
+        assert!(got.into_iter().eq(0..1000));
+    }
+}
