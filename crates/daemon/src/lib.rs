@@ -13,6 +13,7 @@ mod clock;
 pub mod connect;
 pub mod control;
 pub mod driver;
+mod expiry;
 pub mod fault;
 pub mod host;
 pub mod log;

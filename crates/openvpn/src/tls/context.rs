@@ -14,7 +14,8 @@ use rustls::{
 
 use super::error::{TlsConfigError, TlsError};
 use super::options::{ClientCertificates, ClientTlsOptions, ServerTlsOptions};
-use super::verify::{Trust, Verdict, Verifier};
+use super::trust::Trust;
+use super::verify::{Verdict, Verifier};
 
 /// What both roles keep.
 pub(super) struct Context {

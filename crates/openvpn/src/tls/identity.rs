@@ -1,3 +1,22 @@
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects
+)]
+
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::der_parser::asn1_rs::Any;
+use x509_parser::x509::X509Name;
+
+/// Longest common name, bytes: X.509's bound, and the longest that OpenVPN takes.
+const MAX_COMMON_NAME: usize = 64;
+/// Longest subject kept, bytes.
+const MAX_SUBJECT: usize = 2048;
+
 /// What a verified certificate says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerIdentity {
@@ -11,4 +30,163 @@ pub struct PeerIdentity {
     pub fingerprint: String,
     /// End of validity, seconds since 1970.
     pub not_after: u64,
+}
+
+/// Short names of attributes as OpenSSL has them, which is what operators write in `verify-x509-name`.
+const SHORT_NAMES: &[(&str, &str)] = &[
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "serialNumber"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "street"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "title"),
+    ("2.5.4.13", "description"),
+    ("2.5.4.15", "businessCategory"),
+    ("2.5.4.17", "postalCode"),
+    ("2.5.4.41", "name"),
+    ("2.5.4.42", "GN"),
+    ("2.5.4.43", "initials"),
+    ("2.5.4.44", "generationQualifier"),
+    ("2.5.4.45", "x500UniqueIdentifier"),
+    ("2.5.4.46", "dnQualifier"),
+    ("2.5.4.65", "pseudonym"),
+    ("2.5.4.72", "role"),
+    ("2.5.4.97", "organizationIdentifier"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+    ("1.2.840.113549.1.9.2", "unstructuredName"),
+    ("1.2.840.113549.1.9.8", "unstructuredAddress"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("1.3.6.1.4.1.311.60.2.1.1", "jurisdictionL"),
+    ("1.3.6.1.4.1.311.60.2.1.2", "jurisdictionST"),
+    ("1.3.6.1.4.1.311.60.2.1.3", "jurisdictionC"),
+];
+
+/// A name that must not reach a log, a file name or a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BadName(pub(super) &'static str);
+
+/// `name` in OpenVPN's form: `C=DE, O=x + OU=y, CN=z`, control characters and backslashes escaped.
+pub(super) fn format_name(name: &X509Name<'_>) -> Result<String, BadName> {
+    let mut text = String::new();
+    for rdn in name.iter() {
+        for (attribute, first) in
+            rdn.iter().zip(std::iter::once(true).chain(std::iter::repeat(false)))
+        {
+            if !text.is_empty() {
+                text.push_str(if first { ", " } else { " + " });
+            }
+            let oid = attribute.attr_type().to_id_string();
+            let short = SHORT_NAMES.iter().find(|(known, _)| *known == oid);
+            text.push_str(short.map_or(oid.as_str(), |(_, short)| short));
+            text.push('=');
+            escape(&attribute_text(attribute.attr_value())?, &mut text);
+            if text.len() > MAX_SUBJECT {
+                return Err(BadName("its subject is too long"));
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn escape(value: &str, out: &mut String) {
+    for c in value.chars() {
+        match c {
+            '\\' => out.push_str("\\\\"),
+            c if c.is_ascii_control() => {
+                let _ = write!(out, "\\{:02X}", u32::from(c));
+            }
+            // Beyond ASCII too: a line separator is a line break to some log viewers.
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
+                let _ = write!(out, "\\{{{:X}}}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+}
+
+fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {
+    const ODD: BadName = BadName("its subject has text in a broken encoding");
+    let data = value.data;
+    let text = match value.header.tag().0 {
+        // UTF8String, NumericString, PrintableString, IA5String, VisibleString.
+        12 | 18 | 19 | 22 | 26 => std::str::from_utf8(data).map_err(|_| ODD)?.to_owned(),
+        // TeletexString: everybody means Latin-1.
+        20 => data.iter().map(|byte| char::from(*byte)).collect(),
+        // BMPString.
+        30 => {
+            let pairs = data.chunks_exact(2);
+            if !pairs.remainder().is_empty() {
+                return Err(ODD);
+            }
+            let units: Vec<u16> = pairs
+                .filter_map(|pair| pair.first_chunk().map(|pair| u16::from_be_bytes(*pair)))
+                .collect();
+            String::from_utf16(&units).map_err(|_| ODD)?
+        }
+        // UniversalString.
+        28 => {
+            let quads = data.chunks_exact(4);
+            if !quads.remainder().is_empty() {
+                return Err(ODD);
+            }
+            quads
+                .map(|quad| quad.first_chunk().and_then(|q| char::from_u32(u32::from_be_bytes(*q))))
+                .collect::<Option<String>>()
+                .ok_or(ODD)?
+        }
+        _ => return Err(BadName("its subject has a value that is no text")),
+    };
+    if text.contains('\0') {
+        return Err(BadName("its subject has a NUL character"));
+    }
+    Ok(text)
+}
+
+/// The last common name, which is the one OpenVPN takes.
+fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
+    let Some(attribute) = name.iter_common_name().last() else {
+        return Err(BadName("its subject has no common name; issue one with CN=NAME"));
+    };
+    let text = attribute_text(attribute.attr_value())?;
+    if text.is_empty() {
+        return Err(BadName("its common name is empty"));
+    }
+    if text.len() > MAX_COMMON_NAME {
+        return Err(BadName("its common name is longer than 64 bytes"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(BadName("its common name has a control character"));
+    }
+    Ok(text)
+}
+
+impl PeerIdentity {
+    pub(super) fn new(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Self, BadName> {
+        let subject = certificate.subject();
+        let serial = certificate.raw_serial();
+        // DER's sign byte is no part of the number.
+        let serial = match serial {
+            [0, rest @ ..] if !rest.is_empty() => rest,
+            all => all,
+        };
+        Ok(Self {
+            subject: format_name(subject)?,
+            common_name: common_name(subject)?,
+            serial: hex(serial),
+            fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
+            not_after: u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0),
+        })
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

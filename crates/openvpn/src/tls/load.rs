@@ -1,15 +1,207 @@
-//! From the operator's PEM to a [`Context`].
+//! From what the operator gave to a [`Context`].
+
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::DefaultTimeProvider;
+use rustls::{Error, InconsistentKeys, SupportedProtocolVersion};
+use x509_parser::prelude::X509Version;
 
 use super::context::Context;
 use super::error::TlsConfigError;
-use super::options::{ClientTlsOptions, ServerTlsOptions};
+use super::options::{
+    ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
+};
+use super::trust::{self, Trust};
+use super::{key, pem, suites};
 
 pub(super) fn client(options: ClientTlsOptions) -> Result<Context, TlsConfigError> {
-    let _ = options;
-    Err(TlsConfigError::new("ca", "reading certificates is not there yet"))
+    let common = options.common;
+    if common.ca.is_none() {
+        return Err(TlsConfigError::new(
+            "ca",
+            "missing; name the file with the CA that signed the server's certificate",
+        ));
+    }
+    context(common, ClientCertificates::Require)
 }
 
 pub(super) fn server(options: ServerTlsOptions) -> Result<Context, TlsConfigError> {
-    let _ = options;
-    Err(TlsConfigError::new("ca", "reading certificates is not there yet"))
+    let common = options.common;
+    if common.cert.is_none() {
+        return Err(TlsConfigError::new(
+            "cert",
+            "missing; a server needs `cert` and `key` (easyrsa build-server-full makes both)",
+        ));
+    }
+    if common.ca.is_none() && options.client_certificates != ClientCertificates::None {
+        return Err(TlsConfigError::new(
+            "ca",
+            "missing; name the file with the CA that signs clients' certificates, or say \
+             `verify-client-cert none`",
+        ));
+    }
+    context(common, options.client_certificates)
+}
+
+fn context(
+    options: CommonTlsOptions,
+    client_certificates: ClientCertificates,
+) -> Result<Context, TlsConfigError> {
+    let mut warnings = Vec::new();
+    let time = options.time.clone().unwrap_or_else(|| Arc::new(DefaultTimeProvider));
+    let now = time
+        .current_time()
+        .and_then(|time| i64::try_from(time.as_secs()).ok())
+        .ok_or_else(|| TlsConfigError::new("clock", "the system's time cannot be read; set it"))?;
+    let provider = Arc::new(provider(&options, &mut warnings)?);
+    let versions = versions(&options, &provider)?;
+    let own = own(&options, &provider, now, &mut warnings)?;
+    let trust = match &options.ca {
+        Some(ca) => Some(Arc::new(Trust::new(
+            ca,
+            options.crl.as_ref(),
+            options.verify.clone(),
+            provider.signature_verification_algorithms,
+            now,
+            &mut warnings,
+        )?)),
+        None => None,
+    };
+    Ok(Context { provider, versions, time, own, trust, client_certificates, warnings })
+}
+
+fn provider(
+    options: &CommonTlsOptions,
+    warnings: &mut Vec<String>,
+) -> Result<CryptoProvider, TlsConfigError> {
+    let mut provider = default_provider();
+    let old = suites::choose("tls-cipher", options.tls12_ciphers.as_deref(), false, warnings)?;
+    let new = suites::choose("tls-ciphersuites", options.tls13_ciphers.as_deref(), true, warnings)?;
+    provider.cipher_suites = new.into_iter().chain(old).collect();
+    if let Some(list) = &options.groups {
+        provider.kx_groups = suites::groups(list, warnings)?;
+    }
+    Ok(provider)
+}
+
+fn versions(
+    options: &CommonTlsOptions,
+    provider: &CryptoProvider,
+) -> Result<Vec<&'static SupportedProtocolVersion>, TlsConfigError> {
+    let min = options.min_version.unwrap_or(TlsVersion::V1_2);
+    let max = options.max_version.unwrap_or(TlsVersion::V1_3);
+    let all =
+        [(TlsVersion::V1_3, &rustls::version::TLS13), (TlsVersion::V1_2, &rustls::version::TLS12)];
+    let versions: Vec<_> = all
+        .into_iter()
+        .filter(|(version, _)| (min..=max).contains(version))
+        .map(|(_, version)| version)
+        .filter(|version| {
+            provider.kx_groups.iter().any(|group| group.usable_for_version(version.version))
+        })
+        .collect();
+    if min > max {
+        return Err(TlsConfigError::new(
+            "tls-version-min",
+            "above `tls-version-max`, which leaves no version; 1.2 and 1.3 are supported",
+        ));
+    }
+    if versions.is_empty() {
+        return Err(TlsConfigError::new(
+            "tls-groups",
+            "none of these can be used with the TLS versions allowed; add X25519",
+        ));
+    }
+    Ok(versions)
+}
+
+fn own(
+    options: &CommonTlsOptions,
+    provider: &CryptoProvider,
+    now: i64,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Arc<CertifiedKey>>, TlsConfigError> {
+    let (cert, key) = match (&options.cert, &options.key) {
+        (None, None) => return Ok(None),
+        (Some(cert), Some(key)) => (cert, key),
+        (Some(_), None) => {
+            return Err(TlsConfigError::new("key", "missing; `cert` is of no use without its key"));
+        }
+        (None, Some(_)) => {
+            return Err(TlsConfigError::new(
+                "cert",
+                "missing; `key` is of no use without its certificate",
+            ));
+        }
+    };
+    let mut chain = pem::certificates(cert)?;
+    if let Some(leaf) = chain.first() {
+        check_own(cert, leaf, now, warnings)?;
+    }
+    if let Some(extra) = &options.extra_certs {
+        chain.extend(pem::certificates(extra)?);
+    }
+    let der = key::load(key, options.key_password.as_ref())?;
+    let signer = provider.key_provider.load_private_key(der).map_err(|error| {
+        TlsConfigError::new(
+            &key.origin,
+            format!(
+                "this kind of key cannot be used ({error}); use RSA of 2048 bits or more, P-256, P-384 \
+                 or Ed25519"
+            ),
+        )
+    })?;
+    let own = CertifiedKey::new(chain.into_iter().map(CertificateDer::from).collect(), signer);
+    match own.keys_match() {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+        Err(Error::InconsistentKeys(_)) => {
+            return Err(TlsConfigError::new(
+                &key.origin,
+                format!(
+                    "this key is not that of the certificate in {}; name the pair",
+                    cert.origin
+                ),
+            ));
+        }
+        Err(error) => {
+            return Err(TlsConfigError::new(&cert.origin, format!("cannot be used: {error}")));
+        }
+    }
+    Ok(Some(Arc::new(own)))
+}
+
+/// Our own certificate: refused if no TLS library of ours can use it; a warning where peers will refuse.
+fn check_own(
+    cert: &Pem,
+    der: &[u8],
+    now: i64,
+    warnings: &mut Vec<String>,
+) -> Result<(), TlsConfigError> {
+    let parsed = trust::parse(der).ok_or_else(|| {
+        TlsConfigError::new(&cert.origin, "the certificate is damaged; copy it again")
+    })?;
+    if parsed.version() != X509Version::V3 {
+        return Err(TlsConfigError::new(&cert.origin, trust::VERSION_REMEDY));
+    }
+    let mut warn = |text: String| warnings.push(format!("{}: {text}", cert.origin));
+    if let Some(hash) = trust::weak_signature(&parsed) {
+        warn(format!("our certificate is signed with {hash}; peers refuse that: issue it anew"));
+    }
+    let (from, to) =
+        (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
+    if now > to {
+        warn(format!("our certificate expired at {}; renew it", trust::date(to)));
+    }
+    if now < from {
+        warn(format!(
+            "our certificate is valid from {} and the clock says {}; set the clock",
+            trust::date(from),
+            trust::date(now)
+        ));
+    }
+    Ok(())
 }

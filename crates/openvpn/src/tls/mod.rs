@@ -7,10 +7,13 @@
 mod context;
 mod error;
 mod identity;
+mod key;
 mod load;
 mod options;
+mod pem;
 mod session;
 mod suites;
+mod trust;
 mod verify;
 
 pub use context::{ClientTls, ServerTls};

@@ -1,5 +1,9 @@
 //! Names of cipher suites and groups.
-use rustls::{CipherSuite, NamedGroup};
+use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::aws_lc_rs::{self, kx_group};
+use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite};
+
+use super::error::TlsConfigError;
 
 /// (IANA number, OpenSSL's name, IANA's name) of what can be negotiated.
 pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
@@ -57,4 +61,109 @@ pub(super) fn group_name(group: NamedGroup) -> String {
         NamedGroup::secp384r1 => "secp384r1".into(),
         other => format!("{other:?}"),
     }
+}
+
+/// Every suite of one protocol version, most wanted first.
+fn supported(tls13: bool) -> Vec<SupportedCipherSuite> {
+    aws_lc_rs::DEFAULT_CIPHER_SUITES
+        .iter()
+        .copied()
+        .filter(|suite| matches!(suite, SupportedCipherSuite::Tls13(_)) == tls13)
+        .collect()
+}
+
+/// The suites that `list` names, in its order; all of them where there is no list.
+///
+/// OpenSSL's key words that take nothing away from us (`DEFAULT`, `HIGH`, `!aNULL`) are understood;
+/// names of suites that we do not have are left out with a warning, as long as one remains.
+pub(super) fn choose(
+    directive: &'static str,
+    list: Option<&str>,
+    tls13: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<SupportedCipherSuite>, TlsConfigError> {
+    let all = supported(tls13);
+    let Some(list) = list else { return Ok(all) };
+    let mut chosen: Vec<SupportedCipherSuite> = Vec::new();
+    let mut skipped = Vec::new();
+    for word in list.split(':').map(str::trim).filter(|word| !word.is_empty()) {
+        // `!X`, `-X`, `+X` and `@STRENGTH` only arrange or remove; all that we have is ECDHE with AEAD.
+        if let Some(removed) = word.strip_prefix(['!', '-']) {
+            chosen.retain(|suite| !named(*suite, removed));
+            continue;
+        }
+        let known: Vec<_> = match word.to_ascii_uppercase().as_str() {
+            "DEFAULT" | "ALL" | "HIGH" | "ECDHE" | "KECDHE" | "EECDH" | "KEECDH" | "AESGCM" => {
+                all.clone()
+            }
+            _ if word.starts_with(['@', '+']) => continue,
+            _ => all.iter().copied().filter(|suite| named(*suite, word)).collect(),
+        };
+        if known.is_empty() {
+            skipped.push(word);
+        }
+        for suite in known {
+            if !chosen.contains(&suite) {
+                chosen.push(suite);
+            }
+        }
+    }
+    if chosen.is_empty() {
+        let names: Vec<_> = all.iter().map(|suite| openssl_name(suite.suite())).collect();
+        return Err(TlsConfigError::new(
+            directive,
+            format!("\"{list}\" names no suite that is supported; these are: {}", names.join(":")),
+        ));
+    }
+    if !skipped.is_empty() {
+        warnings.push(format!("{directive}: not supported and left out: {}", skipped.join(":")));
+    }
+    Ok(chosen)
+}
+
+/// Whether `name` is the suite's, as OpenSSL or IANA (with `_` or `-`) spells it.
+fn named(suite: SupportedCipherSuite, name: &str) -> bool {
+    SUITES.iter().any(|(known, openssl, iana)| {
+        *known == suite.suite()
+            && (openssl.eq_ignore_ascii_case(name)
+                || iana.eq_ignore_ascii_case(&name.replace('-', "_")))
+    })
+}
+
+/// The groups that `list` names, in its order. The default is the TLS library's, hybrid first.
+pub(super) fn groups(
+    list: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<&'static dyn SupportedKxGroup>, TlsConfigError> {
+    let mut chosen: Vec<&'static dyn SupportedKxGroup> = Vec::new();
+    let mut skipped = Vec::new();
+    for word in list.split(':').map(str::trim).filter(|word| !word.is_empty()) {
+        let group: &'static dyn SupportedKxGroup = match word.to_ascii_lowercase().as_str() {
+            "x25519mlkem768" => kx_group::X25519MLKEM768,
+            "secp256r1mlkem768" => kx_group::SECP256R1MLKEM768,
+            "x25519" => kx_group::X25519,
+            "secp256r1" | "prime256v1" | "p-256" => kx_group::SECP256R1,
+            "secp384r1" | "p-384" => kx_group::SECP384R1,
+            _ => {
+                skipped.push(word);
+                continue;
+            }
+        };
+        if !chosen.iter().any(|have| have.name() == group.name()) {
+            chosen.push(group);
+        }
+    }
+    if chosen.is_empty() {
+        return Err(TlsConfigError::new(
+            "tls-groups",
+            format!(
+                "\"{list}\" names no group that is supported; these are: \
+                 X25519MLKEM768:SecP256r1MLKEM768:X25519:secp256r1:secp384r1"
+            ),
+        ));
+    }
+    if !skipped.is_empty() {
+        warnings.push(format!("tls-groups: not supported and left out: {}", skipped.join(":")));
+    }
+    Ok(chosen)
 }

@@ -1,4 +1,4 @@
-//! Verification of a peer's chain.
+//! Where the TLS library asks about a peer's certificate.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +14,7 @@ use super::context::Context;
 use super::error::{CertificateError, CertificateProblem};
 use super::identity::PeerIdentity;
 use super::options::ClientCertificates;
+use super::trust::Trust;
 
 /// What a session's one verification found. A slot beside the TLS library, whose errors have no room
 /// for a sentence if the peer is to get the right alert.
@@ -27,28 +28,6 @@ impl Verdict {
 
     pub(super) fn refused(&self) -> Option<CertificateError> {
         self.0.get()?.as_ref().err().cloned()
-    }
-}
-
-/// The CAs, revocation lists and demands that peers are held to.
-#[derive(Debug)]
-pub(super) struct Trust {
-    pub(super) hints: Vec<DistinguishedName>,
-}
-
-impl Trust {
-    fn check(
-        &self,
-        _leaf: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _peer_is_server: bool,
-        _now: UnixTime,
-    ) -> Result<PeerIdentity, CertificateError> {
-        Err(CertificateError {
-            problem: CertificateProblem::UnknownCa,
-            subject: String::new(),
-            detail: "no certificate is accepted yet".into(),
-        })
     }
 }
 

@@ -1,0 +1,597 @@
+//! What peers' certificates are held to: the CAs, the revocation lists, and the checks in order.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects
+)]
+
+use rustls::DistinguishedName;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::{FromDer, X509Version};
+use x509_parser::public_key::PublicKey;
+
+use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
+use super::identity::{PeerIdentity, format_name};
+use super::options::{NameType, Pem, RemoteCertTls, VerifyOptions};
+use super::pem;
+
+/// Most certificates a peer may present.
+const MAX_CHAIN: usize = 8;
+/// Most bytes of certificates a peer may present.
+const MAX_CHAIN_BYTES: usize = 32 * 1024;
+/// Smallest RSA modulus, bits.
+const MIN_RSA_BITS: usize = 2048;
+
+/// OIDs of EKU server and client authentication, without tag and length.
+const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
+const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
+
+#[derive(Debug)]
+struct Anchor {
+    anchor: TrustAnchor<'static>,
+    not_before: i64,
+    not_after: i64,
+}
+
+impl Anchor {
+    fn is_valid(&self, now: i64) -> bool {
+        (self.not_before..=self.not_after).contains(&now)
+    }
+}
+
+/// The CAs, revocation lists and demands that peers are held to.
+#[derive(Debug)]
+pub(super) struct Trust {
+    anchors: Vec<Anchor>,
+    /// Certificates of the CA file that are not self-issued: steps on a path, not its end.
+    intermediates: Vec<CertificateDer<'static>>,
+    revocation_lists: Option<Vec<CertRevocationList<'static>>>,
+    verify: VerifyOptions,
+    algorithms: WebPkiSupportedAlgorithms,
+    pub(super) hints: Vec<DistinguishedName>,
+}
+
+/// `2026-01-31 12:00:00 UTC`.
+pub(super) fn date(seconds: i64) -> String {
+    match time::OffsetDateTime::from_unix_timestamp(seconds) {
+        Ok(t) => format!("{} {:02}:{:02}:{:02} UTC", t.date(), t.hour(), t.minute(), t.second()),
+        Err(_) => format!("{seconds} s after 1970"),
+    }
+}
+
+pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Some(certificate),
+        _ => None,
+    }
+}
+
+pub(super) fn subject(certificate: &X509Certificate<'_>) -> String {
+    format_name(certificate.subject()).unwrap_or_default()
+}
+
+/// Bits of an RSA modulus; `None` for other kinds of key.
+fn rsa_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
+    match certificate.public_key().parsed() {
+        Ok(PublicKey::RSA(key)) => {
+            let modulus = key.modulus;
+            let zeros = modulus.iter().take_while(|byte| **byte == 0).count();
+            let lead = modulus.get(zeros).map_or(0, |byte| byte.leading_zeros());
+            let bits = modulus.len().saturating_sub(zeros).saturating_mul(8);
+            Some(bits.saturating_sub(usize::try_from(lead).unwrap_or(0)))
+        }
+        _ => None,
+    }
+}
+
+/// The name of a signature algorithm that is too weak.
+pub(super) fn weak_signature(certificate: &X509Certificate<'_>) -> Option<&'static str> {
+    match certificate.signature_algorithm.algorithm.to_id_string().as_str() {
+        "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" | "1.2.840.10040.4.3" | "1.3.14.3.2.29" => {
+            Some("SHA-1")
+        }
+        "1.2.840.113549.1.1.4" => Some("MD5"),
+        "1.2.840.113549.1.1.2" => Some("MD2"),
+        _ => None,
+    }
+}
+
+impl Trust {
+    pub(super) fn new(
+        ca: &Pem,
+        crl: Option<&Pem>,
+        verify: VerifyOptions,
+        algorithms: WebPkiSupportedAlgorithms,
+        now: i64,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, TlsConfigError> {
+        let mut anchors = Vec::new();
+        let mut others = Vec::new();
+        let mut hints = Vec::new();
+        for der in pem::certificates(ca)? {
+            let (anchor, self_issued) = read_authority(ca, &der, now, warnings)?;
+            let name = DistinguishedName::from(subject_der(&der));
+            if !hints.iter().any(|have: &DistinguishedName| have.as_ref() == name.as_ref()) {
+                hints.push(name);
+            }
+            if self_issued {
+                anchors.push(anchor);
+            } else {
+                others.push((anchor, CertificateDer::from(der)));
+            }
+        }
+        // Without a root, what the operator named is what is trusted.
+        let intermediates = if anchors.is_empty() {
+            anchors.extend(others.into_iter().map(|(anchor, _)| anchor));
+            Vec::new()
+        } else {
+            others.into_iter().map(|(_, der)| der).collect()
+        };
+        let revocation_lists =
+            crl.map(|crl| read_revocation_lists(crl, now, warnings)).transpose()?;
+        Ok(Self { anchors, intermediates, revocation_lists, verify, algorithms, hints })
+    }
+
+    /// Whether the peer's chain is acceptable at `now`.
+    pub(super) fn check(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        peer_is_server: bool,
+        now: UnixTime,
+    ) -> Result<PeerIdentity, CertificateError> {
+        let refuse = |problem, subject: &str, detail: String| {
+            Err(CertificateError { problem, subject: subject.to_owned(), detail })
+        };
+        let bytes = intermediates.iter().fold(leaf.len(), |sum, der| sum.saturating_add(der.len()));
+        if intermediates.len() >= MAX_CHAIN || bytes > MAX_CHAIN_BYTES {
+            return refuse(
+                Problem::ChainTooLarge,
+                "",
+                format!(
+                    "it came with {} others, {bytes} bytes in all; at most {MAX_CHAIN} and \
+                     {MAX_CHAIN_BYTES} bytes are read: leave only its intermediates in the peer's `cert` \
+                     file",
+                    intermediates.len()
+                ),
+            );
+        }
+        let Some(parsed) = parse(leaf) else {
+            return refuse(Problem::Malformed, "", "it is not valid DER".into());
+        };
+        let identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
+            problem: Problem::BadName,
+            subject: subject(&parsed),
+            detail: format!("{}; issue it anew with a plain name", bad.0),
+        })?;
+        check_form(&parsed)?;
+        for der in intermediates {
+            match parse(der) {
+                // A root sent along proves nothing and is not looked at.
+                Some(one) if one.subject().as_raw() == one.issuer().as_raw() => {}
+                Some(one) => check_form(&one)?,
+                None => {
+                    return refuse(
+                        Problem::Malformed,
+                        "",
+                        "a certificate sent along with it is not valid DER".into(),
+                    );
+                }
+            }
+        }
+        self.check_usage(&parsed, &identity.subject, peer_is_server)?;
+        self.check_path(leaf, intermediates, peer_is_server, now)
+            .map_err(|error| self.explain(error, &parsed, &identity, now))?;
+        self.check_name(&identity)?;
+        Ok(identity)
+    }
+
+    /// KeyUsage, and what `remote-cert-tls` demands beyond the library's check of ExtendedKeyUsage.
+    fn check_usage(
+        &self,
+        certificate: &X509Certificate<'_>,
+        subject: &str,
+        peer_is_server: bool,
+    ) -> Result<(), CertificateError> {
+        let refuse = |problem, detail: String| {
+            Err(CertificateError { problem, subject: subject.to_owned(), detail })
+        };
+        let mut key_usage = None;
+        let mut extended = None;
+        for extension in certificate.iter_extensions() {
+            match extension.parsed_extension() {
+                ParsedExtension::KeyUsage(usage) => key_usage = Some(usage),
+                ParsedExtension::ExtendedKeyUsage(usage) => extended = Some(usage),
+                _ => {}
+            }
+        }
+        if let Some(usage) = key_usage {
+            let fits = usage.digital_signature()
+                || usage.key_agreement()
+                || (peer_is_server && usage.key_encipherment());
+            if !fits {
+                return refuse(
+                    Problem::KeyUsage,
+                    format!(
+                        "its KeyUsage ({usage}) does not allow TLS; issue it with \
+                         keyUsage=digitalSignature"
+                    ),
+                );
+            }
+        }
+        let Some(demand) = self.verify.remote_cert_tls else { return Ok(()) };
+        let (word, purpose) = match demand {
+            RemoteCertTls::Server => ("server", "serverAuth"),
+            RemoteCertTls::Client => ("client", "clientAuth"),
+        };
+        if key_usage.is_none() {
+            return refuse(
+                Problem::KeyUsage,
+                format!(
+                    "it has no KeyUsage, which `remote-cert-tls {word}` demands; issue it with \
+                     keyUsage=digitalSignature (easyrsa build-{word}-full does) or leave the directive out"
+                ),
+            );
+        }
+        let has = extended.is_some_and(|usage| match demand {
+            RemoteCertTls::Server => usage.server_auth,
+            RemoteCertTls::Client => usage.client_auth,
+        });
+        if !has {
+            return refuse(
+                Problem::ExtendedKeyUsage,
+                format!(
+                    "`remote-cert-tls {word}` demands the extended key usage {purpose}, which it has \
+                     not; issue it with extendedKeyUsage={purpose} (easyrsa build-{word}-full does)"
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    fn check_path(
+        &self,
+        leaf: &CertificateDer<'_>,
+        sent: &[CertificateDer<'_>],
+        peer_is_server: bool,
+        now: UnixTime,
+    ) -> Result<(), webpki::Error> {
+        let end = EndEntityCert::try_from(leaf)?;
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let anchors: Vec<TrustAnchor<'_>> = self
+            .anchors
+            .iter()
+            .filter(|anchor| anchor.is_valid(seconds))
+            .map(|anchor| anchor.anchor.clone())
+            .collect();
+        let mut intermediates: Vec<CertificateDer<'_>> = Vec::new();
+        intermediates.extend(
+            sent.iter().chain(&self.intermediates).map(|der| CertificateDer::from(der.as_ref())),
+        );
+        let lists: Vec<&CertRevocationList<'_>> = self.revocation_lists.iter().flatten().collect();
+        let revocation = match self.revocation_lists {
+            None => None,
+            // An empty list of lists cannot be: loading refuses it. If it were, nobody may pass.
+            Some(_) => Some(
+                RevocationOptionsBuilder::new(&lists)
+                    .map_err(|_| webpki::Error::UnknownRevocationStatus)?
+                    .with_depth(RevocationCheckDepth::Chain)
+                    .with_status_policy(UnknownStatusPolicy::Deny)
+                    .with_expiration_policy(ExpirationPolicy::Enforce)
+                    .build(),
+            ),
+        };
+        // "If present": issuers have no such extension as a rule. What `remote-cert-tls` demands of the
+        // leaf beyond it is checked before.
+        let usage =
+            KeyUsage::required_if_present(if peer_is_server { SERVER_AUTH } else { CLIENT_AUTH });
+        end.verify_for_usage(
+            self.algorithms.all,
+            &anchors,
+            &intermediates,
+            now,
+            usage,
+            revocation,
+            None,
+        )
+        .map(|_| ())
+    }
+
+    fn check_name(&self, identity: &PeerIdentity) -> Result<(), CertificateError> {
+        let Some((wanted, kind)) = &self.verify.name else { return Ok(()) };
+        let (matches, what, have) = match kind {
+            NameType::Subject => (identity.subject == *wanted, "the subject", &identity.subject),
+            NameType::Name => (identity.common_name == *wanted, "the name", &identity.common_name),
+            NameType::NamePrefix => (
+                identity.common_name.starts_with(wanted.as_str()),
+                "a name beginning with",
+                &identity.common_name,
+            ),
+        };
+        if matches {
+            return Ok(());
+        }
+        Err(CertificateError {
+            problem: Problem::NameMismatch,
+            subject: identity.subject.clone(),
+            detail: format!(
+                "`verify-x509-name` demands {what} \"{wanted}\" and it has \"{have}\": either this is \
+                 not the peer you mean, or the directive is wrong"
+            ),
+        })
+    }
+}
+
+/// Version, signature and key of a certificate that a peer sent.
+fn check_form(certificate: &X509Certificate<'_>) -> Result<(), CertificateError> {
+    let refuse = |problem, detail: String| {
+        Err(CertificateError { problem, subject: subject(certificate), detail })
+    };
+    if certificate.version() != X509Version::V3 {
+        return refuse(Problem::Version, VERSION_REMEDY.into());
+    }
+    if let Some(hash) = weak_signature(certificate) {
+        return refuse(
+            Problem::WeakSignature,
+            format!(
+                "it is signed with {hash}, which can be forged; issue it anew with SHA-256 (`openssl \
+                 x509 -req -sha256 ...`, `easyrsa --digest=sha256`)"
+            ),
+        );
+    }
+    match rsa_bits(certificate) {
+        Some(bits) if bits < MIN_RSA_BITS => refuse(
+            Problem::WeakKey,
+            format!(
+                "its RSA key has {bits} bits and {MIN_RSA_BITS} is the least; make a new key and \
+                 certificate"
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
+pub(super) const VERSION_REMEDY: &str = "it is an X.509 version 1 certificate, which cannot say what it \
+    may be used for; issue it anew as version 3: give `openssl x509 -req` an -extfile, or use Easy-RSA";
+
+/// One certificate of the `ca` file, and whether it is self-issued.
+fn read_authority(
+    ca: &Pem,
+    der: &[u8],
+    now: i64,
+    warnings: &mut Vec<String>,
+) -> Result<(Anchor, bool), TlsConfigError> {
+    let fail = |text: String| TlsConfigError::new(&ca.origin, text);
+    let parsed =
+        parse(der).ok_or_else(|| fail("a certificate in it is damaged; copy it again".into()))?;
+    let name = subject(&parsed);
+    if let Some(bits) = rsa_bits(&parsed).filter(|bits| *bits < MIN_RSA_BITS) {
+        return Err(fail(format!(
+            "the key of CA \"{name}\" has {bits} bits and {MIN_RSA_BITS} is the least; make a new CA"
+        )));
+    }
+    if let Ok(Some(constraints)) = parsed.basic_constraints()
+        && !constraints.value.ca
+    {
+        return Err(fail(format!(
+            "\"{name}\" is not a CA's certificate; `ca` wants the one that signed the peers'"
+        )));
+    }
+    let (not_before, not_after) =
+        (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
+    if now > not_after {
+        warnings.push(format!(
+            "{}: CA \"{name}\" expired at {}; every peer that it signed will be refused",
+            ca.origin,
+            date(not_after)
+        ));
+    } else if now < not_before {
+        warnings.push(format!(
+            "{}: CA \"{name}\" is valid from {} and the clock says {}; peers will be refused",
+            ca.origin,
+            date(not_before),
+            date(now)
+        ));
+    }
+    let self_issued = parsed.subject().as_raw() == parsed.issuer().as_raw();
+    let der = CertificateDer::from(der);
+    let anchor = webpki::anchor_from_trusted_cert(&der)
+        .map_err(|error| fail(format!("CA \"{name}\" cannot be used: {error:?}")))?
+        .to_owned();
+    Ok((Anchor { anchor, not_before, not_after }, self_issued))
+}
+
+fn subject_der(der: &[u8]) -> Vec<u8> {
+    parse(der).map(|parsed| parsed.subject().as_raw().to_vec()).unwrap_or_default()
+}
+
+fn read_revocation_lists(
+    crl: &Pem,
+    now: i64,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<CertRevocationList<'static>>, TlsConfigError> {
+    let fail = |text: String| TlsConfigError::new(&crl.origin, text);
+    let mut lists = Vec::new();
+    for block in pem::blocks(crl)?.iter().filter(|block| block.label == "X509 CRL") {
+        let list = OwnedCertRevocationList::from_der(&block.der).map_err(|error| {
+            fail(match error {
+                webpki::Error::UnsupportedCrlVersion => {
+                    "it is a version 1 revocation list; set crl_extensions in openssl.cnf so that \
+                     openssl makes version 2, or use `easyrsa gen-crl`"
+                        .into()
+                }
+                webpki::Error::UnsupportedDeltaCrl | webpki::Error::UnsupportedIndirectCrl => {
+                    "a partial or indirect revocation list; make a complete one".into()
+                }
+                other => format!("a revocation list in it cannot be read ({other:?})"),
+            })
+        })?;
+        if let Ok((_, parsed)) = x509_parser::parse_x509_crl(&block.der)
+            && let Some(next) = parsed.next_update()
+            && next.timestamp() <= now
+        {
+            warnings.push(format!(
+                "{}: the revocation list expired at {}; every peer will be refused until there is a \
+                 new one (`easyrsa gen-crl`)",
+                crl.origin,
+                date(next.timestamp())
+            ));
+        }
+        lists.push(CertRevocationList::Owned(list));
+    }
+    if lists.is_empty() {
+        return Err(fail(
+            "no revocation list in it; make one with `easyrsa gen-crl`, or leave `crl-verify` out"
+                .into(),
+        ));
+    }
+    Ok(lists)
+}
+
+impl Trust {
+    /// A sentence for what the path check found.
+    fn explain(
+        &self,
+        error: webpki::Error,
+        leaf: &X509Certificate<'_>,
+        identity: &PeerIdentity,
+        now: UnixTime,
+    ) -> CertificateError {
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let (problem, detail) = self.sentence(error, leaf, now);
+        CertificateError { problem, subject: identity.subject.clone(), detail }
+    }
+
+    fn sentence(
+        &self,
+        error: webpki::Error,
+        leaf: &X509Certificate<'_>,
+        now: i64,
+    ) -> (Problem, String) {
+        use webpki::Error as E;
+        let clock = date(now);
+        let seconds = |t: UnixTime| i64::try_from(t.as_secs()).unwrap_or(i64::MAX);
+        match error {
+            E::CertExpired { not_after, .. } => {
+                let at = seconds(not_after);
+                let which = match leaf.validity().not_after.timestamp() == at {
+                    true => "it",
+                    false => "an intermediate of its chain",
+                };
+                (
+                    Problem::Expired,
+                    format!(
+                        "{which} expired at {}; renew it, or set this machine's clock if {clock} is \
+                         wrong",
+                        date(at)
+                    ),
+                )
+            }
+            E::CertNotValidYet { not_before, .. } => (
+                Problem::NotYetValid,
+                format!(
+                    "it is valid from {} only; one of the two clocks is off: this machine's says {clock}",
+                    date(seconds(not_before))
+                ),
+            ),
+            E::UnknownIssuer => self.unknown_issuer(leaf, now),
+            E::InvalidSignatureForPublicKey => (
+                Problem::UnknownCa,
+                "its signature is not that of our CA though the CA's name is the same; give both sides \
+                 certificates of one CA"
+                    .into(),
+            ),
+            E::CertRevoked => {
+                (Problem::Revoked, "it, or an intermediate of its chain, is revoked".into())
+            }
+            E::CrlExpired { next_update, .. } => (
+                Problem::CrlExpired,
+                format!(
+                    "our revocation list expired at {}; make a new one (`easyrsa gen-crl`), or set the \
+                     clock if {clock} is wrong",
+                    date(seconds(next_update))
+                ),
+            ),
+            E::UnknownRevocationStatus => (
+                Problem::CrlMissing,
+                "our `crl-verify` file has no list of every CA in its chain; add the missing list".into(),
+            ),
+            E::IssuerNotCrlSigner
+            | E::InvalidCrlSignatureForPublicKey
+            | E::UnsupportedCrlSignatureAlgorithmContext(_)
+            | E::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => (
+                Problem::CrlMissing,
+                "our revocation list is not validly signed by its CA (or with SHA-1, or the CA may not \
+                 sign lists); make a new one (`easyrsa gen-crl`)"
+                    .into(),
+            ),
+            E::CaUsedAsEndEntity => (
+                Problem::IsCa,
+                "it is a CA's certificate (CA:TRUE); issue the peer one of its own".into(),
+            ),
+            E::RequiredEkuNotFoundContext(_) | E::EmptyEkuExtension => (
+                Problem::ExtendedKeyUsage,
+                "its extended key usage is for the other role; issue servers certificates with \
+                 serverAuth and clients with clientAuth"
+                    .into(),
+            ),
+            E::UnsupportedCertVersion => (Problem::Version, VERSION_REMEDY.into()),
+            E::UnsupportedCriticalExtension => (
+                Problem::CriticalExtension,
+                "it has a critical extension that is not known here; issue it without".into(),
+            ),
+            E::UnsupportedSignatureAlgorithmContext(_)
+            | E::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => (
+                Problem::WeakKey,
+                "its kind of key or signature is not supported; use RSA of 2048 bits or more, P-256, \
+                 P-384 or Ed25519 with SHA-256 or better"
+                    .into(),
+            ),
+            E::PathLenConstraintViolated
+            | E::NameConstraintViolation
+            | E::EndEntityUsedAsCa => (
+                Problem::Constraint,
+                format!("a CA of its chain was not allowed to issue it ({error:?})"),
+            ),
+            E::MaximumPathDepthExceeded
+            | E::MaximumPathBuildCallsExceeded
+            | E::MaximumSignatureChecksExceeded
+            | E::MaximumNameConstraintComparisonsExceeded => {
+                (Problem::ChainTooLarge, "its chain is too deep".into())
+            }
+            other => (Problem::Malformed, format!("it cannot be read ({other:?})")),
+        }
+    }
+
+    fn unknown_issuer(&self, leaf: &X509Certificate<'_>, now: i64) -> (Problem, String) {
+        let issuer = format_name(leaf.issuer()).unwrap_or_default();
+        match self.anchors.iter().find(|anchor| !anchor.is_valid(now)) {
+            Some(anchor) => (
+                Problem::CaNotValidNow,
+                format!(
+                    "its CA is valid from {} to {} and this machine's clock says {}: renew the CA, or \
+                     set the clock",
+                    date(anchor.not_before),
+                    date(anchor.not_after),
+                    date(now)
+                ),
+            ),
+            None => (
+                Problem::UnknownCa,
+                format!(
+                    "it was issued by \"{issuer}\", which our `ca` does not lead to; give both sides \
+                     the same CA, or add the missing intermediate to the peer's `cert` file"
+                ),
+            ),
+        }
+    }
+}
