@@ -311,10 +311,12 @@ fn daemon_filter() {
 }
 
 fn program_filter() {
+    NetNs::unnamed().unwrap().enter().unwrap();
     apply_seccomp(Profile::DaemonWithPrograms, Violation::Refuse).unwrap();
     live_as_a_daemon();
-    let output = Command::new("sh").args(["-c", "ls / | head -n 3; ip link show lo"]).output();
-    let output = output.unwrap();
+    let script = "set -e; ls / | head -n 3; ip link show lo; ip route get 127.0.0.1;
+        nft add table inet adit; nft list ruleset | grep adit; nft delete table inet adit";
+    let output = Command::new("sh").args(["-c", script]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let net = NetNs::unnamed();
     assert!(net.is_err());

@@ -75,28 +75,30 @@ pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
 /// has no buffers and allocates nothing: it is what `mem::take` leaves.
 #[derive(Default)]
 pub struct RecvBatch {
-    buffers: Box<[u8]>,
-    names: Box<[Name]>,
-    controls: Box<[Control]>,
+    buffers: Vec<u8>,
+    names: Vec<Name>,
+    controls: Vec<Control>,
     /// Pointed to by `messages`; read by the kernel only.
-    _parts: Box<[libc::iovec]>,
-    messages: Box<[libc::mmsghdr]>,
+    _parts: Vec<libc::iovec>,
+    messages: Vec<libc::mmsghdr>,
     filled: usize,
 }
 
-// SAFETY: its pointers go to its own boxes, which move with it (a box's contents stay in place).
+// SAFETY: its pointers go to the memory of its own vectors, which moves with it and stays in place:
+// the vectors never grow.
 unsafe impl Send for RecvBatch {}
 
 impl RecvBatch {
     /// Room for this many buffers per call (1 to 256).
     pub fn new(slots: usize) -> Self {
         let n = slots.clamp(1, MAX_SLOTS);
-        let mut buffers: Box<[u8]> = vec![0; n * SLOT].into();
-        let mut names: Box<[Name]> = vec![Name::default(); n].into();
-        let mut controls: Box<[Control]> = vec![Control::default(); n].into();
-        let mut parts: Box<[libc::iovec]> = vec![empty_part(); n].into();
-        let mut messages: Box<[libc::mmsghdr]> = vec![empty_message(); n].into();
-        // Raw pointers from here on: each box is written by the kernel through these.
+        let mut buffers = vec![0; n * SLOT];
+        let mut names = vec![Name::default(); n];
+        let mut controls = vec![Control::default(); n];
+        let mut parts = vec![empty_part(); n];
+        let mut messages = vec![empty_message(); n];
+        // The kernel writes through these pointers. Vectors, not boxes: moving a box is a claim
+        // that no other pointer to its contents is in use.
         let (buffer, part) = (buffers.as_mut_ptr(), parts.as_mut_ptr());
         let (name, control) = (names.as_mut_ptr(), controls.as_mut_ptr());
         for (i, message) in messages.iter_mut().enumerate() {
@@ -131,7 +133,7 @@ impl RecvBatch {
         self.filled = 0;
         let mut pending = true;
         loop {
-            // SAFETY: every header's pointers go to this batch's own boxes, whose elements they
+            // SAFETY: every header's pointers go to this batch's own vectors, whose elements they
             // cover with the right lengths (set in `new` and above); `&mut self` keeps everyone
             // else away from them during the call.
             let count = unsafe {
@@ -165,7 +167,7 @@ impl RecvBatch {
                 }
                 let data = buffer.get_mut(..message.msg_len as usize)?;
                 let remote = name.get(message.msg_hdr.msg_namelen as usize)?;
-                let (local, segment) = control.get(message.msg_hdr.msg_controllen);
+                let (local, segment) = control.get(message.msg_hdr.msg_controllen as _);
                 // A segment size of 0, or beyond the data, would make callers split wrongly.
                 let whole = data.len().max(1);
                 let segment = segment.filter(|s| (1..whole).contains(s)).unwrap_or(whole);
