@@ -108,19 +108,18 @@ impl TlsSession {
 
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         while !bytes.is_empty() {
+            let wanted = self.missing()?;
+            let (now, later) = bytes.split_at_checked(wanted).unwrap_or((bytes, &[]));
+            self.partial.extend_from_slice(now);
+            bytes = later;
             if self.is_handshaking() {
-                self.handshake_bytes =
-                    self.handshake_bytes.saturating_add(bytes.len().min(MAX_RECORD));
+                self.handshake_bytes = self.handshake_bytes.saturating_add(now.len());
                 if self.handshake_bytes > MAX_HANDSHAKE {
                     return Err(TlsError::Protocol(format!(
                         "a handshake of more than {MAX_HANDSHAKE} bytes"
                     )));
                 }
             }
-            let wanted = self.missing()?;
-            let (now, later) = bytes.split_at_checked(wanted).unwrap_or((bytes, &[]));
-            self.partial.extend_from_slice(now);
-            bytes = later;
             if self.partial.len() >= RECORD_HEADER && self.missing()? == 0 {
                 self.process_record()?;
             }

@@ -1,0 +1,459 @@
+use super::support::*;
+use adit_openvpn::tls::CertificateProblem as Problem;
+use adit_openvpn::tls::*;
+
+fn judge(pair: &Pair) -> Result<PeerIdentity, TlsError> {
+    client_verdict(options(ca(), None), &pair.cert, &pair.key)
+}
+
+fn judge_at(pair: &Pair, offset: i64) -> Result<PeerIdentity, TlsError> {
+    let mut common = options(ca(), None);
+    common.time = clock(offset);
+    client_verdict(common, &pair.cert, &pair.key)
+}
+
+#[test]
+fn a_common_name_without_alternative_names_is_enough() {
+    let server = ca().server("/C=US/ST=CA/O=x, y\\\\z/OU=a+OU=b/CN=Tést/emailAddress=a@b.c");
+    let identity = judge(&server).unwrap();
+    // As `openvpn` logs this certificate: commas stand, backslashes are doubled.
+    assert_eq!(
+        identity.subject,
+        "C=US, ST=CA, O=x, y\\\\z, OU=a + OU=b, CN=Tést, emailAddress=a@b.c"
+    );
+    assert_eq!(identity.common_name, "Tést");
+    std::fs::write(ca().path().join("identity.crt"), &server.cert).unwrap();
+    let shown = openssl(
+        ca().path(),
+        &["x509", "-in", "identity.crt", "-noout", "-serial", "-fingerprint", "-sha256"],
+    );
+    let shown = shown.to_lowercase().replace(':', "");
+    assert!(shown.contains(&format!("serial={}", identity.serial)), "{shown} {}", identity.serial);
+    assert!(shown.contains(&identity.fingerprint), "{shown}");
+}
+
+#[test]
+fn version_1_is_refused_with_the_remedy() {
+    let pair = ca().issue("/CN=server", Kind::P256, "", &[]);
+    let Err(TlsError::Certificate(error)) = judge(&pair) else { panic!() };
+    assert_eq!(error.problem, Problem::Version);
+    assert!(error.to_string().contains("-extfile"), "{error}");
+    let error = ServerTls::new(ServerTlsOptions {
+        common: options(ca(), Some(&pair)),
+        ..Default::default()
+    })
+    .unwrap_err();
+    assert!(error.to_string().starts_with("own.crt: it is an X.509 version 1"), "{error}");
+}
+
+#[test]
+fn sha1_is_refused_with_the_remedy() {
+    let ca = Ca::new("/CN=RSA CA", Kind::Rsa2048);
+    let pair = ca.issue("/CN=server", Kind::P256, SERVER_EXT, &["-sha1"]);
+    let Err(TlsError::Certificate(error)) =
+        client_verdict(options(&ca, None), &pair.cert, &pair.key)
+    else {
+        panic!()
+    };
+    assert_eq!(error.problem, Problem::WeakSignature);
+    assert!(error.to_string().contains("SHA-256"), "{error}");
+    let tls = server_tls(options(&ca, Some(&pair)));
+    assert!(tls.warnings()[0].contains("SHA-1"), "{:?}", tls.warnings());
+}
+
+#[test]
+fn small_rsa_keys_are_refused_in_a_chain_and_in_a_ca() {
+    let ext = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign\n";
+    let weak = ca().intermediate("/CN=Weak", Kind::Rsa1024, ext);
+    let pair = weak.server("/CN=server");
+    let chain = [pair.cert.as_str(), weak.pair.cert.as_str()].concat();
+    let verdict = client_verdict(options(ca(), None), &chain, &pair.key);
+    assert_eq!(problem(verdict), Problem::WeakKey);
+    let weak = Ca::new("/CN=Weak root", Kind::Rsa1024);
+    let error = ClientTls::new(ClientTlsOptions { common: options(&weak, None) }).unwrap_err();
+    assert!(error.to_string().contains("1024 bits"), "{error}");
+}
+
+#[test]
+fn validity_periods_hold_on_both_sides() {
+    let pair = ca().server("/CN=server");
+    assert!(judge_at(&pair, 99 * DAY).is_ok());
+    assert_eq!(problem(judge_at(&pair, 101 * DAY)), Problem::Expired);
+    assert_eq!(problem(judge_at(&pair, -DAY)), Problem::NotYetValid);
+    let mut common = options(ca(), Some(&pair));
+    common.time = clock(101 * DAY);
+    assert!(server_tls(common).warnings()[0].contains("expired"));
+}
+
+#[test]
+fn a_certificate_from_the_future_is_refused_by_its_own_date() {
+    // The authority is older than the certificate: only the certificate's own date can refuse it.
+    let issuer = rcgen_ca(2020);
+    let (cert, key) = issuer.leaf(|params| {
+        params.not_before = rcgen::date_time_ymd(2030, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    });
+    let mut common = CommonTlsOptions { ca: Some(issuer.pem()), ..Default::default() };
+    common.time = at(2025);
+    assert_eq!(problem(client_verdict(common.clone(), &cert, &key)), Problem::NotYetValid);
+    common.time = at(2035);
+    client_verdict(common.clone(), &cert, &key).unwrap();
+    common.time = at(2045);
+    assert_eq!(problem(client_verdict(common, &cert, &key)), Problem::Expired);
+}
+
+#[test]
+fn an_authority_from_the_future_is_refused_by_its_own_date() {
+    let issuer = rcgen_ca(2030);
+    let (cert, key) = issuer.leaf(|_| {});
+    let mut common = CommonTlsOptions { ca: Some(issuer.pem()), ..Default::default() };
+    common.time = at(2025);
+    assert_eq!(problem(client_verdict(common.clone(), &cert, &key)), Problem::CaNotValidNow);
+    common.time = at(2035);
+    client_verdict(common, &cert, &key).unwrap();
+}
+
+#[test]
+fn an_expired_authority_is_refused_though_the_certificate_is_not() {
+    let pair = ca().issue("/CN=server", Kind::P256, SERVER_EXT, &["-days", "9000"]);
+    assert!(judge_at(&pair, 3600 * DAY).is_ok());
+    assert_eq!(problem(judge_at(&pair, 3700 * DAY)), Problem::CaNotValidNow);
+}
+
+#[test]
+fn a_foreign_authority_is_unknown_even_under_the_same_name() {
+    let other = Ca::new("/CN=Other", Kind::P256);
+    let pair = other.server("/CN=server");
+    assert_eq!(problem(judge(&pair)), Problem::UnknownCa);
+    let twin = Ca::new("/C=US/O=Adit tests/CN=Test CA", Kind::P256);
+    let pair = twin.server("/CN=server");
+    assert_eq!(problem(judge(&pair)), Problem::UnknownCa);
+}
+
+#[test]
+fn several_authorities_and_text_around_them() {
+    let other = Ca::new("/CN=Other", Kind::P256);
+    let pair = other.server("/CN=server");
+    let mut common = options(ca(), None);
+    let text = format!(
+        "# comment\r\n{}\nCertificate:\n  Data: 1\n{}trailer",
+        ca().pair.cert.replace('\n', "\r\n"),
+        other.pair.cert
+    );
+    common.ca = Some(Pem::new("bundle", text));
+    client_verdict(common, &pair.cert, &pair.key).unwrap();
+}
+
+#[test]
+fn extended_key_usage_of_the_other_role_is_refused_even_without_remote_cert_tls() {
+    let client = ca().client("/CN=client");
+    assert_eq!(problem(judge(&client)), Problem::ExtendedKeyUsage);
+}
+
+#[test]
+fn remote_cert_tls_demands_both_usages() {
+    let mut common = options(ca(), None);
+    common.verify.remote_cert_tls = Some(RemoteCertTls::Server);
+    let no_eku = ca().issue(
+        "/CN=server",
+        Kind::P256,
+        "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\n",
+        &[],
+    );
+    judge(&no_eku).unwrap();
+    let verdict = client_verdict(common.clone(), &no_eku.cert, &no_eku.key);
+    assert_eq!(problem(verdict), Problem::ExtendedKeyUsage);
+    let no_ku = ca().issue(
+        "/CN=server",
+        Kind::P256,
+        "basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n",
+        &[],
+    );
+    judge(&no_ku).unwrap();
+    let verdict = client_verdict(common.clone(), &no_ku.cert, &no_ku.key);
+    assert_eq!(problem(verdict), Problem::KeyUsage);
+    let good = ca().server("/CN=server");
+    client_verdict(common, &good.cert, &good.key).unwrap();
+}
+
+#[test]
+fn a_key_usage_that_forbids_tls_is_refused() {
+    let pair = ca().issue("/CN=server", Kind::P256, "keyUsage=dataEncipherment\n", &[]);
+    assert_eq!(problem(judge(&pair)), Problem::KeyUsage);
+}
+
+#[test]
+fn a_ca_certificate_is_nobodys_own() {
+    let ext = "basicConstraints=critical,CA:TRUE\nkeyUsage=digitalSignature,keyCertSign\n";
+    let pair = ca().issue("/CN=server", Kind::P256, ext, &[]);
+    assert_eq!(problem(judge(&pair)), Problem::IsCa);
+}
+
+#[test]
+fn critical_extensions_that_are_unknown_are_refused() {
+    let ext = format!("{SERVER_EXT}1.2.3.4=critical,ASN1:NULL\n");
+    let pair = ca().issue("/CN=server", Kind::P256, &ext, &[]);
+    assert_eq!(problem(judge(&pair)), Problem::CriticalExtension);
+}
+
+const SUB_CA: &str = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign\n";
+
+#[test]
+fn intermediates_come_from_the_peer_or_from_the_ca_file() {
+    let sub = ca().intermediate("/CN=Sub", Kind::P384, SUB_CA);
+    let pair = sub.server("/CN=server");
+    assert_eq!(problem(judge(&pair)), Problem::UnknownCa);
+    let chain = [pair.cert.as_str(), sub.pair.cert.as_str()].concat();
+    client_verdict(options(ca(), None), &chain, &pair.key).unwrap();
+    let mut common = options(ca(), None);
+    common.ca = Some(Pem::new("bundle", [ca().pair.cert.as_str(), &sub.pair.cert].concat()));
+    client_verdict(common, &pair.cert, &pair.key).unwrap();
+    // Sent by our own side from `extra-certs`.
+    let mut server = options(ca(), Some(&pair));
+    server.extra_certs = Some(Pem::new("extra", sub.pair.cert.as_str()));
+    let client = ca().client("/CN=client");
+    assert!(connect(&client_tls(options(ca(), Some(&client))), &server_tls(server)).is_up());
+}
+
+#[test]
+fn a_path_length_constraint_holds() {
+    let ext = SUB_CA.replace("CA:TRUE", "CA:TRUE,pathlen:0");
+    let sub = ca().intermediate("/CN=Sub", Kind::P256, &ext);
+    let subsub = sub.intermediate("/CN=SubSub", Kind::P256, SUB_CA);
+    let pair = subsub.server("/CN=server");
+    let chain = [&*pair.cert, &*subsub.pair.cert, &*sub.pair.cert].concat();
+    let verdict = client_verdict(options(ca(), None), &chain, &pair.key);
+    assert_eq!(problem(verdict), Problem::Constraint);
+}
+
+#[test]
+fn long_chains_are_not_read() {
+    let pair = ca().server("/CN=server");
+    let chain = |extra: usize| [pair.cert.clone(), ca().pair.cert.repeat(extra)].concat();
+    client_verdict(options(ca(), None), &chain(7), &pair.key).unwrap();
+    let verdict = client_verdict(options(ca(), None), &chain(8), &pair.key);
+    assert_eq!(problem(verdict), Problem::ChainTooLarge);
+}
+
+#[test]
+fn large_chains_are_not_read() {
+    // Few certificates, many bytes.
+    let bulk = "00".repeat(34_000);
+    let ext = format!("{SERVER_EXT}1.2.3.4=DER:{bulk}\n");
+    let pair = ca().issue("/CN=server", Kind::P256, &ext, &[]);
+    assert_eq!(problem(judge(&pair)), Problem::ChainTooLarge);
+}
+
+#[test]
+fn names_are_compared_as_the_directive_says() {
+    let pair = ca().server("/C=US/O=x/CN=vpn-1.example.org");
+    for (wanted, kind, fits) in [
+        ("vpn-1.example.org", NameType::Name, true),
+        ("vpn-1", NameType::Name, false),
+        ("vpn-", NameType::NamePrefix, true),
+        ("vpn-2", NameType::NamePrefix, false),
+        ("C=US, O=x, CN=vpn-1.example.org", NameType::Subject, true),
+        ("CN=vpn-1.example.org", NameType::Subject, false),
+        ("VPN-1.example.org", NameType::Name, false),
+    ] {
+        let mut common = options(ca(), None);
+        common.verify.name = Some((wanted.into(), kind));
+        let verdict = client_verdict(common, &pair.cert, &pair.key);
+        if fits {
+            verdict.unwrap();
+        } else {
+            assert_eq!(problem(verdict), Problem::NameMismatch, "{wanted}");
+        }
+    }
+}
+
+#[test]
+fn hostile_names_are_refused() {
+    let issuer = rcgen_ca(2020);
+    let common = CommonTlsOptions { ca: Some(issuer.pem()), time: at(2025), ..Default::default() };
+    let judge = |pairs: &[(rcgen::DnType, &str)]| {
+        let (cert, key) = issuer.leaf(|params| {
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            for (kind, value) in pairs {
+                params.distinguished_name.push(kind.clone(), *value);
+            }
+        });
+        client_verdict(common.clone(), &cert, &key)
+    };
+    use rcgen::DnType::{CommonName, OrganizationName};
+    assert_eq!(judge(&[(CommonName, "good")]).unwrap().subject, "CN=good");
+    for bad in [
+        &[(CommonName, "admin\0.evil")][..],
+        &[(OrganizationName, "x\0"), (CommonName, "good")],
+        &[(CommonName, "a\nb")],
+        &[(CommonName, "")],
+        &[(OrganizationName, "no common name")],
+        &[(CommonName, "x".repeat(65).as_str())],
+    ] {
+        assert_eq!(problem(judge(bad)), Problem::BadName, "{bad:?}");
+    }
+    let identity = judge(&[(OrganizationName, "a\r\nb\u{2028}"), (CommonName, "good")]).unwrap();
+    assert_eq!(identity.subject, "O=a\\0D\\0Ab\\{2028}, CN=good");
+}
+
+#[test]
+fn the_revocation_list_decides() {
+    let ca = Ca::new("/CN=Revoking CA", Kind::P256);
+    let (good, bad) = (ca.server("/CN=good"), ca.server("/CN=bad"));
+    let mut common = options(&ca, None);
+    common.crl = Some(Pem::new("crl.pem", ca.crl(&[&bad])));
+    client_verdict(common.clone(), &good.cert, &good.key).unwrap();
+    assert_eq!(problem(client_verdict(common.clone(), &bad.cert, &bad.key)), Problem::Revoked);
+    let mut without = common.clone();
+    without.crl = None;
+    client_verdict(without, &bad.cert, &bad.key).unwrap();
+    // Past its next update the list lets nobody in.
+    common.time = clock(11 * DAY);
+    assert!(client_tls(common.clone()).warnings()[0].contains("expired"));
+    assert_eq!(problem(client_verdict(common, &good.cert, &good.key)), Problem::CrlExpired);
+}
+
+#[test]
+fn a_missing_revocation_list_lets_nobody_in() {
+    let (one, other) = (Ca::new("/CN=One", Kind::P256), Ca::new("/CN=Other", Kind::P256));
+    let pair = one.server("/CN=server");
+    let mut common = options(&one, None);
+    common.crl = Some(Pem::new("crl.pem", other.crl(&[])));
+    assert_eq!(problem(client_verdict(common.clone(), &pair.cert, &pair.key)), Problem::CrlMissing);
+    // A list in the authority's name that it did not sign.
+    let twin = Ca::new("/CN=One", Kind::P256);
+    common.crl = Some(Pem::new("crl.pem", twin.crl(&[])));
+    assert_eq!(problem(client_verdict(common.clone(), &pair.cert, &pair.key)), Problem::CrlMissing);
+    for useless in ["", "text", &one.pair.cert] {
+        common.crl = Some(Pem::new("crl.pem", useless));
+        let error = ClientTls::new(ClientTlsOptions { common: common.clone() }).unwrap_err();
+        assert!(error.to_string().contains("no revocation list"), "{error}");
+    }
+}
+
+#[test]
+fn an_intermediate_needs_a_list_too() {
+    let root = Ca::new("/CN=Root", Kind::P256);
+    let sub = root.intermediate("/CN=Sub", Kind::P256, SUB_CA);
+    let pair = sub.server("/CN=server");
+    let chain = [pair.cert.as_str(), sub.pair.cert.as_str()].concat();
+    let mut common = options(&root, None);
+    common.crl = Some(Pem::new("crl.pem", sub.crl(&[])));
+    assert_eq!(problem(client_verdict(common.clone(), &chain, &pair.key)), Problem::CrlMissing);
+    common.crl = Some(Pem::new("crl.pem", [sub.crl(&[]), root.crl(&[])].concat()));
+    client_verdict(common.clone(), &chain, &pair.key).unwrap();
+    common.crl = Some(Pem::new("crl.pem", [sub.crl(&[]), root.crl(&[&sub.pair])].concat()));
+    assert_eq!(problem(client_verdict(common, &chain, &pair.key)), Problem::Revoked);
+}
+
+#[test]
+fn a_server_wants_a_client_certificate_as_configured() {
+    let (server, client) = (ca().server("/CN=server"), ca().client("/CN=client"));
+    let make = |client_certificates| {
+        let common = options(ca(), Some(&server));
+        ServerTls::new(ServerTlsOptions { common, client_certificates }).unwrap()
+    };
+    let with = client_tls(options(ca(), Some(&client)));
+    let without = client_tls(options(ca(), None));
+    let wrong = Ca::new("/CN=Other", Kind::P256).client("/CN=client");
+    let wrong = client_tls(options(ca(), Some(&wrong)));
+    for version in [TlsVersion::V1_2, TlsVersion::V1_3] {
+        let mut common = options(ca(), None);
+        common.max_version = Some(version);
+        let pair = connect(&client_tls(common), &make(ClientCertificates::Require));
+        let Some(TlsError::Certificate(error)) = pair.server_error else {
+            panic!("{:?}", pair.server_error)
+        };
+        assert_eq!(error.problem, Problem::Missing);
+    }
+    assert!(connect(&with, &make(ClientCertificates::Require)).is_up());
+    let pair = connect(&without, &make(ClientCertificates::Optional));
+    assert!(pair.is_up() && pair.server.peer().is_none());
+    let pair = connect(&with, &make(ClientCertificates::Optional));
+    assert!(pair.is_up() && pair.server.peer().is_some());
+    let pair = connect(&wrong, &make(ClientCertificates::Optional));
+    assert!(matches!(pair.server_error, Some(TlsError::Certificate(_))));
+    let pair = connect(&wrong, &make(ClientCertificates::None));
+    assert!(pair.is_up() && pair.server.peer().is_none());
+}
+
+#[test]
+fn a_client_certificate_is_held_to_the_same_checks() {
+    let server = ca().server("/CN=server");
+    let tls = server_tls(options(ca(), Some(&server)));
+    // A server's certificate is no client's.
+    let pair = connect(&client_tls(options(ca(), Some(&ca().server("/CN=x")))), &tls);
+    let Some(TlsError::Certificate(error)) = pair.server_error else { panic!() };
+    assert_eq!(error.problem, Problem::ExtendedKeyUsage);
+}
+
+#[test]
+fn material_that_cannot_be_used_is_named() {
+    let server = ca().server("/CN=server");
+    let other = ca().server("/CN=other");
+    let refused = |edit: &dyn Fn(&mut CommonTlsOptions)| {
+        let mut common = options(ca(), Some(&server));
+        edit(&mut common);
+        ServerTls::new(ServerTlsOptions { common, ..Default::default() }).unwrap_err().to_string()
+    };
+    let pem = |text: &str| Some(Pem::new("FILE", text));
+    let cut = &server.cert[..200];
+    for (edit, expected) in [
+        (
+            &(|o: &mut CommonTlsOptions| o.ca = None) as &dyn Fn(&mut CommonTlsOptions),
+            "ca: missing",
+        ),
+        (&|o| o.cert = None, "cert: missing"),
+        (&|o| o.key = None, "key: missing"),
+        (&|o| o.key = pem(&other.key), "not that of the certificate in own.crt"),
+        (&|o| o.key = pem(&server.cert), "FILE: no private key in it (only CERTIFICATE)"),
+        (&|o| o.cert = pem(cut), "FILE: the block CERTIFICATE has no end"),
+        (&|o| o.cert = pem(&server.cert.replace("MI", "M!")), "is not base64"),
+        (&|o| o.cert = pem("\u{1}\u{2}"), "is it DER?"),
+        (&|o| o.ca = pem(&server.cert), "is not a CA's certificate"),
+        (&|o| o.groups = Some("brainpoolP256r1".into()), "these are: X25519MLKEM768"),
+    ] {
+        let text = refused(edit);
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+struct RcgenCa {
+    params: rcgen::CertificateParams,
+    key: rcgen::KeyPair,
+    pem: String,
+}
+
+/// An authority valid for a century from `year`, made by rcgen for what openssl's command line refuses.
+fn rcgen_ca(year: i32) -> RcgenCa {
+    let mut params = rcgen::CertificateParams::default();
+    params.not_before = rcgen::date_time_ymd(year, 1, 1);
+    params.not_after = rcgen::date_time_ymd(year + 100, 1, 1);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let pem = params.self_signed(&key).unwrap().pem();
+    RcgenCa { params, key, pem }
+}
+
+impl RcgenCa {
+    fn pem(&self) -> Pem {
+        Pem::new("ca", self.pem.as_str())
+    }
+
+    fn leaf(&self, edit: impl FnOnce(&mut rcgen::CertificateParams)) -> (String, String) {
+        let mut params = rcgen::CertificateParams::default();
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+        edit(&mut params);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let issuer = rcgen::Issuer::from_params(&self.params, &self.key);
+        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+/// A clock that stands in the middle of `year`.
+fn at(year: i32) -> Option<std::sync::Arc<dyn rustls::time_provider::TimeProvider>> {
+    let then = rcgen::date_time_ymd(year, 7, 1).unix_timestamp();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    clock(then - i64::try_from(now.as_secs()).unwrap())
+}

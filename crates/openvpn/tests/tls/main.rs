@@ -1,0 +1,8 @@
+//! TLS of the control channel with certificates that openssl and Easy-RSA made.
+
+mod certificates;
+mod easyrsa;
+mod handshake;
+mod keys;
+mod openssl_peer;
+mod support;

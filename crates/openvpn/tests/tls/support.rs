@@ -1,0 +1,352 @@
+//! A small PKI made by the `openssl` command, and two sessions joined in memory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use adit_openvpn::tls::*;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::time_provider::TimeProvider;
+
+pub const SERVER_EXT: &str = "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature,keyEncipherment\nextendedKeyUsage=serverAuth\n";
+pub const CLIENT_EXT: &str =
+    "basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\nextendedKeyUsage=clientAuth\n";
+pub const DAY: i64 = 86_400;
+
+/// Runs `openssl` in `dir`; its standard output.
+pub fn openssl(dir: &Path, args: &[&str]) -> String {
+    let output = Command::new("openssl")
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .expect("the tests need the openssl command (apt install openssl)");
+    assert!(
+        output.status.success(),
+        "openssl {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Rsa1024,
+    Rsa2048,
+    Rsa4096,
+    P256,
+    P384,
+    Ed25519,
+}
+
+impl Kind {
+    fn args(self) -> &'static [&'static str] {
+        match self {
+            Self::Rsa1024 => &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024"],
+            Self::Rsa2048 => &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"],
+            Self::Rsa4096 => &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:4096"],
+            Self::P256 => &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+            Self::P384 => &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384"],
+            Self::Ed25519 => &["-algorithm", "ED25519"],
+        }
+    }
+}
+
+/// A certificate and its key, PEM.
+#[derive(Clone)]
+pub struct Pair {
+    pub cert: String,
+    pub key: String,
+}
+
+/// An authority in a directory of its own.
+pub struct Ca {
+    pub dir: tempfile::TempDir,
+    pub pair: Pair,
+}
+
+impl Ca {
+    /// Self-signed, valid for 3650 days.
+    pub fn new(name: &str, kind: Kind) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let key = new_key(dir.path(), kind);
+        std::fs::write(dir.path().join("ca.key"), &key).unwrap();
+        openssl(
+            dir.path(),
+            &[
+                "req",
+                "-x509",
+                "-new",
+                "-key",
+                "ca.key",
+                "-sha256",
+                "-days",
+                "3650",
+                "-subj",
+                name,
+                "-addext",
+                "keyUsage=critical,keyCertSign,cRLSign",
+                "-out",
+                "ca.crt",
+            ],
+        );
+        let cert = std::fs::read_to_string(dir.path().join("ca.crt")).unwrap();
+        Self { dir, pair: Pair { cert, key } }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn pem(&self) -> Pem {
+        Pem::new("ca.crt", self.pair.cert.as_str())
+    }
+
+    pub fn server(&self, subject: &str) -> Pair {
+        self.issue(subject, Kind::P256, SERVER_EXT, &[])
+    }
+
+    pub fn client(&self, subject: &str) -> Pair {
+        self.issue(subject, Kind::P256, CLIENT_EXT, &[])
+    }
+
+    /// A certificate with the extensions `ext` (none: version 1), `extra` arguments to `openssl x509`.
+    pub fn issue(&self, subject: &str, kind: Kind, ext: &str, extra: &[&str]) -> Pair {
+        let dir = tempfile::tempdir_in(self.path()).unwrap();
+        let key = new_key(dir.path(), kind);
+        std::fs::write(dir.path().join("key"), &key).unwrap();
+        std::fs::write(dir.path().join("ext"), ext).unwrap();
+        openssl(
+            dir.path(),
+            &[
+                "req",
+                "-new",
+                "-key",
+                "key",
+                "-subj",
+                subject,
+                "-utf8",
+                "-multivalue-rdn",
+                "-out",
+                "csr",
+            ],
+        );
+        let mut args = vec![
+            "x509",
+            "-req",
+            "-in",
+            "csr",
+            "-CA",
+            "../ca.crt",
+            "-CAkey",
+            "../ca.key",
+            "-CAcreateserial",
+            "-out",
+            "crt",
+        ];
+        if !ext.is_empty() {
+            args.extend(["-extfile", "ext"]);
+        }
+        if !extra.contains(&"-days") {
+            args.extend(["-days", "100"]);
+        }
+        args.extend(extra);
+        openssl(dir.path(), &args);
+        Pair { cert: std::fs::read_to_string(dir.path().join("crt")).unwrap(), key }
+    }
+
+    /// An authority signed by this one.
+    pub fn intermediate(&self, name: &str, kind: Kind, ext: &str) -> Self {
+        let pair = self.issue(name, kind, ext, &[]);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.key"), &pair.key).unwrap();
+        std::fs::write(dir.path().join("ca.crt"), &pair.cert).unwrap();
+        Self { dir, pair }
+    }
+
+    /// A revocation list of `revoked`, good for ten days.
+    pub fn crl(&self, revoked: &[&Pair]) -> String {
+        let dir = self.path();
+        std::fs::write(
+            dir.join("ca.cnf"),
+            "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=crlnumber\ndefault_md=sha256\n\
+             default_crl_days=10\ncertificate=ca.crt\nprivate_key=ca.key\ncrl_extensions=x\n[x]\n\
+             authorityKeyIdentifier=keyid\n",
+        )
+        .unwrap();
+        std::fs::write(dir.join("index"), "").unwrap();
+        std::fs::write(dir.join("crlnumber"), "01\n").unwrap();
+        for pair in revoked {
+            std::fs::write(dir.join("revoked.crt"), &pair.cert).unwrap();
+            openssl(dir, &["ca", "-config", "ca.cnf", "-revoke", "revoked.crt"]);
+        }
+        openssl(dir, &["ca", "-config", "ca.cnf", "-gencrl", "-out", "crl.pem"]);
+        std::fs::read_to_string(dir.join("crl.pem")).unwrap()
+    }
+}
+
+fn new_key(dir: &Path, kind: Kind) -> String {
+    let path: PathBuf = dir.join("new.key");
+    let mut args = vec!["genpkey", "-out", "new.key"];
+    args.extend(kind.args());
+    openssl(dir, &args);
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The authority that most tests use.
+pub fn ca() -> &'static Ca {
+    static CA: OnceLock<Ca> = OnceLock::new();
+    CA.get_or_init(|| Ca::new("/C=US/O=Adit tests/CN=Test CA", Kind::P256))
+}
+
+/// A clock that stands `offset` seconds from the system's.
+#[derive(Debug)]
+pub struct Clock(i64);
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            now.as_secs().checked_add_signed(self.0).unwrap(),
+        )))
+    }
+}
+
+pub fn clock(offset: i64) -> Option<Arc<dyn TimeProvider>> {
+    Some(Arc::new(Clock(offset)))
+}
+
+pub fn options(ca: &Ca, own: Option<&Pair>) -> CommonTlsOptions {
+    CommonTlsOptions {
+        ca: Some(ca.pem()),
+        cert: own.map(|pair| Pem::new("own.crt", pair.cert.as_str())),
+        key: own.map(|pair| Pem::new("own.key", pair.key.as_str())),
+        ..Default::default()
+    }
+}
+
+pub fn client_tls(common: CommonTlsOptions) -> ClientTls {
+    ClientTls::new(ClientTlsOptions { common }).unwrap()
+}
+
+pub fn server_tls(common: CommonTlsOptions) -> ServerTls {
+    ServerTls::new(ServerTlsOptions { common, ..Default::default() }).unwrap()
+}
+
+/// What a handshake ended with at each end.
+pub struct Outcome {
+    pub client: TlsSession,
+    pub server: TlsSession,
+    pub client_error: Option<TlsError>,
+    pub server_error: Option<TlsError>,
+}
+
+impl Outcome {
+    pub fn is_up(&self) -> bool {
+        self.client_error.is_none()
+            && self.server_error.is_none()
+            && !self.client.is_handshaking()
+            && !self.server.is_handshaking()
+    }
+}
+
+/// Moves bytes between two sessions in pieces of `piece` until both are silent.
+pub fn pump(outcome: &mut Outcome, piece: usize) {
+    loop {
+        let up = outcome.client.pull(piece);
+        if !up.is_empty()
+            && let Err(error) = outcome.server.feed(&up)
+        {
+            outcome.server_error.get_or_insert(error);
+        }
+        let down = outcome.server.pull(piece);
+        if !down.is_empty()
+            && let Err(error) = outcome.client.feed(&down)
+        {
+            outcome.client_error.get_or_insert(error);
+        }
+        if up.is_empty() && down.is_empty() {
+            return;
+        }
+    }
+}
+
+pub fn connect(client: &ClientTls, server: &ServerTls) -> Outcome {
+    let mut outcome = Outcome {
+        client: TlsSession::client(client).unwrap(),
+        server: TlsSession::server(server).unwrap(),
+        client_error: None,
+        server_error: None,
+    };
+    pump(&mut outcome, 1100);
+    outcome
+}
+
+fn parts(chain: &str, key: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+    let chain =
+        CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
+    (chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+}
+
+/// Presents whatever it was given.
+#[derive(Debug)]
+struct Shameless(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::server::ResolvesServerCert for Shameless {
+    fn resolve(
+        &self,
+        _: rustls::server::ClientHello<'_>,
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+/// What the client says to a server that presents `chain`, whatever that is.
+pub fn client_verdict(
+    common: CommonTlsOptions,
+    chain: &str,
+    key: &str,
+) -> Result<PeerIdentity, TlsError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let (chain, key) = parts(chain, key);
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Shameless(Arc::new(rustls::sign::CertifiedKey::new(
+            chain, key,
+        )))));
+    let mut peer = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+    let mut session = TlsSession::client(&client_tls(common)).unwrap();
+    for _ in 0..10 {
+        let bytes = session.pull(usize::MAX);
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            peer.read_tls(&mut rest).unwrap();
+            let _ = peer.process_new_packets();
+        }
+        let mut answer = Vec::new();
+        while peer.wants_write() {
+            peer.write_tls(&mut answer).unwrap();
+        }
+        session.feed(&answer)?;
+        if let Some(identity) = session.peer() {
+            return Ok(identity.clone());
+        }
+    }
+    panic!("neither accepted nor refused");
+}
+
+/// The check that refused a certificate.
+#[track_caller]
+pub fn problem(result: Result<PeerIdentity, TlsError>) -> CertificateProblem {
+    match result {
+        Err(TlsError::Certificate(error)) => {
+            assert!(error.detail.len() > 15, "a sentence: {error}");
+            error.problem
+        }
+        other => panic!("not refused for its certificate: {other:?}"),
+    }
+}
