@@ -1,1 +1,47 @@
-//! .
+//! The data plane: peers, keys, routes and replay windows, and the worker threads that run bursts
+//! of packets from the TUN device to UDP sockets and back.
+//!
+//! ```text
+//!            control thread                         worker thread
+//!   Plane::apply(Op) ──> tables (snapshots) ──────────> read
+//!   Upcalls::drain  <── bounded queues <── ingress <── recvmmsg + UDP GRO
+//!                                             └──> merge ──> one writev per super-packet ──> TUN
+//!                        sendmmsg + UDP GSO <── egress <── split <── one readv per super-packet
+//! ```
+//!
+//! What packets undergo is free of I/O and lives in [`ingress`] and [`egress`]; the worker only
+//! moves bytes. Control publishes immutable snapshots; a worker loads them after each receive
+//! returned, so that the first packet under a new key finds it.
+//!
+//! Locks: one per peer and burst, from the first packet id through the `sendmmsg` (a stock peer's
+//! replay window is 64 packets, so trains must not overtake each other), and one per key and
+//! received train for the replay window. A worker never holds the former of two peers.
+//!
+//! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`],
+//! [`framing::strip`], [`ingress::Ingress::datagram`].
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::panic)
+)]
+
+mod control;
+pub mod egress;
+pub mod framing;
+pub mod ingress;
+mod key;
+pub mod packet;
+mod peer;
+mod replay;
+mod routes;
+mod stats;
+mod tables;
+mod upcall;
+mod worker;
+
+pub use control::{Plane, PlaneConfig, Relay};
+pub use replay::{Place, Window};
+pub use routes::Routes;
+pub use stats::{DropReason, Histogram, Offloads, Totals};
+pub use upcall::{Upcall, Upcalls};

@@ -95,7 +95,7 @@ impl<'a> Merger<'a> {
         self.growing.clear();
         self.parts.clear();
         // Collecting an emptied vector into one of another lifetime reuses the allocation.
-        let parts = self.parts.into_iter().filter_map(|_| None).collect();
+        let parts = self.parts.into_iter().map_while(|_| None).collect();
         Merger { tcp, udp, runs: self.runs, parts, growing: self.growing }
     }
 

@@ -52,7 +52,7 @@ impl TcpSpec {
         l4.extend(5001u16.to_be_bytes());
         l4.extend(self.seq.to_be_bytes());
         l4.extend(self.ack.to_be_bytes());
-        l4.push(((20 + self.options.len()) / 4 << 4) as u8);
+        l4.push((((20 + self.options.len()) / 4) << 4) as u8);
         l4.push(self.flags);
         l4.extend([1, 0, 0, 0, 0, 0]);
         l4.extend(&self.options);

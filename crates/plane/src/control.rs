@@ -1,0 +1,320 @@
+//! The face for the control thread.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
+use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
+use adit_linux::poll::EventFd;
+use adit_linux::tun::TunDevice;
+use adit_linux::udp::UdpSocket;
+
+use crate::egress::{Arena, Shape};
+use crate::key::Key;
+use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
+use crate::routes::Routes;
+use crate::stats::{DropReason, Offloads, Stats, Totals};
+use crate::tables::{MAX_PEER_ID, Tables, find_socket};
+use crate::upcall::{self, UpcallSender, Upcalls};
+use crate::worker::Worker;
+
+/// What happens to packets from one peer to another.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Relay {
+    /// They go to the TUN device like everything else; the kernel's routes and firewall decide.
+    #[default]
+    Kernel,
+    /// They are sent on inside the plane (`client-to-client`).
+    Direct,
+    /// They are dropped and counted.
+    Deny,
+}
+
+/// How to start a plane.
+#[derive(Debug)]
+pub struct PlaneConfig {
+    /// The TUN device; `None` for `dev null`.
+    pub tun: Option<TunDevice>,
+    /// Sockets to begin with; more can be added.
+    pub sockets: Vec<(SocketId, Arc<UdpSocket>)>,
+    /// Packets from peer to peer.
+    pub relay: Relay,
+    /// Offloads that may be used, each a kill-switch of its own.
+    pub gates: Offloads,
+    /// All frames are those of one server: control packets never count as a stranger's, peers are
+    /// found by address, and a full socket stops reading the TUN device instead of dropping.
+    pub client: bool,
+}
+
+/// What control and workers share.
+pub(crate) struct Shared {
+    pub tables: Tables,
+    pub stats: Stats,
+    pub upcalls: UpcallSender,
+    pub relay: Relay,
+    pub client: bool,
+    pub has_tun: bool,
+    pub clock: fn() -> Instant,
+    pub stop: AtomicBool,
+    /// Makes the workers look at sockets, timers and `stop` again.
+    pub wake: Vec<EventFd>,
+}
+
+/// A running data plane. Dropping it stops the workers.
+pub struct Plane {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Where control seals its own messages.
+    arena: Mutex<Arena>,
+}
+
+impl std::fmt::Debug for Plane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plane").field("workers", &self.workers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Plane {
+    /// Spawns the workers: one per queue of the TUN device, at least one. Sockets are served by the
+    /// first. `clock` must be the control thread's.
+    pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
+        let (sender, upcalls) = upcall::channel()?;
+        let PlaneConfig { tun, sockets, relay, gates, client } = config;
+        let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
+        let gates = Offloads {
+            tun_tso: gates.tun_tso && granted.tso,
+            tun_uso: gates.tun_uso && granted.uso,
+            ..gates
+        };
+        let queues = tun.map(|tun| tun.queues).unwrap_or_default();
+        let count = queues.len().max(1);
+        let shared = Arc::new(Shared {
+            tables: Tables::default(),
+            stats: Stats::new(gates),
+            upcalls: sender,
+            relay,
+            client,
+            has_tun: !queues.is_empty(),
+            clock,
+            stop: AtomicBool::new(false),
+            wake: (0..count).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
+        });
+        let mut plane = Self {
+            shared: Arc::clone(&shared),
+            workers: Vec::new(),
+            arena: Mutex::new(Arena::new(0)),
+        };
+        if let Some(queue) = queues.first() {
+            restrict_tun(queue, granted, gates);
+        }
+        for (id, socket) in sockets {
+            plane.add_socket(id, socket);
+        }
+        let mut queues = queues.into_iter();
+        for index in 0..count {
+            let worker = Worker::new(Arc::clone(&shared), index, queues.next())?;
+            let thread = std::thread::Builder::new().name(format!("plane-{index}"));
+            plane.workers.push(thread.spawn(move || worker.run())?);
+        }
+        Ok((plane, upcalls))
+    }
+
+    /// Performs one verb. Never waits for a worker longer than it takes to send one burst.
+    pub fn apply(&self, op: Op) {
+        let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
+        match op {
+            Op::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
+                tables.add_peer(Peer::new(id, spec, clock()));
+                self.wake();
+            }
+            Op::AddPeer(id, _) => upcalls.notice(stats, Notice::PeerGone(id, Counters::default())),
+            Op::SetLink(id, link) => self.with(id, |peer| {
+                tables.set_link(peer, link);
+                peer.lock_tx().oversize = 0;
+            }),
+            Op::SetKeepalive(id, keepalive) => {
+                self.with(id, |peer| peer.update(|spec| spec.keepalive = keepalive));
+                self.wake();
+            }
+            Op::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
+            Op::DelPeer(id) => {
+                if let Some(peer) = tables.remove_peer(id) {
+                    upcalls.notice(stats, Notice::PeerGone(id, peer.counters()));
+                }
+            }
+            Op::InstallKey(id, slot, key) => self.with(id, |peer| install(peer, slot, &key)),
+            Op::SwapKeys(id) => self.with(id, |peer| {
+                change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
+            }),
+            Op::DelKey(id, slot) => {
+                self.with(id, |peer| change_keys(peer, |keys| *keys.slot(slot) = None));
+            }
+            Op::SetRoutes(id, prefixes) => {
+                if tables.peers.load().get(id).is_some() {
+                    tables.routes.rcu(|routes| {
+                        let mut routes = Routes::clone(routes);
+                        routes.set(id, prefixes.clone());
+                        routes
+                    });
+                }
+            }
+            Op::SendData(id, message) => self.with(id, |peer| self.send_data(peer, message)),
+            Op::AdmitLink(link) => tables.admit(link),
+            Op::DismissLink(link) => tables.dismiss(&link),
+        }
+    }
+
+    /// Serves one more socket, or another in place of one with the same id.
+    pub fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) {
+        if !self.shared.stats.gates.udp_gro.load(Ordering::Relaxed) {
+            // Failure leaves coalescing on, which is only slower to split, not wrong.
+            let _ = socket.set_gro(false);
+        }
+        self.shared.tables.sockets.rcu(|sockets| {
+            let mut sockets = Vec::clone(sockets);
+            sockets.retain(|(other, _)| *other != id);
+            sockets.push((id, Arc::clone(&socket)));
+            sockets
+        });
+        self.wake();
+    }
+
+    /// Serves a socket no longer. It is closed when its last user lets go of it.
+    pub fn remove_socket(&self, id: SocketId) {
+        self.shared.tables.sockets.rcu(|sockets| {
+            let mut sockets = Vec::clone(sockets);
+            sockets.retain(|(other, _)| *other != id);
+            sockets
+        });
+        self.wake();
+    }
+
+    /// Traffic of a peer so far.
+    pub fn counters(&self, id: PeerId) -> Option<Counters> {
+        self.shared.tables.peers.load().get(id).map(|peer| peer.counters())
+    }
+
+    /// Where a peer is now, floats included.
+    pub fn link(&self, id: PeerId) -> Option<Link> {
+        self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
+    }
+
+    /// Drops, train lengths and offloads since the start.
+    pub fn totals(&self) -> Totals {
+        self.shared.stats.totals()
+    }
+
+    /// Stops the workers and closes the TUN device.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+
+    fn wake(&self) {
+        self.shared.wake.iter().for_each(EventFd::signal);
+    }
+
+    /// Verbs for a peer that is gone are harmless: it may have been removed in the same moment.
+    fn with(&self, id: PeerId, f: impl FnOnce(&Peer)) {
+        if let Some(peer) = self.shared.tables.peers.load().get(id) {
+            f(peer);
+        }
+    }
+
+    fn send_data(&self, peer: &Peer, message: Vec<u8>) {
+        let stats = &self.shared.stats;
+        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tx = peer.lock_tx();
+        if tx.blocked {
+            // Sealed packets wait: this one must not overtake them.
+            if tx.waiting.len() < MAX_WAITING {
+                tx.waiting.push_back(message);
+            } else {
+                stats.drop(DropReason::SocketFull);
+            }
+            return;
+        }
+        if let Err(reason) = self.shared.send_message(peer, &mut tx, &message, &mut arena) {
+            stats.drop(reason);
+        }
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.wake();
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has nothing more to say.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Seals and sends one message that is not from the TUN device. Uses and empties `arena`.
+    pub fn send_message(
+        &self,
+        peer: &Peer,
+        tx: &mut Tx,
+        message: &[u8],
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let spec = peer.settings.load();
+        let sockets = self.tables.sockets.load();
+        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id));
+        let socket = socket.ok_or(DropReason::NoSocket)?;
+        let keys = peer.keys.load();
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        let shape = Shape { framing: spec.framing, train: 1, ..Shape::default() };
+        arena.clear();
+        let mut sealer = key.sealer(tx, spec.wire_id);
+        arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;
+        drop(sealer);
+        for span in arena.spans() {
+            let bytes = arena.bytes(span);
+            socket.send_to(spec.link.remote(), spec.link.local(), bytes).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => DropReason::SocketFull,
+                    _ => DropReason::SendFailed,
+                }
+            })?;
+            peer.sent((self.clock)(), 1, bytes.len() as u64);
+        }
+        if key.near_limit() {
+            self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id));
+        }
+        Ok(())
+    }
+}
+
+fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {
+    let PeerSpec { replay_window, .. } = **peer.settings.load();
+    // Key material of the right length by type: the library has no reason to refuse it.
+    if let Ok(key) = Key::new(key, replay_window) {
+        let key = Arc::new(key);
+        change_keys(peer, |keys| *keys.slot(slot) = Some(Arc::clone(&key)));
+    }
+}
+
+fn change_keys(peer: &Peer, change: impl Fn(&mut Keys)) {
+    peer.keys.rcu(|keys| {
+        let mut keys = Keys::clone(keys);
+        change(&mut keys);
+        keys
+    });
+}
+
+/// Applies the kill-switches to the device. If it refuses, it still hands out super-packets, which
+/// are cut all the same.
+fn restrict_tun(
+    queue: &adit_linux::tun::TunQueue,
+    granted: adit_linux::tun::TunOffloads,
+    gates: Offloads,
+) {
+    let wanted = adit_linux::tun::TunOffloads { tso: gates.tun_tso, uso: gates.tun_uso, ..granted };
+    if wanted != granted {
+        let _ = queue.set_offloads(wanted);
+    }
+}

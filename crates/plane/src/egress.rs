@@ -1,0 +1,312 @@
+//! From a super-packet to trains of sealed datagrams. No I/O.
+
+use adit_engine::verbs::{Framing, InnerMtu};
+use adit_wire::mss;
+use adit_wire::split::Segments;
+
+use crate::framing;
+pub use crate::key::Sealer;
+use crate::stats::DropReason;
+
+/// Longest payload of one train: an IPv4 packet without its IP and UDP headers.
+const MAX_TRAIN: usize = 65_507;
+/// Longest packet that the TUN device hands out, and that is framed.
+pub(crate) const MAX_PACKET: usize = 65_536;
+
+/// Sealed datagrams back to back, in the order of their packet ids, and how they form trains.
+#[derive(Debug)]
+pub struct Arena {
+    buffer: Box<[u8]>,
+    used: usize,
+    spans: Vec<Span>,
+    /// Room for a packet with its compression framing; empty until a peer needs it.
+    scratch: Vec<u8>,
+}
+
+/// One train: datagrams of equal length, the last may be shorter.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Span {
+    start: usize,
+    len: usize,
+    /// Length of each datagram but the last.
+    pub segment: usize,
+    /// Datagrams.
+    pub count: usize,
+}
+
+/// Whether a super-packet was sealed to its end.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Progress {
+    /// Yes.
+    Done,
+    /// The arena is full: send what it holds, clear it, and go on with the same segments.
+    Full,
+}
+
+/// How one peer wants its packets.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Shape {
+    /// Compression framing.
+    pub framing: Framing,
+    /// Limits for SYNs.
+    pub mtu: InnerMtu,
+    /// Datagrams per train at most; 1 without GSO.
+    pub train: usize,
+}
+
+impl Arena {
+    /// An arena of `size` bytes; at least one packet of 64 KiB fits.
+    pub fn new(size: usize) -> Self {
+        let size = size.max(MAX_PACKET + crate::packet::OVERHEAD + framing::MAX_ADDED);
+        Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// Forgets what was sealed.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.spans.clear();
+    }
+
+    /// Whether nothing waits to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Bytes sealed.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Datagrams sealed.
+    pub fn datagrams(&self) -> usize {
+        self.spans.iter().map(|span| span.count).sum()
+    }
+
+    /// The trains, in order.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// The bytes of a train.
+    pub fn bytes(&self, span: &Span) -> &[u8] {
+        let end = span.start.saturating_add(span.len);
+        self.buffer.get(span.start..end).unwrap_or(&[])
+    }
+
+    /// Bytes left.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.buffer.len().saturating_sub(self.used)
+    }
+
+    /// Seals one packet to the end of the arena; `None` if it does not fit.
+    #[inline]
+    fn seal(
+        &mut self,
+        sealer: &mut Sealer<'_>,
+        packet: &[u8],
+        shape: &Shape,
+    ) -> Option<Result<(), DropReason>> {
+        let added = if shape.framing == Framing::None { 0 } else { framing::MAX_ADDED };
+        let len = packet.len().checked_add(sealer.overhead())?.checked_add(added)?;
+        if len > self.room() {
+            return None;
+        }
+        let Self { buffer, used, scratch, .. } = self;
+        let plain = if added == 0 {
+            packet
+        } else {
+            scratch.resize(MAX_PACKET + framing::MAX_ADDED, 0);
+            framing::frame(shape.framing, packet, scratch)?
+        };
+        match sealer.seal(plain, buffer.get_mut(*used..)?) {
+            Ok(len) => {
+                self.append(len, shape.train);
+                Some(Ok(()))
+            }
+            Err(reason) => Some(Err(reason)),
+        }
+    }
+
+    /// Adds the datagram just sealed to the last train, or starts another.
+    #[inline]
+    fn append(&mut self, len: usize, train: usize) {
+        let start = self.used;
+        self.used = self.used.saturating_add(len);
+        if let Some(last) = self.spans.last_mut() {
+            if last.takes(len, train) {
+                last.len = last.len.saturating_add(len);
+                last.count = last.count.saturating_add(1);
+                return;
+            }
+        }
+        self.spans.push(Span { start, len, segment: len, count: 1 });
+    }
+
+    /// Seals one packet that is not a TUN device's: a ping, or a message of control. `None` if the
+    /// arena is full.
+    pub fn message(
+        &mut self,
+        sealer: &mut Sealer<'_>,
+        packet: &[u8],
+        shape: &Shape,
+    ) -> Option<Result<(), DropReason>> {
+        self.seal(sealer, packet, shape)
+    }
+
+    /// Seals the rest of a super-packet. `dropped` hears of each packet that could not be sealed.
+    pub fn egress(
+        &mut self,
+        segments: &mut Segments<'_>,
+        sealer: &mut Sealer<'_>,
+        shape: &Shape,
+        mut dropped: impl FnMut(DropReason),
+    ) -> Progress {
+        let most = sealer.overhead().saturating_add(framing::MAX_ADDED);
+        let whole = segments.is_whole();
+        loop {
+            if segments.longest().saturating_add(most) > self.room() {
+                return Progress::Full;
+            }
+            let Some(segment) = segments.next() else { return Progress::Done };
+            if whole {
+                // SYNs are never part of a super-packet.
+                mss::clamp(segment, shape.mtu.mss4, shape.mtu.mss6);
+            }
+            if let Some(Err(reason)) = self.seal(sealer, segment, shape) {
+                dropped(reason);
+            }
+        }
+    }
+}
+
+impl Span {
+    /// Whether a datagram of `len` may follow: the train is not full, and all before had the same
+    /// length, which is not exceeded.
+    #[inline]
+    fn takes(&self, len: usize, train: usize) -> bool {
+        self.count < train
+            && len <= self.segment
+            && self.len == self.segment.saturating_mul(self.count)
+            && self.len.saturating_add(len) <= MAX_TRAIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::packet;
+    use crate::peer::Tx;
+    use adit_crypto::{Cipher, KeyHalf};
+    use adit_engine::verbs::{DataKey, KeyLimits};
+    use adit_wire::VnetHeader;
+    use proptest::prelude::*;
+
+    fn key() -> Key {
+        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let limits = KeyLimits::default();
+        let data = DataKey {
+            key_id: 0,
+            cipher: Cipher::Aes128Gcm,
+            seal: half.clone(),
+            open: half,
+            limits,
+        };
+        Key::new(&data, 64).unwrap()
+    }
+
+    proptest! {
+        /// Every train obeys the kernel's rules, and cutting the trains again gives the datagrams in
+        /// the order of their ids.
+        #[test]
+        fn trains_are_what_the_kernel_takes(
+            lens in proptest::collection::vec(prop_oneof![Just(1400usize), 1usize..1500], 1..200),
+            train in prop_oneof![Just(64usize), Just(1)],
+        ) {
+            let key = key();
+            let mut tx = Tx::default();
+            let mut sealer = key.sealer(&mut tx, Some(3));
+            let mut arena = Arena::new(1 << 20);
+            let shape = Shape { train, ..Shape::default() };
+            for len in &lens {
+                arena.message(&mut sealer, &vec![9; *len], &shape).unwrap().unwrap();
+            }
+            let mut ids = Vec::new();
+            let mut again = Vec::new();
+            for span in arena.spans() {
+                let bytes = arena.bytes(span);
+                prop_assert!(bytes.len() <= MAX_TRAIN && span.count <= train);
+                prop_assert_eq!(bytes.chunks(span.segment).count(), span.count);
+                for datagram in bytes.chunks(span.segment) {
+                    let mut copy = datagram.to_vec();
+                    ids.push(packet::parse(&mut copy).unwrap().packet_id as usize);
+                    again.push(datagram.len() - packet::OVERHEAD);
+                }
+            }
+            prop_assert_eq!(ids, (1..=lens.len()).collect::<Vec<_>>());
+            prop_assert_eq!(again, lens);
+            prop_assert_eq!(arena.datagrams(), arena.spans().iter().map(|s| s.count).sum::<usize>());
+        }
+    }
+
+    #[test]
+    fn a_full_arena_goes_on_where_it_stopped() {
+        let key = key();
+        let mut tx = Tx::default();
+        let mut sealer = key.sealer(&mut tx, Some(3));
+        let mut arena = Arena::new(0);
+        let shape = Shape { train: 64, ..Shape::default() };
+        let mut total = 0;
+        // A UDP super-packet with tiny segments: sealing multiplies its size.
+        let mut packet = vec![0u8; 60_028];
+        packet[0] = 0x45;
+        packet[9] = 17;
+        let vnet = VnetHeader {
+            needs_csum: true,
+            gso: adit_wire::Gso::UdpL4,
+            gso_size: 10,
+            csum_start: 20,
+            csum_offset: 6,
+            ..VnetHeader::default()
+        };
+        let mut segments = Segments::new(&vnet, &mut packet).unwrap();
+        let mut rounds = 0;
+        loop {
+            let progress =
+                arena.egress(&mut segments, &mut sealer, &shape, |reason| panic!("{reason}"));
+            total += arena.datagrams();
+            arena.clear();
+            rounds += 1;
+            if progress == Progress::Done {
+                break;
+            }
+        }
+        assert_eq!((total, rounds > 2), (6000, true));
+    }
+
+    #[test]
+    fn an_exhausted_key_drops_and_says_so() {
+        let key = key();
+        key.preset(u64::from(u32::MAX), 0, 0);
+        let mut tx = Tx::default();
+        let mut sealer = key.sealer(&mut tx, Some(3));
+        let mut arena = Arena::new(0);
+        let mut packet = vec![0x45u8; 100];
+        let vnet = VnetHeader::default();
+        let mut drops = Vec::new();
+        for _ in 0..3 {
+            let mut segments = Segments::new(&vnet, &mut packet).unwrap();
+            arena.egress(
+                &mut segments,
+                &mut sealer,
+                &Shape { train: 64, ..Shape::default() },
+                |r| {
+                    drops.push(r);
+                },
+            );
+        }
+        assert_eq!(arena.datagrams(), 1);
+        assert_eq!(drops, [DropReason::KeyExhausted; 2]);
+    }
+}

@@ -1,0 +1,116 @@
+//! The compression framing inside the encryption, in its "not compressed" forms, and the two magic
+//! messages of OpenVPN's data channel.
+
+use adit_engine::verbs::Framing;
+
+/// What a keepalive ping holds.
+pub const PING: [u8; 16] = [
+    0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
+];
+
+/// How in-band control messages (OCC) begin; the byte after is the message's kind.
+pub const OCC: [u8; 16] = [
+    0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
+];
+
+const LZO_STUB: u8 = 0xfa;
+const SWAP_STUB: u8 = 0xfb;
+const V2_ESCAPE: u8 = 0x50;
+
+/// Bytes that framing adds at most.
+pub const MAX_ADDED: usize = 2;
+
+/// Removes the framing of a received packet. `None` if it is compressed, or not framed as agreed.
+#[inline]
+pub fn strip(framing: Framing, text: &mut [u8]) -> Option<&mut [u8]> {
+    match framing {
+        Framing::None => Some(text),
+        Framing::LzoStub => match text.split_first_mut()? {
+            (&mut LZO_STUB, packet) => Some(packet),
+            _ => None,
+        },
+        Framing::SwapStub => {
+            // The packet's first byte stands at the end; an empty packet is the stub alone.
+            let (head, packet) = text.split_last_mut()?;
+            match packet.first_mut() {
+                Some(first) if *first == SWAP_STUB => *first = *head,
+                Some(_) => return None,
+                None if *head != SWAP_STUB => return None,
+                None => {}
+            }
+            Some(packet)
+        }
+        Framing::StubV2 => match text {
+            // 0A is what an older peer escapes with.
+            [V2_ESCAPE, 0x00 | 0x0a, packet @ ..] => Some(packet),
+            [V2_ESCAPE, ..] => None,
+            _ => Some(text),
+        },
+    }
+}
+
+/// Frames a packet that is to be sent, into `out`. `None` if `out` is too short.
+pub fn frame<'o>(framing: Framing, packet: &[u8], out: &'o mut [u8]) -> Option<&'o [u8]> {
+    let (before, body, after): (&[u8], &[u8], &[u8]) = match (framing, packet) {
+        (Framing::LzoStub, _) => (&[LZO_STUB], packet, &[]),
+        (Framing::SwapStub, [_, rest @ ..]) => (&[SWAP_STUB], rest, packet.get(..1)?),
+        (Framing::StubV2, [V2_ESCAPE, ..]) => (&[V2_ESCAPE, 0], packet, &[]),
+        _ => (&[], packet, &[]),
+    };
+    let mut len = 0usize;
+    for part in [before, body, after] {
+        let end = len.checked_add(part.len())?;
+        out.get_mut(len..end)?.copy_from_slice(part);
+        len = end;
+    }
+    out.get(..len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_forms_on_the_wire() {
+        let mut out = [0u8; 8];
+        assert_eq!(frame(Framing::LzoStub, b"abc", &mut out), Some(&b"\xfaabc"[..]));
+        assert_eq!(frame(Framing::SwapStub, b"abc", &mut out), Some(&b"\xfbbca"[..]));
+        assert_eq!(frame(Framing::StubV2, b"abc", &mut out), Some(&b"abc"[..]));
+        assert_eq!(frame(Framing::StubV2, b"\x50bc", &mut out), Some(&b"\x50\x00\x50bc"[..]));
+        assert_eq!(frame(Framing::None, b"123456789", &mut out), None);
+    }
+
+    #[test]
+    fn compressed_or_unframed_packets_are_refused() {
+        assert_eq!(strip(Framing::LzoStub, &mut [0x66, 1, 2]), None);
+        assert_eq!(strip(Framing::LzoStub, &mut []), None);
+        assert_eq!(strip(Framing::SwapStub, &mut [0x69, 1, 2]), None);
+        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x01, 2]), None);
+        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x0a, 2]).map(|p| p.to_vec()), Some(vec![2]));
+        assert_eq!(strip(Framing::SwapStub, &mut [0xfb]).map(|p| p.to_vec()), Some(vec![]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_framed_can_be_stripped(
+            packet in proptest::collection::vec(any::<u8>(), 1..50), kind in 0usize..4,
+        ) {
+            let framing =
+                [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2][kind];
+            let mut out = [0u8; 64];
+            let mut framed = frame(framing, &packet, &mut out).unwrap().to_vec();
+            prop_assert!(framed.len() <= packet.len() + MAX_ADDED);
+            prop_assert_eq!(strip(framing, &mut framed).map(|p| p.to_vec()), Some(packet));
+        }
+
+        #[test]
+        fn nothing_received_panics(
+            mut text in proptest::collection::vec(any::<u8>(), 0..20), kind in 0usize..4,
+        ) {
+            let framing =
+                [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2][kind];
+            let _ = strip(framing, &mut text);
+        }
+    }
+}

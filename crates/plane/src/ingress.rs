@@ -1,0 +1,271 @@
+//! From received datagrams to packets for the TUN device, for other peers, and upcalls. No I/O.
+
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+
+use adit_engine::verbs::PeerSpec;
+use adit_engine::{Instant, Link, Notice, PeerId};
+use adit_wire::ip::Ip;
+use adit_wire::merge::Merger;
+use adit_wire::mss;
+
+use crate::control::{Relay, Shared};
+use crate::framing::{self, OCC, PING};
+use crate::key::Key;
+use crate::packet::{self, DATA_V1, DATA_V2, Lead};
+use crate::peer::Peer;
+use crate::replay::Place;
+use crate::routes::Routes;
+use crate::stats::DropReason;
+use crate::tables::PeerTable;
+use crate::upcall::MAX_CONTROL;
+
+/// Longest in-band message handed up.
+const MAX_IN_BAND: usize = 512;
+
+/// What the packets of one received burst become. Borrows the receive buffers: nothing is copied.
+pub struct Ingress<'a, 's> {
+    shared: &'s Shared,
+    peers: &'s PeerTable,
+    routes: &'s Routes,
+    now: Instant,
+    /// Packets for the TUN device.
+    pub(crate) merger: Merger<'a>,
+    /// Packets for other peers, with [`Relay::Direct`].
+    pub(crate) relays: Vec<(PeerId, &'a [u8])>,
+    /// The source address checked last, and whether it belongs to the peer whose run it was.
+    source: Option<(PeerId, IpAddr)>,
+}
+
+/// One run of packets of one peer under one key.
+struct Run<'r> {
+    peer: &'r Arc<Peer>,
+    spec: Arc<PeerSpec>,
+    link: Link,
+    /// Whether the packets come from where the peer is known to be.
+    at_home: bool,
+}
+
+/// What came of one authentic packet.
+enum Content<'a> {
+    Packet(&'a mut [u8]),
+    /// A ping, an in-band message or nothing: no packet.
+    Other {
+        empty: bool,
+    },
+}
+
+impl<'a, 's> Ingress<'a, 's> {
+    pub(crate) fn new(
+        shared: &'s Shared,
+        peers: &'s PeerTable,
+        routes: &'s Routes,
+        now: Instant,
+        merger: Merger<'a>,
+        relays: Vec<(PeerId, &'a [u8])>,
+    ) -> Self {
+        Self { shared, peers, routes, now, merger, relays, source: None }
+    }
+
+    /// Takes one received buffer: datagrams of `segment` bytes back to back, the last may be
+    /// shorter.
+    pub fn datagram(&mut self, link: Link, segment: usize, data: &'a mut [u8]) {
+        if data.is_empty() {
+            return self.shared.stats.drop(DropReason::Empty);
+        }
+        let segment = segment.clamp(1, data.len());
+        self.shared.stats.received.record(data.len().div_ceil(segment));
+        let mut rest = data;
+        while !rest.is_empty() {
+            let Some(lead) = Lead::parse(rest) else {
+                let (_, tail) = rest.split_at_mut(segment.min(rest.len()));
+                self.shared.stats.drop(DropReason::Short);
+                rest = tail;
+                continue;
+            };
+            let prefix = if lead.opcode == DATA_V2 { 4 } else { 1 };
+            let (run, tail) = split_run(rest, segment, prefix);
+            rest = tail;
+            self.run(link, lead, segment, run);
+        }
+    }
+
+    /// Datagrams with the same opcode, key and peer.
+    fn run(&mut self, link: Link, lead: Lead, segment: usize, run: &'a mut [u8]) {
+        let stats = &self.shared.stats;
+        let count = run.len().div_ceil(segment);
+        match lead.opcode {
+            DATA_V1 | DATA_V2 => {
+                let Some(peer) = self.find_peer(&link, lead.peer_id) else {
+                    return stats.drop_many(DropReason::UnknownPeer, count);
+                };
+                let keys = peer.keys.load();
+                let Some(key) = keys.find(lead.key_id) else {
+                    return stats.drop_many(DropReason::UnknownKey, count);
+                };
+                let spec = peer.settings.load_full();
+                let at_home = Peer::same_path(&spec, &link);
+                if !at_home && !spec.float {
+                    return stats.drop_many(DropReason::WrongAddress, count);
+                }
+                self.open_run(Run { peer: &peer, spec, link, at_home }, key, segment, run);
+            }
+            3 | 4 | 5 | 7 | 8 | 10 | 11 => {
+                run.chunks(segment).for_each(|packet| self.control(link, packet));
+            }
+            _ => stats.drop_many(DropReason::BadOpcode, count),
+        }
+    }
+
+    fn control(&self, link: Link, packet: &[u8]) {
+        let Shared { stats, tables, upcalls, .. } = self.shared;
+        if packet.len() > MAX_CONTROL {
+            stats.drop(DropReason::ControlTooLong);
+        } else if tables.is_known(&link) || self.shared.client {
+            upcalls.frame(stats, link, packet);
+        } else {
+            upcalls.stranger(stats, link, packet);
+        }
+    }
+
+    /// On a server by the peer-id, or by the address where packets carry none. On a client, whose
+    /// packets carry the id that the server gave us, by the address, else the newest session.
+    fn find_peer(&self, link: &Link, peer_id: Option<u32>) -> Option<Arc<Peer>> {
+        let by_address =
+            || self.shared.tables.by_address(link).and_then(|id| self.peers.get(id)).cloned();
+        if self.shared.client {
+            let latest = self.peers.latest()?;
+            if Peer::same_path(&latest.settings.load(), link) {
+                return Some(Arc::clone(latest));
+            }
+            return by_address().or_else(|| Some(Arc::clone(latest)));
+        }
+        match peer_id {
+            Some(id) => self.peers.get(PeerId(id)).cloned(),
+            None => by_address(),
+        }
+    }
+
+    fn open_run(&mut self, mut run: Run<'_>, key: &Key, segment: usize, data: &'a mut [u8]) {
+        let stats = &self.shared.stats;
+        let (mut packets, mut bytes) = (0u64, 0u64);
+        // Held for the run, not per packet; no other lock of a peer is taken meanwhile.
+        let mut window = key.replay.lock().unwrap_or_else(PoisonError::into_inner);
+        for datagram in data.chunks_mut(segment) {
+            let len = datagram.len();
+            let Some(sealed) = packet::parse(datagram) else {
+                stats.drop(DropReason::Short);
+                continue;
+            };
+            let id = u64::from(sealed.packet_id);
+            let Some(place) = window.check(id) else {
+                stats.drop(DropReason::Replayed);
+                continue;
+            };
+            let packet::Sealed { packet_id, aad, tag, text } = sealed;
+            let again = packet::Sealed { packet_id, aad, tag, text: &mut *text };
+            if let Err(reason) = key.open(again) {
+                stats.drop(reason);
+                continue;
+            }
+            window.accept(id);
+            packets = packets.saturating_add(1);
+            bytes = bytes.saturating_add(len as u64);
+            let Some(content) = self.content(&run, text) else { continue };
+            let empty = matches!(content, Content::Other { empty: true });
+            if !run.at_home && place == Place::Newest && !empty {
+                run.at_home = self.float(&run);
+            }
+            if let Content::Packet(packet) = content {
+                self.deliver(&run, packet);
+            }
+        }
+        drop(window);
+        self.after(run.peer, key, packets, bytes);
+    }
+
+    /// Counts, liveness and notices of a run.
+    fn after(&self, peer: &Peer, key: &Key, packets: u64, bytes: u64) {
+        let Shared { stats, upcalls, .. } = self.shared;
+        if packets > 0 {
+            peer.heard(self.now, packets, bytes);
+            key.count_opened(packets, bytes);
+            if key.first_use() {
+                upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id));
+            }
+        }
+        if key.near_limit() {
+            upcalls.notice(stats, Notice::KeyNearLimit(peer.id, key.id));
+        }
+    }
+
+    /// Removes the framing and sorts out what is no packet.
+    fn content<'p>(&self, run: &Run<'_>, text: &'p mut [u8]) -> Option<Content<'p>> {
+        let Shared { stats, upcalls, .. } = self.shared;
+        if text.is_empty() {
+            return Some(Content::Other { empty: true });
+        }
+        let Some(packet) = framing::strip(run.spec.framing, text) else {
+            stats.drop(DropReason::BadFraming);
+            return None;
+        };
+        if packet.first() == PING.first() && *packet == PING {
+            return Some(Content::Other { empty: false });
+        }
+        if packet.first() == OCC.first() && packet.starts_with(&OCC) {
+            let message = packet.get(..packet.len().min(MAX_IN_BAND)).unwrap_or(&[]).to_vec();
+            upcalls.notice(stats, Notice::InBand(run.peer.id, message));
+            return Some(Content::Other { empty: false });
+        }
+        Some(Content::Packet(packet))
+    }
+
+    /// The newest packet came from elsewhere: answer there from now on, unless the address is
+    /// another peer's.
+    fn float(&self, run: &Run<'_>) -> bool {
+        let Shared { stats, tables, upcalls, .. } = self.shared;
+        let moved = tables.float(run.peer, run.link);
+        if moved {
+            upcalls.notice(stats, Notice::Floated(run.peer.id, run.link));
+        } else {
+            stats.drop(DropReason::WrongAddress);
+        }
+        moved
+    }
+
+    /// An authentic packet goes to the TUN device or to another peer.
+    fn deliver(&mut self, run: &Run<'_>, packet: &'a mut [u8]) {
+        let stats = &self.shared.stats;
+        let Some(ip) = Ip::parse(packet) else {
+            return stats.drop(DropReason::NotIp);
+        };
+        let id = run.peer.id;
+        if self.source != Some((id, ip.source)) {
+            if self.routes.owner(ip.source) != Some(id) {
+                return stats.drop(DropReason::SourceSpoofed);
+            }
+            self.source = Some((id, ip.source));
+        }
+        mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
+        if self.shared.relay != Relay::Kernel {
+            if let Some(target) = self.routes.owner(ip.destination) {
+                return match self.shared.relay {
+                    Relay::Direct => self.relays.push((target, packet)),
+                    _ => stats.drop(DropReason::PeerToPeer),
+                };
+            }
+        }
+        if !self.shared.has_tun {
+            return stats.drop(DropReason::NoTun);
+        }
+        self.merger.push(packet);
+    }
+}
+
+/// Splits off the datagrams whose first bytes equal those of the first.
+fn split_run(data: &mut [u8], segment: usize, prefix: usize) -> (&mut [u8], &mut [u8]) {
+    let lead = data.get(..prefix);
+    let same = data.chunks(segment).take_while(|datagram| datagram.get(..prefix) == lead);
+    let len = same.map(<[u8]>::len).sum::<usize>().max(segment.min(data.len()));
+    data.split_at_mut(len)
+}

@@ -1,0 +1,140 @@
+//! One peer: settings and keys as snapshots, counters, and the TX lock.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_engine::verbs::{Counters, KeySlot, PeerSpec};
+use adit_engine::{Instant, Link, PeerId};
+use arc_swap::ArcSwap;
+
+use crate::key::Key;
+
+/// Messages of control that may wait while the peer's socket is full.
+pub(crate) const MAX_WAITING: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub id: PeerId,
+    pub settings: ArcSwap<PeerSpec>,
+    pub keys: ArcSwap<Keys>,
+    /// Serialises packet ids and sends; see [`Tx`].
+    tx: Mutex<Tx>,
+    last_sent: AtomicU64,
+    last_heard: AtomicU64,
+    /// Silence was reported and nothing came since.
+    pub silent: AtomicBool,
+    rx_packets: AtomicU64,
+    rx_bytes: AtomicU64,
+    tx_packets: AtomicU64,
+    tx_bytes: AtomicU64,
+}
+
+/// Both key slots.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Keys {
+    pub primary: Option<Arc<Key>>,
+    pub secondary: Option<Arc<Key>>,
+}
+
+/// What is guarded by the TX lock. Whoever holds it may allocate packet ids of this peer, and keeps
+/// it until the packets are sent.
+#[derive(Debug, Default)]
+pub(crate) struct Tx {
+    /// A client's socket is full and sealed packets wait in the worker's arena: nothing may
+    /// overtake them.
+    pub blocked: bool,
+    /// Messages of control to be sealed after what waits. At most [`MAX_WAITING`].
+    pub waiting: VecDeque<Vec<u8>>,
+    /// Trains with datagrams of at least this length are sent singly, because the path takes them
+    /// only in fragments; 0 knows of none.
+    pub oversize: usize,
+}
+
+impl Keys {
+    /// The key with an id; both slots decrypt.
+    #[inline]
+    pub fn find(&self, id: u8) -> Option<&Arc<Key>> {
+        [&self.primary, &self.secondary].into_iter().flatten().find(|key| key.id == id)
+    }
+
+    pub fn slot(&mut self, slot: KeySlot) -> &mut Option<Arc<Key>> {
+        match slot {
+            KeySlot::Primary => &mut self.primary,
+            KeySlot::Secondary => &mut self.secondary,
+        }
+    }
+}
+
+impl Peer {
+    pub fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
+        Self {
+            id,
+            settings: ArcSwap::from_pointee(spec),
+            keys: ArcSwap::default(),
+            tx: Mutex::default(),
+            last_sent: AtomicU64::new(now.as_nanos()),
+            last_heard: AtomicU64::new(now.as_nanos()),
+            silent: AtomicBool::new(false),
+            rx_packets: AtomicU64::new(0),
+            rx_bytes: AtomicU64::new(0),
+            tx_packets: AtomicU64::new(0),
+            tx_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the TX lock. Never hold two: two workers that relay between the same two peers would
+    /// wait for each other.
+    pub fn lock_tx(&self) -> MutexGuard<'_, Tx> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces one setting.
+    pub fn update(&self, change: impl Fn(&mut PeerSpec)) {
+        self.settings.rcu(|old| {
+            let mut new = PeerSpec::clone(old);
+            change(&mut new);
+            new
+        });
+    }
+
+    /// Whether `link` is where the peer is known to be. The local address counts only if the peer's
+    /// link names one.
+    #[inline]
+    pub fn same_path(spec: &PeerSpec, link: &Link) -> bool {
+        spec.link == *link
+            || (spec.link.local().is_none()
+                && spec.link.socket() == link.socket()
+                && spec.link.remote() == link.remote())
+    }
+
+    pub fn heard(&self, now: Instant, packets: u64, bytes: u64) {
+        self.last_heard.store(now.as_nanos(), Relaxed);
+        self.silent.store(false, Relaxed);
+        self.rx_packets.fetch_add(packets, Relaxed);
+        self.rx_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub fn sent(&self, now: Instant, packets: u64, bytes: u64) {
+        self.last_sent.store(now.as_nanos(), Relaxed);
+        self.tx_packets.fetch_add(packets, Relaxed);
+        self.tx_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub fn last_sent(&self) -> Instant {
+        Instant::from_nanos(self.last_sent.load(Relaxed))
+    }
+
+    pub fn last_heard(&self) -> Instant {
+        Instant::from_nanos(self.last_heard.load(Relaxed))
+    }
+
+    pub fn counters(&self) -> Counters {
+        Counters {
+            rx_packets: self.rx_packets.load(Relaxed),
+            rx_bytes: self.rx_bytes.load(Relaxed),
+            tx_packets: self.tx_packets.load(Relaxed),
+            tx_bytes: self.tx_bytes.load(Relaxed),
+        }
+    }
+}

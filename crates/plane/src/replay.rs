@@ -1,0 +1,143 @@
+//! The replay window: RFC 6479's ring of bit blocks, as wide as configured.
+
+/// Which packet ids were seen, back to a fixed distance from the newest.
+///
+/// Like stock OpenVPN, an id that lies `size` or more behind the newest is refused. Id 0 is never
+/// sent and always refused.
+#[derive(Clone, Debug)]
+pub struct Window {
+    newest: u64,
+    size: u64,
+    /// A power of two of blocks, one more than `size` needs, so that the block that is being
+    /// recycled never lies in the window.
+    blocks: Box<[u64]>,
+}
+
+/// Where an acceptable id stands.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Place {
+    /// Beyond all ids so far.
+    Newest,
+    /// Late, but within the window and not seen.
+    Late,
+}
+
+/// Widest window: 64 Ki packets take 8 KiB per key.
+const MAX_SIZE: u32 = 65536;
+const BLOCK: u64 = 64;
+
+impl Window {
+    /// An empty window of `size` packets (clamped to 1..=65536).
+    pub fn new(size: u32) -> Self {
+        let size = size.clamp(1, MAX_SIZE);
+        let blocks = (size.div_ceil(64) as usize + 1).next_power_of_two();
+        Self { newest: 0, size: u64::from(size), blocks: vec![0; blocks].into() }
+    }
+
+    /// Whether a packet with this id may still be accepted. Changes nothing: the packet is not
+    /// authenticated yet.
+    #[inline]
+    pub fn check(&self, id: u64) -> Option<Place> {
+        if id > self.newest {
+            return Some(Place::Newest);
+        }
+        if id == 0 || self.newest.wrapping_sub(id) >= self.size {
+            return None;
+        }
+        let block = self.blocks.get(self.block_of(id))?;
+        if block & bit_of(id) == 0 { Some(Place::Late) } else { None }
+    }
+
+    /// Marks the id of an authentic packet as seen.
+    #[inline]
+    pub fn accept(&mut self, id: u64) {
+        if id > self.newest {
+            let (old, new) = (self.newest / BLOCK, id / BLOCK);
+            // All blocks between the former newest and the new one belong to ids not seen yet.
+            let fresh = new.wrapping_sub(old).min(self.blocks.len() as u64);
+            for block in 0..fresh {
+                let at = self.block_of(new.wrapping_sub(block).wrapping_mul(BLOCK));
+                if let Some(block) = self.blocks.get_mut(at) {
+                    *block = 0;
+                }
+            }
+            self.newest = id;
+        }
+        let at = self.block_of(id);
+        if let Some(block) = self.blocks.get_mut(at) {
+            *block |= bit_of(id);
+        }
+    }
+
+    #[inline]
+    fn block_of(&self, id: u64) -> usize {
+        (id / BLOCK) as usize & (self.blocks.len().wrapping_sub(1))
+    }
+}
+
+#[inline]
+fn bit_of(id: u64) -> u64 {
+    1 << (id % BLOCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn stocks_distance() {
+        let mut window = Window::new(64);
+        window.accept(100);
+        assert_eq!(window.check(37), Some(Place::Late));
+        assert_eq!(window.check(36), None);
+        assert_eq!(window.check(100), None);
+        assert_eq!(window.check(101), Some(Place::Newest));
+        assert_eq!(window.check(0), None);
+    }
+
+    #[test]
+    fn the_last_ids_work() {
+        let mut window = Window::new(64);
+        window.accept(u64::from(u32::MAX));
+        assert_eq!(window.check(u64::from(u32::MAX)), None);
+        window.accept(u64::MAX);
+        assert_eq!(window.check(u64::MAX), None);
+        assert_eq!(window.check(u64::MAX - 1), Some(Place::Late));
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_naive_set(
+            size in prop_oneof![Just(1u32), Just(64), Just(65), 1u32..300],
+            steps in proptest::collection::vec((0u8..4, 0u64..400), 1..400),
+        ) {
+            let mut window = Window::new(size);
+            let (mut seen, mut newest) = (HashSet::new(), 0u64);
+            for (kind, delta) in steps {
+                let id = match kind {
+                    0 => newest + 1,
+                    1 => newest.saturating_sub(delta),
+                    2 => newest + delta,
+                    _ => newest.saturating_sub(delta % 70),
+                };
+                let expected = if id == 0 || seen.contains(&id) {
+                    None
+                } else if id > newest {
+                    Some(Place::Newest)
+                } else if newest - id >= u64::from(size) {
+                    None
+                } else {
+                    Some(Place::Late)
+                };
+                prop_assert_eq!(window.check(id), expected, "id {} newest {}", id, newest);
+                if expected.is_some() {
+                    window.accept(id);
+                    seen.insert(id);
+                    newest = newest.max(id);
+                }
+            }
+        }
+    }
+}

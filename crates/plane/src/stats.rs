@@ -1,0 +1,286 @@
+//! What the plane counts. Written with relaxed atomics, once per burst or dropped packet.
+
+use std::array;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Why a packet went no further.
+        #[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their discriminants.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// A short name for `status` and logs.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// A datagram without a byte.
+    Empty = "empty",
+    /// Shorter than its opcode demands.
+    Short = "short",
+    /// An opcode that nobody sends.
+    BadOpcode = "bad-opcode",
+    /// A control packet longer than any that is sent.
+    ControlTooLong = "control-too-long",
+    /// No peer has this peer-id, or this address where packets carry none.
+    UnknownPeer = "unknown-peer",
+    /// The peer has no key with this id.
+    UnknownKey = "unknown-key",
+    /// Authentication failed.
+    BadTag = "bad-tag",
+    /// Seen before, or too far behind the newest.
+    Replayed = "replayed",
+    /// From an address that is not the peer's, which may not move.
+    WrongAddress = "wrong-address",
+    /// Compressed, or without the compression header that was agreed on.
+    BadFraming = "bad-framing",
+    /// Not an IP packet.
+    NotIp = "not-ip",
+    /// The source address does not belong to the peer.
+    SourceSpoofed = "source-spoofed",
+    /// From one peer to another, which is not allowed.
+    PeerToPeer = "peer-to-peer",
+    /// No peer owns the destination.
+    NoRoute = "no-route",
+    /// The peer has no key to encrypt with, yet.
+    NoKey = "no-key",
+    /// The key has used up its packet ids or its cipher's limit.
+    KeyExhausted = "key-exhausted",
+    /// There is no TUN device (`dev null`).
+    NoTun = "no-tun",
+    /// The TUN device refused the packet.
+    TunRefused = "tun-refused",
+    /// The TUN device handed out something that makes no sense.
+    TunMalformed = "tun-malformed",
+    /// The socket's buffer is full.
+    SocketFull = "socket-full",
+    /// The kernel refused to send: no route outside, a firewall, an interface that is down.
+    SendFailed = "send-failed",
+    /// The peer's socket is gone.
+    NoSocket = "no-socket",
+    /// Too many control packets of known peers waited.
+    FramesFull = "frames-full",
+    /// Too many control packets of strangers waited.
+    StrangersFull = "strangers-full",
+    /// Too many notices waited.
+    NoticesFull = "notices-full",
+}
+
+const REASONS: usize = DropReason::ALL.len();
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How often batches of a length were seen, in powers of two.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Histogram {
+    /// Batches of 1, 2, 3-4, 5-8, 9-16, 17-32, 33-64 and more.
+    pub buckets: [u64; Self::BUCKETS],
+    /// Batches in all.
+    pub batches: u64,
+    /// Packets in all.
+    pub packets: u64,
+}
+
+impl Histogram {
+    /// Number of buckets.
+    pub const BUCKETS: usize = 8;
+    /// What each bucket holds.
+    pub const LABELS: [&'static str; Self::BUCKETS] =
+        ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65+"];
+
+    /// Packets per batch.
+    pub fn mean(&self) -> f64 {
+        if self.batches == 0 { 0.0 } else { self.packets as f64 / self.batches as f64 }
+    }
+}
+
+/// Which offloads are, or may be, in use.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Offloads {
+    /// Trains of datagrams to the UDP socket (`UDP_SEGMENT`).
+    pub udp_gso: bool,
+    /// Coalesced datagrams from the UDP socket (`UDP_GRO`).
+    pub udp_gro: bool,
+    /// TCP super-packets to and from the TUN device.
+    pub tun_tso: bool,
+    /// UDP super-packets to and from the TUN device.
+    pub tun_uso: bool,
+}
+
+impl Offloads {
+    /// All of them.
+    pub const ALL: Self = Self { udp_gso: true, udp_gro: true, tun_tso: true, tun_uso: true };
+    /// None of them.
+    pub const NONE: Self = Self { udp_gso: false, udp_gro: false, tun_tso: false, tun_uso: false };
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// What the plane counted since its start.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Dropped packets, indexed like [`DropReason::ALL`].
+    pub drops: Vec<(DropReason, u64)>,
+    /// Datagrams per train that was sent.
+    pub sent: Histogram,
+    /// Datagrams per buffer that was received.
+    pub received: Histogram,
+    /// Packets per read from the TUN device.
+    pub tun_read: Histogram,
+    /// Packets per write to the TUN device.
+    pub tun_written: Histogram,
+    /// Offloads in force now.
+    pub offloads: Offloads,
+}
+
+/// The live counters.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    drops: [AtomicU64; REASONS],
+    pub sent: LiveHistogram,
+    pub received: LiveHistogram,
+    pub tun_read: LiveHistogram,
+    pub tun_written: LiveHistogram,
+    pub gates: Gates,
+}
+
+/// The offloads in force; a downgrade at run time clears one.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    pub udp_gso: AtomicBool,
+    pub udp_gro: AtomicBool,
+    pub tun_tso: AtomicBool,
+    pub tun_uso: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct LiveHistogram {
+    buckets: [AtomicU64; Histogram::BUCKETS],
+    packets: AtomicU64,
+}
+
+impl LiveHistogram {
+    /// Counts one batch.
+    #[inline]
+    pub fn record(&self, packets: usize) {
+        if packets == 0 {
+            return;
+        }
+        let bucket = (packets.saturating_sub(1)).checked_ilog2().map_or(0, |log| log as usize + 1);
+        if let Some(bucket) = self.buckets.get(bucket.min(Histogram::BUCKETS - 1)) {
+            bucket.fetch_add(1, Relaxed);
+        }
+        self.packets.fetch_add(packets as u64, Relaxed);
+    }
+
+    fn read(&self) -> Histogram {
+        let buckets = array::from_fn(|i| self.buckets.get(i).map_or(0, |b| b.load(Relaxed)));
+        Histogram { buckets, batches: buckets.iter().sum(), packets: self.packets.load(Relaxed) }
+    }
+}
+
+impl Stats {
+    pub fn new(gates: Offloads) -> Self {
+        Self {
+            drops: array::from_fn(|_| AtomicU64::new(0)),
+            sent: LiveHistogram::default(),
+            received: LiveHistogram::default(),
+            tun_read: LiveHistogram::default(),
+            tun_written: LiveHistogram::default(),
+            gates: Gates {
+                udp_gso: AtomicBool::new(gates.udp_gso),
+                udp_gro: AtomicBool::new(gates.udp_gro),
+                tun_tso: AtomicBool::new(gates.tun_tso),
+                tun_uso: AtomicBool::new(gates.tun_uso),
+            },
+        }
+    }
+
+    /// Counts one dropped packet.
+    pub fn drop(&self, reason: DropReason) {
+        self.drop_many(reason, 1);
+    }
+
+    /// Counts dropped packets.
+    pub fn drop_many(&self, reason: DropReason, packets: usize) {
+        if let Some(counter) = self.drops.get(reason as usize) {
+            counter.fetch_add(packets as u64, Relaxed);
+        }
+    }
+
+    pub fn totals(&self) -> Totals {
+        let drops = DropReason::ALL.iter().zip(&self.drops);
+        Totals {
+            drops: drops.map(|(reason, count)| (*reason, count.load(Relaxed))).collect(),
+            sent: self.sent.read(),
+            received: self.received.read(),
+            tun_read: self.tun_read.read(),
+            tun_written: self.tun_written.read(),
+            offloads: Offloads {
+                udp_gso: self.gates.udp_gso.load(Relaxed),
+                udp_gro: self.gates.udp_gro.load(Relaxed),
+                tun_tso: self.gates.tun_tso.load(Relaxed),
+                tun_uso: self.gates.tun_uso.load(Relaxed),
+            },
+        }
+    }
+}
+
+impl Totals {
+    /// How many packets were dropped for a reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops.iter().find(|(r, _)| *r == reason).map_or(0, |(_, count)| *count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_fall_into_the_bucket_of_their_label() {
+        let live = LiveHistogram::default();
+        for (packets, bucket) in
+            [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7), (999, 7)]
+        {
+            let before = live.read().buckets[bucket];
+            live.record(packets);
+            assert_eq!(live.read().buckets[bucket], before + 1, "{packets}");
+        }
+        live.record(0);
+        assert_eq!((live.read().batches, live.read().packets), (8, 1143));
+    }
+
+    #[test]
+    fn each_reason_has_its_counter() {
+        let stats = Stats::new(Offloads::ALL);
+        for (i, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, i);
+            stats.drop_many(*reason, i + 1);
+        }
+        for (i, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(stats.totals().dropped(*reason), i as u64 + 1);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Pings when nothing was sent, and news of peers that fell silent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use adit_engine::{Instant, Notice};
+
+use super::Worker;
+
+impl Worker {
+    /// Looks after all peers if one is due. The first worker does it for all.
+    pub(super) fn sweep_if_due(&mut self) {
+        if self.index != 0 {
+            self.next_sweep = None;
+        }
+        let Some(due) = self.next_sweep else { return };
+        let now = (self.shared.clock)();
+        if now >= due {
+            self.next_sweep = self.sweep(now);
+        }
+    }
+
+    /// Returns when the next peer is due.
+    fn sweep(&mut self, now: Instant) -> Option<Instant> {
+        let shared = Arc::clone(&self.shared);
+        let peers = shared.tables.peers.load();
+        let mut next: Option<Instant> = None;
+        let mut wake_at = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        for peer in peers.iter() {
+            let keepalive = peer.settings.load().keepalive;
+            if keepalive.interval > Duration::ZERO {
+                if now >= peer.last_sent() + keepalive.interval {
+                    self.transmitter.ping(peer);
+                    // What could not be sent now is tried after another interval.
+                    wake_at(now + keepalive.interval);
+                } else {
+                    wake_at(peer.last_sent() + keepalive.interval);
+                }
+            }
+            if keepalive.timeout > Duration::ZERO {
+                let due = peer.last_heard() + keepalive.timeout;
+                if now < due {
+                    wake_at(due);
+                } else if !peer.silent.swap(true, Relaxed) {
+                    shared.upcalls.notice(&shared.stats, Notice::PeerSilent(peer.id));
+                    wake_at(now + keepalive.timeout);
+                } else {
+                    wake_at(now + keepalive.timeout);
+                }
+            }
+        }
+        next
+    }
+}

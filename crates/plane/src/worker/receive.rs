@@ -1,0 +1,115 @@
+//! From a socket to the TUN device.
+
+use std::io::{self, IoSlice};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use adit_engine::{Link, PeerId, SocketId};
+use adit_linux::tun::TunQueue;
+use adit_linux::udp::UdpSocket;
+use adit_wire::VnetHeader;
+use adit_wire::merge::{MAX_PARTS, Write};
+
+use super::Worker;
+use crate::control::Shared;
+use crate::ingress::Ingress;
+use crate::stats::{DropReason, Stats};
+
+/// Receives from a socket before the TUN device gets its turn.
+const RECEIVES_PER_TURN: usize = 4;
+
+impl Worker {
+    /// Receives bursts until nothing waits or the turn is over.
+    pub(super) fn socket_turn(&mut self, id: SocketId, socket: &Arc<UdpSocket>) {
+        for _ in 0..RECEIVES_PER_TURN {
+            match socket.recv_burst(&mut self.batch) {
+                Ok(received) => {
+                    self.burst(id);
+                    if received < self.batch.slots() {
+                        return;
+                    }
+                }
+                // Nothing waits, or the error of an earlier send, which reading has cleared.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn burst(&mut self, socket: SocketId) {
+        let Self { shared, tun, batch, merger, relays, transmitter, .. } = self;
+        let shared: &Shared = shared;
+        // Loaded now: a key installed before these packets arrived is found.
+        let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
+        let gates = &shared.stats.gates;
+        let (tso, uso) = (gates.tun_tso.load(Relaxed), gates.tun_uso.load(Relaxed));
+        let mut ingress = Ingress::new(
+            shared,
+            &peers,
+            &routes,
+            (shared.clock)(),
+            mem::take(merger).recycle(tso, uso),
+            recycle(mem::take(relays)),
+        );
+        for received in batch.datagrams_mut() {
+            let link = Link::datagram(socket, received.local, received.remote);
+            ingress.datagram(link, received.segment, received.data);
+        }
+        let Ingress { merger: merged, relays: passed, .. } = ingress;
+        if let Some(tun) = tun {
+            merged.writes().for_each(|write| deliver(tun, &shared.stats, &write));
+        }
+        if !passed.is_empty() {
+            transmitter.relay(&passed);
+        }
+        *merger = merged.recycle(tso, uso);
+        *relays = recycle(passed);
+    }
+}
+
+/// Writes one packet or super-packet. If the device refuses a super-packet but takes its packets,
+/// super-packets of that kind are at an end.
+fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
+    if write_slices(tun, write.vnet(), write.header(), write.bodies()).is_ok() {
+        return stats.tun_written.record(write.count());
+    }
+    if write.count() == 1 {
+        return stats.drop(DropReason::TunRefused);
+    }
+    let plain = VnetHeader::default().encode();
+    let mut taken = 0;
+    for packet in write.packets() {
+        match write_slices(tun, &plain, packet, std::iter::empty()) {
+            Ok(()) => taken += 1,
+            Err(_) => stats.drop(DropReason::TunRefused),
+        }
+        stats.tun_written.record(1);
+    }
+    if taken > 0 {
+        let udp = VnetHeader::decode(write.vnet()).gso == adit_wire::Gso::UdpL4;
+        let gate = if udp { &stats.gates.tun_uso } else { &stats.gates.tun_tso };
+        gate.store(false, Relaxed);
+    }
+}
+
+fn write_slices<'a>(
+    tun: &TunQueue,
+    vnet: &'a [u8],
+    header: &'a [u8],
+    bodies: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<()> {
+    let mut slices = [IoSlice::new(&[]); MAX_PARTS + 2];
+    let head = [vnet, header].into_iter().filter(|part| !part.is_empty());
+    let mut count = 0;
+    for (slice, part) in slices.iter_mut().zip(head.chain(bodies)) {
+        *slice = IoSlice::new(part);
+        count += 1;
+    }
+    tun.write(slices.get(..count).unwrap_or(&[])).map(|_| ())
+}
+
+/// Keeps the memory of an emptied list for packets of another burst.
+fn recycle<'b>(mut relays: Vec<(PeerId, &[u8])>) -> Vec<(PeerId, &'b [u8])> {
+    relays.clear();
+    relays.into_iter().map_while(|_| None).collect()
+}

@@ -1,0 +1,477 @@
+//! From the TUN device, and from other peers, to a socket.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use adit_engine::verbs::PeerSpec;
+use adit_engine::{Notice, PeerId, SocketId};
+use adit_linux::tun::TunQueue;
+use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
+use adit_wire::VnetHeader;
+use adit_wire::ip::Ip;
+use adit_wire::split::Segments;
+
+use crate::control::Shared;
+use crate::egress::{Arena, Progress, Shape, Span};
+use crate::key::Key;
+use crate::peer::{Peer, Tx};
+use crate::routes::Routes;
+use crate::stats::DropReason;
+use crate::tables::{PeerTable, find_socket};
+
+/// Bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
+const ARENA: usize = 256 << 10;
+/// Room that an ordinary super-packet needs when sealed: 64 KiB and the overhead of 64 segments.
+const SUPER_PACKET: usize = 72 << 10;
+/// Trains per `sendmmsg`.
+const TRAINS: usize = 64;
+/// Reads from the TUN device before the socket gets its turn.
+const READS_PER_TURN: usize = 64;
+/// Consecutive trains refused with EINVAL after which GSO is switched off. One alone may mean that
+/// the path MTU is exceeded (older kernels), or a source address that is gone.
+const EINVAL_TRAINS: u32 = 16;
+
+/// Seals into an arena and sends from it.
+pub(super) struct Transmitter {
+    shared: Arc<Shared>,
+    arena: Arena,
+    scratch: SendScratch,
+    blocked: Option<Blocked>,
+    einval: u32,
+}
+
+/// A client's trains that its socket did not take yet. They lie in the arena.
+struct Blocked {
+    peer: Arc<Peer>,
+    socket: SocketId,
+    /// First train not sent.
+    next: usize,
+}
+
+/// Reads super-packets and finds their peers.
+struct Reader<'r> {
+    tun: &'r TunQueue,
+    packet: &'r mut [u8],
+    peers: &'r PeerTable,
+    routes: &'r Routes,
+    shared: &'r Shared,
+    left: usize,
+    alive: bool,
+}
+
+/// A super-packet in the reader's buffer.
+struct Routed {
+    vnet: VnetHeader,
+    len: usize,
+    peer: Arc<Peer>,
+}
+
+impl Reader<'_> {
+    /// The next super-packet that has a peer; `None` when nothing waits or the turn is over.
+    fn next(&mut self) -> Option<Routed> {
+        while self.left > 0 {
+            self.left -= 1;
+            let mut vnet = [0; VnetHeader::LEN];
+            let len = match self.tun.read(&mut vnet, self.packet) {
+                Ok(len) => len,
+                Err(error) => {
+                    self.alive = error.kind() == io::ErrorKind::WouldBlock;
+                    self.left = 0;
+                    return None;
+                }
+            };
+            match self.route(len) {
+                Ok(peer) => {
+                    return Some(Routed { vnet: VnetHeader::decode(&vnet), len, peer });
+                }
+                Err(reason) => self.shared.stats.drop(reason),
+            }
+        }
+        None
+    }
+
+    fn route(&self, len: usize) -> Result<Arc<Peer>, DropReason> {
+        let packet = self.packet.get(..len).unwrap_or(&[]);
+        let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
+        let owner = self.routes.owner(ip.destination).ok_or(DropReason::NoRoute)?;
+        self.peers.get(owner).cloned().ok_or(DropReason::NoRoute)
+    }
+}
+
+impl Transmitter {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            arena: Arena::new(ARENA),
+            scratch: SendScratch::new(TRAINS),
+            blocked: None,
+            einval: 0,
+        }
+    }
+
+    /// The socket that a client waits for.
+    pub fn blocked_on(&self) -> Option<SocketId> {
+        self.blocked.as_ref().map(|blocked| blocked.socket)
+    }
+
+    /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
+    pub fn tun_turn(&mut self, tun: &TunQueue, packet: &mut [u8]) -> bool {
+        if self.blocked.is_some() {
+            return true;
+        }
+        let shared = Arc::clone(&self.shared);
+        let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
+        let mut reader = Reader {
+            tun,
+            packet,
+            peers: &peers,
+            routes: &routes,
+            shared: &shared,
+            left: READS_PER_TURN,
+            alive: true,
+        };
+        let mut next = reader.next();
+        while let Some(routed) = next {
+            next = self.peer_turn(&mut reader, routed);
+        }
+        reader.alive
+    }
+
+    /// Seals and sends super-packets while they are for the same peer, under one lock. Returns the
+    /// first one that is for another.
+    fn peer_turn(&mut self, reader: &mut Reader<'_>, first: Routed) -> Option<Routed> {
+        let peer = Arc::clone(&first.peer);
+        let mut tx = peer.lock_tx();
+        let keys = peer.keys.load();
+        let spec = peer.settings.load();
+        let mut current = first;
+        let next = loop {
+            match &keys.primary {
+                // Another worker waits for the same full socket.
+                _ if tx.blocked => self.shared.stats.drop(DropReason::SocketFull),
+                Some(key) => self.seal(reader, &current, key, &peer, &spec, &mut tx),
+                None => self.shared.stats.drop(DropReason::NoKey),
+            }
+            if self.arena.room() < SUPER_PACKET {
+                self.flush(&peer, &spec, &mut tx);
+            }
+            if self.blocked.is_some() {
+                break None;
+            }
+            match reader.next() {
+                Some(same) if Arc::ptr_eq(&same.peer, &peer) => current = same,
+                other => break other,
+            }
+        };
+        self.flush(&peer, &spec, &mut tx);
+        drop(tx);
+        if let Some(key) = &keys.primary {
+            self.tell_near_limit(&peer, key);
+        }
+        // A packet for another peer cannot be kept: the arena belongs to the blocked one.
+        next.filter(|_| self.blocked.is_none())
+    }
+
+    fn tell_near_limit(&self, peer: &Peer, key: &Key) {
+        if key.near_limit() {
+            self.shared.upcalls.notice(&self.shared.stats, Notice::KeyNearLimit(peer.id, key.id));
+        }
+    }
+
+    /// Seals the super-packet in the reader's buffer.
+    fn seal(
+        &mut self,
+        reader: &mut Reader<'_>,
+        routed: &Routed,
+        key: &Key,
+        peer: &Arc<Peer>,
+        spec: &PeerSpec,
+        tx: &mut Tx,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let stats = &shared.stats;
+        let packet = reader.packet.get_mut(..routed.len).unwrap_or(&mut []);
+        let Ok(mut segments) = Segments::new(&routed.vnet, packet) else {
+            return stats.drop(DropReason::TunMalformed);
+        };
+        let shape = self.shape(spec);
+        let before = self.arena.datagrams();
+        loop {
+            let progress = {
+                let mut sealer = key.sealer(tx, spec.wire_id);
+                self.arena.egress(&mut segments, &mut sealer, &shape, |r| stats.drop(r))
+            };
+            if progress == Progress::Done {
+                break;
+            }
+            self.flush(peer, spec, tx);
+            if self.blocked.is_some() {
+                // Only segments so tiny that one super-packet overflows the arena get here.
+                return stats.drop(DropReason::SocketFull);
+            }
+        }
+        stats.tun_read.record(self.arena.datagrams().saturating_sub(before));
+    }
+
+    fn shape(&self, spec: &PeerSpec) -> Shape {
+        let gso = self.shared.stats.gates.udp_gso.load(Relaxed);
+        let train = if gso { MAX_SEGMENTS } else { 1 };
+        Shape { framing: spec.framing, mtu: spec.mtu, train }
+    }
+
+    /// Sends packets that other peers sent to these.
+    pub fn relay(&mut self, relays: &[(PeerId, &[u8])]) {
+        let shared = Arc::clone(&self.shared);
+        let peers = shared.tables.peers.load();
+        for run in relays.chunk_by(|a, b| a.0 == b.0) {
+            let Some((id, _)) = run.first() else { continue };
+            let Some(peer) = peers.get(*id) else {
+                shared.stats.drop_many(DropReason::NoRoute, run.len());
+                continue;
+            };
+            let mut tx = peer.lock_tx();
+            let (keys, spec) = (peer.keys.load(), peer.settings.load());
+            let Some(key) = &keys.primary else {
+                shared.stats.drop_many(DropReason::NoKey, run.len());
+                continue;
+            };
+            let shape = self.shape(&spec);
+            for (_, packet) in run {
+                if self.arena.room() < SUPER_PACKET {
+                    self.flush(peer, &spec, &mut tx);
+                }
+                let mut sealer = key.sealer(&mut tx, spec.wire_id);
+                if let Some(Err(reason)) = self.arena.message(&mut sealer, packet, &shape) {
+                    shared.stats.drop(reason);
+                }
+            }
+            self.flush(peer, &spec, &mut tx);
+            drop(tx);
+            self.tell_near_limit(peer, key);
+        }
+    }
+
+    /// A keepalive ping.
+    pub fn ping(&mut self, peer: &Peer) {
+        let mut tx = peer.lock_tx();
+        if tx.blocked || self.blocked.is_some() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let sent = shared.send_message(peer, &mut tx, &crate::framing::PING, &mut self.arena);
+        self.arena.clear();
+        // Without a key there is nothing to keep alive yet.
+        if let Err(reason) = sent {
+            if reason != DropReason::NoKey {
+                shared.stats.drop(reason);
+            }
+        }
+    }
+
+    /// Sends what was sealed. What a full socket leaves is kept on a client and dropped on a server,
+    /// where one slow path must not stall the others.
+    fn flush(&mut self, peer: &Arc<Peer>, spec: &PeerSpec, tx: &mut Tx) {
+        if self.arena.is_empty() || self.blocked.is_some() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let sockets = shared.tables.sockets.load();
+        let id = spec.link.socket();
+        let Some((id, socket)) = id.and_then(|id| Some((id, find_socket(&sockets, id)?))) else {
+            shared.stats.drop_many(DropReason::NoSocket, self.arena.datagrams());
+            return self.arena.clear();
+        };
+        let next = self.send(peer, spec, socket, tx, 0);
+        if next < self.arena.spans().len() && shared.client {
+            tx.blocked = true;
+            self.blocked = Some(Blocked { peer: Arc::clone(peer), socket: id, next });
+            return;
+        }
+        let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
+        shared.stats.drop_many(DropReason::SocketFull, unsent.iter().map(|span| span.count).sum());
+        self.arena.clear();
+    }
+
+    /// Sends the rest of what a client's socket did not take, then what control wants to say.
+    /// `false` if the socket is full again.
+    pub fn resume(&mut self) -> bool {
+        let Some(blocked) = self.blocked.take() else { return true };
+        let shared = Arc::clone(&self.shared);
+        let Blocked { peer, socket: id, next } = blocked;
+        let mut tx = peer.lock_tx();
+        let spec = peer.settings.load();
+        let sockets = shared.tables.sockets.load();
+        let mut next = next;
+        match find_socket(&sockets, id) {
+            Some(socket) => next = self.send(&peer, &spec, socket, &mut tx, next),
+            None => {
+                let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
+                let packets = unsent.iter().map(|span| span.count).sum();
+                shared.stats.drop_many(DropReason::NoSocket, packets);
+                next = usize::MAX;
+            }
+        }
+        if next < self.arena.spans().len() {
+            drop(tx);
+            self.blocked = Some(Blocked { peer, socket: id, next });
+            return false;
+        }
+        self.arena.clear();
+        tx.blocked = false;
+        while let Some(message) = tx.waiting.pop_front() {
+            if let Err(reason) = shared.send_message(&peer, &mut tx, &message, &mut self.arena) {
+                shared.stats.drop(reason);
+            }
+        }
+        self.arena.clear();
+        true
+    }
+
+    /// Sends trains from the one numbered `next`; returns the first that a full socket left.
+    fn send(
+        &mut self,
+        peer: &Peer,
+        spec: &PeerSpec,
+        socket: &UdpSocket,
+        tx: &mut Tx,
+        mut next: usize,
+    ) -> usize {
+        let Self { shared, arena, scratch, einval, .. } = self;
+        let stats = &shared.stats;
+        let empty =
+            Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
+        let mut outbox = Outbox { socket, scratch, empty };
+        let (mut packets, mut bytes) = (0, 0);
+        while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
+            let gso = stats.gates.udp_gso.load(Relaxed);
+            let singly = |span: &Span| {
+                span.count > 1 && (!gso || (tx.oversize != 0 && span.segment >= tx.oversize))
+            };
+            let together = rest.iter().take(TRAINS).take_while(|span| !singly(span)).count();
+            let (sent, failure) = outbox.trains(arena, rest.get(..together).unwrap_or(&[]));
+            for span in rest.iter().take(sent) {
+                stats.sent.record(span.count);
+                packets += span.count as u64;
+                bytes += arena.bytes(span).len() as u64;
+                if span.count > 1 {
+                    *einval = 0;
+                }
+            }
+            next += sent;
+            let (Some(failed), true) = (rest.get(sent), sent < together || together == 0) else {
+                continue;
+            };
+            // One train remains that could not be, or is known not to go, as a whole.
+            let failure = match failure.map(|error| Failure::of(&error, failed.count)) {
+                None => Failure::Oversize,
+                Some(Failure::Full) => break,
+                Some(failure) => failure,
+            };
+            next += 1;
+            if failure == Failure::Fatal {
+                stats.drop_many(DropReason::SendFailed, failed.count);
+                continue;
+            }
+            let (sent, full) = outbox.singles(arena.bytes(failed), failed.segment);
+            packets += sent as u64;
+            bytes += (sent * failed.segment) as u64;
+            (0..sent).for_each(|_| stats.sent.record(1));
+            let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
+            stats.drop_many(reason, failed.count.saturating_sub(sent));
+            match failure {
+                Failure::Oversize => tx.oversize = failed.segment,
+                // The datagrams went where the train did not: it was GSO that was refused.
+                Failure::Device if sent > 0 => stats.gates.udp_gso.store(false, Relaxed),
+                Failure::Invalid if sent > 0 => {
+                    *einval += 1;
+                    if *einval >= EINVAL_TRAINS {
+                        stats.gates.udp_gso.store(false, Relaxed);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if packets > 0 {
+            peer.sent((shared.clock)(), packets, bytes);
+        }
+        next
+    }
+}
+
+/// What a refused train means.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Failure {
+    /// The socket or the interface is full.
+    Full,
+    /// Its datagrams exceed the path MTU: send them, and those like them, singly.
+    Oversize,
+    /// The device cannot do GSO.
+    Device,
+    /// One of the two before.
+    Invalid,
+    /// The destination cannot be reached.
+    Fatal,
+}
+
+/// Linux errno values; the same on every architecture we build for.
+const EIO: i32 = 5;
+const EINVAL: i32 = 22;
+const EMSGSIZE: i32 = 90;
+
+impl Failure {
+    fn of(error: &io::Error, datagrams: usize) -> Self {
+        if error.kind() == io::ErrorKind::WouldBlock {
+            return Self::Full;
+        }
+        match error.raw_os_error() {
+            _ if datagrams < 2 => Self::Fatal,
+            Some(EMSGSIZE) => Self::Oversize,
+            Some(EIO) => Self::Device,
+            Some(EINVAL) => Self::Invalid,
+            _ => Self::Fatal,
+        }
+    }
+}
+
+/// Where trains go.
+struct Outbox<'o> {
+    socket: &'o UdpSocket,
+    scratch: &'o mut SendScratch,
+    empty: Train<'static>,
+}
+
+impl Outbox<'_> {
+    /// Sends at most [`TRAINS`] trains; returns how many left, and why not the next.
+    fn trains(&mut self, arena: &Arena, spans: &[Span]) -> (usize, Option<io::Error>) {
+        let mut trains: [Train<'_>; TRAINS] = [self.empty; TRAINS];
+        for (train, span) in trains.iter_mut().zip(spans) {
+            let segment = u16::try_from(span.segment).unwrap_or(0);
+            *train = Train { segment, payload: arena.bytes(span), ..self.empty };
+        }
+        self.go(trains.get(..spans.len().min(TRAINS)).unwrap_or(&[]))
+    }
+
+    /// Sends the datagrams of one train one by one; returns how many left, and whether the socket
+    /// was full.
+    fn singles(&mut self, bytes: &[u8], segment: usize) -> (usize, bool) {
+        let mut trains: [Train<'_>; MAX_SEGMENTS] = [self.empty; MAX_SEGMENTS];
+        let mut count = 0;
+        for (train, payload) in trains.iter_mut().zip(bytes.chunks(segment.max(1))) {
+            *train = Train { payload, ..self.empty };
+            count += 1;
+        }
+        let (sent, failure) = self.go(trains.get(..count).unwrap_or(&[]));
+        (sent, failure.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock))
+    }
+
+    fn go(&mut self, trains: &[Train<'_>]) -> (usize, Option<io::Error>) {
+        if trains.is_empty() {
+            return (0, None);
+        }
+        match self.socket.send_trains(trains, self.scratch) {
+            Ok(()) => (trains.len(), None),
+            Err(stop) => (stop.sent, Some(stop.error)),
+        }
+    }
+}
