@@ -86,7 +86,8 @@ impl Net {
         Ok(answers.iter().filter_map(read).collect())
     }
 
-    /// Give an interface an address (for IPv6 without duplicate detection: usable at once).
+    /// Give an interface an address, for IPv6 without duplicate detection: sockets can be bound to it
+    /// at once. (The kernel's own route to it follows a moment later.)
     pub async fn add_address(&self, address: &Address) -> Result<(), NetError> {
         let message = RouteNetlinkMessage::NewAddress(address.message());
         let Address { local, link, .. } = address;
