@@ -4,6 +4,7 @@
 
 mod authority;
 pub mod clients;
+pub mod demo;
 pub mod doctor;
 mod engine;
 mod failure;

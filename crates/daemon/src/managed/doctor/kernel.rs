@@ -71,7 +71,7 @@ fn judge_kernel(release: &str) -> Finding {
         .remedy("upgrade to kernel 5.0 or later; 6.2 or later is best");
     }
     let refuses_tun_gro = matches!(version, (6, 1, 103) | (6, 6, 44) | (6, 10, 3));
-    let mangles_udp = version >= (7, 0, 0) && version <= (7, 1, 4);
+    let mangles_udp = ((7, 0, 0)..=(7, 1, 4)).contains(&version);
     if refuses_tun_gro || mangles_udp {
         let what = if mangles_udp {
             "mangles merged UDP with some network drivers"

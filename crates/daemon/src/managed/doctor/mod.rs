@@ -123,6 +123,11 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings
 }
 
+/// What every tunnel needs.
+pub(super) fn for_a_tunnel() -> Vec<Finding> {
+    vec![kernel::tun(), kernel::rights()]
+}
+
 /// What `adit server up` tells before it starts: whatever is not fine.
 pub(super) fn in_the_way(places: &Places, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
