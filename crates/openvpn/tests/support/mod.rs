@@ -9,7 +9,9 @@ mod pki;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Grant, Input, Instant, Link, Notice, Outbox, Output, Question, Reply, UnixTime};
+use adit_engine::{
+    Engine, Grant, Input, Instant, Link, Notice, Outbox, Output, Question, Reply, UnixTime,
+};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
 use adit_openvpn::session::Settings;

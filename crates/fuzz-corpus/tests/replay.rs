@@ -1,0 +1,77 @@
+//! Replays `fuzz/corpus/NAME/*` through `fuzz/fuzz_targets/NAME.rs`, and checks that each target
+//! is replayed and has seeds.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+macro_rules! targets {
+    ($($name:ident in $path:literal),* $(,)?) => {
+        $(
+            #[path = $path]
+            mod $name;
+
+            #[test]
+            fn $name() {
+                replay(stringify!($name), $name::run);
+            }
+        )*
+
+        const TARGETS: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+targets! {
+    control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
+    unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(name)
+}
+
+/// Names in a folder without their extensions.
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    entries
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Each seed, each prefix of it, and each single altered byte: seeds are small.
+fn replay(target: &str, run: fn(&[u8])) {
+    let folder = folder("corpus").join(target);
+    let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut count = 0;
+    for file in files {
+        let path = file.unwrap().path();
+        let bytes = fs::read(&path).unwrap();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            run(&bytes);
+            for len in 0..bytes.len() {
+                run(&bytes[..len]);
+            }
+            for index in 0..bytes.len() {
+                let mut altered = bytes.clone();
+                altered[index] ^= 0x81;
+                run(&altered);
+            }
+        }));
+        assert!(outcome.is_ok(), "target {target} panicked on {} or near it", path.display());
+        count += 1;
+    }
+    assert!(count > 0, "no seeds in {}", folder.display());
+}
+
+#[test]
+fn every_target_is_replayed() {
+    let known: BTreeSet<String> = TARGETS.iter().map(|&name| name.to_owned()).collect();
+    assert_eq!(names(&folder("fuzz_targets")), known, "fuzz_targets/ and the table above differ");
+    assert_eq!(names(&folder("corpus")), known, "corpus/ and the table above differ");
+    let manifest = fs::read_to_string(folder("Cargo.toml")).unwrap();
+    for name in known {
+        let path = format!("path = \"fuzz_targets/{name}.rs\"");
+        assert!(manifest.contains(&path), "fuzz/Cargo.toml has no [[bin]] for {name}");
+    }
+}
