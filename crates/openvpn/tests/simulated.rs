@@ -4,9 +4,14 @@ mod support;
 
 use std::time::Duration;
 
+use adit_engine::{Notice, Outbox, Reply};
+use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_openvpn::server::{Farewell, ServerEvent};
 use adit_openvpn::session::{Renegotiation, Settings};
+use adit_openvpn::wrap::WrapConfig;
 use adit_sim::{Impairment, Loss};
-use support::{World, client_config, server_config};
+use support::{World, client_config, client_tls_named, server_config};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,11 +26,55 @@ fn rough(loss: f64) -> Impairment {
     }
 }
 
+fn delay(ms: u64) -> Impairment {
+    Impairment { delay: Duration::from_millis(ms), ..Impairment::default() }
+}
+
+fn rekey_every(seconds: u64) -> Settings {
+    let renegotiation = Renegotiation {
+        after: Duration::from_secs(seconds),
+        earliest: Duration::from_secs(seconds),
+        ..Renegotiation::default()
+    };
+    Settings { renegotiation, ..Settings::default() }
+}
+
+fn tunnel(w: &World, c: usize) -> &TunnelConfig {
+    let config = w.clients[c].events.iter().rev().find_map(|event| match event {
+        ClientEvent::Up(config) => Some(config),
+        _ => None,
+    });
+    config.expect("the client is up")
+}
+
+fn stopped(w: &World, c: usize) -> Option<&Stop> {
+    w.clients[c].events.iter().find_map(|event| match event {
+        ClientEvent::Stopped(why) => Some(why),
+        _ => None,
+    })
+}
+
+/// A world with one client that is up.
+fn connected() -> (World, usize) {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), delay(10), 1);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    (w, c)
+}
+
 #[test]
 fn a_client_connects_and_gets_its_options() {
-    let mut w = World::new(server_config(Settings::default()), 1);
-    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
-    assert!(w.run(SECOND, |w| w.is_up(c)), "{:?}\n{:?}", w.events, w.clients[c].events);
+    let (w, c) = connected();
+    let tunnel = tunnel(&w, c);
+    assert_eq!(tunnel.ipv4.map(|net| net.to_string()).as_deref(), Some("10.9.0.2/24"));
+    assert_eq!(tunnel.ipv6.map(|net| net.to_string()).as_deref(), Some("fd00::1000/64"));
+    assert_eq!(tunnel.gateway4.map(|ip| ip.to_string()).as_deref(), Some("10.9.0.1"));
+    assert_eq!(tunnel.routes4.len(), 1);
+    let info = w.server.clients().next().expect("a session");
+    assert_eq!(info.identity.common_name, "client");
+    let (peer, model) = w.plane.peers.iter().next().expect("a peer in the data plane");
+    assert_eq!(*peer, info.peer);
+    assert_eq!(model.routes.len(), 2, "one address of each family, and nothing else, is its own");
 }
 
 #[test]
@@ -40,4 +89,252 @@ fn handshakes_complete_within_a_minute_in_a_thousand_bad_networks() {
         }
     }
     assert!(slow.is_empty(), "not up after 60 s: {slow:?}");
+}
+
+#[test]
+fn at_a_tenth_lost_nearly_every_handshake_takes_less_than_15_seconds() {
+    let up = |seed| {
+        let mut w = World::new(server_config(Settings::default()), seed);
+        let c = w.connect(client_config(Settings::default()), rough(0.1), seed);
+        w.run(15 * SECOND, |w| w.is_up(c))
+    };
+    let failed = (0..1000).filter(|&seed| !up(5000 + seed)).count();
+    assert!(failed <= 1, "{failed} of 1000");
+}
+
+/// Each side as the one that asks, at several qualities of the network.
+#[test]
+fn a_rekey_under_traffic_delivers_every_packet_that_the_link_delivered() {
+    let never = rekey_every(0);
+    for seed in 0..40 {
+        let often = rekey_every(20 + seed % 7);
+        let (server, client) = match seed % 3 {
+            0 => (often, never.clone()),
+            1 => (never.clone(), often),
+            // Both at once.
+            _ => (often.clone(), often),
+        };
+        let mut w = World::new(server_config(server), seed);
+        let impairment = rough(f64::from((seed % 4) as u32) / 50.0);
+        let c = w.connect(client_config(client), impairment, seed);
+        assert!(w.run(60 * SECOND, |w| w.is_up(c)), "seed {seed}");
+        // What arrives before the server's answer has no peer to be opened by.
+        w.clients[c].traffic = true;
+        assert!(w.run(300 * SECOND, |w| w.rekeys(c) >= 9), "seed {seed}: {:?}", w.clients[c].events);
+        assert_eq!(w.ups(c), 1, "seed {seed}: a rekey restarted the session");
+        for (side, plane) in [("server", &w.plane), ("client", &w.clients[c].plane)] {
+            assert!(plane.opened > 5_000, "seed {seed}: only {} at the {side}", plane.opened);
+            assert_eq!(plane.failed, 0, "seed {seed}: not opened at the {side}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_the_key_brings_the_next_one() {
+    let (mut w, c) = connected();
+    let peer = tunnel(&w, c).peer.expect("a peer");
+    w.to_client(c, adit_engine::Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    assert!(w.run(5 * SECOND, |w| w.rekeys(c) == 1));
+    let server_peer = *w.plane.peers.keys().next().expect("a peer");
+    w.run(40 * SECOND, |_| false);
+    w.clients[c].traffic = true;
+    w.run(SECOND, |_| false);
+    w.to_server(adit_engine::Input::Notice(Notice::KeyNearLimit(server_peer, 1)));
+    assert!(w.run(5 * SECOND, |w| w.rekeys(c) == 2));
+}
+
+#[test]
+fn a_client_that_moves_keeps_its_session() {
+    let (mut w, c) = connected();
+    w.clients[c].traffic = true;
+    w.run(SECOND, |_| false);
+    w.rebind(c);
+    let floated = |w: &World| w.events.iter().any(|e| matches!(e, ServerEvent::Floated(..)));
+    assert!(w.run(SECOND, floated));
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    w.to_server(adit_engine::Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    assert!(w.run(10 * SECOND, |w| w.rekeys(c) == 1), "control packets find the new address");
+    assert_eq!(w.ups(c), 1);
+}
+
+#[test]
+fn exit_notices_end_the_other_side_at_once() {
+    let settings = Settings { exit_notify: Some(2), ..Settings::default() };
+    let mut w = World::new(server_config(settings.clone()), 3);
+    let c = w.connect(client_config(settings), delay(10), 3);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    let mut out = Outbox::new();
+    w.clients[c].engine.shutdown(w.now, &mut out);
+    w.perform_client(c, out);
+    assert!(w.run(3 * SECOND, |w| stopped(w, c).is_some()));
+    assert_eq!(stopped(&w, c), Some(&Stop::Requested));
+    assert_eq!(w.downs(), ["remote-exit"]);
+    assert!(w.plane.peers.is_empty() && w.clients[c].plane.peers.is_empty());
+
+    let d = w.connect(client_config(Settings::default()), delay(10), 4);
+    assert!(w.run(5 * SECOND, |w| w.is_up(d)));
+    let mut out = Outbox::new();
+    w.server.shutdown(w.now, &mut out);
+    w.perform_server(out);
+    let restarts = |w: &World| {
+        w.clients[d].events.iter().any(|event| matches!(event, ClientEvent::Restarting(_)))
+    };
+    assert!(w.run(SECOND, restarts), "a server that ends says so");
+}
+
+#[test]
+fn an_exit_notice_in_band_ends_a_session() {
+    let (mut w, _) = connected();
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    let mut message = adit_openvpn::session::OCC_MAGIC.to_vec();
+    message.push(6);
+    w.to_server(adit_engine::Input::Notice(Notice::InBand(peer, message)));
+    assert_eq!(w.downs(), ["remote-exit"]);
+}
+
+#[test]
+fn a_newcomer_of_the_same_name_replaces_the_session_only_when_authenticated() {
+    let (mut w, first) = connected();
+    let second = w.connect(client_config(Settings::default()), delay(10), 2);
+    assert!(w.run(5 * SECOND, |w| {
+        let replaced = !w.downs().is_empty();
+        assert!(!replaced || w.plane.peers.len() == 1);
+        w.is_up(second)
+    }));
+    assert_eq!(w.downs(), ["replaced by a new session of the same name"]);
+    assert_eq!(tunnel(&w, first).ipv4, tunnel(&w, second).ipv4, "the name keeps its address");
+}
+
+#[test]
+fn names_are_separate_and_addresses_are_not_shared() {
+    let (mut w, first) = connected();
+    let other = ClientConfig { tls: client_tls_named("other"), ..client_config(Settings::default()) };
+    let second = w.connect(other, delay(10), 2);
+    assert!(w.run(5 * SECOND, |w| w.is_up(second)));
+    assert_eq!(w.server.clients().count(), 2);
+    assert_ne!(tunnel(&w, first).ipv4, tunnel(&w, second).ipv4);
+}
+
+#[test]
+fn the_registry_decides_before_anything_is_pushed() {
+    let mut config = server_config(Settings::default());
+    config.authorize = true;
+    let mut w = World::new(config, 5);
+    w.reply = Reply::Reject("disabled".into());
+    let c = w.connect(client_config(Settings::default()), delay(10), 5);
+    assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
+    assert!(matches!(stopped(&w, c), Some(Stop::AuthFailed(_))));
+    assert!(w.plane.peers.is_empty());
+    let pushed = w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::Pushed(_)));
+    assert!(!pushed);
+    assert!(w.run(10 * SECOND, |w| w.server.handshakes() == 0), "the refused handshake is forgotten");
+}
+
+#[test]
+fn a_kicked_client_comes_back_or_stays_away_as_told() {
+    for (farewell, comes_back) in [(Farewell::ComeBack, true), (Farewell::StayAway, false)] {
+        let (mut w, c) = connected();
+        let peer = *w.plane.peers.keys().next().expect("a peer");
+        let mut out = Outbox::new();
+        assert!(w.server.kick(w.now, peer, farewell, "kicked", &mut out));
+        assert!(!w.server.kick(w.now, peer, farewell, "kicked", &mut out));
+        w.perform_server(out);
+        assert_eq!(w.downs(), ["kicked"]);
+        assert_eq!(w.run(10 * SECOND, |w| w.ups(c) == 2), comes_back);
+        assert_eq!(stopped(&w, c).is_some(), !comes_back);
+    }
+}
+
+#[test]
+fn a_silent_server_is_left_and_found_again() {
+    let (mut w, c) = connected();
+    let peer = tunnel(&w, c).peer.expect("a peer");
+    w.to_client(c, adit_engine::Input::Notice(Notice::PeerSilent(peer)));
+    assert!(w.run(10 * SECOND, |w| w.ups(c) == 2));
+    assert_eq!(w.plane.peers.len(), 1, "the former session was replaced");
+}
+
+#[test]
+fn a_full_server_refuses_for_now() {
+    let mut config = server_config(Settings::default());
+    config.max_clients = 1;
+    let mut w = World::new(config, 7);
+    let first = w.connect(client_config(Settings::default()), delay(10), 7);
+    assert!(w.run(5 * SECOND, |w| w.is_up(first)));
+    let other = ClientConfig { tls: client_tls_named("other"), ..client_config(Settings::default()) };
+    let second = w.connect(other, delay(10), 8);
+    assert!(!w.run(5 * SECOND, |w| w.is_up(second)));
+    assert_eq!(stopped(&w, second), None, "it may try again");
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    let mut out = Outbox::new();
+    w.server.kick(w.now, peer, Farewell::StayAway, "room", &mut out);
+    w.perform_server(out);
+    assert!(w.run(60 * SECOND, |w| w.is_up(second)));
+}
+
+#[test]
+fn long_pushes_come_in_several_parts() {
+    let mut config = server_config(Settings::default());
+    config.push = (0..200).map(|n| format!("route 10.{n}.0.0 255.255.0.0")).collect();
+    let mut w = World::new(config, 9);
+    let c = w.connect(client_config(Settings::default()), rough(0.05), 9);
+    assert!(w.run(60 * SECOND, |w| w.is_up(c)));
+    assert_eq!(tunnel(&w, c).routes4.len(), 200);
+}
+
+#[test]
+fn no_common_cipher_is_said_to_the_client() {
+    use adit_crypto::Cipher;
+    let only = |cipher| Settings { ciphers: vec![cipher], ..Settings::default() };
+    let mut w = World::new(server_config(only(Cipher::Aes256Gcm)), 9);
+    let c = w.connect(client_config(only(Cipher::ChaCha20Poly1305)), delay(10), 9);
+    assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
+    let Some(Stop::AuthFailed(words)) = stopped(&w, c) else { panic!("{:?}", stopped(&w, c)) };
+    assert!(words.contains("cipher negotiation failed"), "{words}");
+}
+
+#[test]
+fn every_wrapping_carries_handshakes_and_rekeys_through_loss() {
+    let key = || StaticKey::new(std::array::from_fn(|n| n as u8));
+    let server_key = ServerKey::new(&[42; ServerKey::LEN]);
+    let client_key = server_key.client_key(key(), None).expect("a wrapped key");
+    let auth = |direction| WrapConfig::TlsAuth {
+        key: key(),
+        direction,
+        digest: adit_crypto::Digest::Sha1,
+    };
+    use adit_openvpn::keys::Direction::{Inverse, Normal};
+    let wrappings = [
+        (auth(None), auth(None)),
+        (auth(Some(Normal)), auth(Some(Inverse))),
+        (WrapConfig::TlsCrypt { key: key() }, WrapConfig::TlsCrypt { key: key() }),
+        (
+            WrapConfig::TlsCryptV2Server { key: server_key },
+            WrapConfig::TlsCryptV2Client { key: client_key },
+        ),
+    ];
+    for (n, (server, client)) in wrappings.into_iter().enumerate() {
+        for seed in 0..20 {
+            let with = |wrap: &WrapConfig| Settings { wrap: wrap.clone(), ..rekey_every(30) };
+            let mut w = World::new(server_config(with(&server)), seed);
+            let c = w.connect(client_config(with(&client)), rough(0.05), seed);
+            assert!(w.run(60 * SECOND, |w| w.is_up(c)), "wrapping {n}, seed {seed}");
+            assert!(w.run(200 * SECOND, |w| w.rekeys(c) >= 3), "wrapping {n}, seed {seed}");
+            assert_eq!(w.ups(c), 1, "wrapping {n}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_hundred_clients_reconnect_in_a_storm() {
+    let mut config = server_config(Settings::default());
+    config.duplicate_cn = true;
+    config.max_clients = 200;
+    let mut w = World::new(config, 11);
+    for n in 0..100 {
+        w.connect(client_config(Settings::default()), rough(0.02), n);
+    }
+    assert!(w.run(60 * SECOND, |w| (0..100).all(|c| w.is_up(c))));
+    assert_eq!(w.plane.peers.len(), 100);
+    assert_eq!(w.server.handshakes(), 0);
 }

@@ -282,6 +282,51 @@ impl World {
         }
     }
 
+    /// A packet of a stranger at `address`; gives the server's answers.
+    pub fn stranger(&mut self, address: SocketAddr, packet: &[u8]) -> Vec<Vec<u8>> {
+        let link = Link::datagram(Default::default(), None, address);
+        let mut out = Outbox::new();
+        self.server.handle(self.now, Input::Frame(link, &mut packet.to_vec()), &mut out);
+        let mut answers = Vec::new();
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(to, frame) if to.remote() == address => answers.push(frame),
+                Output::Send(to, _) => panic!("an answer to somebody else: {to:?}"),
+                Output::Plane(op) => assert!(self.plane.apply(op).is_none()),
+                Output::Event(event) => self.events.push(event),
+                other => panic!("{other:?}"),
+            }
+        }
+        answers
+    }
+
+    /// The packets that a client has under way to the server.
+    pub fn capture(&mut self, n: usize) -> Vec<Vec<u8>> {
+        let far = self.now + Duration::from_secs(3600);
+        std::iter::from_fn(|| self.clients[n].up.pop(far))
+            .filter_map(|packet| match packet {
+                Packet::Control(bytes) => Some(bytes),
+                Packet::Data(_) => None,
+            })
+            .collect()
+    }
+
+    /// Lets the client's engine act without delivering anything.
+    pub fn tick_client(&mut self, n: usize) {
+        self.to_client(n, Input::Tick);
+    }
+
+    /// Why clients went, as the server says.
+    pub fn downs(&self) -> Vec<&str> {
+        self.events
+            .iter()
+            .filter_map(|event| match event {
+                ServerEvent::ClientDown(_, reason, _) => Some(reason.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// How often the client came up.
     pub fn ups(&self, n: usize) -> usize {
         self.clients[n].events.iter().filter(|e| matches!(e, ClientEvent::Up(_))).count()
