@@ -24,7 +24,11 @@ enum Path {
 impl Link {
     /// A datagram path. IPv4-mapped IPv6 addresses are reduced to IPv4, so that one remote is one key.
     pub fn datagram(socket: SocketId, local: Option<IpAddr>, remote: SocketAddr) -> Self {
-        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        // Rebuilt only where it is mapped: a link-local address needs its scope.
+        let remote = match remote.ip().to_canonical() {
+            IpAddr::V4(v4) => SocketAddr::from((v4, remote.port())),
+            IpAddr::V6(_) => remote,
+        };
         let local = local.map(|ip| ip.to_canonical());
         Self { path: Path::Datagram { socket, local }, remote }
     }

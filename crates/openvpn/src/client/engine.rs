@@ -22,7 +22,7 @@ use crate::session::{
     Conversation, Fault, Heard, KeySchedule, WallClock, exit_notice, inner_mtu, is_exit_notice,
     options_string,
 };
-use crate::tls::TlsSession;
+use crate::tls::{ClientTls, TlsSession};
 use crate::wrap::{WrapConfig, Wrapper};
 
 type Out = Outbox<ClientEvent>;
@@ -106,6 +106,11 @@ impl ClientEngine {
     /// The wall clock was set.
     pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
         self.clock = WallClock::new(now, unix_time);
+    }
+
+    /// Another certificate or other authorities: from the next negotiation on.
+    pub fn set_tls(&mut self, tls: ClientTls) {
+        self.config.tls = tls;
     }
 
     /// Packets dropped because they were not authentic or did not belong to the session.

@@ -21,23 +21,30 @@ fn params(name: &str) -> CertificateParams {
     params
 }
 
-fn pki() -> &'static Pki {
-    static PKI: OnceLock<Pki> = OnceLock::new();
-    PKI.get_or_init(|| {
+impl Pki {
+    fn new() -> Self {
         let key = key();
         let mut params = params("test CA");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = params.self_signed(&key).expect("a CA").pem();
-        Pki { ca, issuer: Issuer::new(params, key) }
-    })
+        Self { ca, issuer: Issuer::new(params, key) }
+    }
+}
+
+fn pki() -> &'static Pki {
+    static PKI: OnceLock<Pki> = OnceLock::new();
+    PKI.get_or_init(Pki::new)
 }
 
 fn common(name: &str) -> CommonTlsOptions {
-    let pki = pki();
+    issued_by(pki(), name)
+}
+
+fn issued_by(issuer: &Pki, name: &str) -> CommonTlsOptions {
     let key = key();
-    let cert = params(name).signed_by(&key, &pki.issuer).expect("a certificate");
+    let cert = params(name).signed_by(&key, &issuer.issuer).expect("a certificate");
     CommonTlsOptions {
-        ca: Some(Pem::new("ca", pki.ca.as_bytes())),
+        ca: Some(Pem::new("ca", pki().ca.as_bytes())),
         cert: Some(Pem::new("cert", cert.pem().as_bytes())),
         key: Some(Pem::new("key", key.serialize_pem().as_bytes())),
         ..CommonTlsOptions::default()
@@ -55,4 +62,10 @@ pub fn client_tls() -> ClientTls {
 
 pub fn client_tls_named(name: &str) -> ClientTls {
     ClientTls::new(ClientTlsOptions { common: common(name) }).expect("a client's TLS")
+}
+
+/// A client whose certificate comes from an authority of the same name with another key.
+pub fn foreign_client_tls(name: &str) -> ClientTls {
+    let common = issued_by(&Pki::new(), name);
+    ClientTls::new(ClientTlsOptions { common }).expect("a client's TLS")
 }

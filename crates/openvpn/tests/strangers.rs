@@ -1,0 +1,304 @@
+//! What a server does with packets of people it does not know, and with those of others in between.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::{Engine, Input, Link};
+use adit_openvpn::client::{ClientConfig, ClientEvent};
+use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_openvpn::packet::{Control, Opcode, SessionId};
+use adit_openvpn::server::ServerEvent;
+use adit_openvpn::session::Settings;
+use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_sim::Impairment;
+use support::{World, client_config, client_tls_named, foreign_client_tls, server_config};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn with(wrap: &WrapConfig) -> Settings {
+    Settings { wrap: wrap.clone(), ..Settings::default() }
+}
+
+fn crypt() -> WrapConfig {
+    WrapConfig::TlsCrypt { key: StaticKey::new([3; StaticKey::LEN]) }
+}
+
+fn crypt_v2() -> (WrapConfig, WrapConfig) {
+    let key = ServerKey::new(&[42; ServerKey::LEN]);
+    let client = key.client_key(StaticKey::new([3; StaticKey::LEN]), None).expect("a key");
+    (WrapConfig::TlsCryptV2Server { key }, WrapConfig::TlsCryptV2Client { key: client })
+}
+
+/// Server's and client's halves of every wrapping.
+fn wrappings() -> Vec<(WrapConfig, WrapConfig)> {
+    vec![(WrapConfig::None, WrapConfig::None), (crypt(), crypt()), crypt_v2()]
+}
+
+fn address(n: u32) -> SocketAddr {
+    let [a, b, c, d] = (0x0b00_0000 + n).to_be_bytes();
+    SocketAddr::from(([a, b, c, d], 5000))
+}
+
+/// A client's reset under a wrapping.
+fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
+    let opcode = match wrap {
+        WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
+        _ => Opcode::HardResetClientV2,
+    };
+    let mut wrapper = Wrapper::client(wrap).expect("a client's wrapping");
+    let control = Control {
+        opcode,
+        key_id: 0,
+        session: SessionId(session.to_be_bytes()),
+        acks: Default::default(),
+        remote: None,
+        message: Some(0),
+        payload: &[],
+    };
+    let mut packet = Vec::new();
+    wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+    packet
+}
+
+#[test]
+fn a_reset_is_answered_once_never_again_and_with_at_most_twice_its_bytes() {
+    for (server, client) in wrappings() {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let packet = reset(&client, 77);
+        let answers = w.stranger(address(1), &packet);
+        assert_eq!(answers.len(), 1);
+        assert!(answers[0].len() <= 2 * packet.len(), "{} for {}", answers[0].len(), packet.len());
+        assert_eq!(w.server.deadline(), None, "nothing is left to send");
+        w.now = w.now + 300 * SECOND;
+        w.to_server(Input::Tick);
+        assert_eq!(w.server.counters().resets_answered, 1);
+    }
+}
+
+#[test]
+fn a_flood_of_resets_leaves_nothing_behind() {
+    for (server, client) in wrappings() {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let packet = reset(&client, 77);
+        let mut answered = 0;
+        for n in 0..20_000 {
+            answered += w.stranger(address(n), &packet).len();
+        }
+        assert!(answered > 10_000, "strangers from everywhere are answered: {answered}");
+        assert_eq!(w.server.handshakes(), 0);
+        assert_eq!(w.server.deadline(), None);
+        assert!(w.events.is_empty() && w.plane.peers.is_empty());
+    }
+}
+
+#[test]
+fn a_flood_from_one_network_is_answered_sparingly_and_locks_nobody_else_out() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let flood = |w: &mut World| {
+        let answers = (0..5_000u64)
+            .map(|n| w.stranger(address(1), &reset(&WrapConfig::None, n + 1)).len())
+            .sum::<usize>();
+        assert!(answers <= 600, "{answers}");
+    };
+    flood(&mut w);
+    assert!(w.server.counters().resets_limited > 4_000);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    assert!(w.run(SECOND, |w| w.is_up(c)), "a real client connects");
+    flood(&mut w);
+}
+
+#[test]
+fn a_packet_that_brings_no_cookie_of_ours_starts_nothing() {
+    for (server, client) in wrappings() {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
+        let carries_key = matches!(client, WrapConfig::TlsCryptV2Client { .. });
+        let control = Control {
+            opcode: if carries_key { Opcode::ControlWkcV1 } else { Opcode::ControlV1 },
+            key_id: 0,
+            session: SessionId([7; 8]),
+            acks: adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits"),
+            remote: Some(SessionId([9; 8])),
+            message: Some(1),
+            payload: b"\x16\x03\x01",
+        };
+        let mut packet = Vec::new();
+        wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+        assert!(w.stranger(address(1), &packet).is_empty());
+        assert_eq!(w.server.counters().cookies_bad, 1);
+        assert_eq!(w.server.handshakes(), 0);
+    }
+}
+
+#[test]
+fn a_returned_cookie_from_another_address_starts_nothing() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    // Reset out, answer in, third packet out: which arrives from elsewhere.
+    w.tick_client(c);
+    let first = w.capture(c);
+    let answers = w.stranger(w.clients[c].address, &first[0]);
+    let link = Link::datagram(Default::default(), None, support::server_address());
+    w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
+    let third = w.capture(c);
+    assert!(!third.is_empty());
+    for packet in &third {
+        assert!(w.stranger(address(9), packet).is_empty());
+    }
+    assert_eq!(w.server.handshakes(), 0);
+    let own = w.clients[c].address;
+    third.iter().for_each(|packet| drop(w.stranger(own, packet)));
+    assert_eq!(w.server.handshakes(), 1, "from its own address it does");
+}
+
+#[test]
+fn malformed_packets_cost_a_counter() {
+    for (server, client) in wrappings() {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let good = reset(&client, 77);
+        for len in 0..good.len() {
+            assert!(w.stranger(address(1), &good[..len]).is_empty(), "cut to {len}");
+        }
+        for opcode in 0..32u8 {
+            let mut packet = good.clone();
+            packet[0] = opcode << 3;
+            w.stranger(address(1), &packet);
+        }
+        w.stranger(address(1), &[0xff; 1500]);
+        assert_eq!(w.server.handshakes(), 0);
+        assert!(w.server.counters().strangers_bad > 20);
+    }
+}
+
+#[test]
+fn old_clients_with_their_own_key_are_remembered_within_bounds_or_refused() {
+    let (server, client) = crypt_v2();
+    // Without early negotiation in its packet id: as clients of 2.5 send it.
+    let old = |session: u64| {
+        let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
+        wrapper.set_next_id(1);
+        let control = Control {
+            opcode: Opcode::HardResetClientV3,
+            key_id: 0,
+            session: SessionId(session.to_be_bytes()),
+            acks: Default::default(),
+            remote: None,
+            message: Some(0),
+            payload: &[],
+        };
+        let mut packet = Vec::new();
+        wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+        packet
+    };
+    let mut w = World::new(server_config(with(&server)), 1);
+    let answers = (1..100).map(|n| w.stranger(address(1), &old(n)).len()).sum::<usize>();
+    assert_eq!(answers, 16, "the places of one network");
+    assert_eq!(w.stranger(address(2), &old(1)).len(), 1, "another network has its own");
+    assert_eq!(w.server.counters().half_open_refused, 99 - 16);
+
+    let mut config = server_config(with(&server));
+    config.force_cookie = true;
+    let mut w = World::new(config, 1);
+    assert!(w.stranger(address(1), &old(1)).is_empty());
+    assert_eq!(w.server.counters().half_open_refused, 1);
+}
+
+#[test]
+fn a_replayed_capture_of_a_whole_session_does_nothing() {
+    for (server, client) in wrappings() {
+        let wrapped = !matches!(server, WrapConfig::None);
+        let mut w = World::new(server_config(with(&server)), 1);
+        let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
+        let own = w.clients[c].address;
+        let link = Link::datagram(Default::default(), None, support::server_address());
+        let mut captured = Vec::new();
+        w.tick_client(c);
+        for _ in 0..20 {
+            let sent = w.capture(c);
+            for packet in &sent {
+                for mut answer in w.stranger(own, packet) {
+                    w.to_client(c, Input::Frame(link, &mut answer));
+                }
+            }
+            captured.extend(sent);
+        }
+        assert_eq!(w.server.clients().count(), 1);
+        let since = w.events.len();
+        let bad = w.server.counters().session_bad;
+        for packet in &captured {
+            w.stranger(own, packet);
+            w.stranger(address(5), packet);
+        }
+        assert_eq!(w.server.clients().count(), 1);
+        assert_eq!(w.server.handshakes(), 0);
+        assert_eq!(w.events.len(), since, "{:?}", &w.events[since..]);
+        if wrapped {
+            assert!(w.server.counters().session_bad > bad);
+        }
+    }
+}
+
+#[test]
+fn a_stranger_at_a_clients_address_does_not_end_its_session() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    let own = w.clients[c].address;
+    // A reset with another session id, as a client that restarted would send it, but it goes no further.
+    w.stranger(own, &reset(&WrapConfig::None, 99));
+    // And an impostor with a certificate of another authority.
+    let foreign =
+        ClientConfig { tls: foreign_client_tls("client"), ..client_config(Settings::default()) };
+    let impostor = w.connect(foreign, Impairment::default(), 2);
+    w.run(30 * SECOND, |_| false);
+    assert!(!w.is_up(impostor));
+    let refused = w.events.iter().any(|event| matches!(event, ServerEvent::HandshakeFailed(..)));
+    assert!(refused, "{:?}", w.events);
+    assert!(w.downs().is_empty());
+    assert_eq!(w.server.clients().count(), 1);
+}
+
+#[test]
+fn another_certificate_in_a_renegotiation_ends_the_session() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    w.clients[c].engine.set_tls(client_tls_named("somebody else"));
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    w.to_server(Input::Notice(adit_engine::Notice::KeyNearLimit(peer, 0)));
+    w.run(5 * SECOND, |w| !w.downs().is_empty());
+    assert!(w.downs().first().is_some_and(|reason| reason.contains("another identity")));
+}
+
+#[test]
+fn a_client_listens_to_its_server_only() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    w.tick_client(c);
+    let sent = w.capture(c);
+    let answer = w.stranger(w.clients[c].address, &sent[0]).remove(0);
+    // The right answer from the wrong address, and an answer that does not acknowledge the reset.
+    let elsewhere = Link::datagram(Default::default(), None, address(1));
+    w.to_client(c, Input::Frame(elsewhere, &mut answer.clone()));
+    let link = Link::datagram(Default::default(), None, support::server_address());
+    let unasked = Control {
+        opcode: Opcode::HardResetServerV2,
+        key_id: 0,
+        session: SessionId([5; 8]),
+        acks: Default::default(),
+        remote: None,
+        message: Some(0),
+        payload: &[],
+    };
+    let mut bytes = Vec::new();
+    unasked.encode(&mut bytes);
+    w.to_client(c, Input::Frame(link, &mut bytes));
+    let answered = |w: &World| {
+        w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::ServerAnswered(_)))
+    };
+    assert!(!answered(&w));
+    w.to_client(c, Input::Frame(link, &mut answer.clone()));
+    assert!(answered(&w));
+}
