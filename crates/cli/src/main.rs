@@ -21,7 +21,8 @@ use clap::{CommandFactory, Parser};
 
 use args::{Cli, Connect, Place, Verb};
 
-// The data threads allocate rarely, but musl's own allocator takes a lock for each.
+// musl's own allocator takes a lock for each call.
+#[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -67,7 +68,9 @@ fn run(verb: Verb) -> Done {
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Demo(options) => demo::run(&options),
         Verb::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "adit", &mut io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
+            print(&String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
         Verb::Man { dir } => man(&dir),

@@ -345,6 +345,41 @@ mod tests {
         assert_eq!(running(&places), None);
     }
 
+    /// The real thing, in a namespace of its own: rules loaded, a death without a farewell, and
+    /// the next start's undoing.
+    #[test]
+    fn rules_are_loaded_and_a_killed_servers_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Some(dir.path())).unwrap();
+        let table = firewall::table_name(&places.instance);
+        let listing = || firewall::listing().unwrap().to_string();
+        let ns = adit_linux::netns::NetNs::unnamed().unwrap();
+        ns.run(|| {
+            fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
+            let (mut machine, _) = Machine::claim(&places).unwrap();
+            machine.forward(&settings()).unwrap();
+            machine.filter(&settings()).unwrap();
+            // Twice, as a reload does: replaced, not added to.
+            machine.filter(&settings()).unwrap();
+            let rules = listing();
+            assert!(rules.contains(&table), "{rules}");
+            assert_eq!(rules.matches("clients are kept apart").count(), 1);
+            assert_eq!(rules.matches("masquerade").count(), 2);
+            assert_eq!(read(Path::new("/proc/sys"), FORWARD4), "1");
+
+            // As kill -9 does: no destructor runs, the lock is gone.
+            std::mem::forget(machine);
+            fs::remove_file(places.lock_file()).unwrap();
+
+            let (machine, leftover) = Machine::claim(&places).unwrap();
+            assert!(leftover);
+            assert!(!listing().contains(&table));
+            assert_eq!(read(Path::new("/proc/sys"), FORWARD4), "0");
+            drop(machine);
+        })
+        .unwrap();
+    }
+
     #[test]
     fn an_undo_file_cannot_write_elsewhere() {
         let (_dir, places, root) = world();
