@@ -11,8 +11,23 @@
     clippy::arithmetic_side_effects
 )]
 
+mod apply_peer;
+mod apply_process;
+mod apply_tls;
+mod apply_tunnel;
+mod args;
+mod draft;
 mod error;
+mod finish;
+mod finish_server;
+mod lexer;
 mod options;
+mod reader;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use lexer::words;
 
 use std::io;
 use std::path::Path;
@@ -48,12 +63,11 @@ impl Files for Disk {
 /// # Errors
 /// The first thing that is wrong.
 pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError> {
-    let _ = (args, files);
-    Err(ConfigError {
-        file: "command line".into(),
-        line: 0,
-        directive: String::new(),
-        problem: "this build cannot read configurations yet".into(),
-        remedy: String::new(),
-    })
+    let directives = reader::read(args, files)?;
+    let base = directives.last().and_then(|last| last.directory.clone());
+    let mut draft = draft::Draft::new(base);
+    for directive in &directives {
+        draft.take(directive)?;
+    }
+    finish::finish(draft)
 }

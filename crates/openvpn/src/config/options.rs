@@ -30,10 +30,10 @@ pub struct Options {
     pub wrap: Wrap,
     /// `data-ciphers`, most wanted first, never empty; ciphers behind a `?` that we lack are left out.
     pub ciphers: Vec<Cipher>,
-    /// `data-ciphers-fallback` (or the `cipher` of an old configuration): the cipher of a peer that
-    /// names none.
+    /// `data-ciphers-fallback`: the cipher of a peer that names none.
     pub cipher_fallback: Option<Cipher>,
-    /// `cipher`, as named in the options string sent to the peer; stock's default is `BF-CBC`.
+    /// What the options string for the peer names: `data-ciphers-fallback`, or `cipher`; stock's default
+    /// is `BF-CBC`. Announced only where it is in [`Self::ciphers`] or is the fallback.
     pub occ_cipher: String,
     /// `auth`: digest of tls-auth, and the name in the options string.
     pub auth: String,

@@ -25,3 +25,4 @@ pub use pull::{FilterAction, PullFilter, PullFilters};
 pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply};
 pub use pushed::{PushRefused, PushedOptions};
 pub use route::{Destination, RouteContext, RouteSpec, Via};
+pub(crate) use route::{parse_route4, parse_route6};

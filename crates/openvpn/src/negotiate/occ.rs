@@ -2,27 +2,26 @@ use std::fmt;
 
 use adit_engine::verbs::Framing;
 
-/// What our options string is made of.
+/// What our options string is made of. It goes to the peer in key method 2; peers before 2.5 compare
+/// it with theirs and warn, and some take the cipher from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionsString<'a> {
     /// We are the TLS server.
     pub server: bool,
     /// `tun-mtu`
     pub tun_mtu: u16,
-    /// The outer transport is IPv6.
-    pub ipv6: bool,
-    /// The name in `cipher`: once known, that of the session.
+    /// The name in `cipher`; stock's default is `BF-CBC`.
     pub cipher: &'a str,
-    /// Its key length in bits.
-    pub key_bits: u16,
+    /// Whether that cipher is among `data-ciphers` (or is the fallback): only then it is announced.
+    pub announce: bool,
     /// The name in `auth`; AEAD ciphers make it `[null-digest]`.
     pub auth: &'a str,
     /// Compression framing.
     pub framing: Framing,
-    /// `key-direction` of tls-auth.
-    pub key_direction: Option<u8>,
     /// Whether tls-auth is in use.
     pub tls_auth: bool,
+    /// `key-direction` of tls-auth.
+    pub key_direction: Option<u8>,
 }
 
 /// What a peer's options string says, as far as it matters.
@@ -59,15 +58,25 @@ impl RemoteOptions {
 
 impl fmt::Display for OptionsString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "V4,dev-type tun,link-mtu {},tun-mtu {}", self.link_mtu(), self.tun_mtu)?;
-        write!(f, ",proto UDPv{}", if self.ipv6 { 6 } else { 4 })?;
+        let shape = Shape::of(self.cipher);
+        // Stock says UDPv4 over IPv6 too, so that both ends say the same.
+        write!(
+            f,
+            "V4,dev-type tun,link-mtu {},tun-mtu {},proto UDPv4",
+            self.link_mtu(&shape),
+            self.tun_mtu
+        )?;
         if self.framing != Framing::None {
             f.write_str(",comp-lzo")?;
         }
         if let Some(direction) = self.key_direction.filter(|_| self.tls_auth) {
             write!(f, ",keydir {direction}")?;
         }
-        write!(f, ",cipher {},auth {},keysize {}", self.cipher, self.auth, self.key_bits)?;
+        if self.announce {
+            write!(f, ",cipher {}", self.cipher)?;
+        }
+        let auth = if shape.aead { "[null-digest]" } else { self.auth };
+        write!(f, ",auth {auth},keysize {}", shape.key_bits)?;
         if self.tls_auth {
             f.write_str(",tls-auth")?;
         }
@@ -76,7 +85,143 @@ impl fmt::Display for OptionsString<'_> {
 }
 
 impl OptionsString<'_> {
-    fn link_mtu(&self) -> u32 {
-        u32::from(self.tun_mtu).saturating_add(49)
+    /// The size of the largest packet by stock's old way to count it: nobody sends such packets any
+    /// more, but peers compare the figure.
+    fn link_mtu(&self, shape: &Shape) -> u32 {
+        let digest = if shape.aead { 0 } else { digest_size(self.auth) };
+        let framing = match self.framing {
+            Framing::None | Framing::StubV2 => 0,
+            Framing::LzoStub | Framing::SwapStub => 1,
+        };
+        u32::from(self.tun_mtu)
+            .saturating_add(shape.overhead)
+            .saturating_add(digest)
+            .saturating_add(framing)
+    }
+}
+
+/// What the options string needs to know of a cipher, ours or not.
+struct Shape {
+    aead: bool,
+    key_bits: u32,
+    /// Opcode, packet id, IV, padding and tag.
+    overhead: u32,
+}
+
+impl Shape {
+    fn of(name: &str) -> Self {
+        let upper = name.to_ascii_uppercase();
+        let key_bits = match upper.split('-').find_map(|part| part.parse().ok()) {
+            Some(bits @ (128 | 192 | 256)) => bits,
+            _ if upper.starts_with("CHACHA20") => 256,
+            _ if upper.starts_with("DES-EDE3") => 192,
+            _ if upper == "NONE" => 0,
+            _ => 128,
+        };
+        let (aead, overhead) = match upper.as_str() {
+            "NONE" => (false, 5),
+            "CHACHA20-POLY1305" => (true, 34),
+            _ if upper.ends_with("-GCM") => (true, 49),
+            _ if upper.starts_with("BF-")
+                || upper.starts_with("DES-")
+                || upper.starts_with("CAST5") =>
+            {
+                (false, 21)
+            }
+            _ => (false, 37),
+        };
+        Self { aead, key_bits, overhead }
+    }
+}
+
+fn digest_size(name: &str) -> u32 {
+    match name.to_ascii_uppercase().as_str() {
+        "NONE" => 0,
+        "MD5" => 16,
+        "SHA224" => 28,
+        "SHA256" => 32,
+        "SHA384" => 48,
+        "SHA512" => 64,
+        // SHA1, RIPEMD160
+        _ => 20,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Printed by openvpn 2.6.14 with `--verb 7` for the arguments in the comment.
+    #[test]
+    fn options_strings_are_those_of_stock() {
+        let plain = OptionsString {
+            server: false,
+            tun_mtu: 1500,
+            cipher: "BF-CBC",
+            announce: false,
+            auth: "SHA1",
+            framing: Framing::None,
+            tls_auth: false,
+            key_direction: None,
+        };
+        let cases = [
+            // no arguments
+            (
+                plain.clone(),
+                "link-mtu 1541,tun-mtu 1500,proto UDPv4,auth SHA1,keysize 128,key-method 2",
+            ),
+            // --cipher AES-128-GCM
+            (
+                OptionsString { cipher: "AES-128-GCM", announce: true, ..plain.clone() },
+                "link-mtu 1549,tun-mtu 1500,proto UDPv4,cipher AES-128-GCM,auth [null-digest],keysize 128,key-method 2",
+            ),
+            // --data-ciphers-fallback AES-256-GCM
+            (
+                OptionsString { cipher: "AES-256-GCM", announce: true, ..plain.clone() },
+                "link-mtu 1549,tun-mtu 1500,proto UDPv4,cipher AES-256-GCM,auth [null-digest],keysize 256,key-method 2",
+            ),
+            // --tls-auth ta.key --key-direction 1 --auth SHA256 --cipher CHACHA20-POLY1305
+            (
+                OptionsString {
+                    cipher: "CHACHA20-POLY1305",
+                    announce: true,
+                    auth: "SHA256",
+                    tls_auth: true,
+                    key_direction: Some(1),
+                    ..plain.clone()
+                },
+                "link-mtu 1534,tun-mtu 1500,proto UDPv4,keydir 1,cipher CHACHA20-POLY1305,auth [null-digest],keysize 256,tls-auth,key-method 2",
+            ),
+            // --comp-lzo no
+            (
+                OptionsString { framing: Framing::LzoStub, ..plain.clone() },
+                "link-mtu 1542,tun-mtu 1500,proto UDPv4,comp-lzo,auth SHA1,keysize 128,key-method 2",
+            ),
+            // --compress stub-v2
+            (
+                OptionsString { framing: Framing::StubV2, ..plain.clone() },
+                "link-mtu 1541,tun-mtu 1500,proto UDPv4,comp-lzo,auth SHA1,keysize 128,key-method 2",
+            ),
+            // --auth SHA512
+            (
+                OptionsString { auth: "SHA512", ..plain.clone() },
+                "link-mtu 1585,tun-mtu 1500,proto UDPv4,auth SHA512,keysize 128,key-method 2",
+            ),
+            // --cipher AES-256-CBC
+            (
+                OptionsString { cipher: "AES-256-CBC", ..plain.clone() },
+                "link-mtu 1557,tun-mtu 1500,proto UDPv4,auth SHA1,keysize 256,key-method 2",
+            ),
+            // --tun-mtu 1400
+            (
+                OptionsString { tun_mtu: 1400, ..plain },
+                "link-mtu 1441,tun-mtu 1400,proto UDPv4,auth SHA1,keysize 128,key-method 2",
+            ),
+        ];
+        for (options, expected) in cases {
+            assert_eq!(options.to_string(), format!("V4,dev-type tun,{expected},tls-client"));
+            let read = RemoteOptions::parse(&options.to_string());
+            assert_eq!(read.cipher(), options.announce.then_some(options.cipher));
+        }
     }
 }

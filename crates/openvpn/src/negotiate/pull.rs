@@ -30,9 +30,24 @@ pub struct PullFilters {
 impl PullFilters {
     /// What to do with an option; [`FilterAction::Accept`] where no filter matches.
     pub fn decide(&self, option: &str) -> FilterAction {
+        let word = option.split_whitespace().next().unwrap_or_default();
+        if self.route_nopull && ROUTES_AND_DNS.contains(&word) {
+            return FilterAction::Ignore;
+        }
         self.filters
             .iter()
             .find(|filter| option.starts_with(&filter.prefix))
             .map_or(FilterAction::Accept, |filter| filter.action)
     }
 }
+
+/// What `route-nopull` leaves out. The gateways stay, for routes of our own configuration.
+const ROUTES_AND_DNS: [&str; 7] = [
+    "route",
+    "route-ipv6",
+    "redirect-gateway",
+    "redirect-private",
+    "block-ipv6",
+    "dhcp-option",
+    "dns",
+];

@@ -1,13 +1,14 @@
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use adit_crypto::Cipher;
 use adit_engine::verbs::Framing;
+use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
-use super::{PullFilters, RouteSpec};
+use super::{FilterAction, PullFilters, RouteContext, RouteSpec, parse_route4, parse_route6};
 
 /// What a server pushed, parsed. Fields are `None` or empty where nothing was pushed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -131,7 +132,312 @@ impl PushedOptions {
     /// # Errors
     /// [`PushRefused`]
     pub fn parse(options: &[String], filters: &PullFilters) -> Result<Self, PushRefused> {
-        let _ = (options, filters);
-        Ok(Self::default())
+        let mut reader = Reader::default();
+        for option in options {
+            match filters.decide(option) {
+                FilterAction::Accept => reader.option(option)?,
+                FilterAction::Ignore => {
+                    reader.out.notes.push(format!("left out as configured: {}", shown(option)));
+                }
+                FilterAction::Reject => return Err(PushRefused::Filtered(shown(option))),
+            }
+        }
+        reader.finish()
+    }
+
+    /// What the words in the routes stand for, once the server's address is known.
+    pub fn route_context(&self, remote: Option<IpAddr>) -> RouteContext {
+        RouteContext {
+            remote,
+            gateway4: self.gateway4,
+            gateway6: self.gateway6,
+            metric: self.route_metric,
+        }
+    }
+}
+
+/// An option as it may stand in a log: the token's value left out, length bounded.
+fn shown(option: &str) -> String {
+    let word = option.split_whitespace().next().unwrap_or_default();
+    if word == "auth-token" {
+        return "auth-token ...".into();
+    }
+    option.chars().take(120).collect()
+}
+
+/// An option with its arguments.
+struct Words<'a> {
+    option: &'a str,
+    words: Vec<String>,
+}
+
+impl Words<'_> {
+    fn arg(&self, index: usize) -> &str {
+        self.words.get(index.saturating_add(1)).map(String::as_str).unwrap_or_default()
+    }
+
+    fn args(&self) -> Vec<&str> {
+        self.words.iter().skip(1).map(String::as_str).collect()
+    }
+
+    fn malformed(&self, reason: impl Into<String>) -> PushRefused {
+        PushRefused::Malformed { option: shown(self.option), reason: reason.into() }
+    }
+
+    fn unsupported(&self, reason: impl Into<String>) -> PushRefused {
+        PushRefused::Unsupported { option: shown(self.option), reason: reason.into() }
+    }
+
+    fn parse<T: std::str::FromStr>(&self, index: usize, what: &str) -> Result<T, PushRefused> {
+        self.arg(index).parse().map_err(|_| self.malformed(format!("it needs {what}")))
+    }
+
+    fn seconds(&self) -> Result<Duration, PushRefused> {
+        self.parse::<u32>(0, "a number of seconds").map(|n| Duration::from_secs(n.into()))
+    }
+}
+
+#[derive(Default)]
+struct Reader {
+    out: PushedOptions,
+    /// `ifconfig` as pushed: its second word means a netmask or the far end, by `topology`.
+    ifconfig: Option<(Ipv4Addr, Ipv4Addr)>,
+    subnet: bool,
+}
+
+impl Reader {
+    fn option(&mut self, option: &str) -> Result<(), PushRefused> {
+        let words = match crate::config::words(option) {
+            Ok(words) if !words.is_empty() => words,
+            _ => {
+                self.out.notes.push(format!("left out, cannot be parsed: {}", shown(option)));
+                return Ok(());
+            }
+        };
+        let words = Words { option, words };
+        let name = words.words.first().map(String::as_str).unwrap_or_default();
+        let taken = self.addresses(name, &words)?
+            || self.routes(name, &words)
+            || self.channel(name, &words)?
+            || self.timers(name, &words)?
+            || self.rest(name, &words)?;
+        if !taken {
+            self.out.notes.push(format!("left out, not supported: {}", shown(option)));
+        }
+        Ok(())
+    }
+
+    fn addresses(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+        match name {
+            "ifconfig" => {
+                let local = w.parse(0, "an address and a netmask")?;
+                self.ifconfig = Some((local, w.parse(1, "an address and a netmask")?));
+            }
+            "ifconfig-ipv6" => {
+                let net: Ipv6Net = match w.arg(0).parse() {
+                    Ok(net) => net,
+                    // Without a length it is a /64, as stock has it.
+                    Err(_) => Ipv6Net::new(w.parse(0, "an address with its prefix length")?, 64)
+                        .map_err(|_| w.malformed("it needs an address with its prefix length"))?,
+                };
+                self.out.ipv6 = Some(net);
+                if !w.arg(1).is_empty() {
+                    self.out.gateway6 = Some(w.parse(1, "the far end's address")?);
+                }
+            }
+            "topology" => match w.arg(0) {
+                "subnet" => self.subnet = true,
+                "net30" | "p2p" => self.subnet = false,
+                _ => return Err(w.malformed("there is no such topology")),
+            },
+            "route-gateway" if w.arg(0) == "dhcp" => return Ok(false),
+            "route-gateway" => self.out.gateway4 = Some(w.parse(0, "an address")?),
+            "route-ipv6-gateway" => self.out.gateway6 = Some(w.parse(0, "an address")?),
+            "tun-mtu" => {
+                let mtu: u16 = w.parse(0, "a size in bytes")?;
+                // Less than this carries no IPv4.
+                if mtu < 576 {
+                    return Err(w.malformed("it is below 576"));
+                }
+                self.out.tun_mtu = Some(mtu);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A route that cannot be parsed costs that route, not the session.
+    fn routes(&mut self, name: &str, w: &Words<'_>) -> bool {
+        match name {
+            "route" => match parse_route4(&w.args()) {
+                Ok(route) => self.out.routes4.push(route),
+                Err(why) => self.note(w, &why),
+            },
+            "route-ipv6" => match parse_route6(&w.args()) {
+                Ok(route) => self.out.routes6.push(route),
+                Err(why) => self.note(w, &why),
+            },
+            "route-metric" => match w.arg(0).parse() {
+                Ok(metric) => self.out.route_metric = Some(metric),
+                Err(_) => self.note(w, "it needs a number"),
+            },
+            "redirect-gateway" | "redirect-private" => {
+                const FLAGS: [&str; 9] = [
+                    "def1",
+                    "local",
+                    "autolocal",
+                    "bypass-dhcp",
+                    "bypass-dns",
+                    "block-local",
+                    "ipv6",
+                    "!ipv4",
+                    "ipv4",
+                ];
+                let (known, unknown): (Vec<_>, Vec<_>) = w
+                    .args()
+                    .iter()
+                    .map(|flag| flag.to_ascii_lowercase())
+                    .partition(|flag| FLAGS.contains(&flag.as_str()));
+                let flags = if name == "redirect-gateway" {
+                    &mut self.out.redirect_gateway
+                } else {
+                    &mut self.out.redirect_private
+                };
+                flags.get_or_insert_default().extend(known);
+                if !unknown.is_empty() {
+                    self.note(w, "unknown flags are left out");
+                }
+            }
+            "block-ipv6" => self.out.block_ipv6 = true,
+            "dhcp-option" | "dns" => self.out.dns.push(w.option.to_owned()),
+            _ => return false,
+        }
+        true
+    }
+
+    fn channel(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+        const COMPRESSION: &str = "packets would be compressed, which gives away their content (VORACLE) and is not \
+             supported; the server's operator can remove it or write compress migrate";
+        match name {
+            "peer-id" => {
+                let id: u32 = w.parse(0, "a number")?;
+                if id > 0xff_ffff {
+                    return Err(w.malformed("it has more than 24 bits"));
+                }
+                self.out.peer_id = (id != 0xff_ffff).then_some(id);
+            }
+            "cipher" => {
+                let cipher = Cipher::from_name(&w.arg(0).to_ascii_uppercase());
+                self.out.cipher = Some(cipher.ok_or_else(|| {
+                    w.unsupported("this cipher is not supported; the server's data-ciphers should have AES-256-GCM")
+                })?);
+            }
+            "key-derivation" => match w.arg(0) {
+                "tls-ekm" => self.out.tls_ekm = true,
+                _ => return Err(w.unsupported("this way to derive keys is not supported")),
+            },
+            "protocol-flags" => {
+                for flag in w.args() {
+                    match flag {
+                        "tls-ekm" => self.out.tls_ekm = true,
+                        "cc-exit" => self.out.cc_exit = true,
+                        "dyn-tls-crypt" => self.out.dyn_tls_crypt = true,
+                        other => {
+                            return Err(
+                                w.unsupported(format!("protocol flag {other} is not supported"))
+                            );
+                        }
+                    }
+                }
+            }
+            "comp-lzo" if w.arg(0) == "no" => self.out.framing = Some(Framing::LzoStub),
+            "compress" if matches!(w.arg(0), "" | "stub") => {
+                self.out.framing = Some(Framing::SwapStub)
+            }
+            "compress" if w.arg(0) == "stub-v2" => self.out.framing = Some(Framing::StubV2),
+            "comp-lzo" | "compress" => return Err(w.unsupported(COMPRESSION)),
+            "fragment" => {
+                return Err(w.unsupported("fragments inside the tunnel are not supported; the server's operator can remove it and lower mssfix"));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn timers(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+        match name {
+            "ping" => self.out.ping = Some(w.seconds()?),
+            "ping-restart" | "ping-exit" => {
+                self.out.ping_timeout = Some(w.seconds()?);
+                self.out.exit_on_timeout = name == "ping-exit";
+            }
+            "reneg-sec" => self.out.reneg_sec = Some(w.seconds()?),
+            "session-timeout" => self.out.session_timeout = Some(w.seconds()?),
+            "explicit-exit-notify" => {
+                self.out.exit_notify =
+                    Some(if w.arg(0).is_empty() { 1 } else { w.parse(0, "a number of attempts")? });
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn rest(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
+        match name {
+            "auth-token" => {
+                if w.arg(0).is_empty() {
+                    return Err(w.malformed("it is empty"));
+                }
+                self.out.auth_token = Some(Zeroizing::new(w.arg(0).to_owned()));
+            }
+            "auth-token-user" => {
+                let bytes = base64::engine::general_purpose::STANDARD.decode(w.arg(0)).ok();
+                let user = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+                let user = user.filter(|user| !user.chars().any(char::is_control));
+                self.out.auth_token_user =
+                    Some(user.ok_or_else(|| w.malformed("it is not a name in base64"))?);
+            }
+            "sndbuf" => self.out.send_buffer = Some(w.parse(0, "a size in bytes")?),
+            "rcvbuf" => self.out.receive_buffer = Some(w.parse(0, "a size in bytes")?),
+            // Without meaning for us, and no reason to bother anybody.
+            "tun-ipv6" | "persist-key" | "persist-tun" | "verb" | "mute" | "echo"
+            | "socket-flags" | "tcp-nodelay" | "block-outside-dns" | "register-dns"
+            | "ip-win32" => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn note(&mut self, w: &Words<'_>, why: &str) {
+        self.out.notes.push(format!("left out: {}: {why}", shown(w.option)));
+    }
+
+    fn finish(mut self) -> Result<PushedOptions, PushRefused> {
+        let Some((local, other)) = self.ifconfig else { return Ok(self.out) };
+        let mask = Ipv4Net::with_netmask(local, other).ok().filter(|net| net.prefix_len() > 0);
+        let net30 = Ipv4Net::new(local, 30).ok().filter(|net| net.contains(&other));
+        match (mask, net30) {
+            // Old servers leave the topology out where they mean subnet; a far end never looks like
+            // a netmask.
+            (Some(net), _) => self.out.ipv4 = Some(net),
+            // A net30 pair is a subnet of its own with the far end as its gateway.
+            (None, Some(net)) if !self.subnet => {
+                self.out.ipv4 = Some(net);
+                self.out.gateway4 = self.out.gateway4.or(Some(other));
+            }
+            _ => {
+                return Err(PushRefused::Unsupported {
+                    option: format!("ifconfig {local} {other}"),
+                    reason: if self.subnet {
+                        "this is no netmask".into()
+                    } else {
+                        "point-to-point addresses are not supported yet; the server's operator can \
+                         write topology subnet"
+                            .into()
+                    },
+                });
+            }
+        }
+        Ok(self.out)
     }
 }

@@ -66,7 +66,7 @@ impl RouteSpec<Ipv4Net, Ipv4Addr> {
             Destination::RemoteHost => Ipv4Net::from(remote?),
             Destination::VpnGateway => Ipv4Net::from(context.gateway4?),
         };
-        Some(finish(net, self.via, remote, self.metric.or(context.metric))?)
+        finish(net, self.via, remote, self.metric.or(context.metric))
     }
 }
 
@@ -99,4 +99,83 @@ fn finish<N, G>(
         Via::Gateway(gateway) => (Some(gateway), false),
     };
     Some(Route { net, via, outside, metric })
+}
+
+/// Parses what stands after `route`: `NETWORK [NETMASK] [GATEWAY] [METRIC]`.
+///
+/// # Errors
+/// What is wrong, for whoever wrote it.
+pub(crate) fn parse_route4(args: &[&str]) -> Result<RouteSpec<Ipv4Net, Ipv4Addr>, String> {
+    let mut args = args.iter().copied();
+    let (network, mask) =
+        (args.next().unwrap_or_default(), args.next().filter(|word| !is_default(word)));
+    let to = match network {
+        "remote_host" => Destination::RemoteHost,
+        "vpn_gateway" => Destination::VpnGateway,
+        _ => {
+            let address: Ipv4Addr =
+                network.parse().map_err(|_| format!("\"{network}\" is not an IPv4 network"))?;
+            let mask = mask.unwrap_or("255.255.255.255");
+            let net = mask
+                .parse()
+                .ok()
+                .and_then(|mask| Ipv4Net::with_netmask(address, mask).ok())
+                .ok_or_else(|| format!("\"{mask}\" is not a netmask"))?;
+            Destination::Net(net.trunc())
+        }
+    };
+    let via = parse_via(args.next(), "net_gateway")?;
+    Ok(RouteSpec { to, via, metric: parse_metric(args.next())? })
+}
+
+/// Parses what stands after `route-ipv6`: `NETWORK/BITS [GATEWAY] [METRIC]`.
+///
+/// # Errors
+/// What is wrong, for whoever wrote it.
+pub(crate) fn parse_route6(args: &[&str]) -> Result<RouteSpec<Ipv6Net, Ipv6Addr>, String> {
+    let mut args = args.iter().copied();
+    let network = args.next().unwrap_or_default();
+    let to = match network {
+        "remote_host_ipv6" | "remote_host" => Destination::RemoteHost,
+        "vpn_gateway_ipv6" | "vpn_gateway" => Destination::VpnGateway,
+        _ => {
+            let net: Ipv6Net = match network.parse::<Ipv6Addr>() {
+                Ok(address) => Ipv6Net::from(address),
+                Err(_) => network.parse().map_err(|_| {
+                    format!("\"{network}\" is not an IPv6 network with its prefix length")
+                })?,
+            };
+            Destination::Net(net.trunc())
+        }
+    };
+    let via = parse_via(args.next(), "net_gateway_ipv6")?;
+    Ok(RouteSpec { to, via, metric: parse_metric(args.next())? })
+}
+
+fn is_default(word: &str) -> bool {
+    matches!(word, "default" | "nil")
+}
+
+fn parse_via<G: std::str::FromStr>(word: Option<&str>, outside: &str) -> Result<Via<G>, String> {
+    Ok(match word {
+        None | Some("vpn_gateway" | "vpn_gateway_ipv6") => Via::Tunnel,
+        Some(word) if is_default(word) => Via::Tunnel,
+        Some("net_gateway") => Via::Outside,
+        Some(word) if word == outside => Via::Outside,
+        Some("remote_host" | "remote_host_ipv6") => Via::RemoteHost,
+        Some(word) => Via::Gateway(
+            word.parse().map_err(|_| format!("\"{word}\" is not a gateway's address"))?,
+        ),
+    })
+}
+
+fn parse_metric(word: Option<&str>) -> Result<Option<u32>, String> {
+    match word {
+        None => Ok(None),
+        Some(word) if is_default(word) => Ok(None),
+        Some(word) => match word.parse::<i32>() {
+            Ok(metric) => Ok(u32::try_from(metric).ok()),
+            Err(_) => Err(format!("\"{word}\" is not a metric")),
+        },
+    }
 }

@@ -1,0 +1,411 @@
+//! Directives about the other end: role, remotes, sockets, what clients are given.
+
+use std::time::Duration;
+
+use adit_engine::Family;
+
+use super::ConfigError;
+use super::draft::{Draft, Proto, Remote};
+use super::options::{AuthRetry, PoolPersist, UserPass};
+use super::reader::Directive;
+use crate::negotiate::{FilterAction, PullFilter};
+
+type Taken = Result<bool, ConfigError>;
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+    Ok(role(draft, d)?
+        || remote(draft, d)?
+        || socket(draft, d)?
+        || server(draft, d)?
+        || login(draft, d)?)
+}
+
+/// What may differ from one `<connection>` block to the next.
+pub(super) fn in_connection(draft: &mut Draft, block: usize, d: &Directive) -> Taken {
+    const MEANT: [&str; 17] = [
+        "remote",
+        "proto",
+        "port",
+        "rport",
+        "lport",
+        "local",
+        "bind",
+        "nobind",
+        "float",
+        "connect-retry",
+        "connect-retry-max",
+        "connect-timeout",
+        "server-poll-timeout",
+        "explicit-exit-notify",
+        "tun-mtu",
+        "mssfix",
+        "key-direction",
+    ];
+    const MEANT_TOO: [&str; 9] = [
+        "tls-auth",
+        "tls-crypt",
+        "tls-crypt-v2",
+        "link-mtu",
+        "fragment",
+        "http-proxy",
+        "http-proxy-option",
+        "socks-proxy",
+        "mtu-disc",
+    ];
+    if !MEANT.contains(&d.name.as_str()) && !MEANT_TOO.contains(&d.name.as_str()) {
+        return Err(d.error(
+            "it has no place in a connection block",
+            "write it outside, before or after the block",
+        ));
+    }
+    match d.name.as_str() {
+        "remote" => {
+            let new = parse_remote(d)?;
+            if let Some(remote) = draft.connection(block) {
+                remote.host = new.host;
+                remote.port = new.port.or(remote.port);
+                remote.proto = new.proto.or(remote.proto);
+                remote.place = new.place;
+            }
+        }
+        "proto" => {
+            d.shape("proto udp", 1..=1)?;
+            let proto = parse_proto(d, 0)?;
+            if let Some(remote) = draft.connection(block) {
+                remote.proto = Some(proto);
+            }
+        }
+        "port" | "rport" => {
+            d.shape("port NUMBER", 1..=1)?;
+            let port = d.port(0)?;
+            if let Some(remote) = draft.connection(block) {
+                remote.port = remote.port.or(Some(port));
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn role(draft: &mut Draft, d: &Directive) -> Taken {
+    let flag = match d.name.as_str() {
+        "client" => {
+            draft.pull = true;
+            draft.tls_client = true;
+            &mut draft.client
+        }
+        "pull" => &mut draft.pull,
+        "tls-client" => &mut draft.tls_client,
+        "tls-server" => &mut draft.tls_server,
+        "mode" => {
+            d.shape("mode server", 1..=1)?;
+            match d.arg(0) {
+                "server" => draft.mode_server = true,
+                "p2p" => draft.mode_server = false,
+                other => {
+                    return Err(d.error(
+                        format!("there is no mode \"{other}\""),
+                        "write: mode server, or leave it out",
+                    ));
+                }
+            }
+            return Ok(true);
+        }
+        _ => return Ok(false),
+    };
+    *flag = true;
+    d.shape(&d.name, 0..=0)?;
+    Ok(true)
+}
+
+fn parse_proto(d: &Directive, index: usize) -> Result<Proto, ConfigError> {
+    Ok(match d.arg(index) {
+        "udp" => Proto::Udp(Family::Any),
+        "udp4" => Proto::Udp(Family::V4),
+        "udp6" => Proto::Udp(Family::V6),
+        tcp if tcp.starts_with("tcp") => Proto::Tcp,
+        other => {
+            return Err(
+                d.error(format!("there is no protocol \"{other}\""), "write udp, udp4 or udp6")
+            );
+        }
+    })
+}
+
+fn parse_remote(d: &Directive) -> Result<Remote, ConfigError> {
+    d.shape("remote HOST [PORT] [udp|udp4|udp6]", 1..=3)?;
+    let host = d.arg(0);
+    // Some tools write IPv6 literals in brackets.
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() || host.len() > 253 || host.contains(|c: char| c.is_whitespace()) {
+        return Err(d.error(format!("\"{host}\" is not a host"), "write a name or an address"));
+    }
+    let port = d.get(1).map(|_| d.port(1)).transpose()?;
+    if port == Some(0) {
+        return Err(d.error("port 0 cannot be reached", "write the server's port, mostly 1194"));
+    }
+    let proto = d.get(2).map(|_| parse_proto(d, 2)).transpose()?;
+    Ok(Remote { host: Some(host.to_owned()), port, proto, place: Some(d.place.clone()) })
+}
+
+fn remote(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "remote" => {
+            let remote = parse_remote(d)?;
+            draft.remotes.push(remote);
+        }
+        "proto" => {
+            d.shape("proto udp", 1..=1)?;
+            draft.proto = Some(parse_proto(d, 0)?);
+        }
+        "remote-random" => {
+            d.shape("remote-random", 0..=0)?;
+            draft.remote_random = true;
+        }
+        "connect-retry" => {
+            d.shape("connect-retry SECONDS [LONGEST]", 1..=2)?;
+            let first = Duration::from_secs(d.number(0, 1..=86_400)?);
+            let longest = match d.get(1) {
+                Some(_) => Duration::from_secs(d.number(1, 1..=86_400)?),
+                None => Duration::from_secs(300),
+            };
+            draft.connect_retry = (first, longest.max(first));
+        }
+        "connect-retry-max" => {
+            d.shape("connect-retry-max TIMES", 1..=1)?;
+            draft.connect_retry_max = match d.arg(0) {
+                "unlimited" => None,
+                _ => Some(d.number(0, 1..=u32::MAX)?),
+            };
+        }
+        "connect-timeout" | "server-poll-timeout" => {
+            d.shape("server-poll-timeout SECONDS", 1..=1)?;
+            draft.server_poll_timeout = Duration::from_secs(d.number(0, 1..=86_400)?);
+        }
+        "resolv-retry" => {
+            d.shape("resolv-retry SECONDS|infinite", 1..=1)?;
+            draft.resolv_retry = match d.arg(0) {
+                "infinite" => None,
+                _ => Some(d.seconds(0)?),
+            };
+        }
+        "float" => {
+            d.shape("float", 0..=0)?;
+            draft.float = true;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn socket(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "local" => {
+            d.shape("local ADDRESS", 1..=1)?;
+            draft.local = (d.arg(0) != "*").then(|| d.arg(0).to_owned());
+        }
+        "port" => {
+            d.shape("port NUMBER", 1..=1)?;
+            let port = Some(d.port(0)?);
+            (draft.lport, draft.rport) = (port, port);
+        }
+        "lport" => {
+            d.shape("lport NUMBER", 1..=1)?;
+            draft.lport = Some(d.port(0)?);
+        }
+        "rport" => {
+            d.shape("rport NUMBER", 1..=1)?;
+            draft.rport = Some(d.port(0)?);
+        }
+        "bind" => {
+            d.shape("bind [ipv6only]", 0..=1)?;
+            draft.ipv6_only = match d.get(0) {
+                None => false,
+                Some("ipv6only") => true,
+                Some(other) => {
+                    return Err(
+                        d.error(format!("\"{other}\" is not known"), "write: bind ipv6only")
+                    );
+                }
+            };
+            draft.bind = Some(true);
+        }
+        "nobind" => {
+            d.shape("nobind", 0..=0)?;
+            draft.bind = Some(false);
+        }
+        "multihome" => {
+            d.shape("multihome", 0..=0)?;
+            draft.multihome = true;
+        }
+        "sndbuf" => {
+            d.shape("sndbuf BYTES", 1..=1)?;
+            draft.send_buffer = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+        }
+        "rcvbuf" => {
+            d.shape("rcvbuf BYTES", 1..=1)?;
+            draft.receive_buffer =
+                Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+        }
+        "mark" => {
+            d.shape("mark NUMBER", 1..=1)?;
+            draft.mark = Some(d.number(0, 0..=u32::MAX)?);
+        }
+        "bind-dev" => {
+            d.shape("bind-dev DEVICE", 1..=1)?;
+            draft.bind_device = Some(d.arg(0).to_owned());
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn server(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "server" => {
+            d.shape("server NETWORK NETMASK", 2..=3)?;
+            let net = d.net4(0, 1)?;
+            if net.addr() != net.network() {
+                let better = format!("write: server {} {}", net.network(), net.netmask());
+                return Err(
+                    d.error(format!("{} is not the network's first address", net.addr()), better)
+                );
+            }
+            if !(16..=29).contains(&net.prefix_len()) {
+                return Err(d.error(
+                    format!("a network of /{} is not possible", net.prefix_len()),
+                    "write one of /16 (255.255.0.0) to /29 (255.255.255.248)",
+                ));
+            }
+            draft.no_pool = match d.get(2) {
+                None => false,
+                Some("nopool") => true,
+                Some(other) => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write: server NETWORK NETMASK",
+                    ));
+                }
+            };
+            draft.server4 = Some((net, d.place.clone()));
+        }
+        "server-ipv6" => {
+            d.shape("server-ipv6 NETWORK/BITS", 1..=1)?;
+            let net = d.net6(0)?.trunc();
+            if !(64..=124).contains(&net.prefix_len()) {
+                return Err(d.error(
+                    format!("a network of /{} is not possible", net.prefix_len()),
+                    "write one of /64 to /124",
+                ));
+            }
+            draft.server6 = Some((net, d.place.clone()));
+        }
+        "ifconfig-pool" => {
+            d.shape("ifconfig-pool FIRST LAST [NETMASK]", 2..=3)?;
+            let (first, last) = (d.ipv4(0)?, d.ipv4(1)?);
+            if first > last {
+                return Err(
+                    d.error(format!("{first} is behind {last}"), "write the lower address first")
+                );
+            }
+            draft.pool4 = Some((first, last, d.place.clone()));
+        }
+        "ifconfig-ipv6-pool" => {
+            d.shape("ifconfig-ipv6-pool FIRST/BITS", 1..=1)?;
+            draft.pool6 = Some((d.net6(0)?, d.place.clone()));
+        }
+        "ifconfig-pool-persist" => {
+            d.shape("ifconfig-pool-persist FILE [SECONDS]", 1..=2)?;
+            let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(600) };
+            let path = d.path(0, draft.base.as_deref());
+            draft.pool_persist = Some(PoolPersist { path, every });
+        }
+        "push" => {
+            d.shape("push \"OPTION\"", 1..=1)?;
+            if d.arg(0).contains(',') {
+                return Err(d.error(
+                    "there is a comma in the option",
+                    "commas separate options on the wire; write one push line for each",
+                ));
+            }
+            draft.push.push(d.arg(0).to_owned());
+        }
+        "max-clients" => {
+            d.shape("max-clients NUMBER", 1..=1)?;
+            draft.max_clients = d.number(0, 1..=0xff_fffe)?;
+        }
+        "duplicate-cn" => {
+            d.shape("duplicate-cn", 0..=0)?;
+            draft.duplicate_cn = true;
+        }
+        "client-to-client" => {
+            d.shape("client-to-client", 0..=0)?;
+            draft.client_to_client = true;
+        }
+        "client-config-dir" => {
+            d.shape("client-config-dir DIRECTORY", 1..=1)?;
+            draft.client_config_dir = Some(d.path(0, draft.base.as_deref()));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn login(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "auth-user-pass" => {
+            d.shape("auth-user-pass [FILE] <inline>", 0..=1)?;
+            draft.auth_user_pass = if d.inline.is_none() && matches!(d.get(0), None | Some("stdin"))
+            {
+                Some(UserPass::Prompt)
+            } else {
+                d.source("auth-user-pass", draft.base.as_deref())
+                    .map(UserPass::Source)
+                    .or(draft.auth_user_pass.take())
+            };
+        }
+        "auth-nocache" => {
+            d.shape("auth-nocache", 0..=0)?;
+            draft.auth_nocache = true;
+        }
+        "auth-retry" => {
+            d.shape("auth-retry none|nointeract|interact", 1..=1)?;
+            draft.auth_retry = match d.arg(0) {
+                "none" => AuthRetry::None,
+                "nointeract" => AuthRetry::NoInteract,
+                "interact" => AuthRetry::Interact,
+                other => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write none, nointeract or interact",
+                    ));
+                }
+            };
+        }
+        "pull-filter" => {
+            d.shape("pull-filter accept|ignore|reject \"TEXT\"", 2..=2)?;
+            let action = match d.arg(0) {
+                "accept" => FilterAction::Accept,
+                "ignore" => FilterAction::Ignore,
+                "reject" => FilterAction::Reject,
+                other => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write accept, ignore or reject",
+                    ));
+                }
+            };
+            draft.pull_filters.push(PullFilter { action, prefix: d.arg(1).to_owned() });
+        }
+        "route-nopull" => {
+            d.shape("route-nopull", 0..=0)?;
+            draft.route_nopull = true;
+        }
+        "push-peer-info" => {
+            d.shape("push-peer-info", 0..=0)?;
+            draft.push_peer_info = true;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}

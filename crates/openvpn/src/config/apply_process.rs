@@ -1,0 +1,151 @@
+//! Directives about the process: user, log, status, environment.
+
+use std::time::Duration;
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::options::{LogTo, Remap};
+use super::reader::Directive;
+
+type Taken = Result<bool, ConfigError>;
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+    Ok(process(draft, d)? || log(draft, d)? || other(draft, d)?)
+}
+
+fn process(draft: &mut Draft, d: &Directive) -> Taken {
+    let base = draft.base.clone();
+    match d.name.as_str() {
+        // The reader has followed it.
+        "cd" => d.shape("cd DIRECTORY", 1..=1)?,
+        "daemon" => {
+            d.shape("daemon [NAME]", 0..=1)?;
+            draft.process.daemon = Some(d.get(0).unwrap_or("openvpn").to_owned());
+        }
+        "writepid" => {
+            d.shape("writepid FILE", 1..=1)?;
+            draft.process.pid_file = Some(d.path(0, base.as_deref()));
+        }
+        "user" => {
+            d.shape("user NAME", 1..=1)?;
+            draft.process.user = Some(d.arg(0).to_owned());
+        }
+        "group" => {
+            d.shape("group NAME", 1..=1)?;
+            draft.process.group = Some(d.arg(0).to_owned());
+        }
+        "nice" => {
+            d.shape("nice NUMBER", 1..=1)?;
+            draft.process.nice = d.number(0, -20..=19)?;
+        }
+        "mlock" => {
+            d.shape("mlock", 0..=0)?;
+            draft.process.mlock = true;
+        }
+        "persist-key" => {
+            d.shape("persist-key", 0..=0)?;
+            draft.process.persist_key = true;
+        }
+        "remap-usr1" => {
+            d.shape("remap-usr1 SIGHUP|SIGTERM", 1..=1)?;
+            draft.process.remap_usr1 = match d.arg(0) {
+                "SIGHUP" => Some(Remap::Hangup),
+                "SIGTERM" => Some(Remap::Terminate),
+                "SIGUSR1" => None,
+                other => {
+                    return Err(
+                        d.error(format!("\"{other}\" is not known"), "write SIGHUP or SIGTERM")
+                    );
+                }
+            };
+        }
+        "script-security" => {
+            d.shape("script-security LEVEL", 1..=1)?;
+            // No level runs anything here.
+            d.number(0, 0..=3)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn log(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "verb" => {
+            d.shape("verb LEVEL", 1..=1)?;
+            // Stock takes any number and keeps it between 0 and 15.
+            draft.log.verb = d
+                .number::<i32>(0, i32::MIN..=i32::MAX)?
+                .clamp(0, 11)
+                .unsigned_abs()
+                .try_into()
+                .unwrap_or(11);
+        }
+        "mute" => {
+            d.shape("mute MESSAGES", 1..=1)?;
+            draft.log.mute = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?).filter(|n| *n > 0);
+        }
+        // Stock opens the log where the directive stands, so only a cd before it counts.
+        "log" => {
+            d.shape("log FILE", 1..=1)?;
+            draft.log.to = LogTo::File(d.path(0, d.directory.as_deref()));
+        }
+        "log-append" => {
+            d.shape("log-append FILE", 1..=1)?;
+            draft.log.to = LogTo::Append(d.path(0, d.directory.as_deref()));
+        }
+        "syslog" => {
+            d.shape("syslog [NAME]", 0..=1)?;
+            draft.syslog = Some(d.get(0).unwrap_or("openvpn").to_owned());
+        }
+        "suppress-timestamps" => {
+            d.shape("suppress-timestamps", 0..=0)?;
+            draft.log.timestamps = false;
+        }
+        "machine-readable-output" => {
+            d.shape("machine-readable-output", 0..=0)?;
+            draft.log.machine_readable = true;
+        }
+        "status" => {
+            d.shape("status FILE [SECONDS]", 1..=2)?;
+            let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(60) };
+            draft.status = Some((d.path(0, draft.base.as_deref()), every));
+        }
+        "status-version" => {
+            d.shape("status-version 1|2|3", 1..=1)?;
+            draft.status_version = d.number(0, 1..=3)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn other(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "setenv" | "setenv-safe" => {
+            d.shape("setenv NAME [VALUE]", 1..=2)?;
+            if d.arg(0) == "FORWARD_COMPATIBLE" && d.name == "setenv" {
+                draft.forward_compatible = d.arg(1) == "1";
+                return Ok(true);
+            }
+            let prefix = if d.name == "setenv-safe" { "OPENVPN_" } else { "" };
+            let name = format!("{prefix}{}", d.arg(0));
+            let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            if !plain || name.starts_with(|c: char| c.is_ascii_digit()) || name.len() > 64 {
+                return Err(d.error(
+                    format!("\"{}\" is not a variable's name", d.arg(0)),
+                    "use letters, digits and underscores",
+                ));
+            }
+            draft.environment.retain(|(other, _)| *other != name);
+            draft.environment.push((name, d.arg(1).to_owned()));
+        }
+        "management" => {
+            d.shape("management ADDRESS PORT [PASSWORD-FILE]", 2..=3)?;
+            draft.management = Some(d.args.clone());
+            draft.warn(d, "is not opened: there is no management interface yet");
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}

@@ -1,0 +1,292 @@
+//! Directives about certificates, keys, TLS and ciphers.
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::options::{AskPass, NameKind, TlsVersion, Usage, VerifyName, Wrap};
+use super::reader::Directive;
+
+type Taken = Result<bool, ConfigError>;
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+    Ok(files(draft, d)?
+        || wrap(draft, d)?
+        || verify(draft, d)?
+        || tls(draft, d)?
+        || ciphers(draft, d)?)
+}
+
+fn files(draft: &mut Draft, d: &Directive) -> Taken {
+    let base = draft.base.clone();
+    let base = base.as_deref();
+    let (slot, name) = match d.name.as_str() {
+        "ca" => (&mut draft.ca, "ca"),
+        "cert" => (&mut draft.cert, "cert"),
+        "key" => (&mut draft.key, "key"),
+        "extra-certs" => (&mut draft.extra, "extra-certs"),
+        "crl-verify" if d.args.len() > 1 => {
+            return Err(d.error(
+                "directories of revoked serial numbers are not supported",
+                "write: crl-verify FILE with a list made by your authority (easyrsa gen-crl)",
+            ));
+        }
+        "crl-verify" => (&mut draft.crl, "crl-verify"),
+        "dh" => {
+            // Only for key exchanges over finite fields, which no TLS here uses.
+            d.shape("dh none <inline>", 1..=1)?;
+            return Ok(true);
+        }
+        "askpass" => {
+            d.shape("askpass [FILE]", 0..=1)?;
+            draft.askpass = Some(match d.get(0) {
+                None | Some("stdin") => AskPass::Prompt,
+                Some(_) => AskPass::File(d.path(0, base)),
+            });
+            return Ok(true);
+        }
+        _ => return Ok(false),
+    };
+    d.shape(&format!("{name} FILE <inline>"), 1..=1)?;
+    if let Some(source) = d.source(name, base) {
+        *slot = Some(source);
+    }
+    Ok(true)
+}
+
+fn wrap(draft: &mut Draft, d: &Directive) -> Taken {
+    let base = draft.base.clone();
+    let base = base.as_deref();
+    let new = match d.name.as_str() {
+        "key-direction" => {
+            d.shape("key-direction 0|1", 1..=1)?;
+            draft.key_direction = Some(d.number(0, 0..=1)?);
+            return Ok(true);
+        }
+        "tls-auth" => {
+            d.shape("tls-auth FILE [0|1] <inline>", 1..=2)?;
+            if d.args.len() > 1 {
+                draft.key_direction = Some(d.number(1, 0..=1)?);
+            }
+            d.source("tls-auth", base).map(|key| Wrap::TlsAuth { key, direction: None })
+        }
+        "tls-crypt" => {
+            d.shape("tls-crypt FILE <inline>", 1..=1)?;
+            d.source("tls-crypt", base).map(Wrap::TlsCrypt)
+        }
+        "tls-crypt-v2" => {
+            d.shape("tls-crypt-v2 FILE [force-cookie|allow-noncookie] <inline>", 1..=2)?;
+            match d.get(1) {
+                None | Some("allow-noncookie") => {}
+                Some("force-cookie") => draft.force_cookie = true,
+                Some(other) => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write force-cookie or allow-noncookie",
+                    ));
+                }
+            }
+            d.source("tls-crypt-v2", base).map(Wrap::TlsCryptV2)
+        }
+        _ => return Ok(false),
+    };
+    let Some(new) = new else { return Ok(true) };
+    if draft.wrap != Wrap::None
+        && std::mem::discriminant(&draft.wrap) != std::mem::discriminant(&new)
+    {
+        return Err(d.error(
+            "there already is another of tls-auth, tls-crypt and tls-crypt-v2",
+            "keep the one that the other end has",
+        ));
+    }
+    draft.wrap = new;
+    Ok(true)
+}
+
+fn verify(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "verify-x509-name" => {
+            d.shape("verify-x509-name NAME [subject|name|name-prefix]", 1..=2)?;
+            let kind = match d.get(1) {
+                None | Some("subject") => NameKind::Subject,
+                Some("name") => NameKind::Name,
+                Some("name-prefix") => NameKind::NamePrefix,
+                Some(other) => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write subject, name or name-prefix",
+                    ));
+                }
+            };
+            if d.arg(0).is_empty() {
+                return Err(d.error(
+                    "the name is empty",
+                    "write the common name of the server's certificate, and name",
+                ));
+            }
+            draft.verify_name = Some(VerifyName { name: d.arg(0).to_owned(), kind });
+        }
+        "remote-cert-tls" => {
+            d.shape("remote-cert-tls server|client", 1..=1)?;
+            draft.peer_usage = Some(match d.arg(0) {
+                "server" => Usage::Server,
+                "client" => Usage::Client,
+                other => {
+                    return Err(
+                        d.error(format!("\"{other}\" is not known"), "write server or client")
+                    );
+                }
+            });
+        }
+        "remote-cert-eku" => {
+            d.shape("remote-cert-eku \"TLS Web Server Authentication\"", 1..=1)?;
+            draft.peer_usage = Some(match d.arg(0) {
+                "TLS Web Server Authentication" | "serverAuth" | "1.3.6.1.5.5.7.3.1" => {
+                    Usage::Server
+                }
+                "TLS Web Client Authentication" | "clientAuth" | "1.3.6.1.5.5.7.3.2" => {
+                    Usage::Client
+                }
+                other => {
+                    return Err(d.error(
+                        format!("key usage \"{other}\" is not supported"),
+                        "use remote-cert-tls server or client",
+                    ));
+                }
+            });
+        }
+        "verify-client-cert" => {
+            d.shape("verify-client-cert require", 0..=1)?;
+            if !matches!(d.get(0), None | Some("require")) {
+                return Err(d.error(
+                    "clients without a certificate are not supported yet",
+                    "remove it and give each client a certificate",
+                ));
+            }
+        }
+        "x509-username-field" => {
+            d.shape("x509-username-field CN", 1..=1)?;
+            if d.arg(0) != "CN" {
+                return Err(d.error("only the common name can name a client", "remove it"));
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// A TLS version; `None` for those older than 1.2.
+fn version(d: &Directive) -> Result<Option<TlsVersion>, ConfigError> {
+    match d.arg(0) {
+        "1.0" | "1.1" => Ok(None),
+        "1.2" => Ok(Some(TlsVersion::V12)),
+        "1.3" => Ok(Some(TlsVersion::V13)),
+        _ if d.get(1) == Some("or-highest") => Ok(Some(TlsVersion::V13)),
+        other => Err(d.error(format!("there is no TLS version \"{other}\""), "write 1.2 or 1.3")),
+    }
+}
+
+fn list(d: &Directive) -> Result<Vec<String>, ConfigError> {
+    let names: Vec<String> =
+        d.arg(0).split(':').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    if names.is_empty() {
+        return Err(d.error("the list is empty", "remove it for the default"));
+    }
+    Ok(names)
+}
+
+fn tls(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "tls-version-min" => {
+            d.shape("tls-version-min VERSION [or-highest]", 1..=2)?;
+            match version(d)? {
+                Some(version) => draft.min_version = version,
+                None => draft.warn(d, "means 1.2: older versions are broken and not offered"),
+            }
+        }
+        "tls-version-max" => {
+            d.shape("tls-version-max VERSION", 1..=1)?;
+            let Some(version) = version(d)? else {
+                return Err(d.error(
+                    "versions older than TLS 1.2 are broken and not offered",
+                    "write 1.2 or 1.3",
+                ));
+            };
+            draft.max_version = Some(version);
+        }
+        "tls-cipher" => {
+            d.shape("tls-cipher NAME:NAME", 1..=1)?;
+            draft.cipher_list = Some(list(d)?);
+        }
+        "tls-ciphersuites" => {
+            d.shape("tls-ciphersuites NAME:NAME", 1..=1)?;
+            draft.cipher_suites = Some(list(d)?);
+        }
+        "tls-groups" | "ecdh-curve" => {
+            d.shape("tls-groups NAME:NAME", 1..=1)?;
+            // tls-groups is the newer word and wins.
+            if d.name == "tls-groups" || !draft.seen.contains_key("tls-groups") {
+                draft.groups = Some(list(d)?);
+            }
+        }
+        "tls-cert-profile" => {
+            d.shape("tls-cert-profile preferred", 1..=1)?;
+            match d.arg(0) {
+                "preferred" | "legacy" => {}
+                "insecure" => {
+                    return Err(d.error(
+                        "weak certificates are refused in every profile",
+                        "make new ones (RSA of 2048 bits or more, or EC, with SHA-256) and remove it",
+                    ));
+                }
+                other => {
+                    return Err(d.error(
+                        format!("profile \"{other}\" is not supported"),
+                        "write preferred",
+                    ));
+                }
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn ciphers(draft: &mut Draft, d: &Directive) -> Taken {
+    let place = d.place.clone();
+    match d.name.as_str() {
+        "data-ciphers" | "ncp-ciphers" => {
+            d.shape("data-ciphers AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305", 1..=1)?;
+            draft.data_ciphers = Some((d.arg(0).to_owned(), place));
+        }
+        "data-ciphers-fallback" => {
+            d.shape("data-ciphers-fallback AES-256-GCM", 1..=1)?;
+            draft.fallback = Some((d.arg(0).to_owned(), place));
+        }
+        "cipher" => {
+            d.shape("cipher AES-256-GCM", 1..=1)?;
+            draft.cipher = Some((d.arg(0).to_owned(), place));
+        }
+        "auth" => {
+            d.shape("auth SHA256", 1..=1)?;
+            draft.auth = Some(digest(d)?);
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The reference implementation's spelling of a digest's name.
+fn digest(d: &Directive) -> Result<String, ConfigError> {
+    const KNOWN: [&str; 6] = ["SHA1", "SHA224", "SHA256", "SHA384", "SHA512", "MD5"];
+    let asked = d.arg(0).to_ascii_uppercase();
+    let plain: String = asked.strip_prefix("RSA-").unwrap_or(&asked).replace('-', "");
+    if plain == "NONE" {
+        return Ok("none".into());
+    }
+    match KNOWN.iter().find(|known| **known == plain) {
+        Some(known) => Ok((*known).to_owned()),
+        None => Err(d.error(
+            format!("digest {} is not supported", d.arg(0)),
+            "write SHA1, SHA256, SHA384 or SHA512, the same at both ends",
+        )),
+    }
+}

@@ -1,0 +1,320 @@
+//! Directives about the inside: device, addresses, routes, MTU, keepalive.
+
+use std::time::Duration;
+
+use adit_engine::verbs::Framing;
+use ipnet::Ipv4Net;
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::options::DeviceKind;
+use super::reader::Directive;
+use crate::negotiate::{parse_route4, parse_route6};
+use crate::session::Mssfix;
+
+type Taken = Result<bool, ConfigError>;
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+    Ok(device(draft, d)? || routes(draft, d)? || sizes(draft, d)? || liveness(draft, d)?)
+}
+
+fn device(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "dev" => {
+            d.shape("dev tun", 1..=1)?;
+            let name = d.arg(0);
+            if name.is_empty()
+                || name.len() > 15
+                || name.contains(['/', ' '])
+                || name.starts_with('.')
+            {
+                return Err(d.error(
+                    format!("\"{name}\" is not a device name"),
+                    "write dev tun, or a name of at most 15 characters",
+                ));
+            }
+            draft.device = Some(name.to_owned());
+        }
+        "dev-type" => {
+            d.shape("dev-type tun", 1..=1)?;
+            draft.device_type = Some(match d.arg(0) {
+                "tun" => DeviceKind::Tun,
+                "null" => DeviceKind::Null,
+                "tap" => {
+                    return Err(d.error("TAP devices are not supported yet", "write: dev-type tun"));
+                }
+                other => {
+                    return Err(d.error(format!("\"{other}\" is not known"), "write: dev-type tun"));
+                }
+            });
+        }
+        "dev-node" => {
+            d.shape("dev-node /dev/net/tun", 1..=1)?;
+            if d.arg(0) != "/dev/net/tun" {
+                return Err(
+                    d.error(format!("{} is not used", d.arg(0)), "remove it: it is /dev/net/tun")
+                );
+            }
+        }
+        "txqueuelen" => {
+            d.shape("txqueuelen PACKETS", 1..=1)?;
+            draft.device_rest.tx_queue = Some(d.number(0, 0..=1_000_000)?);
+        }
+        "persist-tun" => {
+            d.shape("persist-tun", 0..=0)?;
+            draft.device_rest.persist = true;
+        }
+        "ifconfig-noexec" => {
+            d.shape("ifconfig-noexec", 0..=0)?;
+            draft.device_rest.ifconfig_noexec = true;
+        }
+        "topology" => {
+            d.shape("topology subnet", 1..=1)?;
+            match d.arg(0) {
+                "subnet" => {}
+                known @ ("net30" | "p2p") => {
+                    return Err(d.error(
+                        format!("{known} is not supported yet"),
+                        "write: topology subnet, which every client since 2.1 understands",
+                    ));
+                }
+                other => {
+                    return Err(
+                        d.error(format!("\"{other}\" is not known"), "write: topology subnet")
+                    );
+                }
+            }
+        }
+        "ifconfig" => {
+            d.shape("ifconfig ADDRESS NETMASK", 2..=2)?;
+            draft.ifconfig = Some((d.net4(0, 1)?, d.place.clone()));
+        }
+        "ifconfig-ipv6" => {
+            d.shape("ifconfig-ipv6 ADDRESS/BITS [GATEWAY]", 1..=2)?;
+            draft.ifconfig6 = Some((d.net6(0)?, d.place.clone()));
+            if d.args.len() > 1 {
+                draft.routes.gateway6 = Some(d.ipv6(1)?);
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn routes(draft: &mut Draft, d: &Directive) -> Taken {
+    let args: Vec<&str> = d.args.iter().map(String::as_str).collect();
+    match d.name.as_str() {
+        "route" => {
+            d.shape("route NETWORK NETMASK [GATEWAY] [METRIC]", 1..=4)?;
+            let route = parse_route4(&args).map_err(|problem| {
+                d.error(problem, "write: route 10.1.0.0 255.255.0.0; names are not looked up")
+            })?;
+            draft.routes.v4.push(route);
+        }
+        "route-ipv6" => {
+            d.shape("route-ipv6 NETWORK/BITS [GATEWAY] [METRIC]", 1..=3)?;
+            let route = parse_route6(&args)
+                .map_err(|problem| d.error(problem, "write: route-ipv6 2001:db8::/32"))?;
+            draft.routes.v6.push(route);
+        }
+        "route-gateway" => {
+            d.shape("route-gateway ADDRESS", 1..=1)?;
+            if d.arg(0) == "dhcp" {
+                return Err(d.error(
+                    "DHCP belongs to TAP devices, which are not supported",
+                    "write an address",
+                ));
+            }
+            draft.routes.gateway4 = Some(d.ipv4(0)?);
+        }
+        "route-ipv6-gateway" => {
+            d.shape("route-ipv6-gateway ADDRESS", 1..=1)?;
+            draft.routes.gateway6 = Some(d.ipv6(0)?);
+        }
+        "route-metric" => {
+            d.shape("route-metric NUMBER", 1..=1)?;
+            draft.routes.metric = Some(d.number(0, 0..=i32::MAX.cast_unsigned())?);
+        }
+        "route-noexec" => {
+            d.shape("route-noexec", 0..=0)?;
+            draft.routes.noexec = true;
+        }
+        "redirect-gateway" | "redirect-private" => {
+            const FLAGS: [&str; 9] = [
+                "def1",
+                "local",
+                "autolocal",
+                "bypass-dhcp",
+                "bypass-dns",
+                "block-local",
+                "ipv6",
+                "!ipv4",
+                "ipv4",
+            ];
+            if let Some(flag) = d.args.iter().find(|flag| !FLAGS.contains(&flag.as_str())) {
+                return Err(d.error(
+                    format!("\"{flag}\" is not known"),
+                    format!("flags are {}", FLAGS.join(", ")),
+                ));
+            }
+            let flags = if d.name == "redirect-gateway" {
+                &mut draft.routes.redirect_gateway
+            } else {
+                &mut draft.routes.redirect_private
+            };
+            flags.get_or_insert_default().extend(d.args.iter().cloned());
+        }
+        "block-ipv6" => {
+            d.shape("block-ipv6", 0..=0)?;
+            draft.routes.block_ipv6 = true;
+        }
+        "dhcp-option" | "dns" => {
+            d.shape("dhcp-option TYPE [VALUE]", 1..=16)?;
+            draft.routes.dns.push(format!("{} {}", d.name, d.args.join(" ")));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "tun-mtu" => {
+            d.shape("tun-mtu BYTES", 1..=2)?;
+            draft.tun_mtu = d.number(0, 100..=65_535)?;
+        }
+        "mssfix" => {
+            d.shape("mssfix [BYTES [mtu|fixed]]", 0..=2)?;
+            let flag = d.get(1);
+            if let Some(flag) = flag.filter(|flag| !matches!(*flag, "mtu" | "fixed")) {
+                return Err(d.error(format!("\"{flag}\" is not known"), "write mtu or fixed"));
+            }
+            draft.mssfix = match d.get(0) {
+                None => None,
+                Some(_) => Some(Mssfix {
+                    size: d.number(0, 0..=u16::MAX)?,
+                    outer: flag == Some("mtu"),
+                    fixed: flag == Some("fixed"),
+                }),
+            };
+        }
+        "comp-lzo" => {
+            d.shape("comp-lzo no", 0..=1)?;
+            if d.arg(0) != "no" {
+                return Err(d.error(
+                    "packets are not compressed: it gives away their content (VORACLE)",
+                    "write comp-lzo no at both ends, or remove it at both",
+                ));
+            }
+            draft.framing = Framing::LzoStub;
+        }
+        "compress" => {
+            d.shape("compress [stub|stub-v2|migrate]", 0..=1)?;
+            (draft.framing, draft.migrate) = match d.get(0) {
+                None | Some("stub") => (Framing::SwapStub, false),
+                Some("stub-v2") => (Framing::StubV2, false),
+                Some("migrate") => (Framing::None, true),
+                Some(other) => {
+                    return Err(d.error(
+                        format!("{other}: packets are not compressed: it gives away their content (VORACLE)"),
+                        "remove it at both ends; on a server compress migrate lets old clients go on",
+                    ));
+                }
+            };
+        }
+        "allow-compression" => {
+            d.shape("allow-compression no", 1..=1)?;
+            match d.arg(0) {
+                "no" => {}
+                "asym" | "yes" => draft.warn(d, "has no effect: packets are never compressed"),
+                other => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write: allow-compression no",
+                    ));
+                }
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "keepalive" => {
+            d.shape("keepalive INTERVAL TIMEOUT", 2..=2)?;
+            let (interval, timeout) = (d.seconds(0)?, d.seconds(1)?);
+            if interval.is_zero() || timeout < interval.saturating_mul(2) {
+                return Err(d.error(
+                    "the timeout must be at least twice the interval",
+                    "write: keepalive 10 120",
+                ));
+            }
+            draft.keepalive = Some((interval, timeout));
+        }
+        "ping" => {
+            d.shape("ping SECONDS", 1..=1)?;
+            draft.ping = Some(d.seconds(0)?);
+        }
+        "ping-restart" | "ping-exit" => {
+            d.shape("ping-restart SECONDS", 1..=1)?;
+            draft.ping_timeout = Some(d.seconds(0)?);
+            draft.ping_exit = d.name == "ping-exit";
+        }
+        "explicit-exit-notify" => {
+            d.shape("explicit-exit-notify [TIMES]", 0..=1)?;
+            draft.exit_notify = match d.get(0) {
+                None => Some(1),
+                Some(_) => Some(d.number(0, 0..=100)?).filter(|n| *n > 0),
+            };
+        }
+        "hand-window" => {
+            d.shape("hand-window SECONDS", 1..=1)?;
+            draft.hand_window = Duration::from_secs(d.number(0, 1..=86_400)?);
+        }
+        "tran-window" => {
+            d.shape("tran-window SECONDS", 1..=1)?;
+            draft.tran_window = d.seconds(0)?;
+        }
+        "tls-timeout" => {
+            d.shape("tls-timeout SECONDS", 1..=1)?;
+            draft.tls_timeout = Duration::from_secs(d.number(0, 1..=3600)?);
+        }
+        "reneg-sec" => {
+            d.shape("reneg-sec MAX [MIN]", 1..=2)?;
+            let longest = d.seconds(0)?;
+            let shortest = d.get(1).map(|_| d.seconds(1)).transpose()?;
+            if shortest.is_some_and(|shortest| shortest > longest) {
+                return Err(d.error(
+                    "the second time is longer than the first",
+                    "write: reneg-sec MAX MIN",
+                ));
+            }
+            draft.reneg_sec = Some((longest, shortest));
+        }
+        "reneg-bytes" => {
+            d.shape("reneg-bytes BYTES", 1..=1)?;
+            draft.reneg_bytes = d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0);
+        }
+        "reneg-pkts" => {
+            d.shape("reneg-pkts PACKETS", 1..=1)?;
+            draft.reneg_packets = d.number::<i64>(0, -1..=i64::MAX)?.try_into().unwrap_or(0);
+        }
+        "replay-window" => {
+            d.shape("replay-window PACKETS [SECONDS]", 1..=2)?;
+            draft.replay_window = d.number(0, 1..=65_536)?;
+            if d.args.len() > 1 {
+                d.seconds(1)?;
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The address of a network's own end: its first.
+pub(super) fn first_host(net: Ipv4Net) -> Option<Ipv4Net> {
+    let address = u32::from(net.network()).checked_add(1)?;
+    Ipv4Net::new(address.into(), net.prefix_len()).ok()
+}

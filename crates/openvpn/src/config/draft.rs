@@ -1,0 +1,405 @@
+//! What the directives say, before helpers are expanded and defaults filled in.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_engine::verbs::Framing;
+use adit_engine::{Family, Target};
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use super::options::{
+    AskPass, AuthRetry, Device, DeviceKind, Log, LogTo, PoolPersist, Process, Routes, Source,
+    TlsVersion, Usage, UserPass, VerifyName, Wrap,
+};
+use super::reader::{Directive, Place};
+use super::table::{self, Fate};
+use super::{ConfigError, apply_peer, apply_process, apply_tls, apply_tunnel};
+use crate::negotiate::PullFilter;
+use crate::session::Mssfix;
+
+/// Why a directive was not taken.
+pub(super) enum Fault {
+    /// Unknown or unsupported: may be skipped where the configuration says so.
+    Skippable(ConfigError),
+    /// Wrong.
+    Wrong(ConfigError),
+}
+
+impl From<ConfigError> for Fault {
+    fn from(error: ConfigError) -> Self {
+        Self::Wrong(error)
+    }
+}
+
+/// A `remote` line or `<connection>` block; what is `None` comes from the lines outside.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Remote {
+    pub(super) host: Option<String>,
+    pub(super) port: Option<u16>,
+    pub(super) proto: Option<Proto>,
+    pub(super) place: Option<Place>,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Proto {
+    Udp(Family),
+    Tcp,
+}
+
+#[derive(Debug)]
+pub(super) struct Draft {
+    /// The directory of `cd`.
+    pub(super) base: Option<PathBuf>,
+    /// Where each directive stood last.
+    pub(super) seen: HashMap<String, Place>,
+    /// Arguments of directives in `<connection>` blocks that concern the whole tunnel.
+    shared: HashMap<String, (usize, Vec<String>)>,
+    /// `ignore-unknown-option`.
+    ignored: Vec<String>,
+    /// `setenv FORWARD_COMPATIBLE 1`.
+    pub(super) forward_compatible: bool,
+    pub(super) warnings: Vec<String>,
+
+    pub(super) client: bool,
+    pub(super) pull: bool,
+    pub(super) tls_client: bool,
+    pub(super) tls_server: bool,
+    pub(super) mode_server: bool,
+    pub(super) no_pool: bool,
+
+    pub(super) remotes: Vec<Remote>,
+    pub(super) connections: Vec<Remote>,
+    pub(super) proto: Option<Proto>,
+    pub(super) local: Option<String>,
+    pub(super) lport: Option<u16>,
+    pub(super) rport: Option<u16>,
+    pub(super) bind: Option<bool>,
+    pub(super) ipv6_only: bool,
+    pub(super) multihome: bool,
+    pub(super) send_buffer: Option<u32>,
+    pub(super) receive_buffer: Option<u32>,
+    pub(super) mark: Option<u32>,
+    pub(super) bind_device: Option<String>,
+    pub(super) float: bool,
+    pub(super) remote_random: bool,
+    pub(super) connect_retry: (Duration, Duration),
+    pub(super) connect_retry_max: Option<u32>,
+    pub(super) server_poll_timeout: Duration,
+    pub(super) resolv_retry: Option<Duration>,
+
+    pub(super) device: Option<String>,
+    pub(super) device_type: Option<DeviceKind>,
+    pub(super) device_rest: Device,
+    pub(super) tun_mtu: u16,
+    pub(super) mssfix: Option<Mssfix>,
+    pub(super) ifconfig: Option<(Ipv4Net, Place)>,
+    pub(super) ifconfig6: Option<(Ipv6Net, Place)>,
+    pub(super) routes: Routes,
+
+    pub(super) server4: Option<(Ipv4Net, Place)>,
+    pub(super) server6: Option<(Ipv6Net, Place)>,
+    pub(super) pool4: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, Place)>,
+    pub(super) pool6: Option<(Ipv6Net, Place)>,
+    pub(super) push: Vec<String>,
+    pub(super) max_clients: u32,
+    pub(super) duplicate_cn: bool,
+    pub(super) client_to_client: bool,
+    pub(super) pool_persist: Option<PoolPersist>,
+    pub(super) client_config_dir: Option<PathBuf>,
+    pub(super) management: Option<Vec<String>>,
+
+    pub(super) ca: Option<Source>,
+    pub(super) cert: Option<Source>,
+    pub(super) key: Option<Source>,
+    pub(super) extra: Option<Source>,
+    pub(super) crl: Option<Source>,
+    pub(super) askpass: Option<AskPass>,
+    pub(super) verify_name: Option<VerifyName>,
+    pub(super) peer_usage: Option<Usage>,
+    pub(super) min_version: TlsVersion,
+    pub(super) max_version: Option<TlsVersion>,
+    pub(super) cipher_list: Option<Vec<String>>,
+    pub(super) cipher_suites: Option<Vec<String>>,
+    pub(super) groups: Option<Vec<String>>,
+    pub(super) wrap: Wrap,
+    pub(super) key_direction: Option<u8>,
+    pub(super) force_cookie: bool,
+    pub(super) data_ciphers: Option<(String, Place)>,
+    pub(super) fallback: Option<(String, Place)>,
+    pub(super) cipher: Option<(String, Place)>,
+    pub(super) auth: Option<String>,
+    pub(super) framing: Framing,
+    pub(super) migrate: bool,
+
+    pub(super) hand_window: Duration,
+    pub(super) tran_window: Duration,
+    pub(super) tls_timeout: Duration,
+    pub(super) reneg_sec: Option<(Duration, Option<Duration>)>,
+    pub(super) reneg_bytes: u64,
+    pub(super) reneg_packets: u64,
+    pub(super) replay_window: u32,
+    pub(super) ping: Option<Duration>,
+    pub(super) ping_timeout: Option<Duration>,
+    pub(super) ping_exit: bool,
+    pub(super) keepalive: Option<(Duration, Duration)>,
+    pub(super) exit_notify: Option<u8>,
+    pub(super) auth_user_pass: Option<UserPass>,
+    pub(super) auth_nocache: bool,
+    pub(super) auth_retry: AuthRetry,
+    pub(super) pull_filters: Vec<PullFilter>,
+    pub(super) route_nopull: bool,
+    pub(super) push_peer_info: bool,
+    pub(super) environment: Vec<(String, String)>,
+
+    pub(super) process: Process,
+    pub(super) log: Log,
+    pub(super) syslog: Option<String>,
+    pub(super) status: Option<(PathBuf, Duration)>,
+    pub(super) status_version: u8,
+}
+
+impl Draft {
+    pub(super) fn new(base: Option<PathBuf>) -> Self {
+        Self {
+            seen: HashMap::new(),
+            shared: HashMap::new(),
+            ignored: Vec::new(),
+            forward_compatible: false,
+            warnings: Vec::new(),
+            client: false,
+            pull: false,
+            tls_client: false,
+            tls_server: false,
+            mode_server: false,
+            no_pool: false,
+            remotes: Vec::new(),
+            connections: Vec::new(),
+            proto: None,
+            local: None,
+            lport: None,
+            rport: None,
+            bind: None,
+            ipv6_only: false,
+            multihome: false,
+            send_buffer: None,
+            receive_buffer: None,
+            mark: None,
+            bind_device: None,
+            float: false,
+            remote_random: false,
+            connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
+            connect_retry_max: None,
+            server_poll_timeout: Duration::from_secs(120),
+            resolv_retry: None,
+            device: None,
+            device_type: None,
+            device_rest: Device {
+                kind: DeviceKind::Tun,
+                name: None,
+                tx_queue: None,
+                persist: false,
+                ifconfig_noexec: false,
+            },
+            tun_mtu: 1500,
+            mssfix: None,
+            ifconfig: None,
+            ifconfig6: None,
+            routes: Routes::default(),
+            server4: None,
+            server6: None,
+            pool4: None,
+            pool6: None,
+            push: Vec::new(),
+            max_clients: 1024,
+            duplicate_cn: false,
+            client_to_client: false,
+            pool_persist: None,
+            client_config_dir: None,
+            management: None,
+            ca: None,
+            cert: None,
+            key: None,
+            extra: None,
+            crl: None,
+            askpass: None,
+            verify_name: None,
+            peer_usage: None,
+            min_version: TlsVersion::V12,
+            max_version: None,
+            cipher_list: None,
+            cipher_suites: None,
+            groups: None,
+            wrap: Wrap::None,
+            key_direction: None,
+            force_cookie: false,
+            data_ciphers: None,
+            fallback: None,
+            cipher: None,
+            auth: None,
+            framing: Framing::None,
+            migrate: false,
+            hand_window: Duration::from_secs(60),
+            tran_window: Duration::from_secs(3600),
+            tls_timeout: Duration::from_secs(2),
+            reneg_sec: None,
+            reneg_bytes: 0,
+            reneg_packets: 0,
+            replay_window: 64,
+            ping: None,
+            ping_timeout: None,
+            ping_exit: false,
+            keepalive: None,
+            exit_notify: None,
+            auth_user_pass: None,
+            auth_nocache: false,
+            auth_retry: AuthRetry::None,
+            pull_filters: Vec::new(),
+            route_nopull: false,
+            push_peer_info: false,
+            environment: Vec::new(),
+            process: Process { directory: base.clone(), ..Process::default() },
+            log: Log {
+                to: LogTo::Standard,
+                verb: 1,
+                mute: None,
+                timestamps: true,
+                machine_readable: false,
+            },
+            syslog: None,
+            status: None,
+            status_version: 1,
+            base,
+        }
+    }
+
+    /// Takes a directive, or skips it where the configuration allows that.
+    pub(super) fn take(&mut self, directive: &Directive) -> Result<(), ConfigError> {
+        let name = directive.name.as_str();
+        let fault = match self.dispatch(directive) {
+            Ok(()) => {
+                self.seen.insert(name.to_owned(), directive.place.clone());
+                return Ok(());
+            }
+            Err(fault) => fault,
+        };
+        let may_skip = directive.optional || self.ignored.iter().any(|ignored| ignored == name);
+        match fault {
+            Fault::Skippable(error) if may_skip => {
+                self.warnings.push(format!("{}; skipped", one_line(&error)));
+                Ok(())
+            }
+            Fault::Skippable(error) if self.forward_compatible && table::fate(name).is_none() => {
+                self.warnings.push(format!("{}; skipped", one_line(&error)));
+                Ok(())
+            }
+            Fault::Wrong(error) if directive.optional => {
+                self.warnings.push(format!("{}; skipped", one_line(&error)));
+                Ok(())
+            }
+            Fault::Skippable(error) | Fault::Wrong(error) => Err(error),
+        }
+    }
+
+    fn dispatch(&mut self, d: &Directive) -> Result<(), Fault> {
+        if d.name == "ignore-unknown-option" {
+            d.shape("ignore-unknown-option NAME [NAME ...]", 1..=usize::MAX)?;
+            self.ignored.extend(d.args.iter().cloned());
+            return Ok(());
+        }
+        if let Some(block) = d.connection {
+            if apply_peer::in_connection(self, block, d)? {
+                return Ok(());
+            }
+            self.shared_by_connections(block, d)?;
+        }
+        let taken = apply_peer::apply(self, d)?
+            || apply_tunnel::apply(self, d)?
+            || apply_tls::apply(self, d)?
+            || apply_process::apply(self, d)?;
+        if taken {
+            return Ok(());
+        }
+        match table::fate(&d.name) {
+            Some(Fate::Harmless("")) => Ok(()),
+            Some(Fate::Harmless(why)) => {
+                self.warn(d, &format!("has no effect: {why}"));
+                Ok(())
+            }
+            Some(Fate::Refused(why, remedy)) => Err(Fault::Skippable(d.error(why, remedy))),
+            None => Err(Fault::Skippable(match table::nearest(&d.name) {
+                Some(near) => d.error("unknown directive", format!("did you mean {near}?")),
+                None => d.error(
+                    "unknown directive",
+                    "remove it, or let it be skipped: ignore-unknown-option NAME before it",
+                ),
+            })),
+        }
+    }
+
+    /// What concerns the whole tunnel may stand in `<connection>` blocks if all say the same.
+    fn shared_by_connections(&mut self, block: usize, d: &Directive) -> Result<(), ConfigError> {
+        match self.shared.get(&d.name) {
+            Some((other, args)) if *other != block && *args != d.args => Err(d.error(
+                "connection blocks differ in it",
+                "write it once, outside of the blocks: only remote, proto and ports may differ",
+            )),
+            _ => {
+                self.shared.insert(d.name.clone(), (block, d.args.clone()));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn warn(&mut self, d: &Directive, text: &str) {
+        let warning = format!("{}:{}: {} {text}", d.place.file, d.place.line, d.name);
+        self.warnings.push(warning);
+    }
+
+    /// An error about a directive that was taken, or about the configuration as a whole.
+    pub(super) fn error(
+        &self,
+        directive: &str,
+        problem: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> ConfigError {
+        match self.seen.get(directive) {
+            Some(place) => place.error(directive, problem, remedy),
+            None => ConfigError {
+                file: "configuration".into(),
+                line: 0,
+                directive: String::new(),
+                problem: problem.into(),
+                remedy: remedy.into(),
+            },
+        }
+    }
+
+    /// The block's remote, made on first use.
+    pub(super) fn connection(&mut self, block: usize) -> Option<&mut Remote> {
+        if self.connections.len() <= block {
+            self.connections.resize_with(block.saturating_add(1), Remote::default);
+        }
+        self.connections.get_mut(block)
+    }
+}
+
+pub(super) fn one_line(error: &ConfigError) -> String {
+    error.to_string().replace("\n ", ";")
+}
+
+impl Remote {
+    /// The target, unless it is over TCP.
+    pub(super) fn target(&self, draft: &Draft) -> Option<Target> {
+        let Proto::Udp(family) = self.proto.or(draft.proto).unwrap_or(Proto::Udp(Family::Any))
+        else {
+            return None;
+        };
+        Some(Target {
+            host: self.host.clone()?,
+            port: self.port.or(draft.rport).unwrap_or(1194),
+            transport: adit_engine::Transport::Udp,
+            family,
+        })
+    }
+}

@@ -1,0 +1,460 @@
+//! From what the directives say to [`Options`]: roles, helpers, defaults and what must fit together.
+
+use std::time::Duration;
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::Keepalive;
+use adit_engine::{Family, Target};
+
+use super::ConfigError;
+use super::draft::{Draft, Proto};
+use super::finish_server;
+use super::options::{
+    ClientOptions, DeviceKind, Identity, Listen, LogTo, Options, Role, Socket, Status, Tls, Wrap,
+};
+use super::reader::Place;
+use crate::session::Renegotiation;
+
+/// Directives that mean something to a server only.
+const SERVER_ONLY: [&str; 9] = [
+    "push",
+    "ifconfig-pool",
+    "ifconfig-ipv6-pool",
+    "ifconfig-pool-persist",
+    "client-to-client",
+    "duplicate-cn",
+    "max-clients",
+    "client-config-dir",
+    "verify-client-cert",
+];
+/// Directives that mean something to a client only.
+const CLIENT_ONLY: [&str; 13] = [
+    "remote",
+    "remote-random",
+    "pull",
+    "pull-filter",
+    "route-nopull",
+    "nobind",
+    "auth-user-pass",
+    "auth-retry",
+    "connect-retry",
+    "connect-retry-max",
+    "push-peer-info",
+    "connect-timeout",
+    "server-poll-timeout",
+];
+
+pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
+    let server = is_server(&draft)?;
+    device(&mut draft)?;
+    let keepalive = keepalive(&draft, server)?;
+    let ciphers = ciphers(&mut draft)?;
+    let fallback = fallback(&mut draft)?;
+    let role = if server {
+        Role::Server(Box::new(finish_server::server_options(&mut draft)?))
+    } else {
+        Role::Client(Box::new(client_options(&mut draft)?))
+    };
+    let socket = socket(&draft, &role)?;
+    let tls = tls(&mut draft, server)?;
+    Ok(Options {
+        occ_cipher: occ_cipher(&draft),
+        renegotiation: renegotiation(&draft, server),
+        wrap: wrap(&mut draft),
+        peer_info: draft
+            .environment
+            .iter()
+            .filter(|(name, _)| name.starts_with("UV_"))
+            .cloned()
+            .collect(),
+        status: draft.status.take().map(|(path, every)| Status {
+            path,
+            every,
+            version: draft.status_version,
+        }),
+        log: {
+            if let (LogTo::Standard, Some(name)) = (&draft.log.to, draft.syslog.take()) {
+                draft.log.to = LogTo::Syslog(name);
+            }
+            draft.log
+        },
+        role,
+        device: draft.device_rest,
+        socket,
+        tls,
+        ciphers,
+        cipher_fallback: fallback,
+        auth: draft.auth.unwrap_or_else(|| "SHA1".into()),
+        framing: draft.framing,
+        tun_mtu: draft.tun_mtu,
+        mssfix: draft.mssfix,
+        hand_window: draft.hand_window,
+        tran_window: draft.tran_window,
+        tls_timeout: draft.tls_timeout,
+        replay_window: draft.replay_window,
+        float: draft.float || server,
+        keepalive,
+        exit_on_timeout: draft.ping_exit,
+        exit_notify: draft.exit_notify,
+        push_peer_info: draft.push_peer_info,
+        environment: draft.environment,
+        routes: draft.routes,
+        process: draft.process,
+        management: draft.management,
+        warnings: draft.warnings,
+    })
+}
+
+fn is_server(draft: &Draft) -> Result<bool, ConfigError> {
+    let helper = draft.server4.is_some() || draft.server6.is_some();
+    let server = helper || draft.mode_server;
+    let client = draft.client || draft.tls_client || draft.pull;
+    if server && client {
+        let which =
+            ["client", "tls-client", "pull"].iter().find(|name| draft.seen.contains_key(**name));
+        return Err(draft.error(
+            which.copied().unwrap_or("client"),
+            "a server cannot be a client too",
+            "keep either client and remote, or server",
+        ));
+    }
+    if server && !helper && !draft.tls_server {
+        return Err(draft.error(
+            "mode",
+            "mode server needs tls-server",
+            "add tls-server, or use server NETWORK NETMASK",
+        ));
+    }
+    if !server && !draft.tls_client {
+        return Err(if draft.tls_server {
+            draft.error(
+                "tls-server",
+                "tunnels between two points, without server, are not supported yet",
+                "add server NETWORK NETMASK, and client to the other end",
+            )
+        } else {
+            draft.error(
+                "",
+                "this is neither a client nor a server",
+                "add client and remote HOST, or server NETWORK NETMASK",
+            )
+        });
+    }
+    let foreign: &[&str] = if server { &CLIENT_ONLY } else { &SERVER_ONLY };
+    if let Some(name) = foreign.iter().find(|name| draft.seen.contains_key(**name)) {
+        let (problem, other) =
+            if server { ("it is for clients", "server") } else { ("it is for servers", "client") };
+        return Err(draft.error(
+            name,
+            problem,
+            format!("remove it: this is a {other}'s configuration"),
+        ));
+    }
+    Ok(server)
+}
+
+fn device(draft: &mut Draft) -> Result<(), ConfigError> {
+    let Some(name) = draft.device.clone() else {
+        return Err(draft.error("", "no device is named", "add: dev tun"));
+    };
+    let digits = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit());
+    let (kind, own) = match name.as_str() {
+        "null" => (DeviceKind::Null, None),
+        "tun" => (DeviceKind::Tun, None),
+        _ if name.strip_prefix("tun").is_some_and(digits) => (DeviceKind::Tun, Some(name.clone())),
+        "tap" => return Err(tap(draft)),
+        _ if name.strip_prefix("tap").is_some_and(digits) => return Err(tap(draft)),
+        // As in stock, any name that begins like a type has that type.
+        _ if name.starts_with("tun") => (DeviceKind::Tun, Some(name.clone())),
+        _ if draft.device_type.is_some() => (DeviceKind::Tun, Some(name.clone())),
+        _ => {
+            return Err(draft.error(
+                "dev",
+                format!("the name {name} does not say what kind of device it is"),
+                "add: dev-type tun",
+            ));
+        }
+    };
+    draft.device_rest.kind = if name == "null" { kind } else { draft.device_type.unwrap_or(kind) };
+    draft.device_rest.name = own;
+    Ok(())
+}
+
+fn tap(draft: &Draft) -> ConfigError {
+    draft.error("dev", "TAP devices are not supported yet", "write: dev tun, at both ends")
+}
+
+fn keepalive(draft: &Draft, server: bool) -> Result<Keepalive, ConfigError> {
+    if let Some((interval, timeout)) = draft.keepalive {
+        for name in ["ping", "ping-restart", "ping-exit"] {
+            if draft.seen.contains_key(name) {
+                return Err(draft.error(
+                    name,
+                    "keepalive sets it already",
+                    "remove one of the two",
+                ));
+            }
+        }
+        // The server waits twice as long, so that it is the client that notices and reconnects.
+        let timeout = if server { timeout.saturating_mul(2) } else { timeout };
+        return Ok(Keepalive { interval, timeout });
+    }
+    let until_pulled = if draft.pull { Duration::from_secs(120) } else { Duration::ZERO };
+    Ok(Keepalive {
+        interval: draft.ping.unwrap_or_default(),
+        timeout: draft.ping_timeout.unwrap_or(until_pulled),
+    })
+}
+
+fn ciphers(draft: &mut Draft) -> Result<Vec<Cipher>, ConfigError> {
+    const DEFAULT: &str = "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305";
+    let (list, place) = match draft.data_ciphers.clone() {
+        Some((list, place)) => (list.replace("DEFAULT", DEFAULT), Some(place)),
+        None => (DEFAULT.to_owned(), None),
+    };
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for name in list.split(':').filter(|name| !name.is_empty()) {
+        let (name, optional) = match name.strip_prefix('?') {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
+        match Cipher::from_name(&name.to_ascii_uppercase()) {
+            Some(cipher) if !found.contains(&cipher) => found.push(cipher),
+            Some(_) => {}
+            None if optional => {}
+            None => missing.push(name.to_owned()),
+        }
+    }
+    let Some(place) = place else { return Ok(found) };
+    if found.is_empty() {
+        return Err(place.error(
+            "data-ciphers",
+            format!("none of {list} is supported"),
+            format!(
+                "add AES-256-GCM, which every peer since 2.4 has; supported are {}",
+                supported()
+            ),
+        ));
+    }
+    if !missing.is_empty() {
+        draft.warnings.push(format!(
+            "{}:{}: data-ciphers: {} left out: not supported",
+            place.file,
+            place.line,
+            missing.join(" and ")
+        ));
+    }
+    Ok(found)
+}
+
+fn supported() -> String {
+    Cipher::ALL.map(Cipher::name).join(", ")
+}
+
+fn fallback(draft: &mut Draft) -> Result<Option<Cipher>, ConfigError> {
+    let Some((name, place)) = draft.fallback.clone() else { return Ok(None) };
+    let found = Cipher::from_name(&name.to_ascii_uppercase());
+    if found.is_none() {
+        draft.warnings.push(format!(
+            "{}:{}: data-ciphers-fallback: {name} is not supported; peers that have no other are refused",
+            place.file, place.line
+        ));
+    }
+    Ok(found)
+}
+
+fn occ_cipher(draft: &Draft) -> String {
+    match (&draft.fallback, &draft.cipher) {
+        (Some((name, _)), _) | (None, Some((name, _))) => name.to_ascii_uppercase(),
+        (None, None) => "BF-CBC".into(),
+    }
+}
+
+fn renegotiation(draft: &Draft, server: bool) -> Renegotiation {
+    let (after, earliest) = draft.reneg_sec.unwrap_or((Duration::from_secs(3600), None));
+    let default = if server { after.saturating_sub(after / 10) } else { after };
+    Renegotiation {
+        after,
+        earliest: earliest.unwrap_or(default),
+        bytes: draft.reneg_bytes,
+        packets: draft.reneg_packets,
+    }
+}
+
+fn wrap(draft: &mut Draft) -> Wrap {
+    match std::mem::replace(&mut draft.wrap, Wrap::None) {
+        Wrap::TlsAuth { key, .. } => Wrap::TlsAuth { key, direction: draft.key_direction },
+        other => other,
+    }
+}
+
+fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> {
+    let bind = draft.bind.unwrap_or(true);
+    if !bind {
+        for name in ["local", "lport"] {
+            if draft.seen.contains_key(name) {
+                return Err(draft.error(
+                    name,
+                    "it makes no sense together with nobind",
+                    "remove one of the two",
+                ));
+            }
+        }
+    }
+    let family = match (draft.proto, role) {
+        (Some(Proto::Udp(family)), _) => family,
+        (Some(Proto::Tcp), Role::Server(_)) => {
+            return Err(draft.error(
+                "proto",
+                "TCP transport is not supported yet",
+                "write: proto udp, at both ends",
+            ));
+        }
+        (_, Role::Client(client)) => {
+            client.remotes.first().map_or(Family::Any, |remote| remote.family)
+        }
+        (None, Role::Server(_)) => Family::Any,
+    };
+    let listen = Listen {
+        host: draft.local.clone(),
+        port: draft.lport.unwrap_or(1194),
+        family,
+        ipv6_only: draft.ipv6_only,
+    };
+    Ok(Socket {
+        listen: if bind { vec![listen] } else { Vec::new() },
+        multihome: draft.multihome,
+        send_buffer: draft.send_buffer,
+        receive_buffer: draft.receive_buffer,
+        mark: draft.mark,
+        bind_device: draft.bind_device.clone(),
+    })
+}
+
+fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
+    let blocks = !draft.connections.is_empty();
+    if blocks && !draft.remotes.is_empty() {
+        let warning = "remote lines outside of connection blocks have no effect".to_owned();
+        draft.warnings.push(warning);
+    }
+    let list = if blocks { draft.connections.clone() } else { draft.remotes.clone() };
+    if list.iter().any(|remote| remote.host.is_none()) {
+        return Err(draft.error(
+            "",
+            "a connection block has no remote",
+            "add remote HOST PORT to it",
+        ));
+    }
+    let mut targets = Vec::new();
+    let mut tcp: Vec<Place> = Vec::new();
+    for remote in &list {
+        match remote.target(draft) {
+            Some(target) => targets.push(target),
+            None => tcp.extend(remote.place.clone()),
+        }
+    }
+    if let (Some(place), true) = (tcp.first(), targets.is_empty()) {
+        return Err(place.error(
+            "remote",
+            "TCP transport is not supported yet",
+            "write: proto udp, if the server has UDP too",
+        ));
+    }
+    draft.warnings.extend(tcp.iter().map(|place| {
+        format!("{}:{}: remote left out: no TCP transport yet", place.file, place.line)
+    }));
+    if targets.is_empty() {
+        return Err(draft.error("client", "no server is named", "add: remote HOST PORT"));
+    }
+    Ok(targets)
+}
+
+fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
+    Ok(ClientOptions {
+        remotes: remotes(draft)?,
+        remote_random: draft.remote_random,
+        connect_retry: draft.connect_retry,
+        connect_retry_max: draft.connect_retry_max,
+        server_poll_timeout: draft.server_poll_timeout,
+        resolv_retry: draft.resolv_retry,
+        pull: draft.pull,
+        pull_filters: std::mem::take(&mut draft.pull_filters),
+        route_nopull: draft.route_nopull,
+        auth_user_pass: draft.auth_user_pass.take(),
+        auth_nocache: draft.auth_nocache,
+        auth_retry: draft.auth_retry,
+        ipv4: draft.ifconfig.as_ref().map(|(net, _)| *net),
+        ipv6: draft.ifconfig6.as_ref().map(|(net, _)| *net),
+    })
+}
+
+fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
+    let Some(ca) = draft.ca.take() else {
+        return Err(draft.error(
+            "",
+            "no certificate authority is named",
+            "add: ca FILE, or a <ca> block",
+        ));
+    };
+    let identity = match (draft.cert.take(), draft.key.take()) {
+        (Some(cert), Some(key)) => Some(Identity { cert, extra: draft.extra.take(), key }),
+        (Some(_), None) => {
+            return Err(draft.error(
+                "cert",
+                "its key is not named",
+                "add: key FILE, or a <key> block",
+            ));
+        }
+        (None, Some(_)) => {
+            return Err(draft.error(
+                "key",
+                "its certificate is not named",
+                "add: cert FILE, or a <cert> block",
+            ));
+        }
+        (None, None) if server => {
+            return Err(draft.error(
+                "",
+                "the server's certificate is not named",
+                "add: cert FILE and key FILE",
+            ));
+        }
+        (None, None) if !draft.seen.contains_key("auth-user-pass") => {
+            return Err(draft.error(
+                "",
+                "there is nothing to prove to the server who this is",
+                "add cert and key, or auth-user-pass",
+            ));
+        }
+        (None, None) => None,
+    };
+    if draft.max_version.is_some_and(|max| max < draft.min_version) {
+        return Err(draft.error(
+            "tls-version-max",
+            "it is below tls-version-min",
+            "remove one of the two",
+        ));
+    }
+    if !server && draft.peer_usage.is_none() && draft.verify_name.is_none() {
+        draft.warnings.push(
+            "WARNING: No server certificate verification method has been enabled.  Any client of the \
+             same authority could pose as the server: add remote-cert-tls server"
+                .into(),
+        );
+    }
+    Ok(Tls {
+        ca,
+        identity,
+        askpass: draft.askpass.take(),
+        crl: draft.crl.take(),
+        verify_name: draft.verify_name.take(),
+        peer_usage: draft.peer_usage,
+        require_client_cert: true,
+        min_version: draft.min_version,
+        max_version: draft.max_version,
+        cipher_list: draft.cipher_list.take(),
+        cipher_suites: draft.cipher_suites.take(),
+        groups: draft.groups.take(),
+    })
+}

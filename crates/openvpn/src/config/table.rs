@@ -1,0 +1,413 @@
+//! Directives of the reference implementation (2.6, and some that older files carry) that are
+//! refused or without effect, with what to do about each.
+
+/// What becomes of a directive that no handler takes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Does nothing here, and nothing is lost by that: why, for the warning; empty for no warning.
+    Harmless(&'static str),
+    /// Refused: why, and what to do.
+    Refused(&'static str, &'static str),
+}
+
+const HOOKS: (&str, &str) = (
+    "scripts are not run yet",
+    "remove it; addresses and routes are set without it, and pushed DNS settings are in the log",
+);
+const TCP: (&str, &str) = ("TCP transport is not supported yet", "remove it and use proto udp");
+const TAP: (&str, &str) = ("TAP devices are not supported yet", "remove it and use dev tun");
+const MANAGEMENT: (&str, &str) =
+    ("there is no management interface yet", "remove it; adit status shows the state");
+const PER_CLIENT: (&str, &str) =
+    ("settings of single clients are not supported yet", "remove it; what all clients need, push");
+const SERVER_AUTH: (&str, &str) = (
+    "a server does not check user names yet",
+    "remove it; clients prove themselves by certificate",
+);
+const TOKENS: (&str, &str) =
+    ("keys on tokens and in provider modules are not supported", "use cert and key with files");
+const STATIC_KEY: (&str, &str) =
+    ("static keys are not supported", "use TLS: ca, cert and key; tls-crypt takes a static key");
+const WINDOWS: (&str, &str) = (
+    "it exists on Windows only",
+    "remove it, or write setenv opt before it to let other systems skip it",
+);
+const STANDALONE: (&str, &str) = ("this mode of openvpn is not offered here", "use openvpn for it");
+const LIMITS: &str = "the limits here are per address and always on";
+
+/// Name, whether it is refused, why, remedy.
+#[rustfmt::skip]
+const TABLE: &[(&str, Fate)] = &[
+    // Without effect, and nothing lost.
+    ("allow-pull-fqdn", Fate::Harmless("names are not taken from a server; addresses are")),
+    ("allow-recursive-routing", Fate::Harmless("")),
+    ("bcast-buffers", Fate::Harmless("")),
+    ("comp-noadapt", Fate::Harmless("")),
+    ("connect-freq", Fate::Harmless(LIMITS)),
+    ("connect-freq-initial", Fate::Harmless(LIMITS)),
+    ("disable-dco", Fate::Harmless("")),
+    ("disable-occ", Fate::Harmless("")),
+    ("echo", Fate::Harmless("")),
+    ("errors-to-stderr", Fate::Harmless("")),
+    ("fast-io", Fate::Harmless("")),
+    ("hash-size", Fate::Harmless("")),
+    ("ifconfig-nowarn", Fate::Harmless("")),
+    ("max-routes-per-client", Fate::Harmless("")),
+    ("mtu-disc", Fate::Harmless("the kernel's own path MTU discovery is used")),
+    ("mtu-test", Fate::Harmless("the MTU is not tested; adit connect --check does that")),
+    ("mute-replay-warnings", Fate::Harmless("")),
+    ("no-name-remapping", Fate::Harmless("")),
+    ("passtos", Fate::Harmless("packets leave with the default type of service")),
+    ("persist-local-ip", Fate::Harmless("")),
+    ("persist-remote-ip", Fate::Harmless("")),
+    ("ping-timer-rem", Fate::Harmless("")),
+    ("preresolve", Fate::Harmless("")),
+    ("route-delay", Fate::Harmless("routes are added as soon as the tunnel is up")),
+    ("single-session", Fate::Harmless("")),
+    ("stale-routes-check", Fate::Harmless("")),
+    ("tcp-nodelay", Fate::Harmless("")),
+    ("tcp-queue-limit", Fate::Harmless("")),
+    ("tmp-dir", Fate::Harmless("")),
+    ("tun-ipv6", Fate::Harmless("")),
+    ("tun-mtu-max", Fate::Harmless("")),
+    ("allow-nonadmin", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("show-adapters", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("show-net", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("show-valid-subnets", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("udp-mtu", Fate::Refused("it is another name of link-mtu, which is not supported", "use tun-mtu and mssfix")),
+
+    // Refused.
+    ("auth-gen-token", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
+    ("auth-gen-token-secret", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
+    ("auth-user-pass-optional", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
+    ("auth-user-pass-verify", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
+    ("auth-token", Fate::Refused("it is for servers to push", "remove it")),
+    ("auth-token-user", Fate::Refused("it is for servers to push", "remove it")),
+    ("capath", Fate::Refused("directories of certificates are not supported", "put all of them into one file: ca FILE")),
+    ("ccd-exclusive", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("chroot", Fate::Refused("it is not supported", "use RootDirectory= of systemd, or remove it: rights are dropped anyway")),
+    ("client-cert-not-required", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
+    ("client-connect", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("client-crresponse", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("client-disconnect", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("client-nat", Fate::Refused("address translation by the tunnel is not supported", "use nftables")),
+    ("compat-mode", Fate::Refused("behaviour of older versions cannot be asked for", "remove it; for a peer that cannot negotiate ciphers name one with data-ciphers-fallback")),
+    ("cryptoapicert", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("dhcp-release", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("dhcp-renew", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("block-outside-dns", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("disable", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("down", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("down-pre", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("enable-small", Fate::Refused("it does not exist any more", "remove it")),
+    ("engine", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("force-tls-key-material-export", Fate::Refused("it is not supported", "remove it; newer peers get keys by TLS exporter anyway")),
+    ("fragment", Fate::Refused("it changes every packet and is not supported", "remove it at both ends, and lower tun-mtu or mssfix if packets are lost")),
+    ("genkey", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("gremlin", Fate::Refused("it is for debugging only", "remove it")),
+    ("help", Fate::Refused(STANDALONE.0, "adit openvpn --help")),
+    ("http-proxy", Fate::Refused(TCP.0, TCP.1)),
+    ("http-proxy-option", Fate::Refused(TCP.0, TCP.1)),
+    ("http-proxy-override", Fate::Refused(TCP.0, TCP.1)),
+    ("http-proxy-retry", Fate::Refused(TCP.0, TCP.1)),
+    ("http-proxy-timeout", Fate::Refused(TCP.0, TCP.1)),
+    ("http-proxy-user-pass", Fate::Refused(TCP.0, TCP.1)),
+    ("ifconfig-ipv6-push", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("ifconfig-pool-linear", Fate::Refused("it belongs to topology p2p, which is not supported", "remove it and write topology subnet")),
+    ("ifconfig-push", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("ifconfig-push-constraint", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("inactive", Fate::Refused("ending an idle tunnel is not supported", "remove it")),
+    ("ip-remote-hint", Fate::Refused("it is not supported", "name the address in remote")),
+    ("ip-win32", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("ipchange", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("iproute", Fate::Refused("addresses and routes are set by netlink", "remove it")),
+    ("iroute", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("iroute-ipv6", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("key-method", Fate::Refused("only the second exists", "remove it")),
+    ("keying-material-exporter", Fate::Refused("it serves plugins, which are not supported", "remove it")),
+    ("keysize", Fate::Refused("no cipher with a variable key is supported", "remove it")),
+    ("learn-address", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("link-mtu", Fate::Refused("it is not supported", "use tun-mtu for the inside and mssfix for TCP")),
+    ("lladdr", Fate::Refused(TAP.0, TAP.1)),
+    ("management-client", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-client-auth", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-client-group", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-client-pf", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-client-user", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-external-cert", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-external-key", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-forget-disconnect", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-hold", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-log-cache", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-query-passwords", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-query-proxy", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-query-remote", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-signal", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("management-up-down", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
+    ("max-packet-size", Fate::Refused("it is not supported", "remove it; control packets are at most 1250 bytes")),
+    ("memstats", Fate::Refused("it is not supported", "use status FILE")),
+    ("mktun", Fate::Refused(STANDALONE.0, "use: ip tuntap add dev tun0 mode tun")),
+    ("ncp-disable", Fate::Refused("ciphers are always negotiated", "remove it; for an old peer write data-ciphers-fallback")),
+    ("no-iv", Fate::Refused("it does not exist any more", "remove it")),
+    ("no-replay", Fate::Refused("replay protection cannot be switched off", "remove it")),
+    ("ns-cert-type", Fate::Refused("certificates have not carried this for years", "use remote-cert-tls")),
+    ("opt-verify", Fate::Refused("it is not supported", "remove it; what peers must agree on is negotiated")),
+    ("pause-exit", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("peer-fingerprint", Fate::Refused("it is not supported yet", "use ca with a certificate authority")),
+    ("peer-id", Fate::Refused("it is for servers to push", "remove it")),
+    ("pkcs11-cert-private", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs11-id", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs11-id-management", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs11-pin-cache", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs11-private-mode", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs11-protected-authentication", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs11-providers", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("pkcs12", Fate::Refused("PKCS#12 files are not supported", "split it: openssl pkcs12 -in FILE -nokeys -clcerts -out cert.pem; openssl pkcs12 -in FILE -nocerts -out key.pem; openssl pkcs12 -in FILE -nokeys -cacerts -out ca.pem")),
+    ("plugin", Fate::Refused("plugins are not supported", "remove it")),
+    ("port-share", Fate::Refused(TCP.0, TCP.1)),
+    ("prng", Fate::Refused("it does not exist any more", "remove it")),
+    ("proto-force", Fate::Refused("it is not supported", "remove it; remotes over TCP are left out anyway")),
+    ("providers", Fate::Refused(TOKENS.0, TOKENS.1)),
+    ("push-remove", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("push-reset", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
+    ("register-dns", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("remote-cert-ku", Fate::Refused("key usage by number is not supported", "use remote-cert-tls, which checks it")),
+    ("remote-random-hostname", Fate::Refused("it is not supported", "remove it")),
+    ("replay-persist", Fate::Refused("it belongs to static keys, which are not supported", "remove it")),
+    ("rmtun", Fate::Refused(STANDALONE.0, "use: ip tuntap del dev tun0 mode tun")),
+    ("route-method", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("route-pre-down", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("route-up", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("secret", Fate::Refused(STATIC_KEY.0, STATIC_KEY.1)),
+    ("server-bridge", Fate::Refused(TAP.0, TAP.1)),
+    ("service", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("session-timeout", Fate::Refused("it is not supported", "remove it")),
+    ("setcon", Fate::Refused("it is not supported", "use SELinuxContext= of systemd")),
+    ("shaper", Fate::Refused("it is not supported", "use tc on the tunnel's device")),
+    ("show-ciphers", Fate::Refused(STANDALONE.0, "AES-128-GCM, AES-192-GCM, AES-256-GCM and CHACHA20-POLY1305 are supported")),
+    ("show-curves", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-digests", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-engines", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-gateway", Fate::Refused(STANDALONE.0, "use: ip route show default")),
+    ("show-groups", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-net-up", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("show-pkcs11-ids", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-tls", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("socket-flags", Fate::Refused(TCP.0, TCP.1)),
+    ("socks-proxy", Fate::Refused("proxies are not supported yet", "remove it")),
+    ("socks-proxy-retry", Fate::Refused("proxies are not supported yet", "remove it")),
+    ("static-challenge", Fate::Refused("challenges are not supported yet", "remove it")),
+    ("tap-sleep", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("test-crypto", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("tls-crypt-v2-verify", Fate::Refused(HOOKS.0, "remove it; keys can be revoked by certificate")),
+    ("tls-exit", Fate::Refused("it is not supported", "use connect-retry-max 1")),
+    ("tls-export-cert", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("tls-remote", Fate::Refused("it does not exist any more", "use verify-x509-name")),
+    ("tls-verify", Fate::Refused(HOOKS.0, "use verify-x509-name and remote-cert-tls")),
+    ("tun-mtu-extra", Fate::Refused(TAP.0, "remove it")),
+    ("up", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("up-delay", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("up-restart", Fate::Refused(HOOKS.0, HOOKS.1)),
+    ("use-prediction-resistance", Fate::Refused("it does not exist here", "remove it")),
+    ("username-as-common-name", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
+    ("verify-hash", Fate::Refused("it is not supported yet", "use ca with that authority alone")),
+    ("version", Fate::Refused(STANDALONE.0, "adit --version")),
+    ("vlan-accept", Fate::Refused(TAP.0, TAP.1)),
+    ("vlan-pvid", Fate::Refused(TAP.0, TAP.1)),
+    ("vlan-tagging", Fate::Refused(TAP.0, TAP.1)),
+    ("win-sys", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("windows-driver", Fate::Refused(WINDOWS.0, WINDOWS.1)),
+    ("x509-track", Fate::Refused(HOOKS.0, HOOKS.1)),
+];
+
+/// Names that a handler takes; for suggestions, and for the test that they all are taken.
+pub(super) const HANDLED: &[&str] = &[
+    "allow-compression",
+    "askpass",
+    "auth",
+    "auth-nocache",
+    "auth-retry",
+    "auth-user-pass",
+    "bind",
+    "bind-dev",
+    "block-ipv6",
+    "ca",
+    "cd",
+    "cert",
+    "cipher",
+    "client",
+    "client-config-dir",
+    "client-to-client",
+    "comp-lzo",
+    "compress",
+    "config",
+    "connect-retry",
+    "connect-retry-max",
+    "connect-timeout",
+    "crl-verify",
+    "daemon",
+    "data-ciphers",
+    "data-ciphers-fallback",
+    "dev",
+    "dev-node",
+    "dev-type",
+    "dh",
+    "dhcp-option",
+    "dns",
+    "duplicate-cn",
+    "ecdh-curve",
+    "explicit-exit-notify",
+    "extra-certs",
+    "float",
+    "group",
+    "hand-window",
+    "ifconfig",
+    "ifconfig-ipv6",
+    "ifconfig-ipv6-pool",
+    "ifconfig-noexec",
+    "ifconfig-pool",
+    "ifconfig-pool-persist",
+    "ignore-unknown-option",
+    "keepalive",
+    "key",
+    "key-direction",
+    "local",
+    "log",
+    "log-append",
+    "lport",
+    "machine-readable-output",
+    "management",
+    "mark",
+    "max-clients",
+    "mlock",
+    "mode",
+    "mssfix",
+    "multihome",
+    "mute",
+    "ncp-ciphers",
+    "nice",
+    "nobind",
+    "persist-key",
+    "persist-tun",
+    "ping",
+    "ping-exit",
+    "ping-restart",
+    "port",
+    "proto",
+    "pull",
+    "pull-filter",
+    "push",
+    "push-peer-info",
+    "rcvbuf",
+    "redirect-gateway",
+    "redirect-private",
+    "remap-usr1",
+    "remote",
+    "remote-cert-eku",
+    "remote-cert-tls",
+    "remote-random",
+    "reneg-bytes",
+    "reneg-pkts",
+    "reneg-sec",
+    "replay-window",
+    "resolv-retry",
+    "route",
+    "route-gateway",
+    "route-ipv6",
+    "route-ipv6-gateway",
+    "route-metric",
+    "route-noexec",
+    "route-nopull",
+    "rport",
+    "script-security",
+    "server",
+    "server-ipv6",
+    "server-poll-timeout",
+    "setenv",
+    "setenv-safe",
+    "sndbuf",
+    "status",
+    "status-version",
+    "suppress-timestamps",
+    "syslog",
+    "tls-auth",
+    "tls-cert-profile",
+    "tls-cipher",
+    "tls-ciphersuites",
+    "tls-client",
+    "tls-crypt",
+    "tls-crypt-v2",
+    "tls-groups",
+    "tls-server",
+    "tls-timeout",
+    "tls-version-max",
+    "tls-version-min",
+    "topology",
+    "tran-window",
+    "tun-mtu",
+    "txqueuelen",
+    "user",
+    "verb",
+    "verify-client-cert",
+    "verify-x509-name",
+    "writepid",
+    "x509-username-field",
+];
+
+/// What becomes of a directive that no handler took; `None` for an unknown name.
+pub(super) fn fate(name: &str) -> Option<Fate> {
+    TABLE.iter().find(|(known, _)| *known == name).map(|(_, fate)| *fate)
+}
+
+/// The known name that is most like an unknown one, if any is like it at all.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let most = name.len().div_ceil(4).min(3);
+    HANDLED
+        .iter()
+        .chain(TABLE.iter().map(|(known, _)| known))
+        .map(|known| (distance(name, known), *known))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+/// Levenshtein's.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().take(64).enumerate() {
+        let mut left = i.saturating_add(1);
+        let mut diagonal = i;
+        let mut next = vec![left];
+        for (to, &above) in b.chars().zip(row.iter().skip(1)) {
+            let replaced = diagonal.saturating_add(usize::from(from != to));
+            left = replaced.min(above.saturating_add(1)).min(left.saturating_add(1));
+            next.push(left);
+            diagonal = above;
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_error_finds_its_directive() {
+        assert_eq!(nearest("remtoe"), Some("remote"));
+        assert_eq!(nearest("presist-key"), Some("persist-key"));
+        assert_eq!(nearest("data-cipher"), Some("data-ciphers"));
+        assert_eq!(nearest("gibberish-entirely"), None);
+    }
+
+    #[test]
+    fn no_name_stands_twice() {
+        let mut names: Vec<_> =
+            HANDLED.iter().copied().chain(TABLE.iter().map(|(name, _)| *name)).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,481 @@
+use std::collections::HashMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use adit_crypto::Cipher;
+use adit_engine::Family;
+use adit_engine::verbs::Framing;
+use proptest::prelude::*;
+
+use super::*;
+use crate::negotiate::{Destination, FilterAction, Via};
+
+/// Files by name.
+#[derive(Default)]
+struct Memory(HashMap<PathBuf, Vec<u8>>);
+
+impl Files for Memory {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn files(list: &[(&str, &str)]) -> Memory {
+    Memory(list.iter().map(|(name, text)| (name.into(), text.as_bytes().to_vec())).collect())
+}
+
+fn args(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn parse_file(text: &str) -> Result<Options, ConfigError> {
+    parse(&args("x.conf"), &files(&[("x.conf", text)]))
+}
+
+const CLIENT: &str = "client\ndev tun\nremote vpn.example.org 1194\nca ca.crt\ncert c.crt\nkey c.key\n\
+                      remote-cert-tls server\n";
+const SERVER: &str = "dev tun\nserver 10.8.0.0 255.255.255.0\ntopology subnet\nca ca.crt\ncert s.crt\n\
+                      key s.key\ndh none\n";
+
+fn client(more: &str) -> Options {
+    parse_file(&format!("{CLIENT}{more}")).unwrap()
+}
+
+fn server(more: &str) -> Options {
+    parse_file(&format!("{SERVER}{more}")).unwrap()
+}
+
+fn client_error(more: &str) -> ConfigError {
+    parse_file(&format!("{CLIENT}{more}")).unwrap_err()
+}
+
+fn server_error(more: &str) -> ConfigError {
+    parse_file(&format!("{SERVER}{more}")).unwrap_err()
+}
+
+fn as_client(options: &Options) -> &ClientOptions {
+    match &options.role {
+        Role::Client(client) => client,
+        Role::Server(_) => panic!("a server"),
+    }
+}
+
+fn as_server(options: &Options) -> &ServerOptions {
+    match &options.role {
+        Role::Server(server) => server,
+        Role::Client(_) => panic!("a client"),
+    }
+}
+
+#[test]
+fn a_small_client_gets_the_defaults_of_stock() {
+    let options = client("");
+    assert_eq!(options.ciphers, [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]);
+    assert_eq!((options.auth.as_str(), options.occ_cipher.as_str()), ("SHA1", "BF-CBC"));
+    assert_eq!((options.tun_mtu, options.replay_window, options.log.verb), (1500, 64, 1));
+    assert_eq!(options.hand_window, Duration::from_secs(60));
+    assert_eq!(options.renegotiation.after, Duration::from_secs(3600));
+    assert_eq!(options.renegotiation.earliest, options.renegotiation.after);
+    assert_eq!(options.keepalive.timeout, Duration::from_secs(120));
+    assert_eq!(options.device.name, None);
+    let client = as_client(&options);
+    assert!(client.pull);
+    assert_eq!(client.remotes.len(), 1);
+    assert_eq!(client.connect_retry, (Duration::from_secs(1), Duration::from_secs(300)));
+    assert_eq!(client.resolv_retry, None);
+    assert_eq!(options.socket.listen[0].port, 1194);
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+}
+
+#[test]
+fn the_server_helpers_expand() {
+    let options = server("server-ipv6 fd00:1::/64\nkeepalive 10 60\nreneg-sec 1000\n");
+    let server = as_server(&options);
+    let network = server.network4.as_ref().unwrap();
+    assert_eq!(network.server.to_string(), "10.8.0.1/24");
+    assert_eq!(
+        (network.first, network.last),
+        (Ipv4Addr::new(10, 8, 0, 2), Ipv4Addr::new(10, 8, 0, 254))
+    );
+    let network = server.network6.as_ref().unwrap();
+    assert_eq!(network.server.to_string(), "fd00:1::1/64");
+    assert_eq!(network.first.to_string(), "fd00:1::1000");
+    assert_eq!(options.keepalive.timeout, Duration::from_secs(120));
+    assert_eq!(server.push_keepalive.unwrap().timeout, Duration::from_secs(60));
+    assert_eq!(options.renegotiation.earliest, Duration::from_secs(900));
+    assert_eq!(server.max_clients, 1024);
+    assert!(options.float);
+    let narrow = parse_file(&format!("{SERVER}server-ipv6 fd00:1::/112\n")).unwrap();
+    assert_eq!(as_server(&narrow).network6.as_ref().unwrap().first.to_string(), "fd00:1::2");
+}
+
+#[test]
+fn a_server_written_without_helpers_is_one() {
+    let text = "mode server\ntls-server\ndev tun7\ntopology subnet\nifconfig 10.9.0.1 255.255.255.0\n\
+                ifconfig-pool 10.9.0.10 10.9.0.20\nca a\ncert b\nkey c\n";
+    let options = parse_file(text).unwrap();
+    let network = as_server(&options).network4.clone().unwrap();
+    assert_eq!(network.server.to_string(), "10.9.0.1/24");
+    assert_eq!((network.first.octets()[3], network.last.octets()[3]), (10, 20));
+    assert_eq!(options.device.name.as_deref(), Some("tun7"));
+    let outside = text.replace("10.9.0.20", "10.9.1.20");
+    assert!(parse_file(&outside).unwrap_err().problem.contains("10.9.1.20"));
+    let own = text.replace("10.9.0.10 ", "10.9.0.1 ");
+    assert!(parse_file(&own).unwrap_err().problem.contains("own address"));
+}
+
+#[test]
+fn files_of_install_scripts_run_unchanged() {
+    let old = parse_file(include_str!("fixtures/script-a-server-old.conf")).unwrap();
+    let server = as_server(&old);
+    assert_eq!(old.ciphers, [Cipher::Aes128Gcm]);
+    assert_eq!(old.socket.listen[0].family, Family::V6);
+    assert_eq!(old.wrap, Wrap::TlsCrypt(Source::File("tls-crypt.key".into())));
+    assert_eq!(old.tls.groups.as_deref(), Some(&["prime256v1".to_owned()][..]));
+    assert_eq!(server.pool_persist.as_ref().unwrap().path, PathBuf::from("ipp.txt"));
+    assert_eq!(server.client_config_dir.as_deref(), Some(Path::new("/etc/openvpn/ccd")));
+    assert_eq!(server.push.len(), 6);
+    assert_eq!(old.process.user.as_deref(), Some("nobody"));
+    assert!(old.warnings.is_empty(), "{:?}", old.warnings);
+
+    let new = parse_file(include_str!("fixtures/script-a-server-new.conf")).unwrap();
+    assert_eq!(new.wrap, Wrap::TlsCryptV2(Source::File("tls-crypt-v2.key".into())));
+    assert_eq!(new.tls.peer_usage, Some(Usage::Client));
+    assert!(as_server(&new).duplicate_cn);
+    assert_eq!(new.management.as_ref().unwrap().last().unwrap(), "unix");
+    assert_eq!(new.warnings.len(), 1, "{:?}", new.warnings);
+
+    let options = parse_file(include_str!("fixtures/script-a-client.ovpn")).unwrap();
+    let Wrap::TlsAuth { key: Source::Inline { directive, text }, direction } = &options.wrap else {
+        panic!("{:?}", options.wrap)
+    };
+    assert_eq!((*directive, *direction), ("tls-auth", Some(1)));
+    assert!(text.starts_with("-----BEGIN OpenVPN Static key V1-----\n"));
+    assert!(text.ends_with("-----END OpenVPN Static key V1-----\n"));
+    assert_eq!(options.exit_notify, Some(1));
+    assert_eq!(options.socket.listen, []);
+    assert!(as_client(&options).auth_nocache);
+    // block-outside-dns
+    assert_eq!(options.warnings.len(), 1, "{:?}", options.warnings);
+
+    let options = parse_file(include_str!("fixtures/script-b-server.conf")).unwrap();
+    assert_eq!(options.socket.listen[0].host.as_deref(), Some("192.0.2.1"));
+    assert_eq!(options.tls.crl, Some(Source::File("crl.pem".into())));
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+    let options = parse_file(include_str!("fixtures/script-b-client.ovpn")).unwrap();
+    assert_eq!(as_client(&options).remotes[0].host, "192.0.2.1");
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+}
+
+#[test]
+fn the_command_line_of_the_systemd_unit() {
+    let files = files(&[("s.conf", SERVER)]);
+    let line = "--status /run/s.log --status-version 2 --suppress-timestamps --config s.conf";
+    let options = parse(&args(line), &files).unwrap();
+    let status = options.status.unwrap();
+    assert_eq!((status.path.as_path(), status.version), (Path::new("/run/s.log"), 2));
+    assert_eq!(status.every, Duration::from_secs(60));
+    assert!(!options.log.timestamps);
+}
+
+#[test]
+fn command_lines_without_a_file() {
+    let line =
+        "--client --dev tun --remote 192.0.2.1 443 udp4 --ca a --auth-user-pass --nobind --nice -5";
+    let options = parse(&args(line), &files(&[])).unwrap();
+    assert_eq!(as_client(&options).remotes[0].family, Family::V4);
+    assert_eq!(as_client(&options).auth_user_pass, Some(UserPass::Prompt));
+    assert_eq!(options.process.nice, -5);
+    let error = parse(&args("verb 3"), &files(&[])).unwrap_err();
+    assert_eq!((error.file.as_str(), error.line), ("command line", 1));
+    let error = parse(&args("--verb 3 x.conf"), &files(&[])).unwrap_err();
+    assert_eq!((error.directive.as_str(), error.line), ("verb", 1));
+    assert!(parse(&[], &files(&[])).is_err());
+}
+
+#[test]
+fn errors_name_file_line_directive_and_remedy() {
+    let error = client_error("verb three\n");
+    assert_eq!((error.file.as_str(), error.line, error.directive.as_str()), ("x.conf", 8, "verb"));
+    let error = client_error("remtoe a\n");
+    assert_eq!(error.to_string(), "x.conf:8: remtoe: unknown directive\n  did you mean remote?");
+    let error = client_error("<tls-crypt>\nabc\n");
+    assert_eq!((error.line, error.directive.as_str()), (8, "tls-crypt"));
+    let error = client_error("push \"route\n");
+    assert_eq!(error.line, 8);
+    assert!(error.problem.contains("not closed"));
+    let error = parse(&args("--config none.conf"), &files(&[])).unwrap_err();
+    assert!(error.problem.contains("none.conf"), "{error}");
+    for (text, word) in [
+        ("proto tcp\n", "TCP"),
+        ("fragment 1300\n", "fragment"),
+        ("plugin x.so\n", "plugin"),
+        ("up /etc/openvpn/update-resolv-conf\n", "scripts"),
+        ("secret static.key\n", "static keys"),
+        ("comp-lzo\n", "compressed"),
+        ("compress lz4-v2\n", "compressed"),
+        ("topology net30\n", "net30"),
+        ("dev tap\n", "TAP"),
+        ("tls-version-max 1.1\n", "1.2"),
+        ("data-ciphers AES-256-CBC\n", "AES-256-CBC"),
+        ("push \"route 10.0.0.0\"\n", "for servers"),
+        ("block-outside-dns\n", "Windows"),
+        ("http-proxy 192.0.2.9 3128\n", "TCP"),
+        ("key-direction 2\n", "0 to 1"),
+        ("nobind\nlport 5\n", "nobind"),
+        ("tls-crypt a\ntls-auth b 1\n", "another"),
+        ("connect-retry-max x\n", "number"),
+        ("verb 1 2\n", "too many"),
+        ("server 10.8.0.0 255.255.255.0\n", "server"),
+        ("<verb>\n3\n</verb>\n", "block"),
+    ] {
+        let error = client_error(text);
+        assert!(error.to_string().contains(word), "{text}: {error}");
+        assert!(error.line >= 1, "{text}: {error}");
+        assert!(!error.remedy.is_empty() || error.problem.contains("number"), "{text}: {error}");
+    }
+    for (text, word) in [
+        ("remote a\n", "for clients"),
+        ("push \"a,b\"\n", "comma"),
+        ("push \"compress lz4\"\n", "compressed"),
+        ("push \"comp-lzo no\"\n", "server itself"),
+        ("push \"ifconfig 10.8.0.5 255.255.255.0\"\n", "negotiated"),
+        ("server 10.8.0.1 255.255.255.0\n", "10.8.0.0"),
+        ("server 10.0.0.0 255.0.0.0\n", "/8"),
+        ("server 10.8.0.0 255.0.255.0\n", "netmask"),
+        ("ifconfig-pool 10.8.0.5 10.8.0.9\n", "pool already"),
+        ("keepalive 10 15\n", "twice"),
+        ("keepalive 10 60\nping 5\n", "keepalive"),
+        ("explicit-exit-notify 3\n", "1 or 2"),
+        ("crl-verify /etc/crls dir\n", "director"),
+        ("proto tcp-server\n", "TCP"),
+    ] {
+        let error = server_error(text);
+        assert!(error.to_string().contains(word), "{text}: {error}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    for (gone, word) in [
+        ("dev tun\n", "dev tun"),
+        ("ca ca.crt\n", "ca FILE"),
+        ("key c.key\n", "key FILE"),
+        ("cert c.crt\n", "cert FILE"),
+        ("remote vpn.example.org 1194\n", "remote HOST"),
+        ("client\n", "client"),
+    ] {
+        let error = parse_file(&CLIENT.replacen(gone, "", 1)).unwrap_err();
+        assert!(error.to_string().contains(word), "{gone}: {error}");
+    }
+    let lax = parse_file(&CLIENT.replace("remote-cert-tls server\n", "")).unwrap();
+    assert!(lax.warnings[0].contains("No server certificate verification method"));
+    let net30 = parse_file(&SERVER.replace("topology subnet\n", "")).unwrap();
+    assert!(net30.warnings[0].contains("topology subnet"));
+}
+
+#[test]
+fn unknown_directives_are_skipped_only_where_allowed() {
+    let options = client("setenv opt new-thing 1\nignore-unknown-option newer up\nnewer\nup x\n");
+    assert_eq!(options.warnings.len(), 3, "{:?}", options.warnings);
+    assert!(options.warnings[0].starts_with("x.conf:8: new-thing: unknown directive"));
+    // Only from there on.
+    assert!(parse_file(&format!("newer\nignore-unknown-option newer\n{CLIENT}")).is_err());
+    assert_eq!(client("setenv FORWARD_COMPATIBLE 1\nnewer\n").warnings.len(), 1);
+    // A known directive that is not supported is not from the future.
+    assert!(
+        client_error("setenv FORWARD_COMPATIBLE 1\nfragment 1300\n")
+            .problem
+            .contains("not supported")
+    );
+    // What is known is used, allowed or not.
+    let options =
+        client("ignore-unknown-option data-ciphers\nsetenv opt data-ciphers AES-128-GCM\n");
+    assert_eq!(options.ciphers, [Cipher::Aes128Gcm]);
+}
+
+#[test]
+fn connections_have_their_own_remote() {
+    let options = parse_file(&format!(
+        "{}<connection>\nremote a 1 udp\nconnect-timeout 7\n</connection>\n<connection>\nremote b\nproto udp6\n\
+         rport 2\n</connection>\n<connection>\nremote c 443 tcp\n</connection>\nrport 9\n",
+        CLIENT.replace("remote vpn.example.org 1194\n", "")
+    ))
+    .unwrap();
+    let client = as_client(&options);
+    let seen: Vec<_> = client.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
+    assert_eq!(seen, [("a", 1, Family::Any), ("b", 2, Family::V6)]);
+    assert_eq!(client.server_poll_timeout, Duration::from_secs(7));
+    assert!(options.warnings[0].contains("TCP"), "{:?}", options.warnings);
+    let differ = "<connection>\nremote a\ntun-mtu 1400\n</connection>\n<connection>\nremote b\ntun-mtu 1300\n</connection>\n";
+    assert!(client_error(differ).problem.contains("differ"));
+    let misplaced = "<connection>\nremote a\ncipher AES-256-GCM\n</connection>\n";
+    let error = client_error(misplaced);
+    assert_eq!((error.line, error.directive.as_str()), (10, "cipher"));
+    assert!(client_error("<connection>\nproto udp\n</connection>\n").problem.contains("no remote"));
+}
+
+#[test]
+fn several_remotes_share_what_stands_outside() {
+    let options = client(
+        "remote b\nremote c 3 udp6\nremote [2001:db8::1] 4\nproto udp4\nrport 7\nremote-random\n",
+    );
+    let client = as_client(&options);
+    let seen: Vec<_> = client.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
+    assert_eq!(
+        seen,
+        [
+            ("vpn.example.org", 1194, Family::V4),
+            ("b", 7, Family::V4),
+            ("c", 3, Family::V6),
+            ("2001:db8::1", 4, Family::V4)
+        ]
+    );
+    assert!(client.remote_random);
+}
+
+#[test]
+fn cd_moves_every_path_and_includes_follow_it() {
+    let files = files(&[
+        ("x.conf", "log a.log\ncd /etc/vpn\nconfig more.conf\nlog-append b.log\n"),
+        ("/etc/vpn/more.conf", CLIENT),
+    ]);
+    let options = parse(&args("x.conf"), &files).unwrap();
+    assert_eq!(options.tls.ca, Source::File("/etc/vpn/ca.crt".into()));
+    assert_eq!(options.log.to, LogTo::Append("/etc/vpn/b.log".into()));
+    assert_eq!(options.process.directory.as_deref(), Some(Path::new("/etc/vpn")));
+    // An error in the included file names that file.
+    let files =
+        super::tests::files(&[("x.conf", "verb 3\nconfig y.conf\n"), ("y.conf", "\nbad\n")]);
+    let error = parse(&args("x.conf"), &files).unwrap_err();
+    assert_eq!((error.file.as_str(), error.line), ("y.conf", 2));
+}
+
+#[test]
+fn files_that_include_each_other_end() {
+    let files = files(&[("x.conf", "config x.conf\n")]);
+    let error = parse(&args("x.conf"), &files).unwrap_err();
+    assert!(error.problem.contains("include each other"), "{error}");
+}
+
+#[test]
+fn dos_line_ends_and_byte_order_marks_are_taken() {
+    let text = format!("\u{feff}{}", CLIENT.replace('\n', "\r\n"));
+    let options = parse_file(&format!("{text}<tls-crypt>\r\nabc\r\n</tls-crypt>\r\n")).unwrap();
+    let Wrap::TlsCrypt(Source::Inline { text, .. }) = options.wrap else { panic!() };
+    assert_eq!(text.as_str(), "abc\n");
+    let mut bytes = CLIENT.as_bytes().to_vec();
+    bytes.extend_from_slice(b"# gr\xfc\xdfe\n");
+    let memory = Memory(HashMap::from([("x.conf".into(), bytes)]));
+    assert!(parse(&args("x.conf"), &memory).is_ok());
+}
+
+#[test]
+fn inline_blocks_and_the_old_mark_for_them() {
+    let options = client(
+        "tls-auth [inline] 1\n<tls-auth>\nk\n</tls-auth>\n<auth-user-pass>\nu\np\n</auth-user-pass>\n",
+    );
+    assert!(matches!(
+        options.wrap,
+        Wrap::TlsAuth { key: Source::Inline { .. }, direction: Some(1) }
+    ));
+    assert!(matches!(
+        as_client(&options).auth_user_pass,
+        Some(UserPass::Source(Source::Inline { .. }))
+    ));
+    // No secret in Debug.
+    let shown = format!("{:?}", client("<tls-crypt>\nsesame\n</tls-crypt>\n"));
+    assert!(!shown.contains("sesame"), "{shown}");
+}
+
+#[test]
+fn routes_and_filters() {
+    let options = client(
+        "route 10.1.2.3 255.255.0.0 net_gateway 5\nroute remote_host\nroute-ipv6 2001:db8::/32\n\
+         pull-filter ignore \"redirect-gateway\"\nredirect-gateway def1 ipv6\nroute-nopull\n",
+    );
+    let route = &options.routes.v4[0];
+    assert_eq!(route.to, Destination::Net("10.1.0.0/16".parse().unwrap()));
+    assert_eq!((route.via, route.metric), (Via::Outside, Some(5)));
+    assert_eq!(options.routes.v4[1].to, Destination::RemoteHost);
+    assert_eq!(options.routes.v6.len(), 1);
+    assert_eq!(as_client(&options).pull_filters[0].action, FilterAction::Ignore);
+    assert!(as_client(&options).route_nopull);
+    assert_eq!(options.routes.redirect_gateway.unwrap(), ["def1", "ipv6"]);
+}
+
+#[test]
+fn ciphers_that_are_not_supported_are_left_out_with_a_word() {
+    let options =
+        client("data-ciphers AES-256-GCM:AES-256-CBC:?BF-CBC:aes-192-gcm\ncipher AES-256-CBC\n");
+    assert_eq!(options.ciphers, [Cipher::Aes256Gcm, Cipher::Aes192Gcm]);
+    assert_eq!(options.warnings.len(), 1);
+    assert!(options.warnings[0].contains("AES-256-CBC"));
+    assert_eq!(options.occ_cipher, "AES-256-CBC");
+    let options = client("data-ciphers-fallback AES-128-GCM\ncipher AES-256-CBC\nauth sha-256\n");
+    assert_eq!(
+        (options.cipher_fallback, options.occ_cipher.as_str()),
+        (Some(Cipher::Aes128Gcm), "AES-128-GCM")
+    );
+    assert_eq!(options.auth, "SHA256");
+}
+
+#[test]
+fn compression_means_stubs() {
+    assert_eq!(client("comp-lzo no\n").framing, Framing::LzoStub);
+    assert_eq!(client("compress\n").framing, Framing::SwapStub);
+    assert_eq!(client("compress stub-v2\n").framing, Framing::StubV2);
+    assert!(as_server(&server("compress migrate\n")).compress_migrate);
+    assert_eq!(as_server(&server("comp-lzo no\npush \"comp-lzo no\"\n")).push, ["comp-lzo no"]);
+}
+
+/// Each name in the table of handled directives reaches a handler: none is unknown or refused as
+/// such with arguments that are right or wrong.
+#[test]
+fn every_handled_directive_has_a_handler() {
+    for name in table::HANDLED {
+        for tail in ["", " x", " x y", " 1 2"] {
+            let Err(error) = parse_file(&format!("{CLIENT}{name}{tail}\n")) else { break };
+            assert_ne!(error.problem, "unknown directive", "{name}{tail}");
+        }
+    }
+}
+
+/// A configuration that names what openvpn accepts and refuses must be judged alike here.
+#[test]
+fn every_directive_of_stock_is_known() {
+    // From `openvpn --help` (2.6), names only.
+    const HELP: &str = include_str!("fixtures/directives-2.6.txt");
+    for name in HELP.split_whitespace() {
+        let known = table::HANDLED.contains(&name) || table::fate(name).is_some();
+        assert!(known, "{name}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let memory = Memory(HashMap::from([("x.conf".into(), bytes)]));
+        let _ = parse(&args("x.conf"), &memory);
+    }
+
+    #[test]
+    fn no_arguments_make_a_handler_panic(
+        index in 0..table::HANDLED.len(),
+        words in proptest::collection::vec("[-a-z0-9:./\"\\\\ ]{0,12}|[0-9]{1,20}|-[0-9]{1,20}|10\\.0\\.0\\.0|255\\.255\\.255\\.255|::/0", 0..5),
+        server in any::<bool>(),
+    ) {
+        let base = if server { SERVER } else { CLIENT };
+        let mut text = base.to_owned();
+        if let Some(name) = table::HANDLED.get(index) {
+            text.push_str(name);
+        }
+        for word in words {
+            text.push(' ');
+            text.push_str(&word);
+        }
+        let _ = parse_file(&text);
+    }
+}
