@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::FlockOperation;
 use zeroize::Zeroizing;
@@ -15,19 +16,27 @@ const MAX_FILE: u64 = 64 * 1024 * 1024;
 
 /// Replaces `path` by `content` with mode 0600: after a crash it is the old file or the new one, whole.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
-    write(path, content, 0o600)
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    // Any number of writers may be at work on files outside a store.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    write_by(path, content, 0o600, &format!(".{}-{count}.new", std::process::id()))
 }
 
+/// The same for a file of a store, whose lock the caller holds: what a killed process left of its attempt
+/// is overwritten by the next one.
 pub(crate) fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), PkiError> {
+    write_by(path, content, mode, ".new")
+}
+
+fn write_by(path: &Path, content: &[u8], mode: u32, suffix: &str) -> Result<(), PkiError> {
     let fail = |error| PkiError::io(path, "write", error);
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.new", std::process::id()));
+    temporary.push(suffix);
     let temporary = PathBuf::from(temporary);
-    // A leftover of a killed process with our id; nobody else writes this name.
     let _ = std::fs::remove_file(&temporary);
     let written = (|| {
         let mut file =

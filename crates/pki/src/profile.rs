@@ -132,6 +132,6 @@ impl Profile {
 
     /// Writes the profile to `path` with mode 0600.
     pub fn save(&self, path: &Path) -> Result<(), PkiError> {
-        disk::write(path, self.text.as_bytes(), 0o600)
+        disk::write_private(path, self.text.as_bytes())
     }
 }
