@@ -113,6 +113,10 @@ mod files {
         // Three bytes lost within the wrapped key: its length field tells.
         let error = ClientKey::parse(&UNIT_CLIENT.replace("8PHy", "")).unwrap_err();
         assert_eq!(error, KeyFileError::WrappedKey(296));
+        // A length field that is true, of something that cannot be a wrapped key.
+        let kc = [&[7; 256][..], &[0, 2]].concat();
+        let pem = file::encode_pem(&kc, "OpenVPN tls-crypt-v2 client key");
+        assert_eq!(ClientKey::parse(&pem).unwrap_err(), KeyFileError::WrappedKey(2));
         let short = "-----BEGIN OpenVPN tls-crypt-v2 client key-----\nAAEC\n\
             -----END OpenVPN tls-crypt-v2 client key-----\n";
         let error = ClientKey::parse(short).unwrap_err();

@@ -61,6 +61,17 @@ fn truncated_at_every_length_is_too_short() {
     assert_eq!(Control::parse(&cut), Err(PacketError::TooShort));
 }
 
+/// The reference implementation does not look at what follows, and neither do we.
+#[test]
+fn an_acknowledgement_has_no_message_and_no_payload() {
+    let bytes = unhex("28aeb9afe1f01d79c8 01 00000000 dd85db535623b02e 00000007 160301");
+    let ack = Control::parse(&bytes).unwrap();
+    assert_eq!((ack.message, ack.payload), (None, &[][..]));
+    let mut again = Vec::new();
+    Control { message: Some(7), payload: &[1], ..ack }.encode(&mut again);
+    assert_eq!(again, bytes[..22]);
+}
+
 #[test]
 fn old_unknown_and_data_opcodes_are_refused() {
     let mut packet = unhex(WITH_ACK);
