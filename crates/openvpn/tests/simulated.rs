@@ -120,7 +120,11 @@ fn a_rekey_under_traffic_delivers_every_packet_that_the_link_delivered() {
         assert!(w.run(60 * SECOND, |w| w.is_up(c)), "seed {seed}");
         // What arrives before the server's answer has no peer to be opened by.
         w.clients[c].traffic = true;
-        assert!(w.run(300 * SECOND, |w| w.rekeys(c) >= 9), "seed {seed}: {:?}", w.clients[c].events);
+        assert!(
+            w.run(300 * SECOND, |w| w.rekeys(c) >= 9),
+            "seed {seed}: {:?}",
+            w.clients[c].events
+        );
         assert_eq!(w.ups(c), 1, "seed {seed}: a rekey restarted the session");
         for (side, plane) in [("server", &w.plane), ("client", &w.clients[c].plane)] {
             assert!(plane.opened > 5_000, "seed {seed}: only {} at the {side}", plane.opened);
@@ -208,7 +212,8 @@ fn a_newcomer_of_the_same_name_replaces_the_session_only_when_authenticated() {
 #[test]
 fn names_are_separate_and_addresses_are_not_shared() {
     let (mut w, first) = connected();
-    let other = ClientConfig { tls: client_tls_named("other"), ..client_config(Settings::default()) };
+    let other =
+        ClientConfig { tls: client_tls_named("other"), ..client_config(Settings::default()) };
     let second = w.connect(other, delay(10), 2);
     assert!(w.run(5 * SECOND, |w| w.is_up(second)));
     assert_eq!(w.server.clients().count(), 2);
@@ -227,7 +232,10 @@ fn the_registry_decides_before_anything_is_pushed() {
     assert!(w.plane.peers.is_empty());
     let pushed = w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::Pushed(_)));
     assert!(!pushed);
-    assert!(w.run(10 * SECOND, |w| w.server.handshakes() == 0), "the refused handshake is forgotten");
+    assert!(
+        w.run(10 * SECOND, |w| w.server.handshakes() == 0),
+        "the refused handshake is forgotten"
+    );
 }
 
 #[test]
@@ -261,7 +269,8 @@ fn a_full_server_refuses_for_now() {
     let mut w = World::new(config, 7);
     let first = w.connect(client_config(Settings::default()), delay(10), 7);
     assert!(w.run(5 * SECOND, |w| w.is_up(first)));
-    let other = ClientConfig { tls: client_tls_named("other"), ..client_config(Settings::default()) };
+    let other =
+        ClientConfig { tls: client_tls_named("other"), ..client_config(Settings::default()) };
     let second = w.connect(other, delay(10), 8);
     assert!(!w.run(5 * SECOND, |w| w.is_up(second)));
     assert_eq!(stopped(&w, second), None, "it may try again");

@@ -317,7 +317,7 @@ impl ClientEngine {
             State::Up(tunnel) => (&mut tunnel.conversation, Some(tunnel.schedule.cipher())),
             _ => return Ok(()),
         };
-        let options = options_string(settings, Role::Client, conversation.link, cipher).to_string();
+        let options = options_string(settings, Role::Client, cipher).to_string();
         let peer_info = LocalInfo {
             ciphers: &settings.ciphers,
             pull: true,

@@ -417,7 +417,7 @@ impl ServerEngine {
             if former.identity.common_name != identity.common_name || former.username != username {
                 return Err(Fault::Protocol("another identity in a renegotiation"));
             }
-            let ours = our_keys(&mut self.random, settings, client.conversation.link, Some(cipher));
+            let ours = our_keys(&mut self.random, settings, Some(cipher));
             client.conversation.send_keys(ours)?;
             return self.rekeyed(now, peer, out);
         }
@@ -427,7 +427,7 @@ impl ServerEngine {
         let fallback = settings.cipher_fallback;
         let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
         let link = client.conversation.link;
-        let ours = our_keys(&mut self.random, settings, link, chosen.as_ref().ok().copied());
+        let ours = our_keys(&mut self.random, settings, chosen.as_ref().ok().copied());
         client.conversation.send_keys(ours)?;
         let cipher = match chosen {
             Ok(cipher) => cipher,
@@ -789,10 +789,9 @@ impl ServerEngine {
 fn our_keys(
     random: &mut Random,
     settings: &Settings,
-    link: Link,
     cipher: Option<adit_crypto::Cipher>,
 ) -> KeyMethod2 {
-    let options = options_string(settings, Role::Server, link, cipher).to_string();
+    let options = options_string(settings, Role::Server, cipher).to_string();
     let randoms = Randoms { random1: random.bytes(), random2: random.bytes() };
     KeyMethod2 {
         pre_master: None,

@@ -83,11 +83,10 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
     InnerMtu { mss4: inner.saturating_sub(20 + 20), mss6: inner.saturating_sub(40 + 20) }
 }
 
-/// The options string of key method 2.
+/// The options string of key method 2. In a session, `cipher` is the one agreed upon.
 pub(crate) fn options_string(
     settings: &Settings,
     role: Role,
-    link: Link,
     cipher: Option<Cipher>,
 ) -> OptionsString<'_> {
     let (tls_auth, key_direction) = match &settings.wrap {
@@ -96,21 +95,21 @@ pub(crate) fn options_string(
         }
         _ => (false, None),
     };
+    let named = Cipher::from_name(&settings.occ_cipher);
+    let allowed =
+        |cipher| settings.ciphers.contains(&cipher) || settings.cipher_fallback == Some(cipher);
     OptionsString {
         server: role == Role::Server,
         tun_mtu: settings.tun_mtu,
-        ipv6: link.remote().is_ipv6(),
         cipher: match cipher {
             Some(cipher) => cipher.name(),
             None => &settings.occ_cipher,
         },
-        key_bits: cipher
-            .or_else(|| Cipher::from_name(&settings.occ_cipher))
-            .map_or(128, |cipher| u16::try_from(cipher.key_len() * 8).unwrap_or(256)),
-        auth: if cipher.is_some() { "[null-digest]" } else { &settings.auth },
+        announce: cipher.or(named).is_some_and(allowed),
+        auth: &settings.auth,
         framing: settings.framing,
-        key_direction,
         tls_auth,
+        key_direction,
     }
 }
 
