@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_openvpn::keys::ServerKey;
 use adit_pki::{ClientName, InitOptions, PkiError, Proto, Remote, Store};
@@ -15,6 +15,10 @@ use super::settings::{
 };
 use super::survey;
 use crate::fault::Fault;
+
+/// A server certificate that ends sooner is replaced; profiles stay valid.
+const RENEW_BEFORE_DAYS: u64 = 60;
+const SERVER_DAYS: u32 = 3650;
 
 /// The common name of the server's certificate, which profiles pin.
 const SERVER_NAME: &str = "adit-server";
@@ -75,12 +79,28 @@ pub fn init(places: &Places, choices: &Choices, dry_run: bool) -> Outcome<Create
         // Keys first: settings without keys would look like a finished server.
         if new_pki {
             make_store(places, &settings)?;
+        } else if renew(places)? {
+            notes.push("the server has a new certificate; restart it or: adit reload".into());
         }
         if new_settings {
             write_whole(&path, 0o644, settings.to_toml().as_bytes())?;
         }
     }
     Ok(Created { settings, new_settings, new_pki, notes })
+}
+
+/// Mends what a killed command left half done, and replaces a certificate that is about to end.
+fn renew(places: &Places) -> Outcome<bool> {
+    let mut store = Store::open(&places.data).map_err(pki_fault)?;
+    let now = SystemTime::now();
+    store.repair(now).map_err(pki_fault)?;
+    let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let due = seconds.saturating_add(RENEW_BEFORE_DAYS.saturating_mul(86_400));
+    if store.server().server_expires > due {
+        return Ok(false);
+    }
+    store.renew_server(SERVER_DAYS, now).map_err(pki_fault)?;
+    Ok(true)
 }
 
 fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
@@ -253,6 +273,20 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(places.settings_file()).unwrap(), text);
         assert_eq!(fs::read(Store::open(&places.data).unwrap().files().ca).unwrap(), crl);
+    }
+
+    #[test]
+    fn a_server_certificate_about_to_end_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = here(&dir);
+        init(&places, &choices(), false).unwrap();
+        let mut store = Store::open(&places.data).unwrap();
+        store.renew_server(10, SystemTime::now()).unwrap();
+        let soon = store.server().server_expires;
+        let again = init(&places, &choices(), false).unwrap();
+        assert!(again.notes.iter().any(|note| note.contains("new certificate")));
+        assert!(Store::open(&places.data).unwrap().server().server_expires > soon);
+        assert!(init(&places, &choices(), false).unwrap().notes.is_empty());
     }
 
     #[test]

@@ -53,15 +53,12 @@ pub fn up(
     tell: &mut dyn FnMut(Step),
     on_ready: OnReady,
 ) -> Outcome<()> {
-    // Decided by a dry run, so that this process never holds the authority's key.
+    // A process of its own makes and mends the keys: this one will face the network, and never
+    // reads the authority's.
     let planned = init(places, &options.choices, true)?;
-    let created = if planned.new_settings || planned.new_pki {
-        child(options, "init", &options.arguments, places)?;
-        let created = init(places, &Choices::default(), true)?;
-        Created { settings: created.settings, ..planned }
-    } else {
-        planned
-    };
+    child(options, "init", &options.arguments, places)?;
+    let settings = init(places, &Choices::default(), true)?.settings;
+    let created = Created { settings, ..planned };
     let settings = created.settings.clone();
     tell(Step::Created(Box::new(created)));
     if let Some(name) = &options.client {

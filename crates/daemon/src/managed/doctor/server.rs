@@ -5,7 +5,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use adit_pki::Store;
 use ipnet::IpNet;
 
 use super::super::machine::running;
@@ -13,6 +15,9 @@ use super::super::places::Places;
 use super::super::settings::{Listen, Settings};
 use super::super::survey;
 use super::{Finding, Fix};
+
+/// Certificates that end sooner are mentioned.
+const SOON_DAYS: u64 = 30;
 
 pub(super) fn examine(places: &Places, settings: &Settings) -> Vec<Finding> {
     let runs = running(places).is_some();
@@ -25,6 +30,7 @@ pub(super) fn examine(places: &Places, settings: &Settings) -> Vec<Finding> {
         findings.push(network(settings));
     }
     findings.extend(permissions(places));
+    findings.push(certificates(places));
     findings
 }
 
@@ -135,6 +141,35 @@ fn network(settings: &Settings) -> Finding {
         }
     }
     Finding::fine("network", "the tunnel's networks are free on this machine")
+}
+
+/// The authority's and the server's own; clients' are theirs to renew.
+fn certificates(places: &Places) -> Finding {
+    let store = match Store::open(&places.data) {
+        Ok(store) => store,
+        Err(error) => {
+            return Finding::problem("certificate", error.to_string())
+                .remedy(places.command("server init"));
+        }
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let days = |end: u64| end.saturating_sub(now) / 86_400;
+    let (server, ca) = (days(store.server().server_expires), days(store.server().ca_expires));
+    if ca < SOON_DAYS {
+        return Finding::problem("certificate", format!("the authority ends in {ca} days")).remedy(
+            "create a new server in another folder, and give every client its new profile",
+        );
+    }
+    if server < SOON_DAYS {
+        let what = format!("the server's certificate ends in {server} days");
+        let finding = if server == 0 {
+            Finding::problem("certificate", what)
+        } else {
+            Finding::warning("certificate", what)
+        };
+        return finding.remedy(format!("{} (profiles stay valid)", places.command("server init")));
+    }
+    Finding::fine("certificate", format!("the server's certificate has {server} days left"))
 }
 
 /// Keys must be their owner's only.

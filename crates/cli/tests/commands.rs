@@ -1,0 +1,146 @@
+//! The binary as a person meets it: what it prints, where, and with which exit code.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+
+fn adit(dir: &Path, line: &str) -> Output {
+    let mut command = Command::new(ADIT);
+    command.args(line.split_whitespace()).current_dir(dir);
+    command.output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A folder with a created server in `vpn`.
+fn server() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let made = adit(dir.path(), "server init --host vpn.example.net --dir vpn");
+    assert_eq!(code(&made), 0, "{}", err(&made));
+    dir
+}
+
+#[test]
+fn exit_codes_tell_usage_from_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    for (line, wanted) in [
+        ("--version", 0),
+        ("server init --help", 0),
+        ("", 2),
+        ("no-such-verb", 2),
+        ("server init --listen tcp/443", 2),
+        ("server init --network 10.0.0.0/31 --host h --dir vpn", 2),
+        ("server client list --dir vpn", 2),
+        ("server run --dir vpn", 2),
+        ("status --dir vpn", 1),
+        ("reload --dir vpn", 1),
+    ] {
+        let output = adit(dir.path(), line);
+        assert_eq!(code(&output), wanted, "adit {line}: {}{}", out(&output), err(&output));
+    }
+    assert!(!dir.path().join("vpn/server.toml").exists());
+}
+
+#[test]
+fn a_server_is_created_once() {
+    let dir = server();
+    let file = dir.path().join("vpn/server.toml");
+    let before = fs::read(&file).unwrap();
+    let again = adit(dir.path(), "server init --dir vpn");
+    assert_eq!(code(&again), 0);
+    assert!(out(&again).contains("(kept)"), "{}", out(&again));
+    assert_eq!(fs::read(&file).unwrap(), before);
+    let other = adit(dir.path(), "server init --dir vpn --host elsewhere");
+    assert_eq!(code(&other), 2);
+    assert!(err(&other).contains("adit reload"), "{}", err(&other));
+}
+
+#[test]
+fn a_profile_goes_down_the_pipe_or_into_a_private_file() {
+    let dir = server();
+    let piped = adit(dir.path(), "server client add phone --dir vpn");
+    assert_eq!(code(&piped), 0, "{}", err(&piped));
+    assert!(out(&piped).starts_with("client\n"));
+    assert!(out(&piped).contains("-----BEGIN PRIVATE KEY-----"));
+    assert!(!dir.path().join("phone.ovpn").exists());
+
+    let filed = adit(dir.path(), "server client add laptop --dir vpn -o laptop.ovpn");
+    assert_eq!(code(&filed), 0, "{}", err(&filed));
+    assert!(!out(&filed).contains("PRIVATE KEY"));
+    let file = dir.path().join("laptop.ovpn");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // The file is in the way: nothing is issued, or a key would be lost.
+    let blocked = adit(dir.path(), "server client add other --dir vpn -o laptop.ovpn");
+    assert_eq!(code(&blocked), 2);
+    let list = out(&adit(dir.path(), "server client list --dir vpn --json"));
+    assert!(list.contains("\"laptop\"") && !list.contains("\"other\""), "{list}");
+    // No private key stays behind.
+    let kept = Command::new("grep").args(["-rl", "laptop", "vpn"]).current_dir(&dir).output();
+    assert_eq!(out(&kept.unwrap()).trim(), "vpn/data/pki/clients.json");
+}
+
+#[test]
+fn clients_are_listed_shown_and_revoked() {
+    let dir = server();
+    assert!(out(&adit(dir.path(), "server client list --dir vpn")).contains("No clients yet"));
+    adit(dir.path(), "server client add laptop --dir vpn -o l.ovpn");
+    let shown = out(&adit(dir.path(), "server client show laptop --dir vpn"));
+    assert!(shown.contains("active") && shown.contains("serial"), "{shown}");
+    let revoked = out(&adit(dir.path(), "server client revoke laptop --dir vpn"));
+    assert_eq!(revoked, "laptop is revoked, for good\n");
+    assert!(out(&adit(dir.path(), "server client list --dir vpn")).contains("revoked"));
+    let unknown = adit(dir.path(), "server client revoke nobody --dir vpn");
+    assert_eq!(code(&unknown), 2);
+    assert!(err(&unknown).contains("client list"), "{}", err(&unknown));
+}
+
+#[test]
+fn a_broken_file_names_its_line() {
+    let dir = server();
+    let file = dir.path().join("vpn/server.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("udp/1194", "tcp/1194");
+    fs::write(&file, &text).unwrap();
+    let line = 1 + text.lines().position(|line| line.starts_with("listen")).unwrap();
+    let failed = adit(dir.path(), "server run --dir vpn");
+    assert_eq!(code(&failed), 2);
+    assert!(err(&failed).contains(&format!("server.toml line {line}:")), "{}", err(&failed));
+    assert!(err(&failed).contains("write udp/1194"), "{}", err(&failed));
+}
+
+#[test]
+fn called_as_openvpn_it_takes_openvpns_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = dir.path().join("openvpn");
+    symlink(ADIT, &name).unwrap();
+    let ours = adit(dir.path(), "openvpn --no-such-directive");
+    let named = Command::new(&name).arg("--no-such-directive").output().unwrap();
+    assert_eq!(ours.status, named.status);
+    // Clap's usage would say so.
+    assert!(!err(&named).contains("Usage: adit"), "{}", err(&named));
+}
+
+#[test]
+fn completions_and_man_pages_are_made() {
+    let dir = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = adit(dir.path(), &format!("completions {shell}"));
+        assert_eq!(code(&script), 0);
+        assert!(out(&script).contains("full-tunnel"), "{shell}");
+    }
+    assert_eq!(code(&adit(dir.path(), "man pages")), 0);
+    assert!(dir.path().join("pages/adit-server-up.1").exists());
+}
