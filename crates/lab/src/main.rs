@@ -4,6 +4,7 @@
 //! runs or machines do not.
 #![forbid(unsafe_code)]
 
+mod fixed_key;
 mod pair;
 mod statistics;
 
@@ -25,11 +26,17 @@ struct Arguments {
 enum Verb {
     /// One TCP stream through a tunnel between two namespaces, adit and openvpn in turns. Needs root.
     Pair(pair::Arguments),
+    /// One end of a tunnel with fixed keys: the data path alone. Needs root.
+    FixedKey(fixed_key::Arguments),
+    /// Sealing and opening without any I/O.
+    InMemory(fixed_key::MemoryArguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Pair(arguments) => pair::run(&arguments),
+        Verb::FixedKey(arguments) => fixed_key::run(&arguments),
+        Verb::InMemory(arguments) => fixed_key::run_in_memory(&arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-lab: {failure}");

@@ -80,7 +80,6 @@ impl Plane {
     /// Spawns the workers: one per queue of the TUN device, at least one. Sockets are served by the
     /// first. `clock` must be the control thread's.
     pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
-        let (sender, upcalls) = upcall::channel()?;
         let PlaneConfig { tun, sockets, relay, gates, client } = config;
         let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
         let gates = Offloads {
@@ -90,22 +89,8 @@ impl Plane {
         };
         let queues = tun.map(|tun| tun.queues).unwrap_or_default();
         let count = queues.len().max(1);
-        let shared = Arc::new(Shared {
-            tables: Tables::default(),
-            stats: Stats::new(gates),
-            upcalls: sender,
-            relay,
-            client,
-            has_tun: !queues.is_empty(),
-            clock,
-            stop: AtomicBool::new(false),
-            wake: (0..count).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
-        });
-        let mut plane = Self {
-            shared: Arc::clone(&shared),
-            workers: Vec::new(),
-            arena: Mutex::new(Arena::new(0)),
-        };
+        let (mut plane, shared, upcalls) =
+            Self::idle(relay, client, !queues.is_empty(), gates, count, clock)?;
         if let Some(queue) = queues.first() {
             restrict_tun(queue, granted, gates);
         }
@@ -119,6 +104,31 @@ impl Plane {
             plane.workers.push(thread.spawn(move || worker.run())?);
         }
         Ok((plane, upcalls))
+    }
+
+    /// A plane without workers.
+    pub(crate) fn idle(
+        relay: Relay,
+        client: bool,
+        has_tun: bool,
+        gates: Offloads,
+        workers: usize,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Arc<Shared>, Upcalls)> {
+        let (sender, upcalls) = upcall::channel()?;
+        let shared = Arc::new(Shared {
+            tables: Tables::default(),
+            stats: Stats::new(gates),
+            upcalls: sender,
+            relay,
+            client,
+            has_tun,
+            clock,
+            stop: AtomicBool::new(false),
+            wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
+        });
+        let arena = Mutex::new(Arena::new(0));
+        Ok((Self { shared: Arc::clone(&shared), workers: Vec::new(), arena }, shared, upcalls))
     }
 
     /// Performs one verb. Never waits for a worker longer than it takes to send one burst.

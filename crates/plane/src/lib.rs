@@ -18,7 +18,7 @@
 //! received train for the replay window. A worker never holds the former of two peers.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`],
-//! [`framing::strip`], [`ingress::Ingress::datagram`].
+//! [`framing::strip`], [`memory::Memory::open`], [`memory::Memory::seal`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -31,6 +31,7 @@ pub mod egress;
 pub mod framing;
 pub mod ingress;
 mod key;
+pub mod memory;
 pub mod packet;
 mod peer;
 mod replay;

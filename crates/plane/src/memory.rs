@@ -1,0 +1,129 @@
+//! A plane without threads, sockets and devices: the caller passes packets in and gets packets out.
+//! For tests, fuzzing and for measuring what the transforms cost alone.
+
+use std::io;
+use std::mem;
+use std::sync::Arc;
+
+use adit_engine::{Instant, Link, PeerId};
+use adit_wire::VnetHeader;
+use adit_wire::ip::Ip;
+use adit_wire::merge::{Merger, Write};
+use adit_wire::split::Segments;
+
+use crate::control::{Plane, Relay, Shared};
+use crate::egress::{Arena, Progress, Shape};
+use crate::ingress::Ingress;
+use crate::stats::{DropReason, Offloads};
+use crate::upcall::Upcalls;
+
+/// One end of a tunnel in memory.
+pub struct Memory {
+    plane: Plane,
+    shared: Arc<Shared>,
+    arena: Arena,
+    merger: Merger<'static>,
+}
+
+/// What becomes of a received packet.
+#[derive(Debug)]
+pub enum Delivered<'d, 'a> {
+    /// It would be written to the TUN device.
+    Tun(&'d Write<'d, 'a>),
+    /// It would be sent on to this peer.
+    Peer(PeerId, &'a [u8]),
+}
+
+impl Memory {
+    /// An end without peers. `tun`: whether there is a device to deliver to.
+    pub fn new(
+        relay: Relay,
+        client: bool,
+        tun: bool,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        let (plane, shared, upcalls) = Plane::idle(relay, client, tun, Offloads::ALL, 1, clock)?;
+        let arena = Arena::new(512 << 10);
+        Ok((Self { plane, shared, arena, merger: Merger::default() }, upcalls))
+    }
+
+    /// For verbs, counters and totals. Verbs that send find no socket.
+    pub fn plane(&self) -> &Plane {
+        &self.plane
+    }
+
+    /// Takes a super-packet as a TUN device would hand it out and passes each sealed train to
+    /// `send`: the bytes, and the length of each datagram but the last.
+    pub fn seal(
+        &mut self,
+        vnet: &VnetHeader,
+        packet: &mut [u8],
+        mut send: impl FnMut(&[u8], usize),
+    ) {
+        if let Err(reason) = self.try_seal(vnet, packet, &mut send) {
+            self.shared.stats.drop(reason);
+        }
+    }
+
+    fn try_seal(
+        &mut self,
+        vnet: &VnetHeader,
+        packet: &mut [u8],
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Result<(), DropReason> {
+        let tables = &self.shared.tables;
+        let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
+        let owner = tables.routes.load().owner(ip.destination).ok_or(DropReason::NoRoute)?;
+        let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
+        let mut segments = Segments::new(vnet, packet).map_err(|_| DropReason::TunMalformed)?;
+        let mut tx = peer.lock_tx();
+        let (keys, spec) = (peer.keys.load(), peer.settings.load());
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        let shape = Shape { framing: spec.framing, mtu: spec.mtu, train: 64 };
+        loop {
+            let mut sealer = key.sealer(&mut tx, spec.wire_id);
+            let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {
+                self.shared.stats.drop(reason)
+            });
+            drop(sealer);
+            let (mut packets, mut bytes) = (0, 0);
+            for span in self.arena.spans() {
+                let train = self.arena.bytes(span);
+                packets += span.count as u64;
+                bytes += train.len() as u64;
+                send(train, span.segment);
+            }
+            peer.sent((self.shared.clock)(), packets, bytes);
+            self.arena.clear();
+            if progress == Progress::Done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes one received buffer and passes on what comes out of it.
+    pub fn open(
+        &mut self,
+        link: Link,
+        segment: usize,
+        data: &mut [u8],
+        mut deliver: impl FnMut(Delivered<'_, '_>),
+    ) {
+        let shared = &self.shared;
+        let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
+        let merger = mem::take(&mut self.merger).recycle(true, true);
+        let mut ingress =
+            Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
+        ingress.datagram(link, segment, data);
+        let Ingress { merger, relays, .. } = ingress;
+        merger.writes().for_each(|write| deliver(Delivered::Tun(&write)));
+        relays.into_iter().for_each(|(peer, packet)| deliver(Delivered::Peer(peer, packet)));
+        self.merger = merger.recycle(true, true);
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").field("plane", &self.plane).finish_non_exhaustive()
+    }
+}
