@@ -24,6 +24,7 @@ macro_rules! targets {
 
 targets! {
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
+    keys in "../../../fuzz/fuzz_targets/keys.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
 }
 

@@ -202,3 +202,17 @@ fn put_string(out: &mut Vec<u8>, field: Field, text: &str) -> Result<(), KeyMeth
     out.push(0);
     Ok(())
 }
+
+/// For the fuzzer: parses as either end's message, and checks that what was understood is written
+/// back with the same meaning.
+pub(super) fn fuzz(bytes: &[u8]) {
+    for sender in [Role::Client, Role::Server] {
+        if let Ok(message) = KeyMethod2::parse(bytes, sender) {
+            match message.encode() {
+                Ok(again) => assert_eq!(KeyMethod2::parse(&again, sender), Ok(message)),
+                // Up to four absent strings are written as empty ones, two bytes each.
+                Err(error) => assert!(bytes.len() > MAX_MESSAGE_LEN.saturating_sub(8), "{error}"),
+            }
+        }
+    }
+}

@@ -23,6 +23,17 @@ pub use file::KeyFileError;
 pub use method2::{KeyMethod2, KeyMethod2Error, MAX_MESSAGE_LEN, Randoms};
 pub use static_key::{Direction, StaticKey};
 
+/// For the fuzzer: key method 2 messages and key files.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    method2::fuzz(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = StaticKey::parse(text);
+        let _ = ServerKey::parse(text);
+        let _ = ClientKey::parse(text);
+    }
+}
+
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
