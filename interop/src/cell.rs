@@ -122,9 +122,26 @@ pub struct Tunnel {
     /// The namespaces.
     pub pair: Pair,
     /// The server's addresses in the tunnel.
-    pub server_inner: [IpAddr; 2],
+    pub server_inner: Inner,
     /// The client's addresses in the tunnel.
-    pub client_inner: [IpAddr; 2],
+    pub client_inner: Inner,
+}
+
+/// Addresses in the tunnel.
+#[derive(Debug, Clone, Copy)]
+pub struct Inner {
+    /// IPv4.
+    pub v4: IpAddr,
+    /// IPv6, where the tunnel has it.
+    pub v6: Option<IpAddr>,
+}
+
+impl Inner {
+    /// IPv6 where the tunnel has it, else IPv4.
+    #[must_use]
+    pub fn newest(self) -> IpAddr {
+        self.v6.unwrap_or(self.v4)
+    }
 }
 
 impl Tunnel {
@@ -141,17 +158,14 @@ impl Tunnel {
     ) -> Result<Tunnel> {
         let mut server = serve(&pair, folder, configs, server)?;
         server.wait_for(READY, SETUP)?;
-        let client_config = folder.join("client.conf");
-        fs::write(&client_config, &configs.client)?;
-        let name = format!("client ({})", client.label());
-        let mut client = Daemon::spawn(&name, client.command(&pair.client, &client_config))?;
+        let mut client = dial(&pair, folder, configs, client)?;
         if let Err(failure) = client.wait_for(READY, SETUP) {
             return Err(
                 format!("{failure}\n{}", server.failure("meanwhile at the other end")).into()
             );
         }
-        let server_inner = inner(&pair, End::Server)?;
-        let client_inner = inner(&pair, End::Client)?;
+        let server_inner = inner_of(&pair, End::Server)?;
+        let client_inner = inner_of(&pair, End::Client)?;
         Ok(Tunnel { server, client, pair, server_inner, client_inner })
     }
 
@@ -162,7 +176,7 @@ impl Tunnel {
     pub fn ping_all(&self, least: u32) -> Result<()> {
         for size in [56, 3000] {
             for (from, to) in [(End::Client, self.server_inner), (End::Server, self.client_inner)] {
-                for address in to {
+                for address in std::iter::once(to.v4).chain(to.v6) {
                     let got = ping(self.pair.namespace(from), address, size, 4)?;
                     ensure(got >= least, || {
                         let what =
@@ -186,18 +200,27 @@ pub fn serve(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) -
     Daemon::spawn(&format!("server ({})", program.label()), program.command(&pair.server, &path))
 }
 
-/// The addresses of the tunnel's interface at one end: IPv4, IPv6.
-fn inner(pair: &Pair, end: End) -> Result<[IpAddr; 2]> {
+/// Writes the client's config file and starts the client.
+///
+/// # Errors
+/// The program could not be started.
+pub fn dial(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) -> Result<Daemon> {
+    let path = folder.join("client.conf");
+    fs::write(&path, &configs.client)?;
+    Daemon::spawn(&format!("client ({})", program.label()), program.command(&pair.client, &path))
+}
+
+/// The addresses of the tunnel's interface at one end.
+pub(crate) fn inner_of(pair: &Pair, end: End) -> Result<Inner> {
     let namespace = pair.namespace(end);
     let listing =
         namespace.run("ip", &["-o", "address", "show", "dev", "tun0", "scope", "global"])?;
-    let address = |family: &str| -> Result<IpAddr> {
-        let mut words = listing.split_whitespace().skip_while(|word| *word != family);
-        let address = words.nth(1).unwrap_or_default();
-        let address = address.split('/').next().unwrap_or_default();
-        address.parse().context(format!("no {family} address on tun0 at {end:?}: {listing}"))
+    let address = |family: &str| -> Option<IpAddr> {
+        let address = listing.split_whitespace().skip_while(|word| *word != family).nth(1)?;
+        address.split('/').next()?.parse().ok()
     };
-    Ok([address("inet")?, address("inet6")?])
+    let v4 = address("inet").context(format!("no IPv4 address on tun0 at {end:?}: {listing}"))?;
+    Ok(Inner { v4, v6: address("inet6") })
 }
 
 /// What a cell showed.
@@ -228,8 +251,8 @@ pub fn run(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Re
     let lossy = cell.loss > 0;
     // With 2 % loss in each direction a ping of three fragments is lost one time in eight.
     tunnel.ping_all(if lossy { 1 } else { 4 })?;
-    let [server_v4, server_v6] = tunnel.server_inner;
-    let [client_v4, _] = tunnel.client_inner;
+    let (server_v4, server_v6) = (tunnel.server_inner.v4, tunnel.server_inner.newest());
+    let client_v4 = tunnel.client_inner.v4;
     let bytes = if lossy { 300_000 } else { 6_000_000 };
     tcp(&tunnel.pair.client, &tunnel.pair.server, server_v4, bytes)?;
     tcp(&tunnel.pair.server, &tunnel.pair.client, client_v4, bytes)?;

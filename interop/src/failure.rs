@@ -43,7 +43,7 @@ impl From<&str> for Failure {
 
 /// Puts what was being tried before the reason.
 pub trait Context<T> {
-    /// `what: reason`
+    /// `what: reason`, or `what` alone where there was nothing.
     ///
     /// # Errors
     /// The same failure, longer.
@@ -53,6 +53,12 @@ pub trait Context<T> {
 impl<T, E: fmt::Display> Context<T> for std::result::Result<T, E> {
     fn context(self, what: impl fmt::Display) -> Result<T> {
         self.map_err(|error| Failure(format!("{what}: {error}")))
+    }
+}
+
+impl<T> Context<T> for Option<T> {
+    fn context(self, what: impl fmt::Display) -> Result<T> {
+        self.ok_or_else(|| Failure(what.to_string()))
     }
 }
 

@@ -16,6 +16,19 @@ pub enum Roles {
     StockBoth,
 }
 
+impl Roles {
+    /// For the names of tests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Roles::AditServes => "adit-serves-stock",
+            Roles::StockServes => "stock-serves-adit",
+            Roles::AditBoth => "adit-serves-adit",
+            Roles::StockBoth => "stock-serves-stock",
+        }
+    }
+}
+
 /// What hides or authenticates the control channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrapping {
@@ -104,12 +117,7 @@ impl Cell {
     /// The cell's name: what to type to run it alone.
     #[must_use]
     pub fn name(&self) -> String {
-        let roles = match self.roles {
-            Roles::AditServes => "adit-serves-stock",
-            Roles::StockServes => "stock-serves-adit",
-            Roles::AditBoth => "adit-serves-adit",
-            Roles::StockBoth => "stock-serves-stock",
-        };
+        let roles = self.roles.name();
         let wrapping = match self.wrapping {
             Wrapping::None => "bare",
             Wrapping::TlsAuth => "tls-auth",

@@ -192,6 +192,14 @@ impl Pair {
         Ok(())
     }
 
+    /// tcpdump of the server's end of the cable, one line for each UDP datagram.
+    #[must_use]
+    pub fn tcpdump(&self) -> Command {
+        let mut command = self.server.command("tcpdump");
+        command.args(["-i", CABLE, "-n", "-l", "--immediate-mode", "udp"]);
+        command
+    }
+
     /// How many datagrams the loss rules have eaten in both directions so far.
     ///
     /// # Errors

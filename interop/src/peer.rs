@@ -71,6 +71,12 @@ impl Program {
     /// The command that runs it in a namespace with this config file.
     #[must_use]
     pub fn command(&self, namespace: &Namespace, config: &Path) -> Command {
+        self.command_with(namespace, &["--config".into(), config.into()])
+    }
+
+    /// The command that runs it in a namespace with these options.
+    #[must_use]
+    pub fn command_with(&self, namespace: &Namespace, options: &[OsString]) -> Command {
         let mut command = match self {
             Program::Stock => namespace.command("openvpn"),
             Program::Adit(path) => {
@@ -86,7 +92,7 @@ impl Program {
                 command
             }
         };
-        command.arg("--config").arg(config);
+        command.args(options);
         command
     }
 }

@@ -56,7 +56,7 @@ impl Pki {
     }
 
     /// `ca.crt`, `server.crt`, `client.key` and their like. From OpenSSL also `expired.crt`, `future.crt`,
-    /// `client-pkcs8.key` and `client-traditional.key` (both under [`PASSWORD`]), `stranger.crt` with its own authority,
+    /// `client-pkcs8.key` and `client-traditional.key` (both under [`PASSWORD`]), `revoked.crt` with `crl.pem`, `stranger.crt` with its own authority,
     /// `v1.crt` (X.509 version 1).
     #[must_use]
     pub fn file(&self, maker: Maker, name: &str) -> PathBuf {
@@ -93,7 +93,7 @@ fn make_openssl(dir: &Path) -> Result<()> {
             ),
         )?;
     }
-    for name in ["server", "client", "expired", "future", "stranger", "v1"] {
+    for name in ["server", "client", "expired", "future", "revoked", "stranger", "v1"] {
         openssl(
             dir,
             &format!(
@@ -123,6 +123,7 @@ fn make_openssl(dir: &Path) -> Result<()> {
     )?;
     openssl(dir, &format!("{x509} -in v1.csr -CA ca.crt -CAkey ca.key -out v1.crt"))?;
     make_dated(dir)?;
+    make_revoked(dir)?;
     let password = format!("pass:{}", PASSWORD.replace(' ', "\0"));
     openssl(
         dir,
@@ -137,9 +138,10 @@ fn make_openssl(dir: &Path) -> Result<()> {
 /// Certificates that are no longer or not yet valid: only `openssl ca` takes dates.
 fn make_dated(dir: &Path) -> Result<()> {
     let config = "[ca]\ndefault_ca=here\n[here]\ndatabase=index.txt\nnew_certs_dir=.\nrand_serial=yes\n\
-                  default_md=sha256\npolicy=any\nunique_subject=no\n[any]\ncommonName=supplied\n";
+                  default_md=sha256\ncrlnumber=crlnumber\npolicy=any\nunique_subject=no\n[any]\ncommonName=supplied\n";
     fs::write(dir.join("ca.cnf"), config)?;
     fs::write(dir.join("index.txt"), "")?;
+    fs::write(dir.join("crlnumber"), "01\n")?;
     for (name, from, to) in [
         ("expired", "20200101000000Z", "20210101000000Z"),
         ("future", "20400101000000Z", "20410101000000Z"),
@@ -153,6 +155,14 @@ fn make_dated(dir: &Path) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+fn make_revoked(dir: &Path) -> Result<()> {
+    let ca = "ca -batch -config ca.cnf -cert ca.crt -keyfile ca.key";
+    let leaf = "-notext -days 365 -extfile client.ext -extensions leaf";
+    openssl(dir, &format!("{ca} -in revoked.csr -out revoked.crt {leaf}"))?;
+    openssl(dir, &format!("{ca} -revoke revoked.crt"))?;
+    openssl(dir, &format!("{ca} -gencrl -crldays 365 -out crl.pem"))
 }
 
 fn make_easy_rsa(dir: &Path) -> Result<()> {

@@ -169,7 +169,7 @@ impl Bed {
         let folder = self.world.folder(&name)?;
         let started = Instant::now();
         let tunnel = self.tunnel(&folder, mode, subject)?;
-        let [inner, _] = tunnel.server_inner;
+        let inner = tunnel.server_inner.v4;
         let ping_ms = ping_median_ms(&tunnel.pair.client, inner, 100)?;
         let mut iperf = tunnel.pair.server.command("iperf3");
         iperf.args(["--server", "--forceflush"]);

@@ -1,1 +1,0 @@
-//! Tests that are no combination of the matrix.

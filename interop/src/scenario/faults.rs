@@ -1,0 +1,174 @@
+//! What the operator or the machine got wrong: a sentence that says what to do, and the right exit code.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Scene, Stage};
+use crate::cell::Configs;
+use crate::failure::{Result, ensure};
+use crate::net::Pair;
+use crate::process::{Daemon, show};
+
+/// Exit code for usage and configuration.
+const OPERATOR: i32 = 2;
+/// Exit code for everything else.
+const FAILED: i32 = 1;
+
+/// The scenarios of this module.
+pub(super) const SCENES: &[(&str, Scene)] = &[
+    ("unknown-directive", unknown_directive),
+    ("later-directive", later_directive),
+    ("bad-number", bad_number),
+    ("missing-file", missing_file),
+    ("no-config", no_config),
+    ("wrong-password", wrong_password),
+    ("no-password", no_password),
+    ("wrapping-key-of-another-kind", wrapping_key_of_another_kind),
+    ("port-in-use", port_in_use),
+    ("no-tun-device", no_tun_device),
+    ("no-rights", no_rights),
+];
+
+/// Runs the command to its end, which must come by itself with this code and with all these words.
+fn expect(command: Command, code: i32, words: &[&str]) -> Result<String> {
+    let shown = show(&command);
+    let mut daemon = Daemon::spawn("adit", command)?;
+    let status = daemon.wait_exit(Duration::from_secs(15))?;
+    // The last lines may still be in the pipe.
+    std::thread::sleep(Duration::from_millis(100));
+    let said = daemon.log();
+    let lower = said.to_lowercase();
+    for word in words {
+        ensure(lower.contains(&word.to_lowercase()), || {
+            format!("$ {shown}\nlacks \"{word}\":\n{said}")
+        })?;
+    }
+    ensure(!lower.contains("panicked"), || format!("$ {shown}\n{said}"))?;
+    ensure(status.code() == Some(code), || {
+        format!("$ {shown}\nended with {status}, not {code}:\n{said}")
+    })?;
+    Ok(said.lines().last().unwrap_or_default().chars().take(160).collect())
+}
+
+/// The server's command with this config file, in a namespace of its own.
+fn server(stage: &Stage<'_>, pair: &Pair, config: &str) -> Result<Command> {
+    let path = stage.folder().join("server.conf");
+    fs::write(&path, config)?;
+    Ok(stage.server.command(&pair.server, &path))
+}
+
+/// The same for the client.
+fn client(stage: &Stage<'_>, pair: &Pair, config: &str) -> Result<Command> {
+    let path = stage.folder().join("client.conf");
+    fs::write(&path, config)?;
+    Ok(stage.client.command(&pair.client, &path))
+}
+
+/// The line number, from 1, of the last line of a config.
+fn last_line(config: &str) -> String {
+    format!(":{}", config.lines().count())
+}
+
+fn unknown_directive(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("keepalve 10 60");
+    let line = format!("server.conf{}", last_line(&configs.server));
+    let pair = Pair::new()?;
+    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "keepalve"])
+}
+
+/// What `openvpn` knows and adit does not yet is refused by name, never ignored.
+fn later_directive(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("management 127.0.0.1 7505");
+    let line = format!("server.conf{}", last_line(&configs.server));
+    let pair = Pair::new()?;
+    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "management"])
+}
+
+fn bad_number(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("max-clients many");
+    let line = format!("server.conf{}", last_line(&configs.server));
+    let pair = Pair::new()?;
+    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "max-clients", "many"])
+}
+
+fn missing_file(stage: &Stage<'_>) -> Result<String> {
+    let Configs { server: text, .. } = stage.configs();
+    let text = text.replace("/server.crt", "/nowhere.crt");
+    let pair = Pair::new()?;
+    expect(server(stage, &pair, &text)?, OPERATOR, &["cert", "nowhere.crt"])
+}
+
+fn no_config(stage: &Stage<'_>) -> Result<String> {
+    let pair = Pair::new()?;
+    let path = stage.folder().join("nothing.conf");
+    expect(stage.server.command(&pair.server, &path), OPERATOR, &["nothing.conf"])
+}
+
+fn wrong_password(stage: &Stage<'_>) -> Result<String> {
+    let password = stage.folder().join("password");
+    fs::write(&password, "guess\n")?;
+    let mut configs = stage.configs();
+    configs.client = configs.client.replace("/client.key", "/client-pkcs8.key");
+    configs.client(&format!("askpass {}", password.display()));
+    let pair = Pair::new()?;
+    expect(client(stage, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "password"])
+}
+
+/// Standard input is no terminal: it must not wait for an answer that cannot come.
+fn no_password(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.client = configs.client.replace("/client.key", "/client-pkcs8.key");
+    let pair = Pair::new()?;
+    expect(client(stage, &pair, &configs.client)?, OPERATOR, &["client-pkcs8.key", "askpass"])
+}
+
+fn wrapping_key_of_another_kind(stage: &Stage<'_>) -> Result<String> {
+    let configs = stage.configs();
+    let v2 = stage.bench.pki.wrap("v2-client.key").display().to_string();
+    let fixed = stage.bench.pki.wrap("static.key").display().to_string();
+    let pair = Pair::new()?;
+    let text = configs.client.replace(&fixed, &v2);
+    expect(client(stage, &pair, &text)?, OPERATOR, &["v2-client.key", "tls-crypt-v2"])
+}
+
+fn port_in_use(stage: &Stage<'_>) -> Result<String> {
+    let pair = Pair::new()?;
+    let mut first = Daemon::spawn("server", server(stage, &pair, &stage.configs().server)?)?;
+    first.wait_for(crate::cell::READY, crate::cell::SETUP)?;
+    // The same port, another network: nothing else is in the way.
+    let text = stage.configs().server.replace("10.88.", "10.89.").replace("fd88:", "fd89:");
+    expect(server(stage, &pair, &text)?, FAILED, &["1194", "in use"])
+}
+
+fn no_tun_device(stage: &Stage<'_>) -> Result<String> {
+    let pair = Pair::new()?;
+    let inner = server(stage, &pair, &stage.configs().server)?;
+    // /dev/net disappears in a mount namespace of this one command.
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs none /dev/net && exec \"$@\"", "sh"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    expect(command, FAILED, &["/dev/net/tun", "modprobe tun"])
+}
+
+fn no_rights(stage: &Stage<'_>) -> Result<String> {
+    let pair = Pair::new()?;
+    let folder = stage.folder();
+    let inner = server(stage, &pair, &stage.configs().server)?;
+    let mut words = inner.get_args();
+    // ip netns exec NAME needs root itself; the rights are given up after it.
+    let mut command = Command::new(inner.get_program());
+    command.args(words.by_ref().take(3));
+    command.args([
+        "setpriv",
+        "--inh-caps=-all",
+        "--ambient-caps=-all",
+        "--bounding-set=-all",
+        "--",
+    ]);
+    command.args(words).current_dir(folder);
+    expect(command, FAILED, &["tun", "root"])
+}

@@ -1,0 +1,126 @@
+//! Tests that are no combination of the matrix: roaming, crashes, other people's files, refusals, bad configurations.
+
+mod faults;
+mod files;
+mod refusals;
+mod roaming;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::cell::{Bench, Configs, Tunnel, programs};
+use crate::failure::{Result, ensure};
+use crate::matrix::{Roles, Wrapping};
+use crate::net::{Namespace, Pair};
+use crate::peer::Program;
+use crate::pki::Maker;
+use crate::traffic::ping;
+
+/// A test: its name, and what runs it and says in a few words what it saw.
+pub struct Test {
+    /// Unique.
+    pub name: String,
+    /// The work.
+    pub run: Box<Work>,
+}
+
+/// Runs on any thread, beside others.
+pub type Work = dyn Fn(&Bench) -> Result<String> + Send + Sync;
+
+/// What a scenario is given: a folder and two namespaces of its own, and who plays which part.
+struct Stage<'a> {
+    bench: &'a Bench,
+    folder: PathBuf,
+    server: &'a Program,
+    client: &'a Program,
+}
+
+type Scene = fn(&Stage<'_>) -> Result<String>;
+
+/// With adit in either part, and in both.
+const ALL: &[Roles] = &[Roles::AditServes, Roles::StockServes, Roles::AditBoth];
+/// With adit as the client of a stock server.
+const DIALS: &[Roles] = &[Roles::StockServes];
+/// With adit as the server of a stock client.
+const SERVES: &[Roles] = &[Roles::AditServes];
+
+const SCENES: &[(&str, &[Roles], Scene)] = &[
+    ("float", ALL, roaming::float),
+    ("client-killed", ALL, roaming::client_killed),
+    ("server-killed", ALL, roaming::server_killed),
+    ("server-says-goodbye", ALL, roaming::server_says_goodbye),
+    ("second-remote", DIALS, roaming::second_remote),
+    ("files-with-redirect-gateway", ALL, files::redirect_gateway),
+    ("files-with-pinned-suites", ALL, files::pinned_suites),
+    ("key-with-password-pkcs8", DIALS, files::key_pkcs8),
+    ("key-with-password-traditional", DIALS, files::key_traditional),
+    ("user-and-password", DIALS, files::user_and_password),
+    ("service-of-debian", SERVES, files::service_of_debian),
+    ("client-certificate-expired", ALL, refusals::client_expired),
+    ("client-certificate-of-the-future", ALL, refusals::client_of_the_future),
+    ("client-of-another-authority", ALL, refusals::client_of_another_authority),
+    ("client-certificate-revoked", ALL, refusals::client_revoked),
+    ("server-of-another-name", ALL, refusals::server_of_another_name),
+    ("server-without-server-usage", ALL, refusals::server_without_server_usage),
+    ("another-wrapping-key", ALL, refusals::another_wrapping_key),
+];
+
+/// All scenarios with their roles, then those that only concern adit's own sentences.
+#[must_use]
+pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
+    let mut tests = Vec::new();
+    for (name, roles, scene) in SCENES {
+        for roles in *roles {
+            let (server, client) = programs(*roles, adit, stock);
+            tests.push(test(format!("{name}/{}", roles.name()), server, client, *scene));
+        }
+    }
+    for (name, scene) in faults::SCENES {
+        tests.push(test(format!("fault/{name}"), adit, adit, *scene));
+    }
+    tests
+}
+
+fn test(name: String, server: &Program, client: &Program, scene: Scene) -> Test {
+    let (server, client, label) = (server.clone(), client.clone(), name.replace('/', "_"));
+    let run = move |bench: &Bench| {
+        let folder = bench.world.folder(&label)?;
+        scene(&Stage { bench, folder, server: &server, client: &client })
+    };
+    Test { name, run: Box::new(run) }
+}
+
+impl Stage<'_> {
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Plain configs with tls-crypt.
+    fn configs(&self) -> Configs {
+        let mut configs = Configs::new(&self.bench.pki, Maker::OpenSslEc, false);
+        configs.wrap(&self.bench.pki, Wrapping::TlsCrypt);
+        configs
+    }
+
+    fn tunnel(&self, configs: &Configs) -> Result<Tunnel> {
+        Tunnel::start(Pair::new()?, self.folder(), configs, self.server, self.client)
+    }
+
+    /// A file of the OpenSSL folder, as text.
+    fn pki(&self, name: &str) -> String {
+        self.bench.pki.file(Maker::OpenSslEc, name).display().to_string()
+    }
+}
+
+/// Pings until an answer comes.
+///
+/// # Errors
+/// None came in time.
+fn ping_until(from: &Namespace, to: IpAddr, limit: Duration) -> Result<Duration> {
+    let started = Instant::now();
+    while ping(from, to, 56, 1)? == 0 {
+        ensure(started.elapsed() < limit, || format!("no ping to {to} in {} s", limit.as_secs()))?;
+    }
+    Ok(started.elapsed())
+}
