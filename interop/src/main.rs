@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use adit_interop::scenario::{self, Test};
 use adit_interop::world::{self, Entered};
 use adit_interop::{Failure, Result};
 use clap::{Parser, Subcommand, ValueEnum};
+
+const ROOTS: &str = "target/roots";
 
 /// Interoperability with the real openvpn, in network namespaces of a private world. Needs root.
 ///
@@ -43,7 +45,7 @@ struct Run {
     #[arg(long, value_enum, default_value_t = Old::WhereFetched)]
     old: Old,
     /// Where these roots lie.
-    #[arg(long, default_value = "target/roots")]
+    #[arg(long, default_value = ROOTS)]
     roots: PathBuf,
     /// Put openvpn in adit's place: what fails then is not adit's fault.
     #[arg(long)]
@@ -74,7 +76,7 @@ fn main() -> ExitCode {
 }
 
 fn list() -> Result<ExitCode> {
-    for test in tests(&Program::Stock)? {
+    for test in tests(&Program::Stock, Old::WhereFetched, Path::new(ROOTS))? {
         println!("{}", test.name);
     }
     Ok(ExitCode::SUCCESS)
@@ -90,7 +92,8 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     let bench = Bench { world, pki };
     let wanted = |test: &Test| arguments.words.iter().all(|word| test.name.contains(word.as_str()));
     let adit = if arguments.control { Program::Stock } else { Program::adit()? };
-    let mut tests: Vec<Test> = tests(&adit)?.into_iter().filter(wanted).collect();
+    let mut tests: Vec<Test> =
+        tests(&adit, arguments.old, &arguments.roots)?.into_iter().filter(wanted).collect();
     if arguments.control {
         // Those are about adit's own sentences.
         tests.retain(|test| !test.name.starts_with("fault/"));
@@ -139,27 +142,55 @@ fn report(test: &Test, outcome: std::result::Result<&String, &Failure>, took: Du
 }
 
 /// Every test there is, the controls first.
-fn tests(adit: &Program) -> Result<Vec<Test>> {
+fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     // If these fail, the test bed or the machine is at fault, not adit.
     for loss in [0, 2] {
         let cell = Cell { loss, ..Cell::plain(Roles::StockBoth) };
-        tests.push(cell_test(cell, adit, &Program::Stock));
+        tests.push(cell_test(cell.name(), cell, adit, &Program::Stock));
     }
     for cell in matrix::pairwise() {
-        tests.push(cell_test(cell, adit, &Program::Stock));
+        tests.push(cell_test(cell.name(), cell, adit, &Program::Stock));
     }
     tests.extend(scenario::all(adit, &Program::Stock));
+    if old != Old::Skip {
+        for suite in SUITES {
+            tests.extend(version_tests(suite, adit, old, roots)?);
+        }
+    }
     Ok(tests)
 }
 
-fn cell_test(cell: Cell, adit: &Program, stock: &Program) -> Test {
+/// Debian's suites with another openvpn: 2.5, which knows no exporter, and 2.7.
+const SUITES: [&str; 2] = ["bullseye", "sid"];
+
+fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
+    let Some(program) = Program::of_suite(roots, suite) else {
+        let missing = format!("no openvpn of Debian {suite} under {}", roots.display());
+        if old == Old::Required {
+            return Err(Failure(format!("{missing}: make roots")));
+        }
+        eprintln!("interop: SKIPPED: {missing} (make interop-old fetches it)");
+        return Ok(Vec::new());
+    };
+    let mut tests = Vec::new();
+    for roles in [Roles::AditServes, Roles::StockServes] {
+        for cell in matrix::versions(roles) {
+            let name = format!("{}/{}", roles.name().replace("stock", suite), cell.what());
+            tests.push(cell_test(name, cell, adit, &program));
+        }
+    }
+    Ok(tests)
+}
+
+fn cell_test(name: String, cell: Cell, adit: &Program, stock: &Program) -> Test {
     let (server, client) = cell::programs(cell.roles, adit, stock);
-    let (server, client) = (server.clone(), client.clone());
+    let (server, client, unique) = (server.clone(), client.clone(), name.clone());
     let run = move |bench: &Bench| {
-        let Outcome { rekeys, delivery: [up, down] } = cell::run(bench, &cell, &server, &client)?;
+        let outcome = cell::run(bench, &unique, &cell, &server, &client)?;
+        let Outcome { rekeys, delivery: [up, down] } = outcome;
         let (received, sent) = (up.received + down.received, up.sent + down.sent);
         Ok(format!("{rekeys} rekeys, {received} of {sent} datagrams"))
     };
-    Test { name: cell.name(), run: Box::new(run) }
+    Test { name, run: Box::new(run) }
 }

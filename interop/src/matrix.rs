@@ -117,7 +117,12 @@ impl Cell {
     /// The cell's name: what to type to run it alone.
     #[must_use]
     pub fn name(&self) -> String {
-        let roles = self.roles.name();
+        format!("{}/{}", self.roles.name(), self.what())
+    }
+
+    /// The name without the roles.
+    #[must_use]
+    pub fn what(&self) -> String {
         let wrapping = match self.wrapping {
             Wrapping::None => "bare",
             Wrapping::TlsAuth => "tls-auth",
@@ -131,7 +136,7 @@ impl Cell {
         let rekeys = if self.client_rekeys { "client-rekeys" } else { "server-rekeys" };
         let maker = if self.maker == Maker::EasyRsa { "easy-rsa" } else { "openssl-ec" };
         let loss = self.loss;
-        format!("{roles}/{wrapping}/{cipher}/{tls}/{outer}/{rekeys}/{maker}/loss{loss}")
+        format!("{wrapping}/{cipher}/{tls}/{outer}/{rekeys}/{maker}/loss{loss}")
     }
 }
 
@@ -155,6 +160,24 @@ pub fn pairwise() -> Vec<Cell> {
 
 fn lot(choice: &Choice) -> usize {
     choice.iter().fold(7, |lot: usize, value| (lot ^ value).wrapping_mul(0x9e37_79b9) % 1_000_003)
+}
+
+/// The cells for another version of openvpn, whose data keys may come from the older derivation: each wrapping, and
+/// both TLS versions.
+#[must_use]
+pub fn versions(roles: Roles) -> Vec<Cell> {
+    let plain = Cell::plain(roles);
+    vec![
+        Cell { wrapping: Wrapping::None, tls: Tls::V12, ..plain },
+        Cell { wrapping: Wrapping::TlsAuth, cipher: "AES-128-GCM", outer_v6: true, ..plain },
+        Cell { loss: 2, client_rekeys: true, ..plain },
+        Cell {
+            wrapping: Wrapping::TlsCryptV2,
+            cipher: "CHACHA20-POLY1305",
+            client_rekeys: true,
+            ..plain
+        },
+    ]
 }
 
 /// A value of one dimension beside a value of another.

@@ -58,6 +58,12 @@ impl Program {
         })
     }
 
+    /// Whether it knows `disable-dco`, and would use the kernel's module without it.
+    #[must_use]
+    pub fn may_offload(&self) -> bool {
+        matches!(self, Program::Stock | Program::Root { suite: "sid", .. })
+    }
+
     /// How messages call it.
     #[must_use]
     pub fn label(&self) -> &'static str {

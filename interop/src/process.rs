@@ -121,6 +121,29 @@ impl Daemon {
         }
     }
 
+    /// Waits for a log line that contains one of these texts in lower case, whatever its own case, and returns it.
+    ///
+    /// # Errors
+    /// None came in time.
+    pub fn wait_for_any(&self, texts: &[&str], limit: Duration) -> Result<String> {
+        let end = Instant::now() + limit;
+        let fits = |line: &&String| {
+            let line = line.to_lowercase();
+            texts.iter().any(|text| line.contains(text))
+        };
+        loop {
+            if let Some(line) = self.log.lock().iter().find(fits) {
+                return Ok(line.clone());
+            }
+            if Instant::now() >= end {
+                return Err(
+                    self.failure(&format!("said none of {texts:?} in {} s", limit.as_secs()))
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// In how many log lines `needle` stands so far.
     #[must_use]
     pub fn count(&self, needle: &str) -> usize {

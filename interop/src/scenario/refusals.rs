@@ -9,6 +9,10 @@ use crate::net::Pair;
 use crate::peer::Program;
 use crate::process::Daemon;
 
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How stock begins its refusals.
+const STOCK: &[&str] = &["verify error", "verify x509name error", "verify eku error", "tls error"];
+
 /// Who refuses.
 enum Judge {
     Server,
@@ -26,12 +30,9 @@ fn refuse(stage: &Stage<'_>, configs: &Configs, judge: &Judge, reasons: &[&str])
         Judge::Client => (stage.client, &mut client),
     };
     let line = match program {
-        Program::Adit(_) => wait_for_any(daemon, reasons)?,
+        Program::Adit(_) => daemon.wait_for_any(reasons, PATIENCE)?,
         // Stock says it in words of its own; all of them have this in common.
-        _ => wait_for_any(
-            daemon,
-            &["verify error", "verify x509name error", "verify eku error", "tls error"],
-        )?,
+        _ => daemon.wait_for_any(STOCK, PATIENCE)?,
     };
     std::thread::sleep(Duration::from_millis(1500));
     let admitted = pair.client.run("ip", &["link", "show", "tun0"]).is_ok();
@@ -40,25 +41,6 @@ fn refuse(stage: &Stage<'_>, configs: &Configs, judge: &Judge, reasons: &[&str])
     })?;
     server.stop()?;
     Ok(line.chars().take(160).collect())
-}
-
-/// Waits for a line that contains one of the texts, case aside.
-fn wait_for_any(daemon: &mut Daemon, texts: &[&str]) -> Result<String> {
-    let end = std::time::Instant::now() + Duration::from_secs(15);
-    loop {
-        let log = daemon.log();
-        let found = log.lines().find(|line| {
-            let line = line.to_lowercase();
-            texts.iter().any(|text| line.contains(text))
-        });
-        if let Some(line) = found {
-            return Ok(line.to_owned());
-        }
-        ensure(std::time::Instant::now() < end, || {
-            daemon.failure(&format!("says none of {texts:?}")).0
-        })?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Gives the client another certificate.
@@ -124,10 +106,10 @@ pub(super) fn another_wrapping_key(stage: &Stage<'_>) -> Result<String> {
     server.wait_for(READY, SETUP)?;
     let mut capture = Daemon::spawn("tcpdump", pair.tcpdump())?;
     capture.wait_for("listening on", Duration::from_secs(5))?;
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
-    let said = wait_for_any(
-        &mut client,
+    let client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    let said = client.wait_for_any(
         &["tls key negotiation failed", "no answer", "did not answer", "timed out", "timeout"],
+        PATIENCE,
     )?;
     let answers = capture.count("192.0.2.1.1194 > ");
     ensure(answers == 0, || capture.failure("the server answered a stranger").0)?;
