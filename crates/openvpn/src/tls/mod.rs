@@ -6,11 +6,13 @@
 
 mod context;
 mod error;
+mod explain;
 mod identity;
 mod key;
 mod load;
 mod options;
 mod pem;
+mod revocation;
 mod session;
 mod suites;
 mod trust;

@@ -11,8 +11,8 @@ use rustls::DistinguishedName;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{
-    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
-    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationCheckDepth,
+    RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
@@ -20,9 +20,11 @@ use x509_parser::prelude::{FromDer, X509Version};
 use x509_parser::public_key::PublicKey;
 
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
+use super::explain;
 use super::identity::{PeerIdentity, format_name};
 use super::options::{NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::pem;
+use super::revocation::read_revocation_lists;
 
 /// Most certificates a peer may present.
 const MAX_CHAIN: usize = 8;
@@ -36,10 +38,10 @@ const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
 #[derive(Debug)]
-struct Anchor {
+pub(super) struct Anchor {
     anchor: TrustAnchor<'static>,
-    not_before: i64,
-    not_after: i64,
+    pub(super) not_before: i64,
+    pub(super) not_after: i64,
 }
 
 impl Anchor {
@@ -189,8 +191,11 @@ impl Trust {
             }
         }
         self.check_usage(&parsed, &identity.subject, peer_is_server)?;
-        self.check_path(leaf, intermediates, peer_is_server, now)
-            .map_err(|error| self.explain(error, &parsed, &identity, now))?;
+        self.check_path(leaf, intermediates, peer_is_server, now, false).map_err(|error| {
+            let stale = self.stale_anchor(&error, leaf, intermediates, peer_is_server, now);
+            let (problem, detail) = explain::sentence(&error, &parsed, stale, now);
+            CertificateError { problem, subject: identity.subject.clone(), detail }
+        })?;
         self.check_name(&identity)?;
         Ok(identity)
     }
@@ -264,13 +269,14 @@ impl Trust {
         sent: &[CertificateDer<'_>],
         peer_is_server: bool,
         now: UnixTime,
+        stale_too: bool,
     ) -> Result<(), webpki::Error> {
         let end = EndEntityCert::try_from(leaf)?;
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let anchors: Vec<TrustAnchor<'_>> = self
             .anchors
             .iter()
-            .filter(|anchor| anchor.is_valid(seconds))
+            .filter(|anchor| stale_too || anchor.is_valid(seconds))
             .map(|anchor| anchor.anchor.clone())
             .collect();
         let mut intermediates: Vec<CertificateDer<'_>> = Vec::new();
@@ -304,6 +310,22 @@ impl Trust {
             None,
         )
         .map(|_| ())
+    }
+
+    /// The CA outside its validity that alone keeps a path from being found.
+    fn stale_anchor(
+        &self,
+        error: &webpki::Error,
+        leaf: &CertificateDer<'_>,
+        sent: &[CertificateDer<'_>],
+        peer_is_server: bool,
+        now: UnixTime,
+    ) -> Option<&Anchor> {
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let stale = self.anchors.iter().find(|anchor| !anchor.is_valid(seconds))?;
+        let unknown = |error: &webpki::Error| matches!(error, webpki::Error::UnknownIssuer);
+        let again = self.check_path(leaf, sent, peer_is_server, now, true);
+        (unknown(error) && !again.is_err_and(|error| unknown(&error))).then_some(stale)
     }
 
     fn check_name(&self, identity: &PeerIdentity) -> Result<(), CertificateError> {
@@ -412,186 +434,4 @@ fn read_authority(
 
 fn subject_der(der: &[u8]) -> Vec<u8> {
     parse(der).map(|parsed| parsed.subject().as_raw().to_vec()).unwrap_or_default()
-}
-
-fn read_revocation_lists(
-    crl: &Pem,
-    now: i64,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<CertRevocationList<'static>>, TlsConfigError> {
-    let fail = |text: String| TlsConfigError::new(&crl.origin, text);
-    let mut lists = Vec::new();
-    for block in pem::blocks(crl)?.iter().filter(|block| block.label == "X509 CRL") {
-        let list = OwnedCertRevocationList::from_der(&block.der).map_err(|error| {
-            fail(match error {
-                webpki::Error::UnsupportedCrlVersion => {
-                    "it is a version 1 revocation list; set crl_extensions in openssl.cnf so that \
-                     openssl makes version 2, or use `easyrsa gen-crl`"
-                        .into()
-                }
-                webpki::Error::UnsupportedDeltaCrl | webpki::Error::UnsupportedIndirectCrl => {
-                    "a partial or indirect revocation list; make a complete one".into()
-                }
-                other => format!("a revocation list in it cannot be read ({other:?})"),
-            })
-        })?;
-        if let Ok((_, parsed)) = x509_parser::parse_x509_crl(&block.der)
-            && let Some(next) = parsed.next_update()
-            && next.timestamp() <= now
-        {
-            warnings.push(format!(
-                "{}: the revocation list expired at {}; every peer will be refused until there is a \
-                 new one (`easyrsa gen-crl`)",
-                crl.origin,
-                date(next.timestamp())
-            ));
-        }
-        lists.push(CertRevocationList::Owned(list));
-    }
-    if lists.is_empty() {
-        return Err(fail(
-            "no revocation list in it; make one with `easyrsa gen-crl`, or leave `crl-verify` out"
-                .into(),
-        ));
-    }
-    Ok(lists)
-}
-
-impl Trust {
-    /// A sentence for what the path check found.
-    fn explain(
-        &self,
-        error: webpki::Error,
-        leaf: &X509Certificate<'_>,
-        identity: &PeerIdentity,
-        now: UnixTime,
-    ) -> CertificateError {
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let (problem, detail) = self.sentence(error, leaf, now);
-        CertificateError { problem, subject: identity.subject.clone(), detail }
-    }
-
-    fn sentence(
-        &self,
-        error: webpki::Error,
-        leaf: &X509Certificate<'_>,
-        now: i64,
-    ) -> (Problem, String) {
-        use webpki::Error as E;
-        let clock = date(now);
-        let seconds = |t: UnixTime| i64::try_from(t.as_secs()).unwrap_or(i64::MAX);
-        match error {
-            E::CertExpired { not_after, .. } => {
-                let at = seconds(not_after);
-                let which = match leaf.validity().not_after.timestamp() == at {
-                    true => "it",
-                    false => "an intermediate of its chain",
-                };
-                (
-                    Problem::Expired,
-                    format!(
-                        "{which} expired at {}; renew it, or set this machine's clock if {clock} is \
-                         wrong",
-                        date(at)
-                    ),
-                )
-            }
-            E::CertNotValidYet { not_before, .. } => (
-                Problem::NotYetValid,
-                format!(
-                    "it is valid from {} only; one of the two clocks is off: this machine's says {clock}",
-                    date(seconds(not_before))
-                ),
-            ),
-            E::UnknownIssuer => self.unknown_issuer(leaf, now),
-            E::InvalidSignatureForPublicKey => (
-                Problem::UnknownCa,
-                "its signature is not that of our CA though the CA's name is the same; give both sides \
-                 certificates of one CA"
-                    .into(),
-            ),
-            E::CertRevoked => {
-                (Problem::Revoked, "it, or an intermediate of its chain, is revoked".into())
-            }
-            E::CrlExpired { next_update, .. } => (
-                Problem::CrlExpired,
-                format!(
-                    "our revocation list expired at {}; make a new one (`easyrsa gen-crl`), or set the \
-                     clock if {clock} is wrong",
-                    date(seconds(next_update))
-                ),
-            ),
-            E::UnknownRevocationStatus => (
-                Problem::CrlMissing,
-                "our `crl-verify` file has no list of every CA in its chain; add the missing list".into(),
-            ),
-            E::IssuerNotCrlSigner
-            | E::InvalidCrlSignatureForPublicKey
-            | E::UnsupportedCrlSignatureAlgorithmContext(_)
-            | E::UnsupportedCrlSignatureAlgorithmForPublicKeyContext(_) => (
-                Problem::CrlMissing,
-                "our revocation list is not validly signed by its CA (or with SHA-1, or the CA may not \
-                 sign lists); make a new one (`easyrsa gen-crl`)"
-                    .into(),
-            ),
-            E::CaUsedAsEndEntity => (
-                Problem::IsCa,
-                "it is a CA's certificate (CA:TRUE); issue the peer one of its own".into(),
-            ),
-            E::RequiredEkuNotFoundContext(_) | E::EmptyEkuExtension => (
-                Problem::ExtendedKeyUsage,
-                "its extended key usage is for the other role; issue servers certificates with \
-                 serverAuth and clients with clientAuth"
-                    .into(),
-            ),
-            E::UnsupportedCertVersion => (Problem::Version, VERSION_REMEDY.into()),
-            E::UnsupportedCriticalExtension => (
-                Problem::CriticalExtension,
-                "it has a critical extension that is not known here; issue it without".into(),
-            ),
-            E::UnsupportedSignatureAlgorithmContext(_)
-            | E::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => (
-                Problem::WeakKey,
-                "its kind of key or signature is not supported; use RSA of 2048 bits or more, P-256, \
-                 P-384 or Ed25519 with SHA-256 or better"
-                    .into(),
-            ),
-            E::PathLenConstraintViolated
-            | E::NameConstraintViolation
-            | E::EndEntityUsedAsCa => (
-                Problem::Constraint,
-                format!("a CA of its chain was not allowed to issue it ({error:?})"),
-            ),
-            E::MaximumPathDepthExceeded
-            | E::MaximumPathBuildCallsExceeded
-            | E::MaximumSignatureChecksExceeded
-            | E::MaximumNameConstraintComparisonsExceeded => {
-                (Problem::ChainTooLarge, "its chain is too deep".into())
-            }
-            other => (Problem::Malformed, format!("it cannot be read ({other:?})")),
-        }
-    }
-
-    fn unknown_issuer(&self, leaf: &X509Certificate<'_>, now: i64) -> (Problem, String) {
-        let issuer = format_name(leaf.issuer()).unwrap_or_default();
-        match self.anchors.iter().find(|anchor| !anchor.is_valid(now)) {
-            Some(anchor) => (
-                Problem::CaNotValidNow,
-                format!(
-                    "its CA is valid from {} to {} and this machine's clock says {}: renew the CA, or \
-                     set the clock",
-                    date(anchor.not_before),
-                    date(anchor.not_after),
-                    date(now)
-                ),
-            ),
-            None => (
-                Problem::UnknownCa,
-                format!(
-                    "it was issued by \"{issuer}\", which our `ca` does not lead to; give both sides \
-                     the same CA, or add the missing intermediate to the peer's `cert` file"
-                ),
-            ),
-        }
-    }
 }

@@ -114,6 +114,29 @@ fn an_authority_from_the_future_is_refused_by_its_own_date() {
 }
 
 #[test]
+fn an_expired_authority_does_not_hide_that_the_issuer_is_another() {
+    let pair =
+        Ca::new("/CN=Other", Kind::P256).issue("/CN=x", Kind::P256, SERVER_EXT, &["-days", "9000"]);
+    assert_eq!(problem(judge_at(&pair, 3700 * DAY)), Problem::UnknownCa);
+}
+
+#[test]
+fn chains_with_any_bit_flipped_are_refused_without_a_panic() {
+    let pair = ca().server("/C=US/O=x/CN=server");
+    let der =
+        <rustls::pki_types::CertificateDer as rustls::pki_types::pem::PemObject>::from_pem_slice(
+            pair.cert.as_bytes(),
+        )
+        .unwrap();
+    for at in 0..der.len() {
+        let mut bad = der.to_vec();
+        bad[at] ^= 1 << (at % 8);
+        let verdict = client_verdict_der(options(ca(), None), bad, &pair.key);
+        assert!(verdict.is_err(), "byte {at}: {verdict:?}");
+    }
+}
+
+#[test]
 fn an_expired_authority_is_refused_though_the_certificate_is_not() {
     let pair = ca().issue("/CN=server", Kind::P256, SERVER_EXT, &["-days", "9000"]);
     assert!(judge_at(&pair, 3600 * DAY).is_ok());

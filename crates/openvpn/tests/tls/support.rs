@@ -283,12 +283,6 @@ pub fn connect(client: &ClientTls, server: &ServerTls) -> Outcome {
     outcome
 }
 
-fn parts(chain: &str, key: &str) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-    let chain =
-        CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
-    (chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
-}
-
 /// Presents whatever it was given.
 #[derive(Debug)]
 struct Shameless(Arc<rustls::sign::CertifiedKey>);
@@ -308,8 +302,27 @@ pub fn client_verdict(
     chain: &str,
     key: &str,
 ) -> Result<PeerIdentity, TlsError> {
+    let chain =
+        CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
+    verdict_on(common, chain, key)
+}
+
+/// The same for one certificate that need not be valid DER.
+pub fn client_verdict_der(
+    common: CommonTlsOptions,
+    der: Vec<u8>,
+    key: &str,
+) -> Result<PeerIdentity, TlsError> {
+    verdict_on(common, vec![CertificateDer::from(der)], key)
+}
+
+fn verdict_on(
+    common: CommonTlsOptions,
+    chain: Vec<CertificateDer<'static>>,
+    key: &str,
+) -> Result<PeerIdentity, TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let (chain, key) = parts(chain, key);
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
     let key = provider.key_provider.load_private_key(key).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
