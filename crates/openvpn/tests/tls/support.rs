@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -132,6 +133,9 @@ impl Ca {
                 "csr",
             ],
         );
+        // Counted here: tests run side by side and openssl's serial file is not locked.
+        static SERIAL: AtomicU32 = AtomicU32::new(0x4000_0001);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed).to_string();
         let mut args = vec![
             "x509",
             "-req",
@@ -141,7 +145,8 @@ impl Ca {
             "../ca.crt",
             "-CAkey",
             "../ca.key",
-            "-CAcreateserial",
+            "-set_serial",
+            &serial,
             "-out",
             "crt",
         ];
