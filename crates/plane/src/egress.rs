@@ -133,12 +133,12 @@ impl Arena {
     fn append(&mut self, len: usize, train: usize) {
         let start = self.used;
         self.used = self.used.saturating_add(len);
-        if let Some(last) = self.spans.last_mut() {
-            if last.takes(len, train) {
-                last.len = last.len.saturating_add(len);
-                last.count = last.count.saturating_add(1);
-                return;
-            }
+        if let Some(last) = self.spans.last_mut()
+            && last.takes(len, train)
+        {
+            last.len = last.len.saturating_add(len);
+            last.count = last.count.saturating_add(1);
+            return;
         }
         self.spans.push(Span { start, len, segment: len, count: 1 });
     }

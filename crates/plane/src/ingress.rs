@@ -247,13 +247,13 @@ impl<'a, 's> Ingress<'a, 's> {
             self.source = Some((id, ip.source));
         }
         mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
-        if self.shared.relay != Relay::Kernel {
-            if let Some(target) = self.routes.owner(ip.destination) {
-                return match self.shared.relay {
-                    Relay::Direct => self.relays.push((target, packet)),
-                    _ => stats.drop(DropReason::PeerToPeer),
-                };
-            }
+        if self.shared.relay != Relay::Kernel
+            && let Some(target) = self.routes.owner(ip.destination)
+        {
+            return match self.shared.relay {
+                Relay::Direct => self.relays.push((target, packet)),
+                _ => stats.drop(DropReason::PeerToPeer),
+            };
         }
         if !self.shared.has_tun {
             return stats.drop(DropReason::NoTun);

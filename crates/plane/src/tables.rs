@@ -16,10 +16,13 @@ pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 
 const PAGE: usize = 256;
 
+/// [`PAGE`] places.
+type Page = Vec<Option<Arc<Peer>>>;
+
 /// Peers by id, in pages, so that adding one copies a page and not the table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerTable {
-    pages: Vec<Option<Arc<Vec<Option<Arc<Peer>>>>>>,
+    pages: Vec<Option<Arc<Page>>>,
     /// The peer added last: a client's server.
     latest: Option<Arc<Peer>>,
 }
@@ -158,10 +161,10 @@ impl Tables {
             if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
                 return false;
             }
-            if let Some(old) = address(&old) {
-                if addresses.get(&old) == Some(&peer.id) {
-                    addresses.remove(&old);
-                }
+            if let Some(old) = address(&old)
+                && addresses.get(&old) == Some(&peer.id)
+            {
+                addresses.remove(&old);
             }
             addresses.insert(new, peer.id);
         }

@@ -262,10 +262,10 @@ impl Transmitter {
         let sent = shared.send_message(peer, &mut tx, &crate::framing::PING, &mut self.arena);
         self.arena.clear();
         // Without a key there is nothing to keep alive yet.
-        if let Err(reason) = sent {
-            if reason != DropReason::NoKey {
-                shared.stats.drop(reason);
-            }
+        if let Err(reason) = sent
+            && reason != DropReason::NoKey
+        {
+            shared.stats.drop(reason);
         }
     }
 

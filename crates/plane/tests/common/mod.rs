@@ -49,6 +49,9 @@ pub fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
     })
 }
 
+/// Packets for other peers.
+pub type Relayed = Vec<(PeerId, Vec<u8>)>;
+
 /// One end and its upcalls.
 pub struct End {
     pub memory: Memory,
@@ -92,7 +95,7 @@ impl End {
         link: Link,
         segment: usize,
         data: &[u8],
-    ) -> (Vec<Vec<u8>>, Vec<(PeerId, Vec<u8>)>) {
+    ) -> (Vec<Vec<u8>>, Relayed) {
         let (mut tun, mut peers) = (Vec::new(), Vec::new());
         self.memory.open(link, segment, &mut data.to_vec(), |what| match what {
             Delivered::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
