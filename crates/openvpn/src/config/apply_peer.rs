@@ -16,6 +16,7 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(role(draft, d)?
         || remote(draft, d)?
         || socket(draft, d)?
+        || network(draft, d)?
         || server(draft, d)?
         || login(draft, d)?)
 }
@@ -175,7 +176,7 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("connect-retry-max TIMES", 1..=1)?;
             draft.connect_retry_max = match d.arg(0) {
                 "unlimited" => None,
-                _ => Some(d.number(0, 1..=u32::MAX)?),
+                _ => Some(d.number(0, 0..=u32::MAX)?).filter(|times| *times > 0),
             };
         }
         "connect-timeout" | "server-poll-timeout" => {
@@ -260,7 +261,7 @@ fn socket(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn server(draft: &mut Draft, d: &Directive) -> Taken {
+fn network(draft: &mut Draft, d: &Directive) -> Taken {
     match d.name.as_str() {
         "server" => {
             d.shape("server NETWORK NETMASK", 2..=3)?;
@@ -314,6 +315,13 @@ fn server(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("ifconfig-ipv6-pool FIRST/BITS", 1..=1)?;
             draft.pool6 = Some((d.net6(0)?, d.place.clone()));
         }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn server(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
         "ifconfig-pool-persist" => {
             d.shape("ifconfig-pool-persist FILE [SECONDS]", 1..=2)?;
             let every = if d.args.len() > 1 { d.seconds(1)? } else { Duration::from_secs(600) };

@@ -273,7 +273,7 @@ fn occ_cipher(draft: &Draft) -> String {
 
 fn renegotiation(draft: &Draft, server: bool) -> Renegotiation {
     let (after, earliest) = draft.reneg_sec.unwrap_or((Duration::from_secs(3600), None));
-    let default = if server { after.saturating_sub(after / 10) } else { after };
+    let default = if server { after.mul_f64(0.9) } else { after };
     Renegotiation {
         after,
         earliest: earliest.unwrap_or(default),

@@ -163,7 +163,7 @@ pub struct PoolPersist {
 }
 
 /// The TUN device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     /// What packets go to.
     pub kind: DeviceKind,
@@ -178,9 +178,10 @@ pub struct Device {
 }
 
 /// `dev`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceKind {
     /// `tun`, `tunN` or, with `dev-type tun`, any name.
+    #[default]
     Tun,
     /// `null`: none at all.
     Null,
@@ -325,18 +326,20 @@ pub enum Usage {
 }
 
 /// A TLS version.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
     /// 1.2
+    #[default]
     V12,
     /// 1.3
     V13,
 }
 
 /// Control channel wrapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Wrap {
     /// None.
+    #[default]
     None,
     /// `tls-auth`; the digest is [`Options::auth`].
     TlsAuth {
@@ -439,7 +442,7 @@ pub enum Remap {
 }
 
 /// Where the log goes and how much.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// Where to.
     pub to: LogTo,
@@ -454,9 +457,10 @@ pub struct Log {
 }
 
 /// Where the log goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LogTo {
     /// Standard output, as stock does; the system log after `daemon`.
+    #[default]
     Standard,
     /// `log`: truncated at the start.
     File(PathBuf),

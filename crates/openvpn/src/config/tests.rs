@@ -347,8 +347,7 @@ fn cd_moves_every_path_and_includes_follow_it() {
     assert_eq!(options.log.to, LogTo::Append("/etc/vpn/b.log".into()));
     assert_eq!(options.process.directory.as_deref(), Some(Path::new("/etc/vpn")));
     // An error in the included file names that file.
-    let files =
-        super::tests::files(&[("x.conf", "verb 3\nconfig y.conf\n"), ("y.conf", "\nbad\n")]);
+    let files = self::files(&[("x.conf", "verb 3\nconfig y.conf\n"), ("y.conf", "\nbad\n")]);
     let error = parse(&args("x.conf"), &files).unwrap_err();
     assert_eq!((error.file.as_str(), error.line), ("y.conf", 2));
 }

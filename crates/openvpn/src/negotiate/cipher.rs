@@ -68,3 +68,49 @@ pub fn choose_cipher(
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: [Cipher; 3] = [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
+
+    fn choose(
+        info: &str,
+        occ: Option<&str>,
+        fallback: Option<Cipher>,
+    ) -> Result<Cipher, CipherRefused> {
+        choose_cipher(&SERVER, &PeerInfo::parse(info).unwrap(), occ, fallback)
+    }
+
+    #[test]
+    fn the_servers_order_decides() {
+        let got = choose("IV_CIPHERS=CHACHA20-POLY1305:AES-128-GCM\n", None, None);
+        assert_eq!(got, Ok(Cipher::Aes128Gcm));
+        // A 2.4 client
+        assert_eq!(choose("IV_NCP=2\n", Some("BF-CBC"), None), Ok(Cipher::Aes256Gcm));
+    }
+
+    #[test]
+    fn the_options_string_counts_as_an_offer() {
+        assert_eq!(choose("", Some("AES-128-GCM"), None), Ok(Cipher::Aes128Gcm));
+        let got = choose("IV_CIPHERS=AES-256-CBC\n", Some("CHACHA20-POLY1305"), None);
+        assert_eq!(got, Ok(Cipher::ChaCha20Poly1305));
+    }
+
+    #[test]
+    fn the_fallback_is_for_those_that_name_none() {
+        assert_eq!(choose("", None, Some(Cipher::Aes192Gcm)), Ok(Cipher::Aes192Gcm));
+        assert_eq!(choose("", Some("AES-192-GCM"), Some(Cipher::Aes192Gcm)), Ok(Cipher::Aes192Gcm));
+        assert!(choose("", Some("BF-CBC"), Some(Cipher::Aes192Gcm)).is_err());
+        assert!(choose("IV_CIPHERS=AES-256-CBC\n", None, Some(Cipher::Aes192Gcm)).is_err());
+        assert!(choose("", None, None).is_err());
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_offered() {
+        let refused = choose("IV_CIPHERS=AES-256-CBC:BF-CBC\n", Some("BF-CBC"), None).unwrap_err();
+        assert!(refused.to_string().contains("AES-256-CBC:BF-CBC"), "{refused}");
+        assert!(refused.to_string().contains("data-ciphers"), "{refused}");
+    }
+}

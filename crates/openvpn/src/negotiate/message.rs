@@ -95,16 +95,21 @@ impl fmt::Display for BadMessage {
 impl std::error::Error for BadMessage {}
 
 impl ControlMessage {
-    /// Parses one TLS record's worth of text: NUL-terminated on the wire, and perhaps followed by
-    /// CR or LF, which stock tolerates.
+    /// The messages in one TLS record: mostly one, ended by a NUL; peers may put several there.
+    pub fn parse_record(record: &[u8]) -> impl Iterator<Item = Result<Self, BadMessage>> + '_ {
+        record.split(|byte| *byte == 0).filter(|text| !text.is_empty()).map(Self::parse)
+    }
+
+    /// Parses one message: NUL-terminated on the wire, and perhaps followed by CR or LF, which stock
+    /// tolerates.
     ///
     /// # Errors
     /// [`BadMessage`]: drop it and count it.
-    pub fn parse(record: &[u8]) -> Result<Self, BadMessage> {
-        if record.len() > MAX_MESSAGE {
+    pub fn parse(text: &[u8]) -> Result<Self, BadMessage> {
+        if text.len() > MAX_MESSAGE {
             return Err(BadMessage::TooLong);
         }
-        let text = record.strip_suffix(&[0]).unwrap_or(record);
+        let text = text.strip_suffix(&[0]).unwrap_or(text);
         let end = text
             .iter()
             .rposition(|b| !matches!(b, b'\r' | b'\n'))
@@ -161,7 +166,11 @@ fn pending_timeout(keywords: &str) -> Option<Duration> {
 
 impl AuthFailed {
     fn parse(text: &str) -> Self {
-        let Some(temporary) = text.strip_prefix("TEMP") else {
+        // "TEMPORARILY closed" is a reason, not a keyword.
+        let temporary = text
+            .strip_prefix("TEMP")
+            .filter(|rest| rest.is_empty() || rest.starts_with(['[', ':']));
+        let Some(temporary) = temporary else {
             return Self {
                 challenge: text.starts_with("CRV1:"),
                 reason: text.to_owned(),
@@ -267,6 +276,97 @@ impl fmt::Display for Restart {
             Ok(())
         } else {
             write!(f, ",{}", self.reason)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> ControlMessage {
+        ControlMessage::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn messages_read_as_they_are_written() {
+        let failed = AuthFailed {
+            temporary: true,
+            backoff: Some(Duration::from_secs(42)),
+            advance: AdvanceTo::Stay,
+            challenge: false,
+            reason: "later".into(),
+        };
+        let next = Restart { next_server: true, ..Restart::default() };
+        for (message, text) in [
+            (ControlMessage::PushRequest, "PUSH_REQUEST"),
+            (ControlMessage::PushReply("ping 10,peer-id 1".into()), "PUSH_REPLY,ping 10,peer-id 1"),
+            (ControlMessage::AuthFailed(AuthFailed::default()), "AUTH_FAILED"),
+            (ControlMessage::AuthFailed(failed), "AUTH_FAILED,TEMP[backoff 42,advance no]:later"),
+            (ControlMessage::AuthPending(Some(Duration::from_secs(60))), "AUTH_PENDING,timeout 60"),
+            (
+                ControlMessage::InfoPre("WEB_AUTH::https://example.org".into()),
+                "INFO_PRE,WEB_AUTH::https://example.org",
+            ),
+            // As openvpn 2.6.14 with explicit-exit-notify 2 sends it.
+            (ControlMessage::Restart(next), "RESTART,[N]"),
+            (ControlMessage::Halt("no".into()), "HALT,no"),
+            (ControlMessage::Exit, "EXIT"),
+        ] {
+            assert_eq!(parse(text), message);
+            assert_eq!(message.encode(), [text.as_bytes(), &[0]].concat());
+        }
+    }
+
+    #[test]
+    fn a_reason_is_no_keyword() {
+        let ControlMessage::AuthFailed(failed) = parse("AUTH_FAILED,TEMPORARILY closed") else {
+            panic!()
+        };
+        assert!(!failed.temporary);
+        assert_eq!(failed.reason, "TEMPORARILY closed");
+        let ControlMessage::AuthFailed(failed) = parse("AUTH_FAILED,CRV1:R:x:dXNlcg==:code?")
+        else {
+            panic!()
+        };
+        assert!(failed.challenge);
+    }
+
+    #[test]
+    fn restart_flags() {
+        let ControlMessage::Restart(restart) = parse("RESTART,[P]maintenance") else { panic!() };
+        assert!(restart.keep_credentials && !restart.next_server);
+        assert_eq!(restart.reason, "maintenance");
+        assert_eq!(parse("RESTART"), ControlMessage::Restart(Restart::default()));
+    }
+
+    #[test]
+    fn line_ends_are_tolerated_and_nothing_else_is() {
+        assert_eq!(parse("PUSH_REQUEST\r\n"), ControlMessage::PushRequest);
+        assert_eq!(parse("EXIT\0"), ControlMessage::Exit);
+        assert_eq!(ControlMessage::parse(b"EXIT\0EXIT\0"), Err(BadMessage::Unprintable));
+        assert_eq!(ControlMessage::parse(b"INFO,a\nb"), Err(BadMessage::Unprintable));
+        assert_eq!(ControlMessage::parse(b"INFO,\x1b[2J"), Err(BadMessage::Unprintable));
+        assert_eq!(ControlMessage::parse(b"INFO,\xff"), Err(BadMessage::Unprintable));
+        assert_eq!(ControlMessage::parse(b"\r\n"), Err(BadMessage::Empty));
+        assert_eq!(ControlMessage::parse(&[b'a'; MAX_MESSAGE + 1]), Err(BadMessage::TooLong));
+        let several: Vec<_> = ControlMessage::parse_record(b"INFO,a\0EXIT\0\0").collect();
+        assert_eq!(several, [Ok(ControlMessage::Info("a".into())), Ok(ControlMessage::Exit)]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_record_makes_the_parser_panic(record in proptest::collection::vec(any::<u8>(), 0..300)) {
+            for message in ControlMessage::parse_record(&record).flatten() {
+                let _ = message.encode();
+            }
+        }
+
+        #[test]
+        fn keywords_with_any_tail(word in "AUTH_FAILED|RESTART|HALT|AUTH_PENDING|PUSH_REPLY", tail in "[\\[\\],:A-Z a-z0-9]{0,40}") {
+            let _ = ControlMessage::parse(format!("{word},{tail}").as_bytes()).unwrap();
         }
     }
 }

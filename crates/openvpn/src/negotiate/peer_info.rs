@@ -91,6 +91,8 @@ impl LocalInfo<'_> {
         }
         let _ = writeln!(out, "IV_CIPHERS={}", ciphers.join(":"));
         let _ = writeln!(out, "IV_PROTO={}", IvProto::ours(self.pull).0);
+        // The "not compressed" forms are understood, so that a server may ask for them.
+        let _ = writeln!(out, "IV_LZO_STUB=1\nIV_COMP_STUB=1\nIV_COMP_STUBv2=1");
         if self.full {
             let _ = writeln!(out, "IV_SSL=rustls/aws-lc-rs");
             for (name, value) in self.extra {
@@ -203,4 +205,74 @@ fn is_name(name: &str) -> bool {
         && name.len() <= 64
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !name.starts_with(|c: char| c.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ours_reads_back_and_promises_what_we_do() {
+        let ciphers = [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
+        let extra =
+            [("UV_SITE".to_owned(), "a b".to_owned()), ("UV_BAD".to_owned(), "a\nb".to_owned())];
+        let local = LocalInfo {
+            ciphers: &ciphers,
+            pull: true,
+            max_mtu: 1600,
+            version: "0.1.0",
+            full: true,
+            extra: &extra,
+        };
+        let info = PeerInfo::parse(&local.encode()).unwrap();
+        assert_eq!(info.skipped(), 0);
+        // What stock 2.6 announces.
+        assert_eq!(info.get("IV_PROTO"), Some("990"));
+        assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM", "CHACHA20-POLY1305"]);
+        assert_eq!(info.max_mtu(), Some(1600));
+        assert_eq!(info.get("UV_SITE"), Some("a b"));
+        assert_eq!(info.get("UV_BAD"), None);
+        assert!(info.proto().has(IvProto::TLS_EKM) && !info.proto().has(IvProto::DATA_EPOCH));
+        let quiet = LocalInfo { full: false, ..local }.encode();
+        assert!(!quiet.contains("UV_") && !quiet.contains("IV_SSL"), "{quiet}");
+        let alone = LocalInfo { pull: false, ..local }.encode();
+        assert!(!PeerInfo::parse(&alone).unwrap().proto().has(IvProto::REQUEST_PUSH));
+    }
+
+    #[test]
+    fn old_peers() {
+        // 2.4
+        let info = PeerInfo::parse("IV_VER=2.4.12\nIV_PLAT=linux\nIV_PROTO=2\nIV_NCP=2\n").unwrap();
+        assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM"]);
+        assert!(info.proto().has(IvProto::DATA_V2) && !info.proto().has(IvProto::REQUEST_PUSH));
+        // 2.3, or nothing at all
+        let info = PeerInfo::parse("").unwrap();
+        assert!(info.ciphers().is_empty());
+        assert_eq!(info.proto(), IvProto(0));
+    }
+
+    #[test]
+    fn what_does_not_belong_there_is_left_out() {
+        let info = PeerInfo::parse("IV_VER=1\nno value\n=x\nA B=1\n1A=2\nIV_A=b=c\r\n").unwrap();
+        assert_eq!(info.entries(), [("IV_VER".into(), "1".into()), ("IV_A".into(), "b=c".into())]);
+        assert_eq!(info.skipped(), 4);
+        assert_eq!(PeerInfo::parse("IV_VER=1\0"), Err(BadPeerInfo::ControlCharacter));
+        assert_eq!(PeerInfo::parse("IV_VER=\x1b[1m"), Err(BadPeerInfo::ControlCharacter));
+        assert_eq!(PeerInfo::parse(&"a".repeat(MAX_PEER_INFO + 1)), Err(BadPeerInfo::TooLong));
+        let many: String = (0..200).map(|n| format!("N{n}=1\n")).collect();
+        let info = PeerInfo::parse(&many).unwrap();
+        assert_eq!((info.entries().len(), info.skipped()), (MAX_ENTRIES, 200 - MAX_ENTRIES));
+        assert_eq!(PeerInfo::parse("IV_PROTO=99999999999\n").unwrap().proto(), IvProto(0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,200}|[A-Z_=\\n0-9:]{0,200}") {
+            if let Ok(info) = PeerInfo::parse(&text) {
+                let _ = (info.proto(), info.ciphers(), info.max_mtu());
+            }
+        }
+    }
 }

@@ -128,3 +128,70 @@ pub fn build_push_reply(options: &[String]) -> Result<Vec<String>, PushTooLong> 
 const fn room(used: usize) -> usize {
     MAX_BUNDLE.saturating_sub(RESERVE).saturating_sub(used).saturating_sub(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tail(message: &str) -> &str {
+        message.strip_prefix("PUSH_REPLY,").unwrap_or_default()
+    }
+
+    #[test]
+    fn few_options_are_one_message() {
+        let options = ["ping 10".to_owned(), "peer-id 1".to_owned()];
+        assert_eq!(build_push_reply(&options).unwrap(), ["PUSH_REPLY,ping 10,peer-id 1"]);
+        assert_eq!(build_push_reply(&[]).unwrap(), ["PUSH_REPLY"]);
+        assert_eq!(PushAssembler::default().add("ping 10,peer-id 1"), Ok(Some(options.to_vec())));
+    }
+
+    #[test]
+    fn many_options_are_bundled() {
+        let options: Vec<String> =
+            (0..200).map(|n| format!("route 10.{n}.0.0 255.255.0.0")).collect();
+        let messages = build_push_reply(&options).unwrap();
+        assert!(messages.len() > 4);
+        let mut assembler = PushAssembler::default();
+        for (index, message) in messages.iter().enumerate() {
+            assert!(message.len() < MAX_BUNDLE, "{}", message.len());
+            let got = assembler.add(tail(message)).unwrap();
+            assert_eq!(got.is_some(), index + 1 == messages.len());
+            if let Some(got) = got {
+                assert_eq!(got, options);
+            }
+        }
+        assert!(messages.last().unwrap().ends_with(",push-continuation 1"));
+        assert_eq!(build_push_reply(&["a".repeat(1000)]), Err(PushTooLong("a".repeat(1000))));
+    }
+
+    #[test]
+    fn what_a_server_may_send_is_bounded() {
+        let mut assembler = PushAssembler::default();
+        let part = format!("{},push-continuation 2", "echo a,".repeat(200));
+        let refused = (0..1000).find_map(|_| assembler.add(&part).err());
+        assert_eq!(refused, Some(PushError::TooMuch));
+        // And forgotten.
+        assert_eq!(assembler.add("ping 1"), Ok(Some(vec!["ping 1".into()])));
+        let part = format!("{},push-continuation 2", "a".repeat(1900));
+        assert!((0..1000).any(|_| assembler.add(&part) == Err(PushError::TooMuch)));
+        assert_eq!(assembler.add("ping 1\nup x"), Err(PushError::ControlCharacter));
+        assert_eq!(assembler.add("push-continuation 3"), Err(PushError::BadContinuation));
+    }
+
+    proptest! {
+        #[test]
+        fn bundles_come_back_whole(options in proptest::collection::vec("[a-z][a-z0-9 .]{0,200}[a-z]", 0..60)) {
+            let messages = build_push_reply(&options).unwrap();
+            let mut assembler = PushAssembler::default();
+            let mut got = None;
+            for message in &messages {
+                prop_assert!(message.len() < MAX_BUNDLE);
+                prop_assert!(got.is_none());
+                got = assembler.add(tail(message)).unwrap();
+            }
+            prop_assert_eq!(got.unwrap_or_default(), options);
+        }
+    }
+}

@@ -441,3 +441,6 @@ impl Reader {
         Ok(self.out)
     }
 }
+
+#[cfg(test)]
+mod tests;

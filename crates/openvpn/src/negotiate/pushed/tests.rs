@@ -1,0 +1,211 @@
+use proptest::prelude::*;
+
+use super::super::{Destination, PullFilter, PushAssembler, Via};
+use super::*;
+
+fn options(text: &str) -> Vec<String> {
+    PushAssembler::default().add(text).unwrap().unwrap()
+}
+
+fn parse(text: &str) -> Result<PushedOptions, PushRefused> {
+    PushedOptions::parse(&options(text), &PullFilters::default())
+}
+
+fn filtered(text: &str, filters: &PullFilters) -> Result<PushedOptions, PushRefused> {
+    PushedOptions::parse(&options(text), filters)
+}
+
+/// Captured from openvpn 2.6.14.
+const STOCK: &str = "redirect-gateway def1,dhcp-option DNS 1.1.1.1,tun-ipv6,route-gateway 10.8.0.1,\
+    topology subnet,ping 10,ping-restart 60,ifconfig-ipv6 fd00:9::1000/64 fd00:9::1,\
+    ifconfig 10.8.0.2 255.255.255.0,peer-id 0,cipher AES-256-GCM,\
+    protocol-flags cc-exit tls-ekm dyn-tls-crypt,tun-mtu 1500";
+
+#[test]
+fn what_a_stock_server_pushes() {
+    let pushed = parse(STOCK).unwrap();
+    assert_eq!(pushed.ipv4, Some("10.8.0.2/24".parse().unwrap()));
+    assert_eq!(pushed.ipv6, Some("fd00:9::1000/64".parse().unwrap()));
+    assert_eq!(pushed.gateway4, Some(Ipv4Addr::new(10, 8, 0, 1)));
+    assert_eq!(pushed.gateway6, Some("fd00:9::1".parse().unwrap()));
+    assert_eq!(pushed.redirect_gateway.as_deref(), Some(&["def1".to_owned()][..]));
+    assert_eq!(pushed.dns, ["dhcp-option DNS 1.1.1.1"]);
+    assert_eq!(
+        (pushed.ping, pushed.ping_timeout),
+        (Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
+    );
+    assert_eq!(
+        (pushed.peer_id, pushed.cipher, pushed.tun_mtu),
+        (Some(0), Some(Cipher::Aes256Gcm), Some(1500))
+    );
+    assert!(pushed.cc_exit && pushed.tls_ekm && pushed.dyn_tls_crypt);
+    assert!(pushed.notes.is_empty(), "{:?}", pushed.notes);
+}
+
+#[test]
+fn routes_with_words_are_resolved_later() {
+    let pushed = parse(
+        "route 10.1.0.0 255.255.0.0,route 192.0.2.9 255.255.255.255 net_gateway,\
+         route remote_host 255.255.255.255 net_gateway 7,route 10.2.0.0 255.255.0.0 10.8.0.9,\
+         route-ipv6 2000::/3,route-metric 50,route-gateway 10.8.0.1",
+    )
+    .unwrap();
+    let context = pushed.route_context(Some("203.0.113.5".parse().unwrap()));
+    let routes: Vec<_> =
+        pushed.routes4.iter().filter_map(|route| route.resolve(&context)).collect();
+    let seen: Vec<_> =
+        routes.iter().map(|r| (r.net.to_string(), r.via, r.outside, r.metric)).collect();
+    let gateway = Some(Ipv4Addr::new(10, 8, 0, 9));
+    assert_eq!(
+        seen,
+        [
+            ("10.1.0.0/16".to_owned(), None, false, Some(50)),
+            ("192.0.2.9/32".to_owned(), None, true, Some(50)),
+            ("203.0.113.5/32".to_owned(), None, true, Some(7)),
+            ("10.2.0.0/16".to_owned(), gateway, false, Some(50)),
+        ]
+    );
+    assert_eq!(pushed.routes6.len(), 1);
+    // Reached over IPv6 there is no IPv4 host to route to.
+    let context = pushed.route_context(Some("2001:db8::1".parse().unwrap()));
+    assert_eq!(pushed.routes4.iter().filter_map(|route| route.resolve(&context)).count(), 3);
+    let vpn = parse("route vpn_gateway,route 10.0.0.0 255.0.0.0 vpn_gateway").unwrap();
+    assert_eq!(vpn.routes4[0].to, Destination::VpnGateway);
+    assert_eq!(vpn.routes4[1].via, Via::Tunnel);
+    assert_eq!(vpn.routes4[0].resolve(&vpn.route_context(None)), None);
+}
+
+#[test]
+fn what_changes_the_wire_ends_the_session() {
+    for option in [
+        "comp-lzo",
+        "comp-lzo yes",
+        "comp-lzo adaptive",
+        "compress lz4-v2",
+        "compress lzo",
+        "fragment 1300",
+        "cipher AES-256-CBC",
+        "cipher none",
+        "protocol-flags aead-epoch",
+        "protocol-flags cc-exit tls-ekm something-new",
+        "key-derivation other",
+        "ifconfig 10.8.0.6 10.9.0.5",
+        "topology subnet,ifconfig 10.8.0.6 10.8.0.5",
+    ] {
+        let refused = parse(option).unwrap_err();
+        assert!(matches!(refused, PushRefused::Unsupported { .. }), "{option}: {refused}");
+    }
+    for (option, framing) in [
+        ("comp-lzo no", Framing::LzoStub),
+        ("compress", Framing::SwapStub),
+        ("compress stub", Framing::SwapStub),
+        ("compress stub-v2", Framing::StubV2),
+    ] {
+        assert_eq!(parse(option).unwrap().framing, Some(framing), "{option}");
+    }
+}
+
+#[test]
+fn malformed_essentials_are_refused() {
+    for option in [
+        "ifconfig 10.8.0.2",
+        "ifconfig x y",
+        "ifconfig-ipv6 x",
+        "peer-id -1",
+        "peer-id 16777216",
+        "ping x",
+        "ping-restart",
+        "tun-mtu 99999",
+        "tun-mtu 100",
+        "auth-token",
+        "auth-token-user !",
+        "topology ring",
+        "explicit-exit-notify x",
+    ] {
+        assert!(matches!(parse(option), Err(PushRefused::Malformed { .. })), "{option}");
+    }
+    assert_eq!(parse("peer-id 16777215").unwrap().peer_id, None);
+}
+
+#[test]
+fn what_is_harmless_and_unknown_costs_a_note() {
+    let pushed = parse(
+        "inactive 60,new-thing a b,route 10.0.0.0 255.0.255.0,redirect-gateway DEF1 up,verb 9",
+    )
+    .unwrap();
+    assert_eq!(pushed.notes.len(), 4, "{:?}", pushed.notes);
+    assert!(pushed.routes4.is_empty());
+    assert_eq!(pushed.redirect_gateway.as_deref(), Some(&["def1".to_owned()][..]));
+    // No shell, no variables, no log file: a server cannot reach them.
+    let pushed =
+        parse("up /bin/sh,setenv LD_PRELOAD x,log /etc/passwd,script-security 3,config x").unwrap();
+    assert_eq!(pushed.notes.len(), 5);
+    assert_eq!(PushedOptions { notes: Vec::new(), ..pushed }, PushedOptions::default());
+}
+
+#[test]
+fn a_net30_pair_is_a_small_subnet() {
+    let pushed = parse("topology net30,ifconfig 10.8.0.6 10.8.0.5,route 10.8.0.1").unwrap();
+    assert_eq!(pushed.ipv4, Some("10.8.0.6/30".parse().unwrap()));
+    assert_eq!(pushed.gateway4, Some(Ipv4Addr::new(10, 8, 0, 5)));
+}
+
+#[test]
+fn filters_come_first_and_in_order() {
+    let filter = |action, prefix: &str| PullFilter { action, prefix: prefix.into() };
+    let filters = PullFilters {
+        filters: vec![
+            filter(FilterAction::Accept, "route 10.1."),
+            filter(FilterAction::Ignore, "route "),
+            filter(FilterAction::Ignore, "comp-lzo"),
+        ],
+        route_nopull: false,
+    };
+    let pushed =
+        filtered("route 10.1.0.0 255.255.0.0,route 10.2.0.0 255.255.0.0,comp-lzo yes", &filters)
+            .unwrap();
+    assert_eq!(pushed.routes4.len(), 1);
+    assert_eq!(pushed.notes.len(), 2);
+    let reject = PullFilters {
+        filters: vec![filter(FilterAction::Reject, "redirect")],
+        route_nopull: false,
+    };
+    assert!(matches!(filtered(STOCK, &reject), Err(PushRefused::Filtered(_))));
+    let nopull = PullFilters { filters: Vec::new(), route_nopull: true };
+    let pushed = filtered(STOCK, &nopull).unwrap();
+    assert_eq!((pushed.redirect_gateway, pushed.dns.len()), (None, 0));
+    assert!(pushed.ipv4.is_some() && pushed.gateway4.is_some());
+}
+
+#[test]
+fn tokens_stay_out_of_logs() {
+    let pushed = parse("auth-token SESS_ID_secret,auth-token-user dXNlcg==").unwrap();
+    assert_eq!(pushed.auth_token.as_ref().map(|token| token.as_str()), Some("SESS_ID_secret"));
+    assert_eq!(pushed.auth_token_user.as_deref(), Some("user"));
+    assert!(!format!("{pushed:?}").contains("secret"));
+    let filters = PullFilters {
+        filters: vec![PullFilter { action: FilterAction::Ignore, prefix: "auth-token".into() }],
+        route_nopull: false,
+    };
+    let pushed = filtered("auth-token SESS_ID_secret", &filters).unwrap();
+    assert!(!pushed.notes[0].contains("secret"), "{:?}", pushed.notes);
+}
+
+proptest! {
+    #[test]
+    fn no_options_make_the_parser_panic(text in "\\PC{0,120}") {
+        if let Ok(Some(options)) = PushAssembler::default().add(&text) {
+            let _ = PushedOptions::parse(&options, &PullFilters::default());
+        }
+    }
+
+    #[test]
+    fn known_words_with_any_arguments(
+        word in "ifconfig|ifconfig-ipv6|route|route-ipv6|route-gateway|peer-id|cipher|ping|tun-mtu|auth-token-user|protocol-flags|topology|redirect-gateway|compress|explicit-exit-notify|route-metric",
+        args in "( ([0-9]{1,20}|-[0-9]{1,10}|10\\.8\\.0\\.[0-9]{1,3}|255\\.255\\.255\\.252|::/[0-9]{1,3}|[a-zA-Z!=\"\\\\]{0,9})){0,4}",
+    ) {
+        if let Ok(Some(options)) = PushAssembler::default().add(&format!("{word}{args}")) {
+            let _ = PushedOptions::parse(&options, &PullFilters::default());
+        }
+    }
+}
