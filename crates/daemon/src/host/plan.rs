@@ -85,11 +85,31 @@ pub struct Redirect {
     pub bypass_dns: bool,
     /// `block-local`: no direct access to the local networks.
     pub block_local: bool,
+    /// `redirect-private`: only the host route to the server and `block-local`.
+    pub private: bool,
     /// The tunnel's gateway inside, for IPv4 routes.
     pub gateway4: Option<std::net::Ipv4Addr>,
 }
 
 impl Redirect {
+    /// Both sets of flags together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            // A side that is silent on IPv4 asks for it, so `!ipv4` counts where one says so.
+            ipv4: other.ipv4 && (self.ipv4 || self == Self::default()),
+            ipv6: self.ipv6 || other.ipv6,
+            def1: self.def1 || other.def1,
+            local: self.local || other.local,
+            autolocal: self.autolocal || other.autolocal,
+            bypass_dhcp: self.bypass_dhcp || other.bypass_dhcp,
+            bypass_dns: self.bypass_dns || other.bypass_dns,
+            block_local: self.block_local || other.block_local,
+            private: (self.private || self == Self::default()) && other.private,
+            gateway4: other.gateway4.or(self.gateway4),
+        }
+    }
+
     /// Reads the flags of `redirect-gateway` (or of a pushed one).
     ///
     /// # Errors

@@ -61,7 +61,9 @@ pub fn expand(plan: &HostPlan, outside: &Outside) -> (Vec<KernelRoute>, Vec<Stri
         if redirect.block_local {
             block_local(redirect, outside, &mut routes);
         }
-        everything(redirect, &mut routes, &mut notes);
+        if !redirect.private {
+            everything(redirect, &mut routes, &mut notes);
+        }
     }
     for route in &plan.routes {
         let v6 = matches!(route.net, IpNet::V6(_));

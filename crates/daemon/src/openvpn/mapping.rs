@@ -1,0 +1,311 @@
+//! From a parsed configuration to what engine, driver and host are built from.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+use adit_engine::Family;
+use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
+use adit_openvpn::config::{
+    AuthRetry, ClientOptions, Device as ConfigDevice, DeviceKind, Listen, Options, Routes,
+    ServerOptions,
+};
+use adit_openvpn::negotiate::{PullFilters, RouteContext};
+use adit_openvpn::server::ServerConfig;
+use adit_openvpn::session::Settings;
+use adit_openvpn::tls::{ClientTls, ServerTls};
+use adit_openvpn::wrap::WrapConfig;
+use ipnet::IpNet;
+
+use crate::driver::{DialSettings, ResolveRetry};
+use crate::fault::Fault;
+use crate::host::{Device, HostPlan, PlannedRoute, Redirect, Via};
+use crate::server::Listener;
+
+/// What both engines are told.
+pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
+    Settings {
+        wrap,
+        ciphers: options.ciphers.clone(),
+        occ_cipher: options.occ_cipher.clone(),
+        cipher_fallback: options.cipher_fallback,
+        auth: options.auth.clone(),
+        tun_mtu: options.tun_mtu,
+        mssfix: options.mssfix,
+        hand_window: options.hand_window,
+        tran_window: options.tran_window,
+        tls_timeout: options.tls_timeout,
+        renegotiation: options.renegotiation,
+        replay_window: options.replay_window,
+        float: options.float,
+        framing: options.framing,
+        keepalive: options.keepalive,
+        exit_notify: options.exit_notify,
+        peer_info: options.peer_info.clone(),
+        push_peer_info: options.push_peer_info,
+    }
+}
+
+/// What the client engine is built from. `order` gives the order of the remotes, by index.
+pub(crate) fn client_config(
+    options: &Options,
+    client: &ClientOptions,
+    wrap: WrapConfig,
+    tls: ClientTls,
+    credentials: Option<Credentials>,
+    order: &[usize],
+) -> Result<ClientConfig, Fault> {
+    if !client.pull {
+        return Err(Fault::operator(
+            "a client without 'pull' is not supported yet: use 'client' instead of 'tls-client'",
+        ));
+    }
+    let remotes = order.iter().filter_map(|&index| client.remotes.get(index));
+    Ok(ClientConfig {
+        settings: settings(options, wrap),
+        tls,
+        remotes: remotes.map(|target| Remote { target: target.clone() }).collect(),
+        connect_retry: client.connect_retry,
+        connect_retry_max: client.connect_retry_max,
+        server_poll_timeout: client.server_poll_timeout,
+        credentials,
+        retry_auth: client.auth_retry != AuthRetry::None,
+        pull_filters: PullFilters {
+            filters: client.pull_filters.clone(),
+            route_nopull: client.route_nopull,
+        },
+        keepalive: options.keepalive,
+    })
+}
+
+/// What the server engine is built from.
+pub(crate) fn server_config(
+    options: &Options,
+    server: &ServerOptions,
+    wrap: WrapConfig,
+    tls: ServerTls,
+    leases: Vec<(String, IpNet)>,
+) -> ServerConfig {
+    let mut settings = settings(options, wrap);
+    // A server always lets its clients float, as stock does.
+    settings.float = true;
+    ServerConfig {
+        settings,
+        tls,
+        network4: server.network4.clone(),
+        network6: server.network6.clone(),
+        push: server.push.clone(),
+        push_keepalive: server.push_keepalive,
+        max_clients: server.max_clients,
+        duplicate_cn: server.duplicate_cn,
+        leases,
+        force_cookie: server.force_cookie,
+        authorize: false,
+    }
+}
+
+/// How a client opens its sockets.
+///
+/// # Errors
+/// `local` is a name without an address.
+pub(crate) fn dial_settings(
+    options: &Options,
+    client: &ClientOptions,
+) -> Result<DialSettings, Fault> {
+    let listen = options.socket.listen.first();
+    let local = match listen.and_then(|listen| listen.host.as_deref()) {
+        Some(host) => Some(local_address(host, Family::Any)?),
+        None => None,
+    };
+    let resolve_retry = match client.resolv_retry {
+        // Another server is tried instead of waiting for the name of this one.
+        _ if client.remotes.len() > 1 => ResolveRetry::Once,
+        None => ResolveRetry::Forever,
+        Some(limit) if limit.is_zero() => ResolveRetry::Once,
+        Some(limit) => ResolveRetry::For(limit),
+    };
+    Ok(DialSettings {
+        local,
+        port: listen.map_or(0, |listen| listen.port),
+        mark: options.socket.mark,
+        receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
+        send_buffer: options.socket.send_buffer.map(|size| size as usize),
+        gro: true,
+        resolve_retry,
+    })
+}
+
+/// Where a server listens.
+///
+/// # Errors
+/// `local` is a name without an address.
+pub(crate) fn listeners(options: &Options) -> Result<Vec<Listener>, Fault> {
+    let any = Listen { host: None, port: 1194, family: Family::Any, ipv6_only: false };
+    let wanted = match options.socket.listen.as_slice() {
+        [] => std::slice::from_ref(&any),
+        listen => listen,
+    };
+    wanted.iter().map(listener).collect()
+}
+
+fn listener(listen: &Listen) -> Result<Listener, Fault> {
+    let ip = match (&listen.host, listen.family) {
+        (Some(host), family) => local_address(host, family)?,
+        (None, Family::V6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        // Stock binds IPv4 only where `proto udp` names no family.
+        (None, _) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    };
+    Ok(Listener { bind: SocketAddr::new(ip, listen.port), v6only: listen.ipv6_only })
+}
+
+fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
+    if let Ok(ip) = host.parse() {
+        return Ok(ip);
+    }
+    let found = (host, 0).to_socket_addrs();
+    let addresses = found.map_err(|e| {
+        Fault::operator(format!("local {host}: {e}: write an address of this machine"))
+    })?;
+    let fits = |ip: &IpAddr| match family {
+        Family::Any => true,
+        Family::V4 => ip.is_ipv4(),
+        Family::V6 => ip.is_ipv6(),
+    };
+    addresses.map(|address| address.ip()).find(fits).ok_or_else(|| {
+        Fault::operator(format!("local {host}: no address of the family that 'proto' asks for"))
+    })
+}
+
+fn device(config: &ConfigDevice) -> Device {
+    match config.kind {
+        DeviceKind::Tun => Device::Tun(config.name.clone()),
+        DeviceKind::Null => Device::Null,
+    }
+}
+
+/// The device alone, before addresses are known.
+pub(crate) fn bare_plan(options: &Options) -> HostPlan {
+    HostPlan {
+        device: device(&options.device),
+        mtu: options.tun_mtu,
+        tx_queue_len: options.device.tx_queue,
+        ..HostPlan::default()
+    }
+}
+
+/// A server's side of the machine.
+pub(crate) fn server_plan(
+    options: &Options,
+    server: &ServerOptions,
+) -> Result<(HostPlan, Vec<String>), Fault> {
+    let mut plan = bare_plan(options);
+    let context = RouteContext {
+        remote: None,
+        // With `topology subnet` the next address stands for "any client"; the kernel only needs to
+        // know the device.
+        gateway4: options.routes.gateway4,
+        gateway6: options.routes.gateway6,
+        metric: options.routes.metric,
+    };
+    if !options.device.ifconfig_noexec {
+        plan.addresses.extend(server.network4.as_ref().map(|n| IpNet::V4(n.server)));
+        plan.addresses.extend(server.network6.as_ref().map(|n| IpNet::V6(n.server)));
+    }
+    let notes = add_configured(&mut plan, &options.routes, &context)?;
+    Ok((plan, notes))
+}
+
+/// A client's side of the machine, as configured and pushed, and what was left out.
+///
+/// # Errors
+/// A flag of `redirect-gateway` that does not exist, in our own configuration.
+pub(crate) fn client_plan(
+    options: &Options,
+    tunnel: &TunnelConfig,
+) -> Result<(HostPlan, Vec<String>), Fault> {
+    let mut plan = bare_plan(options);
+    plan.mtu = tunnel.mtu.unwrap_or(options.tun_mtu);
+    plan.remote = tunnel.remote;
+    if !options.device.ifconfig_noexec {
+        plan.addresses.extend(tunnel.ipv4.map(IpNet::V4));
+        plan.addresses.extend(tunnel.ipv6.map(IpNet::V6));
+    }
+    let context = RouteContext {
+        remote: tunnel.remote.map(|remote| remote.ip()),
+        gateway4: tunnel.gateway4.or(options.routes.gateway4),
+        gateway6: tunnel.gateway6.or(options.routes.gateway6),
+        metric: options.routes.metric,
+    };
+    let mut notes = add_configured(&mut plan, &options.routes, &context)?;
+    if options.routes.noexec {
+        return Ok((plan, notes));
+    }
+    for route in &tunnel.routes4 {
+        plan.routes.push(planned(route, context.gateway4));
+    }
+    for route in &tunnel.routes6 {
+        plan.routes.push(planned(route, context.gateway6));
+    }
+    if let Some(flags) = &tunnel.redirect_gateway {
+        match Redirect::parse(flags.iter().map(String::as_str)) {
+            Ok(pushed) => plan.redirect = Some(plan.redirect.unwrap_or_default().with(pushed)),
+            Err(problem) => notes.push(format!("pushed {problem}; it is skipped")),
+        }
+    }
+    if let Some(redirect) = &mut plan.redirect {
+        redirect.gateway4 = context.gateway4;
+    }
+    if tunnel.block_ipv6 || options.routes.block_ipv6 {
+        notes.push("block-ipv6 is not supported yet: IPv6 that enters the tunnel is dropped".into());
+    }
+    Ok((plan, notes))
+}
+
+/// The routes of our own configuration.
+fn add_configured(
+    plan: &mut HostPlan,
+    routes: &Routes,
+    context: &RouteContext,
+) -> Result<Vec<String>, Fault> {
+    let mut notes = Vec::new();
+    if routes.noexec {
+        return Ok(notes);
+    }
+    for spec in &routes.v4 {
+        match spec.resolve(context) {
+            Some(route) => plan.routes.push(planned(&route, context.gateway4)),
+            None => notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}")),
+        }
+    }
+    for spec in &routes.v6 {
+        match spec.resolve(context) {
+            Some(route) => plan.routes.push(planned(&route, context.gateway6)),
+            None => {
+                notes.push(format!("a 'route-ipv6' is left out, its words mean nothing here: {spec:?}"));
+            }
+        }
+    }
+    let parse = |flags: &Vec<String>| {
+        Redirect::parse(flags.iter().map(String::as_str)).map_err(Fault::operator)
+    };
+    if let Some(flags) = &routes.redirect_gateway {
+        plan.redirect = Some(parse(flags)?);
+    } else if let Some(flags) = &routes.redirect_private {
+        plan.redirect = Some(Redirect { private: true, ..parse(flags)? });
+    }
+    if let Some(redirect) = &mut plan.redirect {
+        redirect.gateway4 = context.gateway4;
+    }
+    Ok(notes)
+}
+
+fn planned<N, G>(route: &Route<N, G>, gateway: Option<G>) -> PlannedRoute
+where
+    N: Into<IpNet> + Copy,
+    G: Into<IpAddr> + Copy,
+{
+    let via = match (route.outside, route.via) {
+        (true, _) => Via::Outside,
+        (false, Some(gateway)) => Via::Gateway(gateway.into()),
+        (false, None) => Via::Tunnel(gateway.map(Into::into)),
+    };
+    PlannedRoute { net: route.net.into(), via, metric: route.metric }
+}
