@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use adit_linux::net::{Address, Net, NetErrorKind, Route};
-use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions, TunQueue};
+use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 
 use super::plan::{Device, HostPlan};
@@ -12,15 +12,6 @@ use crate::say;
 /// Packets that wait in the device's queue unless `txqueuelen` says otherwise: a whole train and what
 /// arrives while it is sealed.
 const TX_QUEUE_LEN: u32 = 1000;
-
-/// The device of a tunnel, freshly opened.
-#[derive(Debug)]
-pub struct OpenDevice {
-    /// Its queues, for the data plane.
-    pub queues: Vec<TunQueue>,
-    /// The offloads that the kernel granted.
-    pub offloads: TunOffloads,
-}
 
 /// What [`Host::apply`] did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +46,7 @@ impl Host {
     pub fn open(
         device: &Device,
         offloads: TunOffloads,
-    ) -> Result<(Self, Option<OpenDevice>), Fault> {
+    ) -> Result<(Self, Option<TunDevice>), Fault> {
         let net = Net::open().map_err(|e| {
             Fault::environment(format!("cannot speak with the kernel's network side: {e}"))
         })?;
@@ -67,8 +58,8 @@ impl Host {
             _ => Fault::environment(e.to_string()),
         })?;
         say!(1, "TUN/TAP device {} opened", tun.name);
-        host.device = Some((tun.name, tun.ifindex));
-        Ok((host, Some(OpenDevice { queues: tun.queues, offloads: tun.offloads })))
+        host.device = Some((tun.name.clone(), tun.ifindex));
+        Ok((host, Some(tun)))
     }
 
     /// The device's name.

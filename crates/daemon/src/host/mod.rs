@@ -4,6 +4,6 @@ mod apply;
 mod plan;
 mod routes;
 
-pub use apply::{Applied, Host, OpenDevice};
+pub use apply::{Applied, Host};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};

@@ -1,5 +1,9 @@
 //! A running server: engine, data plane, device and events joined, for `adit openvpn` and `adit server`.
 
+mod friendly;
+mod service;
+mod sessions;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,8 +12,12 @@ use adit_openvpn::server::{ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
+pub use adit_plane::Relay;
+pub use service::Service;
+pub use sessions::{Session, Sessions};
+
 use crate::ask::Authorizer;
-use crate::control::StatusReport;
+use crate::control::{CertificateReport, StatusReport};
 use crate::fault::Fault;
 use crate::host::HostPlan;
 
@@ -23,18 +31,6 @@ pub struct Listener {
     pub bind: SocketAddr,
     /// IPv6 only.
     pub v6only: bool,
-}
-
-/// What happens to a packet from one client to another.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Relay {
-    /// It goes to the TUN like everything else; the kernel's routes and firewall decide.
-    #[default]
-    Kernel,
-    /// `client-to-client`: straight to the other client.
-    Direct,
-    /// Dropped and counted.
-    Deny,
 }
 
 /// What a [`Service`] is built from.
@@ -139,47 +135,65 @@ pub trait Hooks {
     /// # Errors
     /// What could not be read; the service goes on with what it had.
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault>;
-}
 
-/// A server that listens, with its device up.
-pub struct Service {
-    handle: Handle,
-    commands: mpsc::Receiver<Command>,
-    options: Options,
-}
-
-impl Service {
-    /// Opens sockets and device and applies the host plan. Call inside a tokio runtime with I/O and
-    /// time; drop privileges between this and [`Service::run`].
-    ///
-    /// # Errors
-    /// What could not be opened, with the remedy.
-    pub async fn start(options: Options) -> Result<Self, Fault> {
-        let (tx, commands) = mpsc::channel(COMMAND_LIMIT);
-        Ok(Self { handle: Handle { commands: tx }, commands, options })
+    /// Puts an event into the log. `sessions` are those before the event.
+    fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
+        friendly::narrate(event, sessions);
     }
 
-    /// A handle to steer it.
-    pub fn handle(&self) -> Handle {
-        self.handle.clone()
+    /// A signal came.
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
+            Signal::Hangup => Reaction::Reload,
+            Signal::User1 | Signal::User2 => Reaction::Ignore,
+        }
     }
 
-    /// The name of the TUN device, `None` with `dev null`.
-    pub fn device(&self) -> Option<&str> {
+    /// Called about once a second with the counters of the sessions up to date; may bring other
+    /// certificates or another CRL.
+    fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
+        let _ = sessions;
         None
     }
 
-    /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
-    ///
-    /// # Errors
-    /// What ended it otherwise.
-    pub async fn run(mut self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
-        while let Some(command) = self.commands.recv().await {
-            if let Command::Stop(_) = command {
-                break;
-            }
-            let _ = (&self.options.relay, &hooks);
-        }
-        Err(Fault::ours("the server engine is not joined yet"))
+    /// The certificate of ours that ends first, for `adit status`.
+    fn certificate(&self) -> Option<CertificateReport> {
+        None
     }
+}
+
+/// The signals that a service hears.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM
+    Terminate,
+    /// SIGINT
+    Interrupt,
+    /// SIGHUP
+    Hangup,
+    /// SIGUSR1
+    User1,
+    /// SIGUSR2
+    User2,
+}
+
+/// What a [`Signal`] leads to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing.
+    Ignore,
+    /// [`Hooks::reload`].
+    Reload,
+    /// Tell the clients and end.
+    Stop,
+}
+
+/// Why [`Service::serve`] came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A signal that the hooks answered with [`Reaction::Stop`].
+    Signal(Signal),
+    /// [`Handle::stop`] or the control socket, with the reason.
+    Asked(String),
 }

@@ -1,0 +1,76 @@
+use adit_openvpn::server::ServerEvent;
+
+use super::Sessions;
+use crate::say;
+
+/// Says an event in plain words.
+pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
+    let label = |peer: &adit_engine::PeerId| {
+        sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
+    };
+    match event {
+        ServerEvent::HandshakeStarted(link) => say!(4, "{}: a handshake begins", link.remote()),
+        ServerEvent::ClientUp(info) => {
+            let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
+            let inside: Vec<String> = inside.into_iter().flatten().collect();
+            say!(
+                1,
+                "{} connected from {} (session {}): {}, {}, {}",
+                info.identity.common_name,
+                info.link.remote(),
+                info.peer.0,
+                inside.join(" and "),
+                info.cipher.name(),
+                info.tls
+            );
+        }
+        ServerEvent::ClientDown(peer, reason, counters) => say!(
+            1,
+            "{} is gone (session {}): {reason}; {} received, {} sent",
+            label(peer),
+            peer.0,
+            bytes(counters.rx_bytes),
+            bytes(counters.tx_bytes)
+        ),
+        ServerEvent::HandshakeFailed(link, reason) => {
+            tracing::warn!("{} did not get in: {reason}", link.remote().ip());
+        }
+        ServerEvent::Floated(peer, link) => say!(1, "{} moved to {}", label(peer), link.remote()),
+        ServerEvent::Rekeyed(peer, key_id) => {
+            say!(3, "{} has a new data key ({key_id})", label(peer));
+        }
+        ServerEvent::Note(peer, text) => match peer {
+            Some(peer) => say!(2, "{}: {text}", label(peer)),
+            None => say!(2, "{text}"),
+        },
+        ServerEvent::Warning(peer, text) => match peer {
+            Some(peer) => tracing::warn!("{}: {text}", label(peer)),
+            None => tracing::warn!("{text}"),
+        },
+    }
+}
+
+/// A size for people.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{count} B"),
+        _ => format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"B")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_for_people() {
+        assert_eq!(super::bytes(0), "0 B");
+        assert_eq!(super::bytes(1_500), "1.5 kB");
+        assert_eq!(super::bytes(3_210_000_000), "3.2 GB");
+    }
+}

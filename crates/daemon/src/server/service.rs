@@ -1,0 +1,392 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::{Instant, PeerId};
+use adit_linux::tun::TunDevice;
+use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent};
+use adit_openvpn::tls::ServerTls;
+use adit_plane::{Plane, PlaneConfig};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::sessions::Sessions;
+use super::{Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector};
+use crate::clock::{now, unix_time};
+use crate::control::{self, Request, Response, StatusReport, TunReport};
+use crate::driver::{Driver, News, Sockets, bind_problem};
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::log::Repeats;
+use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::say;
+use crate::signals::Signals;
+
+/// How often counters are read, and hooks may look at files.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long the last packets (exit notices) may take to leave.
+const LAST_PACKETS: Duration = Duration::from_millis(50);
+
+/// A server that listens, with its device up.
+pub struct Service {
+    handle: Handle,
+    commands: mpsc::Receiver<Command>,
+    options: Options,
+    sockets: Sockets,
+    host: Host,
+    tun: Option<TunDevice>,
+    control: Option<control::Server>,
+}
+
+impl Service {
+    /// Opens sockets and device and applies the host plan. Call inside a tokio runtime with I/O and
+    /// time; drop privileges between this and [`Service::run`], which starts the threads.
+    ///
+    /// # Errors
+    /// What could not be opened, with the remedy.
+    pub async fn start(options: Options) -> Result<Self, Fault> {
+        let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
+        let control = options.control.as_deref().map(control::Server::open).transpose()?;
+        let (mut host, tun) = Host::open(&options.host.device, tun_offloads())?;
+        for note in notes(host.apply(&options.host).await?) {
+            tracing::warn!("{note}");
+        }
+        let mut bound = Vec::new();
+        for listener in &options.listeners {
+            match bind(listener, &options) {
+                Ok(socket) => bound.push(socket),
+                Err(fault) => {
+                    host.undo().await;
+                    return Err(fault);
+                }
+            }
+        }
+        let sockets = Sockets::server(bound);
+        Ok(Self { handle: Handle { commands: tx }, commands, options, sockets, host, tun, control })
+    }
+
+    /// A handle to steer it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// The name of the TUN device, `None` with `dev null`.
+    pub fn device(&self) -> Option<&str> {
+        self.host.device()
+    }
+
+    /// The addresses it listens on, with the ports that the kernel chose where none was asked for.
+    pub fn listening(&self) -> Vec<std::net::SocketAddr> {
+        self.sockets.all().iter().map(|(_, socket)| socket.local_addr()).collect()
+    }
+
+    /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
+    ///
+    /// # Errors
+    /// What ended it otherwise.
+    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        self.serve(hooks).await.map(|_| ())
+    }
+
+    /// As [`Service::run`], and says what ended it.
+    ///
+    /// # Errors
+    /// What ended it otherwise.
+    pub async fn serve(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+        let Self { handle, commands, options, sockets, mut host, tun, control } = self;
+        let started = now();
+        let served = async {
+            let engine =
+                ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
+                    .map_err(|e| Fault::operator(e.to_string()))?;
+            let config = PlaneConfig {
+                tun,
+                sockets: sockets.all(),
+                relay: options.relay,
+                gates: gates(),
+                client: false,
+            };
+            let (plane, upcalls) = Plane::start(config, now)
+                .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+            let planes = Planes::new(plane, upcalls);
+            let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
+            let mut running = Running {
+                driver,
+                sessions: Sessions::default(),
+                repeats: Repeats::default(),
+                started,
+                endpoints: options.listeners.iter().map(|l| l.bind.to_string()).collect(),
+                tun: tun_report(&host),
+                instance: instance(&options),
+            };
+            let ended = running.serve(hooks, &handle, commands, control).await;
+            running.end(hooks).await;
+            ended
+        }
+        .await;
+        host.undo().await;
+        served
+    }
+}
+
+/// A server at work.
+struct Running {
+    driver: Driver<ServerEngine, Planes>,
+    sessions: Sessions,
+    repeats: Repeats,
+    started: Instant,
+    endpoints: Vec<String>,
+    tun: Option<TunReport>,
+    instance: String,
+}
+
+impl Running {
+    async fn serve(
+        &mut self,
+        hooks: &mut dyn Hooks,
+        handle: &Handle,
+        mut commands: mpsc::Receiver<Command>,
+        mut control: Option<control::Server>,
+    ) -> Result<Ended, Fault> {
+        let mut signals = Signals::new()?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match hooks.signal(signal) {
+                    Reaction::Ignore => {}
+                    Reaction::Reload => {
+                        if let Err(fault) = self.reload(hooks, handle) {
+                            tracing::error!("not reloaded: {fault}");
+                        }
+                    }
+                    Reaction::Stop => return Ok(Ended::Signal(signal)),
+                },
+                Some(command) = commands.recv() => {
+                    if let Some(ended) = self.command(command, hooks) {
+                        return Ok(ended);
+                    }
+                }
+                (request, reply) = next_request(&mut control) => {
+                    let (response, ended) = self.request(request, hooks, handle);
+                    // Whoever asked may have gone.
+                    let _ = reply.send(response);
+                    if let Some(ended) = ended {
+                        return Ok(ended);
+                    }
+                }
+                _ = ticks.tick() => {
+                    self.refresh();
+                    if let Some(tls) = hooks.tick(&self.sessions) {
+                        self.set_tls(tls);
+                    }
+                }
+                news = self.driver.next() => self.news(news?, hooks),
+            }
+        }
+    }
+
+    fn news(&mut self, news: News<ServerEvent>, hooks: &mut dyn Hooks) {
+        match news {
+            News::Event(event) => self.event(&event, hooks),
+            // A server dials nobody.
+            News::Dialled(_) | News::DialFailed(_) => {}
+        }
+    }
+
+    fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
+        let told = match event {
+            ServerEvent::HandshakeFailed(link, reason) => {
+                let peer = Some(link.remote().ip());
+                let seen = self.repeats.count(now(), peer, reason);
+                seen.line(reason).map(|line| ServerEvent::HandshakeFailed(*link, line))
+            }
+            ServerEvent::Warning(peer, text) => {
+                let address = peer.and_then(|peer| self.sessions.get(peer));
+                let address = address.map(|session| session.info.link.remote().ip());
+                let seen = self.repeats.count(now(), address, text);
+                seen.line(text).map(|line| ServerEvent::Warning(*peer, line))
+            }
+            other => Some(other.clone()),
+        };
+        if let Some(told) = told {
+            hooks.narrate(&told, &self.sessions);
+        }
+        self.sessions.record(now(), event);
+        hooks.event(event);
+    }
+
+    fn command(&mut self, command: Command, hooks: &mut dyn Hooks) -> Option<Ended> {
+        match command {
+            Command::Kick(who, reason, reply) => {
+                let _ = reply.send(self.kick(&who, &reason));
+            }
+            Command::SetTls(tls) => self.set_tls(*tls),
+            Command::Status(reply) => {
+                let _ = reply.send(self.report(hooks));
+            }
+            Command::Stop(reason) => return Some(Ended::Asked(reason)),
+        }
+        None
+    }
+
+    fn request(
+        &mut self,
+        request: Request,
+        hooks: &mut dyn Hooks,
+        handle: &Handle,
+    ) -> (Response, Option<Ended>) {
+        let response = match request {
+            Request::Status => Response::Status(Box::new(self.report(hooks))),
+            Request::Kick { name, serial, peer } => {
+                let who = name
+                    .map(Selector::Name)
+                    .or(serial.map(Selector::Serial))
+                    .or(peer.map(Selector::Peer));
+                match who {
+                    Some(who) => Response::Done { count: self.kick(&who, "kicked by the operator") },
+                    None => Response::Error { message: "kick whom? name, serial or peer".into() },
+                }
+            }
+            Request::Reload => match self.reload(hooks, handle) {
+                Ok(()) => Response::Done { count: self.sessions.len() },
+                Err(fault) => Response::Error { message: fault.to_string() },
+            },
+            Request::Stop => {
+                let count = self.sessions.len();
+                let ended = Ended::Asked("the control socket".into());
+                return (Response::Done { count }, Some(ended));
+            }
+        };
+        (response, None)
+    }
+
+    fn reload(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
+        if let Some(tls) = hooks.reload(handle)? {
+            self.set_tls(tls);
+        }
+        say!(1, "read certificates and settings again; no tunnel dropped");
+        Ok(())
+    }
+
+    fn set_tls(&mut self, tls: ServerTls) {
+        self.driver.act(|engine, _, _| engine.set_tls(tls));
+    }
+
+    fn kick(&mut self, who: &Selector, reason: &str) -> usize {
+        let chosen: Vec<PeerId> = self
+            .sessions
+            .iter()
+            .filter(|session| match who {
+                Selector::Name(name) => session.info.identity.common_name == *name,
+                Selector::Serial(serial) => session.info.identity.serial == *serial,
+                Selector::Peer(peer) => session.info.peer.0 == *peer,
+            })
+            .map(|session| session.info.peer)
+            .collect();
+        let ended = chosen.into_iter().filter(|&peer| {
+            // It may come back where it still has the right to; the check is at its handshake.
+            let farewell = Farewell::ComeBack;
+            self.driver.act(|engine, now, out| engine.kick(now, peer, farewell, reason, out))
+        });
+        ended.count()
+    }
+
+    fn refresh(&mut self) {
+        let plane = self.driver.backend().plane();
+        self.sessions.refresh(now(), unix_time().0, |peer| plane.counters(peer));
+    }
+
+    fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {
+        self.refresh();
+        let uptime = now().since(self.started).as_secs();
+        let mut report = StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            role: "server".into(),
+            instance: self.instance.clone(),
+            state: "running".into(),
+            pid: std::process::id(),
+            started: unix_time().0.saturating_sub(uptime),
+            uptime_s: uptime,
+            endpoints: self.endpoints.clone(),
+            tun: self.tun.clone(),
+            peers: self.sessions.iter().map(|session| session.report(now())).collect(),
+            certificate: hooks.certificate(),
+            ..StatusReport::default()
+        };
+        fill_totals(&mut report, &self.driver.backend().plane().totals());
+        let counters = self.driver.engine().counters();
+        let reasons = [
+            ("reset-limited", counters.resets_limited),
+            ("stranger-bad", counters.strangers_bad),
+            ("cookie-bad", counters.cookies_bad),
+            ("half-open-refused", counters.half_open_refused),
+            ("handshake-refused", counters.handshakes_refused),
+            ("control-bad", counters.session_bad),
+        ];
+        let occurred = reasons.into_iter().filter(|(_, count)| *count > 0);
+        report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
+        report
+    }
+
+    /// Says good-bye to the clients.
+    async fn end(&mut self, hooks: &mut dyn Hooks) {
+        self.driver.act(|engine, now, out| engine.shutdown(now, out));
+        // What the farewell brings (final counters of each session) comes at once or never.
+        let last = async {
+            while !self.sessions.is_empty() {
+                match self.driver.next().await {
+                    Ok(news) => self.news(news, hooks),
+                    Err(_) => break,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(1), last).await;
+        while let Some(news) = self.driver.perform() {
+            self.news(news, hooks);
+        }
+        tokio::time::sleep(LAST_PACKETS).await;
+    }
+}
+
+fn bind(listener: &Listener, options: &Options) -> Result<UdpSocket, Fault> {
+    let mut udp = UdpOptions::new(listener.bind);
+    udp.v6only = listener.v6only;
+    udp.gro = gates().udp_gro;
+    let tuning = &options.socket;
+    udp.fwmark = tuning.mark;
+    udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
+    udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
+    UdpSocket::bind(&udp).map_err(|e| Fault::environment(bind_problem(listener.bind, &e)))
+}
+
+fn notes(applied: crate::host::Applied) -> Vec<String> {
+    match applied {
+        crate::host::Applied::Changed(notes) => notes,
+        crate::host::Applied::Same => Vec::new(),
+    }
+}
+
+pub(crate) fn tun_report(host: &Host) -> Option<TunReport> {
+    let (name, plan) = (host.device()?, host.plan()?);
+    Some(TunReport {
+        name: name.to_owned(),
+        mtu: u32::from(plan.mtu),
+        addresses: plan.addresses.iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn instance(options: &Options) -> String {
+    let stem = options.control.as_deref().and_then(|path| path.file_stem());
+    stem.map_or_else(|| "server".into(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// The next request of the control socket; never, where there is none.
+pub(crate) async fn next_request(control: &mut Option<control::Server>) -> control::Asked {
+    match control {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
+}
