@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ask;
+pub mod client;
 mod clock;
 pub mod connect;
 pub mod control;
@@ -19,4 +20,6 @@ pub mod host;
 pub mod log;
 pub mod managed;
 pub mod openvpn;
+mod plane;
 pub mod server;
+mod signals;

@@ -1,14 +1,18 @@
 //! The data plane behind the driver's face.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use adit_engine::{Op, SocketId};
+use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_plane::{Plane, Upcall, Upcalls};
+use adit_plane::{Histogram, Offloads, Plane, Totals, Upcall, Upcalls};
 
+use crate::control::StatusReport;
 use crate::driver::{Arrival, Backend};
+use crate::fault::Fault;
 
 /// Plane and upcalls together.
 #[derive(Debug)]
@@ -25,10 +29,6 @@ impl Planes {
     pub(crate) fn plane(&self) -> &Plane {
         &self.plane
     }
-
-    pub(crate) fn into_plane(self) -> Plane {
-        self.plane
-    }
 }
 
 impl Backend for Planes {
@@ -37,7 +37,8 @@ impl Backend for Planes {
     }
 
     fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) -> io::Result<()> {
-        self.plane.add_socket(id, socket)
+        self.plane.add_socket(id, socket);
+        Ok(())
     }
 
     fn remove_socket(&self, id: SocketId) {
@@ -57,5 +58,79 @@ impl Backend for Planes {
                 Upcall::Notice(notice) => Arrival::Notice(notice),
             });
         });
+    }
+}
+
+/// Names in [`SWITCH`], in the order of [`gates`].
+const GATES: [&str; 4] = ["udp-gso", "udp-gro", "tun-tso", "tun-uso"];
+
+/// An environment variable with offloads to leave unused, between commas: for machines whose kernel
+/// or driver gets one wrong, and to measure what each is worth.
+const SWITCH: &str = "ADIT_DISABLE";
+
+/// The offloads that may be used.
+pub(crate) fn gates() -> Offloads {
+    let disabled = std::env::var(SWITCH).unwrap_or_default();
+    gates_without(&disabled)
+}
+
+fn gates_without(disabled: &str) -> Offloads {
+    let names: Vec<&str> = disabled.split(',').map(str::trim).collect();
+    let [udp_gso, udp_gro, tun_tso, tun_uso] = GATES.map(|gate| !names.contains(&gate));
+    Offloads { udp_gso, udp_gro, tun_tso, tun_uso }
+}
+
+/// The offloads to ask the device for.
+pub(crate) fn tun_offloads() -> TunOffloads {
+    let gates = gates();
+    TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }
+}
+
+/// Randomness for an engine.
+pub(crate) fn seed() -> Result<[u8; 32], Fault> {
+    let mut seed = [0; 32];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| {
+        use std::io::Read;
+        file.read_exact(&mut seed)
+    });
+    read.map_err(|e| Fault::environment(format!("/dev/urandom gives no randomness: {e}")))?;
+    Ok(seed)
+}
+
+/// Puts what the data plane counted into a report.
+pub(crate) fn fill_totals(report: &mut StatusReport, totals: &Totals) {
+    let drops = totals.drops.iter().filter(|(_, count)| *count > 0);
+    report.drops.extend(drops.map(|(reason, count)| (reason.name().to_owned(), *count)));
+    report.trains.sent = buckets(&totals.sent);
+    report.trains.received = buckets(&totals.received);
+    let Offloads { udp_gso, udp_gro, tun_tso, tun_uso } = totals.offloads;
+    let state = [udp_gso, udp_gro, tun_tso, tun_uso];
+    report.offloads = GATES.iter().map(|gate| (*gate).to_owned()).zip(state).collect();
+}
+
+fn buckets(histogram: &Histogram) -> BTreeMap<u32, u64> {
+    // The lower bounds of `Histogram::LABELS`.
+    let bounds = [1, 2, 3, 5, 9, 17, 33, 65];
+    bounds.into_iter().zip(histogram.buckets).filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_offload_has_its_switch() {
+        assert_eq!(gates_without(""), Offloads::ALL);
+        assert_eq!(gates_without("udp-gso, udp-gro,tun-tso,tun-uso"), Offloads::NONE);
+        assert_eq!(gates_without("tun-tso"), Offloads { tun_tso: false, ..Offloads::ALL });
+    }
+
+    #[test]
+    fn histogram_bounds_are_those_of_the_planes_labels() {
+        let bounds = buckets(&Histogram { buckets: [1; 8], ..Histogram::default() });
+        for (bound, label) in bounds.keys().zip(Histogram::LABELS) {
+            let lower = label.split(['-', '+']).next().unwrap();
+            assert_eq!(bound.to_string(), lower);
+        }
     }
 }

@@ -22,19 +22,16 @@ use tokio::task::JoinHandle;
 
 pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
+pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Sockets};
 use timer::BootTimer;
 
 use crate::ask::{Authorizer, answer};
+use crate::clock::now;
 use crate::fault::Fault;
 
 /// Questions that may wait for their answers; further peers are refused until some are answered.
 pub const QUESTION_LIMIT: usize = 1024;
-
-/// Now, on the boot clock.
-pub fn now() -> Instant {
-    Instant::from_nanos(adit_linux::clock::boottime())
-}
 
 /// What [`Driver::next`] brings.
 #[derive(Debug)]

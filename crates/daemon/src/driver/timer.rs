@@ -63,10 +63,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    fn now() -> Instant {
-        Instant::from_nanos(adit_linux::clock::boottime())
-    }
+    use crate::clock::now;
 
     #[tokio::test]
     async fn fires_not_before_its_deadline_and_at_once_for_a_past_one() {

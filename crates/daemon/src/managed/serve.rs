@@ -22,7 +22,7 @@ use super::settings::{Nat, Settings};
 use super::survey;
 use crate::fault::Fault;
 use crate::log;
-use crate::server::{Handle, Hooks, Options, Selector, Service};
+use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning};
 
 /// What is said once the server serves.
 #[derive(Clone, Debug)]
@@ -87,6 +87,7 @@ async fn serve(
         authorizer: Arc::new(authority.clone()),
         relay: engine::relay(&settings),
         control: Some(places.control_socket()),
+        socket: SocketTuning::default(),
     };
     let service = Service::start(options).await?;
     let device = service.device().unwrap_or(&settings.device).to_owned();

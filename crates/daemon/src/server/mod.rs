@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use adit_plane::Relay;
 pub use service::Service;
+pub(crate) use friendly::bytes;
+pub(crate) use service::{next_request, tun_report};
 pub use sessions::{Session, Sessions};
 
 use crate::ask::Authorizer;
@@ -47,6 +49,19 @@ pub struct Options {
     pub relay: Relay,
     /// A control socket to open, and its name.
     pub control: Option<PathBuf>,
+    /// Buffers and marks of the sockets.
+    pub socket: SocketTuning,
+}
+
+/// What sockets get besides their address.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketTuning {
+    /// `mark`.
+    pub mark: Option<u32>,
+    /// `rcvbuf`, bytes; `None`: ours.
+    pub receive_buffer: Option<usize>,
+    /// `sndbuf`, bytes; `None`: ours.
+    pub send_buffer: Option<usize>,
 }
 
 /// Which sessions a [`Handle::kick`] ends.

@@ -1,0 +1,383 @@
+//! A running client: engine, data plane, device and routes joined, for `adit openvpn` and `adit connect`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_engine::verbs::Counters;
+use adit_engine::{Instant, PeerId};
+use adit_linux::tun::TunDevice;
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Stop, TunnelConfig};
+use adit_plane::{Plane, PlaneConfig, Relay};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::ask::CertificateOnly;
+use crate::clock::{now, unix_time};
+use crate::control::{
+    self, CertificateReport, PeerReport, Request, Response, StatusReport,
+};
+use crate::driver::{DialSettings, Dialled, Driver, News, Sockets};
+use crate::fault::Fault;
+use crate::host::{Applied, Device, Host, HostPlan};
+use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::server::{Signal, next_request, tun_report};
+use crate::signals::Signals;
+
+/// How often counters are read.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How long saying good-bye may take at most.
+const FAREWELL: Duration = Duration::from_secs(8);
+
+/// What a [`Client`] is built from.
+pub struct Options {
+    /// The engine's configuration.
+    pub engine: ClientConfig,
+    /// How sockets are opened.
+    pub dial: DialSettings,
+    /// The device.
+    pub device: Device,
+    /// `persist-tun`: leave addresses and routes in place over a reconnect.
+    pub persist_tun: bool,
+    /// A control socket to open.
+    pub control: Option<std::path::PathBuf>,
+}
+
+/// What the owner of a [`Client`] hears and decides.
+pub trait Hooks {
+    /// Every event of the engine, before it is acted upon.
+    fn event(&mut self, event: &ClientEvent);
+
+    /// A socket towards a server is open.
+    fn dialled(&mut self, dialled: &Dialled);
+
+    /// A server could not be dialled.
+    fn dial_failed(&mut self, reason: &str);
+
+    /// What a tunnel asks of the machine, and notes for the log.
+    ///
+    /// # Errors
+    /// The configuration contradicts itself; the client ends.
+    fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
+
+    /// The tunnel is up; `applied` says whether the machine had to be changed for it.
+    fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, applied: &Applied);
+
+    /// A signal came.
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        match signal {
+            Signal::Terminate | Signal::Interrupt => Reaction::Stop,
+            Signal::Hangup | Signal::User1 => Reaction::Reconnect,
+            Signal::User2 => Reaction::Ignore,
+        }
+    }
+
+    /// Called about once a second with the traffic of all sessions so far; true ends the client.
+    fn tick(&mut self, traffic: &Counters) -> bool {
+        let _ = traffic;
+        false
+    }
+
+    /// The certificate of ours that ends first, for `adit status`.
+    fn certificate(&self) -> Option<CertificateReport> {
+        None
+    }
+}
+
+/// What a signal leads to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// Nothing.
+    Ignore,
+    /// Connect anew.
+    Reconnect,
+    /// Say good-bye and end.
+    Stop,
+    /// End at once, without a word to the server: the process begins again.
+    Leave,
+}
+
+/// Why a client came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The engine ended.
+    Stopped(Stop),
+    /// A signal that the hooks answered with [`Reaction::Stop`] or [`Reaction::Leave`].
+    Signal(Signal),
+    /// The control socket, or [`Hooks::tick`].
+    Asked,
+}
+
+/// A client with its device open, not connected yet.
+pub struct Client {
+    options: Options,
+    host: Host,
+    tun: Option<TunDevice>,
+    control: Option<control::Server>,
+}
+
+impl Client {
+    /// Opens the device. Call inside a tokio runtime; drop privileges (but CAP_NET_ADMIN, for
+    /// addresses and routes) between this and [`Client::run`], which starts threads.
+    ///
+    /// # Errors
+    /// What could not be opened, with the remedy.
+    pub fn open(options: Options) -> Result<Self, Fault> {
+        let control = options.control.as_deref().map(control::Server::open).transpose()?;
+        let (host, tun) = Host::open(&options.device, tun_offloads())?;
+        Ok(Self { options, host, tun, control })
+    }
+
+    /// Connects and stays connected until told to end, or the engine gives up; then undoes what it
+    /// changed on the machine.
+    ///
+    /// # Errors
+    /// What ended it otherwise.
+    pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+        let Self { options, host, tun, mut control } = self;
+        let sockets = Sockets::client(options.dial);
+        let config = PlaneConfig {
+            tun,
+            sockets: Vec::new(),
+            relay: Relay::Kernel,
+            gates: gates(),
+            client: true,
+        };
+        let (plane, upcalls) = Plane::start(config, now)
+            .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+        let engine = ClientEngine::new(options.engine, seed()?, now(), unix_time());
+        let planes = Planes::new(plane, upcalls);
+        let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
+        let mut running = Running {
+            driver,
+            host,
+            persist_tun: options.persist_tun,
+            started: now(),
+            instance: options
+                .control
+                .as_deref()
+                .and_then(|path| path.file_stem())
+                .map_or_else(|| "client".into(), |stem| stem.to_string_lossy().into_owned()),
+            tunnel: None,
+            peer: None,
+            since: 0,
+            key_since: now(),
+            server: String::new(),
+            tls: String::new(),
+            past: Counters::default(),
+            session: Counters::default(),
+        };
+        let ended = running.serve(hooks, &mut control).await;
+        running.host.undo().await;
+        ended
+    }
+}
+
+/// A client at work.
+struct Running {
+    driver: Driver<ClientEngine, Planes>,
+    host: Host,
+    persist_tun: bool,
+    started: Instant,
+    instance: String,
+    tunnel: Option<TunnelConfig>,
+    peer: Option<PeerId>,
+    since: u64,
+    key_since: Instant,
+    server: String,
+    tls: String,
+    /// Traffic of former sessions.
+    past: Counters,
+    /// Traffic of the present one.
+    session: Counters,
+}
+
+impl Running {
+    async fn serve(
+        &mut self,
+        hooks: &mut dyn Hooks,
+        control: &mut Option<control::Server>,
+    ) -> Result<Ended, Fault> {
+        let mut signals = Signals::new()?;
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                signal = signals.next() => match hooks.signal(signal) {
+                    Reaction::Ignore => {}
+                    Reaction::Reconnect => {
+                        self.driver.act(|engine, now, out| engine.restart(now, out));
+                    }
+                    Reaction::Stop => {
+                        self.farewell(hooks).await?;
+                        return Ok(Ended::Signal(signal));
+                    }
+                    Reaction::Leave => return Ok(Ended::Signal(signal)),
+                },
+                (request, reply) = next_request(control) => {
+                    let stop = request == Request::Stop;
+                    // Whoever asked may have gone.
+                    let _ = reply.send(self.answer(request, hooks));
+                    if stop {
+                        self.farewell(hooks).await?;
+                        return Ok(Ended::Asked);
+                    }
+                }
+                _ = ticks.tick() => {
+                    self.refresh();
+                    if hooks.tick(&self.traffic()) {
+                        self.farewell(hooks).await?;
+                        return Ok(Ended::Asked);
+                    }
+                }
+                news = self.driver.next() => {
+                    if let Some(stop) = self.news(news?, hooks).await? {
+                        return Ok(Ended::Stopped(stop));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn farewell(&mut self, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        self.driver.act(|engine, now, out| engine.shutdown(now, out));
+        let last = async {
+            loop {
+                let news = self.driver.next().await?;
+                if self.news(news, hooks).await?.is_some() {
+                    return Ok(());
+                }
+            }
+        };
+        // A server that acknowledges nothing does not keep us.
+        tokio::time::timeout(FAREWELL, last).await.unwrap_or(Ok(()))
+    }
+
+    async fn news(
+        &mut self,
+        news: News<ClientEvent>,
+        hooks: &mut dyn Hooks,
+    ) -> Result<Option<Stop>, Fault> {
+        let event = match news {
+            News::Dialled(dialled) => {
+                hooks.dialled(&dialled);
+                return Ok(None);
+            }
+            News::DialFailed(reason) => {
+                hooks.dial_failed(&reason);
+                return Ok(None);
+            }
+            News::Event(event) => event,
+        };
+        hooks.event(&event);
+        match event {
+            ClientEvent::Connecting(server) => self.server = server,
+            ClientEvent::Authenticated { tls, .. } => self.tls = tls,
+            ClientEvent::Up(tunnel) => self.up(*tunnel, hooks).await?,
+            ClientEvent::Rekeyed { .. } => self.key_since = now(),
+            ClientEvent::Restarting(_) => self.down().await,
+            ClientEvent::Stopped(stop) => return Ok(Some(stop)),
+            ClientEvent::ServerAnswered(_)
+            | ClientEvent::Pushed(_)
+            | ClientEvent::Note(_)
+            | ClientEvent::Warning(_) => {}
+        }
+        Ok(None)
+    }
+
+    async fn up(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        let (plan, notes) = hooks.plan(&tunnel)?;
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+        let applied = self.host.apply(&plan).await?;
+        if let Applied::Changed(notes) = &applied {
+            notes.iter().for_each(|note| tracing::warn!("{note}"));
+        }
+        hooks.up(&tunnel, self.host.device(), &applied);
+        self.peer = tunnel.peer;
+        self.since = unix_time().0;
+        self.key_since = now();
+        self.tunnel = Some(tunnel);
+        Ok(())
+    }
+
+    async fn down(&mut self) {
+        self.refresh();
+        let ended = std::mem::take(&mut self.session);
+        self.past = sum(&self.past, &ended);
+        self.peer = None;
+        if !self.persist_tun {
+            self.host.undo().await;
+        }
+    }
+
+    fn refresh(&mut self) {
+        let plane = self.driver.backend().plane();
+        if let Some(counters) = self.peer.and_then(|peer| plane.counters(peer)) {
+            self.session = counters;
+        }
+    }
+
+    fn traffic(&self) -> Counters {
+        sum(&self.past, &self.session)
+    }
+
+    fn answer(&mut self, request: Request, hooks: &mut dyn Hooks) -> Response {
+        match request {
+            Request::Status => Response::Status(Box::new(self.report(hooks))),
+            Request::Stop => Response::Done { count: 1 },
+            Request::Reload | Request::Kick { .. } => Response::Error {
+                message: "this is a client: it can be asked for its status, or to stop".into(),
+            },
+        }
+    }
+
+    fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {
+        self.refresh();
+        let uptime = now().since(self.started).as_secs();
+        let mut report = StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            role: "client".into(),
+            instance: self.instance.clone(),
+            state: if self.peer.is_some() { "running" } else { "connecting" }.into(),
+            pid: std::process::id(),
+            started: unix_time().0.saturating_sub(uptime),
+            uptime_s: uptime,
+            endpoints: vec![self.server.clone()],
+            tun: tun_report(&self.host),
+            certificate: hooks.certificate(),
+            ..StatusReport::default()
+        };
+        if let (Some(peer), Some(tunnel)) = (self.peer, &self.tunnel) {
+            let inside = [
+                tunnel.ipv4.map(|net| net.addr().to_string()),
+                tunnel.ipv6.map(|net| net.addr().to_string()),
+            ];
+            report.peers.push(PeerReport {
+                id: peer.0,
+                name: self.server.clone(),
+                address: tunnel.remote.map(|remote| remote.to_string()).unwrap_or_default(),
+                tunnel: inside.into_iter().flatten().collect(),
+                cipher: tunnel.cipher.map(|c| c.name().to_owned()).unwrap_or_default(),
+                tls: self.tls.clone(),
+                since: self.since,
+                key_age_s: now().since(self.key_since).as_secs(),
+                rx_packets: self.session.rx_packets,
+                rx_bytes: self.session.rx_bytes,
+                tx_packets: self.session.tx_packets,
+                tx_bytes: self.session.tx_bytes,
+                ..PeerReport::default()
+            });
+        }
+        fill_totals(&mut report, &self.driver.backend().plane().totals());
+        report
+    }
+}
+
+fn sum(a: &Counters, b: &Counters) -> Counters {
+    Counters {
+        rx_packets: a.rx_packets.saturating_add(b.rx_packets),
+        rx_bytes: a.rx_bytes.saturating_add(b.rx_bytes),
+        tx_packets: a.tx_packets.saturating_add(b.tx_packets),
+        tx_bytes: a.tx_bytes.saturating_add(b.tx_bytes),
+    }
+}
