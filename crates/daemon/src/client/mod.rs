@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::verbs::Counters;
-use adit_engine::{Instant, PeerId};
+use adit_engine::{Instant, Op, PeerId};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Stop, TunnelConfig};
 use adit_plane::{Plane, PlaneConfig, Relay};
@@ -12,18 +12,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::ask::CertificateOnly;
 use crate::clock::{now, unix_time};
-use crate::control::{
-    self, CertificateReport, PeerReport, Request, Response, StatusReport,
-};
-use crate::driver::{DialSettings, Dialled, Driver, News, Sockets};
-use crate::fault::Fault;
+use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
+use crate::driver::{Backend, DialSettings, Dialled, Driver, News, Sockets};
+use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Device, Host, HostPlan};
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
-
-/// How often counters are read.
-const TICK: Duration = Duration::from_secs(1);
 
 /// How long saying good-bye may take at most.
 const FAREWELL: Duration = Duration::from_secs(8);
@@ -40,6 +35,8 @@ pub struct Options {
     pub persist_tun: bool,
     /// A control socket to open.
     pub control: Option<std::path::PathBuf>,
+    /// How often counters are read and [`Hooks::tick`] is called.
+    pub tick: Duration,
 }
 
 /// What the owner of a [`Client`] hears and decides.
@@ -71,16 +68,27 @@ pub trait Hooks {
         }
     }
 
-    /// Called about once a second with the traffic of all sessions so far; true ends the client.
-    fn tick(&mut self, traffic: &Counters) -> bool {
+    /// Called every [`Options::tick`] with the traffic of all sessions so far.
+    fn tick(&mut self, traffic: &Counters) -> Next {
         let _ = traffic;
-        false
+        Next::GoOn
     }
 
     /// The certificate of ours that ends first, for `adit status`.
     fn certificate(&self) -> Option<CertificateReport> {
         None
     }
+}
+
+/// What follows a tick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    GoOn,
+    /// A packet goes through the tunnel, as if it had come from the device.
+    Send(Vec<u8>),
+    /// Say good-bye and end.
+    End,
 }
 
 /// What a signal leads to.
@@ -122,7 +130,14 @@ impl Client {
     /// # Errors
     /// What could not be opened, with the remedy.
     pub fn open(options: Options) -> Result<Self, Fault> {
-        let control = options.control.as_deref().map(control::Server::open).transpose()?;
+        let control = match options.control.as_deref().map(control::Server::open).transpose() {
+            // The tunnel is of use without it, unless it is up already.
+            Err(fault) if fault.blame() != Blame::Operator => {
+                tracing::warn!("{fault}");
+                None
+            }
+            other => other?,
+        };
         let (host, tun) = Host::open(&options.device, tun_offloads())?;
         Ok(Self { options, host, tun, control })
     }
@@ -151,6 +166,7 @@ impl Client {
             driver,
             host,
             persist_tun: options.persist_tun,
+            tick: options.tick,
             started: now(),
             instance: options
                 .control
@@ -177,6 +193,7 @@ struct Running {
     driver: Driver<ClientEngine, Planes>,
     host: Host,
     persist_tun: bool,
+    tick: Duration,
     started: Instant,
     instance: String,
     tunnel: Option<TunnelConfig>,
@@ -198,7 +215,7 @@ impl Running {
         control: &mut Option<control::Server>,
     ) -> Result<Ended, Fault> {
         let mut signals = Signals::new()?;
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(self.tick);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -225,9 +242,13 @@ impl Running {
                 }
                 _ = ticks.tick() => {
                     self.refresh();
-                    if hooks.tick(&self.traffic()) {
-                        self.farewell(hooks).await?;
-                        return Ok(Ended::Asked);
+                    match hooks.tick(&self.traffic()) {
+                        Next::GoOn => {}
+                        Next::Send(packet) => self.send(packet),
+                        Next::End => {
+                            self.farewell(hooks).await?;
+                            return Ok(Ended::Asked);
+                        }
                     }
                 }
                 news = self.driver.next() => {
@@ -307,6 +328,12 @@ impl Running {
         self.peer = None;
         if !self.persist_tun {
             self.host.undo().await;
+        }
+    }
+
+    fn send(&self, packet: Vec<u8>) {
+        if let Some(peer) = self.peer {
+            self.driver.backend().apply(Op::SendData(peer, packet));
         }
     }
 

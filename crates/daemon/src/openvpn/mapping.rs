@@ -5,8 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use adit_engine::Family;
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
-    AuthRetry, ClientOptions, Device as ConfigDevice, DeviceKind, Listen, Options, Routes,
-    ServerOptions,
+    AuthRetry, ClientOptions, DeviceKind, Listen, Options, Routes, ServerOptions,
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
 use adit_openvpn::server::ServerConfig;
@@ -174,9 +173,10 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
     })
 }
 
-fn device(config: &ConfigDevice) -> Device {
-    match config.kind {
-        DeviceKind::Tun => Device::Tun(config.name.clone()),
+/// The device.
+pub(crate) fn device(options: &Options) -> Device {
+    match options.device.kind {
+        DeviceKind::Tun => Device::Tun(options.device.name.clone()),
         DeviceKind::Null => Device::Null,
     }
 }
@@ -184,7 +184,7 @@ fn device(config: &ConfigDevice) -> Device {
 /// The device alone, before addresses are known.
 pub(crate) fn bare_plan(options: &Options) -> HostPlan {
     HostPlan {
-        device: device(&options.device),
+        device: device(options),
         mtu: options.tun_mtu,
         tx_queue_len: options.device.tx_queue,
         ..HostPlan::default()
@@ -254,7 +254,8 @@ pub(crate) fn client_plan(
         redirect.gateway4 = context.gateway4;
     }
     if tunnel.block_ipv6 || options.routes.block_ipv6 {
-        notes.push("block-ipv6 is not supported yet: IPv6 that enters the tunnel is dropped".into());
+        notes
+            .push("block-ipv6 is not supported yet: IPv6 that enters the tunnel is dropped".into());
     }
     Ok((plan, notes))
 }
@@ -272,14 +273,18 @@ fn add_configured(
     for spec in &routes.v4 {
         match spec.resolve(context) {
             Some(route) => plan.routes.push(planned(&route, context.gateway4)),
-            None => notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}")),
+            None => {
+                notes.push(format!("a 'route' is left out, its words mean nothing here: {spec:?}"))
+            }
         }
     }
     for spec in &routes.v6 {
         match spec.resolve(context) {
             Some(route) => plan.routes.push(planned(&route, context.gateway6)),
             None => {
-                notes.push(format!("a 'route-ipv6' is left out, its words mean nothing here: {spec:?}"));
+                notes.push(format!(
+                    "a 'route-ipv6' is left out, its words mean nothing here: {spec:?}"
+                ));
             }
         }
     }

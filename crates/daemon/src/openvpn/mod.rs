@@ -1,17 +1,131 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
+mod client;
+mod lines;
+mod mapping;
 mod material;
+mod process;
+mod server;
 mod status;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use adit_openvpn::config::{self, Disk, Log, LogTo, Options, Role};
+
+use crate::fault::Fault;
+use crate::log;
+use crate::say;
+pub(crate) use client::order;
+pub(crate) use mapping::{client_config, client_plan, device, dial_settings};
+pub(crate) use material::{TlsMaterial, credentials, wrap};
+use process::Ground;
+
+/// What the program calls itself where stock prints its version.
+const BANNER: &str = concat!(
+    "OpenVPN 2.6 (adit ",
+    env!("CARGO_PKG_VERSION"),
+    ") [SSL (rustls)] [EPOLL] [MH/PKTINFO] [AEAD]"
+);
+
 /// Runs as `openvpn` would with these arguments (without the program's name).
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let fault = crate::fault::Fault::ours(format!(
-        "{} arguments were read, but the engine is not joined yet",
-        args.len()
-    ));
-    eprintln!("adit openvpn: {fault}");
-    fault.exit_code()
+    let args: Vec<String> =
+        args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if let Some(code) = informed(&args) {
+        return code;
+    }
+    let mut ground = Ground::default();
+    loop {
+        match round(&args, &mut ground) {
+            Ok(Next::Exit(code)) => return code,
+            Ok(Next::Restart) => {}
+            Err(fault) => {
+                if ground.logging() {
+                    tracing::error!("{fault}");
+                    tracing::error!("Exiting due to fatal error");
+                } else {
+                    eprintln!("{fault}");
+                }
+                return fault.exit_code();
+            }
+        }
+    }
+}
+
+/// What comes after one run.
+enum Next {
+    /// The process ends.
+    Exit(ExitCode),
+    /// SIGHUP: from the beginning, with the configuration read again.
+    Restart,
+}
+
+/// Answers what needs no tunnel.
+fn informed(args: &[String]) -> Option<ExitCode> {
+    let first = args.first().map(String::as_str);
+    match first {
+        Some("--version") => println!("{BANNER}"),
+        None | Some("--help") => println!(
+            "{BANNER}\n\nUsage: adit openvpn --config FILE [--OPTION [ARG]...]...\n       adit openvpn \
+             FILE\n\nTakes the directives of openvpn 2.6 for UDP tunnels in TLS mode, as client or \
+             server.\nExample: adit openvpn --config client.ovpn --verb 3"
+        ),
+        Some(_) => return None,
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// One life between two SIGHUPs.
+fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
+    let options = config::parse(args, &Disk).map_err(|e| {
+        Fault::operator(format!("Options error: {e}\nUse --help for more information."))
+    })?;
+    start_log(&options)?;
+    ground.log_started();
+    for warning in &options.warnings {
+        tracing::warn!("{warning}");
+    }
+    say!(1, "{BANNER}");
+    // Keys may be asked for on the terminal, so before the process leaves it.
+    match &options.role {
+        Role::Client(role) => {
+            let prepared = client::prepare(&options, role)?;
+            ground.settle(&options)?;
+            runtime()?.block_on(client::run(prepared, &options, role, ground))
+        }
+        Role::Server(role) => {
+            let prepared = server::prepare(&options, role)?;
+            ground.settle(&options)?;
+            runtime()?.block_on(server::run(prepared, &options, role, ground))
+        }
+    }
+}
+
+/// A runtime without threads of its own, so that privileges can still be dropped.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .map_err(|e| Fault::environment(format!("cannot start: {e}")))
+}
+
+fn start_log(options: &Options) -> Result<(), Fault> {
+    let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
+    let daemon = options.process.daemon.as_deref();
+    let target = match to {
+        LogTo::Standard => match daemon {
+            Some(name) => log::Target::Syslog(name.to_owned()),
+            None => log::Target::Stdout,
+        },
+        LogTo::File(path) => log::Target::File(path.clone()),
+        LogTo::Append(path) => log::Target::Append(path.clone()),
+        LogTo::Syslog(name) => log::Target::Syslog(name.clone()),
+    };
+    let style = log::Style::Stock { timestamps: *timestamps, machine_readable: *machine_readable };
+    let settings = log::Settings { style, verb: *verb, mute: *mute, target };
+    log::start(settings).map_err(|e| {
+        Fault::operator(format!("Options error: the log cannot be written to {to:?}: {e}"))
+    })
 }

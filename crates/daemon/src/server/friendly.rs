@@ -51,7 +51,7 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
 }
 
 /// A size for people.
-pub(crate) fn bytes(count: u64) -> String {
+fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count as f64;
     let mut unit = 0;

@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use adit_plane::Relay;
 pub use service::Service;
-pub(crate) use friendly::bytes;
 pub(crate) use service::{next_request, tun_report};
 pub use sessions::{Session, Sessions};
 
@@ -170,6 +169,22 @@ pub trait Hooks {
     fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
         let _ = sessions;
         None
+    }
+
+    /// The data plane runs; clients can come.
+    fn serving(&mut self, device: Option<&str>, listening: &[SocketAddr]) {
+        let _ = (device, listening);
+    }
+
+    /// Names and the addresses each had last, about once a second and at the end, if
+    /// [`Hooks::wants_leases`].
+    fn leases(&mut self, leases: Vec<(String, Vec<ipnet::IpNet>)>) {
+        let _ = leases;
+    }
+
+    /// Whether [`Hooks::leases`] is of use.
+    fn wants_leases(&self) -> bool {
+        false
     }
 
     /// The certificate of ours that ends first, for `adit status`.

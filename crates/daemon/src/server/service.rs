@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ impl Service {
     }
 
     /// The addresses it listens on, with the ports that the kernel chose where none was asked for.
-    pub fn listening(&self) -> Vec<std::net::SocketAddr> {
+    pub fn listening(&self) -> Vec<SocketAddr> {
         self.sockets.all().iter().map(|(_, socket)| socket.local_addr()).collect()
     }
 
@@ -97,9 +98,8 @@ impl Service {
         let Self { handle, commands, options, sockets, mut host, tun, control } = self;
         let started = now();
         let served = async {
-            let engine =
-                ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
-                    .map_err(|e| Fault::operator(e.to_string()))?;
+            let engine = ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
+                .map_err(|e| Fault::operator(e.to_string()))?;
             let config = PlaneConfig {
                 tun,
                 sockets: sockets.all(),
@@ -110,13 +110,15 @@ impl Service {
             let (plane, upcalls) = Plane::start(config, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
             let planes = Planes::new(plane, upcalls);
+            let listening: Vec<SocketAddr> =
+                sockets.all().iter().map(|(_, socket)| socket.local_addr()).collect();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let mut running = Running {
                 driver,
                 sessions: Sessions::default(),
                 repeats: Repeats::default(),
                 started,
-                endpoints: options.listeners.iter().map(|l| l.bind.to_string()).collect(),
+                listening,
                 tun: tun_report(&host),
                 instance: instance(&options),
             };
@@ -136,7 +138,7 @@ struct Running {
     sessions: Sessions,
     repeats: Repeats,
     started: Instant,
-    endpoints: Vec<String>,
+    listening: Vec<SocketAddr>,
     tun: Option<TunReport>,
     instance: String,
 }
@@ -150,6 +152,8 @@ impl Running {
         mut control: Option<control::Server>,
     ) -> Result<Ended, Fault> {
         let mut signals = Signals::new()?;
+        let device = self.tun.as_ref().map(|tun| tun.name.as_str());
+        hooks.serving(device, &self.listening);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -179,6 +183,7 @@ impl Running {
                 }
                 _ = ticks.tick() => {
                     self.refresh();
+                    self.leases(hooks);
                     if let Some(tls) = hooks.tick(&self.sessions) {
                         self.set_tls(tls);
                     }
@@ -246,7 +251,9 @@ impl Running {
                     .or(serial.map(Selector::Serial))
                     .or(peer.map(Selector::Peer));
                 match who {
-                    Some(who) => Response::Done { count: self.kick(&who, "kicked by the operator") },
+                    Some(who) => {
+                        Response::Done { count: self.kick(&who, "kicked by the operator") }
+                    }
                     None => Response::Error { message: "kick whom? name, serial or peer".into() },
                 }
             }
@@ -294,6 +301,13 @@ impl Running {
         ended.count()
     }
 
+    fn leases(&self, hooks: &mut dyn Hooks) {
+        if hooks.wants_leases() {
+            let leases = self.driver.engine().leases();
+            hooks.leases(leases.map(|(name, nets)| (name.to_owned(), nets)).collect());
+        }
+    }
+
     fn refresh(&mut self) {
         let plane = self.driver.backend().plane();
         self.sessions.refresh(now(), unix_time().0, |peer| plane.counters(peer));
@@ -310,7 +324,7 @@ impl Running {
             pid: std::process::id(),
             started: unix_time().0.saturating_sub(uptime),
             uptime_s: uptime,
-            endpoints: self.endpoints.clone(),
+            endpoints: self.listening.iter().map(ToString::to_string).collect(),
             tun: self.tun.clone(),
             peers: self.sessions.iter().map(|session| session.report(now())).collect(),
             certificate: hooks.certificate(),
@@ -347,6 +361,7 @@ impl Running {
         while let Some(news) = self.driver.perform() {
             self.news(news, hooks);
         }
+        self.leases(hooks);
         tokio::time::sleep(LAST_PACKETS).await;
     }
 }

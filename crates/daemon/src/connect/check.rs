@@ -1,0 +1,430 @@
+//! `adit connect --check`: which stage fails.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_engine::Instant;
+use adit_engine::verbs::Counters;
+use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
+use serde::Serialize;
+
+use super::ping::echo;
+use super::{ConnectOptions, NO_DEVICE, explain, read};
+use crate::client::{self, Client, Ended, Hooks, Next};
+use crate::clock::now;
+use crate::driver::{Dialled, ResolveRetry};
+use crate::fault::Fault;
+use crate::host::{Applied, HostPlan};
+use crate::log;
+use crate::openvpn;
+
+/// A server that has not answered by then counts as silent.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Longest handshake.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+
+/// How often the state is looked at, and an echo request sent.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How long one size of echo request is tried.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sizes of packets tried for the MTU stage, after the tunnel's own MTU.
+const SIZES: [usize; 4] = [1400, 1300, 1200, 1000];
+
+/// A small packet, which passes wherever anything does.
+const SMALL: usize = 64;
+
+/// The stages in their order.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Stage {
+    Profile,
+    Dns,
+    Reply,
+    WrappingKey,
+    Tls,
+    Auth,
+    Push,
+    Data,
+    Mtu,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Profile => "profile",
+            Self::Dns => "DNS",
+            Self::Reply => "reply",
+            Self::WrappingKey => "wrapping key",
+            Self::Tls => "TLS",
+            Self::Auth => "auth",
+            Self::Push => "push",
+            Self::Data => "data",
+            Self::Mtu => "MTU",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    stage: Stage,
+    ok: bool,
+    detail: String,
+}
+
+#[derive(Serialize)]
+struct Verdict<'a> {
+    ok: bool,
+    stages: &'a [Finding],
+}
+
+/// Tries every stage and says which one fails. Needs no rights: there is no device.
+pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
+    // Only the findings are printed; what the parts log would be said twice.
+    let mut settings = log::Settings::friendly(wanted.verbose);
+    settings.verb = wanted.verbose;
+    log::start(settings).map_err(|e| Fault::environment(format!("cannot log: {e}")))?;
+    let mut checker = Checker::new(!wanted.json);
+    let ended = match read(wanted) {
+        Ok(profile) => {
+            checker.pass(Stage::Profile, wanted.profile.display().to_string());
+            connect(profile, &mut checker)
+        }
+        Err(fault) => {
+            checker.fail(Stage::Profile, fault.to_string());
+            checker.print_json(wanted.json);
+            return Ok(fault.exit_code());
+        }
+    };
+    if let Err(fault) = ended
+        && !checker.failed()
+    {
+        let stage = checker.next_stage();
+        checker.fail(stage, fault.to_string());
+    }
+    checker.print_json(wanted.json);
+    Ok(if checker.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> {
+    let mut dial = openvpn::dial_settings(&profile.options, &profile.client)?;
+    dial.resolve_retry = ResolveRetry::Once;
+    let mut engine = profile.engine;
+    engine.connect_retry = (Duration::from_secs(1), Duration::from_secs(1));
+    engine.connect_retry_max = Some(1);
+    engine.server_poll_timeout = engine.server_poll_timeout.min(ANSWER);
+    engine.settings.hand_window = engine.settings.hand_window.min(HANDSHAKE);
+    engine.retry_auth = false;
+    let options = client::Options {
+        engine,
+        dial,
+        device: NO_DEVICE,
+        persist_tun: true,
+        control: None,
+        tick: TICK,
+    };
+    openvpn::runtime()?.block_on(async {
+        match Client::open(options)?.run(checker).await? {
+            Ended::Stopped(stop) => checker.stopped(&stop),
+            Ended::Signal(_) => {
+                let stage = checker.next_stage();
+                checker.fail(stage, "interrupted".into());
+            }
+            Ended::Asked => {}
+        }
+        Ok(())
+    })
+}
+
+/// Follows a connection through its stages.
+struct Checker {
+    findings: Vec<Finding>,
+    talk: bool,
+    remote: String,
+    probe: Option<Probe>,
+    /// The reason of the last failed attempt, for the end.
+    last_reason: String,
+}
+
+/// Echo requests under way.
+struct Probe {
+    from: IpAddr,
+    to: IpAddr,
+    sizes: Vec<usize>,
+    since: Instant,
+    sequence: u16,
+    /// Received bytes before the present size was tried.
+    before: Counters,
+    mtu: usize,
+}
+
+impl Checker {
+    fn new(talk: bool) -> Self {
+        Self {
+            findings: Vec::new(),
+            talk,
+            remote: String::new(),
+            probe: None,
+            last_reason: String::new(),
+        }
+    }
+
+    fn failed(&self) -> bool {
+        self.findings.iter().any(|finding| !finding.ok)
+    }
+
+    fn reached(&self, stage: Stage) -> bool {
+        self.findings.iter().any(|finding| finding.stage == stage)
+    }
+
+    /// The first stage without a finding.
+    fn next_stage(&self) -> Stage {
+        const ALL: [Stage; 9] = [
+            Stage::Profile,
+            Stage::Dns,
+            Stage::Reply,
+            Stage::WrappingKey,
+            Stage::Tls,
+            Stage::Auth,
+            Stage::Push,
+            Stage::Data,
+            Stage::Mtu,
+        ];
+        ALL.into_iter().find(|stage| !self.reached(*stage)).unwrap_or(Stage::Mtu)
+    }
+
+    fn pass(&mut self, stage: Stage, detail: String) {
+        self.find(stage, true, detail);
+    }
+
+    fn fail(&mut self, stage: Stage, detail: String) {
+        self.find(stage, false, detail);
+    }
+
+    fn find(&mut self, stage: Stage, ok: bool, detail: String) {
+        if self.reached(stage) {
+            return;
+        }
+        let detail = log::clean(&detail);
+        if self.talk {
+            let word = if ok { "ok  " } else { "FAIL" };
+            println!("{word}  {:<12}  {detail}", stage.name());
+        }
+        self.findings.push(Finding { stage, ok, detail });
+    }
+
+    fn print_json(&self, wanted: bool) {
+        if wanted {
+            let verdict = Verdict { ok: !self.failed(), stages: &self.findings };
+            println!("{}", serde_json::to_string(&verdict).unwrap_or_default());
+        }
+    }
+
+    fn stopped(&mut self, stop: &Stop) {
+        if self.failed() {
+            return;
+        }
+        let (stage, detail) = match stop {
+            Stop::AuthFailed(_) => (Stage::Auth, explain(stop).to_string()),
+            Stop::Halted(_) | Stop::Incompatible(_) => {
+                (self.next_stage(), explain(stop).to_string())
+            }
+            Stop::Requested | Stop::RetriesExhausted => (self.next_stage(), self.diagnosis()),
+        };
+        self.fail(stage, detail);
+    }
+
+    /// What a lost attempt means at the stage it was lost at.
+    fn diagnosis(&self) -> String {
+        let reason = &self.last_reason;
+        match self.next_stage() {
+            Stage::Reply => format!(
+                "{} does not answer ({reason}): is the server running, is UDP to this port let \
+                 through, and is the wrapping key (tls-crypt, tls-auth) the server's? A server says \
+                 nothing to a wrong key",
+                self.remote
+            ),
+            _ => reason.clone(),
+        }
+    }
+
+    /// The next echo request, or what the answers mean.
+    fn probe(&mut self, traffic: &Counters) -> Next {
+        let Some(probe) = &mut self.probe else { return Next::GoOn };
+        let Some(&size) = probe.sizes.first() else { return Next::End };
+        // An answer is as long as its request, and nothing else that comes is: the server's own
+        // keepalives are 16 bytes.
+        let came = traffic.rx_bytes.saturating_sub(probe.before.rx_bytes);
+        if came >= size as u64 {
+            let (to, mtu, waited) = (probe.to, probe.mtu, now().since(probe.since));
+            probe.sizes.remove(0);
+            probe.since = now();
+            probe.before = *traffic;
+            if size == SMALL {
+                self.pass(Stage::Data, format!("{to} answers through the tunnel in {waited:?}"));
+                return Next::GoOn;
+            }
+            self.mtu_found(size, mtu);
+            return Next::End;
+        }
+        if now().since(probe.since) >= PATIENCE {
+            if size == SMALL {
+                let to = probe.to;
+                self.fail(
+                    Stage::Data,
+                    format!(
+                        "{to} does not answer an echo request through the tunnel: its firewall may \
+                         forbid ping, or data packets are lost on the way"
+                    ),
+                );
+                return Next::End;
+            }
+            probe.sizes.remove(0);
+            probe.since = now();
+            probe.before = *traffic;
+            if probe.sizes.is_empty() {
+                self.fail(
+                    Stage::Mtu,
+                    format!(
+                        "not even packets of {size} bytes pass: put 'tun-mtu 1200' and 'mssfix 1100' \
+                         into both configurations"
+                    ),
+                );
+                return Next::End;
+            }
+            return Next::GoOn;
+        }
+        probe.sequence = probe.sequence.wrapping_add(1);
+        match echo(probe.from, probe.to, probe.sequence, size) {
+            Some(packet) => Next::Send(packet),
+            None => Next::End,
+        }
+    }
+
+    fn mtu_found(&mut self, size: usize, mtu: usize) {
+        if size >= mtu {
+            self.pass(Stage::Mtu, format!("packets of {size} bytes pass"));
+        } else {
+            self.fail(
+                Stage::Mtu,
+                format!(
+                    "packets of {size} bytes pass, but not the tunnel's {mtu}: fragments are lost on \
+                     the way; put 'tun-mtu {size}' into both configurations"
+                ),
+            );
+        }
+    }
+}
+
+impl Hooks for Checker {
+    fn event(&mut self, event: &ClientEvent) {
+        match event {
+            ClientEvent::ServerAnswered(link) => {
+                self.pass(Stage::Reply, format!("{} answers", link.remote()));
+                self.pass(Stage::WrappingKey, "the server's".into());
+            }
+            ClientEvent::Authenticated { server, tls } => {
+                self.pass(Stage::Tls, format!("{}; {tls}", server.subject));
+            }
+            ClientEvent::Pushed(_) | ClientEvent::Up(_) => {
+                self.pass(Stage::Auth, "the server accepts this client".into());
+            }
+            ClientEvent::Restarting(reason) => self.last_reason.clone_from(reason),
+            _ => {}
+        }
+    }
+
+    fn dialled(&mut self, dialled: &Dialled) {
+        self.remote = dialled.link.remote().to_string();
+        self.pass(Stage::Dns, self.remote.clone());
+    }
+
+    fn dial_failed(&mut self, reason: &str) {
+        self.last_reason = reason.to_owned();
+    }
+
+    fn plan(&mut self, _tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
+        Ok((HostPlan { device: NO_DEVICE, ..HostPlan::default() }, Vec::new()))
+    }
+
+    fn up(&mut self, tunnel: &TunnelConfig, _device: Option<&str>, _applied: &Applied) {
+        let pair4 = tunnel.ipv4.map(|net| {
+            let far = tunnel.gateway4.or_else(|| net.hosts().next()).unwrap_or(net.addr());
+            (IpAddr::V4(net.addr()), IpAddr::V4(far))
+        });
+        let pair6 = tunnel.ipv6.map(|net| {
+            let far = tunnel.gateway6.or_else(|| net.hosts().nth(1)).unwrap_or(net.addr());
+            (IpAddr::V6(net.addr()), IpAddr::V6(far))
+        });
+        let Some((from, to)) = pair4.or(pair6) else {
+            self.fail(Stage::Push, "the server gave this client no address".into());
+            return;
+        };
+        let cipher = tunnel.cipher.map_or("no cipher", |cipher| cipher.name());
+        self.pass(Stage::Push, format!("address {from}, {cipher}"));
+        let mtu = usize::from(tunnel.mtu.unwrap_or(1500));
+        let mut sizes = vec![SMALL, mtu];
+        sizes.extend(SIZES.into_iter().filter(|size| *size < mtu));
+        let before = Counters::default();
+        self.probe = Some(Probe { from, to, sizes, since: now(), sequence: 0, before, mtu });
+    }
+
+    fn tick(&mut self, traffic: &Counters) -> Next {
+        if self.failed() { Next::End } else { self.probe(traffic) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traffic(rx_bytes: u64) -> Counters {
+        Counters { rx_bytes, ..Counters::default() }
+    }
+
+    fn up(checker: &mut Checker) {
+        let tunnel = TunnelConfig {
+            ipv4: Some("10.8.0.2/24".parse().unwrap()),
+            gateway4: Some("10.8.0.1".parse().unwrap()),
+            mtu: Some(1500),
+            ..TunnelConfig::default()
+        };
+        checker.up(&tunnel, None, &Applied::Same);
+    }
+
+    #[test]
+    fn silence_before_the_first_answer_is_the_reply_stage() {
+        let mut checker = Checker::new(false);
+        checker.pass(Stage::Profile, String::new());
+        checker.pass(Stage::Dns, String::new());
+        checker.event(&ClientEvent::Restarting("the server did not answer".into()));
+        checker.stopped(&Stop::RetriesExhausted);
+        let last = checker.findings.last().unwrap();
+        assert_eq!((last.stage, last.ok), (Stage::Reply, false));
+        assert!(last.detail.contains("wrapping key"), "{}", last.detail);
+    }
+
+    #[test]
+    fn a_refusal_is_the_auth_stage_whatever_came_before() {
+        let mut checker = Checker::new(false);
+        checker.stopped(&Stop::AuthFailed(String::new()));
+        assert_eq!(checker.findings.last().unwrap().stage, Stage::Auth);
+    }
+
+    #[test]
+    fn answers_of_both_sizes_pass_data_and_mtu() {
+        let mut checker = Checker::new(false);
+        up(&mut checker);
+        assert!(matches!(checker.tick(&traffic(0)), Next::Send(packet) if packet.len() == SMALL));
+        // A keepalive is not an answer.
+        assert!(matches!(checker.tick(&traffic(40)), Next::Send(_)));
+        assert_eq!(checker.tick(&traffic(140)), Next::GoOn);
+        assert!(matches!(checker.tick(&traffic(140)), Next::Send(packet) if packet.len() == 1500));
+        assert_eq!(checker.tick(&traffic(1700)), Next::End);
+        let names: Vec<_> = checker.findings.iter().map(|f| (f.stage, f.ok)).collect();
+        assert_eq!(names, [(Stage::Push, true), (Stage::Data, true), (Stage::Mtu, true)]);
+    }
+}

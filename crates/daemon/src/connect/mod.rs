@@ -1,0 +1,241 @@
+//! `adit connect`: a client that says in plain words what it does.
+
+mod check;
+mod ping;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::config::{self, ClientOptions, Disk, Options, Role};
+
+use crate::client::{self, Client, Ended, Hooks};
+use crate::clock::unix_time;
+use crate::control::CertificateReport;
+use crate::driver::Dialled;
+use crate::fault::Fault;
+use crate::host::{Applied, Device, HostPlan};
+use crate::log;
+use crate::openvpn::{self, TlsMaterial};
+use crate::say;
+
+/// Where control sockets go.
+const RUN: &str = "/run/adit";
+
+/// What `adit connect` is told.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// The profile, an OpenVPN client config file.
+    pub profile: PathBuf,
+    /// Try every stage, report the one that fails, and end.
+    pub check: bool,
+    /// One JSON object instead of text (with `check`).
+    pub json: bool,
+    /// Do not touch routes.
+    pub no_routes: bool,
+    /// Name of the TUN device instead of the profile's.
+    pub device: Option<String>,
+    /// Where the control socket goes; `None`: `/run/adit`.
+    pub dir: Option<PathBuf>,
+    /// More log lines (repeatable).
+    pub verbose: u8,
+}
+
+/// Connects, and stays until it is told to end or cannot go on.
+pub fn run(options: ConnectOptions) -> ExitCode {
+    let result = if options.check { check::run(&options) } else { connect(&options) };
+    result.unwrap_or_else(|fault| {
+        eprintln!("adit: {fault}");
+        fault.exit_code()
+    })
+}
+
+/// A profile, read with everything it names.
+struct Profile {
+    options: Options,
+    client: ClientOptions,
+    engine: ClientConfig,
+    certificate: Option<CertificateReport>,
+}
+
+/// Reads a profile; each mistake is a sentence with its remedy.
+fn read(wanted: &ConnectOptions) -> Result<Profile, Fault> {
+    let path = wanted.profile.to_string_lossy().into_owned();
+    let mut options = config::parse(&["--config".into(), path.clone()], &Disk)
+        .map_err(|e| Fault::operator(e.to_string()))?;
+    let Role::Client(client) = options.role.clone() else {
+        return Err(Fault::operator(format!(
+            "{path} is a server's configuration: run it with `adit openvpn --config {path}`"
+        )));
+    };
+    options.routes.noexec |= wanted.no_routes;
+    if let Some(device) = &wanted.device {
+        options.device.name = Some(device.clone());
+    }
+    let mut tls = TlsMaterial::read(&options.tls)?;
+    let now = unix_time().0;
+    tls.validity(now)?;
+    let wrap = openvpn::wrap(&options)?;
+    let credentials = client.auth_user_pass.as_ref().map(openvpn::credentials).transpose()?;
+    let order = openvpn::order(&client)?;
+    let engine =
+        openvpn::client_config(&options, &client, wrap, tls.client()?, credentials, &order)?;
+    let certificate = tls.nearest_expiry(now);
+    Ok(Profile { options, client: *client, engine, certificate })
+}
+
+fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
+    log::start(log::Settings::friendly(wanted.verbose))
+        .map_err(|e| Fault::environment(format!("cannot log: {e}")))?;
+    let profile = read(wanted)?;
+    for warning in &profile.options.warnings {
+        tracing::warn!("{warning}");
+    }
+    let dial = openvpn::dial_settings(&profile.options, &profile.client)?;
+    openvpn::runtime()?.block_on(async {
+        let client = Client::open(client::Options {
+            engine: profile.engine,
+            dial,
+            device: openvpn::device(&profile.options),
+            persist_tun: profile.options.device.persist,
+            control: Some(control_socket(wanted)),
+            tick: Duration::from_secs(1),
+        })?;
+        let certificate = profile.certificate;
+        let mut narrator = Narrator { options: &profile.options, certificate, up: false };
+        narrator.expiry();
+        let ended = client.run(&mut narrator).await?;
+        conclude(ended)
+    })
+}
+
+fn control_socket(wanted: &ConnectOptions) -> PathBuf {
+    let folder = wanted.dir.clone().unwrap_or_else(|| Path::new(RUN).to_owned());
+    let stem = wanted.profile.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    // The name of a profile becomes a file name: nothing but plain characters.
+    let plain = |c: char| if c.is_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
+    let stem: String = stem.chars().map(plain).take(64).collect();
+    folder.join(format!("connect-{stem}.sock"))
+}
+
+fn conclude(ended: Ended) -> Result<ExitCode, Fault> {
+    match ended {
+        Ended::Signal(_) | Ended::Asked | Ended::Stopped(Stop::Requested) => {
+            say!(1, "disconnected");
+            Ok(ExitCode::SUCCESS)
+        }
+        Ended::Stopped(stop) => Err(explain(&stop)),
+    }
+}
+
+/// Why a client ended, and what to do.
+fn explain(stop: &Stop) -> Fault {
+    match stop {
+        Stop::Requested => Fault::ours("it was asked to end"),
+        Stop::AuthFailed(words) if words.is_empty() => Fault::peer(
+            "the server refused this client (AUTH_FAILED): check user name and password, or ask \
+             whether the certificate was revoked",
+        ),
+        Stop::AuthFailed(words) => Fault::peer(format!(
+            "the server refused this client (AUTH_FAILED): {}",
+            log::clean(words)
+        )),
+        Stop::Halted(words) => {
+            Fault::peer(format!("the server sent this client away: {}", log::clean(words)))
+        }
+        Stop::RetriesExhausted => Fault::peer(
+            "no server could be reached ('connect-retry-max'): try `adit connect --check PROFILE`",
+        ),
+        Stop::Incompatible(reason) => Fault::peer(log::clean(reason)),
+    }
+}
+
+/// Says what happens, one event a line.
+struct Narrator<'a> {
+    options: &'a Options,
+    certificate: Option<CertificateReport>,
+    up: bool,
+}
+
+impl Narrator<'_> {
+    /// A certificate that ends soon is easier renewed while it works.
+    fn expiry(&self) {
+        const SOON: i64 = 14;
+        if let Some(report) = self.certificate.as_ref().filter(|report| report.days_left < SOON) {
+            tracing::warn!(
+                "the certificate ({}) ends on {}, in {} days: have it renewed",
+                report.whose,
+                log::stamp(report.not_after),
+                report.days_left
+            );
+        }
+    }
+}
+
+impl Hooks for Narrator<'_> {
+    fn event(&mut self, event: &ClientEvent) {
+        match event {
+            ClientEvent::Connecting(server) => say!(1, "connecting to {server}"),
+            ClientEvent::ServerAnswered(link) => say!(1, "{} answered", link.remote()),
+            ClientEvent::Authenticated { server, tls } => {
+                say!(1, "the server is {}; {tls}", server.common_name);
+            }
+            ClientEvent::Pushed(message) => say!(3, "the server's options: {message}"),
+            ClientEvent::Up(tunnel) => {
+                tunnel.dns.iter().for_each(|line| {
+                    say!(1, "the server offers DNS settings, which are not applied: {line}");
+                });
+            }
+            ClientEvent::Rekeyed { key_id, cipher } => {
+                say!(2, "new data key {key_id}, {}", cipher.name());
+            }
+            ClientEvent::Restarting(reason) => {
+                let lost = if self.up { "the connection is lost" } else { "not connected" };
+                tracing::warn!("{lost}: {reason}; trying again");
+                self.up = false;
+            }
+            ClientEvent::Stopped(_) => {}
+            ClientEvent::Note(text) => say!(2, "{text}"),
+            ClientEvent::Warning(text) => tracing::warn!("{text}"),
+        }
+    }
+
+    fn dialled(&mut self, dialled: &Dialled) {
+        say!(2, "from {} to {}", dialled.local, dialled.link.remote());
+    }
+
+    fn dial_failed(&mut self, reason: &str) {
+        tracing::warn!("{reason}");
+    }
+
+    fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
+        openvpn::client_plan(self.options, tunnel)
+    }
+
+    fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, _applied: &Applied) {
+        self.up = true;
+        let v4 = tunnel.ipv4.map(|net| net.to_string());
+        let v6 = tunnel.ipv6.map(|net| net.to_string());
+        let inside: Vec<String> = [v4, v6].into_iter().flatten().collect();
+        let reach = match &tunnel.redirect_gateway {
+            _ if self.options.routes.noexec => "no routes set".to_owned(),
+            Some(_) => "all traffic goes through it".to_owned(),
+            None => format!("{} routes", tunnel.routes4.len() + tunnel.routes6.len()),
+        };
+        say!(
+            1,
+            "connected: {} on {}, {}, {reach}",
+            inside.join(" and "),
+            device.unwrap_or("no device"),
+            tunnel.cipher.map_or("no cipher", |cipher| cipher.name())
+        );
+    }
+
+    fn certificate(&self) -> Option<CertificateReport> {
+        self.certificate.clone()
+    }
+}
+
+/// No device at all: `--check` needs no rights.
+const NO_DEVICE: Device = Device::Null;

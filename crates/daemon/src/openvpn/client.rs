@@ -1,0 +1,282 @@
+//! The client role.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_engine::verbs::Counters;
+use adit_engine::{Link, Random};
+use adit_linux::privileges::Capability;
+use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::config::{ClientOptions, Options, Remap};
+
+use super::status::{Status, StatusFile, Totals};
+use super::{Next, lines, mapping, material, process::Ground};
+use crate::client::{self, Client, Ended, Hooks, Reaction};
+use crate::clock::unix_time;
+use crate::control::CertificateReport;
+use crate::driver::{DialSettings, Dialled};
+use crate::fault::Fault;
+use crate::host::{Applied, HostPlan};
+use crate::plane::seed;
+use crate::say;
+use crate::server::Signal;
+
+/// Everything read and asked for before the process leaves its terminal.
+pub(super) struct Prepared {
+    engine: ClientConfig,
+    dial: DialSettings,
+    status: Option<(StatusFile, Duration)>,
+    certificate: Option<CertificateReport>,
+}
+
+pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepared, Fault> {
+    let mut tls = material::TlsMaterial::read(&options.tls)?;
+    let now = unix_time().0;
+    if let Err(fault) = tls.validity(now) {
+        // As stock: a clock may still be set while the program tries.
+        tracing::warn!("WARNING: {fault}");
+    }
+    let wrap = material::wrap(options)?;
+    let credentials = role.auth_user_pass.as_ref().map(material::credentials).transpose()?;
+    let order = order(role)?;
+    let engine = mapping::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
+    let dial = mapping::dial_settings(options, role)?;
+    Ok(Prepared {
+        engine,
+        dial,
+        status: open_status(options)?,
+        certificate: tls.nearest_expiry(now),
+    })
+}
+
+/// The order of the remotes, shuffled where `remote-random` says so.
+pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
+    let mut order: Vec<usize> = (0..role.remotes.len()).collect();
+    if role.remote_random {
+        let mut random = Random::new(seed()?);
+        for last in (1..order.len()).rev() {
+            let bound = u32::try_from(last).unwrap_or(u32::MAX).saturating_add(1);
+            order.swap(last, random.below(bound) as usize);
+        }
+    }
+    Ok(order)
+}
+
+pub(super) fn open_status(options: &Options) -> Result<Option<(StatusFile, Duration)>, Fault> {
+    let Some(status) = options.status.as_ref().filter(|status| !status.every.is_zero()) else {
+        return Ok(None);
+    };
+    let file = StatusFile::open(&status.path, status.version).map_err(|e| {
+        Fault::operator(format!("status: cannot write '{}': {e}", status.path.display()))
+    })?;
+    Ok(Some((file, status.every)))
+}
+
+pub(super) async fn run(
+    prepared: Prepared,
+    options: &Options,
+    role: &ClientOptions,
+    ground: &mut Ground,
+) -> Result<Next, Fault> {
+    let Prepared { engine, dial, status, certificate } = prepared;
+    let client = Client::open(client::Options {
+        engine,
+        dial,
+        device: mapping::bare_plan(options).device,
+        persist_tun: options.device.persist,
+        control: None,
+        tick: Duration::from_secs(1),
+    })?;
+    // Routes come with the server's options, and go at the end.
+    ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
+    let mut owner = Owner {
+        options,
+        ground,
+        status,
+        certificate,
+        until_status: Duration::ZERO,
+        traffic: Counters::default(),
+        server: String::new(),
+        link: None,
+        hangup: false,
+    };
+    let ended = client.run(&mut owner).await?;
+    let hangup = owner.hangup;
+    owner.write_status();
+    Ok(conclude(ended, hangup, role))
+}
+
+fn conclude(ended: Ended, hangup: bool, role: &ClientOptions) -> Next {
+    let exit = |code: u8| Next::Exit(ExitCode::from(code));
+    match ended {
+        Ended::Signal(_) if hangup => {
+            say!(1, "SIGHUP[hard,] received, process restarting");
+            Next::Restart
+        }
+        Ended::Signal(signal) => {
+            let name = if signal == Signal::Interrupt { "SIGINT" } else { "SIGTERM" };
+            say!(1, "{name}[hard,] received, process exiting");
+            exit(0)
+        }
+        Ended::Asked | Ended::Stopped(Stop::Requested) => {
+            say!(1, "SIGTERM[soft,exit-with-notification] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Stop::AuthFailed(_)) => {
+            say!(1, "SIGTERM[soft,auth-failure] received, process exiting");
+            exit(1)
+        }
+        Ended::Stopped(Stop::Halted(_)) => {
+            say!(1, "SIGTERM[soft,server-pushed-halt] received, process exiting");
+            exit(1)
+        }
+        Ended::Stopped(Stop::RetriesExhausted) => {
+            let rounds = role.connect_retry_max.unwrap_or_default();
+            tracing::error!(
+                "All connections have been connect-retry-max ({rounds}) times unsuccessful, exiting"
+            );
+            tracing::error!("Exiting due to fatal error");
+            exit(1)
+        }
+        Ended::Stopped(Stop::Incompatible(reason)) => {
+            tracing::error!("{reason}");
+            tracing::error!("Exiting due to fatal error");
+            exit(1)
+        }
+    }
+}
+
+struct Owner<'a> {
+    options: &'a Options,
+    ground: &'a Ground,
+    status: Option<(StatusFile, Duration)>,
+    certificate: Option<CertificateReport>,
+    until_status: Duration,
+    traffic: Counters,
+    server: String,
+    link: Option<Link>,
+    hangup: bool,
+}
+
+impl Hooks for Owner<'_> {
+    fn event(&mut self, event: &ClientEvent) {
+        match event {
+            ClientEvent::Connecting(target) => say!(4, "Connecting to {target}"),
+            ClientEvent::ServerAnswered(link) => {
+                self.link = Some(*link);
+                say!(3, "TLS: Initial packet from {}", lines::address(link.remote()));
+            }
+            ClientEvent::Authenticated { server, tls } => {
+                self.server.clone_from(&server.common_name);
+                lines::authenticated(server, tls, self.link.map(|link| link.remote()));
+            }
+            ClientEvent::Pushed(message) => {
+                say!(3, "PUSH: Received control message: '{message}'");
+            }
+            ClientEvent::Up(tunnel) => {
+                tunnel.dns.iter().for_each(|line| say!(3, "dhcp-option from the server: {line}"));
+            }
+            ClientEvent::Rekeyed { key_id, cipher } => {
+                say!(2, "Data Channel: cipher '{}', key-id: {key_id}", cipher.name());
+            }
+            ClientEvent::Restarting(reason) => {
+                lines::restarting(reason, &self.server, self.options.hand_window.as_secs());
+            }
+            ClientEvent::Stopped(Stop::AuthFailed(words)) => {
+                let words = if words.is_empty() { String::new() } else { format!(",{words}") };
+                say!(1, "AUTH: Received control message: AUTH_FAILED{words}");
+            }
+            ClientEvent::Stopped(Stop::Halted(words)) => {
+                say!(1, "Connection halted by the server ('{words}')");
+            }
+            ClientEvent::Stopped(_) => {}
+            ClientEvent::Note(text) => say!(3, "{text}"),
+            ClientEvent::Warning(text) => tracing::warn!("{text}"),
+        }
+    }
+
+    fn dialled(&mut self, dialled: &Dialled) {
+        lines::dialled(dialled);
+    }
+
+    fn dial_failed(&mut self, reason: &str) {
+        tracing::warn!("{reason}");
+    }
+
+    fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
+        mapping::client_plan(self.options, tunnel)
+    }
+
+    fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, applied: &Applied) {
+        if let (Some(device), Applied::Same) = (device, applied) {
+            say!(1, "Preserving previous TUN/TAP instance: {device}");
+        }
+        self.ground.ready();
+        let cipher = tunnel.cipher.map_or("", |cipher| cipher.name());
+        let peer = tunnel.peer.map_or(0, |peer| peer.0);
+        say!(2, "Data Channel: cipher '{cipher}', peer-id: {peer}");
+    }
+
+    fn signal(&mut self, signal: Signal) -> Reaction {
+        let signal = match (signal, self.options.process.remap_usr1) {
+            (Signal::User1, Some(Remap::Hangup)) => Signal::Hangup,
+            (Signal::User1, Some(Remap::Terminate)) => Signal::Terminate,
+            (signal, _) => signal,
+        };
+        match signal {
+            Signal::Terminate | Signal::Interrupt => {
+                if self.options.exit_notify.is_some() {
+                    say!(1, "SIGTERM received, sending exit notification to peer");
+                }
+                Reaction::Stop
+            }
+            Signal::Hangup => {
+                self.hangup = true;
+                Reaction::Leave
+            }
+            Signal::User1 => Reaction::Reconnect,
+            Signal::User2 => {
+                self.current().text(1, unix_time().0).lines().for_each(|line| say!(1, "{line}"));
+                Reaction::Ignore
+            }
+        }
+    }
+
+    fn tick(&mut self, traffic: &Counters) -> client::Next {
+        self.traffic = *traffic;
+        self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
+        if let (Some((_, every)), true) = (&self.status, self.until_status.is_zero()) {
+            self.until_status = *every;
+            self.write_status();
+        }
+        client::Next::GoOn
+    }
+
+    fn certificate(&self) -> Option<CertificateReport> {
+        self.certificate.clone()
+    }
+}
+
+impl Owner<'_> {
+    fn current(&self) -> Status {
+        // The plane counts what is on the wire. What reaches the TUN is less by the framing of each
+        // packet: 8 bytes of header and 16 of tag.
+        let inside = |bytes: u64, packets: u64| bytes.saturating_sub(packets.saturating_mul(24));
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic;
+        Status::Client(Totals {
+            tun_read: inside(tx_bytes, tx_packets),
+            tun_written: inside(rx_bytes, rx_packets),
+            link_read: rx_bytes,
+            link_written: tx_bytes,
+        })
+    }
+
+    fn write_status(&mut self) {
+        let status = self.current();
+        if let Some((file, _)) = &mut self.status
+            && let Err(e) = file.write(&status, unix_time().0)
+        {
+            tracing::warn!("status: {e}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Log lines that other programs wait for, in stock's words.
+
+use std::net::SocketAddr;
+
+use adit_openvpn::server::{ClientInfo, ServerEvent};
+use adit_openvpn::tls::PeerIdentity;
+
+use crate::driver::Dialled;
+use crate::say;
+use crate::server::Sessions;
+
+/// `[AF_INET]192.0.2.1:1194`, `[AF_INET6]2001:db8::1:1194`.
+pub(crate) fn address(address: SocketAddr) -> String {
+    let ip = address.ip().to_canonical();
+    let family = if ip.is_ipv4() { "AF_INET" } else { "AF_INET6" };
+    format!("[{family}]{ip}:{}", address.port())
+}
+
+fn udp(address: SocketAddr) -> &'static str {
+    if address.is_ipv4() { "UDPv4" } else { "UDPv6" }
+}
+
+/// The lines about a fresh client socket.
+pub(super) fn dialled(dialled: &Dialled) {
+    let remote = dialled.link.remote();
+    say!(1, "TCP/UDP: Preserving recently used remote address: {}", address(remote));
+    if let Some((receive, send)) = dialled.buffers {
+        say!(3, "Socket Buffers: R=[{receive}->{receive}] S=[{send}->{send}]");
+    }
+    let protocol = udp(remote);
+    if dialled.bound {
+        say!(1, "{protocol} link local (bound): {}", local(dialled.local));
+    } else {
+        say!(1, "{protocol} link local: (not bound)");
+    }
+    say!(1, "{protocol} link remote: {}", address(remote));
+}
+
+/// The lines about a server's socket.
+pub(super) fn listening(bound: SocketAddr) {
+    say!(1, "{} link local (bound): {}", udp(bound), local(bound));
+    say!(1, "{} link remote: [AF_UNSPEC]", udp(bound));
+}
+
+fn local(bound: SocketAddr) -> String {
+    if bound.ip().is_unspecified() {
+        let family = if bound.is_ipv4() { "AF_INET" } else { "AF_INET6" };
+        format!("[{family}][undef]:{}", bound.port())
+    } else {
+        address(bound)
+    }
+}
+
+/// The lines about an authenticated server.
+pub(super) fn authenticated(server: &PeerIdentity, tls: &str, remote: Option<SocketAddr>) {
+    say!(1, "VERIFY OK: depth=0, {}", server.subject);
+    say!(1, "Control Channel: {tls}");
+    if let Some(remote) = remote {
+        let name = &server.common_name;
+        say!(1, "[{name}] Peer Connection Initiated with {}", address(remote));
+    }
+}
+
+/// The reason of a client's restart, and the signal that stock would raise for it.
+pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
+    let signal = if reason.contains("ping-restart") {
+        say!(1, "[{server}] Inactivity timeout (--ping-restart), restarting");
+        "ping-restart"
+    } else if reason.starts_with("TLS key negotiation failed") {
+        say!(
+            1,
+            "TLS Error: TLS key negotiation failed to occur within {hand_window} seconds (check your \
+             network connectivity)"
+        );
+        say!(1, "TLS Error: TLS handshake failed");
+        "tls-error"
+    } else if reason.starts_with("peer certificate") {
+        say!(1, "VERIFY ERROR: depth=0, {reason}");
+        say!(1, "TLS Error: TLS handshake failed");
+        "tls-error"
+    } else if reason.starts_with("the server asks for a restart") {
+        say!(1, "Connection reset command was pushed by server ('{reason}')");
+        "server-pushed-connection-reset"
+    } else if reason == "remote-exit" {
+        say!(1, "[{server}] Connection reset, restarting [remote-exit]");
+        "remote-exit"
+    } else if reason.contains("server-poll-timeout") {
+        say!(1, "Server poll timeout, restarting");
+        "server_poll"
+    } else if reason == "connection reset" {
+        say!(1, "Connection reset, restarting [0]");
+        "connection-reset"
+    } else if reason == "restart requested" {
+        say!(1, "SIGUSR1[hard,] received, process restarting");
+        return;
+    } else {
+        say!(1, "{reason}");
+        "connection-failed"
+    };
+    say!(1, "SIGUSR1[soft,{signal}] received, process restarting");
+}
+
+/// A server's event.
+pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
+    let label = |peer: &adit_engine::PeerId| {
+        sessions.get(*peer).map_or_else(|| format!("peer-id {}", peer.0), |session| session.label())
+    };
+    match event {
+        ServerEvent::HandshakeStarted(link) => {
+            let real = link.remote();
+            say!(4, "{real} TLS: Initial packet from {}", address(real));
+        }
+        ServerEvent::ClientUp(info) => client_up(info),
+        ServerEvent::ClientDown(peer, reason, _) => client_down(&label(peer), reason),
+        ServerEvent::HandshakeFailed(link, reason) => {
+            let real = link.remote();
+            if reason.starts_with("peer certificate") {
+                say!(1, "{real} VERIFY ERROR: depth=0, {reason}");
+            } else {
+                say!(1, "{real} TLS Error: {reason}");
+            }
+            say!(1, "{real} TLS Error: TLS handshake failed");
+            say!(2, "{real} SIGUSR1[soft,tls-error] received, client-instance restarting");
+        }
+        ServerEvent::Floated(peer, link) => {
+            say!(1, "{} peer {} floated to {}", label(peer), peer.0, address(link.remote()));
+        }
+        ServerEvent::Rekeyed(peer, key_id) => {
+            say!(3, "{} TLS: soft reset, new data channel key {key_id}", label(peer));
+        }
+        ServerEvent::Note(Some(peer), text) => say!(3, "{} {text}", label(peer)),
+        ServerEvent::Note(None, text) => say!(3, "{text}"),
+        ServerEvent::Warning(Some(peer), text) => tracing::warn!("{} {text}", label(peer)),
+        ServerEvent::Warning(None, text) => tracing::warn!("{text}"),
+    }
+}
+
+fn client_up(info: &ClientInfo) {
+    let real = info.link.remote();
+    let name = &info.identity.common_name;
+    let label = format!("{name}/{real}");
+    say!(1, "{real} VERIFY OK: depth=0, {}", info.identity.subject);
+    for (key, value) in &info.peer_info {
+        say!(1, "{real} peer info: {key}={value}");
+    }
+    say!(1, "{real} Control Channel: {}", info.tls);
+    say!(1, "{real} [{name}] Peer Connection Initiated with {}", address(real));
+    let shown = |ip: Option<String>| ip.unwrap_or_else(|| "(Not enabled)".into());
+    let (v4, v6) = (info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string()));
+    say!(
+        3,
+        "{label} MULTI_sva: pool returned IPv4={}, IPv6={}",
+        shown(v4.clone()),
+        shown(v6.clone())
+    );
+    for (ip, kind) in [(v4, "IP"), (v6, "IPv6")] {
+        if let Some(ip) = ip {
+            say!(3, "{label} MULTI: Learn: {ip} -> {label}");
+            say!(3, "{label} MULTI: primary virtual {kind} for {label}: {ip}");
+        }
+    }
+    say!(2, "{label} Data Channel: cipher '{}', peer-id: {}", info.cipher.name(), info.peer.0);
+}
+
+fn client_down(label: &str, reason: &str) {
+    let name = label.split('/').next().unwrap_or_default();
+    if reason.starts_with("ping-restart") {
+        say!(1, "{label} [{name}] Inactivity timeout (--ping-restart), restarting");
+        say!(1, "{label} SIGUSR1[soft,ping-restart] received, client-instance restarting");
+    } else if reason == "remote-exit" {
+        say!(1, "{label} SIGTERM[soft,remote-exit] received, client-instance exiting");
+    } else {
+        say!(1, "{label} {reason}");
+        say!(1, "{label} SIGTERM[soft,{}] received, client-instance exiting", tag(reason));
+    }
+}
+
+/// A reason as the one word that stock puts into its brackets.
+fn tag(reason: &str) -> String {
+    let words = reason.split(':').next().unwrap_or_default();
+    words.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_stocks_form() {
+        assert_eq!(address("192.0.2.1:1194".parse().unwrap()), "[AF_INET]192.0.2.1:1194");
+        assert_eq!(address("[2001:db8::1]:1194".parse().unwrap()), "[AF_INET6]2001:db8::1:1194");
+        assert_eq!(address("[::ffff:192.0.2.1]:1".parse().unwrap()), "[AF_INET]192.0.2.1:1");
+        assert_eq!(local("0.0.0.0:1194".parse().unwrap()), "[AF_INET][undef]:1194");
+    }
+
+    #[test]
+    fn a_reason_becomes_one_word() {
+        assert_eq!(tag("the server ends"), "the-server-ends");
+        assert_eq!(tag("kicked: by \u{1b}[2J"), "kicked");
+    }
+}
