@@ -1,0 +1,187 @@
+//! The managed server in the small world it is meant for: a machine between clients and an outside.
+
+mod world;
+
+use std::fs;
+use std::process::Command;
+
+use world::{ADIT, Running, Server, address, answers, until};
+
+const FORWARD4: &str = "net/ipv4/ip_forward";
+const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
+
+fn forwarding(server: &Server, value: &str) {
+    for key in [FORWARD4, FORWARD6] {
+        server.ns.set_sysctl(&key.replace('/', "."), value).unwrap();
+    }
+}
+
+#[test]
+fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
+    let server = Server::new("");
+    forwarding(&server, "0");
+    let assert_running = || {
+        assert_eq!((server.sysctl(FORWARD4), server.sysctl(FORWARD6)), ("1".into(), "1".into()));
+        assert!(server.rules().contains("clients are kept apart"), "{}", server.rules());
+        assert!(server.rules().contains("masquerade"));
+    };
+    let assert_undone = || {
+        assert_eq!((server.sysctl(FORWARD4), server.sysctl(FORWARD6)), ("0".into(), "0".into()));
+        assert_eq!(server.rules(), "");
+    };
+    let mut first = server.run();
+    assert_running();
+    let (second, said) = server.adit("server run");
+    assert!(!second && said.contains("runs already"), "{said}");
+    assert_eq!(first.end(), Some(0), "{}", first.log());
+    assert_undone();
+
+    let mut killed = server.run();
+    killed.signal("KILL");
+    killed.child.wait().unwrap();
+    assert_running();
+    let mut next = server.run();
+    assert!(next.log().contains("undid what a killed server had left"), "{}", next.log());
+    assert_running();
+    assert_eq!(next.end(), Some(0));
+    assert_undone();
+}
+
+#[test]
+fn a_server_that_cannot_start_leaves_the_machine_as_it_was() {
+    let server = Server::new("");
+    forwarding(&server, "0");
+    let taken = server.ns.run(|| std::net::UdpSocket::bind("[::]:1194").unwrap()).unwrap();
+    let (started, said) = server.adit("server run");
+    assert!(!started && said.contains("1194"), "{said}");
+    assert_eq!(server.sysctl(FORWARD4), "0");
+    assert_eq!(server.rules(), "");
+    drop(taken);
+}
+
+#[test]
+fn a_client_reaches_the_outside_by_masquerade_and_loses_it_when_revoked() {
+    let mut server = Server::new("--route 198.51.100.0/24");
+    let _running = server.run();
+    let ns = server.client("laptop", "");
+    let client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    // The outside has no route to the tunnel: only a masqueraded packet comes back.
+    until("the outside answers", || answers(&ns, "198.51.100.9"));
+    assert!(answers(&ns, "10.73.0.1") && answers(&ns, "fd73::1"), "{}", client.log());
+
+    let (revoked, said) = server.adit("server client revoke laptop");
+    assert!(revoked && said.contains("its session ended"), "{said}");
+    assert_eq!(server.connected(), Vec::<String>::new());
+    assert!(!answers(&ns, "10.73.0.1"));
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(server.connected(), Vec::<String>::new(), "it came back");
+}
+
+#[test]
+fn kick_disable_enable_and_renew_act_on_a_connected_client() {
+    let mut server = Server::new("");
+    let _running = server.run();
+    let ns = server.client("laptop", "--ip 10.73.0.77");
+    let _client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    until("its fixed address answers", || answers(&server.ns, "10.73.0.77"));
+
+    let (_, said) = server.adit("server client kick laptop");
+    assert!(said.contains("its session ended"), "{said}");
+    server.await_connected(&["laptop"]);
+
+    let (_, said) = server.adit("server client disable laptop");
+    assert!(said.contains("its session ended"), "{said}");
+    server.await_connected(&[]);
+    assert!(server.adit("server client enable laptop").0);
+    server.await_connected(&["laptop"]);
+
+    fs::remove_file(server.dir.path().join("laptop.ovpn")).unwrap();
+    let (renewed, said) = server.adit("server client renew laptop -o laptop.ovpn");
+    assert!(renewed && said.contains("ended"), "{said}");
+    server.await_connected(&[]);
+}
+
+#[test]
+fn clients_are_kept_apart_unless_the_settings_let_them_meet() {
+    for together in [false, true] {
+        let mut server = Server::new("");
+        if together {
+            let file = server.dir.path().join("vpn/server.toml");
+            let text = fs::read_to_string(&file).unwrap();
+            let text = text.replace("client-to-client = false", "client-to-client = true");
+            fs::write(&file, text).unwrap();
+        }
+        let _running = server.run();
+        let (a, b) = (server.client("a", "--ip 10.73.0.5"), server.client("b", "--ip 10.73.0.6"));
+        let _clients = [server.connect(&a, "a"), server.connect(&b, "b")];
+        server.await_connected(&["a", "b"]);
+        until("the server answers both", || answers(&a, "10.73.0.1") && answers(&b, "10.73.0.1"));
+        assert_eq!(answers(&a, "10.73.0.6"), together);
+        assert_eq!(answers(&b, "10.73.0.5"), together);
+    }
+}
+
+#[test]
+fn a_reload_drops_no_tunnel_and_takes_over_what_it_can() {
+    let mut server = Server::new("");
+    let mut running = server.run();
+    let ns = server.client("laptop", "");
+    let _client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    let session = |server: &Server| {
+        let (_, text) = server.adit("status --json");
+        let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
+        reports[0]["peers"][0]["id"].clone()
+    };
+    let before = session(&server);
+    let file = server.dir.path().join("vpn/server.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("nat = \"auto\"", "nat = \"off\"");
+    fs::write(&file, text).unwrap();
+    assert!(server.rules().contains("masquerade"));
+    let (reloaded, said) = server.adit("reload");
+    assert!(reloaded, "{said}");
+    assert!(!server.rules().contains("masquerade"));
+    assert_eq!(session(&server), before);
+
+    fs::write(&file, "host = 7").unwrap();
+    let (reloaded, said) = server.adit("reload");
+    assert!(!reloaded && said.contains("line 1"), "{said}");
+    assert_eq!(session(&server), before);
+    assert_eq!(running.end(), Some(0));
+}
+
+#[test]
+fn up_goes_the_whole_way_and_is_safe_to_repeat() {
+    let server = Server::new("");
+    address(&server.ns, "lo", "192.0.2.1/32");
+    let arguments = ["server", "up", "--client", "laptop", "--dir", "vpn"];
+    let up = || Running::start(&server.ns, &arguments, server.dir.path(), "up.log");
+    let mut first = up();
+    until("the self-test passed", || first.log().contains("Self-test passed"));
+    assert!(server.dir.path().join("laptop.ovpn").exists());
+    let mut again = up();
+    until("the second ends", || again.child.try_wait().unwrap().is_some());
+    assert!(again.child.wait().unwrap().success());
+    assert!(first.log().contains("runs already"), "{}", first.log());
+    assert_eq!(first.end(), Some(0));
+}
+
+#[test]
+fn a_stock_client_connects_with_the_same_profile() {
+    if Command::new("openvpn").arg("--version").output().is_err() {
+        panic!("openvpn is missing: apt-get install openvpn");
+    }
+    let mut server = Server::new("");
+    let _running = server.run();
+    let ns = server.client("stock", "");
+    let arguments = ["--config", "stock.ovpn", "--dev", "vpn0"];
+    let client = Running::program(&ns, "openvpn", &arguments, server.dir.path(), "stock.log");
+    until("stock is up", || client.log().contains("Initialization Sequence Completed"));
+    assert!(answers(&ns, "10.73.0.1") && answers(&ns, "fd73::1"), "{}", client.log());
+    let (revoked, said) = server.adit("server client revoke stock");
+    assert!(revoked && said.contains("its session ended"), "{said}");
+    assert!(!answers(&ns, "10.73.0.1"));
+    let _ = ADIT;
+}
