@@ -137,7 +137,7 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
     /// Run the server until it is told to end, then undo what it changed
     #[command(after_help = "Example:
   sudo adit server run")]
-    Run(Place),
+    Run(Run),
 
     /// Add, list and manage clients
     #[command(
@@ -269,10 +269,24 @@ pub struct Init {
 }
 
 #[derive(Debug, Args)]
+pub struct Run {
+    /// More log lines; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
 pub struct Up {
     /// Also make a client of this name, if there is none yet
     #[arg(long, value_name = "NAME")]
     pub client: Option<String>,
+
+    /// More log lines; repeatable
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 
     #[command(flatten)]
     pub choices: Choices,

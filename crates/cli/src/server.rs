@@ -21,8 +21,8 @@ pub fn run(verb: Server) -> Done {
     match verb {
         Server::Up(options) => up(options),
         Server::Init(options) => init(options),
-        Server::Run(place) => {
-            managed::run(&places(&place)?, None)?;
+        Server::Run(options) => {
+            managed::run(&places(&options.place)?, options.verbose, None)?;
             Ok(ExitCode::SUCCESS)
         }
         Server::Client(verb) => client(verb),
@@ -171,8 +171,13 @@ fn up(options: Up) -> Done {
     let choices = choices(&options.choices);
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
-    let options =
-        UpOptions { client: options.client, arguments: arguments(&choices), choices, program };
+    let options = UpOptions {
+        client: options.client,
+        arguments: arguments(&choices),
+        choices,
+        program,
+        verbose: options.verbose,
+    };
     let shown = places.clone();
     let mut tell = |step: Step| tell(&step, &shown);
     let status = places.command("status");

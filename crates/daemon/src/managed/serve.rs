@@ -38,12 +38,13 @@ pub struct Ready {
 /// Called once, on a thread of its own, when the server serves.
 pub type OnReady = Box<dyn FnOnce(Ready) + Send>;
 
-/// Runs the server until it is told to end, then undoes what it changed on the machine.
+/// Runs the server until it is told to end, then undoes what it changed on the machine. `verbose`
+/// adds to the log.
 ///
 /// # Errors
 /// What kept it from starting, or ended it.
-pub fn run(places: &Places, on_ready: Option<OnReady>) -> Outcome<()> {
-    log::start(log::Settings::friendly(2))
+pub fn run(places: &Places, verbose: u8, on_ready: Option<OnReady>) -> Outcome<()> {
+    log::start(log::Settings::friendly(verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
     let settings = Settings::read(&places.settings_file())?;
     let store = open_store(places)?;

@@ -25,6 +25,8 @@ pub struct UpOptions {
     pub program: PathBuf,
     /// The same choices as arguments of `adit server init`.
     pub arguments: Vec<OsString>,
+    /// More log lines, as for [`serve::run`].
+    pub verbose: u8,
 }
 
 /// One thing that happened on the way.
@@ -71,7 +73,7 @@ pub fn up(
     for finding in doctor::in_the_way(places, &settings) {
         tell(Step::InTheWay(finding));
     }
-    serve::run(places, Some(on_ready))
+    serve::run(places, options.verbose, Some(on_ready))
 }
 
 fn client(places: &Places, options: &UpOptions, name: &str) -> Outcome<Step> {
