@@ -28,7 +28,9 @@ pub enum Request {
 
 /// The answer to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "answer", rename_all = "kebab-case")]
+// Tagged from outside: an inner tag makes serde buffer the content, and then the numeric keys of the
+// histograms cannot be read back.
+#[serde(rename_all = "kebab-case")]
 pub enum Response {
     /// How it is going.
     Status(Box<StatusReport>),
@@ -143,4 +145,26 @@ pub struct CertificateReport {
     pub not_after: u64,
     /// Days left; negative when it is over.
     pub days_left: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_report_survives_the_socket() {
+        let report = StatusReport {
+            drops: BTreeMap::from([("bad-tag".to_owned(), 3)]),
+            trains: TrainReport {
+                sent: BTreeMap::from([(33, 7)]),
+                received: BTreeMap::from([(1, 2)]),
+            },
+            peers: vec![PeerReport { name: "bob".into(), ..PeerReport::default() }],
+            certificate: Some(CertificateReport { days_left: -1, ..CertificateReport::default() }),
+            ..StatusReport::default()
+        };
+        let response = Response::Status(Box::new(report));
+        let line = serde_json::to_string(&response).unwrap();
+        assert_eq!(serde_json::from_str::<Response>(&line).unwrap(), response);
+    }
 }

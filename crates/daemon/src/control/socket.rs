@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(asked, Request::Reload);
         answer.send(Response::Done { count: 0 }).unwrap();
         assert_eq!(client.await.unwrap().unwrap(), Response::Done { count: 0 });
-        assert_eq!(list(path.parent().unwrap()).unwrap(), [path.clone()]);
+        assert_eq!(list(path.parent().unwrap()).unwrap(), std::slice::from_ref(&path));
         drop(server);
         assert!(!path.exists());
     }
@@ -237,7 +237,7 @@ mod tests {
         let mut reader = tokio::io::BufReader::new(&mut stream);
         let mut line = String::new();
         reader.read_line(&mut line).await.unwrap();
-        assert!(line.starts_with("{\"answer\":\"error\",\"message\":\"not a request"), "{line}");
+        assert!(line.starts_with("{\"error\":{\"message\":\"not a request"), "{line}");
         let endless = vec![b'x'; REQUEST_LIMIT as usize + 1];
         let _ = stream.write_all(&endless).await;
         let mut rest = Vec::new();
