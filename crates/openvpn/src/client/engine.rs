@@ -597,9 +597,12 @@ impl ClientEngine {
                     return self.settle(now, Err(Fault::TimedOut), out);
                 }
                 let wanted = tunnel.schedule.tick(now, out);
-                let mut result = Ok(());
-                if wanted && tunnel.conversation.exchange().is_complete() {
+                if wanted {
                     tunnel.schedule.negotiating();
+                }
+                let mut result = Ok(());
+                // Otherwise the server has begun already.
+                if wanted && tunnel.conversation.exchange().is_complete() {
                     result = TlsSession::client(&self.config.tls).map_err(Fault::from).map(|tls| {
                         tunnel.conversation.renegotiate(now, tls, &self.config.settings);
                     });

@@ -772,8 +772,11 @@ impl ServerEngine {
             }
             Stage::Connected(connected) => {
                 let wanted = connected.schedule.tick(now, out);
-                if wanted && client.conversation.exchange().is_complete() {
+                if wanted {
                     connected.schedule.negotiating();
+                }
+                // Otherwise the client has begun already.
+                if wanted && client.conversation.exchange().is_complete() {
                     return self.step(now, peer, out, |client, tls, settings| {
                         client.conversation.renegotiate(now, TlsSession::server(tls)?, settings);
                         Ok(Vec::new())

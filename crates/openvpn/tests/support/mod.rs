@@ -139,13 +139,23 @@ impl World {
     /// Runs until `done`, or until so much time has passed. True if `done` was reached.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&World) -> bool) -> bool {
         let end = self.now + limit;
+        let mut idle_steps = 0;
         loop {
             self.step();
             if done(self) {
                 return true;
             }
             match self.next() {
-                Some(at) if at <= end => self.now = at.max(self.now),
+                Some(at) if at <= end => {
+                    idle_steps = if at > self.now { 0 } else { idle_steps + 1 };
+                    let busy =
+                        (self.server.deadline(), self.clients.first().map(|c| c.engine.deadline()));
+                    assert!(
+                        idle_steps < 1000,
+                        "time stands still: an engine is due and does nothing: {busy:?}"
+                    );
+                    self.now = at.max(self.now);
+                }
                 _ => {
                     self.now = end;
                     return false;
