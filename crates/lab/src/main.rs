@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod fixed_key;
+mod handshakes;
 mod pair;
 mod statistics;
 
@@ -28,6 +29,8 @@ enum Verb {
     Pair(pair::Arguments),
     /// One end of a tunnel with fixed keys: the data path alone. Needs root.
     FixedKey(fixed_key::Arguments),
+    /// Handshakes between two engines without any I/O: what one costs.
+    Handshakes(handshakes::Arguments),
     /// Sealing and opening without any I/O.
     InMemory(fixed_key::MemoryArguments),
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Pair(arguments) => pair::run(&arguments),
         Verb::FixedKey(arguments) => fixed_key::run(&arguments),
+        Verb::Handshakes(arguments) => handshakes::run(&arguments),
         Verb::InMemory(arguments) => fixed_key::run_in_memory(&arguments),
     };
     outcome.unwrap_or_else(|failure| {

@@ -1,0 +1,251 @@
+//! Handshakes without I/O: two engines hand each other packets, as fast as they can.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant as Clock, SystemTime, UNIX_EPOCH};
+
+use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, Target, UnixTime};
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
+use adit_openvpn::keys::StaticKey;
+use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
+use adit_openvpn::session::Settings;
+use adit_openvpn::tls::{
+    ClientTls, ClientTlsOptions, CommonTlsOptions, Pem, ServerTls, ServerTlsOptions,
+};
+use adit_openvpn::wrap::WrapConfig;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+use crate::statistics::table;
+
+/// How many, and with what.
+///
+/// Example: adit-lab handshakes --count 500
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// How many clients come, one after the other.
+    #[arg(long, default_value_t = 500)]
+    count: u32,
+}
+
+/// Runs them and prints what one costs.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut bench = Bench::new()?;
+    // The first ones find cold caches.
+    bench.many(arguments.count.div_ceil(10))?;
+    bench.spent = Spent::default();
+    bench.many(arguments.count)?;
+    let row = |name: &str, time: Duration| {
+        let each = time.as_secs_f64() / f64::from(arguments.count.max(1));
+        vec![name.to_owned(), format!("{:.3}", each * 1e3), format!("{:.0}", 1.0 / each)]
+    };
+    let Spent { server, client } = bench.spent;
+    let rows =
+        [row("server", server), row("client", client), row("both", server.saturating_add(client))];
+    println!(
+        "TLS 1.3, ECDSA P-256 both ways, tls-crypt, stateless cookie; {} handshakes\n",
+        arguments.count
+    );
+    println!("{}", table(&["end", "ms each", "per second"], &rows));
+    println!("$ {}", std::env::args().collect::<Vec<_>>().join(" "));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Time spent inside the engines.
+#[derive(Default)]
+struct Spent {
+    server: Duration,
+    client: Duration,
+}
+
+struct Bench {
+    server: ServerEngine,
+    config: ClientConfig,
+    unix: UnixTime,
+    now: Instant,
+    next: u32,
+    spent: Spent,
+}
+
+const START: Instant = Instant::from_nanos(1_000_000_000_000);
+
+impl Bench {
+    fn new() -> Result<Bench> {
+        let (server_tls, client_tls) = tls()?;
+        let mut byte = 0_u8;
+        let key = StaticKey::generate(|bytes| {
+            bytes.fill_with(|| {
+                byte = byte.wrapping_mul(5).wrapping_add(17);
+                byte
+            });
+        });
+        let settings = Settings { wrap: WrapConfig::TlsCrypt { key }, ..Settings::default() };
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?.as_secs();
+        let unix = UnixTime(unix);
+        let server = server_config(settings.clone(), server_tls)?;
+        let server = ServerEngine::new(server, [1; 32], START, unix).context("the server")?;
+        let config = client_config(settings, client_tls);
+        Ok(Bench { server, config, unix, now: START, next: 0, spent: Spent::default() })
+    }
+
+    fn many(&mut self, count: u32) -> Result<()> {
+        (0..count).try_for_each(|_| self.one())
+    }
+
+    /// One client, from its first packet until it is up.
+    fn one(&mut self) -> Result<()> {
+        self.next += 1;
+        // No limit on strangers' packets is meant to be met here.
+        self.now = self.now + Duration::from_secs(1);
+        let mut seed = [2; 32];
+        seed.iter_mut().zip(self.next.to_be_bytes()).for_each(|(to, from)| *to = from);
+        let mut client = ClientEngine::new(self.config.clone(), seed, self.now, self.unix);
+        let [_, a, b, c] = self.next.to_be_bytes();
+        let from =
+            Link::datagram(Default::default(), None, SocketAddr::from(([10, a, b, c], 40_000)));
+        let to = Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], 1194)));
+        let mut to_server: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut to_client: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut up = self.client(&mut client, Input::Tick, to, &mut to_server)?;
+        for _ in 0..200 {
+            if up {
+                return Ok(());
+            }
+            while let Some(mut frame) = to_server.pop_front() {
+                self.server(Input::Frame(from, &mut frame), from, &mut to_client);
+            }
+            while let Some(mut frame) = to_client.pop_front() {
+                up |= self.client(&mut client, Input::Frame(to, &mut frame), to, &mut to_server)?;
+            }
+            if to_server.is_empty() && !up {
+                // Only timers go on from here: whichever comes first.
+                let deadlines = [client.deadline(), self.server.deadline()];
+                let next = deadlines.into_iter().flatten().map(|(at, _)| at).min();
+                self.now = next.context("both engines wait for ever")?.max(self.now);
+                up |= self.client(&mut client, Input::Tick, to, &mut to_server)?;
+                self.server(Input::Tick, from, &mut to_client);
+            }
+        }
+        ensure(up, || format!("client {} did not come up", self.next))
+    }
+
+    fn server(&mut self, input: Input<'_>, client: Link, send: &mut VecDeque<Vec<u8>>) {
+        let mut out = Outbox::new();
+        let started = Clock::now();
+        self.server.handle(self.now, input, &mut out);
+        self.spent.server += started.elapsed();
+        while let Some(output) = out.pop() {
+            match output {
+                // Clients of before are left alone: they are gone.
+                Output::Send(link, frame) if link == client => send.push_back(frame),
+                _ => {}
+            }
+        }
+    }
+
+    /// True when the client is up.
+    fn client(
+        &mut self,
+        client: &mut ClientEngine,
+        input: Input<'_>,
+        server: Link,
+        send: &mut VecDeque<Vec<u8>>,
+    ) -> Result<bool> {
+        let mut out = Outbox::new();
+        let started = Clock::now();
+        client.handle(self.now, input, &mut out);
+        self.spent.client += started.elapsed();
+        let (mut up, mut dialled) = (false, false);
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(_, frame) => send.push_back(frame),
+                Output::Dial(_) => dialled = true,
+                Output::Event(ClientEvent::Up(_)) => up = true,
+                Output::Event(ClientEvent::Restarting(reason)) => {
+                    return Err(Failure(format!("client {}: {reason}", self.next)));
+                }
+                Output::Event(ClientEvent::Stopped(stop)) => {
+                    return Err(Failure(format!("client {}: {stop:?}", self.next)));
+                }
+                _ => {}
+            }
+        }
+        if dialled {
+            up |= self.client(client, Input::LinkUp(server), server, send)?;
+        }
+        Ok(up)
+    }
+}
+
+fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
+    let network4 = Network4 {
+        server: "10.9.0.1/16".parse().context("a network")?,
+        first: "10.9.0.2".parse().context("an address")?,
+        last: "10.9.255.254".parse().context("an address")?,
+    };
+    Ok(ServerConfig {
+        settings,
+        tls,
+        network4: Some(network4),
+        network6: None,
+        push: Vec::new(),
+        push_keepalive: None,
+        max_clients: 1024,
+        duplicate_cn: false,
+        leases: Vec::new(),
+        force_cookie: false,
+        authorize: false,
+    })
+}
+
+fn client_config(settings: Settings, tls: ClientTls) -> ClientConfig {
+    let target = Target {
+        host: "vpn.example".into(),
+        port: 1194,
+        transport: Default::default(),
+        family: Default::default(),
+    };
+    ClientConfig {
+        settings,
+        tls,
+        remotes: vec![Remote { target }],
+        connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
+        connect_retry_max: None,
+        server_poll_timeout: Duration::from_secs(120),
+        credentials: None,
+        retry_auth: false,
+        pull_filters: Default::default(),
+        keepalive: Default::default(),
+    }
+}
+
+/// An authority and a certificate of it at each end, ECDSA P-256 as Easy-RSA and openssl make them.
+fn tls() -> Result<(ServerTls, ClientTls)> {
+    let params = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    };
+    let ca_key = KeyPair::generate().context("a key")?;
+    let mut ca = params("lab CA");
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca_pem = ca.self_signed(&ca_key).context("an authority")?.pem();
+    let issuer = Issuer::new(ca, ca_key);
+    let common = |name: &str| -> Result<CommonTlsOptions> {
+        let key = KeyPair::generate().context("a key")?;
+        let certificate = params(name).signed_by(&key, &issuer).context("a certificate")?;
+        Ok(CommonTlsOptions {
+            ca: Some(Pem::new("ca", ca_pem.as_bytes())),
+            cert: Some(Pem::new("cert", certificate.pem().as_bytes())),
+            key: Some(Pem::new("key", key.serialize_pem().as_bytes())),
+            ..CommonTlsOptions::default()
+        })
+    };
+    let server = ServerTlsOptions { common: common("server")?, ..Default::default() };
+    let client = ClientTlsOptions { common: common("client")? };
+    Ok((
+        ServerTls::new(server).context("the server")?,
+        ClientTls::new(client).context("the client")?,
+    ))
+}
