@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] is a directory. Its `private/` folder holds the authority's key, which only the commands
 //! that issue or revoke read; the process that faces the network reads what [`Store::files`] names and
-//! asks a [`Roster`]. Every change is made under a lock and lands by rename, so that a process
+//! watches [`Files::clients`](Files). Every change is made under a lock and lands by rename, so that a process
 //! killed at any moment leaves each file as it was or as it should be.
 
 #![forbid(unsafe_code)]
@@ -13,7 +13,6 @@ mod issue;
 mod name;
 mod profile;
 mod registry;
-mod roster;
 mod store;
 
 pub use disk::write_private;
@@ -21,5 +20,4 @@ pub use error::PkiError;
 pub use name::ClientName;
 pub use profile::{Profile, Proto, Remote};
 pub use registry::{Admission, Client, ClientState, FormerCertificate};
-pub use roster::Roster;
 pub use store::{Files, InitOptions, Issued, NewClient, ServerInfo, Store};

@@ -126,7 +126,18 @@ impl Registry {
     }
 
     pub(crate) fn admission(&self, name: &str, serial: &str) -> Admission {
-        self.find(name).map_or(Admission::Unknown, |client| admission_of(client, serial))
+        match self.find(name) {
+            None => Admission::Unknown,
+            Some(client) if client.serial == serial => match client.state {
+                ClientState::Active => Admission::Active,
+                ClientState::Disabled => Admission::Disabled,
+                ClientState::Revoked => Admission::Revoked,
+            },
+            Some(client) if client.former.iter().any(|old| old.serial == serial) => {
+                Admission::Revoked
+            }
+            Some(_) => Admission::Unknown,
+        }
     }
 
     /// Refuses an address that another living client has.
@@ -141,20 +152,5 @@ impl Registry {
             Some(client) => Err(PkiError::AddressTaken(address, client.name.to_string())),
             None => Ok(()),
         }
-    }
-}
-
-/// What `client`'s entry says about its certificate `serial`.
-pub(crate) fn admission_of(client: &Client, serial: &str) -> Admission {
-    if client.serial == serial {
-        match client.state {
-            ClientState::Active => Admission::Active,
-            ClientState::Disabled => Admission::Disabled,
-            ClientState::Revoked => Admission::Revoked,
-        }
-    } else if client.former.iter().any(|old| old.serial == serial) {
-        Admission::Revoked
-    } else {
-        Admission::Unknown
     }
 }

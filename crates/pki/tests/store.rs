@@ -215,27 +215,6 @@ fn the_registry_says_who_may_connect() {
 }
 
 #[test]
-fn a_roster_follows_the_registry() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = init(dir.path());
-    let mut roster = Roster::new(&store).unwrap();
-    let alice = store.add_client(&new("alice"), now()).unwrap().client;
-    assert_eq!(roster.admission("alice", &alice.serial), Admission::Unknown);
-    assert!(roster.refresh().unwrap());
-    assert!(!roster.refresh().unwrap());
-    assert_eq!(roster.admission("alice", &alice.serial), Admission::Active);
-    assert_eq!(roster.client("alice"), Some(&alice));
-    store.renew_client(&new("alice"), now()).unwrap();
-    store.set_enabled("alice", false, now()).unwrap();
-    assert!(roster.refresh().unwrap());
-    assert_eq!(roster.admission("alice", &alice.serial), Admission::Revoked);
-    let serial = roster.client("alice").unwrap().serial.clone();
-    assert_eq!(roster.admission("alice", &serial), Admission::Disabled);
-    std::fs::write(store.files().clients, "{").unwrap();
-    assert!(roster.refresh().is_err() && roster.refresh().is_err(), "an error is not forgotten");
-}
-
-#[test]
 fn mistakes_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Store::open(dir.path()), Err(PkiError::NotInitialised(_))));
