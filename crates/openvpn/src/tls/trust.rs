@@ -321,11 +321,16 @@ impl Trust {
         peer_is_server: bool,
         now: UnixTime,
     ) -> Option<&Anchor> {
+        let unknown = |error: &webpki::Error| matches!(error, webpki::Error::UnknownIssuer);
+        if !unknown(error) {
+            return None;
+        }
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let stale = self.anchors.iter().find(|anchor| !anchor.is_valid(seconds))?;
-        let unknown = |error: &webpki::Error| matches!(error, webpki::Error::UnknownIssuer);
-        let again = self.check_path(leaf, sent, peer_is_server, now, true);
-        (unknown(error) && !again.is_err_and(|error| unknown(&error))).then_some(stale)
+        match self.check_path(leaf, sent, peer_is_server, now, true) {
+            Err(again) if unknown(&again) => None,
+            _ => Some(stale),
+        }
     }
 
     fn check_name(&self, identity: &PeerIdentity) -> Result<(), CertificateError> {

@@ -47,6 +47,15 @@ fn version_1_is_refused_with_the_remedy() {
 }
 
 #[test]
+fn an_intermediate_of_version_1_is_refused_as_such() {
+    let sub = ca().intermediate("/CN=Old", Kind::P256, "");
+    let pair = sub.server("/CN=server");
+    let chain = [pair.cert.as_str(), sub.pair.cert.as_str()].concat();
+    let verdict = client_verdict(options(ca(), None), &chain, &pair.key);
+    assert_eq!(problem(verdict), Problem::Version);
+}
+
+#[test]
 fn sha1_is_refused_with_the_remedy() {
     let ca = Ca::new("/CN=RSA CA", Kind::Rsa2048);
     let pair = ca.issue("/CN=server", Kind::P256, SERVER_EXT, &["-sha1"]);
@@ -265,6 +274,18 @@ fn large_chains_are_not_read() {
     let ext = format!("{SERVER_EXT}1.2.3.4=DER:{bulk}\n");
     let pair = ca().issue("/CN=server", Kind::P256, &ext, &[]);
     assert_eq!(problem(judge(&pair)), Problem::ChainTooLarge);
+}
+
+#[test]
+fn a_handshake_of_more_than_64_kib_is_cut_off() {
+    let issuer = rcgen_ca(2020);
+    let (cert, key) = issuer.leaf(|params| {
+        let bulk = vec![0; 64_300];
+        params.custom_extensions = vec![rcgen::CustomExtension::from_oid_content(&[1, 2, 3], bulk)];
+    });
+    let common = CommonTlsOptions { ca: Some(issuer.pem()), ..Default::default() };
+    let Err(TlsError::Protocol(text)) = client_verdict(common, &cert, &key) else { panic!() };
+    assert!(text.contains("more than 65536 bytes"), "{text}");
 }
 
 #[test]

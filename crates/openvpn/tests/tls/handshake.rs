@@ -199,6 +199,15 @@ fn garbage_is_the_peers_fault_and_stays_an_error() {
 }
 
 #[test]
+fn a_record_that_cannot_be_is_refused_by_its_header() {
+    let server = ca().server("/CN=server");
+    let mut session = TlsSession::server(&server_tls(options(ca(), Some(&server)))).unwrap();
+    session.feed(&[0x16, 3, 1, 0xff]).unwrap();
+    let error = session.feed(&[0xff]).unwrap_err();
+    assert!(matches!(error, TlsError::Protocol(_)), "{error:?}");
+}
+
+#[test]
 fn a_handshake_message_without_end_is_cut_off() {
     let server = ca().server("/CN=server");
     let mut session = TlsSession::server(&server_tls(options(ca(), Some(&server)))).unwrap();

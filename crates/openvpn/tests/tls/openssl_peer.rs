@@ -88,6 +88,9 @@ fn openssl_as_client_gets_the_same_keys() {
         let mut shown = String::new();
         peer.0.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
         assert!(shown.contains(&keys), "{version}: {keys} in {shown}");
+        assert!(
+            !shown.contains("Session Ticket arrived") && !shown.contains("TLS session ticket:")
+        );
         assert!(shown.contains("Verify return code: 0 (ok)"), "{shown}");
     }
 }
