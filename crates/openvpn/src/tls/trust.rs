@@ -16,7 +16,7 @@ use webpki::{
 };
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
-use x509_parser::prelude::{FromDer, X509Version};
+use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
@@ -358,14 +358,11 @@ impl Trust {
     }
 }
 
-/// Version, signature and key of a certificate that a peer sent.
+/// Signature and key of a certificate that a peer sent. (Its version is checked on the path.)
 fn check_form(certificate: &X509Certificate<'_>) -> Result<(), CertificateError> {
     let refuse = |problem, detail: String| {
         Err(CertificateError { problem, subject: subject(certificate), detail })
     };
-    if certificate.version() != X509Version::V3 {
-        return refuse(Problem::Version, VERSION_REMEDY.into());
-    }
     if let Some(hash) = weak_signature(certificate) {
         return refuse(
             Problem::WeakSignature,
