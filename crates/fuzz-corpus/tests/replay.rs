@@ -23,8 +23,10 @@ macro_rules! targets {
 }
 
 targets! {
+    config in "../../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
+    negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
 }
 

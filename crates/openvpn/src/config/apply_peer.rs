@@ -165,7 +165,8 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "connect-retry" => {
             d.shape("connect-retry SECONDS [LONGEST]", 1..=2)?;
-            let first = Duration::from_secs(d.number(0, 1..=86_400)?);
+            // Stock takes 0; we always wait a little.
+            let first = Duration::from_secs(d.number::<u64>(0, 0..=86_400)?.max(1));
             let longest = match d.get(1) {
                 Some(_) => Duration::from_secs(d.number(1, 1..=86_400)?),
                 None => Duration::from_secs(300),

@@ -128,6 +128,12 @@ fn other(draft: &mut Draft, d: &Directive) -> Taken {
                 draft.forward_compatible = d.arg(1) == "1";
                 return Ok(true);
             }
+            if d.arg(0) == "GENERIC_CONFIG" {
+                return Err(d.error(
+                    "this is a generic configuration that cannot be used directly",
+                    "ask whoever gave it to you for one with your own certificate or login",
+                ));
+            }
             let prefix = if d.name == "setenv-safe" { "OPENVPN_" } else { "" };
             let name = format!("{prefix}{}", d.arg(0));
             let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');

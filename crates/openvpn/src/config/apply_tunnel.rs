@@ -71,12 +71,9 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
         "topology" => {
             d.shape("topology subnet", 1..=1)?;
             match d.arg(0) {
-                "subnet" => {}
+                "subnet" => draft.topology = None,
                 known @ ("net30" | "p2p") => {
-                    return Err(d.error(
-                        format!("{known} is not supported yet"),
-                        "write: topology subnet, which every client since 2.1 understands",
-                    ));
+                    draft.topology = Some((known.to_owned(), d.place.clone()));
                 }
                 other => {
                     return Err(

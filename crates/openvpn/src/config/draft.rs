@@ -93,6 +93,8 @@ pub(super) struct Draft {
     pub(super) device_rest: Device,
     pub(super) tun_mtu: u16,
     pub(super) mssfix: Option<Mssfix>,
+    /// One that we do not have; where options are pulled the server's word counts anyway.
+    pub(super) topology: Option<(String, Place)>,
     pub(super) ifconfig: Option<(Ipv4Net, Place)>,
     pub(super) ifconfig6: Option<(Ipv6Net, Place)>,
     pub(super) routes: Routes,

@@ -15,37 +15,44 @@ use super::options::{
 use super::reader::Place;
 use crate::session::Renegotiation;
 
-/// Directives that mean something to a server only.
-const SERVER_ONLY: [&str; 9] = [
-    "push",
-    "ifconfig-pool",
-    "ifconfig-ipv6-pool",
-    "ifconfig-pool-persist",
-    "client-to-client",
-    "duplicate-cn",
-    "max-clients",
-    "client-config-dir",
-    "verify-client-cert",
-];
-/// Directives that mean something to a client only.
-const CLIENT_ONLY: [&str; 13] = [
-    "remote",
-    "remote-random",
-    "pull",
-    "pull-filter",
-    "route-nopull",
-    "nobind",
-    "auth-user-pass",
-    "auth-retry",
-    "connect-retry",
-    "connect-retry-max",
-    "push-peer-info",
-    "connect-timeout",
-    "server-poll-timeout",
-];
+/// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
+/// with a word.
+struct Foreign {
+    refused: &'static [&'static str],
+    idle: &'static [&'static str],
+}
+
+const ON_CLIENTS: Foreign = Foreign {
+    refused: &[
+        "ifconfig-pool",
+        "ifconfig-ipv6-pool",
+        "ifconfig-pool-persist",
+        "client-to-client",
+        "duplicate-cn",
+        "client-config-dir",
+        "verify-client-cert",
+        "tls-server",
+    ],
+    idle: &["push", "max-clients"],
+};
+const ON_SERVERS: Foreign = Foreign {
+    refused: &["remote", "nobind", "auth-user-pass", "redirect-gateway"],
+    idle: &[
+        "remote-random",
+        "pull-filter",
+        "route-nopull",
+        "auth-retry",
+        "connect-retry",
+        "connect-retry-max",
+        "connect-timeout",
+        "server-poll-timeout",
+        "push-peer-info",
+    ],
+};
 
 pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     let server = is_server(&draft)?;
+    foreign(&mut draft, server)?;
     device(&mut draft)?;
     let keepalive = keepalive(&draft, server)?;
     let ciphers = ciphers(&mut draft)?;
@@ -140,17 +147,36 @@ fn is_server(draft: &Draft) -> Result<bool, ConfigError> {
             )
         });
     }
-    let foreign: &[&str] = if server { &CLIENT_ONLY } else { &SERVER_ONLY };
-    if let Some(name) = foreign.iter().find(|name| draft.seen.contains_key(**name)) {
-        let (problem, other) =
-            if server { ("it is for clients", "server") } else { ("it is for servers", "client") };
-        return Err(draft.error(
-            name,
-            problem,
-            format!("remove it: this is a {other}'s configuration"),
+    Ok(server)
+}
+
+fn foreign(draft: &mut Draft, server: bool) -> Result<(), ConfigError> {
+    let (lists, other, this) =
+        if server { (ON_SERVERS, "clients", "server") } else { (ON_CLIENTS, "servers", "client") };
+    if let Some(name) = lists.refused.iter().find(|name| draft.seen.contains_key(**name)) {
+        let remedy = match *name {
+            "redirect-gateway" => {
+                "write push \"redirect-gateway def1\", which sends it to them".to_owned()
+            }
+            _ => format!("remove it: this is a {this}'s configuration"),
+        };
+        return Err(draft.error(name, format!("it is for {other}"), remedy));
+    }
+    for name in lists.idle {
+        if let Some(place) = draft.seen.get(*name) {
+            let warning =
+                format!("{}:{}: {name} has no effect on a {this}", place.file, place.line);
+            draft.warnings.push(warning);
+        }
+    }
+    if let (Some((topology, place)), true) = (&draft.topology, server || !draft.pull) {
+        return Err(place.error(
+            "topology",
+            format!("{topology} is not supported yet"),
+            "write: topology subnet, which every client since 2.1 understands",
         ));
     }
-    Ok(server)
+    Ok(())
 }
 
 fn device(draft: &mut Draft) -> Result<(), ConfigError> {

@@ -35,13 +35,6 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         );
         draft.pool_persist = None;
     }
-    if draft.exit_notify.is_some_and(|n| n > 2) {
-        return Err(draft.error(
-            "explicit-exit-notify",
-            "on a server it is 1 or 2",
-            "write 1 to let clients reconnect here, 2 to send them to their next server",
-        ));
-    }
     if draft.migrate {
         let warning = "compress migrate: clients that ask for compression get the stub".to_owned();
         draft.warnings.push(warning);

@@ -74,3 +74,18 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     }
     finish::finish(draft)
 }
+
+/// For the fuzzer: a config file that may include itself.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    struct One<'a>(&'a [u8]);
+    impl Files for One<'_> {
+        fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+            Ok(self.0.to_vec())
+        }
+    }
+    if let Err(error) = parse(&["fuzz.conf".to_owned()], &One(bytes)) {
+        assert!(!error.problem.is_empty());
+        let _ = error.to_string();
+    }
+}

@@ -59,7 +59,8 @@ pub struct Options {
     pub keepalive: Keepalive,
     /// `ping-exit` was given: a silent peer ends the process rather than the session.
     pub exit_on_timeout: bool,
-    /// `explicit-exit-notify`: attempts on a client; on a server 1 = reconnect here, 2 = next server.
+    /// `explicit-exit-notify`: attempts on a client; on a server 2 sends clients to their next server,
+    /// any other number lets them reconnect here.
     pub exit_notify: Option<u8>,
     /// Further lines of the peer info: `setenv UV_*`.
     pub peer_info: Vec<(String, String)>,

@@ -10,6 +10,8 @@ use super::{ConfigError, Files};
 
 /// How deep `config` may include.
 const MAX_DEPTH: usize = 10;
+/// Most files: a file that includes itself twice would otherwise be read two to the depth times.
+const MAX_FILES: usize = 100;
 /// Largest config file, in bytes: room for inline certificates and a long revocation list.
 const MAX_FILE: usize = 16 << 20;
 /// Most directives over all files.
@@ -58,7 +60,8 @@ pub(super) struct Directive {
 
 /// Reads everything, in the order in which it takes effect.
 pub(super) fn read(args: &[String], files: &dyn Files) -> Result<Vec<Directive>, ConfigError> {
-    let mut reader = Reader { files, out: Vec::new(), directory: None, connections: 0, depth: 0 };
+    let mut reader =
+        Reader { files, out: Vec::new(), directory: None, connections: 0, depth: 0, read: 0 };
     reader.command_line(args)?;
     Ok(reader.out)
 }
@@ -69,6 +72,7 @@ struct Reader<'a> {
     directory: Option<PathBuf>,
     connections: usize,
     depth: usize,
+    read: usize,
 }
 
 impl Reader<'_> {
@@ -108,6 +112,14 @@ impl Reader<'_> {
                 "config",
                 format!("config files include each other more than {MAX_DEPTH} deep"),
                 "remove the line that includes a file which includes this one",
+            ));
+        }
+        self.read = self.read.saturating_add(1);
+        if self.read > MAX_FILES {
+            return Err(place.error(
+                "config",
+                format!("more than {MAX_FILES} config files are included"),
+                "put them into fewer files",
             ));
         }
         let path = match &self.directory {

@@ -216,11 +216,12 @@ fn errors_name_file_line_directive_and_remedy() {
         ("secret static.key\n", "static keys"),
         ("comp-lzo\n", "compressed"),
         ("compress lz4-v2\n", "compressed"),
-        ("topology net30\n", "net30"),
+        ("setenv GENERIC_CONFIG\n", "generic"),
+        ("tls-server\n", "for servers"),
         ("dev tap\n", "TAP"),
         ("tls-version-max 1.1\n", "1.2"),
         ("data-ciphers AES-256-CBC\n", "AES-256-CBC"),
-        ("push \"route 10.0.0.0\"\n", "for servers"),
+        ("duplicate-cn\n", "for servers"),
         ("block-outside-dns\n", "Windows"),
         ("http-proxy 192.0.2.9 3128\n", "TCP"),
         ("key-direction 2\n", "0 to 1"),
@@ -248,13 +249,22 @@ fn errors_name_file_line_directive_and_remedy() {
         ("ifconfig-pool 10.8.0.5 10.8.0.9\n", "pool already"),
         ("keepalive 10 15\n", "twice"),
         ("keepalive 10 60\nping 5\n", "keepalive"),
-        ("explicit-exit-notify 3\n", "1 or 2"),
+        ("topology net30\n", "net30"),
+        ("redirect-gateway def1\n", "push"),
         ("crl-verify /etc/crls dir\n", "director"),
         ("proto tcp-server\n", "TCP"),
     ] {
         let error = server_error(text);
         assert!(error.to_string().contains(word), "{text}: {error}");
     }
+}
+
+#[test]
+fn what_stock_lets_be_costs_a_warning() {
+    let options = client("push \"route 10.0.0.0\"\ntopology net30\n");
+    assert_eq!(options.warnings, ["x.conf:8: push has no effect on a client"]);
+    let options = server("connect-retry 0\npull-filter ignore route\n");
+    assert_eq!(options.warnings.len(), 2, "{:?}", options.warnings);
 }
 
 #[test]
@@ -357,6 +367,11 @@ fn files_that_include_each_other_end() {
     let files = files(&[("x.conf", "config x.conf\n")]);
     let error = parse(&args("x.conf"), &files).unwrap_err();
     assert!(error.problem.contains("include each other"), "{error}");
+    // Side by side, without depth.
+    let many = "config y.conf\n".repeat(200);
+    let files = self::files(&[("x.conf", many.as_str()), ("y.conf", "verb 3\n")]);
+    let error = parse(&args("x.conf"), &files).unwrap_err();
+    assert!(error.problem.contains("more than 100"), "{error}");
 }
 
 #[test]

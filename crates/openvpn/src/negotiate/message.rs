@@ -272,6 +272,9 @@ impl fmt::Display for Restart {
             let p = if self.keep_credentials { "P" } else { "" };
             let n = if self.next_server { "N" } else { "" };
             write!(f, ",[{p}{n}]{}", self.reason)
+        } else if self.reason.starts_with('[') {
+            // Or the reason would be read as flags.
+            write!(f, ",[]{}", self.reason)
         } else if self.reason.is_empty() {
             Ok(())
         } else {
@@ -340,6 +343,9 @@ mod tests {
         assert!(restart.keep_credentials && !restart.next_server);
         assert_eq!(restart.reason, "maintenance");
         assert_eq!(parse("RESTART"), ControlMessage::Restart(Restart::default()));
+        let bracket =
+            ControlMessage::Restart(Restart { reason: "[N]".into(), ..Restart::default() });
+        assert_eq!(ControlMessage::parse(&bracket.encode()), Ok(bracket));
     }
 
     #[test]

@@ -29,3 +29,34 @@ pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply};
 pub use pushed::{PushRefused, PushedOptions};
 pub use route::{Destination, RouteContext, RouteSpec, Via};
 pub(crate) use route::{parse_route4, parse_route6};
+
+/// For the fuzzer: everything here that reads what a peer wrote.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    for message in ControlMessage::parse_record(bytes).flatten() {
+        let again = message.encode();
+        if again.len() <= MAX_MESSAGE {
+            assert_eq!(ControlMessage::parse(&again).as_ref(), Ok(&message));
+        }
+        let ControlMessage::PushReply(part) = message else { continue };
+        let Ok(Some(options)) = PushAssembler::default().add(&part) else { continue };
+        if let Ok(pushed) = PushedOptions::parse(&options, &PullFilters::default()) {
+            let context = pushed.route_context(None);
+            let _ = pushed.routes4.iter().filter_map(|route| route.resolve(&context)).count();
+            let _ = pushed.routes6.iter().filter_map(|route| route.resolve(&context)).count();
+        }
+        if let Ok(messages) = build_push_reply(&options) {
+            let mut assembler = PushAssembler::default();
+            let parts = messages.iter().filter_map(|message| message.strip_prefix("PUSH_REPLY,"));
+            let whole = parts.filter_map(|part| assembler.add(part).ok().flatten()).last();
+            assert_eq!(whole.unwrap_or_default(), options);
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let occ = RemoteOptions::parse(text);
+        if let Ok(info) = PeerInfo::parse(text) {
+            let _ = (info.proto(), info.max_mtu());
+            let _ = choose_cipher(&adit_crypto::Cipher::ALL, &info, occ.cipher(), None);
+        }
+    }
+}
