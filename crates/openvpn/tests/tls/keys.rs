@@ -101,3 +101,48 @@ fn secrets_are_not_in_debug_output() {
     let text = format!("{common:?} {:?}", client_tls(common.clone()));
     assert!(!text.contains("hunter2") && !text.contains("PRIVATE"), "{text}");
 }
+
+mod hostile {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Text that is nearly PEM.
+    fn nearly_pem() -> impl Strategy<Value = Vec<u8>> {
+        let line = prop_oneof![
+            "-----(BEGIN|END) (CERTIFICATE|X509 CRL|(EC |RSA |ENCRYPTED )?PRIVATE KEY)-----",
+            "Proc-Type: 4,ENCRYPTED",
+            "DEK-Info: (AES-128-CBC|DES-EDE3-CBC|X),?[0-9A-F]{0,33}",
+            "[A-Za-z0-9+/=]{0,64}",
+            "\\PC{0,20}",
+        ];
+        prop::collection::vec(line, 0..12).prop_map(|lines| lines.join("\n").into_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn files_of_any_content_are_refused_without_a_panic(
+            bytes in prop_oneof![nearly_pem(), prop::collection::vec(any::<u8>(), 0..300)],
+        ) {
+            let pair = ca_pair();
+            let with = |edit: &dyn Fn(&mut CommonTlsOptions, Option<Pem>)| {
+                let mut common = options(ca(), Some(pair));
+                common.key_password = Some(Zeroizing::new("x".into()));
+                edit(&mut common, Some(Pem::new("file", bytes.clone())));
+                ClientTls::new(ClientTlsOptions { common })
+            };
+            for result in [
+                with(&|o, pem| o.ca = pem),
+                with(&|o, pem| o.cert = pem),
+                with(&|o, pem| o.key = pem),
+                with(&|o, pem| o.crl = pem),
+            ] {
+                prop_assert!(result.is_err());
+            }
+        }
+    }
+
+    fn ca_pair() -> &'static Pair {
+        static PAIR: std::sync::OnceLock<Pair> = std::sync::OnceLock::new();
+        PAIR.get_or_init(|| ca().client("/CN=client"))
+    }
+}

@@ -5,4 +5,5 @@ mod easyrsa;
 mod handshake;
 mod keys;
 mod openssl_peer;
+mod stock;
 mod support;
