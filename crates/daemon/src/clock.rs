@@ -11,3 +11,52 @@ pub fn unix_time() -> UnixTime {
 pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())
 }
+
+/// Notices when somebody sets the wall clock forward: a machine without a battery starts in the past.
+///
+/// Backward steps are not followed: packet timestamps must not go back, and nothing else in an
+/// engine asks for wall time.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct WallClock {
+    at: Instant,
+    unix: UnixTime,
+}
+
+/// Steps below this are rounding.
+const STEP: u64 = 2;
+
+impl WallClock {
+    pub(crate) fn new() -> Self {
+        Self { at: now(), unix: unix_time() }
+    }
+
+    /// The wall time, if it is ahead of what has passed since the last look.
+    pub(crate) fn jumped(&mut self) -> Option<UnixTime> {
+        self.look(now(), unix_time())
+    }
+
+    fn look(&mut self, now: Instant, unix: UnixTime) -> Option<UnixTime> {
+        let expected = self.unix.0.saturating_add(now.since(self.at).as_secs());
+        if unix.0 < expected.saturating_add(STEP) {
+            return None;
+        }
+        (self.at, self.unix) = (now, unix);
+        Some(unix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_step_forward_is_a_jump() {
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        let mut wall = WallClock { at: at(100), unix: UnixTime(1000) };
+        assert_eq!(wall.look(at(160), UnixTime(1060)), None);
+        assert_eq!(wall.look(at(160), UnixTime(1061)), None);
+        assert_eq!(wall.look(at(160), UnixTime(5)), None);
+        assert_eq!(wall.look(at(161), UnixTime(9000)), Some(UnixTime(9000)));
+        assert_eq!(wall.look(at(162), UnixTime(9001)), None);
+    }
+}

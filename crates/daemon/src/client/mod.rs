@@ -11,7 +11,7 @@ use adit_plane::{Plane, PlaneConfig, Relay};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::ask::CertificateOnly;
-use crate::clock::{now, unix_time};
+use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
 use crate::driver::{Backend, DialSettings, Dialled, Driver, News, Sockets};
 use crate::fault::{Blame, Fault};
@@ -168,6 +168,7 @@ impl Client {
             persist_tun: options.persist_tun,
             tick: options.tick,
             started: now(),
+            wall: WallClock::new(),
             instance: options
                 .control
                 .as_deref()
@@ -183,7 +184,9 @@ impl Client {
             session: Counters::default(),
         };
         let ended = running.serve(hooks, &mut control).await;
-        running.host.undo().await;
+        let Running { driver, host, .. } = running;
+        host.close().await;
+        drop(driver);
         ended
     }
 }
@@ -195,6 +198,7 @@ struct Running {
     persist_tun: bool,
     tick: Duration,
     started: Instant,
+    wall: WallClock,
     instance: String,
     tunnel: Option<TunnelConfig>,
     peer: Option<PeerId>,
@@ -241,6 +245,9 @@ impl Running {
                     }
                 }
                 _ = ticks.tick() => {
+                    if let Some(unix) = self.wall.jumped() {
+                        self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
+                    }
                     self.refresh();
                     match hooks.tick(&self.traffic()) {
                         Next::GoOn => {}

@@ -141,11 +141,8 @@ impl Host {
         };
         wanted.link = link;
         wanted.metric = route.metric;
-        let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
         let dev = if route.through == Through::Tunnel { name } else { "[NULL]" };
-        let metric = route.metric.map_or(-1, i64::from);
-        let family = family(&route.net);
-        say!(3, "net_route_{family}_add: {}{via} dev {dev} table 0 metric {metric}", route.net);
+        say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
         let mut added = self.net.add_route(&wanted).await;
         if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
             && route.through == Through::Tunnel
@@ -198,28 +195,55 @@ impl Host {
         outside
     }
 
-    /// Undoes what was applied, last first. The device goes when its queues are dropped.
+    /// Undoes what was applied, last first, and leaves the device for the next plan.
     pub async fn undo(&mut self) {
         self.plan = None;
         while let Some(change) = self.changes.pop() {
-            let undone = match &change {
-                Change::Address(address) => {
-                    say!(3, "net_addr_{}_del: {}", family(&address.local), address.local);
-                    self.net.delete_address(address).await
-                }
-                Change::Route(route) => {
-                    say!(3, "net_route_{}_del: {route}", family(&route.to));
-                    self.net.delete_route(route).await
-                }
+            self.revert(&change).await;
+        }
+    }
+
+    /// Undoes what does not go with the device, which the caller closes: after a change of user there
+    /// may be no right left to undo the rest.
+    pub async fn close(mut self) {
+        let Some((_, index)) = self.device else { return };
+        say!(1, "Closing TUN/TAP interface");
+        while let Some(change) = self.changes.pop() {
+            let link = match &change {
+                Change::Address(address) => Some(address.link),
+                Change::Route(route) => route.link,
             };
-            match undone {
-                Ok(()) => {}
-                // Somebody else removed it, or the interface it was on.
-                Err(e) if e.kind() == NetErrorKind::NotFound => {}
-                Err(e) => tracing::warn!("{e}"),
+            if link != Some(index) {
+                self.revert(&change).await;
             }
         }
     }
+
+    async fn revert(&self, change: &Change) {
+        let undone = match change {
+            Change::Address(address) => {
+                say!(3, "net_addr_{}_del: {}", family(&address.local), address.local);
+                self.net.delete_address(address).await
+            }
+            Change::Route(route) => {
+                say!(3, "net_route_{}_del: {}", family(&route.to), line(route, "[NULL]"));
+                self.net.delete_route(route).await
+            }
+        };
+        match undone {
+            Ok(()) => {}
+            // Somebody else removed it, or the interface it was on.
+            Err(e) if e.kind() == NetErrorKind::NotFound => {}
+            Err(e) => tracing::warn!("{e}"),
+        }
+    }
+}
+
+/// A route as stock writes it.
+fn line(route: &Route, dev: &str) -> String {
+    let via = route.via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    let metric = route.metric.map_or(-1, i64::from);
+    format!("{}{via} dev {dev} table 0 metric {metric}", route.to)
 }
 
 fn family(net: &IpNet) -> &'static str {
@@ -310,11 +334,14 @@ mod tests {
                 let mtu = net.link("tun0").await.unwrap().mtu;
                 host.undo().await;
                 let undone = all(&net).await;
+                host.apply(&plan()).await.unwrap();
+                host.close().await;
                 drop(device);
-                (before, during, undone, mtu)
+                let closed = all(&net).await;
+                (before, during, undone, closed, mtu)
             })
         });
-        let (before, mut during, undone, mtu) = listing.unwrap();
+        let (before, mut during, undone, closed, mtu) = listing.unwrap();
         assert_eq!(mtu, 1400);
         during.retain(|net| !before.contains(net));
         during.sort();
@@ -331,5 +358,6 @@ mod tests {
             ]
         );
         assert_eq!(undone, before);
+        assert_eq!(closed, before);
     }
 }

@@ -103,15 +103,19 @@ pub(super) async fn run(
     let ended = client.run(&mut owner).await?;
     let hangup = owner.hangup;
     owner.write_status();
-    Ok(conclude(ended, hangup, role))
+    Ok(conclude(ended, hangup, options.exit_notify.is_some(), role))
 }
 
-fn conclude(ended: Ended, hangup: bool, role: &ClientOptions) -> Next {
+fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) -> Next {
     let exit = |code: u8| Next::Exit(ExitCode::from(code));
     match ended {
         Ended::Signal(_) if hangup => {
             say!(1, "SIGHUP[hard,] received, process restarting");
             Next::Restart
+        }
+        Ended::Signal(_) if notified => {
+            say!(1, "SIGTERM[soft,exit-with-notification] received, process exiting");
+            exit(0)
         }
         Ended::Signal(signal) => {
             let name = if signal == Signal::Interrupt { "SIGINT" } else { "SIGTERM" };
@@ -119,7 +123,7 @@ fn conclude(ended: Ended, hangup: bool, role: &ClientOptions) -> Next {
             exit(0)
         }
         Ended::Asked | Ended::Stopped(Stop::Requested) => {
-            say!(1, "SIGTERM[soft,exit-with-notification] received, process exiting");
+            say!(1, "SIGTERM[soft,exit] received, process exiting");
             exit(0)
         }
         Ended::Stopped(Stop::AuthFailed(_)) => {

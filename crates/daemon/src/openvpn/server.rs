@@ -1,7 +1,7 @@
 //! The server role.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ pub(super) struct Prepared {
     listeners: Vec<Listener>,
     tls: material::TlsMaterial,
     status: Option<(StatusFile, Duration)>,
+    lease_file: Option<LeaseFile>,
 }
 
 pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepared, Fault> {
@@ -44,7 +45,8 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let leases = leases.transpose()?.unwrap_or_default();
     let engine = mapping::server_config(options, role, wrap, tls.server()?, leases);
     let listeners = mapping::listeners(options)?;
-    Ok(Prepared { engine, listeners, tls, status: open_status(options)? })
+    let lease_file = role.pool_persist.as_ref().map(LeaseFile::open).transpose()?.flatten();
+    Ok(Prepared { engine, listeners, tls, status: open_status(options)?, lease_file })
 }
 
 pub(super) async fn run(
@@ -53,7 +55,7 @@ pub(super) async fn run(
     role: &ServerOptions,
     ground: &mut Ground,
 ) -> Result<Next, Fault> {
-    let Prepared { engine, listeners, tls, status } = prepared;
+    let Prepared { engine, listeners, tls, status, lease_file } = prepared;
     let (host, notes) = mapping::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
@@ -81,12 +83,16 @@ pub(super) async fn run(
         rows: Vec::new(),
         crl: CrlFile::watch(options.tls.crl.as_ref()),
         tls,
-        leases: role.pool_persist.as_ref().map(LeaseFile::new),
+        leases: lease_file,
+        last_leases: Vec::new(),
         hangup: false,
     };
     let ended = service.serve(&mut owner).await?;
     let hangup = owner.hangup;
     owner.write_status();
+    if let Some(file) = &mut owner.leases {
+        file.write(lease_text(std::mem::take(&mut owner.last_leases)));
+    }
     Ok(match ended {
         Ended::Signal(_) if hangup => {
             say!(1, "SIGHUP[hard,] received, process restarting");
@@ -111,6 +117,7 @@ struct Owner<'a> {
     crl: Option<CrlFile>,
     tls: material::TlsMaterial,
     leases: Option<LeaseFile>,
+    last_leases: Vec<(String, Vec<IpNet>)>,
     hangup: bool,
 }
 
@@ -164,6 +171,7 @@ impl Hooks for Owner<'_> {
 
     fn leases(&mut self, leases: Vec<(String, Vec<IpNet>)>) {
         if let Some(file) = &mut self.leases {
+            self.last_leases.clone_from(&leases);
             file.offer(leases);
         }
     }
@@ -258,37 +266,52 @@ impl CrlFile {
     }
 }
 
-/// `ifconfig-pool-persist`.
+/// `ifconfig-pool-persist`, held open: after a change of user it could not be opened again.
 struct LeaseFile {
-    path: PathBuf,
+    file: fs::File,
     every: Duration,
     left: Duration,
     written: String,
 }
 
 impl LeaseFile {
-    fn new(persist: &PoolPersist) -> Self {
+    /// Opens the file; `None` if it is only to be read.
+    fn open(persist: &PoolPersist) -> Result<Option<Self>, Fault> {
         let PoolPersist { path, every } = persist;
-        Self { path: path.clone(), every: *every, left: *every, written: String::new() }
+        if every.is_zero() {
+            return Ok(None);
+        }
+        let options = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = options.map_err(|e| {
+            Fault::operator(format!(
+                "ifconfig-pool-persist: cannot write '{}': {e}",
+                path.display()
+            ))
+        })?;
+        Ok(Some(Self { file, every: *every, left: *every, written: String::new() }))
     }
 
     /// Writes the leases when it is time to and they have changed.
     fn offer(&mut self, leases: Vec<(String, Vec<IpNet>)>) {
-        if self.every.is_zero() {
-            return;
-        }
         self.left = self.left.saturating_sub(Duration::from_secs(1));
-        if !self.left.is_zero() {
-            return;
+        if self.left.is_zero() {
+            self.left = self.every;
+            self.write(lease_text(leases));
         }
-        self.left = self.every;
-        let text = lease_text(leases);
+    }
+
+    fn write(&mut self, text: String) {
         if text == self.written {
             return;
         }
-        match fs::File::create(&self.path).and_then(|mut file| file.write_all(text.as_bytes())) {
+        let written = self
+            .file
+            .rewind()
+            .and_then(|()| self.file.write_all(text.as_bytes()))
+            .and_then(|()| self.file.set_len(text.len() as u64));
+        match written {
             Ok(()) => self.written = text,
-            Err(e) => tracing::warn!("ifconfig-pool-persist: '{}': {e}", self.path.display()),
+            Err(e) => tracing::warn!("ifconfig-pool-persist: {e}"),
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::sessions::Sessions;
 use super::{Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector};
-use crate::clock::{now, unix_time};
+use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
 use crate::driver::{Driver, News, Sockets, bind_problem};
 use crate::fault::Fault;
@@ -49,21 +49,12 @@ impl Service {
     pub async fn start(options: Options) -> Result<Self, Fault> {
         let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
+        let bound = options.listeners.iter().map(|listener| bind(listener, &options));
+        let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?);
         let (mut host, tun) = Host::open(&options.host.device, tun_offloads())?;
         for note in notes(host.apply(&options.host).await?) {
             tracing::warn!("{note}");
         }
-        let mut bound = Vec::new();
-        for listener in &options.listeners {
-            match bind(listener, &options) {
-                Ok(socket) => bound.push(socket),
-                Err(fault) => {
-                    host.undo().await;
-                    return Err(fault);
-                }
-            }
-        }
-        let sockets = Sockets::server(bound);
         Ok(Self { handle: Handle { commands: tx }, commands, options, sockets, host, tun, control })
     }
 
@@ -95,7 +86,7 @@ impl Service {
     /// # Errors
     /// What ended it otherwise.
     pub async fn serve(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
-        let Self { handle, commands, options, sockets, mut host, tun, control } = self;
+        let Self { handle, commands, options, sockets, host, tun, control } = self;
         let started = now();
         let served = async {
             let engine = ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
@@ -118,6 +109,7 @@ impl Service {
                 sessions: Sessions::default(),
                 repeats: Repeats::default(),
                 started,
+                wall: WallClock::new(),
                 listening,
                 tun: tun_report(&host),
                 instance: instance(&options),
@@ -127,7 +119,7 @@ impl Service {
             ended
         }
         .await;
-        host.undo().await;
+        host.close().await;
         served
     }
 }
@@ -138,6 +130,7 @@ struct Running {
     sessions: Sessions,
     repeats: Repeats,
     started: Instant,
+    wall: WallClock,
     listening: Vec<SocketAddr>,
     tun: Option<TunReport>,
     instance: String,
@@ -182,6 +175,9 @@ impl Running {
                     }
                 }
                 _ = ticks.tick() => {
+                    if let Some(unix) = self.wall.jumped() {
+                        self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
+                    }
                     self.refresh();
                     self.leases(hooks);
                     if let Some(tls) = hooks.tick(&self.sessions) {
