@@ -257,15 +257,16 @@ fn tell(places: &Places, kick: &Request) -> Outcome<usize> {
     if super::machine::running(places).is_none() {
         return Ok(0);
     }
-    let done = [&Request::Reload, kick].map(|request| {
+    let done = [kick, &Request::Reload].map(|request| {
         match control::request(&places.control_socket(), request)? {
             Response::Done { count } => Ok(count),
             Response::Error { message } => Err(Fault::environment(message)),
             Response::Status(_) => Err(Fault::ours("the control socket answers another question")),
         }
     });
-    // The kick counts even if the reload failed, but that failure must be told.
-    let [reloaded, kicked] = done;
+    // The registry changed before the kick, so nobody slips in again before the reload. A reload
+    // that fails must be told, but the sessions have ended.
+    let [kicked, reloaded] = done;
     let count = kicked.map_err(not_yet)?;
     reloaded.map_err(not_yet)?;
     Ok(count)

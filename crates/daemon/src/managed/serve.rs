@@ -22,6 +22,7 @@ use super::settings::{Nat, Settings};
 use super::survey;
 use crate::fault::Fault;
 use crate::log;
+use crate::say;
 use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning};
 
 /// What is said once the server serves.
@@ -50,7 +51,7 @@ pub fn run(places: &Places, verbose: u8, on_ready: Option<OnReady>) -> Outcome<(
     let store = open_store(places)?;
     let (mut machine, leftover) = Machine::claim(places)?;
     if leftover {
-        tracing::info!("undid what a killed server had left on this machine");
+        say!(1, "undid what a killed server had left on this machine");
     }
     prepare(&mut machine, &settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -26,7 +26,7 @@ const UDP_TRAIN: usize = 44;
 /// application adapts its rate, instead of filling queues until they overflow.
 const UDP_WINDOW: u64 = 1 << 20;
 /// What did not arrive for so long is lost.
-const UDP_LOST_AFTER: Duration = Duration::from_millis(20);
+const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// One direction of a transfer, as the threads see it.
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ fn send_udp(socket: &udp::UdpSocket, to: SocketAddr, meter: &Meter) -> io::Resul
     let payload = vec![0x5a; UDP_PAYLOAD * UDP_TRAIN];
     let segment = u16::try_from(UDP_PAYLOAD).unwrap_or(u16::MAX);
     let mut scratch = SendScratch::new(1);
-    let mut written_off = 0;
+    let mut written_off = 0_u64;
     let mut seen = (0, Instant::now());
     until_stopped(meter, || {
         let received = meter.received.load(Relaxed);
@@ -152,10 +152,13 @@ fn send_udp(socket: &udp::UdpSocket, to: SocketAddr, meter: &Meter) -> io::Resul
         if received != seen.0 {
             seen = (received, Instant::now());
         }
-        let under_way = sent.saturating_sub(received).saturating_sub(written_off);
-        if under_way >= UDP_WINDOW {
+        let missing = sent.saturating_sub(received);
+        // What was given up may come late after all.
+        written_off = missing.min(written_off);
+        if missing.saturating_sub(written_off) >= UDP_WINDOW {
             if seen.1.elapsed() > UDP_LOST_AFTER {
-                written_off = sent.saturating_sub(received);
+                written_off = missing;
+                seen.1 = Instant::now();
             }
             thread::sleep(Duration::from_micros(50));
             return Ok(());
