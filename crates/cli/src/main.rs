@@ -29,7 +29,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 type Done = Result<ExitCode, Fault>;
 
 fn main() -> ExitCode {
-    adit_daemon::managed::demo::end_with_parent();
+    managed::demo::end_with_parent();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(options) = as_openvpn(&arguments) {
         return adit_daemon::openvpn::main(options);

@@ -64,7 +64,10 @@ fn report(report: &StatusReport) -> String {
     if let Some(certificate) = &report.certificate {
         let warning = if certificate.days_left < SOON_DAYS { "  <- renew it" } else { "" };
         let end = date_from_now(certificate.not_after);
-        text.push_str(&format!("  nearest expiry: {}, {end}{warning}\n", certificate.whose));
+        text.push_str(&format!(
+            "  nearest expiry: {} certificate, {end}{warning}\n",
+            certificate.whose
+        ));
     }
     text.push_str(&offloads(report));
     if !report.drops.is_empty() {

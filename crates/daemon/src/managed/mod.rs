@@ -13,6 +13,7 @@ mod init;
 mod leases;
 mod machine;
 mod places;
+mod rights;
 mod selftest;
 mod serve;
 mod settings;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::PeerId;
+use adit_linux::notify::Notifier;
 use adit_openvpn::server::ServerEvent;
 use adit_openvpn::tls::ServerTls;
 use adit_pki::Store;
@@ -17,9 +18,12 @@ use super::failure::Outcome;
 use super::leases::Leases;
 use super::machine::Machine;
 use super::places::Places;
+use super::rights;
 use super::selftest;
 use super::settings::{Nat, Settings};
 use super::survey;
+use crate::clock::unix_time;
+use crate::control::CertificateReport;
 use crate::fault::Fault;
 use crate::log;
 use crate::say;
@@ -47,6 +51,7 @@ pub type OnReady = Box<dyn FnOnce(Ready) + Send>;
 pub fn run(places: &Places, verbose: u8, on_ready: Option<OnReady>) -> Outcome<()> {
     log::start(log::Settings::friendly(verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    rights::protect_secrets();
     let settings = Settings::read(&places.settings_file())?;
     let store = open_store(places)?;
     let (mut machine, leftover) = Machine::claim(places)?;
@@ -92,10 +97,8 @@ async fn serve(
         socket: SocketTuning::default(),
     };
     let service = Service::start(options).await?;
-    let device = service.device().unwrap_or(&settings.device).to_owned();
-    if let Some(on_ready) = on_ready {
-        announce(&settings, &store, device, on_ready);
-    }
+    rights::drop_all_but_needed(places)?;
+    let notifier = Notifier::from_env().ok().flatten();
     let mut owner = Owner {
         places: places.clone(),
         running: settings,
@@ -104,6 +107,8 @@ async fn serve(
         leases: leases.clone(),
         sessions: HashMap::new(),
         machine,
+        on_ready,
+        notifier,
     };
     let ended = service.run(&mut owner).await;
     leases.save();
@@ -139,6 +144,9 @@ struct Owner<'a> {
     /// Name and serial of each session.
     sessions: HashMap<PeerId, (String, String)>,
     machine: &'a mut Machine,
+    on_ready: Option<OnReady>,
+    /// The service manager, if one started us.
+    notifier: Option<Notifier>,
 }
 
 impl Hooks for Owner<'_> {
@@ -159,9 +167,36 @@ impl Hooks for Owner<'_> {
         }
     }
 
+    fn serving(&mut self, device: Option<&str>, listening: &[SocketAddr]) {
+        let device = device.unwrap_or(&self.running.device).to_owned();
+        let places: Vec<String> = listening.iter().map(ToString::to_string).collect();
+        let places = places.join(", ");
+        say!(1, "the server is up: device {device}, listening on {places} (UDP)");
+        if let Some(notifier) = &self.notifier {
+            // Nothing depends on it but the manager's own patience.
+            let _ = notifier.ready(&format!("serving on {places}"));
+        }
+        if let Some(on_ready) = self.on_ready.take() {
+            announce(&self.running, &self.store, device, on_ready);
+        }
+    }
+
+    fn certificate(&self) -> Option<CertificateReport> {
+        let server = self.store.server();
+        let (whose, not_after) = if server.ca_expires < server.server_expires {
+            ("ca", server.ca_expires)
+        } else {
+            ("own", server.server_expires)
+        };
+        let day = |unix: u64| i64::try_from(unix / 86_400).unwrap_or(i64::MAX);
+        let days_left = day(not_after).saturating_sub(day(unix_time().0));
+        Some(CertificateReport { whose: whose.into(), not_after, days_left })
+    }
+
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
         // Whoever lost the right to be here goes first, whatever else cannot be read.
         self.end_unwelcome(handle);
+        self.store = open_store(&self.places)?;
         let tls = engine::tls(&self.store)?;
         self.reload_settings()?;
         Ok(Some(tls))

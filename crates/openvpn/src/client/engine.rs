@@ -168,6 +168,10 @@ impl ClientEngine {
 
     /// The session is lost: again from the same server.
     fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+        if matches!(self.state, State::Leaving(_)) {
+            // We were going anyway; a farewell that crossed ours must not bring us back.
+            return self.stop(Stop::Requested, out);
+        }
         self.leave(out);
         out.event(ClientEvent::Restarting(reason));
         self.state = State::Waiting { until: now + self.remotes.after_loss() };
@@ -186,6 +190,9 @@ impl ClientEngine {
         at_least: Option<Duration>,
         out: &mut Out,
     ) {
+        if matches!(self.state, State::Leaving(_)) {
+            return self.stop(Stop::Requested, out);
+        }
         self.leave(out);
         let next = match advance {
             AdvanceTo::Stay => Next::After(self.remotes.after_loss()),

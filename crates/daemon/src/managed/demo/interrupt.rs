@@ -53,6 +53,6 @@ impl Interrupt {
     }
 
     pub(super) fn check(&self) -> Outcome<()> {
-        if self.came() { Err(Fault::operator("interrupted")) } else { Ok(()) }
+        if self.came() { Err(Fault::environment("interrupted")) } else { Ok(()) }
     }
 }
