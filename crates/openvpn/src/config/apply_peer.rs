@@ -8,6 +8,7 @@ use super::ConfigError;
 use super::draft::{Draft, Proto, Remote};
 use super::options::{AuthRetry, PoolPersist, UserPass};
 use super::reader::Directive;
+use super::table;
 use crate::negotiate::{FilterAction, PullFilter};
 
 type Taken = Result<bool, ConfigError>;
@@ -21,39 +22,18 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
         || login(draft, d)?)
 }
 
+/// What has a meaning in a `<connection>` block.
+#[rustfmt::skip]
+const IN_CONNECTION: &[&str] = &[
+    "bind", "connect-retry", "connect-retry-max", "connect-timeout", "explicit-exit-notify", "float",
+    "key-direction", "local", "lport", "mssfix", "nobind", "port", "proto", "remote", "rport",
+    "server-poll-timeout", "tls-auth", "tls-crypt", "tls-crypt-v2", "tun-mtu",
+];
+
 /// What may differ from one `<connection>` block to the next.
 pub(super) fn in_connection(draft: &mut Draft, block: usize, d: &Directive) -> Taken {
-    const MEANT: [&str; 17] = [
-        "remote",
-        "proto",
-        "port",
-        "rport",
-        "lport",
-        "local",
-        "bind",
-        "nobind",
-        "float",
-        "connect-retry",
-        "connect-retry-max",
-        "connect-timeout",
-        "server-poll-timeout",
-        "explicit-exit-notify",
-        "tun-mtu",
-        "mssfix",
-        "key-direction",
-    ];
-    const MEANT_TOO: [&str; 9] = [
-        "tls-auth",
-        "tls-crypt",
-        "tls-crypt-v2",
-        "link-mtu",
-        "fragment",
-        "http-proxy",
-        "http-proxy-option",
-        "socks-proxy",
-        "mtu-disc",
-    ];
-    if !MEANT.contains(&d.name.as_str()) && !MEANT_TOO.contains(&d.name.as_str()) {
+    let name = d.name.as_str();
+    if !IN_CONNECTION.contains(&name) && table::HANDLED.contains(&name) {
         return Err(d.error(
             "it has no place in a connection block",
             "write it outside, before or after the block",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_engine::verbs::Framing;
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
 use super::draft::Draft;
@@ -15,7 +15,11 @@ use crate::session::Mssfix;
 type Taken = Result<bool, ConfigError>;
 
 pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    Ok(device(draft, d)? || routes(draft, d)? || sizes(draft, d)? || liveness(draft, d)?)
+    Ok(device(draft, d)?
+        || addresses(draft, d)?
+        || routes(draft, d)?
+        || sizes(draft, d)?
+        || liveness(draft, d)?)
 }
 
 fn device(draft: &mut Draft, d: &Directive) -> Taken {
@@ -64,6 +68,13 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("persist-tun", 0..=0)?;
             draft.device_rest.persist = true;
         }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn addresses(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
         "ifconfig-noexec" => {
             d.shape("ifconfig-noexec", 0..=0)?;
             draft.device_rest.ifconfig_noexec = true;
@@ -88,7 +99,12 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "ifconfig-ipv6" => {
             d.shape("ifconfig-ipv6 ADDRESS/BITS [GATEWAY]", 1..=2)?;
-            draft.ifconfig6 = Some((d.net6(0)?, d.place.clone()));
+            // Without a length it is a /64, as stock has it.
+            let net = match d.arg(0).parse().ok().map(|address| Ipv6Net::new(address, 64)) {
+                Some(Ok(net)) => net,
+                _ => d.net6(0)?,
+            };
+            draft.ifconfig6 = Some((net, d.place.clone()));
             if d.args.len() > 1 {
                 draft.routes.gateway6 = Some(d.ipv6(1)?);
             }

@@ -54,7 +54,7 @@ pub(super) struct Draft {
     /// Where each directive stood last.
     pub(super) seen: HashMap<String, Place>,
     /// Arguments of directives in `<connection>` blocks that concern the whole tunnel.
-    shared: HashMap<String, (usize, Vec<String>)>,
+    shared: HashMap<String, (usize, Directive)>,
     /// `ignore-unknown-option`.
     ignored: Vec<String>,
     /// `setenv FORWARD_COMPATIBLE 1`.
@@ -248,12 +248,16 @@ impl Draft {
     /// What concerns the whole tunnel may stand in `<connection>` blocks if all say the same.
     fn shared_by_connections(&mut self, block: usize, d: &Directive) -> Result<(), ConfigError> {
         match self.shared.get(&d.name) {
-            Some((other, args)) if *other != block && *args != d.args => Err(d.error(
-                "connection blocks differ in it",
-                "write it once, outside of the blocks: only remote, proto and ports may differ",
-            )),
+            Some((other, first))
+                if *other != block && (&first.args, &first.inline) != (&d.args, &d.inline) =>
+            {
+                Err(d.error(
+                    "connection blocks differ in it",
+                    "write it once, outside of the blocks: only remote, proto and ports may differ",
+                ))
+            }
             _ => {
-                self.shared.insert(d.name.clone(), (block, d.args.clone()));
+                self.shared.insert(d.name.clone(), (block, d.clone()));
                 Ok(())
             }
         }

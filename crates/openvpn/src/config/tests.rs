@@ -321,6 +321,12 @@ fn connections_have_their_own_remote() {
     assert!(options.warnings[0].contains("TCP"), "{:?}", options.warnings);
     let differ = "<connection>\nremote a\ntun-mtu 1400\n</connection>\n<connection>\nremote b\ntun-mtu 1300\n</connection>\n";
     assert!(client_error(differ).problem.contains("differ"));
+    let keys = "<connection>\nremote a\n<tls-crypt>\n1\n</tls-crypt>\n</connection>\n\
+                <connection>\nremote b\n<tls-crypt>\n2\n</tls-crypt>\n</connection>\n";
+    assert!(client_error(keys).problem.contains("differ"));
+    assert!(parse_file(&format!("{CLIENT}{}", keys.replace('2', "1"))).is_ok());
+    let future = "ignore-unknown-option new\n<connection>\nremote a\nnew 1\n</connection>\n";
+    assert_eq!(self::client(future).warnings.len(), 2);
     let misplaced = "<connection>\nremote a\ncipher AES-256-GCM\n</connection>\n";
     let error = client_error(misplaced);
     assert_eq!((error.line, error.directive.as_str()), (10, "cipher"));
