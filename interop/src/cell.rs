@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Context, Result, ensure};
 use crate::matrix::{Cell, Roles, Tls, Wrapping};
-use crate::net::{End, Pair};
+use crate::net::{End, Namespace, Pair};
 use crate::peer::Program;
 use crate::pki::{Maker, Pki};
 use crate::process::Daemon;
@@ -164,8 +164,8 @@ impl Tunnel {
                 format!("{failure}\n{}", server.failure("meanwhile at the other end")).into()
             );
         }
-        let server_inner = inner_of(&pair, End::Server)?;
-        let client_inner = inner_of(&pair, End::Client)?;
+        let server_inner = inner_of(&pair.server)?;
+        let client_inner = inner_of(&pair.client)?;
         Ok(Tunnel { server, client, pair, server_inner, client_inner })
     }
 
@@ -211,15 +211,15 @@ pub fn dial(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) ->
 }
 
 /// The addresses of the tunnel's interface at one end.
-pub(crate) fn inner_of(pair: &Pair, end: End) -> Result<Inner> {
-    let namespace = pair.namespace(end);
+pub(crate) fn inner_of(namespace: &Namespace) -> Result<Inner> {
     let listing =
         namespace.run("ip", &["-o", "address", "show", "dev", "tun0", "scope", "global"])?;
     let address = |family: &str| -> Option<IpAddr> {
         let address = listing.split_whitespace().skip_while(|word| *word != family).nth(1)?;
         address.split('/').next()?.parse().ok()
     };
-    let v4 = address("inet").context(format!("no IPv4 address on tun0 at {end:?}: {listing}"))?;
+    let v4 = address("inet")
+        .context(format!("no IPv4 address on tun0 in {}: {listing}", namespace.name()))?;
     Ok(Inner { v4, v6: address("inet6") })
 }
 

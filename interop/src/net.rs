@@ -242,6 +242,43 @@ impl Pair {
     }
 }
 
+/// A server and several clients at one switch.
+#[derive(Debug)]
+pub struct Star {
+    /// 192.0.2.1
+    pub server: Namespace,
+    /// 192.0.2.11 and on.
+    pub clients: Vec<Namespace>,
+    _switch: Namespace,
+}
+
+impl Star {
+    /// Makes the namespaces and their cables to a bridge.
+    ///
+    /// # Errors
+    /// `ip` failed.
+    pub fn new(clients: u8) -> Result<Star> {
+        let switch = Namespace::new("switch")?;
+        switch.run("ip", &["link", "add", "bridge", "type", "bridge"])?;
+        switch.run("ip", &["link", "set", "bridge", "up"])?;
+        let plug = |label: &str, host: u8| -> Result<Namespace> {
+            let namespace = Namespace::new(label)?;
+            let port = format!("port{host}");
+            let cable =
+                ["link", "add", &port, "netns", switch.name(), "type", "veth", "peer", "name"];
+            run("ip", &[&cable[..], &[CABLE, "netns", namespace.name()]].concat())?;
+            switch.run("ip", &["link", "set", &port, "master", "bridge", "up"])?;
+            let address = format!("192.0.2.{host}/24");
+            namespace.run("ip", &["address", "add", &address, "dev", CABLE])?;
+            namespace.run("ip", &["link", "set", CABLE, "up"])?;
+            Ok(namespace)
+        };
+        let server = plug("server", 1)?;
+        let clients = (11..11 + clients).map(|host| plug("client", host)).collect::<Result<_>>()?;
+        Ok(Star { server, clients, _switch: switch })
+    }
+}
+
 /// The sum of the receive buffer errors of UDP and of bare numbers, which are the devices' counters.
 fn dropped(counters: &str) -> u64 {
     let mut total = 0;

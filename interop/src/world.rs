@@ -59,8 +59,9 @@ fn outside() -> Result<ExitCode> {
 
 fn inside(dir: PathBuf) -> Result<World> {
     run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", text(&dir)])?;
-    fs::create_dir_all("/run/netns")?;
-    run("mount", &["-t", "tmpfs", "tmpfs", "/run/netns"])?;
+    // Namespaces' names, control sockets and journals of changes: none of them is the host's concern.
+    run("mount", &["-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"])?;
+    fs::create_dir("/run/netns")?;
     run("ip", &["link", "set", "lo", "up"])?;
     Ok(World { dir })
 }

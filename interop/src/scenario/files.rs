@@ -190,7 +190,7 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
     let mut client = dial(&pair, folder, &configs, stage.client)?;
     client.wait_for(READY, SETUP)?;
     server.wait_for(HANDSHAKE, SETUP)?;
-    inner_of(&pair, End::Client)?;
+    inner_of(&pair.client)?;
     // Stock takes a minute for the first one with a client in it, whatever the interval.
     let end = Instant::now() + Duration::from_secs(70);
     loop {

@@ -4,6 +4,7 @@ mod faults;
 mod files;
 mod refusals;
 mod roaming;
+mod several;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("client-killed", ALL, roaming::client_killed),
     ("server-killed", ALL, roaming::server_killed),
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
+    ("several-clients", ALL, several::clients_reach_each_other),
     ("second-remote", DIALS, roaming::second_remote),
     ("files-with-redirect-gateway", ALL, files::redirect_gateway),
     ("files-with-pinned-suites", ALL, files::pinned_suites),

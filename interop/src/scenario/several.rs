@@ -1,0 +1,60 @@
+//! More than one client.
+
+use std::fs;
+use std::time::Duration;
+
+use super::{Stage, ping_until};
+use crate::cell::{Inner, READY, SETUP, inner_of};
+use crate::failure::{Result, ensure};
+use crate::net::Star;
+use crate::process::Daemon;
+use crate::traffic::{ping, tcp};
+
+/// Three clients with one certificate (`duplicate-cn`) at a server with `client-to-client`; one leaves, the others stay.
+pub(super) fn clients_reach_each_other(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("duplicate-cn\nclient-to-client\nmax-clients 3");
+    let star = Star::new(3)?;
+    let path = |name: &str| stage.folder().join(name);
+    fs::write(path("server.conf"), &configs.server)?;
+    fs::write(path("client.conf"), &configs.client)?;
+    let command = stage.server.command(&star.server, &path("server.conf"));
+    let mut server = Daemon::spawn("server", command)?;
+    server.wait_for(READY, SETUP)?;
+    let mut clients = Vec::new();
+    let mut inner: Vec<Inner> = Vec::new();
+    for namespace in &star.clients {
+        let command = stage.client.command(namespace, &path("client.conf"));
+        let mut client = Daemon::spawn("client", command)?;
+        client
+            .wait_for(READY, SETUP)
+            .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+        inner.push(inner_of(namespace)?);
+        clients.push(client);
+    }
+    let patience = Duration::from_secs(5);
+    for (from, namespace) in star.clients.iter().enumerate() {
+        for (to, address) in inner.iter().enumerate().filter(|(to, _)| *to != from) {
+            ping_until(namespace, address.v4, patience)?;
+            ping_until(namespace, address.newest(), patience)?;
+            let got = ping(namespace, address.v4, 3000, 2)?;
+            ensure(got == 2, || format!("client {from} to {to}: {got} of 2 large pings"))?;
+        }
+    }
+    let [first, second, ..] = star.clients.as_slice() else {
+        return Err("three were asked for".into());
+    };
+    let [_, at_second, at_third] = inner.as_slice() else {
+        return Err("three were asked for".into());
+    };
+    tcp(first, second, at_second.v4, 1_000_000)?;
+    if let Some(mut third) = clients.pop() {
+        third.stop()?;
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    ensure(ping(first, at_third.v4, 56, 1)? == 0, || "the third answers after its end".to_owned())?;
+    ensure(ping(first, at_second.v4, 56, 4)? == 4, || {
+        server.failure("the third took the others with it").0
+    })?;
+    Ok(String::new())
+}
