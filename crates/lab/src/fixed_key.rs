@@ -14,6 +14,7 @@ use adit_interop::failure::{Context, Failure, Result};
 use adit_linux::net::{Address, Net};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_plane::framing::PING;
 use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{Histogram, Offloads, Plane, PlaneConfig, Relay, Totals};
 use adit_wire::VnetHeader;
@@ -44,6 +45,9 @@ pub struct Arguments {
     /// Largest TCP segment for IPv4; IPv6 gets 20 less.
     #[arg(long, default_value_t = 1400)]
     mss: u16,
+    /// In-band messages per second that control sends meanwhile, to see what they cost.
+    #[arg(long, default_value_t = 0)]
+    messages: u32,
     /// Stop after so many seconds and print what was counted.
     #[arg(long, default_value_t = 3600)]
     seconds: u64,
@@ -78,7 +82,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let link = Link::datagram(SocketId(0), None, arguments.peer);
     let first = arguments.listen < arguments.peer;
     introduce(&plane, link, cipher, first, arguments.mss);
-    std::thread::sleep(Duration::from_secs(arguments.seconds));
+    let time = Duration::from_secs(arguments.seconds);
+    match Duration::from_secs(1).checked_div(arguments.messages) {
+        None => std::thread::sleep(time),
+        Some(pause) => {
+            let end = Instant::now() + time;
+            while Instant::now() < end {
+                plane.apply(Op::SendData(PEER, PING.to_vec()));
+                std::thread::sleep(pause);
+            }
+        }
+    }
     print_totals(&plane.totals());
     Ok(ExitCode::SUCCESS)
 }

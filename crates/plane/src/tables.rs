@@ -104,6 +104,9 @@ fn address(link: &Link) -> Option<(SocketId, SocketAddr)> {
 impl Tables {
     pub fn add_peer(&self, peer: Peer) {
         let peer = Arc::new(peer);
+        if let Some(former) = self.peers.load().get(peer.id) {
+            self.release(&former.settings.load().link, peer.id);
+        }
         self.claim(&peer.settings.load().link, peer.id);
         self.peers.rcu(|table| {
             let mut table = PeerTable::clone(table);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Notice};
 
-use super::Worker;
+use super::{SWEEP_GRAIN, Worker};
 
 impl Worker {
     /// Looks after all peers if one is due. The first worker does it for all.
@@ -42,14 +42,15 @@ impl Worker {
                 let due = peer.last_heard() + keepalive.timeout;
                 if now < due {
                     wake_at(due);
-                } else if !peer.silent.swap(true, Relaxed) {
-                    shared.upcalls.notice(&shared.stats, Notice::PeerSilent(peer.id));
-                    wake_at(now + keepalive.timeout);
                 } else {
+                    if !peer.silent.swap(true, Relaxed) {
+                        shared.upcalls.notice(&shared.stats, Notice::PeerSilent(peer.id));
+                    }
+                    // It may be heard again meanwhile, and fall silent again.
                     wake_at(now + keepalive.timeout);
                 }
             }
         }
-        next
+        next.map(|next| next.max(now + SWEEP_GRAIN))
     }
 }

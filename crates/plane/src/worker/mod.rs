@@ -21,8 +21,11 @@ use crate::egress::MAX_PACKET;
 use crate::tables::Sockets;
 use transmit::Transmitter;
 
-/// Buffers per `recvmmsg`.
-const RECV_SLOTS: usize = 8;
+/// Buffers per `recvmmsg`, and packets that may merge where the kernel does not coalesce. 4 MiB, of
+/// which only what datagrams reach is ever touched.
+const RECV_SLOTS: usize = 64;
+/// Timers are looked at no more often than this, however many peers there are.
+const SWEEP_GRAIN: Duration = Duration::from_millis(100);
 
 const TOKEN_WAKE: u64 = 0;
 const TOKEN_TUN: u64 = 1;
@@ -116,7 +119,8 @@ impl Worker {
             wake.drain();
         }
         self.watch_sockets();
-        self.next_sweep = Some((self.shared.clock)());
+        let soon = (self.shared.clock)() + SWEEP_GRAIN;
+        self.next_sweep = Some(self.next_sweep.map_or(soon, |next| next.min(soon)));
     }
 
     /// The first worker serves the sockets.

@@ -16,23 +16,12 @@ use crate::control::Shared;
 use crate::ingress::Ingress;
 use crate::stats::{DropReason, Stats};
 
-/// Receives from a socket before the TUN device gets its turn.
-const RECEIVES_PER_TURN: usize = 4;
-
 impl Worker {
-    /// Receives bursts until nothing waits or the turn is over.
+    /// Receives one burst; if more waits, the TUN device has its turn first.
     pub(super) fn socket_turn(&mut self, id: SocketId, socket: &Arc<UdpSocket>) {
-        for _ in 0..RECEIVES_PER_TURN {
-            match socket.recv_burst(&mut self.batch) {
-                Ok(received) => {
-                    self.burst(id);
-                    if received < self.batch.slots() {
-                        return;
-                    }
-                }
-                // Nothing waits, or the error of an earlier send, which reading has cleared.
-                Err(_) => return,
-            }
+        // An error means that nothing waits, or is that of an earlier send and cleared by reading.
+        if socket.recv_burst(&mut self.batch).is_ok() {
+            self.burst(id);
         }
     }
 
