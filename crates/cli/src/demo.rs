@@ -124,9 +124,13 @@ fn figures(report: &DemoReport) -> String {
             },
         ]);
     }
+    let slow = match cfg!(debug_assertions) {
+        true => "This build is not optimised; a release build is several times faster.\n",
+        false => "",
+    };
     format!(
         "\n{}\nround trip  p50 {:.0} us, p99 {:.0} us ({} samples, idle)\n\
-         memory      server {}, client {}\n",
+         memory      server {}, client {}\n{slow}",
         table(&rows),
         report.round_trip_p50 * 1e6,
         report.round_trip_p99 * 1e6,

@@ -122,9 +122,9 @@ pub struct Holding {
 pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Outcome<DemoReport> {
     check_machine()?;
     let interrupt = Interrupt::catch()?;
-    tell(Progress::Stage("keys, two namespaces and a cable between them".into()));
+    tell(Progress::Stage("keys, two namespaces, a cable".into()));
     let mut world = World::new()?;
-    tell(Progress::Done(format!("{} and {}", world.server.name(), world.client.name())));
+    tell(Progress::Done(format!("{}, {}", world.server.name(), world.client.name())));
 
     tell(Progress::Stage("server".into()));
     world.start_server(&options.program, &interrupt)?;
