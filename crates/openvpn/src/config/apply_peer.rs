@@ -233,10 +233,6 @@ fn socket(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("mark NUMBER", 1..=1)?;
             draft.mark = Some(d.number(0, 0..=u32::MAX)?);
         }
-        "bind-dev" => {
-            d.shape("bind-dev DEVICE", 1..=1)?;
-            draft.bind_device = Some(d.arg(0).to_owned());
-        }
         _ => return Ok(false),
     }
     Ok(true)

@@ -184,6 +184,7 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
         "dhcp-option" | "dns" => {
             d.shape("dhcp-option TYPE [VALUE]", 1..=16)?;
             draft.routes.dns.push(format!("{} {}", d.name, d.args.join(" ")));
+            draft.warn(d, "is not applied yet: set the resolver by other means");
         }
         _ => return Ok(false),
     }
@@ -222,15 +223,20 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
             draft.framing = Framing::LzoStub;
         }
         "compress" => {
-            d.shape("compress [stub|stub-v2|migrate]", 0..=1)?;
-            (draft.framing, draft.migrate) = match d.get(0) {
-                None | Some("stub") => (Framing::SwapStub, false),
-                Some("stub-v2") => (Framing::StubV2, false),
-                Some("migrate") => (Framing::None, true),
+            d.shape("compress [stub|stub-v2]", 0..=1)?;
+            draft.framing = match d.get(0) {
+                None | Some("stub") => Framing::SwapStub,
+                Some("stub-v2") => Framing::StubV2,
+                Some("migrate") => {
+                    return Err(d.error(
+                        "moving single clients from compression to stubs is not supported yet",
+                        "remove it; where clients have comp-lzo no, write that here too",
+                    ));
+                }
                 Some(other) => {
                     return Err(d.error(
                         format!("{other}: packets are not compressed: it gives away their content (VORACLE)"),
-                        "remove it at both ends; on a server compress migrate lets old clients go on",
+                        "remove it at both ends",
                     ));
                 }
             };
@@ -270,10 +276,9 @@ fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("ping SECONDS", 1..=1)?;
             draft.ping = Some(d.seconds(0)?);
         }
-        "ping-restart" | "ping-exit" => {
+        "ping-restart" => {
             d.shape("ping-restart SECONDS", 1..=1)?;
             draft.ping_timeout = Some(d.seconds(0)?);
-            draft.ping_exit = d.name == "ping-exit";
         }
         "explicit-exit-notify" => {
             d.shape("explicit-exit-notify [TIMES]", 0..=1)?;

@@ -80,7 +80,6 @@ pub(super) struct Draft {
     pub(super) send_buffer: Option<u32>,
     pub(super) receive_buffer: Option<u32>,
     pub(super) mark: Option<u32>,
-    pub(super) bind_device: Option<String>,
     pub(super) float: bool,
     pub(super) remote_random: bool,
     pub(super) connect_retry: (Duration, Duration),
@@ -132,7 +131,6 @@ pub(super) struct Draft {
     pub(super) cipher: Option<(String, Place)>,
     pub(super) auth: Option<String>,
     pub(super) framing: Framing,
-    pub(super) migrate: bool,
 
     pub(super) hand_window: Duration,
     pub(super) tran_window: Duration,
@@ -143,7 +141,6 @@ pub(super) struct Draft {
     pub(super) replay_window: u32,
     pub(super) ping: Option<Duration>,
     pub(super) ping_timeout: Option<Duration>,
-    pub(super) ping_exit: bool,
     pub(super) keepalive: Option<(Duration, Duration)>,
     pub(super) exit_notify: Option<u8>,
     pub(super) auth_user_pass: Option<UserPass>,

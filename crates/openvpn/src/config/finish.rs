@@ -33,7 +33,7 @@ const ON_CLIENTS: Foreign = Foreign {
         "verify-client-cert",
         "tls-server",
     ],
-    idle: &["push", "max-clients"],
+    idle: &["push", "max-clients", "ifconfig", "ifconfig-ipv6"],
 };
 const ON_SERVERS: Foreign = Foreign {
     refused: &["remote", "nobind", "auth-user-pass", "redirect-gateway"],
@@ -101,7 +101,6 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         replay_window: draft.replay_window,
         float: draft.float || server,
         keepalive,
-        exit_on_timeout: draft.ping_exit,
         exit_notify: draft.exit_notify,
         push_peer_info: draft.push_peer_info,
         environment: draft.environment,
@@ -169,7 +168,7 @@ fn foreign(draft: &mut Draft, server: bool) -> Result<(), ConfigError> {
             draft.warnings.push(warning);
         }
     }
-    if let (Some((topology, place)), true) = (&draft.topology, server || !draft.pull) {
+    if let (Some((topology, place)), true) = (&draft.topology, server) {
         return Err(place.error(
             "topology",
             format!("{topology} is not supported yet"),
@@ -212,7 +211,7 @@ fn tap(draft: &Draft) -> ConfigError {
 
 fn keepalive(draft: &Draft, server: bool) -> Result<Keepalive, ConfigError> {
     if let Some((interval, timeout)) = draft.keepalive {
-        for name in ["ping", "ping-restart", "ping-exit"] {
+        for name in ["ping", "ping-restart"] {
             if draft.seen.contains_key(name) {
                 return Err(draft.error(
                     name,
@@ -354,7 +353,6 @@ fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> {
         send_buffer: draft.send_buffer,
         receive_buffer: draft.receive_buffer,
         mark: draft.mark,
-        bind_device: draft.bind_device.clone(),
     })
 }
 
@@ -397,6 +395,18 @@ fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
 }
 
 fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
+    if !draft.pull {
+        return Err(draft.error(
+            "tls-client",
+            "a client that does not pull its options from the server is not supported yet",
+            "write client instead, or add pull",
+        ));
+    }
+    if draft.auth_nocache && draft.auth_user_pass.is_some() {
+        let warning =
+            "auth-nocache: the password stays in memory until the end, for reconnects".into();
+        draft.warnings.push(warning);
+    }
     Ok(ClientOptions {
         remotes: remotes(draft)?,
         remote_random: draft.remote_random,
@@ -410,8 +420,6 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
         auth_user_pass: draft.auth_user_pass.take(),
         auth_nocache: draft.auth_nocache,
         auth_retry: draft.auth_retry,
-        ipv4: draft.ifconfig.as_ref().map(|(net, _)| *net),
-        ipv6: draft.ifconfig6.as_ref().map(|(net, _)| *net),
     })
 }
 

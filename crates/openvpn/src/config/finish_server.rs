@@ -35,9 +35,13 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         );
         draft.pool_persist = None;
     }
-    if draft.migrate {
-        let warning = "compress migrate: clients that ask for compression get the stub".to_owned();
-        draft.warnings.push(warning);
+    if let Some(place) =
+        draft.client_config_dir.is_some().then(|| draft.seen.get("client-config-dir")).flatten()
+    {
+        draft.warnings.push(format!(
+            "{}:{}: client-config-dir: files in it are not read yet",
+            place.file, place.line
+        ));
     }
     Ok(ServerOptions {
         network4,
@@ -50,7 +54,6 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         pool_persist: draft.pool_persist.take(),
         force_cookie: draft.force_cookie,
         client_config_dir: draft.client_config_dir.take(),
-        compress_migrate: draft.migrate,
     })
 }
 

@@ -55,10 +55,8 @@ pub struct Options {
     pub replay_window: u32,
     /// `float` (a server always lets its clients float, as stock does).
     pub float: bool,
-    /// `ping`, `ping-restart`/`ping-exit`, or as `keepalive` sets them on this side.
+    /// `ping`, `ping-restart`, or as `keepalive` sets them on this side.
     pub keepalive: Keepalive,
-    /// `ping-exit` was given: a silent peer ends the process rather than the session.
-    pub exit_on_timeout: bool,
     /// `explicit-exit-notify`: attempts on a client; on a server 2 sends clients to their next server,
     /// any other number lets them reconnect here.
     pub exit_notify: Option<u8>,
@@ -108,7 +106,7 @@ pub struct ClientOptions {
     pub server_poll_timeout: Duration,
     /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
     pub resolv_retry: Option<Duration>,
-    /// `pull`: ask for the server's options.
+    /// `pull`: ask for the server's options. Always so for now; a client without is refused.
     pub pull: bool,
     /// `pull-filter` lines in their order.
     pub pull_filters: Vec<PullFilter>,
@@ -120,10 +118,6 @@ pub struct ClientOptions {
     pub auth_nocache: bool,
     /// `auth-retry`.
     pub auth_retry: AuthRetry,
-    /// `ifconfig`, without `pull`.
-    pub ipv4: Option<Ipv4Net>,
-    /// `ifconfig-ipv6`, without `pull`.
-    pub ipv6: Option<Ipv6Net>,
 }
 
 /// What only a server has.
@@ -147,11 +141,9 @@ pub struct ServerOptions {
     pub pool_persist: Option<PoolPersist>,
     /// `tls-crypt-v2 ... force-cookie`.
     pub force_cookie: bool,
-    /// `client-config-dir`. Its files are not read yet: the caller must refuse to start, naming the
-    /// file, where the directory has any, and may go on where it has none.
+    /// `client-config-dir`. Its files are not read yet, and a warning says so. The caller should refuse
+    /// to start, naming the file, where the directory has any, and may go on where it has none.
     pub client_config_dir: Option<PathBuf>,
-    /// `compress migrate`: speak the stub to clients whose options string shows compression.
-    pub compress_migrate: bool,
 }
 
 /// `ifconfig-pool-persist FILE [SECONDS]`: lines `name,ipv4[,ipv6]`.
@@ -201,8 +193,6 @@ pub struct Socket {
     pub receive_buffer: Option<u32>,
     /// `mark`.
     pub mark: Option<u32>,
-    /// `bind-dev`.
-    pub bind_device: Option<String>,
 }
 
 /// An address to bind to.

@@ -78,6 +78,8 @@ const TABLE: &[(&str, Fate)] = &[
     ("udp-mtu", Fate::Refused("it is another name of link-mtu, which is not supported", "use tun-mtu and mssfix")),
 
     // Refused.
+    ("bind-dev", Fate::Refused("it is not supported", "use local with an address of that device")),
+    ("ping-exit", Fate::Refused("it is not supported", "use ping-restart, and connect-retry-max 1 to end after a failed reconnect")),
     ("auth-gen-token", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
     ("auth-gen-token-secret", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
     ("auth-user-pass-optional", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
@@ -229,7 +231,6 @@ pub(super) const HANDLED: &[&str] = &[
     "auth-retry",
     "auth-user-pass",
     "bind",
-    "bind-dev",
     "block-ipv6",
     "ca",
     "cd",
@@ -290,7 +291,6 @@ pub(super) const HANDLED: &[&str] = &[
     "persist-key",
     "persist-tun",
     "ping",
-    "ping-exit",
     "ping-restart",
     "port",
     "proto",
