@@ -14,6 +14,18 @@ pub fn unix_time() -> u64 {
     u64::try_from(clock_gettime(ClockId::Realtime).tv_sec).unwrap_or(0)
 }
 
+/// How far local time (`TZ`, or /etc/localtime) is ahead of UTC at a time, in seconds.
+#[allow(unsafe_code)]
+pub fn local_offset(unix: u64) -> i64 {
+    let Ok(time) = libc::time_t::try_from(unix) else { return 0 };
+    // SAFETY: `tm` is plain data for which all zeroes is a valid value.
+    let mut broken_down: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live values of the right types; localtime_r keeps neither.
+    let filled = unsafe { libc::localtime_r(&raw const time, &raw mut broken_down) };
+    // Null: the year does not fit, which no clock of ours shows.
+    if filled.is_null() { 0 } else { broken_down.tm_gmtoff }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -25,6 +37,17 @@ mod tests {
         assert!(after >= before);
         // /proc/uptime truncates to hundredths.
         assert!(seconds >= before as f64 / 1e9 - 0.02 && seconds <= after as f64 / 1e9 + 0.02);
+    }
+
+    #[test]
+    fn the_local_offset_is_that_of_date() {
+        let date = std::process::Command::new("date").args(["-d", "@1795166363", "+%z"]).output();
+        let text = String::from_utf8(date.unwrap().stdout).unwrap();
+        let (sign, digits) = text.trim().split_at(1);
+        let minutes =
+            digits[..2].parse::<i64>().unwrap() * 60 + digits[2..].parse::<i64>().unwrap();
+        let expected = if sign == "-" { -minutes } else { minutes } * 60;
+        assert_eq!(super::local_offset(1_795_166_363), expected);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What adit asks of the Linux kernel: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, and it keeps it in four files: [`tun`],
-//! [`udp`] (sending and receiving: system calls that no crate wraps) and [`netns`] (between fork
-//! and exec). Nothing here knows a protocol.
+//! This is the only crate of the workspace with `unsafe`, and it keeps it in five files: [`tun`],
+//! [`udp`] (sending and receiving: system calls that no crate wraps), [`netns`] (between fork and
+//! exec) and [`clock`] (the time zone). Nothing here knows a protocol.
 
 pub mod clock;
 pub mod net;

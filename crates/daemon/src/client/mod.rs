@@ -289,6 +289,7 @@ impl Running {
         let event = match news {
             News::Dialled(dialled) => {
                 hooks.dialled(&dialled);
+                self.host.keep_reachable(dialled.link.remote().ip()).await;
                 return Ok(None);
             }
             News::DialFailed(reason) => {

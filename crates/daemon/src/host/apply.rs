@@ -4,7 +4,8 @@ use adit_linux::net::{Address, Net, NetErrorKind, Route};
 use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 
-use super::plan::{Device, HostPlan};
+use super::ledger::{self, Ledger};
+use super::plan::{Device, HostPlan, Redirect};
 use super::routes::{KernelRoute, NextHop, Outside, Through, expand};
 use crate::fault::Fault;
 use crate::say;
@@ -29,6 +30,9 @@ pub struct Host {
     device: Option<(String, u32)>,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
+    /// How the world was reached when the plan came into force.
+    outside: Outside,
+    ledger: Ledger,
 }
 
 /// One change, as it is undone.
@@ -50,8 +54,16 @@ impl Host {
         let net = Net::open().map_err(|e| {
             Fault::environment(format!("cannot speak with the kernel's network side: {e}"))
         })?;
-        let mut host = Self { net, device: None, changes: Vec::new(), plan: None };
+        let mut host = Self {
+            net,
+            device: None,
+            changes: Vec::new(),
+            plan: None,
+            outside: Outside::default(),
+            ledger: Ledger::default(),
+        };
         let Device::Tun(name) = device else { return Ok((host, None)) };
+        host.ledger = Ledger::open();
         let options = TunOptions { name: name.clone(), offloads, ..TunOptions::default() };
         let tun = TunDevice::open(&options).map_err(|e| match e {
             TunError::BadName(_) => Fault::operator(e.to_string()),
@@ -86,10 +98,11 @@ impl Host {
             self.plan = Some(plan.clone());
             return Ok(Applied::Changed(Vec::new()));
         };
+        ledger::clean_up(&self.net).await;
         // Before our own routes are there to be found.
-        let outside = self.outside(plan).await;
+        self.outside = self.look_outside(plan).await;
         self.set_up(plan, &name, index).await?;
-        let (routes, mut notes) = expand(plan, &outside);
+        let (routes, mut notes) = expand(plan, &self.outside);
         for route in routes {
             if let Err(note) = self.add_route(&route, index, &name).await {
                 notes.push(note);
@@ -143,6 +156,10 @@ impl Host {
         wanted.metric = route.metric;
         let dev = if route.through == Through::Tunnel { name } else { "[NULL]" };
         say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
+        let foreign = route.through != Through::Tunnel;
+        if foreign {
+            self.ledger.add(&wanted);
+        }
         let mut added = self.net.add_route(&wanted).await;
         if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
             && route.through == Through::Tunnel
@@ -150,6 +167,9 @@ impl Host {
             // A gateway that is in none of the device's networks: there is only one other end.
             wanted.via = None;
             added = self.net.add_route(&wanted).await;
+        }
+        if added.is_err() && foreign {
+            self.ledger.remove(&wanted);
         }
         match added {
             Ok(()) => {
@@ -164,7 +184,7 @@ impl Host {
     }
 
     /// How the world is reached without the tunnel. What cannot be found out is left out.
-    async fn outside(&self, plan: &HostPlan) -> Outside {
+    async fn look_outside(&self, plan: &HostPlan) -> Outside {
         let default4 = self.net.default_route(false).await.ok().flatten();
         let default6 = self.net.default_route(true).await.ok().flatten();
         let remote = match plan.remote {
@@ -219,7 +239,30 @@ impl Host {
         }
     }
 
-    async fn revert(&self, change: &Change) {
+    /// Keeps another server reachable while the plan in force sends everything into the tunnel: a
+    /// client that reconnects elsewhere would otherwise dial through the tunnel it has lost.
+    pub async fn keep_reachable(&mut self, remote: IpAddr) {
+        let Some(((name, index), plan)) = self.device.clone().zip(self.plan.as_ref()) else {
+            return;
+        };
+        let Some(redirect) = &plan.redirect else { return };
+        if plan.remote.is_some_and(|known| known.ip() == remote) {
+            return;
+        }
+        let default = if remote.is_ipv4() { self.outside.default4 } else { self.outside.default6 };
+        let outside = Outside { remote: default, ..Outside::default() };
+        let detour = HostPlan {
+            redirect: Some(Redirect { private: true, block_local: false, ..*redirect }),
+            remote: Some((remote, 0).into()),
+            ..HostPlan::default()
+        };
+        for route in expand(&detour, &outside).0 {
+            // It may be there from the last time.
+            let _ = self.add_route(&route, index, &name).await;
+        }
+    }
+
+    async fn revert(&mut self, change: &Change) {
         let undone = match change {
             Change::Address(address) => {
                 say!(3, "net_addr_{}_del: {}", family(&address.local), address.local);
@@ -227,7 +270,9 @@ impl Host {
             }
             Change::Route(route) => {
                 say!(3, "net_route_{}_del: {}", family(&route.to), line(route, "[NULL]"));
-                self.net.delete_route(route).await
+                let deleted = self.net.delete_route(route).await;
+                self.ledger.remove(route);
+                deleted
             }
         };
         match undone {
@@ -264,7 +309,7 @@ fn is_link_local(ip: IpAddr) -> bool {
 mod tests {
     use adit_linux::netns::NetNs;
 
-    use super::super::plan::{PlannedRoute, Redirect, Via};
+    use super::super::plan::{PlannedRoute, Via};
     use super::*;
 
     /// A namespace with a default route, and the one behind it; `None` where none can be made (no
@@ -332,6 +377,9 @@ mod tests {
                 assert_eq!(host.apply(&plan()).await.unwrap(), Applied::Same);
                 let during = all(&net).await;
                 let mtu = net.link("tun0").await.unwrap().mtu;
+                host.keep_reachable("198.51.100.99".parse().unwrap()).await;
+                let detour = all(&net).await.contains(&"198.51.100.99/32".to_owned());
+                assert!(detour, "another server must be reachable outside the tunnel");
                 host.undo().await;
                 let undone = all(&net).await;
                 host.apply(&plan()).await.unwrap();

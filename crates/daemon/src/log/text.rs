@@ -38,8 +38,15 @@ fn is_invisible(c: char) -> bool {
 
 /// `YYYY-MM-DD HH:MM:SS` in the machine's time zone, for seconds since 1970.
 pub fn stamp(unix: u64) -> String {
+    // Tests compare with dates of one zone, whatever the machine's.
+    let offset = if cfg!(test) { 0 } else { adit_linux::clock::local_offset(unix) };
+    date(unix, offset)
+}
+
+fn date(unix: u64, offset: i64) -> String {
     let time = i64::try_from(unix)
         .ok()
+        .map(|seconds| seconds.saturating_add(offset))
         .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
         .unwrap_or(OffsetDateTime::UNIX_EPOCH);
     format!(
@@ -101,8 +108,9 @@ mod tests {
 
     #[test]
     fn a_stamp_has_the_form_that_log_readers_parse() {
-        assert_eq!(stamp(1_795_166_363), "2026-11-20 09:19:23");
-        assert_eq!(stamp(0), "1970-01-01 00:00:00");
+        assert_eq!(date(1_795_166_363, 0), "2026-11-20 09:19:23");
+        assert_eq!(date(1_795_166_363, 3600), "2026-11-20 10:19:23");
+        assert_eq!(date(0, 0), "1970-01-01 00:00:00");
     }
 
     #[test]
