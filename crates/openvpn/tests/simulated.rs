@@ -263,6 +263,30 @@ fn a_silent_server_is_left_and_found_again() {
 }
 
 #[test]
+fn a_session_ends_with_its_time() {
+    let mut config = server_config(Settings::default());
+    config.push.push("session-timeout 100".into());
+    let mut w = World::new(config, 6);
+    let c = w.connect(client_config(Settings::default()), delay(10), 6);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    assert!(!w.run(99 * SECOND, |w| stopped(w, c).is_some()));
+    assert!(w.run(2 * SECOND, |w| stopped(w, c).is_some()));
+    assert_eq!(stopped(&w, c), Some(&Stop::SessionTimeout));
+}
+
+#[test]
+fn a_server_that_pushes_ping_exit_ends_its_silent_clients() {
+    let mut config = server_config(Settings::default());
+    config.push.extend(["ping 10".into(), "ping-exit 60".into()]);
+    let mut w = World::new(config, 6);
+    let c = w.connect(client_config(Settings::default()), delay(10), 6);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    let peer = tunnel(&w, c).peer.expect("a peer");
+    w.to_client(c, adit_engine::Input::Notice(Notice::PeerSilent(peer)));
+    assert_eq!(stopped(&w, c), Some(&Stop::Silent));
+}
+
+#[test]
 fn a_full_server_refuses_for_now() {
     let mut config = server_config(Settings::default());
     config.max_clients = 1;

@@ -148,6 +148,12 @@ fn explain(stop: &Stop) -> Fault {
             "no server could be reached ('connect-retry-max'): try `adit connect --check PROFILE`",
         ),
         Stop::Incompatible(reason) => Fault::peer(log::clean(reason)),
+        Stop::SessionTimeout => {
+            Fault::peer("the server's time for this session is over (session-timeout)")
+        }
+        Stop::Silent => {
+            Fault::peer("the server fell silent, and told its clients to end then (ping-exit)")
+        }
     }
 }
 

@@ -135,6 +135,15 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
             say!(1, "SIGTERM[soft,auth-failure] received, process exiting");
             exit(1)
         }
+        Ended::Stopped(Stop::SessionTimeout) => {
+            say!(1, "Session timeout, exiting");
+            say!(1, "SIGTERM[soft,session-timeout] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Stop::Silent) => {
+            say!(1, "SIGTERM[soft,ping-exit] received, process exiting");
+            exit(0)
+        }
         Ended::Stopped(Stop::Halted(_)) => {
             say!(1, "SIGTERM[soft,server-pushed-halt] received, process exiting");
             exit(1)

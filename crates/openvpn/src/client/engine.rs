@@ -84,6 +84,10 @@ struct Tunnel {
     exporter: bool,
     exit_by_control: bool,
     exit_attempts: Option<u8>,
+    /// `ping-exit`: a silent server ends the client and not only the session.
+    exit_when_silent: bool,
+    /// `session-timeout`.
+    ends: Option<Instant>,
     server: String,
 }
 
@@ -307,13 +311,15 @@ impl ClientEngine {
             }
             Heard::TlsReady => self.send_keys(),
             Heard::Keys => self.keys_exchanged(now, out),
-            Heard::Message(message) => match ControlMessage::parse(&message) {
-                Ok(message) => self.message(now, message, out),
-                Err(error) => {
-                    out.event(ClientEvent::Warning(error.to_string()));
-                    Ok(())
-                }
-            },
+            Heard::Message(record) => {
+                ControlMessage::parse_record(&record).try_for_each(|message| match message {
+                    Ok(message) => self.message(now, message, out),
+                    Err(error) => {
+                        out.event(ClientEvent::Warning(error.to_string()));
+                        Ok(())
+                    }
+                })
+            }
         }
     }
 
@@ -479,6 +485,15 @@ impl ClientEngine {
         for note in &pushed.notes {
             out.event(ClientEvent::Note(note.clone()));
         }
+        if pushed.redirect_private.is_some() {
+            let note = "redirect-private was pushed and is left out: the host route it would set is \
+                        made with every redirected route";
+            out.event(ClientEvent::Note(note.into()));
+        }
+        if pushed.send_buffer.or(pushed.receive_buffer).is_some() {
+            let note = "pushed socket buffer sizes are left out: sndbuf and rcvbuf set them here";
+            out.event(ClientEvent::Note(note.into()));
+        }
         let mut conversation = attempt.conversation;
         let keys = conversation.data_keys(pushed.tls_ekm)?;
         if pushed.dyn_tls_crypt {
@@ -524,6 +539,8 @@ impl ClientEngine {
             exporter: pushed.tls_ekm,
             exit_by_control: pushed.cc_exit,
             exit_attempts: pushed.exit_notify.or(settings.exit_notify),
+            exit_when_silent: pushed.exit_on_timeout,
+            ends: pushed.session_timeout.map(|timeout| now + timeout),
             server,
         }));
         let config = tunnel_config(peer, cipher, link, settings.tun_mtu, pushed);
@@ -562,6 +579,9 @@ impl ClientEngine {
         let State::Up(tunnel) = &mut self.state else { return };
         let ours = tunnel.peer;
         match notice {
+            Notice::PeerSilent(peer) if peer == ours && tunnel.exit_when_silent => {
+                self.stop(Stop::Silent, out);
+            }
             Notice::PeerSilent(peer) if peer == ours => {
                 self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
             }
@@ -600,6 +620,9 @@ impl ClientEngine {
                 self.settle(now, result, out);
             }
             State::Up(tunnel) => {
+                if tunnel.ends.is_some_and(|at| at <= now) {
+                    return self.stop(Stop::SessionTimeout, out);
+                }
                 if tunnel.conversation.expired(now) {
                     return self.settle(now, Err(Fault::TimedOut), out);
                 }
@@ -680,8 +703,9 @@ impl Engine for ClientEngine {
                 [answer, request, attempt.conversation.deadline()].into_iter().flatten().min()
             }
             State::Up(tunnel) => {
+                let ends = tunnel.ends.map(|at| (at, "session-timeout"));
                 let schedule = tunnel.schedule.deadline();
-                [schedule, tunnel.conversation.deadline()].into_iter().flatten().min()
+                [ends, schedule, tunnel.conversation.deadline()].into_iter().flatten().min()
             }
             State::Leaving(leaving) => {
                 let next = Some((leaving.next, "exit notice"));

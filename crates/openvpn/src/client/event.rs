@@ -53,6 +53,10 @@ pub enum Stop {
     Halted(String),
     /// `connect-retry-max` rounds passed.
     RetriesExhausted,
+    /// `session-timeout` is over.
+    SessionTimeout,
+    /// Nothing came from the server for `ping-exit`.
+    Silent,
     /// The server demands what we do not support.
     Incompatible(String),
 }

@@ -215,7 +215,7 @@ impl ServerEngine {
                 self.reset(now, link, opcode, packet, out);
             }
             Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1 => {
-                self.third_packet(now, link, session, packet, out);
+                self.third_packet(now, link, (opcode, session), packet, out);
             }
             _ => self.counters.strangers_bad += 1,
         }
@@ -279,10 +279,15 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         link: Link,
-        session: SessionId,
+        (opcode, session): (Opcode, SessionId),
         packet: &mut [u8],
         out: &mut Out,
     ) {
+        // Unwrapping a client's key costs more than the other wrappings' checks: it is limited too.
+        if opcode == Opcode::ControlWkcV1 && !self.limiter.allow(now, link.remote().ip()) {
+            self.counters.resets_limited += 1;
+            return;
+        }
         let key = (link.remote(), session);
         let opened = match self.half_open.get_mut(now, &key) {
             Some(wrapper) => wrapper.open(packet).map(|control| (control, None)),
@@ -390,13 +395,15 @@ impl ServerEngine {
         match heard {
             Heard::Reset(_) | Heard::TlsReady => Ok(()),
             Heard::Keys => self.keys_arrived(now, peer, out),
-            Heard::Message(message) => match ControlMessage::parse(&message) {
-                Ok(message) => self.message(peer, message, out),
-                Err(error) => {
-                    out.event(ServerEvent::Warning(Some(peer), error.to_string()));
-                    Ok(())
-                }
-            },
+            Heard::Message(record) => {
+                ControlMessage::parse_record(&record).try_for_each(|message| match message {
+                    Ok(message) => self.message(peer, message, out),
+                    Err(error) => {
+                        out.event(ServerEvent::Warning(Some(peer), error.to_string()));
+                        Ok(())
+                    }
+                })
+            }
         }
     }
 

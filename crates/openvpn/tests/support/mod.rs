@@ -1,7 +1,7 @@
 //! A server, its clients and the links between them, on virtual time: hours of protocol in
 //! milliseconds.
 
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod data_plane;
 mod pki;
