@@ -99,15 +99,10 @@ pub(super) async fn run(
         server: String::new(),
         link: None,
         hangup: false,
-        ping_exit: false,
     };
     let ended = client.run(&mut owner).await?;
-    let (hangup, ping_exit) = (owner.hangup, owner.ping_exit);
+    let hangup = owner.hangup;
     owner.write_status();
-    if ping_exit {
-        say!(1, "SIGTERM[soft,ping-exit] received, process exiting");
-        return Ok(Next::Exit(ExitCode::SUCCESS));
-    }
     Ok(conclude(ended, hangup, options.exit_notify.is_some(), role))
 }
 
@@ -174,7 +169,6 @@ struct Owner<'a> {
     server: String,
     link: Option<Link>,
     hangup: bool,
-    ping_exit: bool,
 }
 
 impl Hooks for Owner<'_> {
@@ -199,12 +193,7 @@ impl Hooks for Owner<'_> {
                 say!(2, "Data Channel: cipher '{}', key-id: {key_id}", cipher.name());
             }
             ClientEvent::Restarting(reason) => {
-                if self.options.exit_on_timeout && reason.contains("ping-restart") {
-                    say!(1, "[{}] Inactivity timeout (--ping-exit), exiting", self.server);
-                    self.ping_exit = true;
-                } else {
-                    lines::restarting(reason, &self.server, self.options.hand_window.as_secs());
-                }
+                lines::restarting(reason, &self.server, self.options.hand_window.as_secs());
             }
             ClientEvent::Stopped(Stop::AuthFailed(words)) => {
                 let words = if words.is_empty() { String::new() } else { format!(",{words}") };
@@ -273,7 +262,7 @@ impl Hooks for Owner<'_> {
             self.until_status = *every;
             self.write_status();
         }
-        if self.ping_exit { client::Next::End } else { client::Next::GoOn }
+        client::Next::GoOn
     }
 
     fn certificate(&self) -> Option<CertificateReport> {

@@ -40,6 +40,9 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     if let Err(fault) = tls.validity(unix_time().0) {
         tracing::warn!("WARNING: {fault}");
     }
+    if let Some(folder) = &role.client_config_dir {
+        refuse_client_files(folder)?;
+    }
     let wrap = material::wrap(options)?;
     let leases = role.pool_persist.as_ref().map(|persist| read_leases(&persist.path));
     let leases = leases.transpose()?.unwrap_or_default();
@@ -47,6 +50,22 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let listeners = mapping::listeners(options)?;
     let lease_file = role.pool_persist.as_ref().map(LeaseFile::open).transpose()?.flatten();
     Ok(Prepared { engine, listeners, tls, status: open_status(options)?, lease_file })
+}
+
+/// Files for single clients may grant or forbid: starting without reading them could let in whom they
+/// keep out.
+fn refuse_client_files(folder: &Path) -> Result<(), Fault> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+    let hidden = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with('.');
+    let mut names = entries.filter_map(Result::ok).map(|entry| entry.file_name());
+    match names.find(|name| !hidden(name)) {
+        Some(name) => Err(Fault::operator(format!(
+            "client-config-dir is not supported yet, and there is a file for a client: '{}'. Move it \
+             away, or go on with openvpn for now",
+            folder.join(name).display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 pub(super) async fn run(
@@ -367,6 +386,16 @@ mod tests {
         assert_eq!(text, "a_x,10.8.0.5,\nb,10.8.0.5,fd00::1000\n");
         let read = parse_leases(&text);
         assert_eq!(read, [("a_x".into(), v4), ("b".into(), v4), ("b".into(), v6)]);
+    }
+
+    #[test]
+    fn files_for_single_clients_are_not_passed_over_in_silence() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(refuse_client_files(dir.path()), Ok(()));
+        assert_eq!(refuse_client_files(&dir.path().join("absent")), Ok(()));
+        fs::write(dir.path().join("alice"), "disable").unwrap();
+        let refused = refuse_client_files(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("/alice'"), "{refused}");
     }
 
     #[test]
