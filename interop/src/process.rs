@@ -160,7 +160,7 @@ impl Daemon {
     #[must_use]
     pub fn failure(&self, what: &str) -> Failure {
         let lines = self.log.lock();
-        let noise = ["peer info:", "VERIFY", "net_", "++ "];
+        let noise = ["peer info:", "VERIFY OK", "VERIFY EKU", "VERIFY KU", "net_", "++ "];
         let telling: Vec<&str> = lines
             .iter()
             .map(String::as_str)

@@ -25,6 +25,7 @@ pub(super) const SCENES: &[(&str, Scene)] = &[
     ("wrong-password", wrong_password),
     ("no-password", no_password),
     ("wrapping-key-of-another-kind", wrapping_key_of_another_kind),
+    ("client-certificate-of-version-1", super::refusals::client_of_version_1),
     ("port-in-use", port_in_use),
     ("no-tun-device", no_tun_device),
     ("no-rights", no_rights),
@@ -81,10 +82,10 @@ fn unknown_directive(stage: &Stage<'_>) -> Result<String> {
 /// What `openvpn` knows and adit does not yet is refused by name, never ignored.
 fn later_directive(stage: &Stage<'_>) -> Result<String> {
     let mut configs = stage.configs();
-    configs.server("management 127.0.0.1 7505");
+    configs.server("tls-verify /usr/local/bin/check");
     let line = format!("server.conf{}", last_line(&configs.server));
     let pair = Pair::new()?;
-    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "management"])
+    expect(server(stage, &pair, &configs.server)?, OPERATOR, &[&line, "tls-verify"])
 }
 
 fn bad_number(stage: &Stage<'_>) -> Result<String> {
@@ -132,7 +133,7 @@ fn wrapping_key_of_another_kind(stage: &Stage<'_>) -> Result<String> {
     let fixed = stage.bench.pki.wrap("static.key").display().to_string();
     let pair = Pair::new()?;
     let text = configs.client.replace(&fixed, &v2);
-    expect(client(stage, &pair, &text)?, OPERATOR, &["v2-client.key", "tls-crypt-v2"])
+    expect(client(stage, &pair, &text)?, OPERATOR, &["v2-client.key", "Static key"])
 }
 
 fn port_in_use(stage: &Stage<'_>) -> Result<String> {
