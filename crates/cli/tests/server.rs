@@ -5,6 +5,7 @@ mod world;
 use std::fs;
 use std::process::Command;
 
+use adit_linux::netns::NetNs;
 use world::{Running, Server, address, answers, until};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
@@ -45,6 +46,27 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     assert_running();
     assert_eq!(next.end(), Some(0));
     assert_undone();
+}
+
+#[test]
+fn a_serving_process_has_given_up_what_it_does_not_need() {
+    let server = Server::new("");
+    let running = server.run();
+    let pid = running.child.id();
+    let tasks: Vec<_> = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().collect();
+    assert!(tasks.len() > 1, "the data plane has threads of its own");
+    for task in tasks {
+        let status = fs::read_to_string(task.path().join("status")).unwrap();
+        let line = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        // CAP_NET_ADMIN alone.
+        for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+            assert_eq!(line(set), "0000000000001000", "{set} {status}");
+        }
+        assert_eq!((line("NoNewPrivs:"), line("Seccomp:")), ("1".into(), "2".into()));
+    }
 }
 
 #[test]
@@ -145,11 +167,60 @@ fn a_reload_drops_no_tunnel_and_takes_over_what_it_can() {
     assert!(!server.rules().contains("masquerade"));
     assert_eq!(session(&server), before);
 
+    // What is pushed changes with the next session.
+    let text = fs::read_to_string(&file).unwrap();
+    let text = text.replace("routes = []", "routes = [\"198.51.100.0/24\"]");
+    fs::write(&file, text).unwrap();
+    let (reloaded, said) = server.adit("reload");
+    assert!(reloaded, "{said}");
+    assert_eq!(session(&server), before);
+    assert!(!route(&ns, "198.51.100.9").contains("vpn0"));
+    server.adit("server client kick laptop");
+    until("the new route is there", || route(&ns, "198.51.100.9").contains("vpn0"));
+    let before = session(&server);
+
     fs::write(&file, "host = 7").unwrap();
     let (reloaded, said) = server.adit("reload");
     assert!(!reloaded && said.contains("line 1"), "{said}");
     assert_eq!(session(&server), before);
     assert_eq!(running.end(), Some(0));
+}
+
+fn route(ns: &NetNs, to: &str) -> String {
+    let output = ns.command("ip").unwrap().args(["route", "get", to]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_client_that_crashed_comes_back_to_its_fixed_address() {
+    let mut server = Server::new("");
+    let _running = server.run();
+    let ns = server.client("laptop", "--ip 10.73.0.9");
+    let mut first = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    first.signal("KILL");
+    first.child.wait().unwrap();
+    let _second = server.connect(&ns, "laptop");
+    until("its address answers again", || answers(&server.ns, "10.73.0.9"));
+    assert_eq!(server.connected(), ["laptop"]);
+}
+
+#[test]
+fn an_address_in_use_is_not_given_away() {
+    let mut server = Server::new("");
+    let _running = server.run();
+    let ns = server.client("first", "");
+    let _client = server.connect(&ns, "first");
+    server.await_connected(&["first"]);
+    // The pool begins here.
+    let (added, said) = server.adit("server client add second --ip 10.73.0.2 -o second.ovpn");
+    assert!(!added && said.contains("first has the address"), "{said}");
+    let (added, said) = server.adit("server client add second --ip 10.73.0.3 -o second.ovpn");
+    assert!(added, "{said}");
+    let other = server.client("third", "");
+    let _client = server.connect(&other, "third");
+    server.await_connected(&["first", "third"]);
+    assert!(answers(&server.ns, "10.73.0.4"), "the reserved address was not spared");
 }
 
 #[test]

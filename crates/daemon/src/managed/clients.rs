@@ -62,7 +62,12 @@ pub(super) fn open_store(places: &Places) -> Outcome<Store> {
 /// The name is not allowed or taken, the address not free, the store not writable.
 pub fn add(places: &Places, wanted: &Wanted) -> Outcome<Issued> {
     let (store, new) = prepare(places, wanted)?;
-    store.add_client(&new, SystemTime::now()).map_err(pki_fault)
+    let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
+    if wanted.address.is_some() {
+        // So that nobody else is given the address meanwhile. Without a server nobody is.
+        let _ = control::request(&places.control_socket(), &Request::Reload);
+    }
+    Ok(issued)
 }
 
 /// Gives a client a new certificate and profile; sessions under the old one end.
@@ -120,6 +125,15 @@ fn prepare(places: &Places, wanted: &Wanted) -> Outcome<(Store, NewClient)> {
     let mut store = open_store(places)?;
     if let Some(address) = wanted.address {
         check_address(address, &settings)?;
+        let taken = peers(places)
+            .into_iter()
+            .find(|peer| peer.name != wanted.name && peer.tunnel.contains(&address.to_string()));
+        if let Some(peer) = taken {
+            return Err(Fault::operator(format!(
+                "{} has the address {address} at the moment; choose another",
+                peer.name
+            )));
+        }
     }
     if store.server().remote != remote(&settings) {
         store.set_remote(remote(&settings)).map_err(pki_fault)?;

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use adit_crypto::Cipher;
 use adit_engine::verbs::Keepalive;
-use adit_openvpn::server::{Network4, Network6, ServerConfig};
+use adit_openvpn::server::{Network4, Network6, Offer, ServerConfig};
 use adit_openvpn::session::Settings as SessionSettings;
 use adit_openvpn::tls::{
     ClientCertificates, CommonTlsOptions, Pem, RemoteCertTls, ServerTls, ServerTlsOptions,
     VerifyOptions,
 };
 use adit_openvpn::wrap::WrapConfig;
-use adit_pki::Store;
+use adit_pki::{ClientState, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::clients::server_key;
@@ -103,18 +103,25 @@ pub(super) fn tls(store: &Store) -> Outcome<ServerTls> {
     ServerTls::new(options).map_err(|error| Fault::operator(error.to_string()))
 }
 
+/// What changes on a reload: options to push, the limit, fixed addresses.
+pub(super) fn offer(settings: &Settings, store: &Store) -> Outcome<Offer> {
+    let clients = store.clients().map_err(super::init::pki_fault)?;
+    let fixed = clients.iter().filter(|client| client.state != ClientState::Revoked);
+    let leases = fixed.flat_map(|client| {
+        let four = client.address4.map(|address| IpNet::from(IpAddr::V4(address)));
+        let six = client.address6.map(|address| IpNet::from(IpAddr::V6(address)));
+        four.into_iter().chain(six).map(|net| (client.name.to_string(), net))
+    });
+    Ok(Offer { push: push(settings), max_clients: settings.max_clients, leases: leases.collect() })
+}
+
 /// What the engine is built from.
 pub(super) fn config(
     settings: &Settings,
     store: &Store,
     leases: &BTreeMap<String, Ipv4Addr>,
 ) -> Outcome<ServerConfig> {
-    let fixed = store.clients().map_err(super::init::pki_fault)?;
-    let fixed = fixed.iter().flat_map(|client| {
-        let four = client.address4.map(|address| IpNet::from(IpAddr::V4(address)));
-        let six = client.address6.map(|address| IpNet::from(IpAddr::V6(address)));
-        four.into_iter().chain(six).map(|net| (client.name.to_string(), net))
-    });
+    let offer = offer(settings, store)?;
     let kept = leases
         .iter()
         .filter(|(_, address)| settings.network.contains(*address))
@@ -132,11 +139,12 @@ pub(super) fn config(
         tls: tls(store)?,
         network4: Some(network4(settings.network)),
         network6: settings.network6.map(network6),
-        push: push(settings),
+        push: offer.push,
         push_keepalive: Some(Keepalive { interval: PING, timeout: PING_RESTART }),
-        max_clients: settings.max_clients,
+        max_clients: offer.max_clients,
         duplicate_cn: false,
-        leases: fixed.chain(kept).collect(),
+        // A fixed address stands last, so that it wins over a remembered one.
+        leases: kept.chain(offer.leases).collect(),
         force_cookie: false,
         authorize: true,
     })

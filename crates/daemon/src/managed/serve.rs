@@ -198,7 +198,7 @@ impl Hooks for Owner<'_> {
         self.end_unwelcome(handle);
         self.store = open_store(&self.places)?;
         let tls = engine::tls(&self.store)?;
-        self.reload_settings()?;
+        self.reload_settings(handle)?;
         Ok(Some(tls))
     }
 }
@@ -227,27 +227,39 @@ impl Owner<'_> {
     }
 
     /// Takes over what can change without dropping tunnels, and says what cannot.
-    fn reload_settings(&mut self) -> Outcome<()> {
+    fn reload_settings(&mut self, handle: &Handle) -> Outcome<()> {
         let fresh = Settings::read(&self.places.settings_file())?;
+        let offer = engine::offer(&fresh, &self.store)?;
         let old = &self.running;
         let differs = [
             ("listen", fresh.listen != old.listen),
             ("network", fresh.network != old.network),
             ("network6", fresh.network6 != old.network6),
             ("device", fresh.device != old.device),
-            ("routes or full-tunnel", fresh.reach != old.reach),
-            ("dns", fresh.dns != old.dns),
             ("client-to-client", fresh.client_to_client != old.client_to_client),
-            ("max-clients", fresh.max_clients != old.max_clients),
         ];
         for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
             tracing::warn!("the new value of {key} takes effect at the next start");
         }
-        if fresh.nat != old.nat {
-            let rules = Settings { nat: fresh.nat, ..old.clone() };
-            self.machine.filter(&rules)?;
-            self.running = rules;
+        if fresh.reach != old.reach || fresh.dns != old.dns {
+            say!(1, "clients get the new routes and name servers when they connect again");
         }
+        if fresh.nat != old.nat {
+            self.machine.filter(&Settings { nat: fresh.nat, ..old.clone() })?;
+        }
+        self.running = Settings {
+            reach: fresh.reach,
+            dns: fresh.dns,
+            nat: fresh.nat,
+            max_clients: fresh.max_clients,
+            host: fresh.host,
+            ..old.clone()
+        };
+        let handle = handle.clone();
+        tokio::spawn(async move {
+            // Fails only when the service ends, and then nobody needs it.
+            let _ = handle.set_offer(offer).await;
+        });
         Ok(())
     }
 }

@@ -47,7 +47,8 @@ fn list<T: Display>(items: &[T]) -> String {
 
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
-# (`listen`, `network`, `network6` and `device` take effect at the next start.)
+# (`listen`, `network`, `network6`, `device` and `client-to-client` take effect at the
+# next start; clients get new routes and name servers when they connect again.)
 ";
 const LISTEN: &str = "\
 Where to listen: \"udp/PORT\" on every address, or \"udp/ADDRESS:PORT\" on one.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use adit_openvpn::server::{ServerConfig, ServerEvent};
+use adit_openvpn::server::{Offer, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Kick(Selector, String, oneshot::Sender<usize>),
     /// Other certificates, CRL, checks from the next handshake on.
     SetTls(Box<ServerTls>),
+    /// Other options to push, limits, reserved addresses.
+    SetOffer(Box<Offer>),
     /// How is it going.
     Status(oneshot::Sender<StatusReport>),
     /// Tell the clients and end.
@@ -110,6 +112,14 @@ impl Handle {
     /// The service has ended.
     pub async fn set_tls(&self, tls: ServerTls) -> Result<(), Fault> {
         self.send(Command::SetTls(Box::new(tls))).await
+    }
+
+    /// Takes over what sessions that begin from now on are offered.
+    ///
+    /// # Errors
+    /// The service has ended.
+    pub async fn set_offer(&self, offer: Offer) -> Result<(), Fault> {
+        self.send(Command::SetOffer(Box::new(offer))).await
     }
 
     /// How it is going.

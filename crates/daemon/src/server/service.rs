@@ -225,6 +225,9 @@ impl Running {
                 let _ = reply.send(self.kick(&who, &reason));
             }
             Command::SetTls(tls) => self.set_tls(*tls),
+            Command::SetOffer(offer) => {
+                self.driver.act(|engine, _, _| engine.set_offer(*offer));
+            }
             Command::Status(reply) => {
                 let _ = reply.send(self.report(hooks));
             }

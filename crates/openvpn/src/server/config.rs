@@ -53,3 +53,14 @@ pub struct ServerConfig {
     /// Ask [`adit_engine::Question::Authorize`] before a client is let in.
     pub authorize: bool,
 }
+
+/// What a running server may change without touching sessions that exist.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// As [`ServerConfig::push`].
+    pub push: Vec<String>,
+    /// As [`ServerConfig::max_clients`]; sessions beyond it go on.
+    pub max_clients: u32,
+    /// As [`ServerConfig::leases`]: kept for their names from now on, besides those known.
+    pub leases: Vec<(String, IpNet)>,
+}

@@ -9,7 +9,7 @@ use adit_engine::{
 };
 
 use super::client::{Client, Connected, Hello, Stage};
-use super::config::ServerConfig;
+use super::config::{Offer, ServerConfig};
 use super::cookie::Cookies;
 use super::event::{ClientInfo, ServerEvent};
 use super::half_open::HalfOpen;
@@ -135,6 +135,14 @@ impl ServerEngine {
     /// Other certificates or another CRL: for new handshakes and for renegotiations.
     pub fn set_tls(&mut self, tls: ServerTls) {
         self.config.tls = tls;
+    }
+
+    /// Other options to push, another limit, more reserved addresses: for sessions that begin from
+    /// now on.
+    pub fn set_offer(&mut self, offer: Offer) {
+        self.config.push = offer.push;
+        self.config.max_clients = offer.max_clients;
+        self.pool.reserve(&offer.leases);
     }
 
     /// The connected clients.

@@ -11,6 +11,6 @@ mod limiter;
 mod pool;
 mod push;
 
-pub use config::{Network4, Network6, ServerConfig};
+pub use config::{Network4, Network6, Offer, ServerConfig};
 pub use engine::{Farewell, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent};

@@ -43,17 +43,26 @@ impl Pool {
         network6: Option<Network6>,
         leases: &[(String, IpNet)],
     ) -> Self {
-        let mut remembered: HashMap<String, Lease> = HashMap::new();
-        for (name, net) in leases.iter().take(MAX_REMEMBERED) {
-            let lease = remembered.entry(name.clone()).or_default();
+        let next4 = network4.as_ref().map_or(0, |n| n.first.into());
+        let next6 = network6.as_ref().map_or(0, |n| n.first.into());
+        let (taken, remembered) = (HashMap::new(), HashMap::new());
+        let mut pool = Self { network4, network6, taken, remembered, next4, next6 };
+        pool.reserve(leases);
+        pool
+    }
+
+    /// Keeps addresses for names, as if these had had them before.
+    pub(super) fn reserve(&mut self, leases: &[(String, IpNet)]) {
+        for (name, net) in leases {
+            if self.remembered.len() >= MAX_REMEMBERED && !self.remembered.contains_key(name) {
+                continue;
+            }
+            let lease = self.remembered.entry(name.clone()).or_default();
             match net.addr() {
                 IpAddr::V4(v4) => lease.ipv4 = Some(v4),
                 IpAddr::V6(v6) => lease.ipv6 = Some(v6),
             }
         }
-        let next4 = network4.as_ref().map_or(0, |n| n.first.into());
-        let next6 = network6.as_ref().map_or(0, |n| n.first.into());
-        Self { network4, network6, taken: HashMap::new(), remembered, next4, next6 }
     }
 
     /// Gives `peer` its addresses: the fixed ones, else the ones `name` had, else free ones.
@@ -191,6 +200,14 @@ mod tests {
 
     fn v4(lease: Result<Lease, NoLease>) -> String {
         lease.expect("a lease").ipv4.expect("ipv4").to_string()
+    }
+
+    #[test]
+    fn an_address_reserved_later_is_spared() {
+        let mut pool = pool("10.9.0.3");
+        pool.reserve(&[("fixed".into(), "10.9.0.2/32".parse().expect("net"))]);
+        let lease = pool.lease(PeerId(1), "other", Lease::default()).expect("free");
+        assert_eq!(lease.ipv4, Some("10.9.0.3".parse().expect("ip")));
     }
 
     #[test]
