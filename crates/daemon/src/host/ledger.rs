@@ -164,12 +164,17 @@ fn namespace() -> u64 {
     fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
 }
 
-/// Field 22 of /proc/PID/stat; `None` for a process that is gone.
+/// Field 22 of /proc/PID/stat; `None` for a process that is gone, though its parent may not have
+/// noticed.
 fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+    let mut fields = rest.split_ascii_whitespace();
+    if fields.next().is_none_or(|state| matches!(state, "Z" | "X")) {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -199,6 +204,21 @@ mod tests {
         let (_, entries) = &found[0];
         assert_eq!(entries[0].route().unwrap(), route);
         assert!(leftovers(folder.path(), namespace() + 1).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_is_gone() {
+        use std::process::{Command, Stdio};
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        assert!(began(child.id()).is_some());
+        drop(child.stdin.take());
+        // Its end closes the pipe, a moment before it is a zombie.
+        io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut Vec::new()).unwrap();
+        while began(child.id()).is_some() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
     }
 
     #[test]
