@@ -16,6 +16,14 @@ pub(crate) fn address(address: SocketAddr) -> String {
     format!("[{family}]{ip}:{}", address.port())
 }
 
+/// A client's address as stock names it in lines and status files: without the port in IPv6.
+pub(crate) fn real(address: SocketAddr) -> String {
+    match address.ip().to_canonical() {
+        std::net::IpAddr::V4(ip) => format!("{ip}:{}", address.port()),
+        std::net::IpAddr::V6(ip) => ip.to_string(),
+    }
+}
+
 fn udp(address: SocketAddr) -> &'static str {
     if address.is_ipv4() { "UDPv4" } else { "UDPv6" }
 }
@@ -103,17 +111,23 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
 /// A server's event.
 pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
     let label = |peer: &adit_engine::PeerId| {
-        sessions.get(*peer).map_or_else(|| format!("peer-id {}", peer.0), |session| session.label())
+        sessions.get(*peer).map_or_else(
+            || format!("peer-id {}", peer.0),
+            |session| {
+                let info = &session.info;
+                format!("{}/{}", info.identity.common_name, real(info.link.remote()))
+            },
+        )
     };
     match event {
         ServerEvent::HandshakeStarted(link) => {
-            let real = link.remote();
-            say!(4, "{real} TLS: Initial packet from {}", address(real));
+            let remote = link.remote();
+            say!(4, "{} TLS: Initial packet from {}", real(remote), address(remote));
         }
         ServerEvent::ClientUp(info) => client_up(info),
         ServerEvent::ClientDown(peer, reason, _) => client_down(&label(peer), reason),
         ServerEvent::HandshakeFailed(link, reason) => {
-            let real = link.remote();
+            let real = real(link.remote());
             if reason.starts_with("peer certificate") {
                 say!(1, "{real} VERIFY ERROR: depth=0, {reason}");
             } else {
@@ -136,7 +150,8 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
 }
 
 fn client_up(info: &ClientInfo) {
-    let real = info.link.remote();
+    let remote = info.link.remote();
+    let real = real(remote);
     let name = &info.identity.common_name;
     let label = format!("{name}/{real}");
     say!(1, "{real} VERIFY OK: depth=0, {}", info.identity.subject);
@@ -144,7 +159,7 @@ fn client_up(info: &ClientInfo) {
         say!(1, "{real} peer info: {key}={value}");
     }
     say!(1, "{real} Control Channel: {}", info.tls);
-    say!(1, "{real} [{name}] Peer Connection Initiated with {}", address(real));
+    say!(1, "{real} [{name}] Peer Connection Initiated with {}", address(remote));
     let shown = |ip: Option<String>| ip.unwrap_or_else(|| "(Not enabled)".into());
     let (v4, v6) = (info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string()));
     say!(
@@ -190,6 +205,8 @@ mod tests {
         assert_eq!(address("192.0.2.1:1194".parse().unwrap()), "[AF_INET]192.0.2.1:1194");
         assert_eq!(address("[2001:db8::1]:1194".parse().unwrap()), "[AF_INET6]2001:db8::1:1194");
         assert_eq!(address("[::ffff:192.0.2.1]:1".parse().unwrap()), "[AF_INET]192.0.2.1:1");
+        assert_eq!(real("192.0.2.1:7".parse().unwrap()), "192.0.2.1:7");
+        assert_eq!(real("[2001:db8::1]:7".parse().unwrap()), "2001:db8::1");
         assert_eq!(local("0.0.0.0:1194".parse().unwrap()), "[AF_INET][undef]:1194");
     }
 

@@ -243,7 +243,7 @@ fn row(session: &server::Session) -> ClientRow {
     let info = &session.info;
     ClientRow {
         name: info.identity.common_name.clone(),
-        real: info.link.remote().to_string(),
+        real: lines::real(info.link.remote()),
         ipv4: info.ipv4.map(|ip| ip.to_string()).unwrap_or_default(),
         ipv6: info.ipv6.map(|ip| ip.to_string()).unwrap_or_default(),
         received: session.counters.rx_bytes,
