@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use adit_daemon::managed::doctor::{Finding, Level, examine};
 
 use crate::args::Doctor;
+use crate::text::wrapped;
 use crate::{Done, places, print, print_json};
 
 pub fn run(options: &Doctor) -> Done {
@@ -40,9 +41,9 @@ pub fn paragraph(finding: &Finding) -> String {
         Level::Warning => "WARN",
         Level::Problem => "BAD",
     };
-    let mut text = format!("{mark:<5}{:<12}{}\n", finding.check, finding.what);
+    let mut text = wrapped(&format!("{mark:<5}{:<12}", finding.check), &finding.what);
     for line in &finding.remedy {
-        text.push_str(&format!("{:17}-> {line}\n", ""));
+        text.push_str(&wrapped(&format!("{:17}-> ", ""), line));
     }
     text
 }

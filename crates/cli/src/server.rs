@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::args::{
     Choices, Client, ClientAdd, ClientList, ClientName, ClientRenew, ClientShow, Init, Server, Up,
 };
-use crate::text::{bytes, date, date_from_now, row, span, table};
+use crate::text::{bytes, date, date_from_now, row, span, table, wrapped};
 use crate::{Done, doctor, places, print, print_json};
 
 pub fn run(verb: Server) -> Done {
@@ -85,7 +85,7 @@ fn init(options: Init) -> Done {
 
 fn notes(created: &Created) {
     for note in &created.notes {
-        eprintln!("note: {note}");
+        eprint!("{}", wrapped("note: ", note));
     }
 }
 

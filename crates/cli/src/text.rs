@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
+/// Columns that any terminal has.
+const WIDTH: usize = 80;
+
 /// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -21,6 +24,29 @@ pub fn table(rows: &[Vec<String>]) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    text
+}
+
+/// Words in lines of at most 80 columns: the first begins with `head`, the others with as many
+/// spaces.
+pub fn wrapped(head: &str, words: &str) -> String {
+    let indent = head.chars().count();
+    let mut text = head.to_owned();
+    let mut column = indent;
+    for word in words.split(' ') {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > WIDTH {
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if column > indent {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
     text
 }
 
@@ -131,6 +157,16 @@ mod tests {
         ] {
             assert_eq!(span(seconds), said);
         }
+    }
+
+    #[test]
+    fn long_sentences_are_broken_between_words() {
+        let text = wrapped("ok  ", &"word ".repeat(40));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("    w")), "{text}");
+        assert_eq!(wrapped("-> ", "short"), "-> short\n");
+        let long = "x".repeat(100);
+        assert_eq!(wrapped("-> ", &long), format!("-> {long}\n"));
     }
 
     #[test]

@@ -51,14 +51,16 @@ fn port(listen: Listen, runs: bool) -> Finding {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let by = owner(listen.port).unwrap_or_else(|| "another program".into());
             Finding::problem("port", format!("{listen} is taken by {by}"))
-                .remedy("stop that program, or write another port into `listen`")
+                .remedy("stop that program, or write another port into `listen` in server.toml")
         }
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            Finding::problem("port", format!("{listen}: this machine has no such address"))
-                .remedy("write an address of this machine into `listen`, or only the port")
+            Finding::problem("port", format!("{listen}: this machine has no such address")).remedy(
+                "write an address of this machine into `listen` in server.toml, or only the port",
+            )
         }
-        Err(error) => Finding::problem("port", format!("{listen}: {error}"))
-            .remedy("write another port into `listen`, or run as root for ports below 1024"),
+        Err(error) => Finding::problem("port", format!("{listen}: {error}")).remedy(
+            "write another port into `listen` in server.toml, or run as root for ports below 1024",
+        ),
     }
 }
 
@@ -105,7 +107,9 @@ fn host(settings: &Settings) -> Finding {
         Ok(found) => found.map(|address: SocketAddr| address.ip()).collect(),
         Err(error) => {
             return Finding::problem("host", format!("{host}, which clients dial: {error}"))
-                .remedy(format!("create the DNS name {host}, or write an address into `host`"));
+                .remedy(format!(
+                    "create the DNS name {host}, or write an address into `host` in server.toml"
+                ));
         }
     };
     if let Some(private) = addresses.iter().find(|a| survey::is_private(**a)) {
@@ -117,7 +121,7 @@ fn host(settings: &Settings) -> Finding {
             ),
         )
         .remedy(format!("on the router: forward UDP port {port} to {inside}"))
-        .remedy("and write the router's outside name or address into `host`");
+        .remedy("and write the router's outside name or address into `host` in server.toml");
     }
     if addresses.iter().any(|address| ours.contains(address)) {
         return Finding::fine("host", format!("{host} leads to this machine"));
@@ -137,7 +141,7 @@ fn network(settings: &Settings) -> Finding {
                 "network",
                 format!("the tunnel's network {network} overlaps {other}, which this machine has"),
             )
-            .remedy("write another network into `network` or `network6`");
+            .remedy("write another network into `network` or `network6` in server.toml");
         }
     }
     Finding::fine("network", "the tunnel's networks are free on this machine")
