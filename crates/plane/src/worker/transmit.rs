@@ -26,9 +26,10 @@ const ARENA: usize = 256 << 10;
 const SUPER_PACKET: usize = 72 << 10;
 /// Trains per `sendmmsg`.
 const TRAINS: usize = 64;
-/// Reads from the TUN device before the socket, and control's messages to the same peer, get their
-/// turn: a megabyte, less than a millisecond.
-const READS_PER_TURN: usize = 16;
+/// Reads from the TUN device, and bytes of them, before the socket and control's messages to the same
+/// peer get their turn: less than a millisecond.
+const READS_PER_TURN: usize = 128;
+const BYTES_PER_TURN: usize = 1 << 20;
 /// Consecutive trains refused with EINVAL after which GSO is switched off. One alone may mean that
 /// the path MTU is exceeded (older kernels), or a source address that is gone.
 const EINVAL_TRAINS: u32 = 16;
@@ -57,7 +58,8 @@ struct Reader<'r> {
     peers: &'r PeerTable,
     routes: &'r Routes,
     shared: &'r Shared,
-    left: usize,
+    reads_left: usize,
+    bytes_left: usize,
     alive: bool,
 }
 
@@ -71,18 +73,18 @@ struct Routed {
 impl Reader<'_> {
     /// The next super-packet that has a peer; `None` when nothing waits or the turn is over.
     fn next(&mut self) -> Option<Routed> {
-        while self.left > 0 {
-            self.left -= 1;
+        while self.reads_left > 0 && self.bytes_left > 0 {
+            self.reads_left -= 1;
             let mut vnet = [0; VnetHeader::LEN];
             let len = match self.tun.read(&mut vnet, self.packet) {
                 Ok(len) => len,
                 Err(error) => match error.raw_os_error() {
                     _ if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.left = 0;
+                        self.reads_left = 0;
                         return None;
                     }
                     Some(EIO | EFAULT | EBADFD) => {
-                        (self.alive, self.left) = (false, 0);
+                        (self.alive, self.reads_left) = (false, 0);
                         return None;
                     }
                     // A packet that the device cannot describe; it is gone.
@@ -92,6 +94,7 @@ impl Reader<'_> {
                     }
                 },
             };
+            self.bytes_left = self.bytes_left.saturating_sub(len);
             match self.route(len) {
                 Ok(peer) => {
                     return Some(Routed { vnet: VnetHeader::decode(&vnet), len, peer });
@@ -139,7 +142,8 @@ impl Transmitter {
             peers: &peers,
             routes: &routes,
             shared: &shared,
-            left: READS_PER_TURN,
+            reads_left: READS_PER_TURN,
+            bytes_left: BYTES_PER_TURN,
             alive: true,
         };
         let mut next = reader.next();
