@@ -27,13 +27,19 @@
 )]
 
 mod control;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod egress;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod framing;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod ingress;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod key;
 pub mod memory;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod packet;
 mod peer;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;
 mod stats;

@@ -30,7 +30,7 @@ impl Window {
     /// An empty window of `size` packets (clamped to 1..=65536).
     pub fn new(size: u32) -> Self {
         let size = size.clamp(1, MAX_SIZE);
-        let blocks = (size.div_ceil(64) as usize + 1).next_power_of_two();
+        let blocks = (size.div_ceil(64) as usize).saturating_add(1).next_power_of_two();
         Self { newest: 0, size: u64::from(size), blocks: vec![0; blocks].into() }
     }
 

@@ -28,12 +28,16 @@ struct Node {
 
 impl Node {
     fn new(client: bool, peer: u32) -> Self {
+        Self::with(client, peer, Relay::Kernel)
+    }
+
+    fn with(client: bool, peer: u32, relay: Relay) -> Self {
         let socket = UdpSocket::bind(&UdpOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
         let socket = Arc::new(socket);
         let config = PlaneConfig {
             tun: None,
             sockets: vec![(SocketId(3), Arc::clone(&socket))],
-            relay: Relay::Kernel,
+            relay,
             gates: Offloads::ALL,
             client,
         };
@@ -139,6 +143,30 @@ fn an_idle_peer_is_pinged_and_a_silent_one_reported_once() {
     let mut again = 0;
     client.upcalls.drain(|upcall| again += usize::from(silent(upcall).is_some()));
     assert_eq!(again, 0);
+}
+
+#[test]
+fn a_direct_relay_seals_for_the_other_peer() {
+    let server = Node::with(false, 5, Relay::Direct);
+    let (a, b) = (Node::new(true, 0), Node::new(true, 0));
+    for (n, client) in [(2u8, &a), (3, &b)] {
+        let id = PeerId(u32::from(n));
+        let spec = PeerSpec { wire_id: Some(id.0), ..spec(server.link_to(client)) };
+        server.plane.apply(Op::AddPeer(id, spec));
+        server.plane.apply(Op::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
+        server.plane.apply(Op::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
+        let spec = PeerSpec { wire_id: Some(id.0), ..common::spec(client.link_to(&server)) };
+        client.plane.apply(Op::AddPeer(PeerId(0), spec));
+        client.plane.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));
+        client.plane.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
+    }
+    for fill in 0..10 {
+        a.plane.apply(Op::SendData(PeerId(0), common::packet(2, 3, fill)));
+    }
+    // Without a device the packets end at the other client, authentic.
+    b.until(|plane| plane.totals().dropped(DropReason::NoTun) == 10);
+    assert_eq!(server.plane.counters(PeerId(3)).unwrap().tx_packets, 10);
+    assert_eq!(server.plane.counters(PeerId(2)).unwrap().tx_packets, 0);
 }
 
 #[test]

@@ -492,3 +492,27 @@ impl Outbox<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_that_cannot_do_gso_ends_it() {
+        let of = |errno, datagrams| Failure::of(&io::Error::from_raw_os_error(errno), datagrams);
+        assert_eq!(of(EMSGSIZE, 40), Failure::Oversize);
+        assert_eq!(of(EIO, 40), Failure::Device);
+        assert_eq!(of(EINVAL, 40), Failure::Invalid);
+        for errno in [EMSGSIZE, EIO, EINVAL] {
+            assert_eq!(of(errno, 1), Failure::Fatal, "a single datagram has no other way");
+        }
+        let (eagain, enetunreach, enobufs) = (11, 101, 105);
+        assert_eq!(of(eagain, 1), Failure::Full);
+        assert_eq!(
+            of(enobufs, 1),
+            Failure::Fatal,
+            "dropped: waiting for the socket would not help"
+        );
+        assert_eq!(of(enetunreach, 40), Failure::Fatal);
+    }
+}
