@@ -123,16 +123,17 @@ impl Machine {
         }
         self.undo.sysctls.push((key.to_owned(), former));
         self.remember()?;
-        fs::write(&path, value).map_err(|error| {
-            let fault = file_fault("cannot change", &path, &error);
-            if error.kind() == io::ErrorKind::ReadOnlyFilesystem {
-                return Fault::environment(format!(
-                    "{fault}; this container may not change it: set it outside with sysctl -w \
-                     {}={value}",
-                    key.replace('/', ".")
-                ));
-            }
-            fault
+        let Err(error) = fs::write(&path, value) else { return Ok(()) };
+        self.undo.sysctls.pop();
+        self.remember()?;
+        let fault = file_fault("cannot change", &path, &error);
+        Err(match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => Fault::environment(format!(
+                "{fault}; this container may not change it: set it outside with sysctl -w \
+                 {}={value}",
+                key.replace('/', ".")
+            )),
+            _ => fault,
         })
     }
 

@@ -161,12 +161,12 @@ fn check_machine() -> Outcome<()> {
     let missing: Vec<String> = needed
         .iter()
         .filter(|finding| finding.level == Level::Problem)
-        .map(|finding| format!("{}; {}", finding.what, finding.remedy.join("; or ")))
+        .map(|finding| format!("\n  {}: {}", finding.what, finding.remedy.join("\n    or ")))
         .collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Fault::environment(format!("the demo cannot run: {}", missing.join("\n"))))
+    Err(Fault::environment(format!("the demo cannot run here:{}", missing.concat())))
 }
 
 fn pings(
