@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
@@ -48,6 +48,24 @@ pub struct PlaneConfig {
     pub client: bool,
 }
 
+/// Why a plane has stopped moving packets.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// Somebody removed the TUN device.
+    TunGone,
+    /// A worker panicked: a bug of ours.
+    WorkerDied,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TunGone => "the TUN device was removed",
+            Self::WorkerDied => "a thread of the data plane died",
+        })
+    }
+}
+
 /// What control and workers share.
 pub(crate) struct Shared {
     pub tables: Tables,
@@ -58,6 +76,8 @@ pub(crate) struct Shared {
     pub has_tun: bool,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
+    /// Why packets no longer move; set once.
+    pub failure: OnceLock<Failure>,
     /// Makes the workers look at sockets, timers and `stop` again.
     pub wake: Vec<EventFd>,
 }
@@ -125,6 +145,7 @@ impl Plane {
             has_tun,
             clock,
             stop: AtomicBool::new(false),
+            failure: OnceLock::new(),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
         });
         let arena = Mutex::new(Arena::new(0));
@@ -211,6 +232,12 @@ impl Plane {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
     }
 
+    /// Why packets no longer move, if so. The upcalls' descriptor becomes readable when that happens:
+    /// look after each drain.
+    pub fn failure(&self) -> Option<Failure> {
+        self.shared.failure.get().copied()
+    }
+
     /// Drops, train lengths and offloads since the start.
     pub fn totals(&self) -> Totals {
         self.shared.stats.totals()
@@ -263,6 +290,13 @@ impl Drop for Plane {
 }
 
 impl Shared {
+    /// Tells control that the plane is at its end.
+    pub fn fail(&self, failure: Failure) {
+        if self.failure.set(failure).is_ok() {
+            self.upcalls.raise();
+        }
+    }
+
     /// Seals and sends one message that is not from the TUN device. Uses and empties `arena`.
     pub fn send_message(
         &self,

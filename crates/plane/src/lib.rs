@@ -47,7 +47,7 @@ mod tables;
 mod upcall;
 mod worker;
 
-pub use control::{Plane, PlaneConfig, Relay};
+pub use control::{Failure, Plane, PlaneConfig, Relay};
 pub use replay::{Place, Window};
 pub use routes::Routes;
 pub use stats::{DropReason, Histogram, Offloads, Totals};

@@ -85,6 +85,11 @@ impl UpcallSender {
         self.push(&self.0.strangers, item, MAX_STRANGERS, stats, DropReason::StrangersFull);
     }
 
+    /// Makes the receiving end look, though nothing was queued.
+    pub fn raise(&self) {
+        self.0.raise();
+    }
+
     fn push<T>(
         &self,
         queue: &Mutex<VecDeque<T>>,

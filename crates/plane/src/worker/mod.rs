@@ -16,7 +16,7 @@ use adit_linux::tun::TunQueue;
 use adit_linux::udp::RecvBatch;
 use adit_wire::merge::Merger;
 
-use crate::control::Shared;
+use crate::control::{Failure, Shared};
 use crate::egress::MAX_PACKET;
 use crate::tables::Sockets;
 use transmit::Transmitter;
@@ -76,6 +76,7 @@ impl Worker {
 
     /// Runs until the plane stops.
     pub fn run(mut self) {
+        let _alarm = Alarm(Arc::clone(&self.shared));
         let mut events = Events::new();
         while !self.shared.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
@@ -179,6 +180,18 @@ impl Worker {
             // The device was removed under us: reading it again would spin.
             let _ = self.poller.remove(tun);
             self.tun = None;
+            self.shared.fail(Failure::TunGone);
+        }
+    }
+}
+
+/// Tells control if the thread that holds it panics.
+struct Alarm(Arc<Shared>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Failure::WorkerDied);
         }
     }
 }
