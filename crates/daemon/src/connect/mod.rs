@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use adit_linux::privileges::{self, Capability, Privileges, Violation};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::config::{self, ClientOptions, Disk, Options, Role};
 
@@ -102,12 +103,23 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             control: Some(control_socket(wanted)),
             tick: Duration::from_secs(1),
         })?;
+        drop_rights()?;
         let certificate = profile.certificate;
         let mut narrator = Narrator { options: &profile.options, certificate, up: false };
         narrator.expiry();
         let ended = client.run(&mut narrator).await?;
         conclude(ended)
     })
+}
+
+/// Keeps only what addresses and routes need. Everything was read, and no thread runs yet.
+fn drop_rights() -> Result<(), Fault> {
+    let rights = Privileges {
+        keep: vec![Capability::CAP_NET_ADMIN],
+        seccomp: Some((privileges::Profile::Daemon, Violation::Refuse)),
+        ..Privileges::default()
+    };
+    rights.drop().map_err(|e| Fault::environment(e.to_string()))
 }
 
 fn control_socket(wanted: &ConnectOptions) -> PathBuf {

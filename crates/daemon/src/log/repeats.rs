@@ -58,6 +58,21 @@ impl Repeats {
     }
 }
 
+impl Repeats {
+    /// What was left out of runs that have ended: peer, reason, how often. Call it now and then.
+    pub fn overdue(&mut self, now: Instant) -> Vec<(Option<IpAddr>, String, u64)> {
+        let mut overdue = Vec::new();
+        self.seen.retain(|(peer, reason), count| {
+            let over = now.since(count.since) >= QUIET;
+            if over && count.left_out > 0 {
+                overdue.push((*peer, reason.clone(), count.left_out));
+            }
+            !over
+        });
+        overdue
+    }
+}
+
 impl Seen {
     /// The line to log for `text`, if any.
     pub fn line(self, text: &str) -> Option<String> {
@@ -87,6 +102,17 @@ mod tests {
         assert_eq!(repeats.count(at(3), peer, "expired"), Seen::First);
         assert_eq!(repeats.count(at(61), peer, "bad key"), Seen::After(2));
         assert_eq!(repeats.count(at(200), peer, "bad key"), Seen::First);
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_told_once() {
+        let mut repeats = Repeats::default();
+        let peer = Some(IpAddr::from([192, 0, 2, 1]));
+        repeats.count(at(0), peer, "bad key");
+        repeats.count(at(1), peer, "bad key");
+        assert!(repeats.overdue(at(59)).is_empty());
+        assert_eq!(repeats.overdue(at(60)), [(peer, "bad key".to_owned(), 1)]);
+        assert!(repeats.overdue(at(61)).is_empty());
     }
 
     #[test]

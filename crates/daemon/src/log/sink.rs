@@ -28,7 +28,12 @@ impl Sink {
         Ok(match target {
             Target::Stdout => Self::Stdout,
             Target::Stderr => Self::Stderr,
-            Target::File(path) => Self::File(options.write(true).truncate(true).open(path)?),
+            Target::File(path) => {
+                options.clone().write(true).truncate(true).open(path)?;
+                // Appending all the same: whoever truncates it (logrotate's copytruncate) gets a file
+                // that begins at its beginning.
+                Self::File(options.append(true).open(path)?)
+            }
             Target::Append(path) => Self::File(options.append(true).open(path)?),
             Target::Syslog(name) => Self::Syslog(Syslog::new(name)),
         })

@@ -44,7 +44,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     Ok(Prepared {
         engine,
         dial,
-        status: open_status(options)?,
+        status: open_status(options),
         certificate: tls.nearest_expiry(now),
     })
 }
@@ -62,14 +62,17 @@ pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
     Ok(order)
 }
 
-pub(super) fn open_status(options: &Options) -> Result<Option<(StatusFile, Duration)>, Fault> {
-    let Some(status) = options.status.as_ref().filter(|status| !status.every.is_zero()) else {
-        return Ok(None);
-    };
-    let file = StatusFile::open(&status.path, status.version).map_err(|e| {
-        Fault::operator(format!("status: cannot write '{}': {e}", status.path.display()))
-    })?;
-    Ok(Some((file, status.every)))
+/// Opens the status file. As in stock, a tunnel without one is better than none.
+pub(super) fn open_status(options: &Options) -> Option<(StatusFile, Duration)> {
+    let status = options.status.as_ref().filter(|status| !status.every.is_zero())?;
+    match StatusFile::open(&status.path, status.version) {
+        Ok(file) => Some((file, status.every)),
+        Err(e) => {
+            let path = status.path.display();
+            tracing::warn!("Note: cannot open {path} for WRITE: {e}; there will be no status file");
+            None
+        }
+    }
 }
 
 pub(super) async fn run(
@@ -242,6 +245,13 @@ impl Hooks for Owner<'_> {
                     say!(1, "SIGTERM received, sending exit notification to peer");
                 }
                 Reaction::Stop
+            }
+            Signal::Hangup if self.ground.has_dropped() => {
+                tracing::warn!(
+                    "the rights to open the device again were given up ('user'): connecting anew with \
+                     the configuration as it was; restart the program to read it again"
+                );
+                Reaction::Reconnect
             }
             Signal::Hangup => {
                 self.hangup = true;

@@ -81,7 +81,7 @@ fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
     let options = config::parse(args, &Disk).map_err(|e| {
         Fault::operator(format!("Options error: {e}\nUse --help for more information."))
     })?;
-    start_log(&options)?;
+    start_log(&options, ground.logging())?;
     ground.log_started();
     for warning in &options.warnings {
         tracing::warn!("{warning}");
@@ -111,7 +111,8 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
         .map_err(|e| Fault::environment(format!("cannot start: {e}")))
 }
 
-fn start_log(options: &Options) -> Result<(), Fault> {
+/// `again`: after SIGHUP, which does not empty the file.
+fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
     let Log { to, verb, mute, timestamps, machine_readable } = &options.log;
     let daemon = options.process.daemon.as_deref();
     let target = match to {
@@ -119,8 +120,8 @@ fn start_log(options: &Options) -> Result<(), Fault> {
             Some(name) => log::Target::Syslog(name.to_owned()),
             None => log::Target::Stdout,
         },
-        LogTo::File(path) => log::Target::File(path.clone()),
-        LogTo::Append(path) => log::Target::Append(path.clone()),
+        LogTo::File(path) if !again => log::Target::File(path.clone()),
+        LogTo::File(path) | LogTo::Append(path) => log::Target::Append(path.clone()),
         LogTo::Syslog(name) => log::Target::Syslog(name.clone()),
     };
     let style = log::Style::Stock { timestamps: *timestamps, machine_readable: *machine_readable };

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::Path;
 
 use adit_linux::notify::Notifier;
-use adit_linux::privileges::{Capability, Privileges, find_group, find_user, protect_memory};
+use adit_linux::privileges::{
+    Capability, Privileges, Profile, Violation, find_group, find_user, protect_memory,
+};
 use adit_linux::process::{daemonize, set_nice};
 use adit_openvpn::config::Options;
 
@@ -72,12 +74,15 @@ impl Ground {
             tracing::warn!("not started as root: 'user' and 'group' have no effect");
             return Ok(());
         }
+        // `mlock` alone changes nothing about who the process is: what a restart needs stays.
+        let stays = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+        let keep = if user.is_some() { keep } else { &stays };
         let privileges = Privileges {
             user: user.map(|(user, _)| user),
             group,
             keep: keep.to_vec(),
             lock_memory: process.mlock,
-            seccomp: None,
+            seccomp: Some((Profile::Daemon, Violation::Refuse)),
         };
         privileges.drop().map_err(|e| Fault::environment(e.to_string()))?;
         self.dropped = true;

@@ -48,8 +48,8 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let leases = leases.transpose()?.unwrap_or_default();
     let engine = mapping::server_config(options, role, wrap, tls.server()?, leases);
     let listeners = mapping::listeners(options)?;
-    let lease_file = role.pool_persist.as_ref().map(LeaseFile::open).transpose()?.flatten();
-    Ok(Prepared { engine, listeners, tls, status: open_status(options)?, lease_file })
+    let lease_file = role.pool_persist.as_ref().and_then(LeaseFile::open);
+    Ok(Prepared { engine, listeners, tls, status: open_status(options), lease_file })
 }
 
 /// Files for single clients may grant or forbid: starting without reading them could let in whom they
@@ -128,6 +128,12 @@ pub(super) async fn run(
     })
 }
 
+/// Up to so many sessions the rows for SIGUSR2 are a second old, beyond as old as the status file.
+const ROWS_EVERY_TICK: usize = 100;
+
+/// How old they are where there is no status file.
+const NO_STATUS: Duration = Duration::from_secs(10);
+
 struct Owner<'a> {
     ground: &'a Ground,
     status: Option<(StatusFile, Duration)>,
@@ -179,10 +185,14 @@ impl Hooks for Owner<'_> {
     }
 
     fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
-        self.rows = sessions.iter().map(row).collect();
         self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
-        if let (Some((_, every)), true) = (&self.status, self.until_status.is_zero()) {
-            self.until_status = *every;
+        let due = self.until_status.is_zero();
+        // A thousand rows a second that nobody reads would be seen in `top`.
+        if due || sessions.len() <= ROWS_EVERY_TICK {
+            self.rows = sessions.iter().map(row).collect();
+        }
+        if due {
+            self.until_status = self.status.as_ref().map_or(NO_STATUS, |(_, every)| *every);
             self.write_status();
         }
         self.reread_crl()
@@ -294,20 +304,20 @@ struct LeaseFile {
 }
 
 impl LeaseFile {
-    /// Opens the file; `None` if it is only to be read.
-    fn open(persist: &PoolPersist) -> Result<Option<Self>, Fault> {
+    /// Opens the file; `None` if it is only to be read, or cannot be written.
+    fn open(persist: &PoolPersist) -> Option<Self> {
         let PoolPersist { path, every } = persist;
         if every.is_zero() {
-            return Ok(None);
+            return None;
         }
-        let options = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = options.map_err(|e| {
-            Fault::operator(format!(
-                "ifconfig-pool-persist: cannot write '{}': {e}",
-                path.display()
-            ))
-        })?;
-        Ok(Some(Self { file, every: *every, left: *every, written: String::new() }))
+        match fs::OpenOptions::new().write(true).create(true).truncate(false).open(path) {
+            Ok(file) => Some(Self { file, every: *every, left: *every, written: String::new() }),
+            Err(e) => {
+                let path = path.display();
+                tracing::warn!("ifconfig-pool-persist: '{path}': {e}; addresses will not be kept");
+                None
+            }
+        }
     }
 
     /// Writes the leases when it is time to and they have changed.

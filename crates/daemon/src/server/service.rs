@@ -179,6 +179,7 @@ impl Running {
                         self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
                     }
                     self.refresh();
+                    self.tell_overdue();
                     self.leases(hooks);
                     if let Some(tls) = hooks.tick(&self.sessions) {
                         self.set_tls(tls);
@@ -298,6 +299,13 @@ impl Running {
             self.driver.act(|engine, now, out| engine.kick(now, peer, farewell, reason, out))
         });
         ended.count()
+    }
+
+    fn tell_overdue(&mut self) {
+        for (peer, reason, count) in self.repeats.overdue(now()) {
+            let peer = peer.map(|peer| format!("{peer}: ")).unwrap_or_default();
+            tracing::warn!("{peer}{count} times more: {reason}");
+        }
     }
 
     fn leases(&self, hooks: &mut dyn Hooks) {
