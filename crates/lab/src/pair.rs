@@ -119,6 +119,8 @@ struct Figures {
     client_cpu_per_gb: f64,
     /// Median round trip through the idle tunnel.
     ping_ms: f64,
+    /// Resident memory before the transfers, with one client.
+    server_idle_kib: u64,
     /// Resident memory ten seconds after the start or at the end of the transfers, whichever is later.
     server_rss_kib: u64,
     client_rss_kib: u64,
@@ -171,6 +173,7 @@ impl Bed {
         let tunnel = self.tunnel(&folder, mode, subject)?;
         let inner = tunnel.server_inner.v4;
         let ping_ms = ping_median_ms(&tunnel.pair.client, inner, 100)?;
+        let server_idle_kib = tunnel.server.rss_kib()?;
         let mut iperf = tunnel.pair.server.command("iperf3");
         iperf.args(["--server", "--forceflush"]);
         let mut iperf = Daemon::spawn("iperf3 server", iperf)?;
@@ -194,6 +197,7 @@ impl Bed {
             server_cpu_per_gb: server_cpu / gigabits,
             client_cpu_per_gb: client_cpu / gigabits,
             ping_ms,
+            server_idle_kib,
             server_rss_kib: tunnel.server.rss_kib()?,
             client_rss_kib: tunnel.client.rss_kib()?,
             largest_frame,
@@ -282,6 +286,7 @@ fn summary(mode: Mode, arguments: &Arguments, all: &[Figures]) -> String {
             format!("{:.2}", of(subject, sum) / reference),
             format!("{:.3}", of(subject, |f| f.server_cpu_per_gb + f.client_cpu_per_gb)),
             format!("{:.3}", of(subject, |f| f.ping_ms)),
+            format!("{:.1}", of(subject, |f| f.server_idle_kib as f64) / 1024.0),
             format!("{:.1}", of(subject, |f| f.server_rss_kib as f64) / 1024.0),
             format!("{:.1}", of(subject, |f| f.client_rss_kib as f64) / 1024.0),
             format!("{:.0}", of(subject, |f| f.largest_frame as f64)),
@@ -295,6 +300,7 @@ fn summary(mode: Mode, arguments: &Arguments, all: &[Figures]) -> String {
         "ratio",
         "CPU-s/Gb",
         "ping ms",
+        "idle MB",
         "server MB",
         "client MB",
         "frame B",

@@ -25,7 +25,7 @@ pub(super) const SCENES: &[(&str, Scene)] = &[
     ("wrong-password", wrong_password),
     ("no-password", no_password),
     ("wrapping-key-of-another-kind", wrapping_key_of_another_kind),
-    ("client-certificate-of-version-1", super::refusals::client_of_version_1),
+    ("own-certificate-of-version-1", own_certificate_of_version_1),
     ("port-in-use", port_in_use),
     ("no-tun-device", no_tun_device),
     ("no-rights", no_rights),
@@ -134,6 +134,14 @@ fn wrapping_key_of_another_kind(stage: &Stage<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let text = configs.client.replace(&fixed, &v2);
     expect(client(stage, &pair, &text)?, OPERATOR, &["v2-client.key", "Static key"])
+}
+
+/// What a plain `openssl x509 -req` makes on older systems.
+fn own_certificate_of_version_1(stage: &Stage<'_>) -> Result<String> {
+    let configs = stage.configs();
+    let text = configs.client.replace("/client.crt", "/v1.crt").replace("/client.key", "/v1.key");
+    let pair = Pair::new()?;
+    expect(client(stage, &pair, &text)?, OPERATOR, &["v1.crt", "version"])
 }
 
 fn port_in_use(stage: &Stage<'_>) -> Result<String> {

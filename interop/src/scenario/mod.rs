@@ -65,6 +65,8 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("client-certificate-revoked", ALL, refusals::client_revoked),
     ("server-of-another-name", ALL, refusals::server_of_another_name),
     ("server-without-server-usage", ALL, refusals::server_without_server_usage),
+    // Stock takes it, so it has no control.
+    ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
 ];
 
