@@ -25,6 +25,7 @@ macro_rules! targets {
 targets! {
     config in "../../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
+    data_path in "../../../fuzz/fuzz_targets/data_path.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",

@@ -1,0 +1,104 @@
+//! The data path from both ends. The first byte chooses what the rest is:
+//! a received buffer, the inside of an authentic packet, or what a TUN device hands out.
+#![cfg_attr(fuzzing, no_main)]
+
+use std::net::SocketAddr;
+
+use adit_crypto::aead::SealKey;
+use adit_crypto::{Cipher, KeyHalf};
+use adit_engine::verbs::{DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec};
+use adit_engine::{Instant, Link, Op, PeerId};
+use adit_plane::Relay;
+use adit_plane::memory::Memory;
+use adit_wire::VnetHeader;
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+const PEER: PeerId = PeerId(1);
+const FRAMINGS: [Framing; 4] =
+    [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2];
+
+pub fn run(bytes: &[u8]) {
+    let Some((&choice, rest)) = bytes.split_first() else { return };
+    let framing = FRAMINGS[usize::from(choice >> 4) % FRAMINGS.len()];
+    match choice & 0x0f {
+        0 => received(framing, rest),
+        1 => inside(framing, rest),
+        _ => handed_out(framing, rest),
+    }
+}
+
+fn link() -> Link {
+    Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], 1194)))
+}
+
+fn half() -> KeyHalf {
+    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+}
+
+fn end(framing: Framing) -> Memory {
+    let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
+        .expect("an end in memory");
+    let mtu = InnerMtu { mss4: 1400, mss6: 1380 };
+    let spec = PeerSpec {
+        link: link(),
+        wire_id: Some(PEER.0),
+        float: true,
+        framing,
+        keepalive: Keepalive::default(),
+        mtu,
+        replay_window: 64,
+    };
+    let key = DataKey {
+        key_id: 0,
+        cipher: Cipher::Aes128Gcm,
+        seal: half(),
+        open: half(),
+        limits: KeyLimits::default(),
+    };
+    let everything = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a prefix"));
+    end.plane().apply(Op::AddPeer(PEER, spec));
+    end.plane().apply(Op::SetRoutes(PEER, everything.into()));
+    end.plane().apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    end
+}
+
+/// Anybody's bytes: whatever they are, nothing that is not authentic is delivered.
+fn received(framing: Framing, bytes: &[u8]) {
+    let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
+    let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
+    end(framing).open(link(), segment, &mut data.to_vec(), |_| panic!("a forgery was delivered"));
+}
+
+/// A malicious peer's packets, two at a time, so that merging is tried.
+fn inside(framing: Framing, bytes: &[u8]) {
+    let Some((&len, rest)) = bytes.split_first() else { return };
+    let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
+    let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
+    let mut end = end(framing);
+    for (id, plain) in [(1u32, first), (2, second)] {
+        let mut packet = vec![0x48, 0, 0, 1];
+        packet.extend_from_slice(&id.to_be_bytes());
+        let mut tag = [0; 16];
+        let mut text = vec![0; plain.len()];
+        seal.seal(id, &packet, plain, &mut text, &mut tag).expect("sealed");
+        packet.extend_from_slice(&tag);
+        packet.extend_from_slice(&text);
+        let segment = packet.len();
+        end.open(link(), segment, &mut packet, |_| {});
+    }
+}
+
+/// What a TUN device hands out, with its header: all that is sent opens at the other end.
+fn handed_out(framing: Framing, bytes: &[u8]) {
+    let Some((vnet, packet)) = bytes.split_first_chunk() else { return };
+    let mut far = end(framing);
+    let mut trains = Vec::new();
+    end(framing).seal(&VnetHeader::decode(vnet), &mut packet.to_vec(), |train, segment| {
+        trains.push((train.to_vec(), segment));
+    });
+    for (mut train, segment) in trains {
+        far.open(link(), segment, &mut train, |_| {});
+    }
+}
