@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::failure::Outcome;
 use super::settings::{Nat, Settings};
 use crate::fault::Fault;
@@ -120,7 +122,7 @@ pub(super) fn load(rules: &str) -> Outcome<()> {
 }
 
 /// What nft shows of the ruleset in JSON, or nothing when it cannot be asked.
-pub(super) fn listing() -> Option<serde_json::Value> {
+pub(super) fn listing() -> Option<Value> {
     let output = Command::new("nft")
         .args(["--json", "list", "ruleset"])
         .stderr(Stdio::null())
@@ -130,62 +132,126 @@ pub(super) fn listing() -> Option<serde_json::Value> {
     serde_json::from_slice(&output.stdout).ok()
 }
 
-/// A chain of somebody else that forwards nothing unless a rule of its own says so. An `accept` in
-/// our table does not overrule it.
+/// A chain of somebody else that drops what no rule of its own lets through. An `accept` in our
+/// table does not overrule it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForeignDrop {
-    /// Address family of the table.
-    pub family: String,
-    /// Table.
-    pub table: String,
-    /// Chain.
-    pub chain: String,
+pub(super) struct ForeignDrop {
+    family: String,
+    table: String,
+    chain: String,
+    /// Whether ufw made it, which wants to be asked itself.
+    ufw: bool,
 }
 
-impl ForeignDrop {
-    /// The commands that let the tunnel through.
-    pub fn remedy(&self, device: &str) -> Vec<String> {
-        if self.table == "filter" && self.chain == "FORWARD" {
-            let program = if self.family == "ip6" { "ip6tables" } else { "iptables" };
-            return vec![
-                format!("{program} -I FORWARD -i {device} -j ACCEPT"),
-                format!("{program} -I FORWARD -o {device} -j ACCEPT"),
-            ];
-        }
-        let Self { family, table, chain } = self;
-        vec![
-            format!("nft insert rule {family} {table} {chain} iifname {device} accept"),
-            format!("nft insert rule {family} {table} {chain} oifname {device} accept"),
-        ]
+impl std::fmt::Display for ForeignDrop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.family, self.table, self.chain)
     }
 }
 
-/// Foreign chains on the forward hook with policy drop that have no rule for `device`.
-pub(super) fn foreign_drops(listing: &serde_json::Value, device: &str) -> Vec<ForeignDrop> {
-    let Some(objects) = listing.get("nftables").and_then(|list| list.as_array()) else {
+impl ForeignDrop {
+    /// The commands that let the tunnel's packets through.
+    pub(super) fn let_device(&self, device: &str) -> Vec<String> {
+        if self.ufw {
+            return vec![
+                format!("ufw route allow in on {device}"),
+                format!("ufw route allow out on {device}"),
+            ];
+        }
+        let rule = |direction: &str| match self.iptables() {
+            Some(program) => {
+                format!("{program} -I {} -{direction} {device} -j ACCEPT", self.chain)
+            }
+            None => format!("nft insert rule {self} {direction}ifname {device} accept"),
+        };
+        vec![rule("i"), rule("o")]
+    }
+
+    /// The command that lets clients' packets in.
+    pub(super) fn let_port(&self, port: u16) -> Vec<String> {
+        vec![match self.iptables() {
+            _ if self.ufw => format!("ufw allow {port}/udp"),
+            Some(program) => {
+                format!("{program} -I {} -p udp --dport {port} -j ACCEPT", self.chain)
+            }
+            None => format!("nft insert rule {self} udp dport {port} accept"),
+        }]
+    }
+
+    /// The program that makes chains of this name, and would not see a rule put in behind its back.
+    fn iptables(&self) -> Option<&'static str> {
+        let theirs = self.table == "filter" && matches!(&*self.chain, "FORWARD" | "INPUT");
+        match &*self.family {
+            "ip" if theirs => Some("iptables"),
+            "ip6" if theirs => Some("ip6tables"),
+            _ => None,
+        }
+    }
+}
+
+/// Foreign chains that drop what is forwarded, in tables without a rule for `device`.
+pub(super) fn drops_forwarded(listing: &Value, device: &str) -> Vec<ForeignDrop> {
+    let named = format!("\"{device}\"");
+    foreign_drops(listing, "forward", |rule| rule.to_string().contains(&named))
+}
+
+/// Foreign chains that drop what comes in, in tables without a rule for the UDP port.
+pub(super) fn drops_port(listing: &Value, port: u16) -> Vec<ForeignDrop> {
+    foreign_drops(listing, "input", |rule| {
+        let text = rule.to_string();
+        // Old matches of iptables are shown without what they match: they may well be meant.
+        let opaque = ["\"udp\"", "\"multiport\""].iter().any(|name| text.contains(name))
+            && text.contains("\"xt\"");
+        opaque || (text.contains("\"dport\"") && has_number(rule, u64::from(port)))
+    })
+}
+
+/// Whether a number stands anywhere in a value; in a range if it lies within.
+fn has_number(value: &Value, wanted: u64) -> bool {
+    match value {
+        Value::Number(number) => number.as_u64() == Some(wanted),
+        Value::Array(items) => items.iter().any(|item| has_number(item, wanted)),
+        Value::Object(fields) => {
+            let range = fields.get("range").and_then(Value::as_array);
+            let bounds =
+                range.and_then(|ends| Some((ends.first()?.as_u64()?, ends.get(1)?.as_u64()?)));
+            bounds.is_some_and(|(from, to)| (from..=to).contains(&wanted))
+                || fields.values().any(|field| has_number(field, wanted))
+        }
+        _ => false,
+    }
+}
+
+fn foreign_drops(
+    listing: &Value,
+    hook: &str,
+    lets_through: impl Fn(&Value) -> bool,
+) -> Vec<ForeignDrop> {
+    let Some(objects) = listing.get("nftables").and_then(Value::as_array) else {
         return Vec::new();
     };
-    let text = |object: &serde_json::Value, key: &str| {
-        object.get(key).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+    let text = |object: &Value, key: &str| {
+        object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
-    let mentions = |drop: &ForeignDrop| {
-        objects.iter().filter_map(|object| object.get("rule")).any(|rule| {
-            text(rule, "family") == drop.family
-                && text(rule, "table") == drop.table
-                && text(rule, "chain") == drop.chain
-                && rule.to_string().contains(&format!("\"{device}\""))
-        })
+    let of = |kind: &'static str| objects.iter().filter_map(move |object| object.get(kind));
+    let same_table = |object: &Value, drop: &ForeignDrop| {
+        text(object, "family") == drop.family && text(object, "table") == drop.table
     };
-    objects
-        .iter()
-        .filter_map(|object| object.get("chain"))
-        .filter(|chain| text(chain, "hook") == "forward" && text(chain, "policy") == "drop")
+    of("chain")
+        .filter(|chain| text(chain, "hook") == hook && text(chain, "policy") == "drop")
         .map(|chain| ForeignDrop {
             family: text(chain, "family"),
             table: text(chain, "table"),
             chain: text(chain, "name"),
+            ufw: false,
         })
-        .filter(|drop| !drop.table.starts_with("adit_") && !mentions(drop))
+        .filter(|drop| !drop.table.starts_with("adit_"))
+        .filter(|drop| !of("rule").any(|rule| same_table(rule, drop) && lets_through(rule)))
+        .map(|drop| {
+            let ufw = of("chain")
+                .any(|chain| same_table(chain, &drop) && text(chain, "name").starts_with("ufw"));
+            ForeignDrop { ufw, ..drop }
+        })
         .collect()
 }
 
@@ -211,25 +277,66 @@ mod tests {
         assert_eq!(ruleset("adit_server", &settings(open)), golden);
     }
 
+    fn chain(family: &str, table: &str, name: &str, hook: &str) -> Value {
+        serde_json::json!({"chain": {"family": family, "table": table, "name": name,
+            "hook": hook, "policy": "drop"}})
+    }
+
+    fn listing(objects: &[Value]) -> Value {
+        serde_json::json!({"nftables": objects})
+    }
+
     #[test]
     fn finds_who_drops_what_we_forward() {
-        let listing = serde_json::json!({"nftables": [
-            {"metainfo": {}},
-            {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "hook": "forward",
-                "policy": "drop"}},
-            {"chain": {"family": "inet", "table": "mine", "name": "fwd", "hook": "forward",
-                "policy": "drop"}},
-            {"rule": {"family": "inet", "table": "mine", "chain": "fwd",
-                "expr": [{"match": {"right": "adit0"}}]}},
-            {"chain": {"family": "inet", "table": "other", "name": "in", "hook": "input",
-                "policy": "drop"}},
-            {"chain": {"family": "inet", "table": "adit_x", "name": "forward", "hook": "forward",
-                "policy": "drop"}},
-        ]});
-        let drops = foreign_drops(&listing, "adit0");
+        let listing = listing(&[
+            chain("ip", "filter", "FORWARD", "forward"),
+            chain("inet", "mine", "fwd", "forward"),
+            // A rule anywhere in the table counts: the chain may jump there.
+            serde_json::json!({"rule": {"family": "inet", "table": "mine", "chain": "user",
+                "expr": [{"match": {"right": "adit0"}}]}}),
+            chain("inet", "other", "in", "input"),
+            chain("inet", "adit_x", "forward", "forward"),
+        ]);
+        let drops = drops_forwarded(&listing, "adit0");
         assert_eq!(drops.len(), 1);
-        assert_eq!(drops[0].remedy("adit0")[0], "iptables -I FORWARD -i adit0 -j ACCEPT");
-        assert_eq!(foreign_drops(&listing, "adit1").len(), 2);
-        assert_eq!(foreign_drops(&serde_json::json!({}), "adit0").len(), 0);
+        assert_eq!(
+            drops[0].let_device("adit0"),
+            ["iptables -I FORWARD -i adit0 -j ACCEPT", "iptables -I FORWARD -o adit0 -j ACCEPT"]
+        );
+        let drops = drops_forwarded(&listing, "adit1");
+        assert_eq!(drops.len(), 2);
+        assert_eq!(
+            drops[1].let_device("adit1")[0],
+            "nft insert rule inet mine fwd iifname adit1 accept"
+        );
+        assert_eq!(drops_forwarded(&serde_json::json!({}), "adit0").len(), 0);
+    }
+
+    #[test]
+    fn finds_who_drops_what_comes_in() {
+        let input = chain("ip", "filter", "INPUT", "input");
+        let rule = |expression: Value| {
+            serde_json::json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT",
+                "expr": [expression]}})
+        };
+        let dport = |right: Value| {
+            let left = serde_json::json!({"payload": {"protocol": "udp", "field": "dport"}});
+            rule(serde_json::json!({"match": {"left": left, "right": right}}))
+        };
+        let drops = |rule: Value| drops_port(&listing(&[input.clone(), rule]), 1194);
+        let found = drops(dport(serde_json::json!(53)));
+        assert_eq!(found[0].let_port(1194), ["iptables -I INPUT -p udp --dport 1194 -j ACCEPT"]);
+        for lets in [
+            serde_json::json!(1194),
+            serde_json::json!({"set": [53, 1194]}),
+            serde_json::json!({"range": [1000, 2000]}),
+        ] {
+            assert_eq!(drops(dport(lets.clone())), [], "{lets}");
+        }
+        let opaque = serde_json::json!({"xt": {"type": "match", "name": "udp"}});
+        assert_eq!(drops(rule(opaque)), []);
+        let ufw = serde_json::json!({"chain": {"family": "ip", "table": "filter",
+            "name": "ufw-user-input"}});
+        assert_eq!(drops(ufw)[0].let_port(1194), ["ufw allow 1194/udp"]);
     }
 }

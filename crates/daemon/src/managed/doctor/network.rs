@@ -38,33 +38,35 @@ fn read_only(mount: &str) -> bool {
     })
 }
 
-pub(super) fn firewall(device: &str) -> Vec<Finding> {
+/// Foreign rule sets in the way of what `device` carries and of the ports that clients dial.
+pub(super) fn firewall(device: &str, ports: &[u16]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![
             Finding::warning("firewall", "the rules cannot be read: nft is missing or may not")
                 .remedy("apt-get install nftables, and run as root"),
         ];
     };
-    let drops = firewall::foreign_drops(&listing, device);
-    if drops.is_empty() {
-        return vec![Finding::fine("firewall", "no foreign rule set drops what is forwarded")];
+    let mut findings = Vec::new();
+    for drop in firewall::drops_forwarded(&listing, device) {
+        let what = format!("the chain {drop} drops what is forwarded, clients' packets too");
+        findings.push(
+            drop.let_device(device)
+                .into_iter()
+                .fold(Finding::warning("firewall", what), Finding::remedy),
+        );
     }
-    drops
-        .iter()
-        .map(|drop| {
-            let mut finding = Finding::warning(
-                "firewall",
-                format!(
-                    "the chain {} {} {} drops what is forwarded, a server's clients' packets too",
-                    drop.family, drop.table, drop.chain
-                ),
-            );
-            for line in drop.remedy(device) {
-                finding = finding.remedy(line);
-            }
-            finding
-        })
-        .collect()
+    for port in ports {
+        for drop in firewall::drops_port(&listing, *port) {
+            let what =
+                format!("the chain {drop} drops what comes in, and has no rule for udp/{port}");
+            let finding = Finding::warning("firewall", what);
+            findings.push(drop.let_port(*port).into_iter().fold(finding, Finding::remedy));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::fine("firewall", "no foreign rule set is in the way"));
+    }
+    findings
 }
 
 pub(super) fn mtu() -> Finding {
