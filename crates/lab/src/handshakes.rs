@@ -199,7 +199,8 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
     })
 }
 
-fn client_config(settings: Settings, tls: ClientTls) -> ClientConfig {
+/// A client of one server, with nothing else configured.
+pub fn client_config(settings: Settings, tls: ClientTls) -> ClientConfig {
     let target = Target {
         host: "vpn.example".into(),
         port: 1194,

@@ -4,6 +4,7 @@
 //! runs or machines do not.
 #![forbid(unsafe_code)]
 
+mod control_load;
 mod fixed_key;
 mod handshakes;
 mod pair;
@@ -29,6 +30,8 @@ enum Verb {
     Pair(pair::Arguments),
     /// One end of a tunnel with fixed keys: the data path alone. Needs root.
     FixedKey(fixed_key::Arguments),
+    /// The same with adit at both ends while the control channel is busy, and how long the trains were. Needs root.
+    ControlLoad(control_load::Arguments),
     /// Handshakes between two engines without any I/O: what one costs.
     Handshakes(handshakes::Arguments),
     /// Sealing and opening without any I/O.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Pair(arguments) => pair::run(&arguments),
         Verb::FixedKey(arguments) => fixed_key::run(&arguments),
+        Verb::ControlLoad(arguments) => control_load::run(&arguments),
         Verb::Handshakes(arguments) => handshakes::run(&arguments),
         Verb::InMemory(arguments) => fixed_key::run_in_memory(&arguments),
     };

@@ -231,13 +231,15 @@ impl Bed {
 }
 
 /// What iperf3 measured.
-struct Measured {
-    mbps: f64,
-    bytes: f64,
+pub struct Measured {
+    /// What arrived, per second.
+    pub mbps: f64,
+    /// What arrived, in all.
+    pub bytes: f64,
 }
 
 /// One TCP stream of iperf3, from the client or (`reverse`) to it.
-fn stream(client: &Namespace, to: IpAddr, seconds: u32, reverse: bool) -> Result<Measured> {
+pub fn stream(client: &Namespace, to: IpAddr, seconds: u32, reverse: bool) -> Result<Measured> {
     let (to, seconds) = (to.to_string(), seconds.to_string());
     let mut arguments = vec!["--client", &to, "--time", &seconds, "--json"];
     if reverse {
