@@ -9,7 +9,7 @@ use adit_daemon::managed::demo::{self, DemoOptions, DemoReport, Holding, Progres
 
 use crate::args::Demo;
 use crate::text::{bytes, row, table};
-use crate::{Done, print, print_json};
+use crate::{Done, note, print, print_json};
 
 /// Cells of the progress bar.
 const BAR: usize = 24;
@@ -53,30 +53,31 @@ impl Screen {
             Progress::Stage(what) => {
                 self.stage.clone_from(what);
                 if self.terminal {
-                    eprint!("\r\x1b[K... {what}");
+                    note(&format!("\r\x1b[K... {what}"));
                     self.open = true;
                 }
             }
             Progress::Done(result) => {
                 self.clear();
-                eprintln!("ok  {}: {result}", self.stage);
+                note(&format!("ok  {}: {result}\n", self.stage));
             }
             Progress::Bulk(share, rate) => {
                 if self.terminal {
-                    eprint!("\r\x1b[K... {:<22} {} {rate:>6.0} Mb/s", self.stage, bar(*share));
+                    let bar = bar(*share);
+                    note(&format!("\r\x1b[K... {:<22} {bar} {rate:>6.0} Mb/s", self.stage));
                     self.open = true;
                 }
             }
             Progress::Holding(holding) => {
                 self.clear();
-                eprint!("{}", hold(holding));
+                note(&hold(holding));
             }
         }
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
-            eprint!("\r\x1b[K");
+            note("\r\x1b[K");
         }
     }
 }

@@ -6,7 +6,7 @@ use adit_daemon::managed::doctor::{Finding, Level, examine};
 
 use crate::args::Doctor;
 use crate::text::wrapped;
-use crate::{Done, places, print, print_json};
+use crate::{Done, note, places, print, print_json};
 
 pub fn run(options: &Doctor) -> Done {
     let places = places(&options.place)?;
@@ -17,7 +17,7 @@ pub fn run(options: &Doctor) -> Done {
             if let Some(worked) = finding.repair() {
                 repaired |= worked;
                 let what = if worked { "repaired" } else { "could not repair" };
-                eprintln!("{what}: {}", finding.what);
+                note(&format!("{what}: {}\n", finding.what));
             }
         }
         if repaired {

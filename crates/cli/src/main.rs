@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match run(Cli::parse_from(arguments).verb) {
         Ok(code) => code,
         Err(fault) => {
-            eprintln!("adit: {fault}");
+            note(&format!("adit: {fault}\n"));
             fault.exit_code()
         }
     }
@@ -102,6 +102,11 @@ fn man(dir: &Path) -> Done {
 fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// The same for what is not the result itself, to stderr (`eprint!` would panic).
+fn note(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Prints a value as JSON.

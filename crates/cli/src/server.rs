@@ -85,7 +85,7 @@ fn init(options: Init) -> Done {
 
 fn notes(created: &Created) {
     for note in &created.notes {
-        eprint!("{}", wrapped("note: ", note));
+        crate::note(&wrapped("note: ", note));
     }
 }
 
@@ -250,7 +250,7 @@ fn renew(options: ClientRenew) -> Done {
     };
     let (issued, ended) = clients::renew(&places, &wanted)?;
     if ended > 0 {
-        eprintln!("its session under the old certificate ended");
+        crate::note("its session under the old certificate ended\n");
     }
     deliver(&issued, target)
 }

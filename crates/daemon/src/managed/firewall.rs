@@ -290,7 +290,7 @@ mod tests {
     fn finds_who_drops_what_we_forward() {
         let listing = listing(&[
             chain("ip", "filter", "FORWARD", "forward"),
-            chain("inet", "mine", "fwd", "forward"),
+            chain("inet", "mine", "passing", "forward"),
             // A rule anywhere in the table counts: the chain may jump there.
             serde_json::json!({"rule": {"family": "inet", "table": "mine", "chain": "user",
                 "expr": [{"match": {"right": "adit0"}}]}}),
@@ -307,9 +307,39 @@ mod tests {
         assert_eq!(drops.len(), 2);
         assert_eq!(
             drops[1].let_device("adit1")[0],
-            "nft insert rule inet mine fwd iifname adit1 accept"
+            "nft insert rule inet mine passing iifname adit1 accept"
         );
         assert_eq!(drops_forwarded(&serde_json::json!({}), "adit0").len(), 0);
+    }
+
+    /// With real nft: the remedies are commands that work, and that we then see.
+    #[test]
+    fn the_remedies_can_be_typed_as_they_are() {
+        let ns = adit_linux::netns::NetNs::unnamed().unwrap();
+        ns.run(|| {
+            load(
+                "table inet mine {
+                    chain passing { type filter hook forward priority 0; policy drop; }
+                    chain incoming {
+                        type filter hook input priority 0; policy drop;
+                        udp dport 53 accept
+                    }
+                }",
+            )
+            .unwrap();
+            let list = || super::listing().unwrap();
+            let mut remedies = drops_forwarded(&list(), "adit0")[0].let_device("adit0");
+            remedies.extend(drops_port(&list(), 1194)[0].let_port(1194));
+            assert_eq!(remedies.len(), 3);
+            for remedy in remedies {
+                let mut words = remedy.split(' ');
+                let mut command = Command::new(words.next().unwrap());
+                assert!(command.args(words).status().unwrap().success(), "{remedy}");
+            }
+            assert_eq!(drops_forwarded(&list(), "adit0"), []);
+            assert_eq!(drops_port(&list(), 1194), []);
+        })
+        .unwrap();
     }
 
     #[test]
