@@ -86,15 +86,15 @@ pub(crate) fn tun_offloads() -> TunOffloads {
     TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }
 }
 
-/// Randomness for an engine.
-pub(crate) fn seed() -> Result<[u8; 32], Fault> {
-    let mut seed = [0; 32];
+/// Fresh randomness, for engines' seeds and keys.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Fault> {
+    let mut bytes = [0; N];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| {
         use std::io::Read;
-        file.read_exact(&mut seed)
+        file.read_exact(&mut bytes)
     });
     read.map_err(|e| Fault::environment(format!("/dev/urandom gives no randomness: {e}")))?;
-    Ok(seed)
+    Ok(bytes)
 }
 
 /// Puts what the data plane counted into a report.

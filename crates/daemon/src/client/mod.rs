@@ -16,7 +16,7 @@ use crate::control::{self, CertificateReport, PeerReport, Request, Response, Sta
 use crate::driver::{Backend, DialSettings, Dialled, Driver, News, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Device, Host, HostPlan};
-use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
 
@@ -159,7 +159,7 @@ impl Client {
         };
         let (plane, upcalls) = Plane::start(config, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
-        let engine = ClientEngine::new(options.engine, seed()?, now(), unix_time());
+        let engine = ClientEngine::new(options.engine, random()?, now(), unix_time());
         let planes = Planes::new(plane, upcalls);
         let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
         let mut running = Running {

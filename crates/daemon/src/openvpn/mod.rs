@@ -1,6 +1,7 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
 mod client;
+mod genkey;
 mod lines;
 mod mapping;
 mod material;
@@ -34,6 +35,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     if let Some(code) = informed(&args) {
         return code;
+    }
+    if let Some(made) = genkey::run(&args) {
+        return made.map_or_else(
+            |fault| {
+                eprintln!("{fault}");
+                fault.exit_code()
+            },
+            |()| ExitCode::SUCCESS,
+        );
     }
     let mut ground = Ground::default();
     loop {

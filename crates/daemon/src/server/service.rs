@@ -19,7 +19,7 @@ use crate::driver::{Driver, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::log::Repeats;
-use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
 use crate::say;
 use crate::signals::Signals;
 
@@ -89,7 +89,7 @@ impl Service {
         let Self { handle, commands, options, sockets, host, tun, control } = self;
         let started = now();
         let served = async {
-            let engine = ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
+            let engine = ServerEngine::new(options.engine.clone(), random()?, started, unix_time())
                 .map_err(|e| Fault::operator(e.to_string()))?;
             let config = PlaneConfig {
                 tun,
