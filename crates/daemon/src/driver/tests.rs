@@ -226,3 +226,15 @@ async fn a_deadline_is_kept_under_a_flood_of_packets() {
     fed(&mut driver, 100).await;
     assert_eq!(driver.engine.log.len(), 101);
 }
+
+#[test]
+fn what_cannot_be_bound_is_a_sentence_with_a_remedy() {
+    let taken = UdpSocket::bind(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+    let problem = |address: SocketAddr| {
+        bind_problem(address, &UdpSocket::bind(&UdpOptions::new(address)).unwrap_err())
+    };
+    let busy = problem(taken.local_addr());
+    assert!(busy.contains("in use by another program: stop that (`ss -ulpn"), "{busy}");
+    let foreign = problem("192.0.2.1:0".parse().unwrap());
+    assert!(foreign.contains("not an address of this machine: `ip addr`"), "{foreign}");
+}

@@ -1,0 +1,205 @@
+//! The clients: `adit connect` and `adit openvpn`, beside a managed server.
+
+mod world;
+
+use std::fs;
+use std::process::Command;
+
+use adit_linux::netns::NetNs;
+use world::{ADIT, Running, Server, answers, until};
+
+/// Routes of a namespace's main table, as iproute2 prints them.
+fn routes(ns: &NetNs) -> String {
+    let output = ns.command("ip").unwrap().args(["-4", "route"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Findings of `connect --check`: exit code and text.
+fn check(server: &Server, ns: &NetNs, profile: &str) -> (Option<i32>, String) {
+    let output = ns
+        .command(ADIT)
+        .unwrap()
+        .args(["connect", "--check", profile])
+        .current_dir(server.dir.path())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> Running {
+    let arguments = [&["openvpn", "--config", "ann.ovpn", "--dev", "tun7"], options].concat();
+    Running::start(ns, &arguments, server.dir.path(), "ann.log")
+}
+
+/// How often the log has a line.
+fn count(running: &Running, line: &str) -> usize {
+    running.log().matches(line).count()
+}
+
+const UP: &str = "Initialization Sequence Completed";
+
+#[test]
+fn check_names_the_stage_that_fails() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let file = |name: &str| server.dir.path().join(name);
+    let profile = fs::read_to_string(file("ann.ovpn")).unwrap();
+    let other = profile.replace("remote 192.0.2.1", "remote 192.0.2.99");
+    let (before, rest) = profile.split_once("<tls-crypt-v2>").unwrap();
+    let (_, after) = rest.split_once("</tls-crypt-v2>").unwrap();
+    let bare = format!("{before}{after}");
+    fs::write(file("silent.ovpn"), other.replace("client\n", "client\nserver-poll-timeout 2\n"))
+        .unwrap();
+    fs::write(file("bare.ovpn"), bare.replace("client\n", "client\nserver-poll-timeout 2\n"))
+        .unwrap();
+    fs::write(file("name.ovpn"), profile.replace("verify-x509-name adit", "verify-x509-name x"))
+        .unwrap();
+    fs::write(file("broken.ovpn"), profile.replace("nobind", "nobinding")).unwrap();
+
+    let mut running = server.run();
+    let (code, text) = check(&server, &ns, "ann.ovpn");
+    assert_eq!(code, Some(0), "{text}");
+    let stages = ["profile", "DNS", "reply", "wrapping key", "TLS", "auth", "push", "data", "MTU"];
+    for stage in stages {
+        assert!(text.lines().any(|line| line.starts_with(&format!("ok    {stage}"))), "{text}");
+    }
+    for (profile, stage, code) in [
+        ("silent.ovpn", "FAIL  reply", 1),
+        ("bare.ovpn", "FAIL  reply", 1),
+        ("name.ovpn", "FAIL  TLS", 1),
+        ("broken.ovpn", "FAIL  profile", 2),
+    ] {
+        let (got, text) = check(&server, &ns, profile);
+        assert!(text.contains(stage), "{profile}: {text}");
+        assert_eq!(got, Some(code), "{profile}: {text}");
+    }
+    assert!(server.adit("server client revoke ann").0);
+    let (code, text) = check(&server, &ns, "ann.ovpn");
+    assert!(text.contains("FAIL  TLS") && text.contains("Revoked"), "{text}");
+    assert_eq!(code, Some(1));
+    assert_eq!(running.end(), Some(0));
+}
+
+#[test]
+fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
+    let mut server = Server::new("--full-tunnel");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let before = routes(&ns);
+
+    let mut client = server.connect(&ns, "ann");
+    until("the tunnel is up", || client.log().contains("connected: 10.73.0."));
+    assert!(answers(&ns, "10.73.0.1"));
+    let during = routes(&ns);
+    for route in ["0.0.0.0/1", "128.0.0.0/1", "192.0.2.1 "] {
+        assert!(during.contains(route), "{during}");
+    }
+    assert_eq!(client.end(), Some(0), "{}", client.log());
+    assert_eq!(routes(&ns), before);
+
+    let mut killed = server.connect(&ns, "ann");
+    until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
+    killed.signal("KILL");
+    killed.child.wait().unwrap();
+    assert!(routes(&ns).contains("192.0.2.1 "), "a killed process cannot undo this one");
+    let mut next = server.connect(&ns, "ann");
+    until("the tunnel is up once more", || count(&next, "connected: 10.73.0.") == 3);
+    assert!(next.log().contains("which a killed process had left"), "{}", next.log());
+    assert_eq!(next.end(), Some(0));
+    assert_eq!(routes(&ns), before);
+}
+
+#[test]
+fn a_connecting_process_has_given_up_what_it_does_not_need() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let client = server.connect(&ns, "ann");
+    until("the tunnel is up", || client.log().contains("connected: 10.73.0."));
+    let status = fs::read_to_string(format!("/proc/{}/status", client.child.id())).unwrap();
+    // CAP_NET_ADMIN is number 12.
+    for line in ["CapEff:\t0000000000001000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{status}");
+    }
+}
+
+#[test]
+fn as_openvpn_it_obeys_stocks_signals() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let options = ["--verb", "3", "--status", "ann.status", "1", "--suppress-timestamps"];
+    let mut client = openvpn(&server, &ns, &options);
+    until("the tunnel is up", || count(&client, UP) == 1);
+    assert!(answers(&ns, "10.73.0.1"));
+    for line in [
+        "UDPv4 link local: (not bound)",
+        "UDPv4 link remote: [AF_INET]192.0.2.1:1194",
+        "TLS: Initial packet from [AF_INET]192.0.2.1:1194",
+        "VERIFY OK: depth=0, CN=adit-server",
+        "Control Channel: TLSv1.3, cipher TLSv1.3 ",
+        "[adit-server] Peer Connection Initiated with [AF_INET]192.0.2.1:1194",
+        "PUSH: Received control message: 'PUSH_REPLY,",
+        "TUN/TAP device tun7 opened",
+        "Data Channel: cipher 'AES-256-GCM', peer-id: ",
+    ] {
+        assert!(client.log().lines().any(|l| l.starts_with(line)), "{line}\n{}", client.log());
+    }
+    client.signal("USR2");
+    until("statistics", || client.log().contains("OpenVPN STATISTICS\nUpdated,"));
+    client.signal("USR1");
+    until("up again after SIGUSR1", || count(&client, UP) == 2);
+    assert_eq!(count(&client, "SIGUSR1[hard,] received, process restarting"), 1);
+    client.signal("HUP");
+    until("up again after SIGHUP", || count(&client, UP) == 3);
+    assert_eq!(count(&client, "SIGHUP[hard,] received, process restarting"), 1);
+    assert_eq!(count(&client, "TUN/TAP device tun7 opened"), 2);
+    assert!(answers(&ns, "10.73.0.1"));
+    let status = server.dir.path().join("ann.status");
+    until("the status file has traffic", || {
+        let text = fs::read_to_string(&status).unwrap();
+        text.starts_with("OpenVPN STATISTICS\nUpdated,")
+            && text.ends_with("END\n")
+            && !text.contains("TCP/UDP read bytes,0\n")
+    });
+    assert_eq!(client.end(), Some(0));
+    let log = client.log();
+    assert!(log.trim_end().ends_with("received, process exiting"), "{log}");
+}
+
+#[test]
+fn as_openvpn_it_becomes_another_user_and_still_cleans_up() {
+    let mut server = Server::new("--full-tunnel");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let before = routes(&ns);
+    let options = ["--user", "nobody", "--group", "nogroup", "--verb", "3"];
+    let mut client = openvpn(&server, &ns, &options);
+    until("the tunnel is up", || count(&client, UP) == 1);
+    let status = fs::read_to_string(format!("/proc/{}/status", client.child.id())).unwrap();
+    assert!(!status.contains("Uid:\t0"), "{status}");
+    assert!(status.contains("CapEff:\t0000000000001000"), "{status}");
+    assert!(routes(&ns).contains("192.0.2.1 "));
+    // It cannot read its files again, and says so instead of ending.
+    client.signal("HUP");
+    until("it connects anew", || count(&client, UP) == 2);
+    assert_eq!(client.end(), Some(0));
+    assert_eq!(routes(&ns), before);
+}
+
+#[test]
+fn a_missing_file_is_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "port 11941\nproto udp4\nlocal 127.0.0.1\ndev null\ndh none\nca no.crt\n\
+                  cert no.crt\nkey no.key\nserver 10.74.0.0 255.255.255.0\ntopology subnet\n";
+    fs::write(dir.path().join("s.conf"), config).unwrap();
+    let output = Command::new(ADIT)
+        .args(["openvpn", "--config", "s.conf"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(said.contains("--ca fails with 'no.crt': No such file or directory"), "{said}");
+    assert_eq!(output.status.code(), Some(2));
+}
