@@ -20,14 +20,14 @@ pub fn run(options: &Demo) -> Done {
     let told =
         DemoOptions { hold: options.hold, duration: Duration::from_secs(options.seconds), program };
     let mut screen = Screen::new(options.json);
-    let report = demo::run(&told, &mut |progress| screen.show(&progress));
+    let mut printed = Ok(());
+    let ended = demo::run(&told, &mut |progress| match &progress {
+        Progress::Figures(report) if options.json => printed = print_json(report),
+        Progress::Figures(report) => print(&figures(report)),
+        _ => screen.show(&progress),
+    });
     screen.clear();
-    let report = report?;
-    if options.json {
-        print_json(&report)?;
-    } else {
-        print(&figures(&report));
-    }
+    ended.and(printed)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -68,6 +68,7 @@ impl Screen {
                     self.open = true;
                 }
             }
+            Progress::Figures(_) => {}
             Progress::Holding(holding) => {
                 self.clear();
                 note(&hold(holding));

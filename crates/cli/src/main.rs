@@ -63,6 +63,7 @@ fn run(verb: Verb) -> Done {
         Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),
         Verb::Reload(place) => {
             managed::reload(&places(&place)?)?;
+            print("The server has read its files again; no tunnel dropped.\n");
             Ok(ExitCode::SUCCESS)
         }
         Verb::Doctor(options) => doctor::run(&options),

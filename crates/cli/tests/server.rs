@@ -70,6 +70,19 @@ fn a_serving_process_has_given_up_what_it_does_not_need() {
 }
 
 #[test]
+fn a_serving_process_does_without_the_authoritys_key() {
+    let mut server = Server::new("");
+    let ns = server.client("laptop", "");
+    fs::remove_dir_all(server.dir.path().join("vpn/data/pki/private")).unwrap();
+    let _running = server.run();
+    let _client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    let (reloaded, said) = server.adit("reload");
+    assert!(reloaded, "{said}");
+    assert_eq!(server.connected(), ["laptop"]);
+}
+
+#[test]
 fn a_server_that_cannot_start_leaves_the_machine_as_it_was() {
     let server = Server::new("");
     forwarding(&server, "0");

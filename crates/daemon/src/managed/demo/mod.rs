@@ -96,6 +96,8 @@ pub enum Progress {
     Done(String),
     /// A transfer is under way: share of its time, Mb/s of the last moments.
     Bulk(f64, f64),
+    /// All is measured.
+    Figures(Box<DemoReport>),
     /// Everything is up until the user interrupts.
     Holding(Holding),
 }
@@ -119,7 +121,7 @@ pub struct Holding {
 ///
 /// # Errors
 /// Something is missing on this machine, an end failed, or the user interrupted.
-pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Outcome<DemoReport> {
+pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Outcome<()> {
     check_machine()?;
     let interrupt = Interrupt::catch()?;
     tell(Progress::Stage("keys, two namespaces, a cable".into()));
@@ -145,10 +147,11 @@ pub fn run(options: &DemoOptions, tell: &mut dyn FnMut(Progress)) -> Outcome<Dem
     }
     report.server_memory = usage::memory(world.server.pid());
     report.client_memory = usage::memory(world.client.pid());
+    tell(Progress::Figures(Box::new(report)));
     if options.hold {
         hold(&mut world, &interrupt, tell)?;
     }
-    Ok(report)
+    Ok(())
 }
 
 fn list(end: &world::End) -> String {

@@ -22,10 +22,10 @@ const TCP_CHUNK: usize = 128 << 10;
 const UDP_PAYLOAD: usize = 1400;
 /// Datagrams handed to the kernel at a time.
 const UDP_TRAIN: usize = 44;
-/// Bytes of UDP under way at most: the sender waits for the receiver's count, as a real-time
-/// application adapts its rate, instead of filling queues until they overflow.
-const UDP_WINDOW: u64 = 1 << 20;
-/// What did not arrive for so long is lost.
+/// Trains under way at most: the sender waits for the receiver, as a real-time application adapts
+/// its rate, instead of filling queues until they overflow. About 1 MB.
+const UDP_WINDOW: u64 = 16;
+/// When nothing arrived for so long, all that is under way is lost.
 const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// One direction of a transfer, as the threads see it.
@@ -33,6 +33,8 @@ const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 pub(super) struct Meter {
     pub sent: AtomicU64,
     pub received: AtomicU64,
+    /// UDP: the newest train of which something arrived, counted from 1.
+    newest: AtomicU64,
     pub stop: AtomicBool,
 }
 
@@ -141,36 +143,33 @@ pub(super) fn udp(
 }
 
 fn send_udp(socket: &udp::UdpSocket, to: SocketAddr, meter: &Meter) -> io::Result<()> {
-    let payload = vec![0x5a; UDP_PAYLOAD * UDP_TRAIN];
+    let mut payload = vec![0x5a; UDP_PAYLOAD * UDP_TRAIN];
     let segment = u16::try_from(UDP_PAYLOAD).unwrap_or(u16::MAX);
     let mut scratch = SendScratch::new(1);
-    let mut written_off = 0_u64;
-    let mut seen = (0, Instant::now());
+    let mut next = 1_u64;
+    let (mut newest, mut heard) = (0, Instant::now());
     until_stopped(meter, || {
-        let received = meter.received.load(Relaxed);
-        let sent = meter.sent.load(Relaxed);
-        if received != seen.0 {
-            seen = (received, Instant::now());
+        let arrived = meter.newest.load(Relaxed);
+        if arrived > newest {
+            (newest, heard) = (arrived, Instant::now());
         }
-        let missing = sent.saturating_sub(received);
-        // What was given up may come late after all.
-        written_off = missing.min(written_off);
-        if missing.saturating_sub(written_off) >= UDP_WINDOW {
-            if seen.1.elapsed() > UDP_LOST_AFTER {
-                written_off = missing;
-                seen.1 = Instant::now();
+        if next > newest.saturating_add(UDP_WINDOW) {
+            if heard.elapsed() > UDP_LOST_AFTER {
+                (newest, heard) = (next, Instant::now());
             }
             thread::sleep(Duration::from_micros(50));
             return Ok(());
         }
-        let train = Train { to, from: None, segment, payload: &payload };
-        match socket.send_trains(&[train], &mut scratch) {
-            Ok(()) => {
-                meter.sent.fetch_add(payload.len() as u64, Relaxed);
-                Ok(())
+        for datagram in payload.chunks_mut(UDP_PAYLOAD) {
+            if let Some(number) = datagram.first_chunk_mut() {
+                *number = next.to_be_bytes();
             }
-            Err(stop) => Err(stop.error),
         }
+        let train = Train { to, from: None, segment, payload: &payload };
+        socket.send_trains(&[train], &mut scratch).map_err(|stop| stop.error)?;
+        meter.sent.fetch_add(payload.len() as u64, Relaxed);
+        next = next.saturating_add(1);
+        Ok(())
     })
 }
 
@@ -182,7 +181,14 @@ fn receive_udp(socket: &udp::UdpSocket, meter: &Meter) -> io::Result<()> {
     let mut burst = || -> io::Result<usize> {
         poller.wait(&mut events, Some(Duration::from_millis(100)))?;
         socket.recv_burst(&mut batch)?;
-        let bytes: usize = batch.datagrams_mut().map(|datagram| datagram.data.len()).sum();
+        let mut bytes = 0;
+        for received in batch.datagrams_mut() {
+            bytes += received.data.len();
+            // Several may be merged; the first one's number will do.
+            if let Some(number) = received.data.first_chunk() {
+                meter.newest.fetch_max(u64::from_be_bytes(*number), Relaxed);
+            }
+        }
         meter.received.fetch_add(bytes as u64, Relaxed);
         Ok(bytes)
     };
