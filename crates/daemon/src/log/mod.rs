@@ -89,6 +89,9 @@ impl Settings {
 
 static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 
+/// How the names of the data plane's threads begin.
+const WORKER: &str = "plane-";
+
 /// Begins to log, or changes how.
 ///
 /// # Errors
@@ -102,12 +105,29 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
             let shared = Arc::new(Mutex::new(writer));
             let layer = Lines(Arc::clone(&shared));
             if LOG.set(shared).is_ok() {
+                log_panics();
                 // Fails only if a test has its own subscriber; then that one gets the events.
                 let _ = tracing::subscriber::set_global_default(Registry::default().with(layer));
             }
         }
     }
     Ok(())
+}
+
+/// Puts panics into the log, and ends the process if it was not the control thread that panicked: a
+/// data plane without its worker would look alive and carry nothing, while a service manager starts
+/// a dead process again.
+fn log_panics() {
+    let control = std::thread::current().id();
+    let former = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        tracing::error!("a mistake in adit, please report it: {info}");
+        former(info);
+        let name = std::thread::current().name().map(str::to_owned).unwrap_or_default();
+        if std::thread::current().id() != control && name.starts_with(WORKER) {
+            std::process::abort();
+        }
+    }));
 }
 
 fn lock(shared: &Mutex<Writer>) -> MutexGuard<'_, Writer> {

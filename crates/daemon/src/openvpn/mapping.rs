@@ -57,6 +57,9 @@ pub(crate) fn client_config(
             "a client without 'pull' is not supported yet: use 'client' instead of 'tls-client'",
         ));
     }
+    if client.auth_retry == AuthRetry::Interact {
+        tracing::warn!("auth-retry interact is not supported yet: a refusal ends the client");
+    }
     let remotes = order.iter().filter_map(|&index| client.remotes.get(index));
     Ok(ClientConfig {
         settings: settings(options, wrap),
@@ -66,7 +69,7 @@ pub(crate) fn client_config(
         connect_retry_max: client.connect_retry_max,
         server_poll_timeout: client.server_poll_timeout,
         credentials,
-        retry_auth: client.auth_retry != AuthRetry::None,
+        retry_auth: client.auth_retry == AuthRetry::NoInteract,
         pull_filters: PullFilters {
             filters: client.pull_filters.clone(),
             route_nopull: client.route_nopull,
