@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Outcome, file_fault};
 use super::firewall;
 use super::places::{Places, make_folder, write_whole};
-use super::settings::Settings;
+use super::settings::{Reach, Settings};
 use crate::fault::Fault;
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
@@ -70,13 +70,23 @@ impl Machine {
         Ok((machine, found))
     }
 
-    /// Switches forwarding on for the families the tunnel carries.
+    /// Switches forwarding on for the families the tunnel carries. Where it may not be (many
+    /// containers have /proc/sys read-only), a server that reaches no further still does its work.
     pub(super) fn forward(&mut self, settings: &Settings) -> Outcome<()> {
         if settings.network6.is_some() && self.sysctl_root.join(FORWARD6).exists() {
-            self.keep_router_advertisements()?;
-            self.set(FORWARD6, "1")?;
+            let done = self.keep_router_advertisements().and_then(|()| self.set(FORWARD6, "1"));
+            if let Err(fault) = done {
+                tracing::warn!("clients' IPv6 ends at this machine: {fault}");
+            }
         }
-        self.set(FORWARD4, "1")
+        let alone = matches!(&settings.reach, Reach::Networks(routes) if routes.is_empty());
+        match self.set(FORWARD4, "1") {
+            Err(fault) if alone => {
+                tracing::warn!("clients' IPv4 ends at this machine: {fault}");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// A forwarding host ignores router advertisements, and loses the default route it may owe to
@@ -344,6 +354,18 @@ mod tests {
         assert_eq!(running(&places), Some(std::process::id()));
         drop(machine);
         assert_eq!(running(&places), None);
+    }
+
+    #[test]
+    fn what_cannot_be_switched_on_matters_only_where_it_is_needed() {
+        let (_dir, places, root) = world();
+        // Nobody can write to a folder; this stands for a read-only /proc/sys, which stops root.
+        fs::remove_file(root.join(FORWARD4)).unwrap();
+        fs::create_dir(root.join(FORWARD4)).unwrap();
+        let (mut machine, _) = Machine::claim_below(&places, &root).unwrap();
+        machine.forward(&settings()).unwrap();
+        let far = Settings { reach: Reach::Full, ..settings() };
+        assert!(machine.forward(&far).is_err());
     }
 
     /// The real thing, in a namespace of its own: rules loaded, a death without a farewell, and
