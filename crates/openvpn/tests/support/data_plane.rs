@@ -93,8 +93,8 @@ impl PlaneModel {
             return Vec::new();
         };
         let opens =
-            |key: &&Box<DataKey>| key.key_id == datagram.key_id && key.open.cipher == datagram.key;
-        if !peer.primary.iter().chain(&peer.secondary).any(|key| opens(&key)) {
+            |key: &DataKey| key.key_id == datagram.key_id && key.open.cipher == datagram.key;
+        if !peer.primary.iter().chain(&peer.secondary).any(|key| opens(key)) {
             self.failed += 1;
             return Vec::new();
         }

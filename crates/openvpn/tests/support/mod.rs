@@ -1,7 +1,8 @@
 //! A server, its clients and the links between them, on virtual time: hours of protocol in
 //! milliseconds.
 
-#![allow(dead_code, unused_imports)]
+// `to_server` and `to_client` are directions here, not conversions.
+#![allow(dead_code, unused_imports, clippy::wrong_self_convention)]
 
 mod data_plane;
 mod pki;
