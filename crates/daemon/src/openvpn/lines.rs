@@ -83,7 +83,7 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
         say!(1, "TLS Error: TLS handshake failed");
         "tls-error"
     } else if reason.starts_with("peer certificate") {
-        say!(1, "VERIFY ERROR: depth=0, {reason}");
+        say!(1, "VERIFY ERROR: depth=0, {}", verify_error(reason));
         say!(1, "TLS Error: TLS handshake failed");
         "tls-error"
     } else if reason.starts_with("the server asks for a restart") {
@@ -129,7 +129,7 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::HandshakeFailed(link, reason) => {
             let real = real(link.remote());
             if reason.starts_with("peer certificate") {
-                say!(1, "{real} VERIFY ERROR: depth=0, {reason}");
+                say!(1, "{real} VERIFY ERROR: depth=0, {}", verify_error(reason));
             } else {
                 say!(1, "{real} TLS Error: {reason}");
             }
@@ -146,6 +146,21 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::Note(None, text) => say!(3, "{text}"),
         ServerEvent::Warning(Some(peer), text) => tracing::warn!("{} {text}", label(peer)),
         ServerEvent::Warning(None, text) => tracing::warn!("{text}"),
+    }
+}
+
+/// `error=REASON: SUBJECT` from `peer certificate "SUBJECT" refused: REASON`.
+fn verify_error(reason: &str) -> String {
+    let parts = reason.strip_prefix("peer certificate ").and_then(|rest| {
+        rest.strip_prefix('"').map_or_else(
+            || rest.strip_prefix("refused: ").map(|detail| ("", detail)),
+            |rest| rest.split_once("\" refused: "),
+        )
+    });
+    match parts {
+        Some(("", detail)) => format!("error={detail}"),
+        Some((subject, detail)) => format!("error={detail}: {subject}"),
+        None => reason.to_owned(),
     }
 }
 
@@ -208,6 +223,13 @@ mod tests {
         assert_eq!(real("192.0.2.1:7".parse().unwrap()), "192.0.2.1:7");
         assert_eq!(real("[2001:db8::1]:7".parse().unwrap()), "2001:db8::1");
         assert_eq!(local("0.0.0.0:1194".parse().unwrap()), "[AF_INET][undef]:1194");
+    }
+
+    #[test]
+    fn a_refused_certificate_has_stocks_form() {
+        let refused = "peer certificate \"C=DE, CN=a\" refused: it is revoked";
+        assert_eq!(verify_error(refused), "error=it is revoked: C=DE, CN=a");
+        assert_eq!(verify_error("peer certificate refused: none came"), "error=none came");
     }
 
     #[test]
