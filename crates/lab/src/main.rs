@@ -6,6 +6,7 @@
 
 mod control_load;
 mod fixed_key;
+mod growth;
 mod handshakes;
 mod pair;
 mod statistics;
@@ -32,6 +33,8 @@ enum Verb {
     FixedKey(fixed_key::Arguments),
     /// The same with adit at both ends while the control channel is busy, and how long the trains were. Needs root.
     ControlLoad(control_load::Arguments),
+    /// Memory of both ends after ten and after a hundred gigabytes. Needs root.
+    Growth(growth::Arguments),
     /// Handshakes between two engines without any I/O: what one costs.
     Handshakes(handshakes::Arguments),
     /// Sealing and opening without any I/O.
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Verb::Pair(arguments) => pair::run(&arguments),
         Verb::FixedKey(arguments) => fixed_key::run(&arguments),
         Verb::ControlLoad(arguments) => control_load::run(&arguments),
+        Verb::Growth(arguments) => growth::run(&arguments),
         Verb::Handshakes(arguments) => handshakes::run(&arguments),
         Verb::InMemory(arguments) => fixed_key::run_in_memory(&arguments),
     };

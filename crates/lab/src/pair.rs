@@ -134,12 +134,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Entered::Ended(code) => return Ok(code),
         Entered::Inside(world) => world,
     };
-    let bed = Bed { pki: Pki::make(&world)?, world, arguments: arguments.clone() };
+    let bed = Bed::new(world)?;
     let mut all = Vec::new();
     for mode in &arguments.modes {
         for round in 1..=arguments.pairs {
             for subject in &arguments.subjects {
-                let figures = bed.measure(*mode, round, *subject)?;
+                let figures = bed.measure(*mode, round, *subject, arguments)?;
                 eprintln!(
                     "{} round {round}: {subject}: up {:.0} down {:.0} Mb/s",
                     mode, figures.up_mbps, figures.down_mbps
@@ -159,18 +159,35 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-struct Bed {
+/// Makes tunnels to measure.
+pub struct Bed {
     world: World,
     pki: Pki,
-    arguments: Arguments,
 }
 
 impl Bed {
-    fn measure(&self, mode: Mode, round: usize, subject: Subject) -> Result<Figures> {
+    /// With certificates of its own.
+    pub fn new(world: World) -> Result<Bed> {
+        Ok(Bed { pki: Pki::make(&world)?, world })
+    }
+
+    /// adit at both ends of an unimpaired cable.
+    pub fn adit_tunnel(&self, name: &str) -> Result<Tunnel> {
+        let subject = Subject { server: Who::Adit, client: Who::Adit };
+        self.tunnel(&self.world.folder(name)?, Mode::Offload, subject, "AES-256-GCM")
+    }
+
+    fn measure(
+        &self,
+        mode: Mode,
+        round: usize,
+        subject: Subject,
+        arguments: &Arguments,
+    ) -> Result<Figures> {
         let name = format!("{mode}-{round}-{}", subject.to_string().replace('/', "-"));
         let folder = self.world.folder(&name)?;
         let started = Instant::now();
-        let tunnel = self.tunnel(&folder, mode, subject)?;
+        let tunnel = self.tunnel(&folder, mode, subject, &arguments.cipher)?;
         let inner = tunnel.server_inner.v4;
         let ping_ms = ping_median_ms(&tunnel.pair.client, inner, 100)?;
         let server_idle_kib = tunnel.server.rss_kib()?;
@@ -181,7 +198,7 @@ impl Bed {
         let largest_frame = largest_frame(&tunnel.pair, inner)?;
         let (server_before, client_before) =
             (tunnel.server.cpu_seconds()?, tunnel.client.cpu_seconds()?);
-        let seconds = self.arguments.seconds;
+        let seconds = arguments.seconds;
         let up = stream(&tunnel.pair.client, inner, seconds, false)?;
         let down = stream(&tunnel.pair.client, inner, seconds, true)?;
         let gigabits = (up.bytes + down.bytes) * 8.0 / 1e9;
@@ -204,7 +221,7 @@ impl Bed {
         })
     }
 
-    fn tunnel(&self, folder: &Path, mode: Mode, subject: Subject) -> Result<Tunnel> {
+    fn tunnel(&self, folder: &Path, mode: Mode, subject: Subject, cipher: &str) -> Result<Tunnel> {
         let pair = Pair::new()?;
         pair.set_offload(match mode {
             Mode::Offload => Offload::All,
@@ -213,7 +230,7 @@ impl Bed {
         })?;
         let mut configs = Configs::new(&self.pki, Maker::OpenSslEc, false);
         configs.wrap(&self.pki, Wrapping::TlsCrypt);
-        configs.both(&format!("data-ciphers {}", self.arguments.cipher));
+        configs.both(&format!("data-ciphers {cipher}"));
         // The kernel's offload, where a machine has it, is another program than openvpn.
         if subject.server == Who::Openvpn {
             configs.server("disable-dco");
