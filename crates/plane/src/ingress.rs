@@ -242,7 +242,7 @@ impl<'a, 's> Ingress<'a, 's> {
         let id = run.peer.id;
         if self.source != Some((id, ip.source)) {
             if self.routes.owner(ip.source) != Some(id) {
-                return stats.drop(DropReason::SourceSpoofed);
+                return stats.drop(DropReason::of_unowned(ip.source, DropReason::SourceSpoofed));
             }
             self.source = Some((id, ip.source));
         }

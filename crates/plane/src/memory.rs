@@ -73,7 +73,11 @@ impl Memory {
     ) -> Result<(), DropReason> {
         let tables = &self.shared.tables;
         let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
-        let owner = tables.routes.load().owner(ip.destination).ok_or(DropReason::NoRoute)?;
+        let owner = tables
+            .routes
+            .load()
+            .owner(ip.destination)
+            .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
         let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
         let mut segments = Segments::new(vnet, packet).map_err(|_| DropReason::TunMalformed)?;
         let mut tx = peer.lock_tx();

@@ -2,6 +2,7 @@
 
 use std::array;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 macro_rules! drop_reasons {
@@ -55,6 +56,9 @@ drop_reasons! {
     PeerToPeer = "peer-to-peer",
     /// No peer owns the destination.
     NoRoute = "no-route",
+    /// IPv6 link-local or multicast: what hosts send on any interface that comes up, and no tunnel
+    /// that routes has a use for.
+    LocalScope = "local-scope",
     /// The peer has no key to encrypt with, yet.
     NoKey = "no-key",
     /// The key has used up its packet ids or its cipher's limit.
@@ -77,6 +81,18 @@ drop_reasons! {
     StrangersFull = "strangers-full",
     /// Too many notices waited.
     NoticesFull = "notices-full",
+}
+
+impl DropReason {
+    /// The reason that a packet with this source or destination finds no owner: `otherwise`, unless
+    /// the address has no meaning beyond its own link.
+    pub(crate) fn of_unowned(address: IpAddr, otherwise: Self) -> Self {
+        let local = match address {
+            IpAddr::V4(v4) => v4.is_multicast() || v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_multicast() || v6.is_unicast_link_local(),
+        };
+        if local { Self::LocalScope } else { otherwise }
+    }
 }
 
 const REASONS: usize = DropReason::ALL.len();
@@ -257,6 +273,18 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_meaning_beyond_its_link_is_no_forgery() {
+        let reason =
+            |ip: &str| DropReason::of_unowned(ip.parse().expect("ip"), DropReason::SourceSpoofed);
+        for local in ["fe80::1", "ff02::2", "224.0.0.251", "169.254.1.1"] {
+            assert_eq!(reason(local), DropReason::LocalScope, "{local}");
+        }
+        for other in ["fd00::1", "2001:db8::1", "10.0.0.1", "192.0.2.1"] {
+            assert_eq!(reason(other), DropReason::SourceSpoofed, "{other}");
+        }
+    }
 
     #[test]
     fn batches_fall_into_the_bucket_of_their_label() {

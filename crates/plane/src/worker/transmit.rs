@@ -108,7 +108,10 @@ impl Reader<'_> {
     fn route(&self, len: usize) -> Result<Arc<Peer>, DropReason> {
         let packet = self.packet.get(..len).unwrap_or(&[]);
         let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
-        let owner = self.routes.owner(ip.destination).ok_or(DropReason::NoRoute)?;
+        let owner = self
+            .routes
+            .owner(ip.destination)
+            .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
         self.peers.get(owner).cloned().ok_or(DropReason::NoRoute)
     }
 }
