@@ -273,8 +273,9 @@ pub fn stream(client: &Namespace, to: IpAddr, seconds: u32, reverse: bool) -> Re
 
 /// The largest frame that crosses the cable while a stream runs for a second.
 fn largest_frame(pair: &Pair, to: IpAddr) -> Result<u64> {
-    let mut command = pair.server.command("tcpdump");
-    command.args(["-i", CABLE, "-n", "-e", "-s", "64", "-c", "3000", "-l", "udp"]);
+    // At the sender's end, on the way out: the receiver's tap sees what its GRO has merged already.
+    let mut command = pair.client.command("tcpdump");
+    command.args(["-i", CABLE, "-n", "-e", "-s", "64", "-c", "3000", "-l", "-Q", "out", "udp"]);
     let mut tcpdump = Daemon::spawn("tcpdump", command)?;
     tcpdump.wait_for("listening on", Duration::from_secs(5))?;
     stream(&pair.client, to, 1, false)?;
