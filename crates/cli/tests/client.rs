@@ -125,6 +125,23 @@ fn a_connecting_process_has_given_up_what_it_does_not_need() {
 }
 
 #[test]
+fn a_port_where_nothing_listens_is_named_and_costs_no_time() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let mut client = openvpn(&server, &ns, &["--verb", "1", "--suppress-timestamps"]);
+    let refused = "read UDPv4 [ECONNREFUSED]: Connection refused (fd=";
+    // The second comes a second later: a thread that went around at an errored socket would have used
+    // all of it.
+    until("two refusals", || count(&client, refused) == 2);
+    let stat = fs::read_to_string(format!("/proc/{}/stat", client.child.id())).unwrap();
+    let ticks: Vec<u64> = stat.split(' ').skip(13).take(2).map(|t| t.parse().unwrap()).collect();
+    assert!(ticks.iter().sum::<u64>() < 50, "{stat}");
+    let _running = server.run();
+    until("the tunnel is up", || count(&client, UP) == 1);
+    assert_eq!(client.end(), Some(0));
+}
+
+#[test]
 fn as_openvpn_it_obeys_stocks_signals() {
     let mut server = Server::new("");
     let ns = server.client("ann", "");
@@ -136,9 +153,10 @@ fn as_openvpn_it_obeys_stocks_signals() {
     for line in [
         "UDPv4 link local: (not bound)",
         "UDPv4 link remote: [AF_INET]192.0.2.1:1194",
-        "TLS: Initial packet from [AF_INET]192.0.2.1:1194",
+        "TLS: Initial packet from [AF_INET]192.0.2.1:1194, sid=",
+        "VERIFY OK: depth=1, ",
         "VERIFY OK: depth=0, CN=adit-server",
-        "Control Channel: TLSv1.3, cipher TLSv1.3 ",
+        "Control Channel: TLSv1.3, cipher TLSv1.3 TLS_AES_256_GCM_SHA384, peer certificate: 256 bits EC",
         "[adit-server] Peer Connection Initiated with [AF_INET]192.0.2.1:1194",
         "PUSH: Received control message: 'PUSH_REPLY,",
         "TUN/TAP device tun7 opened",

@@ -144,8 +144,10 @@ pub enum Notice {
     KeyNearLimit(PeerId, u8),
     /// Nothing authentic came for the keepalive timeout.
     PeerSilent(PeerId),
-    /// The peer's host says that nothing listens there (ICMP port unreachable).
-    PeerRefused(PeerId),
+    /// What a client sent there cannot arrive, says the other host or a router (ICMP): the errno,
+    /// `ECONNREFUSED` where nothing listens. Anybody on the path can forge it: good for advice, not
+    /// for decisions.
+    Unreachable(Link, i32),
     /// The peer is removed; its final counters.
     PeerGone(PeerId, Counters),
 }

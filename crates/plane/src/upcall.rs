@@ -71,7 +71,9 @@ pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
 
 impl UpcallSender {
     pub fn notice(&self, stats: &Stats, notice: Notice) {
-        let bound = if matches!(notice, Notice::InBand(..)) { MAX_IN_BAND } else { MAX_NOTICES };
+        // Those that strangers can cause, too.
+        let crowds = matches!(notice, Notice::InBand(..) | Notice::Unreachable(..));
+        let bound = if crowds { MAX_IN_BAND } else { MAX_NOTICES };
         self.push(&self.0.notices, notice, bound, stats, DropReason::NoticesFull);
     }
 

@@ -306,7 +306,8 @@ impl Running {
             ClientEvent::Rekeyed { .. } => self.key_since = now(),
             ClientEvent::Restarting(_) => self.down().await,
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
-            ClientEvent::ServerAnswered(_)
+            ClientEvent::ServerAnswered(..)
+            | ClientEvent::Unreachable(..)
             | ClientEvent::Pushed(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_) => {}

@@ -322,7 +322,7 @@ impl Checker {
 impl Hooks for Checker {
     fn event(&mut self, event: &ClientEvent) {
         match event {
-            ClientEvent::ServerAnswered(link) => {
+            ClientEvent::ServerAnswered(link, _) => {
                 self.pass(Stage::Reply, format!("{} answers", link.remote()));
                 self.pass(Stage::WrappingKey, "the server's".into());
             }

@@ -195,7 +195,11 @@ impl Hooks for Narrator<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
             ClientEvent::Connecting(server) => say!(1, "connecting to {server}"),
-            ClientEvent::ServerAnswered(link) => say!(1, "{} answered", link.remote()),
+            ClientEvent::ServerAnswered(link, _) => say!(1, "{} answered", link.remote()),
+            ClientEvent::Unreachable(link, errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                say!(1, "{} cannot be reached: {error}", link.remote());
+            }
             ClientEvent::Authenticated { server, tls } => {
                 say!(1, "the server is {}; {tls}", server.common_name);
             }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use adit_engine::{Link, SocketId};
@@ -50,6 +51,8 @@ pub struct Dialled {
     pub local: SocketAddr,
     /// Whether the operator chose our end (`local`, `lport`).
     pub bound: bool,
+    /// The socket's number in this process, for the log.
+    pub descriptor: i32,
     /// Receive and send buffer in bytes, where the kernel says.
     pub buffers: Option<(usize, usize)>,
 }
@@ -98,6 +101,7 @@ impl Sockets {
         let mut options = UdpOptions::new(local);
         options.fwmark = self.settings.mark;
         options.gro = self.settings.gro;
+        options.icmp_errors = true;
         options.recv_buffer = self.settings.receive_buffer.unwrap_or(options.recv_buffer);
         options.send_buffer = self.settings.send_buffer.unwrap_or(options.send_buffer);
         if local.port() != 0 {
@@ -112,6 +116,7 @@ impl Sockets {
             link: Link::datagram(id, None, remote),
             local: socket.local_addr(),
             bound: self.settings.local.is_some() || self.settings.port != 0,
+            descriptor: socket.as_fd().as_raw_fd(),
             buffers: socket.buffer_sizes().ok(),
         };
         let socket = Arc::new(socket);

@@ -101,6 +101,7 @@ pub(super) async fn run(
         traffic: Counters::default(),
         server: String::new(),
         link: None,
+        descriptor: -1,
         hangup: false,
     };
     let ended = client.run(&mut owner).await?;
@@ -171,6 +172,7 @@ struct Owner<'a> {
     traffic: Counters,
     server: String,
     link: Option<Link>,
+    descriptor: i32,
     hangup: bool,
 }
 
@@ -178,13 +180,18 @@ impl Hooks for Owner<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
             ClientEvent::Connecting(target) => say!(4, "Connecting to {target}"),
-            ClientEvent::ServerAnswered(link) => {
+            ClientEvent::ServerAnswered(link, session) => {
                 self.link = Some(*link);
-                say!(3, "TLS: Initial packet from {}", lines::address(link.remote()));
+                lines::initial_packet("", link.remote(), *session);
+            }
+            ClientEvent::Unreachable(link, errno) => {
+                lines::unreachable(link.remote(), *errno, self.descriptor);
             }
             ClientEvent::Authenticated { server, tls } => {
                 self.server.clone_from(&server.common_name);
-                lines::authenticated(server, tls, self.link.map(|link| link.remote()));
+                let checked = self.options.tls.peer_usage.is_some();
+                let remote = self.link.map(|link| link.remote());
+                lines::authenticated(server, checked, tls, remote);
             }
             ClientEvent::Pushed(message) => {
                 say!(3, "PUSH: Received control message: '{message}'");
@@ -213,6 +220,7 @@ impl Hooks for Owner<'_> {
 
     fn dialled(&mut self, dialled: &Dialled) {
         lines::dialled(dialled);
+        self.descriptor = dialled.descriptor;
     }
 
     fn dial_failed(&mut self, reason: &str) {

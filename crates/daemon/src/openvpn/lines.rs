@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use adit_openvpn::packet::SessionId;
 use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::tls::PeerIdentity;
 
@@ -59,10 +60,64 @@ fn local(bound: SocketAddr) -> String {
     }
 }
 
+/// A session's first packet; `label` is empty or ends with a space.
+pub(super) fn initial_packet(label: &str, remote: SocketAddr, session: SessionId) {
+    say!(3, "{label}TLS: Initial packet from {}, {}", address(remote), sid(session));
+}
+
+/// `sid=01020304 05060708`.
+fn sid(session: SessionId) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (high, low) = session.0.split_at(SessionId::LEN / 2);
+    format!("sid={} {}", hex(high), hex(low))
+}
+
+/// What ICMP said of a packet to the server.
+pub(super) fn unreachable(remote: SocketAddr, errno: i32, descriptor: i32) {
+    let name = nix::errno::Errno::from_raw(errno);
+    let words = name.desc();
+    say!(1, "read {} [{name:?}]: {words} (fd={descriptor},code={errno})", udp(remote));
+}
+
+/// A chain that was found good, from its root on; `label` is empty or ends with a space.
+fn verified(label: &str, peer: &PeerIdentity, usage_checked: bool) {
+    for (issuer, depth) in peer.issuers.iter().zip(1_usize..).collect::<Vec<_>>().into_iter().rev()
+    {
+        say!(2, "{label}VERIFY OK: depth={depth}, {issuer}");
+    }
+    if usage_checked {
+        say!(2, "{label}VERIFY KU OK");
+        say!(2, "{label}VERIFY EKU OK");
+    }
+    say!(2, "{label}VERIFY OK: depth=0, {}", peer.subject);
+}
+
+/// TLS as the session has it, the peer's certificate, and the group of the key exchange.
+fn control_channel(tls: &str, peer: &PeerIdentity) -> String {
+    let (suite, group) = tls.split_once(", group ").unwrap_or((tls, ""));
+    let mut text = suite.to_owned();
+    if !peer.key.is_empty() {
+        text.push_str(&format!(", peer certificate: {}", peer.key));
+    }
+    match group {
+        "" => {}
+        "X25519" => text.push_str(", peer temporary key: 253 bits X25519"),
+        "secp256r1" => text.push_str(", peer temporary key: 256 bits ECprime256v1"),
+        "secp384r1" => text.push_str(", peer temporary key: 384 bits ECsecp384r1"),
+        other => text.push_str(&format!(", peer temporary key: {other}")),
+    }
+    text
+}
+
 /// The lines about an authenticated server.
-pub(super) fn authenticated(server: &PeerIdentity, tls: &str, remote: Option<SocketAddr>) {
-    say!(1, "VERIFY OK: depth=0, {}", server.subject);
-    say!(1, "Control Channel: {tls}");
+pub(super) fn authenticated(
+    server: &PeerIdentity,
+    usage_checked: bool,
+    tls: &str,
+    remote: Option<SocketAddr>,
+) {
+    verified("", server, usage_checked);
+    say!(2, "Control Channel: {}", control_channel(tls, server));
     if let Some(remote) = remote {
         let name = &server.common_name;
         say!(1, "[{name}] Peer Connection Initiated with {}", address(remote));
@@ -109,7 +164,7 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
 }
 
 /// A server's event.
-pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
+pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, usage_checked: bool) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(
             || format!("peer-id {}", peer.0),
@@ -120,11 +175,15 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions) {
         )
     };
     match event {
-        ServerEvent::HandshakeStarted(link) => {
+        ServerEvent::HandshakeStarted(link, session) => {
             let remote = link.remote();
-            say!(4, "{} TLS: Initial packet from {}", real(remote), address(remote));
+            initial_packet(&format!("{} ", real(remote)), remote, *session);
         }
-        ServerEvent::ClientUp(info) => client_up(info),
+        ServerEvent::Told { peer, link, name, message } => {
+            let label = sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
+            say!(3, "{label} SENT CONTROL [{name}]: '{message}' (status=1)");
+        }
+        ServerEvent::ClientUp(info) => client_up(info, usage_checked),
         ServerEvent::ClientDown(peer, reason, _) => client_down(&label(peer), reason),
         ServerEvent::HandshakeFailed(link, reason) => {
             let real = real(link.remote());
@@ -164,21 +223,21 @@ fn verify_error(reason: &str) -> String {
     }
 }
 
-fn client_up(info: &ClientInfo) {
+fn client_up(info: &ClientInfo, usage_checked: bool) {
     let remote = info.link.remote();
     let real = real(remote);
     let name = &info.identity.common_name;
     let label = format!("{name}/{real}");
-    say!(1, "{real} VERIFY OK: depth=0, {}", info.identity.subject);
+    verified(&format!("{real} "), &info.identity, usage_checked);
     for (key, value) in &info.peer_info {
         say!(1, "{real} peer info: {key}={value}");
     }
-    say!(1, "{real} Control Channel: {}", info.tls);
+    say!(2, "{real} Control Channel: {}", control_channel(&info.tls, &info.identity));
     say!(1, "{real} [{name}] Peer Connection Initiated with {}", address(remote));
     let shown = |ip: Option<String>| ip.unwrap_or_else(|| "(Not enabled)".into());
     let (v4, v6) = (info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string()));
     say!(
-        3,
+        1,
         "{label} MULTI_sva: pool returned IPv4={}, IPv6={}",
         shown(v4.clone()),
         shown(v6.clone())
@@ -230,6 +289,27 @@ mod tests {
         let refused = "peer certificate \"C=DE, CN=a\" refused: it is revoked";
         assert_eq!(verify_error(refused), "error=it is revoked: C=DE, CN=a");
         assert_eq!(verify_error("peer certificate refused: none came"), "error=none came");
+    }
+
+    #[test]
+    fn a_session_id_is_two_words() {
+        assert_eq!(
+            sid(SessionId([0xec, 0x9a, 1, 0xd9, 0xf, 0x5c, 0xd, 0])),
+            "sid=ec9a01d9 0f5c0d00"
+        );
+    }
+
+    #[test]
+    fn the_control_channel_has_stocks_form() {
+        let peer = PeerIdentity {
+            key: "256 bits ECprime256v1, signature: ecdsa-with-SHA256".into(),
+            ..PeerIdentity::default()
+        };
+        assert_eq!(
+            control_channel("TLSv1.3, cipher TLSv1.3 TLS_AES_256_GCM_SHA384, group X25519", &peer),
+            "TLSv1.3, cipher TLSv1.3 TLS_AES_256_GCM_SHA384, peer certificate: 256 bits \
+             ECprime256v1, signature: ecdsa-with-SHA256, peer temporary key: 253 bits X25519"
+        );
     }
 
     #[test]

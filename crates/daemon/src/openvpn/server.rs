@@ -102,6 +102,7 @@ pub(super) async fn run(
         rows: Vec::new(),
         crl: CrlFile::watch(options.tls.crl.as_ref()),
         tls,
+        usage_checked: options.tls.peer_usage.is_some(),
         leases: lease_file,
         last_leases: Vec::new(),
         hangup: false,
@@ -141,6 +142,7 @@ struct Owner<'a> {
     rows: Vec<ClientRow>,
     crl: Option<CrlFile>,
     tls: material::TlsMaterial,
+    usage_checked: bool,
     leases: Option<LeaseFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
     hangup: bool,
@@ -150,7 +152,7 @@ impl Hooks for Owner<'_> {
     fn event(&mut self, _event: &ServerEvent) {}
 
     fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
-        lines::server_event(event, sessions);
+        lines::server_event(event, sessions, self.usage_checked);
     }
 
     fn serving(&mut self, _device: Option<&str>, listening: &[SocketAddr]) {

@@ -9,7 +9,10 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
     };
     match event {
-        ServerEvent::HandshakeStarted(link) => say!(4, "{}: a handshake begins", link.remote()),
+        ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: a handshake begins", link.remote()),
+        ServerEvent::Told { link, message, .. } => {
+            say!(4, "{}: sent '{message}'", link.remote());
+        }
         ServerEvent::ClientUp(info) => {
             let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
             let inside: Vec<String> = inside.into_iter().flatten().collect();

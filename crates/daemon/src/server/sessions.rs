@@ -91,7 +91,8 @@ impl Sessions {
                     session.key_since = now;
                 }
             }
-            ServerEvent::HandshakeStarted(_)
+            ServerEvent::HandshakeStarted(..)
+            | ServerEvent::Told { .. }
             | ServerEvent::HandshakeFailed(..)
             | ServerEvent::Note(..)
             | ServerEvent::Warning(..) => {}

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AdvanceTo, ControlMessage, LocalInfo, PushAssembler, PushRefused, PushedOptions, RemoteOptions,
-    RouteContext,
+    RouteContext, without_secrets,
 };
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
@@ -305,7 +305,9 @@ impl ClientEngine {
                     attempt.answer_by = None;
                     let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
                     attempt.conversation.newest().resend_wrapped_key = resend;
-                    out.event(ClientEvent::ServerAnswered(attempt.conversation.link));
+                    let (link, session) =
+                        (attempt.conversation.link, attempt.conversation.remote());
+                    out.event(ClientEvent::ServerAnswered(link, session.unwrap_or_default()));
                 }
                 Ok(())
             }
@@ -445,7 +447,7 @@ impl ClientEngine {
     fn push_reply(&mut self, now: Instant, part: &str, out: &mut Out) -> Result<(), Fault> {
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let Some(pull) = &mut attempt.pull else { return Ok(()) };
-        out.event(ClientEvent::Pushed(format!("PUSH_REPLY,{part}")));
+        out.event(ClientEvent::Pushed(format!("PUSH_REPLY,{}", without_secrets(part))));
         let options = match pull.assembler.add(part) {
             Ok(None) => return Ok(()),
             Ok(Some(options)) => options,
@@ -576,6 +578,9 @@ impl ClientEngine {
     }
 
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
+        if let Notice::Unreachable(link, errno) = notice {
+            return self.unreachable(link, errno, out);
+        }
         let State::Up(tunnel) = &mut self.state else { return };
         let ours = tunnel.peer;
         match notice {
@@ -597,6 +602,17 @@ impl ClientEngine {
             }
             Notice::Floated(peer, link) if peer == ours => tunnel.conversation.link = link,
             _ => {}
+        }
+    }
+
+    fn unreachable(&self, link: Link, errno: i32, out: &mut Out) {
+        let ours = match &self.state {
+            State::Connecting(attempt) => attempt.conversation.link,
+            State::Up(tunnel) => tunnel.conversation.link,
+            _ => return,
+        };
+        if (ours.socket(), ours.remote()) == (link.socket(), link.remote()) {
+            out.event(ClientEvent::Unreachable(link, errno));
         }
     }
 

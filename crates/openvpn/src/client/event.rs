@@ -4,6 +4,7 @@ use adit_crypto::Cipher;
 use adit_engine::{Link, PeerId};
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use crate::packet::SessionId;
 use crate::tls::PeerIdentity;
 
 /// What the client's driver must know.
@@ -11,8 +12,11 @@ use crate::tls::PeerIdentity;
 pub enum ClientEvent {
     /// Dialling `host:port`.
     Connecting(String),
-    /// The server answered: `TLS: Initial packet from ...`.
-    ServerAnswered(Link),
+    /// The server answered, with this session id of its own: `TLS: Initial packet from ...`.
+    ServerAnswered(Link, SessionId),
+    /// The server's host, or a router before it, says that what we sent cannot arrive (ICMP): the
+    /// errno. Anybody on the path can claim so; the session goes on.
+    Unreachable(Link, i32),
     /// TLS is up and keys are exchanged; options are being requested.
     Authenticated {
         /// The server's certificate.
@@ -20,7 +24,7 @@ pub enum ClientEvent {
         /// TLS version and suite, for the log.
         tls: String,
     },
-    /// A part of the server's PUSH_REPLY, as it came.
+    /// A part of the server's PUSH_REPLY, as it came but for its secrets.
     Pushed(String),
     /// Apply this to the TUN and the routes, then traffic may flow. Sent again after a reconnect;
     /// equal to the former one if nothing changed.

@@ -26,6 +26,7 @@ pub use occ::{OptionsString, RemoteOptions};
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
 pub use pull::{FilterAction, PullFilter, PullFilters};
 pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply};
+pub(crate) use pushed::without_secrets;
 pub use pushed::{PushRefused, PushedOptions};
 pub use route::{Destination, RouteContext, RouteSpec, Via};
 pub(crate) use route::{parse_route4, parse_route6};

@@ -165,6 +165,19 @@ fn shown(option: &str) -> String {
     option.chars().take(120).collect()
 }
 
+/// A bundle of options as it may stand in a log: tokens' values, which stand in for passwords, and what
+/// a server has a client `echo`, left out.
+pub(crate) fn without_secrets(bundle: &str) -> String {
+    let shown = |option: &str| {
+        let word = option.trim_start().split(' ').next().unwrap_or_default();
+        match word {
+            "auth-token" | "echo" => format!("{word} ..."),
+            _ => option.to_owned(),
+        }
+    };
+    bundle.split(',').map(shown).collect::<Vec<_>>().join(",")
+}
+
 /// An option with its arguments.
 struct Words<'a> {
     option: &'a str,

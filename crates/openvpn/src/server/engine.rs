@@ -207,6 +207,7 @@ impl ServerEngine {
         {
             let _ = client.conversation.send_message(message.encode());
             let _ = client.conversation.flush(now, unix, out);
+            told(peer, client, message.to_string(), out);
         }
     }
 
@@ -346,7 +347,7 @@ impl ServerEngine {
         self.clients.insert(peer, Client { conversation, session, stage, scheduled: None });
         self.by_session.insert((link.remote(), session), peer);
         out.plane(Op::AdmitLink(link));
-        out.event(ServerEvent::HandshakeStarted(link));
+        out.event(ServerEvent::HandshakeStarted(link, first.session));
         self.step(now, peer, out, |client, tls, settings| {
             client.conversation.take(now, first, || Ok(TlsSession::server(tls)?), settings)
         });
@@ -448,7 +449,7 @@ impl ServerEngine {
             Ok(cipher) => cipher,
             Err(refused) => {
                 let told = "Data channel cipher negotiation failed (no shared cipher)";
-                return self.refuse(now, peer, told, refused.to_string());
+                return self.refuse(now, peer, told, refused.to_string(), out);
             }
         };
         let hello = Box::new(Hello { identity, username, peer_info, cipher, tls });
@@ -496,7 +497,7 @@ impl ServerEngine {
         };
         let result = match reply {
             Reply::Accept(grant) => self.accept(now, peer, *hello, grant, out),
-            Reply::Reject(reason) => self.refuse(now, peer, "", reason),
+            Reply::Reject(reason) => self.refuse(now, peer, "", reason, out),
         };
         self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
     }
@@ -508,9 +509,10 @@ impl ServerEngine {
         peer: PeerId,
         told: &str,
         reason: String,
+        out: &mut Out,
     ) -> Result<(), Fault> {
         let failed = AuthFailed { reason: told.to_owned(), ..AuthFailed::default() };
-        self.refuse_with(now, peer, failed, reason)
+        self.refuse_with(now, peer, failed, reason, out)
     }
 
     fn refuse_with(
@@ -519,9 +521,12 @@ impl ServerEngine {
         peer: PeerId,
         failed: AuthFailed,
         reason: String,
+        out: &mut Out,
     ) -> Result<(), Fault> {
         if let Some(client) = self.clients.get_mut(&peer) {
-            client.conversation.send_message(ControlMessage::AuthFailed(failed).encode())?;
+            let message = ControlMessage::AuthFailed(failed);
+            client.conversation.send_message(message.encode())?;
+            told(peer, client, message.to_string(), out);
             client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
         }
         Ok(())
@@ -546,7 +551,7 @@ impl ServerEngine {
             Err(reason) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
                 failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
-                return self.refuse_with(now, peer, failed, reason);
+                return self.refuse_with(now, peer, failed, reason, out);
             }
         };
         let settings = &self.config.settings;
@@ -557,7 +562,7 @@ impl ServerEngine {
             Ok(push) => push,
             Err(error) => {
                 self.pool.release(peer, lease);
-                return self.refuse(now, peer, "", error.to_string());
+                return self.refuse(now, peer, "", error.to_string(), out);
             }
         };
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
@@ -598,6 +603,7 @@ impl ServerEngine {
             since: self.clock.at(now),
         };
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
+        push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
         client.stage = Stage::Connected(Box::new(Connected {
             info,
             schedule,
@@ -651,6 +657,8 @@ impl ServerEngine {
                         for bundle in &connected.push {
                             client.conversation.send_message(terminated(bundle))?;
                         }
+                        let bundles = connected.push.clone();
+                        bundles.into_iter().for_each(|bundle| told(peer, client, bundle, out));
                     }
                 }
             }
@@ -719,7 +727,7 @@ impl ServerEngine {
                     self.schedule(peer);
                 }
             }
-            Notice::InBand(..) | Notice::PeerRefused(_) => {}
+            Notice::InBand(..) | Notice::Unreachable(..) => {}
         }
     }
 
@@ -822,6 +830,13 @@ fn our_keys(
 }
 
 /// Control messages end in NUL.
+/// Tells the driver of a control message to a client.
+fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
+    let identity = client.conversation.exchange().tls().peer();
+    let name = identity.map(|identity| identity.common_name.clone()).unwrap_or_default();
+    out.event(ServerEvent::Told { peer, link: client.conversation.link, name, message });
+}
+
 fn terminated(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.push(0);

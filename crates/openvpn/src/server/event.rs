@@ -4,13 +4,25 @@ use adit_crypto::Cipher;
 use adit_engine::verbs::Counters;
 use adit_engine::{Link, PeerId, UnixTime};
 
+use crate::packet::SessionId;
 use crate::tls::PeerIdentity;
 
 /// What the server's driver must know.
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
-    /// A peer proved its address; a handshake begins.
-    HandshakeStarted(Link),
+    /// A peer, by this session id of its own, proved its address; a handshake begins.
+    HandshakeStarted(Link, SessionId),
+    /// A control message is on its way to a peer.
+    Told {
+        /// The peer; it is no client yet, or no more, where it is being refused.
+        peer: PeerId,
+        /// Where it is.
+        link: Link,
+        /// Its common name.
+        name: String,
+        /// The message.
+        message: String,
+    },
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
     /// A client's session ended.

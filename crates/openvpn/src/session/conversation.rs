@@ -83,6 +83,11 @@ impl Conversation {
         }
     }
 
+    /// The peer's session id, once it has said one.
+    pub(crate) fn remote(&self) -> Option<SessionId> {
+        self.remote
+    }
+
     /// The negotiation that is under way or was last completed.
     pub(crate) fn newest(&mut self) -> &mut Exchange {
         &mut self.newest

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use aws_lc_rs::digest;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::asn1_rs::Any;
+use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Name;
 
 /// Longest common name, bytes: X.509's bound, and the longest that OpenVPN takes.
@@ -30,6 +31,10 @@ pub struct PeerIdentity {
     pub fingerprint: String,
     /// End of validity, seconds since 1970.
     pub not_after: u64,
+    /// Key and signature in OpenVPN's form, `256 bits ECprime256v1, signature: ecdsa-with-SHA256`.
+    pub key: String,
+    /// The subjects of the CAs that the chain leads over, the issuer's first and the root's last.
+    pub issuers: Vec<String>,
 }
 
 /// Short names of attributes as OpenSSL has them, which is what operators write in `verify-x509-name`.
@@ -180,8 +185,52 @@ impl PeerIdentity {
             serial: hex(serial),
             fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
             not_after: u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0),
+            key: describe_key(certificate),
+            issuers: Vec::new(),
         })
     }
+}
+
+/// OpenSSL's short names of curves, by their OIDs.
+const CURVES: &[(&str, &str)] = &[
+    ("1.2.840.10045.3.1.7", "prime256v1"),
+    ("1.3.132.0.34", "secp384r1"),
+    ("1.3.132.0.35", "secp521r1"),
+];
+
+/// OpenSSL's short names of signature algorithms.
+const SIGNATURES: &[(&str, &str)] = &[
+    ("1.2.840.10045.4.3.2", "ecdsa-with-SHA256"),
+    ("1.2.840.10045.4.3.3", "ecdsa-with-SHA384"),
+    ("1.2.840.10045.4.3.4", "ecdsa-with-SHA512"),
+    ("1.2.840.113549.1.1.10", "RSASSA-PSS"),
+    ("1.2.840.113549.1.1.11", "RSA-SHA256"),
+    ("1.2.840.113549.1.1.12", "RSA-SHA384"),
+    ("1.2.840.113549.1.1.13", "RSA-SHA512"),
+    ("1.3.101.112", "ED25519"),
+];
+
+fn describe_key(certificate: &X509Certificate<'_>) -> String {
+    let short = |names: &[(&str, &str)], oid: &str| {
+        let found = names.iter().find(|(known, _)| *known == oid);
+        found.map_or(oid, |(_, name)| *name).to_owned()
+    };
+    let spki = certificate.public_key();
+    let algorithm = spki.algorithm.algorithm.to_id_string();
+    let key = match spki.parsed() {
+        Ok(PublicKey::RSA(key)) => format!("{} bits RSA", key.key_size()),
+        Ok(PublicKey::EC(point)) => {
+            let curve = spki.algorithm.parameters.as_ref().and_then(|any| any.as_oid().ok());
+            let curve = curve.map(|oid| oid.to_id_string()).unwrap_or_default();
+            // The point's size is that of its coordinates, which for P-521 is not a whole of bytes.
+            let bits = if curve == "1.3.132.0.35" { 521 } else { point.key_size() };
+            format!("{bits} bits EC{}", short(CURVES, &curve))
+        }
+        _ if algorithm == "1.3.101.112" => "253 bits ED25519".into(),
+        _ => algorithm,
+    };
+    let signature = certificate.signature_algorithm.algorithm.to_id_string();
+    format!("{key}, signature: {}", short(SIGNATURES, &signature))
 }
 
 fn hex(bytes: &[u8]) -> String {

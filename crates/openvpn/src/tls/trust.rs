@@ -39,6 +39,7 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
 #[derive(Debug)]
 pub(super) struct Anchor {
+    name: String,
     anchor: TrustAnchor<'static>,
     pub(super) not_before: i64,
     pub(super) not_after: i64,
@@ -170,7 +171,7 @@ impl Trust {
         let Some(parsed) = parse(leaf) else {
             return refuse(Problem::Malformed, "", "it is not valid DER".into());
         };
-        let identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
+        let mut identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
             problem: Problem::BadName,
             subject: subject(&parsed),
             detail: format!("{}; issue it anew with a plain name", bad.0),
@@ -191,7 +192,8 @@ impl Trust {
             }
         }
         self.check_usage(&parsed, &identity.subject, peer_is_server)?;
-        self.check_path(leaf, intermediates, peer_is_server, now, false).map_err(|error| {
+        let path = self.check_path(leaf, intermediates, peer_is_server, now, false);
+        identity.issuers = path.map_err(|error| {
             let stale = self.stale_anchor(&error, leaf, intermediates, peer_is_server, now);
             let (problem, detail) = explain::sentence(&error, &parsed, stale, now);
             CertificateError { problem, subject: identity.subject.clone(), detail }
@@ -263,6 +265,7 @@ impl Trust {
         Ok(())
     }
 
+    /// Finds a path to a CA that may be trusted; returns the subjects on it.
     fn check_path(
         &self,
         leaf: &CertificateDer<'_>,
@@ -270,7 +273,7 @@ impl Trust {
         peer_is_server: bool,
         now: UnixTime,
         stale_too: bool,
-    ) -> Result<(), webpki::Error> {
+    ) -> Result<Vec<String>, webpki::Error> {
         let end = EndEntityCert::try_from(leaf)?;
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let anchors: Vec<TrustAnchor<'_>> = self
@@ -300,7 +303,7 @@ impl Trust {
         // leaf beyond it is checked before.
         let usage =
             KeyUsage::required_if_present(if peer_is_server { SERVER_AUTH } else { CLIENT_AUTH });
-        end.verify_for_usage(
+        let path = end.verify_for_usage(
             self.algorithms.all,
             &anchors,
             &intermediates,
@@ -308,8 +311,17 @@ impl Trust {
             usage,
             revocation,
             None,
-        )
-        .map(|_| ())
+        )?;
+        let steps = path.intermediate_certificates().map(|step| step.der());
+        let mut names: Vec<String> =
+            steps.filter_map(|der| parse(&der).map(|step| subject(&step))).collect();
+        let end = self.anchors.iter().find(|anchor| {
+            let (have, found) = (&anchor.anchor, path.anchor());
+            have.subject == found.subject
+                && have.subject_public_key_info == found.subject_public_key_info
+        });
+        names.extend(end.map(|anchor| anchor.name.clone()));
+        Ok(names)
     }
 
     /// The CA outside its validity that alone keeps a path from being found.
@@ -431,7 +443,7 @@ fn read_authority(
     let anchor = webpki::anchor_from_trusted_cert(&der)
         .map_err(|error| fail(format!("CA \"{name}\" cannot be used: {error:?}")))?
         .to_owned();
-    Ok((Anchor { anchor, not_before, not_after }, self_issued))
+    Ok((Anchor { name, anchor, not_before, not_after }, self_issued))
 }
 
 fn subject_der(der: &[u8]) -> Vec<u8> {

@@ -101,6 +101,9 @@ impl Worker {
                     if event.writable {
                         self.resume(id);
                     }
+                    if event.failed {
+                        self.socket_errors(id, &socket);
+                    }
                     if event.readable {
                         self.socket_turn(id, &socket);
                     }

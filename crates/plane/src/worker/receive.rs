@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::{Link, PeerId, SocketId};
+use adit_engine::{Link, Notice, PeerId, SocketId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::UdpSocket;
 use adit_wire::VnetHeader;
@@ -16,12 +16,34 @@ use crate::control::Shared;
 use crate::ingress::Ingress;
 use crate::stats::{DropReason, Stats};
 
+/// ICMP errors taken in one turn; what is left brings the next.
+const MAX_SOCKET_ERRORS: usize = 64;
+
 impl Worker {
     /// Receives one burst; if more waits, the TUN device has its turn first.
     pub(super) fn socket_turn(&mut self, id: SocketId, socket: &Arc<UdpSocket>) {
         // An error means that nothing waits, or is that of an earlier send and cleared by reading.
         if socket.recv_burst(&mut self.batch).is_ok() {
             self.burst(id);
+        }
+    }
+
+    /// Takes what ICMP said of a client's socket, or epoll would name it again and again. One that
+    /// listens asks for none.
+    pub(super) fn socket_errors(&self, id: SocketId, socket: &UdpSocket) {
+        let mut last = None;
+        for _ in 0..MAX_SOCKET_ERRORS {
+            match socket.take_error() {
+                Ok(Some(error)) => last = Some(error),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        // Each answers a packet of ours; the last says as much as all of them.
+        if let Some((error, errno)) =
+            last.and_then(|last| Some((last.remote, last.error.raw_os_error()?)))
+        {
+            let link = Link::datagram(id, None, error);
+            self.shared.upcalls.notice(&self.shared.stats, Notice::Unreachable(link, errno));
         }
     }
 

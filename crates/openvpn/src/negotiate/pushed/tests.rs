@@ -209,3 +209,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_logged_bundle_has_no_token() {
+    assert_eq!(
+        without_secrets("ping 10,auth-token SESS_ID_secret,auth-token-user dXNlcg=="),
+        "ping 10,auth-token ...,auth-token-user dXNlcg=="
+    );
+}
