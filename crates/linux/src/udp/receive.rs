@@ -71,6 +71,11 @@ pub(super) fn read_error(fd: &impl AsFd) -> io::Result<Option<PeerError>> {
     }
 }
 
+/// Bytes that a burst should not much exceed: a part of a core's L2 cache.
+const BURST: usize = 1 << 20;
+/// Buffers offered at least.
+const MIN_OFFERED: usize = 16;
+
 /// Buffers for a burst, 64 KiB each. Pages that no datagram reached are never touched. The default
 /// has no buffers and allocates nothing: it is what `mem::take` leaves.
 #[derive(Default)]
@@ -82,6 +87,8 @@ pub struct RecvBatch {
     _parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
     filled: usize,
+    /// How many buffers the next call offers.
+    offered: usize,
 }
 
 // SAFETY: its pointers go to the memory of its own vectors, which moves with it and stays in place:
@@ -113,7 +120,7 @@ impl RecvBatch {
             message.msg_hdr.msg_iovlen = 1;
         }
         // All lengths are set before each call, for the slots that the last one used.
-        Self { buffers, names, controls, _parts: parts, messages, filled: n }
+        Self { buffers, names, controls, _parts: parts, messages, filled: n, offered: n }
     }
 
     /// How many buffers one call can fill.
@@ -140,13 +147,14 @@ impl RecvBatch {
                 libc::recvmmsg(
                     fd.as_fd().as_raw_fd(),
                     self.messages.as_mut_ptr(),
-                    self.messages.len() as libc::c_uint,
+                    self.offered as libc::c_uint,
                     libc::MSG_DONTWAIT as _,
                     std::ptr::null_mut(),
                 )
             };
             if let Ok(count) = usize::try_from(count) {
                 self.filled = count;
+                self.offer_for_next();
                 return Ok(count);
             }
             let error = io::Error::last_os_error();
@@ -154,6 +162,16 @@ impl RecvBatch {
                 return Err(error);
             }
         }
+    }
+
+    /// Offers as many buffers as datagrams of the last burst's size make [`BURST`] bytes. Many long
+    /// trains at once gain nothing, and touch memory that stays resident and falls out of the cache.
+    fn offer_for_next(&mut self) {
+        let received = self.messages.iter().take(self.filled);
+        let bytes: usize = received.map(|message| message.msg_len as usize).sum();
+        let average = (bytes / self.filled.max(1)).max(1);
+        let slots = self.messages.len();
+        self.offered = (BURST / average).clamp(MIN_OFFERED.min(slots), slots);
     }
 
     /// What the last burst brought, in order. A datagram without a readable sender or cut short

@@ -313,6 +313,27 @@ fn a_port_where_nobody_listens_is_named_and_hinders_nobody() {
 }
 
 #[test]
+fn long_trains_come_in_shorter_bursts_and_short_packets_in_longer_ones() {
+    let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
+    let send = |count: usize, len: usize| {
+        for _ in 0..count {
+            a.send_to(b.local_addr(), None, &vec![7; len]).unwrap();
+        }
+    };
+    let mut batch = RecvBatch::new(64);
+    send(2, 60_000);
+    assert_eq!(receive(&b, &mut batch), 2);
+    send(40, 60_000);
+    assert_eq!(receive(&b, &mut batch), 17, "a mebibyte");
+    assert_eq!(batch.datagrams_mut().count(), 17);
+    while b.recv_burst(&mut batch).is_ok() {}
+    send(1, 100);
+    assert_eq!(receive(&b, &mut batch), 1);
+    send(60, 100);
+    assert_eq!(receive(&b, &mut batch), 60);
+}
+
+#[test]
 fn an_empty_batch_receives_nothing() {
     let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.1:0"));
     a.send_to(b.local_addr(), None, b"x").unwrap();
