@@ -308,6 +308,7 @@ impl Running {
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
             ClientEvent::ServerAnswered(..)
             | ClientEvent::Unreachable(..)
+            | ClientEvent::Reverified { .. }
             | ClientEvent::Pushed(_)
             | ClientEvent::Note(_)
             | ClientEvent::Warning(_) => {}

@@ -199,6 +199,9 @@ impl Hooks for Owner<'_> {
             ClientEvent::Up(tunnel) => {
                 tunnel.dns.iter().for_each(|line| say!(3, "dhcp-option from the server: {line}"));
             }
+            ClientEvent::Reverified { server, tls } => {
+                lines::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
+            }
             ClientEvent::Rekeyed { key_id, cipher } => {
                 say!(2, "Data Channel: cipher '{}', key-id: {key_id}", cipher.name());
             }

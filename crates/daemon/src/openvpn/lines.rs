@@ -198,6 +198,11 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, usage_check
         ServerEvent::Floated(peer, link) => {
             say!(1, "{} peer {} floated to {}", label(peer), peer.0, address(link.remote()));
         }
+        ServerEvent::Reverified(peer, identity, tls) => {
+            let label = label(peer);
+            verified(&format!("{label} "), identity, usage_checked);
+            say!(2, "{label} Control Channel: {}", control_channel(tls, identity));
+        }
         ServerEvent::Rekeyed(peer, key_id) => {
             say!(3, "{} TLS: soft reset, new data channel key {key_id}", label(peer));
         }

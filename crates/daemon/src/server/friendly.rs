@@ -39,6 +39,7 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
             tracing::warn!("{} did not get in: {reason}", link.remote().ip());
         }
         ServerEvent::Floated(peer, link) => say!(1, "{} moved to {}", label(peer), link.remote()),
+        ServerEvent::Reverified(peer, _, tls) => say!(4, "{}: {tls}", label(peer)),
         ServerEvent::Rekeyed(peer, key_id) => {
             say!(3, "{} has a new data key ({key_id})", label(peer));
         }

@@ -93,6 +93,7 @@ impl Sessions {
             }
             ServerEvent::HandshakeStarted(..)
             | ServerEvent::Told { .. }
+            | ServerEvent::Reverified(..)
             | ServerEvent::HandshakeFailed(..)
             | ServerEvent::Note(..)
             | ServerEvent::Warning(..) => {}

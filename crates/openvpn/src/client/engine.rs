@@ -370,10 +370,12 @@ impl ClientEngine {
                 self.request_options(now)
             }
             State::Up(tunnel) => {
-                let subject = tunnel.conversation.exchange().tls().peer().map(|p| &p.subject);
-                if subject.is_some_and(|subject| *subject != tunnel.server) {
+                let tls = tunnel.conversation.exchange().tls();
+                let server = tls.peer().cloned().unwrap_or_default();
+                if tls.peer().is_some() && server.subject != tunnel.server {
                     return Err(Fault::Protocol("another certificate in a renegotiation"));
                 }
+                out.event(ClientEvent::Reverified { server, tls: tls.description() });
                 let keys = tunnel.conversation.data_keys(tunnel.exporter)?;
                 let key_id = tunnel.conversation.exchange().key_id;
                 tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);

@@ -29,6 +29,13 @@ pub enum ClientEvent {
     /// Apply this to the TUN and the routes, then traffic may flow. Sent again after a reconnect;
     /// equal to the former one if nothing changed.
     Up(Box<TunnelConfig>),
+    /// A renegotiation has found the server's certificate good; a new key follows.
+    Reverified {
+        /// The server's certificate.
+        server: PeerIdentity,
+        /// TLS version and suite, for the log.
+        tls: String,
+    },
     /// A new key is in use.
     Rekeyed {
         /// Its 3-bit id.

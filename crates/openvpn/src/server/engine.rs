@@ -435,6 +435,7 @@ impl ServerEngine {
             }
             let ours = our_keys(&mut self.random, settings, Some(cipher));
             client.conversation.send_keys(ours)?;
+            out.event(ServerEvent::Reverified(peer, Box::new(identity), tls));
             return self.rekeyed(now, peer, out);
         }
         let peer_info = PeerInfo::parse(&remote.peer_info)

@@ -31,6 +31,9 @@ pub enum ServerEvent {
     HandshakeFailed(Link, String),
     /// A client moved.
     Floated(PeerId, Link),
+    /// A renegotiation has found a client's certificate good: the certificate, TLS version and suite. A
+    /// new key follows.
+    Reverified(PeerId, Box<PeerIdentity>, String),
     /// A client has a new key.
     Rekeyed(PeerId, u8),
     /// Worth a line in the log.
