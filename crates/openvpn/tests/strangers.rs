@@ -5,7 +5,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link};
+use adit_engine::{Engine, Input, Link, Notice, Outbox, Reply};
 use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
@@ -13,7 +13,9 @@ use adit_openvpn::server::ServerEvent;
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
-use support::{World, client_config, client_tls_named, foreign_client_tls, server_config};
+use support::{
+    World, client_config, client_tls_named, foreign_client_tls, server_address, server_config,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -140,7 +142,7 @@ fn a_returned_cookie_from_another_address_starts_nothing() {
     w.tick_client(c);
     let first = w.capture(c);
     let answers = w.stranger(w.clients[c].address, &first[0]);
-    let link = Link::datagram(Default::default(), None, support::server_address());
+    let link = Link::datagram(Default::default(), None, server_address());
     w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
     let third = w.capture(c);
     assert!(!third.is_empty());
@@ -212,7 +214,7 @@ fn a_replayed_capture_of_a_whole_session_does_nothing() {
         let mut w = World::new(server_config(with(&server)), 1);
         let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
         let own = w.clients[c].address;
-        let link = Link::datagram(Default::default(), None, support::server_address());
+        let link = Link::datagram(Default::default(), None, server_address());
         let mut captured = Vec::new();
         w.tick_client(c);
         for _ in 0..20 {
@@ -267,7 +269,7 @@ fn another_certificate_in_a_renegotiation_ends_the_session() {
     assert!(w.run(SECOND, |w| w.is_up(c)));
     w.clients[c].engine.set_tls(client_tls_named("somebody else"));
     let peer = *w.plane.peers.keys().next().expect("a peer");
-    w.to_server(Input::Notice(adit_engine::Notice::KeyNearLimit(peer, 0)));
+    w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
     w.run(5 * SECOND, |w| !w.downs().is_empty());
     assert!(w.downs().first().is_some_and(|reason| reason.contains("another identity")));
 }
@@ -282,7 +284,7 @@ fn a_client_listens_to_its_server_only() {
     // The right answer from the wrong address, and an answer that does not acknowledge the reset.
     let elsewhere = Link::datagram(Default::default(), None, address(1));
     w.to_client(c, Input::Frame(elsewhere, &mut answer.clone()));
-    let link = Link::datagram(Default::default(), None, support::server_address());
+    let link = Link::datagram(Default::default(), None, server_address());
     let unasked = Control {
         opcode: Opcode::HardResetServerV2,
         key_id: 0,
@@ -301,4 +303,110 @@ fn a_client_listens_to_its_server_only() {
     assert!(!answered(&w));
     w.to_client(c, Input::Frame(link, &mut answer.clone()));
     assert!(answered(&w));
+}
+
+/// A world in which one client waits for the registry.
+fn waiting_for_the_registry() -> (World, usize) {
+    let mut config = server_config(Settings::default());
+    config.authorize = true;
+    let mut w = World::new(config, 1);
+    w.slow_registry = true;
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| !w.asked.is_empty()));
+    w.run(SECOND, |_| false);
+    (w, c)
+}
+
+/// The first packet of a renegotiation.
+fn soft_reset(session: [u8; 8]) -> Vec<u8> {
+    let control = Control {
+        opcode: Opcode::SoftResetV1,
+        key_id: 1,
+        session: SessionId(session),
+        acks: Default::default(),
+        remote: None,
+        message: Some(0),
+        payload: &[],
+    };
+    let mut packet = Vec::new();
+    control.encode(&mut packet);
+    packet
+}
+
+#[test]
+fn nobody_renegotiates_before_the_registry_has_answered() {
+    let (mut w, c) = waiting_for_the_registry();
+    let (client, server) = w.session_ids;
+    let own = w.clients[c].address;
+    assert!(w.stranger(own, &soft_reset(client)).is_empty(), "the client's reset goes unanswered");
+    let link = Link::datagram(Default::default(), None, server_address());
+    w.to_client(c, Input::Frame(link, &mut soft_reset(server)));
+    assert!(w.capture(c).is_empty(), "and so does the server's");
+    let ticket = w.asked.remove(0);
+    w.to_server(Input::Answer(ticket, Reply::Accept(Default::default())));
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{:?} {:?}", w.events, w.clients[c].events);
+    assert!(w.asked.is_empty(), "asked once");
+    assert_eq!(w.server.clients().count(), 1);
+}
+
+#[test]
+fn a_refused_client_does_not_renegotiate_either() {
+    let (mut w, c) = waiting_for_the_registry();
+    let own = w.clients[c].address;
+    let client = w.session_ids.0;
+    w.clients[c].address.set_port(9);
+    let ticket = w.asked.remove(0);
+    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
+    assert!(w.stranger(own, &soft_reset(client)).is_empty());
+}
+
+#[test]
+fn a_registry_that_never_answers_holds_no_handshake_for_ever() {
+    let (mut w, _) = waiting_for_the_registry();
+    let ticket = w.asked.remove(0);
+    w.clients.clear();
+    w.run(70 * SECOND, |_| false);
+    assert_eq!(w.server.handshakes(), 0, "{:?}", w.server.deadline());
+    let failed = w.events.iter().any(|event| {
+        matches!(event, ServerEvent::HandshakeFailed(_, why) if why.contains("authorization"))
+    });
+    assert!(failed, "{:?}", w.events);
+    w.to_server(Input::Answer(ticket, Reply::Accept(Default::default())));
+    assert_eq!(w.server.clients().count(), 0, "an answer that comes too late changes nothing");
+}
+
+#[test]
+fn a_push_that_cannot_be_sent_leaves_no_peer_and_no_lease_behind() {
+    let mut config = server_config(Settings::default());
+    let route = |n: u32| format!("route 10.{}.{}.0 255.255.255.0", n >> 8 & 255, n & 255);
+    config.push = (0..8000).map(route).collect();
+    let pool = config.network4.as_mut().expect("a pool");
+    pool.last = pool.first;
+    let mut w = World::new(config, 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    w.run(30 * SECOND, |_| false);
+    assert!(!w.is_up(c));
+    assert!(w.plane.peers.is_empty(), "{:?}", w.events);
+    let offer = adit_openvpn::server::Offer { max_clients: 5, ..Default::default() };
+    w.server.set_offer(offer);
+    assert!(w.run(400 * SECOND, |w| w.is_up(c)), "its address is free again: {:?}", w.events);
+}
+
+#[test]
+fn a_client_that_leaves_in_a_renegotiation_without_answer_does_not_spin() {
+    let settings = Settings { exit_notify: Some(5), ..Settings::default() };
+    let mut w = World::new(server_config(settings.clone()), 1);
+    let c = w.connect(client_config(settings), Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    let peer = *w.clients[c].plane.peers.keys().next().expect("a peer");
+    w.rebind(c);
+    w.to_client(c, Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    w.run(59 * SECOND, |_| false);
+    let mut out = Outbox::new();
+    w.clients[c].engine.shutdown(w.now, &mut out);
+    w.perform_client(c, out);
+    let stopped = |w: &World| {
+        w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::Stopped(_)))
+    };
+    assert!(w.run(10 * SECOND, stopped));
 }

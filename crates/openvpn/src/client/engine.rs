@@ -252,6 +252,7 @@ impl ClientEngine {
     }
 
     fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let up = matches!(self.state, State::Up(_));
         let conversation = match &mut self.state {
             State::Connecting(attempt) => &mut attempt.conversation,
             State::Up(tunnel) => &mut tunnel.conversation,
@@ -268,7 +269,11 @@ impl ClientEngine {
             return;
         }
         let tls = &self.config.tls;
-        let next_tls = || Ok(TlsSession::client(tls)?);
+        let next_tls = || match up {
+            true => Ok(TlsSession::client(tls)?),
+            // The options make the first negotiation's keys: it must be the only one until then.
+            false => Err(Fault::Ignored("a renegotiation before there is a session")),
+        };
         let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
         let result = heard.and_then(|heard| self.hear_all(now, heard, out));
         self.settle(now, result, out);
@@ -483,6 +488,12 @@ impl ClientEngine {
             self.stop(Stop::Incompatible(reason), out);
             return Ok(());
         };
+        // What can fail comes first: the failure belongs to the attempt.
+        let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
+        let keys = attempt.conversation.data_keys(pushed.tls_ekm)?;
+        if pushed.dyn_tls_crypt {
+            attempt.conversation.wrap_renegotiations()?;
+        }
         let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Dialing) else {
             return Ok(());
         };
@@ -498,11 +509,7 @@ impl ClientEngine {
             let note = "pushed socket buffer sizes are left out: sndbuf and rcvbuf set them here";
             out.event(ClientEvent::Note(note.into()));
         }
-        let mut conversation = attempt.conversation;
-        let keys = conversation.data_keys(pushed.tls_ekm)?;
-        if pushed.dyn_tls_crypt {
-            conversation.wrap_renegotiations()?;
-        }
+        let conversation = attempt.conversation;
         let server =
             conversation.exchange().tls().peer().map(|p| p.subject.clone()).unwrap_or_default();
         let mut settings = self.config.settings.clone();
@@ -664,7 +671,10 @@ impl ClientEngine {
                     leaving.notices_left -= 1;
                     leaving.next = now + EXIT_NOTICE_EVERY;
                     out.plane(Op::SendData(leaving.tunnel.peer, exit_notice()));
-                } else if acknowledged || leaving.next <= now {
+                } else if acknowledged
+                    || leaving.next <= now
+                    || leaving.tunnel.conversation.expired(now)
+                {
                     return self.stop(Stop::Requested, out);
                 }
                 self.settle(now, Ok(()), out);

@@ -22,7 +22,7 @@ pub(super) enum Stage {
     /// TLS and key exchange.
     Negotiating,
     /// Authenticated by its certificate; the registry is being asked.
-    Authorizing(Ticket, Box<Hello>),
+    Authorizing { ticket: Ticket, until: Instant, hello: Box<Hello> },
     /// Told that it may not; it stays until that is acknowledged.
     Refused { until: Instant, reason: String },
     /// A session.
@@ -61,7 +61,8 @@ impl Client {
     /// When it wants to be looked at.
     pub(super) fn deadline(&self) -> Option<(Instant, &'static str)> {
         let stage = match &self.stage {
-            Stage::Negotiating | Stage::Authorizing(..) => None,
+            Stage::Negotiating => None,
+            Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
             Stage::Connected(connected) => connected.schedule.deadline(),
         };

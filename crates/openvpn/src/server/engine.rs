@@ -365,7 +365,14 @@ impl ServerEngine {
 
     fn session_frame(&mut self, now: Instant, peer: PeerId, packet: &mut [u8], out: &mut Out) {
         self.step(now, peer, out, |client, tls, settings| {
-            client.conversation.frame(now, packet, || Ok(TlsSession::server(tls)?), settings)
+            // What was asked about a client must be what it is let in with: no other certificate, and
+            // no further attempts, until it has a session.
+            let connected = client.connected().is_some();
+            let next_tls = || match connected {
+                true => Ok(TlsSession::server(tls)?),
+                false => Err(Fault::Ignored("a renegotiation before there is a session")),
+            };
+            client.conversation.frame(now, packet, next_tls, settings)
         });
     }
 
@@ -467,7 +474,8 @@ impl ServerEngine {
             password,
             address: Some(link.remote().ip()),
         });
-        client.stage = Stage::Authorizing(ticket, hello);
+        let until = now + settings.hand_window;
+        client.stage = Stage::Authorizing { ticket, until, hello };
         self.by_ticket.insert(ticket, peer);
         out.push(Output::Ask(ticket, question));
         Ok(())
@@ -488,11 +496,12 @@ impl ServerEngine {
     fn answer(&mut self, now: Instant, ticket: Ticket, reply: Reply, out: &mut Out) {
         let Some(peer) = self.by_ticket.remove(&ticket) else { return };
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let Stage::Authorizing(waiting, _) = &client.stage else { return };
-        if *waiting != ticket {
+        if !matches!(&client.stage, Stage::Authorizing { ticket: waiting, .. } if *waiting == ticket)
+        {
             return;
         }
-        let Stage::Authorizing(_, hello) = std::mem::replace(&mut client.stage, Stage::Negotiating)
+        let Stage::Authorizing { hello, .. } =
+            std::mem::replace(&mut client.stage, Stage::Negotiating)
         else {
             return;
         };
@@ -544,6 +553,14 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Fault> {
         let name = hello.identity.common_name.clone();
+        // What can fail comes before there is anything to take back.
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let proto = hello.peer_info.proto();
+        let exporter = proto.has(IvProto::TLS_EKM);
+        let keys = client.conversation.data_keys(exporter)?;
+        if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
+            client.conversation.wrap_renegotiations()?;
+        }
         if !self.config.duplicate_cn {
             self.replace(peer, &name, out);
         }
@@ -556,7 +573,6 @@ impl ServerEngine {
             }
         };
         let settings = &self.config.settings;
-        let proto = hello.peer_info.proto();
         let push =
             pushed_options(&self.config, &grant.push, peer, lease, hello.cipher, &hello.peer_info);
         let push = match build_push_reply(&push) {
@@ -568,12 +584,6 @@ impl ServerEngine {
         };
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let link = client.conversation.link;
-        let exporter = proto.has(IvProto::TLS_EKM);
-        let dynamic = exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT);
-        let keys = client.conversation.data_keys(exporter)?;
-        if dynamic {
-            client.conversation.wrap_renegotiations()?;
-        }
         let spec = PeerSpec {
             link,
             wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
@@ -588,9 +598,6 @@ impl ServerEngine {
         out.plane(Op::SetRoutes(peer, lease.prefixes()));
         let schedule =
             KeySchedule::start(now, peer, hello.cipher, settings, &mut self.random, keys, out);
-        for bundle in &push {
-            client.conversation.send_message(terminated(bundle))?;
-        }
         let info = ClientInfo {
             peer,
             identity: hello.identity,
@@ -604,7 +611,6 @@ impl ServerEngine {
             since: self.clock.at(now),
         };
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
-        push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
         client.stage = Stage::Connected(Box::new(Connected {
             info,
             schedule,
@@ -615,7 +621,7 @@ impl ServerEngine {
         }));
         self.handshakes.end(link.remote().ip());
         self.limiter.refund(link.remote().ip());
-        Ok(())
+        send_push(peer, client, out)
     }
 
     /// Ends the former session of the same name.
@@ -650,17 +656,12 @@ impl ServerEngine {
     ) -> Result<(), Fault> {
         match message {
             ControlMessage::PushRequest => {
+                // The first request crosses the unrequested answer; a later one is a repetition.
                 if let Some(client) = self.clients.get_mut(&peer)
                     && let Stage::Connected(connected) = &mut client.stage
+                    && std::mem::replace(&mut connected.asked, true)
                 {
-                    // The first request crosses the unrequested answer; a later one is a repetition.
-                    if std::mem::replace(&mut connected.asked, true) {
-                        for bundle in &connected.push {
-                            client.conversation.send_message(terminated(bundle))?;
-                        }
-                        let bundles = connected.push.clone();
-                        bundles.into_iter().for_each(|bundle| told(peer, client, bundle, out));
-                    }
+                    send_push(peer, client, out)?;
                 }
             }
             ControlMessage::Exit => self.remove(peer, "remote-exit".into(), out),
@@ -676,7 +677,7 @@ impl ServerEngine {
     fn remove(&mut self, peer: PeerId, reason: String, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
         let link = client.conversation.link;
-        self.by_session.remove(&(link.remote(), client.session));
+        self.unfile(link, client.session, peer);
         if let Some(at) = client.scheduled {
             self.timers.remove(&(at, peer));
         }
@@ -688,7 +689,7 @@ impl ServerEngine {
                 self.departing.insert(peer, reason);
             }
             stage => {
-                if let Stage::Authorizing(ticket, _) = &stage {
+                if let Stage::Authorizing { ticket, .. } = &stage {
                     self.by_ticket.remove(ticket);
                 }
                 self.handshakes.end(link.remote().ip());
@@ -746,11 +747,19 @@ impl ServerEngine {
             connected.info.link = link;
         }
         let session = client.session;
-        self.by_session.remove(&(former.remote(), session));
+        self.unfile(former, session, peer);
         self.by_session.insert((link.remote(), session), peer);
         out.plane(Op::DismissLink(former));
         out.plane(Op::AdmitLink(link));
         out.event(ServerEvent::Floated(peer, link));
+    }
+
+    /// Forgets where a client's packets come from, unless another one has taken the place.
+    fn unfile(&mut self, link: Link, session: SessionId, peer: PeerId) {
+        let key = (link.remote(), session);
+        if self.by_session.get(&key) == Some(&peer) {
+            self.by_session.remove(&key);
+        }
     }
 
     /// Puts a client where it belongs in the timer table.
@@ -794,6 +803,10 @@ impl ServerEngine {
                 let reason = std::mem::take(reason);
                 return self.remove(peer, reason, out);
             }
+            Stage::Authorizing { until, .. } if *until <= now => {
+                let reason = "the authorization took longer than the hand-window";
+                return self.remove(peer, reason.into(), out);
+            }
             Stage::Connected(connected) => {
                 let wanted = connected.schedule.tick(now, out);
                 if wanted {
@@ -830,7 +843,16 @@ fn our_keys(
     }
 }
 
-/// Control messages end in NUL.
+/// Sends a client its options.
+fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Result<(), Fault> {
+    let Stage::Connected(connected) = &client.stage else { return Ok(()) };
+    for bundle in &connected.push {
+        client.conversation.send_message(terminated(bundle))?;
+    }
+    connected.push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
+    Ok(())
+}
+
 /// Tells the driver of a control message to a client.
 fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
     let identity = client.conversation.exchange().tls().peer();
@@ -838,6 +860,7 @@ fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
     out.event(ServerEvent::Told { peer, link: client.conversation.link, name, message });
 }
 
+/// Control messages end in NUL.
 fn terminated(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.push(0);

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Grant, Input, Instant, Link, Notice, Outbox, Output, Question, Reply, UnixTime,
+    Engine, Grant, Input, Instant, Link, Notice, Outbox, Output, Question, Reply, Ticket, UnixTime,
 };
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
@@ -53,6 +53,11 @@ pub struct World {
     pub clients: Vec<ClientNode>,
     /// What the registry says to each question.
     pub reply: Reply,
+    /// The registry is slow: its questions wait here for the test to answer.
+    pub slow_registry: bool,
+    pub asked: Vec<Ticket>,
+    /// The session ids of client and server that were on the wire last.
+    pub session_ids: ([u8; 8], [u8; 8]),
     next_traffic: Instant,
 }
 
@@ -114,6 +119,9 @@ impl World {
             events: Vec::new(),
             clients: Vec::new(),
             reply: Reply::Accept(Grant::default()),
+            slow_registry: false,
+            asked: Vec::new(),
+            session_ids: Default::default(),
             next_traffic: START,
         }
     }
@@ -215,7 +223,10 @@ impl World {
     fn server_receives(&mut self, n: usize, packet: Packet) {
         let link = Link::datagram(Default::default(), None, self.clients[n].address);
         match packet {
-            Packet::Control(mut bytes) => self.to_server(Input::Frame(link, &mut bytes)),
+            Packet::Control(mut bytes) => {
+                self.session_ids.0 = bytes[1..9].try_into().expect("eight bytes");
+                self.to_server(Input::Frame(link, &mut bytes));
+            }
             Packet::Data(datagram) => {
                 for notice in self.plane.receive(link, datagram) {
                     self.to_server(Input::Notice(notice));
@@ -227,7 +238,10 @@ impl World {
     fn client_receives(&mut self, n: usize, packet: Packet) {
         let link = Link::datagram(Default::default(), None, server_address());
         match packet {
-            Packet::Control(mut bytes) => self.to_client(n, Input::Frame(link, &mut bytes)),
+            Packet::Control(mut bytes) => {
+                self.session_ids.1 = bytes[1..9].try_into().expect("eight bytes");
+                self.to_client(n, Input::Frame(link, &mut bytes));
+            }
             Packet::Data(datagram) => {
                 for notice in self.clients[n].plane.receive(link, datagram) {
                     self.to_client(n, Input::Notice(notice));
@@ -252,6 +266,9 @@ impl World {
                     }
                 }
                 Output::Plane(op) => again.extend(self.plane.apply(op).map(Again::Notice)),
+                Output::Ask(ticket, Question::Authorize(_)) if self.slow_registry => {
+                    self.asked.push(ticket);
+                }
                 Output::Ask(ticket, Question::Authorize(_)) => again.push(Again::Answer(ticket)),
                 Output::Event(event) => self.events.push(event),
                 Output::Dial(_) | Output::Hangup(_) => {}
@@ -361,7 +378,7 @@ impl World {
 
 enum Again {
     Notice(Notice),
-    Answer(adit_engine::Ticket),
+    Answer(Ticket),
 }
 
 fn seed_bytes(seed: u64, which: u8) -> [u8; 32] {
