@@ -336,7 +336,7 @@ impl Shared {
 fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {
     let PeerSpec { replay_window, .. } = **peer.settings.load();
     // Key material of the right length by type: the library has no reason to refuse it.
-    if let Ok(key) = Key::new(key, replay_window) {
+    if let Ok(key) = Key::new(key, replay_window, peer.next_generation()) {
         let key = Arc::new(key);
         change_keys(peer, |keys| *keys.slot(slot) = Some(Arc::clone(&key)));
     }

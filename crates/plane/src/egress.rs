@@ -213,7 +213,7 @@ mod tests {
             open: half,
             limits,
         };
-        Key::new(&data, 64).unwrap()
+        Key::new(&data, 64, 0).unwrap()
     }
 
     proptest! {

@@ -173,7 +173,8 @@ impl<'a, 's> Ingress<'a, 's> {
             bytes = bytes.saturating_add(len as u64);
             let Some(content) = self.content(&run, text) else { continue };
             let empty = matches!(content, Content::Other { empty: true });
-            if !run.at_home && place == Place::Newest && !empty {
+            let newest = place == Place::Newest && run.peer.is_newest(key);
+            if !run.at_home && newest && !empty {
                 run.at_home = self.float(&run);
             }
             if let Content::Packet(packet) = content {
@@ -189,6 +190,7 @@ impl<'a, 's> Ingress<'a, 's> {
         let Shared { stats, upcalls, .. } = self.shared;
         if packets > 0 {
             peer.heard(self.now, packets, bytes);
+            peer.used(key);
             key.count_opened(packets, bytes);
             if key.first_use() {
                 upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id));

@@ -29,6 +29,8 @@ const FAILED_LIMIT: u64 = 1 << 36;
 #[derive(Debug)]
 pub(crate) struct Key {
     pub id: u8,
+    /// Which key of the peer it is: later ones have higher numbers.
+    pub generation: u64,
     seal: SealKey,
     open: OpenKey,
     gcm: bool,
@@ -55,9 +57,10 @@ fn usage(len: usize) -> u64 {
 }
 
 impl Key {
-    pub fn new(key: &DataKey, replay_window: u32) -> Result<Self, Refused> {
+    pub fn new(key: &DataKey, replay_window: u32, generation: u64) -> Result<Self, Refused> {
         Ok(Self {
             id: key.key_id & 7,
+            generation,
             seal: SealKey::new(key.cipher, &key.seal)?,
             open: OpenKey::new(key.cipher, &key.open)?,
             gcm: !matches!(key.cipher, Cipher::ChaCha20Poly1305),
@@ -193,7 +196,7 @@ mod tests {
     fn key(cipher: Cipher, limits: KeyLimits) -> Key {
         let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
         let key = DataKey { key_id: 0, cipher, seal: half.clone(), open: half, limits };
-        Key::new(&key, 64).unwrap()
+        Key::new(&key, 64, 0).unwrap()
     }
 
     fn seal(key: &Key, len: usize) -> Result<Vec<u8>, DropReason> {

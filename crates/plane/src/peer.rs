@@ -22,6 +22,10 @@ pub(crate) struct Peer {
     tx: Mutex<Tx>,
     last_sent: AtomicU64,
     last_heard: AtomicU64,
+    /// Keys installed so far.
+    generations: AtomicU64,
+    /// Generation of the newest key that the peer has used.
+    newest_used: AtomicU64,
     /// Silence was reported and nothing came since.
     pub silent: AtomicBool,
     rx_packets: AtomicU64,
@@ -75,6 +79,8 @@ impl Peer {
             tx: Mutex::default(),
             last_sent: AtomicU64::new(now.as_nanos()),
             last_heard: AtomicU64::new(now.as_nanos()),
+            generations: AtomicU64::new(0),
+            newest_used: AtomicU64::new(0),
             silent: AtomicBool::new(false),
             rx_packets: AtomicU64::new(0),
             rx_bytes: AtomicU64::new(0),
@@ -106,6 +112,24 @@ impl Peer {
             || (spec.link.local().is_none()
                 && spec.link.socket() == link.socket()
                 && spec.link.remote() == link.remote())
+    }
+
+    /// The number of the key that is installed next.
+    pub fn next_generation(&self) -> u64 {
+        self.generations.fetch_add(1, Relaxed)
+    }
+
+    /// The peer has used a key.
+    pub fn used(&self, key: &Key) {
+        if self.newest_used.load(Relaxed) < key.generation {
+            self.newest_used.fetch_max(key.generation, Relaxed);
+        }
+    }
+
+    /// Whether the peer has used no later key. Packets under an earlier one may be authentic and
+    /// the first with their ids, and yet somebody held them back.
+    pub fn is_newest(&self, key: &Key) -> bool {
+        self.newest_used.load(Relaxed) <= key.generation
     }
 
     pub fn heard(&self, now: Instant, packets: u64, bytes: u64) {

@@ -101,11 +101,19 @@ fn address(link: &Link) -> Option<(SocketId, SocketAddr)> {
     Some((link.socket()?, link.remote()))
 }
 
+fn release_in(addresses: &mut Addresses, link: &Link, id: PeerId) {
+    if let Some(address) = address(link)
+        && addresses.get(&address) == Some(&id)
+    {
+        addresses.remove(&address);
+    }
+}
+
 impl Tables {
     pub fn add_peer(&self, peer: Peer) {
         let peer = Arc::new(peer);
         if let Some(former) = self.peers.load().get(peer.id) {
-            self.release(&former.settings.load().link, peer.id);
+            self.release(former);
         }
         self.claim(&peer.settings.load().link, peer.id);
         self.peers.rcu(|table| {
@@ -127,7 +135,7 @@ impl Tables {
             routes.remove(id);
             routes
         });
-        self.release(&peer.settings.load().link, id);
+        self.release(&peer);
         Some(peer)
     }
 
@@ -138,39 +146,37 @@ impl Tables {
         }
     }
 
-    fn release(&self, link: &Link, id: PeerId) {
-        if let Some(address) = address(link) {
-            let mut addresses = write(&self.addresses);
-            if addresses.get(&address) == Some(&id) {
-                addresses.remove(&address);
-            }
-        }
+    /// Gives a peer's address back. The peer is in the table no longer, or about to be replaced.
+    fn release(&self, peer: &Peer) {
+        let mut addresses = write(&self.addresses);
+        // Under the lock: a worker may be moving the peer.
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
     }
 
     /// Control moves a peer.
     pub fn set_link(&self, peer: &Peer, link: Link) {
-        let old = peer.settings.load().link;
-        self.release(&old, peer.id);
-        self.claim(&link, peer.id);
+        let mut addresses = write(&self.addresses);
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
+        if let Some(address) = address(&link) {
+            addresses.insert(address, peer.id);
+        }
         peer.update(|spec| spec.link = link);
     }
 
-    /// A peer moved by itself; `false` if the new address belongs to another peer.
+    /// A peer moved by itself; `false` if the new address belongs to another peer, or if the peer
+    /// was removed meanwhile.
     pub fn float(&self, peer: &Peer, link: Link) -> bool {
         let Some(new) = address(&link) else { return false };
-        let old = peer.settings.load().link;
-        {
-            let mut addresses = write(&self.addresses);
-            if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
-                return false;
-            }
-            if let Some(old) = address(&old)
-                && addresses.get(&old) == Some(&peer.id)
-            {
-                addresses.remove(&old);
-            }
-            addresses.insert(new, peer.id);
+        let mut addresses = write(&self.addresses);
+        if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
+            return false;
         }
+        // A removal takes the peer out of the table before it waits for the lock.
+        if !self.peers.load().get(peer.id).is_some_and(|known| std::ptr::eq(&**known, peer)) {
+            return false;
+        }
+        release_in(&mut addresses, &peer.settings.load().link, peer.id);
+        addresses.insert(new, peer.id);
         peer.update(|spec| spec.link = link);
         true
     }
@@ -190,5 +196,58 @@ impl Tables {
 
     pub fn dismiss(&self, link: &Link) {
         write(&self.admitted).remove(link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_engine::Instant;
+    use adit_engine::verbs::PeerSpec;
+
+    fn link(port: u16) -> Link {
+        Link::datagram(SocketId(0), None, ([192, 0, 2, 1], port).into())
+    }
+
+    fn peer(id: u32, link: Link) -> Peer {
+        let spec = PeerSpec {
+            link,
+            wire_id: Some(id),
+            float: true,
+            framing: Default::default(),
+            keepalive: Default::default(),
+            mtu: Default::default(),
+            replay_window: 64,
+        };
+        Peer::new(PeerId(id), spec, Instant::from_nanos(0))
+    }
+
+    // A worker may still hold a peer that control has removed.
+    #[test]
+    fn a_removed_peer_takes_no_address() {
+        let tables = Tables::default();
+        tables.add_peer(peer(1, link(1)));
+        let removed = tables.remove_peer(PeerId(1)).unwrap();
+        assert!(!tables.float(&removed, link(2)));
+        assert_eq!(tables.by_address(&link(2)), None);
+        // Nor in the name of a newer peer with its id.
+        tables.add_peer(peer(1, link(3)));
+        assert!(!tables.float(&removed, link(2)));
+        assert_eq!(tables.by_address(&link(3)), Some(PeerId(1)));
+    }
+
+    #[test]
+    fn a_peer_has_one_address_however_often_it_floats() {
+        let tables = Tables::default();
+        tables.add_peer(peer(1, link(1)));
+        let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
+        for port in [2, 3, 2, 1] {
+            assert!(tables.float(&moving, link(port)));
+        }
+        assert_eq!(read(&tables.addresses).len(), 1);
+        tables.add_peer(peer(2, link(2)));
+        assert!(!tables.float(&moving, link(2)));
+        tables.remove_peer(PeerId(1));
+        assert_eq!(read(&tables.addresses).len(), 1);
     }
 }

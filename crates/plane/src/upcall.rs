@@ -15,7 +15,7 @@ use crate::stats::{DropReason, Stats};
 const MAX_FRAMES: usize = 2048;
 /// Control packets of strangers that may wait.
 const MAX_STRANGERS: usize = 512;
-/// Notices that may wait.
+/// Notices that may wait where a peer causes another one.
 const MAX_NOTICES: usize = 16384;
 /// In-band messages among them: peers cause them at will, so they must not crowd out the rest.
 const MAX_IN_BAND: usize = 1024;
@@ -71,9 +71,16 @@ pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
 
 impl UpcallSender {
     pub fn notice(&self, stats: &Stats, notice: Notice) {
-        // Those that strangers can cause, too.
-        let crowds = matches!(notice, Notice::InBand(..) | Notice::Unreachable(..));
-        let bound = if crowds { MAX_IN_BAND } else { MAX_NOTICES };
+        let bound = match notice {
+            // Those that strangers can cause, too.
+            Notice::InBand(..) | Notice::Unreachable(..) => MAX_IN_BAND,
+            Notice::Floated(..) => MAX_NOTICES,
+            // Said once per peer or key, whose numbers bound them; nobody repeats what is lost here.
+            Notice::PeerGone(..)
+            | Notice::PeerSilent(_)
+            | Notice::KeyFirstUse(..)
+            | Notice::KeyNearLimit(..) => usize::MAX,
+        };
         self.push(&self.0.notices, notice, bound, stats, DropReason::NoticesFull);
     }
 
@@ -194,5 +201,26 @@ mod tests {
         sender.notice(&stats, Notice::KeyNearLimit(PeerId(2), 0));
         assert_eq!(drain(&mut upcalls).len(), MAX_IN_BAND + 1);
         assert_eq!(stats.totals().dropped(DropReason::NoticesFull), 1);
+    }
+
+    #[test]
+    fn what_is_said_once_is_never_lost() {
+        let stats = Stats::new(Offloads::ALL);
+        let (sender, mut upcalls) = channel().unwrap();
+        for port in 0..=MAX_NOTICES {
+            let link = link(u16::try_from(port % 60_000).unwrap());
+            sender.notice(&stats, Notice::Floated(PeerId(1), link));
+        }
+        assert_eq!(stats.totals().dropped(DropReason::NoticesFull), 1);
+        let once = [
+            Notice::PeerGone(PeerId(2), Default::default()),
+            Notice::PeerSilent(PeerId(3)),
+            Notice::KeyNearLimit(PeerId(4), 0),
+        ];
+        once.iter().for_each(|notice| sender.notice(&stats, notice.clone()));
+        let drained = drain(&mut upcalls);
+        for notice in once {
+            assert!(drained.contains(&Upcall::Notice(notice)));
+        }
     }
 }

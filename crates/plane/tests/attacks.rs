@@ -71,6 +71,27 @@ fn the_newest_authentic_packet_moves_its_peer() {
 }
 
 #[test]
+fn a_withheld_packet_under_a_former_key_moves_nobody() {
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    let crossing = client.seal_one(&packet(2, SERVER, 1));
+    let withheld = client.seal_one(&packet(2, SERVER, 2));
+    server.apply(Op::InstallKey(PeerId(2), KeySlot::Secondary, key(2, 1, true)));
+    assert_eq!(server.open(link(4, 4), &crossing).len(), 1);
+    let floated = server.memory.plane().link(PeerId(2));
+    assert_eq!(floated, Some(link(4, 4)), "a key that is not used yet changes nothing");
+    client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 1, false)));
+    // From yet another address: the new key moves its peer before it is swapped in.
+    let next = client.seal_one(&packet(2, SERVER, 3));
+    assert_eq!(server.open(link(5, 5), &next).len(), 1);
+    server.apply(Op::SwapKeys(PeerId(2)));
+    assert_eq!(server.memory.plane().link(PeerId(2)), Some(link(5, 5)));
+    server.notices();
+    assert_eq!(server.open(link(66, 66), &withheld).len(), 1, "late, but authentic");
+    assert_eq!(server.memory.plane().link(PeerId(2)), Some(link(5, 5)));
+    assert!(server.notices().is_empty());
+}
+
+#[test]
 fn nobody_floats_onto_another_peers_address() {
     let (mut server, [mut a, _b]) = world(Relay::Kernel, [2, 3]);
     let sealed = a.seal_one(&packet(2, SERVER, 1));
