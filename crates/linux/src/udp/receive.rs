@@ -120,7 +120,15 @@ impl RecvBatch {
             message.msg_hdr.msg_iovlen = 1;
         }
         // All lengths are set before each call, for the slots that the last one used.
-        Self { buffers, names, controls, _parts: parts, messages, filled: n, offered: n }
+        Self {
+            buffers,
+            names,
+            controls,
+            _parts: parts,
+            messages,
+            filled: n,
+            offered: MIN_OFFERED.min(n),
+        }
     }
 
     /// How many buffers one call can fill.
@@ -164,14 +172,18 @@ impl RecvBatch {
         }
     }
 
-    /// Offers as many buffers as datagrams of the last burst's size make [`BURST`] bytes. Many long
-    /// trains at once gain nothing, and touch memory that stays resident and falls out of the cache.
+    /// Offers as many buffers as datagrams of the last burst's size make [`BURST`] bytes; more than
+    /// before only if that burst filled all it was offered. Many long trains at once gain nothing,
+    /// and touch memory that stays resident and falls out of the cache.
     fn offer_for_next(&mut self) {
         let received = self.messages.iter().take(self.filled);
         let bytes: usize = received.map(|message| message.msg_len as usize).sum();
         let average = (bytes / self.filled.max(1)).max(1);
         let slots = self.messages.len();
-        self.offered = (BURST / average).clamp(MIN_OFFERED.min(slots), slots);
+        let fitting = (BURST / average).clamp(MIN_OFFERED.min(slots), slots);
+        if fitting < self.offered || self.filled == self.offered {
+            self.offered = fitting;
+        }
     }
 
     /// What the last burst brought, in order. A datagram without a readable sender or cut short
