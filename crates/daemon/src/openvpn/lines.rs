@@ -138,6 +138,7 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
         say!(1, "TLS Error: TLS handshake failed");
         "tls-error"
     } else if reason.starts_with("peer certificate") {
+        which_check("", reason);
         say!(1, "VERIFY ERROR: depth=0, {}", verify_error(reason));
         say!(1, "TLS Error: TLS handshake failed");
         "tls-error"
@@ -163,8 +164,20 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
     say!(1, "SIGUSR1[soft,{signal}] received, process restarting");
 }
 
+/// What decides between a server's lines.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Style {
+    /// `remote-cert-tls`.
+    pub(super) usage_checked: bool,
+    /// `tls-auth`, and not one of the `tls-crypt`s.
+    pub(super) tls_auth: bool,
+}
+
+/// Why handshakes end with the server.
+const SHUTDOWN: &str = "the server ends";
+
 /// A server's event.
-pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, usage_checked: bool) {
+pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(
             || format!("peer-id {}", peer.0),
@@ -183,11 +196,16 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, usage_check
             let label = sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
             say!(3, "{label} SENT CONTROL [{name}]: '{message}' (status=1)");
         }
-        ServerEvent::ClientUp(info) => client_up(info, usage_checked),
+        ServerEvent::ClientUp(info) => client_up(info, style.usage_checked),
         ServerEvent::ClientDown(peer, reason, _) => client_down(&label(peer), reason),
         ServerEvent::HandshakeFailed(link, reason) => {
             let real = real(link.remote());
+            if reason == SHUTDOWN {
+                // Not the client's failure, which programs that ban would make of it.
+                return;
+            }
             if reason.starts_with("peer certificate") {
+                which_check(&format!("{real} "), reason);
                 say!(1, "{real} VERIFY ERROR: depth=0, {}", verify_error(reason));
             } else {
                 say!(1, "{real} TLS Error: {reason}");
@@ -195,12 +213,27 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, usage_check
             say!(1, "{real} TLS Error: TLS handshake failed");
             say!(2, "{real} SIGUSR1[soft,tls-error] received, client-instance restarting");
         }
+        ServerEvent::Refused(link, identity, reason) => {
+            let real = real(link.remote());
+            verified(&format!("{real} "), identity, style.usage_checked);
+            say!(1, "{real} [{}] refused: {reason}", identity.common_name);
+            say!(1, "{real} SIGTERM[soft,delayed-exit] received, client-instance exiting");
+        }
+        ServerEvent::Unauthentic(link) if style.tls_auth => {
+            say!(1, "Authenticate/Decrypt packet error: packet HMAC authentication failed");
+            let address = address(link.remote());
+            say!(1, "TLS Error: incoming packet authentication failed from {address}");
+        }
+        ServerEvent::Unauthentic(link) => {
+            say!(1, "tls-crypt unwrap error: packet authentication failed");
+            say!(1, "TLS Error: tls-crypt unwrapping failed from {}", address(link.remote()));
+        }
         ServerEvent::Floated(peer, link) => {
             say!(1, "{} peer {} floated to {}", label(peer), peer.0, address(link.remote()));
         }
         ServerEvent::Reverified(peer, identity, tls) => {
             let label = label(peer);
-            verified(&format!("{label} "), identity, usage_checked);
+            verified(&format!("{label} "), identity, style.usage_checked);
             say!(2, "{label} Control Channel: {}", control_channel(tls, identity));
         }
         ServerEvent::Rekeyed(peer, key_id) => {
@@ -210,6 +243,19 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, usage_check
         ServerEvent::Note(None, text) => say!(3, "{text}"),
         ServerEvent::Warning(Some(peer), text) => tracing::warn!("{} {text}", label(peer)),
         ServerEvent::Warning(None, text) => tracing::warn!("{text}"),
+    }
+}
+
+/// The line by which stock names a failed check of name or usage.
+fn which_check(label: &str, reason: &str) {
+    if let Some((before, after)) = reason.split_once("`verify-x509-name` demands ") {
+        let quoted = |text: &str| text.split('"').nth(1).unwrap_or_default().to_owned();
+        let (subject, wanted) = (quoted(before), quoted(after));
+        say!(1, "{label}VERIFY X509NAME ERROR: {subject}, must be {wanted}");
+    } else if reason.contains("extended key usage") {
+        say!(1, "{label}VERIFY EKU ERROR");
+    } else if reason.contains("KeyUsage") {
+        say!(1, "{label}VERIFY KU ERROR");
     }
 }
 

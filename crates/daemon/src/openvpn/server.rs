@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_openvpn::config::{Options, PoolPersist, ServerOptions, Source};
+use adit_openvpn::config::{Options, PoolPersist, ServerOptions, Source, Wrap};
 use adit_openvpn::server::{ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use ipnet::IpNet;
@@ -102,7 +102,10 @@ pub(super) async fn run(
         rows: Vec::new(),
         crl: CrlFile::watch(options.tls.crl.as_ref()),
         tls,
-        usage_checked: options.tls.peer_usage.is_some(),
+        style: lines::Style {
+            usage_checked: options.tls.peer_usage.is_some(),
+            tls_auth: matches!(options.wrap, Wrap::TlsAuth { .. }),
+        },
         leases: lease_file,
         last_leases: Vec::new(),
         hangup: false,
@@ -142,7 +145,7 @@ struct Owner<'a> {
     rows: Vec<ClientRow>,
     crl: Option<CrlFile>,
     tls: material::TlsMaterial,
-    usage_checked: bool,
+    style: lines::Style,
     leases: Option<LeaseFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
     hangup: bool,
@@ -152,7 +155,7 @@ impl Hooks for Owner<'_> {
     fn event(&mut self, _event: &ServerEvent) {}
 
     fn narrate(&mut self, event: &ServerEvent, sessions: &Sessions) {
-        lines::server_event(event, sessions, self.usage_checked);
+        lines::server_event(event, sessions, self.style);
     }
 
     fn serving(&mut self, _device: Option<&str>, listening: &[SocketAddr]) {

@@ -38,6 +38,16 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::HandshakeFailed(link, reason) => {
             tracing::warn!("{} did not get in: {reason}", link.remote().ip());
         }
+        ServerEvent::Refused(link, identity, reason) => {
+            tracing::warn!(
+                "{} ({}) did not get in: {reason}",
+                identity.common_name,
+                link.remote().ip()
+            );
+        }
+        ServerEvent::Unauthentic(link) => {
+            say!(2, "{}: packets that are not authentic: another key, or a scanner", link.remote())
+        }
         ServerEvent::Floated(peer, link) => say!(1, "{} moved to {}", label(peer), link.remote()),
         ServerEvent::Reverified(peer, _, tls) => say!(4, "{}: {tls}", label(peer)),
         ServerEvent::Rekeyed(peer, key_id) => {

@@ -18,7 +18,7 @@ use crate::control::{self, Request, Response, StatusReport, TunReport};
 use crate::driver::{Driver, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::host::Host;
-use crate::log::Repeats;
+use crate::log::{Repeats, Seen};
 use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
 use crate::say;
 use crate::signals::Signals;
@@ -204,6 +204,16 @@ impl Running {
                 let peer = Some(link.remote().ip());
                 let seen = self.repeats.count(now(), peer, reason);
                 seen.line(reason).map(|line| ServerEvent::HandshakeFailed(*link, line))
+            }
+            ServerEvent::Refused(link, identity, reason) => {
+                let seen = self.repeats.count(now(), Some(link.remote().ip()), reason);
+                let line = seen.line(reason);
+                line.map(|line| ServerEvent::Refused(*link, identity.clone(), line))
+            }
+            ServerEvent::Unauthentic(link) => {
+                let peer = Some(link.remote().ip());
+                let seen = self.repeats.count(now(), peer, "packets that are not authentic");
+                (seen != Seen::Repeated).then(|| event.clone())
             }
             ServerEvent::Warning(peer, text) => {
                 let address = peer.and_then(|peer| self.sessions.get(peer));

@@ -95,6 +95,8 @@ impl Sessions {
             | ServerEvent::Told { .. }
             | ServerEvent::Reverified(..)
             | ServerEvent::HandshakeFailed(..)
+            | ServerEvent::Refused(..)
+            | ServerEvent::Unauthentic(_)
             | ServerEvent::Note(..)
             | ServerEvent::Warning(..) => {}
         }

@@ -15,6 +15,7 @@ use super::event::{ClientInfo, ServerEvent};
 use super::half_open::HalfOpen;
 use super::handshakes::Handshakes;
 use super::limiter::Limiter;
+use super::naming::Naming;
 use super::pool::{Lease, NoLease, Pool};
 use super::push::pushed_options;
 use zeroize::Zeroizing;
@@ -30,7 +31,7 @@ use crate::session::{
     options_string,
 };
 use crate::tls::{ServerTls, TlsSession};
-use crate::wrap::{First, WrapError, WrapServer, Wrapper};
+use crate::wrap::{First, WrapConfig, WrapError, WrapServer, Wrapper};
 
 pub(super) type Out = Outbox<ServerEvent>;
 
@@ -78,6 +79,7 @@ pub struct ServerEngine {
     wrap: WrapServer,
     limiter: Limiter,
     half_open: HalfOpen,
+    naming: Naming,
     handshakes: Handshakes,
     pool: Pool,
     clients: HashMap<PeerId, Client>,
@@ -110,6 +112,7 @@ impl ServerEngine {
             cookies,
             wrap,
             limiter: Limiter::new(),
+            naming: Naming::default(),
             half_open: HalfOpen::new(config.settings.hand_window),
             handshakes: Handshakes::default(),
             pool,
@@ -247,8 +250,7 @@ impl ServerEngine {
         let Ok(First { control, early_negotiation, mut wrapper, .. }) =
             self.wrap.open_first(packet)
         else {
-            self.counters.strangers_bad += 1;
-            return;
+            return self.unauthentic(now, link, out);
         };
         if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
             self.counters.strangers_bad += 1;
@@ -303,8 +305,7 @@ impl ServerEngine {
             None => self.wrap.open_first(packet).map(|first| (first.control, Some(first.wrapper))),
         };
         let Ok((control, wrapper)) = opened else {
-            self.counters.strangers_bad += 1;
-            return;
+            return self.unauthentic(now, link, out);
         };
         if !self.cookies.returned(now, link.remote(), &control) {
             self.counters.cookies_bad += 1;
@@ -318,6 +319,14 @@ impl ServerEngine {
         // Packet id 1 went out with the answer to the reset.
         wrapper.set_next_id(2);
         self.begin(now, link, &control, wrapper, out);
+    }
+
+    fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
+        self.counters.strangers_bad += 1;
+        // Without a wrapping nothing could have been authentic.
+        if !matches!(self.config.settings.wrap, WrapConfig::None) && self.naming.allow(now) {
+            out.event(ServerEvent::Unauthentic(link));
+        }
     }
 
     fn begin(
@@ -693,7 +702,13 @@ impl ServerEngine {
                     self.by_ticket.remove(ticket);
                 }
                 self.handshakes.end(link.remote().ip());
-                out.event(ServerEvent::HandshakeFailed(link, reason));
+                let identity = client.conversation.exchange().tls().peer();
+                out.event(match (stage, identity) {
+                    (Stage::Refused { reason, .. }, Some(identity)) => {
+                        ServerEvent::Refused(link, Box::new(identity.clone()), reason)
+                    }
+                    _ => ServerEvent::HandshakeFailed(link, reason),
+                });
             }
         }
         if link.is_stream() {
@@ -800,7 +815,7 @@ impl ServerEngine {
             Stage::Refused { until, reason }
                 if *until <= now || client.conversation.all_acknowledged() =>
             {
-                let reason = std::mem::take(reason);
+                let reason = reason.clone();
                 return self.remove(peer, reason, out);
             }
             Stage::Authorizing { until, .. } if *until <= now => {

@@ -29,6 +29,11 @@ pub enum ServerEvent {
     ClientDown(PeerId, String, Counters),
     /// A handshake ended without a session; the reason names whose fault it is.
     HandshakeFailed(Link, String),
+    /// A client that proved who it is was told that it may not in, and has left; why.
+    Refused(Link, Box<PeerIdentity>, String),
+    /// A stranger's packet is not authentic. Of many, a few in a second are named; the address may be
+    /// forged.
+    Unauthentic(Link),
     /// A client moved.
     Floated(PeerId, Link),
     /// A renegotiation has found a client's certificate good: the certificate, TLS version and suite. A

@@ -8,6 +8,7 @@ mod event;
 mod half_open;
 mod handshakes;
 mod limiter;
+mod naming;
 mod pool;
 mod push;
 
