@@ -243,7 +243,7 @@ struct RoundTrip {
 
 impl RoundTrip {
     fn new(initial: Duration) -> Self {
-        Self { initial, smoothed: None }
+        Self { initial: initial.max(MIN_TIMEOUT), smoothed: None }
     }
 
     fn sample(&mut self, rtt: Duration) {
@@ -302,6 +302,14 @@ mod tests {
         // srtt 100 ms, variance 50 ms: 300 ms.
         assert_eq!(sent(&mut r, now + Duration::from_millis(299)), []);
         assert_eq!(sent(&mut r, now + Duration::from_millis(300)), [1]);
+    }
+
+    #[test]
+    fn no_timeout_is_so_short_that_sending_never_ends() {
+        let mut r = Reliable::new(Duration::ZERO);
+        assert!(r.push(START, Opcode::ControlV1, vec![]));
+        assert!(r.transmit(START).is_some());
+        assert!(!r.has_due(START));
     }
 
     #[test]

@@ -371,3 +371,19 @@ fn a_hundred_clients_reconnect_in_a_storm() {
     assert_eq!(w.plane.peers.len(), 100);
     assert_eq!(w.server.handshakes(), 0);
 }
+
+#[test]
+fn the_end_of_a_former_link_does_not_end_the_session() {
+    let (mut w, c) = connected();
+    let stale = adit_engine::Link::stream(7, support::server_address());
+    w.to_client(c, adit_engine::Input::LinkDown(stale));
+    w.run(5 * SECOND, |_| false);
+    assert_eq!(w.ups(c), 1);
+    let restarted = |w: &World| {
+        w.clients[c].events.iter().any(|event| matches!(event, ClientEvent::Restarting(_)))
+    };
+    assert!(!restarted(&w));
+    let own = adit_engine::Link::datagram(Default::default(), None, support::server_address());
+    w.to_client(c, adit_engine::Input::LinkDown(own));
+    assert!(restarted(&w));
+}

@@ -701,9 +701,14 @@ impl Engine for ClientEngine {
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
                 self.failed(now, reason, out);
             }
-            Input::LinkDown(_) => match self.state {
-                State::Up(_) => self.lost(now, "connection reset".into(), out),
-                State::Connecting(_) => self.failed(now, "connection reset".into(), out),
+            // That of an attempt which is over says nothing about this one.
+            Input::LinkDown(link) => match &self.state {
+                State::Up(tunnel) if tunnel.conversation.link == link => {
+                    self.lost(now, "connection reset".into(), out);
+                }
+                State::Connecting(attempt) if attempt.conversation.link == link => {
+                    self.failed(now, "connection reset".into(), out);
+                }
                 _ => {}
             },
             Input::Notice(notice) => self.notice(now, notice, out),
