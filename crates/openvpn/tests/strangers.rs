@@ -415,3 +415,216 @@ fn a_client_that_leaves_in_a_renegotiation_without_answer_does_not_spin() {
     };
     assert!(w.run(10 * SECOND, stopped));
 }
+
+/// A packet of the client without wrapping.
+fn plain(opcode: Opcode, key_id: u8, session: [u8; 8], message: Option<u32>) -> Control<'static> {
+    let (acks, session) = (Default::default(), SessionId(session));
+    Control { opcode, key_id, session, acks, remote: None, message, payload: &[] }
+}
+
+fn bytes(control: &Control<'_>) -> Vec<u8> {
+    let mut packet = Vec::new();
+    control.encode(&mut packet);
+    packet
+}
+
+fn connected() -> (World, usize) {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    w.run(SECOND, |_| false);
+    (w, c)
+}
+
+#[test]
+fn only_a_clients_very_first_packet_is_a_reset() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let reset = plain(Opcode::HardResetClientV2, 0, [7; 8], Some(0));
+    let acks = adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits");
+    let later = Control { message: Some(1), ..plain(Opcode::HardResetClientV2, 0, [7; 8], None) };
+    let acking = Control { acks, remote: Some(SessionId([8; 8])), ..reset };
+    for wrong in [later, acking, plain(Opcode::HardResetClientV2, 1, [7; 8], Some(0))] {
+        assert!(w.stranger(address(1), &bytes(&wrong)).is_empty(), "{wrong:?}");
+    }
+    assert_eq!(w.server.counters().strangers_bad, 3);
+    let reset = plain(Opcode::HardResetClientV2, 0, [7; 8], Some(0));
+    assert_eq!(w.stranger(address(1), &bytes(&reset)).len(), 1);
+}
+
+#[test]
+fn unwrapping_keys_of_strangers_is_limited() {
+    let (server, client) = crypt_v2();
+    let mut w = World::new(server_config(with(&server)), 1);
+    let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
+    let control = Control {
+        remote: Some(SessionId([9; 8])),
+        acks: adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits"),
+        ..plain(Opcode::ControlWkcV1, 0, [7; 8], Some(1))
+    };
+    let mut packet = Vec::new();
+    wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+    (0..5_000).for_each(|_| drop(w.stranger(address(1), &packet)));
+    assert!(w.server.counters().resets_limited > 4_000);
+}
+
+#[test]
+fn handshakes_from_one_network_are_bounded_and_end_with_the_hand_window() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    for n in 0..600u32 {
+        let session = u64::from(n + 1).to_be_bytes();
+        let reset = plain(Opcode::HardResetClientV2, 0, session, Some(0));
+        let answers = w.stranger(address(1), &bytes(&reset));
+        let cookie: [u8; 8] = answers[0][1..9].try_into().expect("eight bytes");
+        let third = Control {
+            acks: adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits"),
+            remote: Some(SessionId(cookie)),
+            ..plain(Opcode::AckV1, 0, session, None)
+        };
+        w.stranger(address(1), &bytes(&third));
+        w.now = w.now + Duration::from_millis(40);
+    }
+    assert_eq!(w.server.handshakes(), 512);
+    assert_eq!(w.server.counters().handshakes_refused, 88);
+    w.run(61 * SECOND, |_| false);
+    assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
+}
+
+#[test]
+fn on_a_perfect_link_no_packet_is_taken_for_a_replay() {
+    for (server, client) in wrappings() {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
+        assert!(w.run(SECOND, |w| w.is_up(c)));
+        let peer = *w.plane.peers.keys().next().expect("a peer");
+        w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+        assert!(w.run(SECOND, |w| w.rekeys(c) == 1));
+        assert_eq!((w.clients[c].engine.dropped(), w.server.counters().session_bad), (0, 0));
+    }
+}
+
+#[test]
+fn both_session_ids_must_be_right() {
+    let (mut w, c) = connected();
+    let (client, server) = w.session_ids;
+    let acks = adit_openvpn::packet::Acks::from_slice(&[1]).expect("one fits");
+    let ack = Control { acks, ..plain(Opcode::AckV1, 0, client, None) };
+    let own = w.clients[c].address;
+    let mut send = |w: &mut World, remote| {
+        w.stranger(own, &bytes(&Control { remote: Some(SessionId(remote)), ..ack }));
+        w.server.counters().session_bad
+    };
+    assert_eq!(send(&mut w, server), 0);
+    assert_eq!(send(&mut w, [9; 8]), 1);
+    let link = Link::datagram(Default::default(), None, server_address());
+    let mut send = |w: &mut World, session| {
+        let ack = Control { session: SessionId(session), remote: Some(SessionId(client)), ..ack };
+        w.to_client(c, Input::Frame(link, &mut bytes(&ack)));
+        w.clients[c].engine.dropped()
+    };
+    assert_eq!(send(&mut w, server), 0);
+    assert_eq!(send(&mut w, [9; 8]), 1);
+}
+
+#[test]
+fn renegotiations_come_in_their_order_and_one_at_a_time() {
+    use adit_openvpn::negotiate::{FilterAction, PullFilter};
+    let mut client = client_config(Settings::default());
+    // Without dynamic tls-crypt, so that the packets here are understood.
+    let filter = PullFilter { action: FilterAction::Ignore, prefix: "protocol-flags".into() };
+    client.pull_filters.filters.push(filter);
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client, Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    w.run(SECOND, |_| false);
+    let server = w.session_ids.1;
+    let link = Link::datagram(Default::default(), None, server_address());
+    let mut answers = |w: &mut World, key_id, id| {
+        let reset = plain(Opcode::SoftResetV1, key_id, server, Some(id));
+        w.to_client(c, Input::Frame(link, &mut bytes(&reset)));
+        w.capture(c).len()
+    };
+    for key_id in [2, 3, 7] {
+        assert_eq!(answers(&mut w, key_id, 0), 0, "key id {key_id}");
+    }
+    assert_ne!(answers(&mut w, 1, 0), 0);
+    assert_eq!(answers(&mut w, 2, 0), 0, "the one before is not complete");
+    assert_ne!(answers(&mut w, 1, 0), 0, "a repetition is acknowledged again");
+    assert_eq!(w.clients[c].engine.dropped(), 4);
+    answers(&mut w, 1, 1);
+    let ended = w.clients[c].events.iter().any(
+        |event| matches!(event, ClientEvent::Restarting(why) if why.contains("a second reset")),
+    );
+    assert!(ended, "{:?}", w.clients[c].events);
+}
+
+#[test]
+fn another_user_name_in_a_renegotiation_ends_the_session() {
+    let mut config = server_config(Settings::default());
+    // "mallory"
+    config.push.extend(["auth-token abc".into(), "auth-token-user bWFsbG9yeQ==".into()]);
+    let mut w = World::new(config, 1);
+    let credentials = adit_openvpn::client::Credentials {
+        username: "alice".into(),
+        password: "secret".to_owned().into(),
+    };
+    let client =
+        ClientConfig { credentials: Some(credentials), ..client_config(Settings::default()) };
+    let c = w.connect(client, Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    w.run(5 * SECOND, |w| !w.downs().is_empty());
+    assert!(w.downs().first().is_some_and(|reason| reason.contains("another identity")));
+}
+
+#[test]
+fn another_server_in_a_renegotiation_ends_the_session() {
+    let (mut w, c) = connected();
+    w.server.set_tls(support::server_tls_named("another server"));
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    let restarted = |w: &World| {
+        w.clients[c].events.iter().any(|event| {
+            matches!(event, ClientEvent::Restarting(why) if why.contains("another certificate"))
+        })
+    };
+    assert!(w.run(5 * SECOND, restarted), "{:?}", w.clients[c].events);
+}
+
+#[test]
+fn the_end_of_a_handshake_takes_no_place_that_a_session_moved_to() {
+    let (mut w, c) = connected();
+    let client = w.session_ids.0;
+    // Somebody who saw the client's session id uses it from where the client goes next.
+    let reset = plain(Opcode::HardResetClientV2, 0, client, Some(0));
+    let answers = w.stranger(address(1), &bytes(&reset));
+    let third = Control {
+        acks: adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits"),
+        remote: Some(SessionId(answers[0][1..9].try_into().expect("eight bytes"))),
+        ..plain(Opcode::AckV1, 0, client, None)
+    };
+    w.stranger(address(1), &bytes(&third));
+    assert_eq!(w.server.handshakes(), 1);
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    let link = Link::datagram(Default::default(), None, address(1));
+    w.to_server(Input::Notice(Notice::Floated(peer, link)));
+    w.clients[c].address = address(1);
+    w.run(61 * SECOND, |_| false);
+    assert_eq!(w.server.handshakes(), 0);
+    w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    assert!(w.run(5 * SECOND, |w| w.rekeys(c) == 1), "the server still hears it there");
+}
+
+#[test]
+fn addresses_are_strangers_again_when_their_sessions_end() {
+    let (mut w, c) = connected();
+    assert_eq!(w.plane.admitted.len(), 1);
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    let elsewhere = Link::datagram(Default::default(), None, address(1));
+    w.to_server(Input::Notice(Notice::Floated(peer, elsewhere)));
+    assert_eq!(w.plane.admitted.iter().collect::<Vec<_>>(), [&elsewhere]);
+    w.to_server(Input::Notice(Notice::PeerSilent(peer)));
+    assert!(w.plane.admitted.is_empty());
+    assert_eq!(w.server.clients().count(), 0);
+    assert!(w.run(60 * SECOND, |w| w.ups(c) == 1));
+}

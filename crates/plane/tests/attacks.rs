@@ -3,7 +3,7 @@
 mod common;
 
 use adit_engine::verbs::{KeySlot, PeerSpec};
-use adit_engine::{Notice, Op, PeerId};
+use adit_engine::{Link, Notice, Op, PeerId, SocketId};
 use adit_plane::{DropReason, Relay, Upcall};
 use common::*;
 use proptest::prelude::*;
@@ -287,4 +287,29 @@ proptest! {
             server.open(link(2, 1000), &datagram);
         }
     }
+}
+
+#[test]
+fn a_source_that_one_peer_may_use_is_not_remembered_for_another() {
+    let (mut server, [mut a, mut b]) = world(Relay::Kernel, [2, 3]);
+    // In one received buffer: the owner's packet, and the same source from somebody else.
+    let mut both = a.seal_one(&packet(2, SERVER, 1));
+    let len = both.len();
+    both.extend(b.seal_one(&packet(2, SERVER, 2)));
+    let (tun, _) = server.open_buffer(link(2, 1000), len, &both);
+    assert_eq!(tun, [packet(2, SERVER, 1)]);
+    assert_eq!(server.dropped(DropReason::SourceSpoofed), 1);
+}
+
+#[test]
+fn a_packet_to_another_address_of_ours_is_not_from_home() {
+    let at = |local: &str| {
+        let remote = ([192, 0, 2, 2], 1000).into();
+        Link::datagram(SocketId(0), local.parse().ok(), remote)
+    };
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
+    server.apply(Op::SetLink(PeerId(2), at("203.0.113.1")));
+    let sealed = client.seal_one(&packet(2, SERVER, 1));
+    assert_eq!(server.open(at("203.0.113.2"), &sealed).len(), 1);
+    assert_eq!(server.memory.plane().link(PeerId(2)), Some(at("203.0.113.2")), "answered there");
 }

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use adit_engine::verbs::{Counters, DataKey, KeySlot};
 use adit_engine::{Link, Notice, Op, PeerId};
@@ -21,6 +21,8 @@ pub struct PlaneModel {
     pub failed: u64,
     /// Messages sent on the data channel.
     pub sent_data: Vec<Vec<u8>>,
+    /// Addresses that have proved themselves.
+    pub admitted: HashSet<Link>,
 }
 
 pub struct Peer {
@@ -62,7 +64,9 @@ impl PlaneModel {
             Op::SetRoutes(id, routes) => self.peer(id).routes = routes,
             Op::SetLink(id, link) => self.peer(id).link = link,
             Op::SendData(_, message) => self.sent_data.push(message),
-            Op::SetKeepalive(..) | Op::SetMtu(..) | Op::AdmitLink(_) | Op::DismissLink(_) => {}
+            Op::AdmitLink(link) => drop(self.admitted.insert(link)),
+            Op::DismissLink(link) => drop(self.admitted.remove(&link)),
+            Op::SetKeepalive(..) | Op::SetMtu(..) => {}
         }
         None
     }

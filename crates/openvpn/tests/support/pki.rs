@@ -52,7 +52,11 @@ fn issued_by(issuer: &Pki, name: &str) -> CommonTlsOptions {
 }
 
 pub fn server_tls() -> ServerTls {
-    let options = ServerTlsOptions { common: common("server"), ..Default::default() };
+    server_tls_named("server")
+}
+
+pub fn server_tls_named(name: &str) -> ServerTls {
+    let options = ServerTlsOptions { common: common(name), ..Default::default() };
     ServerTls::new(options).expect("a server's TLS")
 }
 
