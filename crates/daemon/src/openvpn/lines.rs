@@ -303,8 +303,11 @@ fn client_up(info: &ClientInfo, usage_checked: bool) {
 }
 
 fn client_down(label: &str, reason: &str) {
-    let name = label.split('/').next().unwrap_or_default();
-    if reason.starts_with("ping-restart") {
+    // The name may have slashes, the address has none.
+    let name = label.rsplit_once('/').map_or(label, |(name, _)| name);
+    if reason == SHUTDOWN {
+        say!(4, "{label} {reason}");
+    } else if reason.starts_with("ping-restart") {
         say!(1, "{label} [{name}] Inactivity timeout (--ping-restart), restarting");
         say!(1, "{label} SIGUSR1[soft,ping-restart] received, client-instance restarting");
     } else if reason == "remote-exit" {

@@ -102,6 +102,7 @@ pub(super) async fn run(
         rows: Vec::new(),
         crl: CrlFile::watch(options.tls.crl.as_ref()),
         tls,
+        status_version: options.status.as_ref().map_or(1, |status| status.version),
         style: lines::Style {
             usage_checked: options.tls.peer_usage.is_some(),
             tls_auth: matches!(options.wrap, Wrap::TlsAuth { .. }),
@@ -132,7 +133,7 @@ pub(super) async fn run(
     })
 }
 
-/// Up to so many sessions the rows for SIGUSR2 are a second old, beyond as old as the status file.
+/// Up to so many sessions the rows for the last status file are a second old, beyond as old as it.
 const ROWS_EVERY_TICK: usize = 100;
 
 /// How old they are where there is no status file.
@@ -145,6 +146,7 @@ struct Owner<'a> {
     rows: Vec<ClientRow>,
     crl: Option<CrlFile>,
     tls: material::TlsMaterial,
+    status_version: u8,
     style: lines::Style,
     leases: Option<LeaseFile>,
     last_leases: Vec<(String, Vec<IpNet>)>,
@@ -167,7 +169,7 @@ impl Hooks for Owner<'_> {
         self.tls.server().map(Some)
     }
 
-    fn signal(&mut self, signal: Signal) -> Reaction {
+    fn signal(&mut self, signal: Signal, sessions: &Sessions) -> Reaction {
         match signal {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
             Signal::Hangup | Signal::User1 if self.ground.has_dropped() => {
@@ -182,8 +184,12 @@ impl Hooks for Owner<'_> {
                 Reaction::Stop
             }
             Signal::User2 => {
+                self.rows = sessions.iter().map(row).collect();
                 let status = Status::Server(self.rows.clone());
-                status.text(2, unix_time().0).lines().for_each(|line| say!(1, "{line}"));
+                status
+                    .text(self.status_version, unix_time().0)
+                    .lines()
+                    .for_each(|line| say!(1, "{line}"));
                 Reaction::Ignore
             }
         }

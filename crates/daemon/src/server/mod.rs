@@ -166,7 +166,8 @@ pub trait Hooks {
     }
 
     /// A signal came.
-    fn signal(&mut self, signal: Signal) -> Reaction {
+    fn signal(&mut self, signal: Signal, sessions: &Sessions) -> Reaction {
+        let _ = sessions;
         match signal {
             Signal::Terminate | Signal::Interrupt => Reaction::Stop,
             Signal::Hangup => Reaction::Reload,

@@ -152,7 +152,7 @@ impl Running {
         loop {
             tokio::select! {
                 biased;
-                signal = signals.next() => match hooks.signal(signal) {
+                signal = signals.next() => match self.signal(signal, hooks) {
                     Reaction::Ignore => {}
                     Reaction::Reload => {
                         if let Err(fault) = self.reload(hooks, handle) {
@@ -323,6 +323,11 @@ impl Running {
             let leases = self.driver.engine().leases();
             hooks.leases(leases.map(|(name, nets)| (name.to_owned(), nets)).collect());
         }
+    }
+
+    fn signal(&mut self, signal: super::Signal, hooks: &mut dyn Hooks) -> Reaction {
+        self.refresh();
+        hooks.signal(signal, &self.sessions)
     }
 
     fn refresh(&mut self) {
