@@ -509,14 +509,14 @@ fn both_session_ids_must_be_right() {
     let acks = adit_openvpn::packet::Acks::from_slice(&[1]).expect("one fits");
     let ack = Control { acks, ..plain(Opcode::AckV1, 0, client, None) };
     let own = w.clients[c].address;
-    let mut send = |w: &mut World, remote| {
+    let send = |w: &mut World, remote| {
         w.stranger(own, &bytes(&Control { remote: Some(SessionId(remote)), ..ack }));
         w.server.counters().session_bad
     };
     assert_eq!(send(&mut w, server), 0);
     assert_eq!(send(&mut w, [9; 8]), 1);
     let link = Link::datagram(Default::default(), None, server_address());
-    let mut send = |w: &mut World, session| {
+    let send = |w: &mut World, session| {
         let ack = Control { session: SessionId(session), remote: Some(SessionId(client)), ..ack };
         w.to_client(c, Input::Frame(link, &mut bytes(&ack)));
         w.clients[c].engine.dropped()
@@ -538,7 +538,7 @@ fn renegotiations_come_in_their_order_and_one_at_a_time() {
     w.run(SECOND, |_| false);
     let server = w.session_ids.1;
     let link = Link::datagram(Default::default(), None, server_address());
-    let mut answers = |w: &mut World, key_id, id| {
+    let answers = |w: &mut World, key_id, id| {
         let reset = plain(Opcode::SoftResetV1, key_id, server, Some(id));
         w.to_client(c, Input::Frame(link, &mut bytes(&reset)));
         w.capture(c).len()

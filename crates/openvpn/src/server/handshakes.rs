@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 /// Handshakes at once.
 const MAX_HANDSHAKES: usize = 4096;
-/// Handshakes at once from one /32 or /64.
-const MAX_PER_NETWORK: usize = 512;
+/// Each /32 or /64 may have one handshake for so many places that are free: the fuller the table,
+/// the smaller a network's share, so that a dozen networks do not fill it.
+const FREE_PER_HANDSHAKE: usize = 7;
 
 /// A /32 or a /64: what one customer of a provider commonly has.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,7 +34,8 @@ impl Handshakes {
     /// Counts one more if there is room for it.
     pub(super) fn begin(&mut self, address: IpAddr) -> bool {
         let of_network = self.by_network.get(&Network::of(address)).copied().unwrap_or(0);
-        if self.total >= MAX_HANDSHAKES || of_network >= MAX_PER_NETWORK {
+        let free = MAX_HANDSHAKES.saturating_sub(self.total);
+        if free == 0 || of_network >= (free / FREE_PER_HANDSHAKE).max(1) {
             return false;
         }
         self.total += 1;
@@ -61,6 +63,19 @@ impl Handshakes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What one network gets of an empty table.
+    const MAX_PER_NETWORK: usize = 512;
+
+    #[test]
+    fn a_dozen_networks_do_not_fill_the_table() {
+        let mut h = Handshakes::default();
+        for n in 0..16u32 {
+            while h.begin(IpAddr::V4(n.into())) {}
+        }
+        assert!(MAX_HANDSHAKES - h.total() > 300, "{}", h.total());
+        assert!((1000..1300u32).all(|n| h.begin(IpAddr::V4(n.into()))), "others still connect");
+    }
 
     #[test]
     fn counts_by_network_and_forgets_what_has_ended() {
