@@ -387,3 +387,35 @@ fn the_end_of_a_former_link_does_not_end_the_session() {
     w.to_client(c, adit_engine::Input::LinkDown(own));
     assert!(restarted(&w));
 }
+
+#[test]
+fn a_token_that_expired_gives_way_to_the_password() {
+    let mut config = server_config(Settings::default());
+    config.authorize = true;
+    config.push.push("auth-token abc".into());
+    let mut w = World::new(config, 12);
+    let credentials = adit_openvpn::client::Credentials {
+        username: "alice".into(),
+        password: "secret".to_owned().into(),
+    };
+    let client =
+        ClientConfig { credentials: Some(credentials), ..client_config(Settings::default()) };
+    let c = w.connect(client, delay(10), 12);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    assert_eq!(w.password.as_deref(), Some("secret"));
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    let mut out = Outbox::new();
+    w.server.kick(w.now, peer, Farewell::ComeBack, "kicked", &mut out);
+    w.reply = Reply::Reject("expired".into());
+    w.perform_server(out);
+    let gave_way = |w: &World| {
+        w.clients[c].events.iter().any(
+            |event| matches!(event, ClientEvent::Restarting(why) if why.contains("auth-token")),
+        )
+    };
+    assert!(w.run(10 * SECOND, gave_way), "{:?}", w.clients[c].events);
+    assert_eq!(w.password.as_deref(), Some("abc"));
+    w.reply = Reply::Accept(Default::default());
+    assert!(w.run(10 * SECOND, |w| w.ups(c) == 2));
+    assert_eq!(w.password.as_deref(), Some("secret"));
+}

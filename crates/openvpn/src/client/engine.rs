@@ -7,7 +7,7 @@ use adit_engine::{
 };
 use ipnet::IpNet;
 
-use super::config::ClientConfig;
+use super::config::{ClientConfig, Credentials};
 use super::event::{ClientEvent, Stop, TunnelConfig};
 use super::remotes::{Next, Remotes};
 use zeroize::Zeroizing;
@@ -43,6 +43,8 @@ pub struct ClientEngine {
     clock: WallClock,
     remotes: Remotes,
     state: State,
+    /// The configured credentials, while a token stands in for them.
+    own_credentials: Option<Credentials>,
     /// Packets that were dropped because they were not authentic or did not belong.
     dropped: u64,
 }
@@ -104,7 +106,15 @@ impl ClientEngine {
         let remotes = Remotes::new(&config);
         let random = Random::new(seed);
         let clock = WallClock::new(now, unix_time);
-        Self { config, random, clock, remotes, state: State::New, dropped: 0 }
+        Self {
+            config,
+            random,
+            clock,
+            remotes,
+            state: State::New,
+            own_credentials: None,
+            dropped: 0,
+        }
     }
 
     /// The wall clock was set.
@@ -414,7 +424,12 @@ impl ClientEngine {
                 self.failed_with(now, reason, failed.advance, failed.backoff, out);
             }
             ControlMessage::AuthFailed(failed) => {
-                if self.config.retry_auth {
+                // A token does not outlive the server that gave it; the password may.
+                if let Some(own) = self.own_credentials.take() {
+                    self.config.credentials = Some(own);
+                    let reason = format!("AUTH_FAILED (auth-token): {}", failed.reason);
+                    self.lost(now, reason, out);
+                } else if self.config.retry_auth {
                     self.failed(now, format!("AUTH_FAILED: {}", failed.reason), out);
                 } else {
                     self.stop(Stop::AuthFailed(failed.reason), out);
@@ -579,6 +594,7 @@ impl ClientEngine {
     fn remember_token(&mut self, pushed: &PushedOptions) {
         if let (Some(token), Some(credentials)) = (&pushed.auth_token, &mut self.config.credentials)
         {
+            self.own_credentials.get_or_insert_with(|| credentials.clone());
             credentials.password = token.clone();
             if let Some(user) = &pushed.auth_token_user {
                 credentials.username.clone_from(user);

@@ -56,6 +56,8 @@ pub struct World {
     /// The registry is slow: its questions wait here for the test to answer.
     pub slow_registry: bool,
     pub asked: Vec<Ticket>,
+    /// The password that the registry was asked about last.
+    pub password: Option<String>,
     /// The session ids of client and server that were on the wire last.
     pub session_ids: ([u8; 8], [u8; 8]),
     next_traffic: Instant,
@@ -121,6 +123,7 @@ impl World {
             reply: Reply::Accept(Grant::default()),
             slow_registry: false,
             asked: Vec::new(),
+            password: None,
             session_ids: Default::default(),
             next_traffic: START,
         }
@@ -266,10 +269,13 @@ impl World {
                     }
                 }
                 Output::Plane(op) => again.extend(self.plane.apply(op).map(Again::Notice)),
-                Output::Ask(ticket, Question::Authorize(_)) if self.slow_registry => {
-                    self.asked.push(ticket);
+                Output::Ask(ticket, Question::Authorize(identity)) => {
+                    self.password = identity.password.map(|password| password.to_string());
+                    match self.slow_registry {
+                        true => self.asked.push(ticket),
+                        false => again.push(Again::Answer(ticket)),
+                    }
                 }
-                Output::Ask(ticket, Question::Authorize(_)) => again.push(Again::Answer(ticket)),
                 Output::Event(event) => self.events.push(event),
                 Output::Dial(_) | Output::Hangup(_) => {}
             }
