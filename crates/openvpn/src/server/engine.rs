@@ -673,7 +673,8 @@ impl ServerEngine {
                     send_push(peer, client, out)?;
                 }
             }
-            ControlMessage::Exit => self.remove(peer, "remote-exit".into(), out),
+            // The acknowledgement still goes out, so that the client need not repeat it and wait.
+            ControlMessage::Exit => return Err(Fault::Exit),
             other => {
                 let text = format!("ignored control message '{other}'");
                 out.event(ServerEvent::Note(Some(peer), text));

@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     Crypto,
     /// The negotiation took longer than the hand-window.
     TimedOut,
+    /// The peer said that it goes away: no fault, but an end too.
+    Exit,
 }
 
 impl Fault {
@@ -44,6 +46,7 @@ impl fmt::Display for Fault {
             Self::Message(error) => error.fmt(f),
             Self::Protocol(what) => write!(f, "the peer broke the protocol: {what}"),
             Self::Crypto => f.write_str("the cryptographic library failed"),
+            Self::Exit => f.write_str("remote-exit"),
             Self::TimedOut => f.write_str("TLS key negotiation failed to occur within the hand-window (check your network connectivity)"),
         }
     }
