@@ -9,6 +9,9 @@ use crate::keys::{Direction, Role};
 use crate::negotiate::OptionsString;
 use crate::wrap::WrapConfig;
 
+/// Payload of a server's reset that asks a tls-crypt-v2 client to send its wrapped key again: type,
+/// length and value.
+pub(crate) const RESEND_WRAPPED_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
 /// Marks an OCC message on the data channel.
 pub const OCC_MAGIC: [u8; 16] = [
     0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,

@@ -8,7 +8,9 @@ mod schedule;
 mod settings;
 
 pub use common::OCC_MAGIC;
-pub(crate) use common::{WallClock, exit_notice, inner_mtu, is_exit_notice, options_string};
+pub(crate) use common::{
+    RESEND_WRAPPED_KEY, WallClock, exit_notice, inner_mtu, is_exit_notice, options_string,
+};
 pub(crate) use conversation::Conversation;
 pub(crate) use exchange::Heard;
 pub(crate) use fault::Fault;

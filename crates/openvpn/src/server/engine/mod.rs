@@ -1,14 +1,15 @@
+mod admission;
+mod strangers;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::verbs::PeerSpec;
 use adit_engine::{
-    Engine, Grant, Identity, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question,
-    Random, Reply, Ticket, UnixTime,
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Ticket, UnixTime,
 };
 
-use super::client::{Client, Connected, Hello, Stage};
+use super::client::{Client, Stage};
 use super::config::{Offer, ServerConfig};
 use super::cookie::Cookies;
 use super::event::{ClientInfo, ServerEvent};
@@ -16,27 +17,15 @@ use super::half_open::HalfOpen;
 use super::handshakes::Handshakes;
 use super::limiter::Limiter;
 use super::naming::Naming;
-use super::pool::{Lease, NoLease, Pool};
-use super::push::pushed_options;
-use zeroize::Zeroizing;
-
-use crate::keys::{KeyMethod2, Randoms, Role};
-use crate::negotiate::{
-    AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, Restart, build_push_reply,
-    choose_cipher,
-};
-use crate::packet::{Acks, Control, Header, Opcode, SessionId, split_front};
-use crate::session::{
-    Conversation, Fault, Heard, KeySchedule, Settings, WallClock, inner_mtu, is_exit_notice,
-    options_string,
-};
+use super::pool::Pool;
+use crate::negotiate::{ControlMessage, Restart};
+use crate::packet::{Header, Opcode, SessionId, split_front};
+use crate::session::{Fault, Heard, KeySchedule, Settings, WallClock, is_exit_notice};
 use crate::tls::{ServerTls, TlsSession};
-use crate::wrap::{First, WrapConfig, WrapError, WrapServer, Wrapper};
+use crate::wrap::{WrapError, WrapServer};
 
 pub(super) type Out = Outbox<ServerEvent>;
 
-/// The reset's payload that asks a tls-crypt-v2 client to send its wrapped key again.
-const RESEND_WRAPPED_KEY: [u8; 6] = [0, 1, 0, 2, 0, 1];
 /// Peer ids are 24 bits, and all ones means none.
 const MAX_PEER_ID: u32 = 0x00ff_fffe;
 /// How long a refused client may take to acknowledge its refusal.
@@ -233,145 +222,6 @@ impl ServerEngine {
         }
     }
 
-    /// A stranger's reset: one answer, and nothing is remembered.
-    fn reset(
-        &mut self,
-        now: Instant,
-        link: Link,
-        opcode: Opcode,
-        packet: &mut [u8],
-        out: &mut Out,
-    ) {
-        if !self.limiter.allow(now, link.remote().ip()) {
-            self.counters.resets_limited += 1;
-            return;
-        }
-        let unix = self.clock.at(now);
-        let Ok(First { control, early_negotiation, mut wrapper, .. }) =
-            self.wrap.open_first(packet)
-        else {
-            return self.unauthentic(now, link, out);
-        };
-        if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
-            self.counters.strangers_bad += 1;
-            return;
-        }
-        let client = control.session;
-        let cookie = self.cookies.bake(now, link.remote(), client);
-        let acks = Acks::from_slice(&[0]).unwrap_or_default();
-        let answer = Control {
-            opcode: Opcode::HardResetServerV2,
-            key_id: 0,
-            session: cookie,
-            acks,
-            remote: Some(client),
-            message: Some(0),
-            payload: if early_negotiation { &RESEND_WRAPPED_KEY } else { &[] },
-        };
-        let mut frame = Vec::new();
-        if wrapper.seal(&answer, unix, &mut frame).is_err() {
-            return;
-        }
-        if opcode == Opcode::HardResetClientV3 && !early_negotiation {
-            // It cannot send its key again, so the key has to be remembered.
-            let kept = !self.config.force_cookie
-                && self.half_open.insert(now, (link.remote(), client), wrapper);
-            if !kept {
-                self.counters.half_open_refused += 1;
-                return;
-            }
-        }
-        self.counters.resets_answered += 1;
-        out.send(link, frame);
-    }
-
-    /// A stranger's packet that may bring a cookie back: from here on there is a handshake.
-    fn third_packet(
-        &mut self,
-        now: Instant,
-        link: Link,
-        (opcode, session): (Opcode, SessionId),
-        packet: &mut [u8],
-        out: &mut Out,
-    ) {
-        // Unwrapping a client's key costs more than the other wrappings' checks: it is limited too.
-        if opcode == Opcode::ControlWkcV1 && !self.limiter.allow(now, link.remote().ip()) {
-            self.counters.resets_limited += 1;
-            return;
-        }
-        let key = (link.remote(), session);
-        let opened = match self.half_open.get_mut(now, &key) {
-            Some(wrapper) => wrapper.open(packet).map(|control| (control, None)),
-            None => self.wrap.open_first(packet).map(|first| (first.control, Some(first.wrapper))),
-        };
-        let Ok((control, wrapper)) = opened else {
-            return self.unauthentic(now, link, out);
-        };
-        if !self.cookies.returned(now, link.remote(), &control) {
-            self.counters.cookies_bad += 1;
-            return;
-        }
-        let Some(mut wrapper) = wrapper.or_else(|| self.half_open.remove(&key)) else { return };
-        if !self.handshakes.begin(link.remote().ip()) {
-            self.counters.handshakes_refused += 1;
-            return;
-        }
-        // Packet id 1 went out with the answer to the reset.
-        wrapper.set_next_id(2);
-        self.begin(now, link, &control, wrapper, out);
-    }
-
-    fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
-        self.counters.strangers_bad += 1;
-        // Without a wrapping nothing could have been authentic.
-        if !matches!(self.config.settings.wrap, WrapConfig::None) && self.naming.allow(now) {
-            out.event(ServerEvent::Unauthentic(link));
-        }
-    }
-
-    fn begin(
-        &mut self,
-        now: Instant,
-        link: Link,
-        first: &Control<'_>,
-        wrapper: Wrapper,
-        out: &mut Out,
-    ) {
-        let (Some(local), Some(peer)) = (first.remote, self.free_peer_id()) else {
-            self.handshakes.end(link.remote().ip());
-            return;
-        };
-        let tls = match TlsSession::server(&self.config.tls) {
-            Ok(tls) => tls,
-            Err(error) => {
-                self.handshakes.end(link.remote().ip());
-                out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
-                return;
-            }
-        };
-        let ids = (local, first.session);
-        let settings = &self.config.settings;
-        let conversation = Conversation::resume(now, link, ids, wrapper, tls, settings);
-        let (session, stage) = (first.session, Stage::Negotiating);
-        self.clients.insert(peer, Client { conversation, session, stage, scheduled: None });
-        self.by_session.insert((link.remote(), session), peer);
-        out.plane(Op::AdmitLink(link));
-        out.event(ServerEvent::HandshakeStarted(link, first.session));
-        self.step(now, peer, out, |client, tls, settings| {
-            client.conversation.take(now, first, || Ok(TlsSession::server(tls)?), settings)
-        });
-    }
-
-    fn free_peer_id(&mut self) -> Option<PeerId> {
-        let sessions = self.clients.len().saturating_add(self.departing.len());
-        (0..=sessions).find_map(|_| {
-            let id = PeerId(self.next_peer);
-            self.next_peer = if self.next_peer >= MAX_PEER_ID { 0 } else { self.next_peer + 1 };
-            let free = !self.clients.contains_key(&id) && !self.departing.contains_key(&id);
-            free.then_some(id)
-        })
-    }
-
     fn session_frame(&mut self, now: Instant, peer: PeerId, packet: &mut [u8], out: &mut Out) {
         self.step(now, peer, out, |client, tls, settings| {
             // What was asked about a client must be what it is let in with: no other certificate, and
@@ -430,231 +280,6 @@ impl ServerEngine {
                 })
             }
         }
-    }
-
-    /// The client's key message: ours follows, and then either a session or, in a renegotiation,
-    /// the next key.
-    fn keys_arrived(&mut self, now: Instant, peer: PeerId, out: &mut Out) -> Result<(), Fault> {
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        let settings = &self.config.settings;
-        let exchange = client.conversation.exchange();
-        let Some(remote) = exchange.remote_keys() else { return Ok(()) };
-        let identity = exchange.tls().peer().cloned().unwrap_or_default();
-        let tls = exchange.tls().description();
-        let username = (!remote.username.is_empty()).then(|| remote.username.clone());
-        let password = (!remote.password.is_empty()).then(|| remote.password.clone());
-        if let Stage::Connected(connected) = &client.stage {
-            let cipher = connected.schedule.cipher();
-            let former = &connected.info;
-            if former.identity.common_name != identity.common_name || former.username != username {
-                return Err(Fault::Protocol("another identity in a renegotiation"));
-            }
-            let ours = our_keys(&mut self.random, settings, Some(cipher));
-            client.conversation.send_keys(ours)?;
-            out.event(ServerEvent::Reverified(peer, Box::new(identity), tls));
-            return self.rekeyed(now, peer, out);
-        }
-        let peer_info = PeerInfo::parse(&remote.peer_info)
-            .map_err(|_| Fault::Protocol("malformed peer info"))?;
-        let occ = RemoteOptions::parse(&remote.options);
-        let fallback = settings.cipher_fallback;
-        let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
-        let link = client.conversation.link;
-        let ours = our_keys(&mut self.random, settings, chosen.as_ref().ok().copied());
-        client.conversation.send_keys(ours)?;
-        let cipher = match chosen {
-            Ok(cipher) => cipher,
-            Err(refused) => {
-                let told = "Data channel cipher negotiation failed (no shared cipher)";
-                return self.refuse(now, peer, told, refused.to_string(), out);
-            }
-        };
-        let hello = Box::new(Hello { identity, username, peer_info, cipher, tls });
-        if !self.config.authorize {
-            return self.accept(now, peer, *hello, Grant::default(), out);
-        }
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        let question = Question::Authorize(Identity {
-            common_name: hello.identity.common_name.clone(),
-            serial: hello.identity.serial.clone(),
-            fingerprint: hello.identity.fingerprint.clone(),
-            username: hello.username.clone(),
-            password,
-            address: Some(link.remote().ip()),
-        });
-        let until = now + settings.hand_window;
-        client.stage = Stage::Authorizing { ticket, until, hello };
-        self.by_ticket.insert(ticket, peer);
-        out.push(Output::Ask(ticket, question));
-        Ok(())
-    }
-
-    fn rekeyed(&mut self, now: Instant, peer: PeerId, out: &mut Out) -> Result<(), Fault> {
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        if let Stage::Connected(connected) = &mut client.stage {
-            let keys = client.conversation.data_keys(connected.exporter)?;
-            let key_id = client.conversation.exchange().key_id;
-            connected.schedule.negotiating();
-            connected.schedule.install_next(now, key_id, &mut self.random, keys, out);
-            out.event(ServerEvent::Rekeyed(peer, key_id));
-        }
-        Ok(())
-    }
-
-    fn answer(&mut self, now: Instant, ticket: Ticket, reply: Reply, out: &mut Out) {
-        let Some(peer) = self.by_ticket.remove(&ticket) else { return };
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        if !matches!(&client.stage, Stage::Authorizing { ticket: waiting, .. } if *waiting == ticket)
-        {
-            return;
-        }
-        let Stage::Authorizing { hello, .. } =
-            std::mem::replace(&mut client.stage, Stage::Negotiating)
-        else {
-            return;
-        };
-        let result = match reply {
-            Reply::Accept(grant) => self.accept(now, peer, *hello, grant, out),
-            Reply::Reject(reason) => self.refuse(now, peer, "", reason, out),
-        };
-        self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
-    }
-
-    /// Says AUTH_FAILED with `told`; `reason` is for the log.
-    fn refuse(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        told: &str,
-        reason: String,
-        out: &mut Out,
-    ) -> Result<(), Fault> {
-        let failed = AuthFailed { reason: told.to_owned(), ..AuthFailed::default() };
-        self.refuse_with(now, peer, failed, reason, out)
-    }
-
-    fn refuse_with(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        failed: AuthFailed,
-        reason: String,
-        out: &mut Out,
-    ) -> Result<(), Fault> {
-        if let Some(client) = self.clients.get_mut(&peer) {
-            let message = ControlMessage::AuthFailed(failed);
-            client.conversation.send_message(message.encode())?;
-            told(peer, client, message.to_string(), out);
-            client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
-        }
-        Ok(())
-    }
-
-    /// Promotes a handshake to a session, all at once: the former session of the same name goes, the
-    /// addresses are leased, the data plane is told, the options are sent.
-    fn accept(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        hello: Hello,
-        grant: Grant,
-        out: &mut Out,
-    ) -> Result<(), Fault> {
-        let name = hello.identity.common_name.clone();
-        // What can fail comes before there is anything to take back.
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        let proto = hello.peer_info.proto();
-        let exporter = proto.has(IvProto::TLS_EKM);
-        let keys = client.conversation.data_keys(exporter)?;
-        if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
-            client.conversation.wrap_renegotiations()?;
-        }
-        if !self.config.duplicate_cn {
-            self.replace(peer, &name, out);
-        }
-        let lease = match self.lease(peer, &name, &grant) {
-            Ok(lease) => lease,
-            Err(reason) => {
-                let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
-                failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
-                return self.refuse_with(now, peer, failed, reason, out);
-            }
-        };
-        let settings = &self.config.settings;
-        let push =
-            pushed_options(&self.config, &grant.push, peer, lease, hello.cipher, &hello.peer_info);
-        let push = match build_push_reply(&push) {
-            Ok(push) => push,
-            Err(error) => {
-                self.pool.release(peer, lease);
-                return self.refuse(now, peer, "", error.to_string(), out);
-            }
-        };
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        let link = client.conversation.link;
-        let spec = PeerSpec {
-            link,
-            wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
-            // Stock servers let clients that know their peer-id float; so do we.
-            float: settings.float || proto.has(IvProto::DATA_V2),
-            framing: settings.framing,
-            keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, link),
-            replay_window: settings.replay_window,
-        };
-        out.plane(Op::AddPeer(peer, spec));
-        out.plane(Op::SetRoutes(peer, lease.prefixes()));
-        let schedule =
-            KeySchedule::start(now, peer, hello.cipher, settings, &mut self.random, keys, out);
-        let info = ClientInfo {
-            peer,
-            identity: hello.identity,
-            username: hello.username,
-            link,
-            ipv4: lease.ipv4,
-            ipv6: lease.ipv6,
-            cipher: hello.cipher,
-            peer_info: hello.peer_info.entries().to_vec(),
-            tls: hello.tls,
-            since: self.clock.at(now),
-        };
-        out.event(ServerEvent::ClientUp(Box::new(info.clone())));
-        client.stage = Stage::Connected(Box::new(Connected {
-            info,
-            schedule,
-            exporter,
-            lease,
-            push,
-            asked: false,
-        }));
-        self.handshakes.end(link.remote().ip());
-        self.limiter.refund(link.remote().ip());
-        send_push(peer, client, out)
-    }
-
-    /// Ends the former session of the same name.
-    fn replace(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
-        let former: Vec<_> = self
-            .clients()
-            .filter(|info| info.identity.common_name == name && info.peer != newcomer)
-            .map(|info| info.peer)
-            .collect();
-        for peer in former {
-            self.remove(peer, "replaced by a new session of the same name".into(), out);
-        }
-    }
-
-    fn lease(&mut self, peer: PeerId, name: &str, grant: &Grant) -> Result<Lease, String> {
-        let connected = self.clients.len().saturating_sub(self.handshakes.total());
-        if connected >= self.config.max_clients as usize {
-            return Err("the server is full (max-clients)".into());
-        }
-        let fixed = Lease { ipv4: grant.ipv4, ipv6: grant.ipv6 };
-        self.pool.lease(peer, name, fixed).map_err(|no| match no {
-            NoLease::Exhausted => "the server has no free address".into(),
-            NoLease::Unsuitable => "the fixed address of this client is not in the network".into(),
-        })
     }
 
     fn message(
@@ -839,23 +464,6 @@ impl ServerEngine {
             _ => {}
         }
         self.step(now, peer, out, |_, _, _| Ok(Vec::new()));
-    }
-}
-
-fn our_keys(
-    random: &mut Random,
-    settings: &Settings,
-    cipher: Option<adit_crypto::Cipher>,
-) -> KeyMethod2 {
-    let options = options_string(settings, Role::Server, cipher).to_string();
-    let randoms = Randoms { random1: random.bytes(), random2: random.bytes() };
-    KeyMethod2 {
-        pre_master: None,
-        randoms,
-        options,
-        username: String::new(),
-        password: Zeroizing::default(),
-        peer_info: String::new(),
     }
 }
 

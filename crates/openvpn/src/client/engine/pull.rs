@@ -1,0 +1,256 @@
+//! Asking for the options, and what the server says on its own.
+
+use adit_crypto::Cipher;
+use adit_engine::verbs::{Keepalive, PeerSpec};
+use adit_engine::{Instant, Link, Op, PeerId};
+use ipnet::IpNet;
+
+use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
+use crate::client::event::{ClientEvent, Stop, TunnelConfig};
+use crate::negotiate::{
+    ControlMessage, PushRefused, PushedOptions, RemoteOptions, RouteContext, without_secrets,
+};
+use crate::session::{Fault, KeySchedule, inner_mtu};
+
+impl ClientEngine {
+    pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
+        let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
+        let Some(pull) = &mut attempt.pull else { return Ok(()) };
+        if pull.next_request <= now {
+            pull.next_request = now + PUSH_REQUEST_EVERY;
+            attempt.conversation.send_message(ControlMessage::PushRequest.encode())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn message(
+        &mut self,
+        now: Instant,
+        message: ControlMessage,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match message {
+            ControlMessage::PushReply(part) => return self.push_reply(now, &part, out),
+            ControlMessage::AuthFailed(failed) if failed.temporary => {
+                let reason = format!("AUTH_FAILED,TEMP: {}", failed.reason);
+                self.failed_with(now, reason, failed.advance, failed.backoff, out);
+            }
+            ControlMessage::AuthFailed(failed) => {
+                // A token does not outlive the server that gave it; the password may.
+                if let Some(own) = self.own_credentials.take() {
+                    self.config.credentials = Some(own);
+                    let reason = format!("AUTH_FAILED (auth-token): {}", failed.reason);
+                    self.lost(now, reason, out);
+                } else if self.config.retry_auth {
+                    self.failed(now, format!("AUTH_FAILED: {}", failed.reason), out);
+                } else {
+                    self.stop(Stop::AuthFailed(failed.reason), out);
+                }
+            }
+            ControlMessage::AuthPending(timeout) => {
+                if let State::Connecting(attempt) = &mut self.state
+                    && let Some(pull) = &mut attempt.pull
+                {
+                    let wait = timeout.unwrap_or(self.config.settings.hand_window);
+                    pull.give_up = now + wait.min(MAX_AUTH_PENDING);
+                }
+                out.event(ClientEvent::Note(
+                    "the server waits for an external authentication".into(),
+                ));
+            }
+            ControlMessage::Restart(restart) => {
+                let reason = format!("the server asks for a restart: {}", restart.reason);
+                if restart.next_server {
+                    self.failed(now, reason, out);
+                } else {
+                    self.lost(now, reason, out);
+                }
+            }
+            ControlMessage::Halt(reason) => self.stop(Stop::Halted(reason), out),
+            ControlMessage::Exit => self.lost(now, "remote-exit".into(), out),
+            ControlMessage::Info(text) | ControlMessage::InfoPre(text) => {
+                out.event(ClientEvent::Note(format!(
+                    "Info command was pushed by server ('{text}')"
+                )));
+            }
+            other => out.event(ClientEvent::Note(format!("ignored control message '{other}'"))),
+        }
+        Ok(())
+    }
+
+    pub(super) fn push_reply(
+        &mut self,
+        now: Instant,
+        part: &str,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
+        let Some(pull) = &mut attempt.pull else { return Ok(()) };
+        out.event(ClientEvent::Pushed(format!("PUSH_REPLY,{}", without_secrets(part))));
+        let options = match pull.assembler.add(part) {
+            Ok(None) => return Ok(()),
+            Ok(Some(options)) => options,
+            Err(error) => {
+                self.failed(now, error.to_string(), out);
+                return Ok(());
+            }
+        };
+        match PushedOptions::parse(&options, &self.config.pull_filters) {
+            Ok(pushed) => self.come_up(now, pushed, out),
+            Err(error @ PushRefused::Unsupported { .. }) => {
+                self.stop(Stop::Incompatible(error.to_string()), out);
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(now, error.to_string(), out);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn come_up(
+        &mut self,
+        now: Instant,
+        pushed: PushedOptions,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Some(cipher) = self.cipher(&pushed) else {
+            let reason = match pushed.cipher {
+                Some(cipher) => format!("the server chose {cipher}, which is not in data-ciphers"),
+                None => {
+                    "the server pushed no cipher; name the one it uses in data-ciphers-fallback"
+                        .into()
+                }
+            };
+            self.stop(Stop::Incompatible(reason), out);
+            return Ok(());
+        };
+        // What can fail comes first: the failure belongs to the attempt.
+        let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
+        let keys = attempt.conversation.data_keys(pushed.tls_ekm)?;
+        if pushed.dyn_tls_crypt {
+            attempt.conversation.wrap_renegotiations()?;
+        }
+        let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Dialing) else {
+            return Ok(());
+        };
+        for note in &pushed.notes {
+            out.event(ClientEvent::Note(note.clone()));
+        }
+        if pushed.redirect_private.is_some() {
+            let note = "redirect-private was pushed and is left out: the host route it would set is \
+                        made with every redirected route";
+            out.event(ClientEvent::Note(note.into()));
+        }
+        if pushed.send_buffer.or(pushed.receive_buffer).is_some() {
+            let note = "pushed socket buffer sizes are left out: sndbuf and rcvbuf set them here";
+            out.event(ClientEvent::Note(note.into()));
+        }
+        let conversation = attempt.conversation;
+        let server =
+            conversation.exchange().tls().peer().map(|p| p.subject.clone()).unwrap_or_default();
+        let mut settings = self.config.settings.clone();
+        if let Some(after) = pushed.reneg_sec {
+            settings.renegotiation.after = after;
+            settings.renegotiation.earliest = after;
+        }
+        settings.framing = pushed.framing.unwrap_or(settings.framing);
+        settings.tun_mtu = pushed.tun_mtu.unwrap_or(settings.tun_mtu);
+        let keepalive = Keepalive {
+            interval: pushed.ping.unwrap_or(self.config.keepalive.interval),
+            timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
+        };
+        let peer = PeerId(pushed.peer_id.unwrap_or(0));
+        let link = conversation.link;
+        out.plane(Op::AddPeer(
+            peer,
+            PeerSpec {
+                link,
+                wire_id: pushed.peer_id,
+                float: settings.float,
+                framing: settings.framing,
+                keepalive,
+                mtu: inner_mtu(&settings, link),
+                replay_window: settings.replay_window,
+            },
+        ));
+        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
+        out.plane(Op::SetRoutes(peer, everything.into()));
+        let schedule =
+            KeySchedule::start(now, peer, cipher, &settings, &mut self.random, keys, out);
+        self.remember_token(&pushed);
+        self.remotes.succeeded();
+        self.state = State::Up(Box::new(Tunnel {
+            conversation,
+            peer,
+            schedule,
+            exporter: pushed.tls_ekm,
+            exit_by_control: pushed.cc_exit,
+            exit_attempts: pushed.exit_notify.or(settings.exit_notify),
+            exit_when_silent: pushed.exit_on_timeout,
+            ends: pushed.session_timeout.map(|timeout| now + timeout),
+            server,
+        }));
+        let config = tunnel_config(peer, cipher, link, settings.tun_mtu, pushed);
+        out.event(ClientEvent::Up(Box::new(config)));
+        Ok(())
+    }
+
+    /// The cipher of the session: the pushed one if we allow it; of a server that pushes none, the
+    /// configured fallback or the one it names in its options string.
+    pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<Cipher> {
+        let settings = &self.config.settings;
+        if let Some(cipher) = pushed.cipher {
+            return settings.ciphers.contains(&cipher).then_some(cipher);
+        }
+        let State::Connecting(attempt) = &self.state else { return None };
+        let remote = attempt.conversation.exchange().remote_keys()?;
+        let named = RemoteOptions::parse(&remote.options)
+            .cipher()
+            .and_then(Cipher::from_name)
+            .filter(|cipher| settings.ciphers.contains(cipher));
+        named.or(settings.cipher_fallback)
+    }
+
+    /// An `auth-token` stands in for the password from now on.
+    pub(super) fn remember_token(&mut self, pushed: &PushedOptions) {
+        if let (Some(token), Some(credentials)) = (&pushed.auth_token, &mut self.config.credentials)
+        {
+            self.own_credentials.get_or_insert_with(|| credentials.clone());
+            credentials.password = token.clone();
+            if let Some(user) = &pushed.auth_token_user {
+                credentials.username.clone_from(user);
+            }
+        }
+    }
+}
+
+pub(super) fn tunnel_config(
+    peer: PeerId,
+    cipher: Cipher,
+    link: Link,
+    mtu: u16,
+    pushed: PushedOptions,
+) -> TunnelConfig {
+    let context = RouteContext {
+        remote: Some(link.remote().ip()),
+        gateway4: pushed.gateway4,
+        gateway6: pushed.gateway6,
+        metric: pushed.route_metric,
+    };
+    TunnelConfig {
+        peer: Some(peer),
+        ipv4: pushed.ipv4,
+        ipv6: pushed.ipv6,
+        gateway4: pushed.gateway4,
+        gateway6: pushed.gateway6,
+        routes4: pushed.routes4.iter().filter_map(|route| route.resolve(&context)).collect(),
+        routes6: pushed.routes6.iter().filter_map(|route| route.resolve(&context)).collect(),
+        redirect_gateway: pushed.redirect_gateway,
+        block_ipv6: pushed.block_ipv6,
+        dns: pushed.dns,
+        mtu: Some(mtu),
+        cipher: Some(cipher),
+        remote: Some(link.remote()),
+    }
+}

@@ -1,0 +1,275 @@
+//! From the key exchange to a session, or to a refusal.
+
+use adit_engine::verbs::PeerSpec;
+use adit_engine::{Grant, Identity, Instant, Op, Output, PeerId, Question, Random, Reply, Ticket};
+use zeroize::Zeroizing;
+
+use super::{Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
+use crate::keys::{KeyMethod2, Randoms, Role};
+use crate::negotiate::{
+    AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply, choose_cipher,
+};
+use crate::server::client::{Connected, Hello, Stage};
+use crate::server::event::{ClientInfo, ServerEvent};
+use crate::server::pool::{Lease, NoLease};
+use crate::server::push::pushed_options;
+use crate::session::{Fault, KeySchedule, Settings, inner_mtu, options_string};
+
+impl ServerEngine {
+    /// The client's key message: ours follows, and then either a session or, in a renegotiation,
+    /// the next key.
+    pub(super) fn keys_arrived(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let settings = &self.config.settings;
+        let exchange = client.conversation.exchange();
+        let Some(remote) = exchange.remote_keys() else { return Ok(()) };
+        let identity = exchange.tls().peer().cloned().unwrap_or_default();
+        let tls = exchange.tls().description();
+        let username = (!remote.username.is_empty()).then(|| remote.username.clone());
+        let password = (!remote.password.is_empty()).then(|| remote.password.clone());
+        if let Stage::Connected(connected) = &client.stage {
+            let cipher = connected.schedule.cipher();
+            let former = &connected.info;
+            if former.identity.common_name != identity.common_name || former.username != username {
+                return Err(Fault::Protocol("another identity in a renegotiation"));
+            }
+            let ours = our_keys(&mut self.random, settings, Some(cipher));
+            client.conversation.send_keys(ours)?;
+            out.event(ServerEvent::Reverified(peer, Box::new(identity), tls));
+            return self.rekeyed(now, peer, out);
+        }
+        let peer_info = PeerInfo::parse(&remote.peer_info)
+            .map_err(|_| Fault::Protocol("malformed peer info"))?;
+        let occ = RemoteOptions::parse(&remote.options);
+        let fallback = settings.cipher_fallback;
+        let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
+        let link = client.conversation.link;
+        let ours = our_keys(&mut self.random, settings, chosen.as_ref().ok().copied());
+        client.conversation.send_keys(ours)?;
+        let cipher = match chosen {
+            Ok(cipher) => cipher,
+            Err(refused) => {
+                let told = "Data channel cipher negotiation failed (no shared cipher)";
+                return self.refuse(now, peer, told, refused.to_string(), out);
+            }
+        };
+        let hello = Box::new(Hello { identity, username, peer_info, cipher, tls });
+        if !self.config.authorize {
+            return self.accept(now, peer, *hello, Grant::default(), out);
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let question = Question::Authorize(Identity {
+            common_name: hello.identity.common_name.clone(),
+            serial: hello.identity.serial.clone(),
+            fingerprint: hello.identity.fingerprint.clone(),
+            username: hello.username.clone(),
+            password,
+            address: Some(link.remote().ip()),
+        });
+        let until = now + settings.hand_window;
+        client.stage = Stage::Authorizing { ticket, until, hello };
+        self.by_ticket.insert(ticket, peer);
+        out.push(Output::Ask(ticket, question));
+        Ok(())
+    }
+
+    pub(super) fn rekeyed(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        if let Stage::Connected(connected) = &mut client.stage {
+            let keys = client.conversation.data_keys(connected.exporter)?;
+            let key_id = client.conversation.exchange().key_id;
+            connected.schedule.negotiating();
+            connected.schedule.install_next(now, key_id, &mut self.random, keys, out);
+            out.event(ServerEvent::Rekeyed(peer, key_id));
+        }
+        Ok(())
+    }
+
+    pub(super) fn answer(&mut self, now: Instant, ticket: Ticket, reply: Reply, out: &mut Out) {
+        let Some(peer) = self.by_ticket.remove(&ticket) else { return };
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        if !matches!(&client.stage, Stage::Authorizing { ticket: waiting, .. } if *waiting == ticket)
+        {
+            return;
+        }
+        let Stage::Authorizing { hello, .. } =
+            std::mem::replace(&mut client.stage, Stage::Negotiating)
+        else {
+            return;
+        };
+        let result = match reply {
+            Reply::Accept(grant) => self.accept(now, peer, *hello, grant, out),
+            Reply::Reject(reason) => self.refuse(now, peer, "", reason, out),
+        };
+        self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
+    }
+
+    /// Says AUTH_FAILED with `told`; `reason` is for the log.
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        told: &str,
+        reason: String,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let failed = AuthFailed { reason: told.to_owned(), ..AuthFailed::default() };
+        self.refuse_with(now, peer, failed, reason, out)
+    }
+
+    pub(super) fn refuse_with(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        failed: AuthFailed,
+        reason: String,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        if let Some(client) = self.clients.get_mut(&peer) {
+            let message = ControlMessage::AuthFailed(failed);
+            client.conversation.send_message(message.encode())?;
+            told(peer, client, message.to_string(), out);
+            client.stage = Stage::Refused { until: now + REFUSAL_PATIENCE, reason };
+        }
+        Ok(())
+    }
+
+    /// Promotes a handshake to a session, all at once: the former session of the same name goes, the
+    /// addresses are leased, the data plane is told, the options are sent.
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        hello: Hello,
+        grant: Grant,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let name = hello.identity.common_name.clone();
+        // What can fail comes before there is anything to take back.
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let proto = hello.peer_info.proto();
+        let exporter = proto.has(IvProto::TLS_EKM);
+        let keys = client.conversation.data_keys(exporter)?;
+        if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
+            client.conversation.wrap_renegotiations()?;
+        }
+        if !self.config.duplicate_cn {
+            self.replace(peer, &name, out);
+        }
+        let lease = match self.lease(peer, &name, &grant) {
+            Ok(lease) => lease,
+            Err(reason) => {
+                let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
+                failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
+                return self.refuse_with(now, peer, failed, reason, out);
+            }
+        };
+        let settings = &self.config.settings;
+        let push =
+            pushed_options(&self.config, &grant.push, peer, lease, hello.cipher, &hello.peer_info);
+        let push = match build_push_reply(&push) {
+            Ok(push) => push,
+            Err(error) => {
+                self.pool.release(peer, lease);
+                return self.refuse(now, peer, "", error.to_string(), out);
+            }
+        };
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let link = client.conversation.link;
+        let spec = PeerSpec {
+            link,
+            wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
+            // Stock servers let clients that know their peer-id float; so do we.
+            float: settings.float || proto.has(IvProto::DATA_V2),
+            framing: settings.framing,
+            keepalive: settings.keepalive,
+            mtu: inner_mtu(settings, link),
+            replay_window: settings.replay_window,
+        };
+        out.plane(Op::AddPeer(peer, spec));
+        out.plane(Op::SetRoutes(peer, lease.prefixes()));
+        let schedule =
+            KeySchedule::start(now, peer, hello.cipher, settings, &mut self.random, keys, out);
+        let info = ClientInfo {
+            peer,
+            identity: hello.identity,
+            username: hello.username,
+            link,
+            ipv4: lease.ipv4,
+            ipv6: lease.ipv6,
+            cipher: hello.cipher,
+            peer_info: hello.peer_info.entries().to_vec(),
+            tls: hello.tls,
+            since: self.clock.at(now),
+        };
+        out.event(ServerEvent::ClientUp(Box::new(info.clone())));
+        client.stage = Stage::Connected(Box::new(Connected {
+            info,
+            schedule,
+            exporter,
+            lease,
+            push,
+            asked: false,
+        }));
+        self.handshakes.end(link.remote().ip());
+        self.limiter.refund(link.remote().ip());
+        send_push(peer, client, out)
+    }
+
+    /// Ends the former session of the same name.
+    pub(super) fn replace(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
+        let former: Vec<_> = self
+            .clients()
+            .filter(|info| info.identity.common_name == name && info.peer != newcomer)
+            .map(|info| info.peer)
+            .collect();
+        for peer in former {
+            self.remove(peer, "replaced by a new session of the same name".into(), out);
+        }
+    }
+
+    pub(super) fn lease(
+        &mut self,
+        peer: PeerId,
+        name: &str,
+        grant: &Grant,
+    ) -> Result<Lease, String> {
+        let connected = self.clients.len().saturating_sub(self.handshakes.total());
+        if connected >= self.config.max_clients as usize {
+            return Err("the server is full (max-clients)".into());
+        }
+        let fixed = Lease { ipv4: grant.ipv4, ipv6: grant.ipv6 };
+        self.pool.lease(peer, name, fixed).map_err(|no| match no {
+            NoLease::Exhausted => "the server has no free address".into(),
+            NoLease::Unsuitable => "the fixed address of this client is not in the network".into(),
+        })
+    }
+}
+
+pub(super) fn our_keys(
+    random: &mut Random,
+    settings: &Settings,
+    cipher: Option<adit_crypto::Cipher>,
+) -> KeyMethod2 {
+    let options = options_string(settings, Role::Server, cipher).to_string();
+    let randoms = Randoms { random1: random.bytes(), random2: random.bytes() };
+    KeyMethod2 {
+        pre_master: None,
+        randoms,
+        options,
+        username: String::new(),
+        password: Zeroizing::default(),
+        peer_info: String::new(),
+    }
+}
