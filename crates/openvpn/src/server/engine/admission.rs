@@ -35,7 +35,8 @@ impl ServerEngine {
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.schedule.cipher();
             let former = &connected.info;
-            if former.identity.common_name != identity.common_name || former.username != username {
+            // The certificate itself, and not its name alone: the registry was asked about this one.
+            if former.identity.fingerprint != identity.fingerprint || former.username != username {
                 return Err(Fault::Protocol("another identity in a renegotiation"));
             }
             let ours = our_keys(&mut self.random, settings, Some(cipher));
