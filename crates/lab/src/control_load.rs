@@ -1,7 +1,8 @@
 //! Bulk traffic while the control channel is busy: what a hundred control messages a second cost the throughput.
 //!
-//! Two sources at once: the bulk client replaces its key every second, and another client comes again and again
-//! with full handshakes, paced so that its control packets alone make up the rate.
+//! The messages are those of another client on its session, each acknowledged by the server. With `--storm` there
+//! are two harder sources: the bulk client replaces its key every second, and the other client comes again and again
+//! with full handshakes, paced so that its control packets make up the rate.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +22,7 @@ use adit_interop::traffic::ping;
 use adit_interop::world::{self, Entered};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
 use adit_openvpn::keys::ClientKey;
+use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
 use adit_openvpn::wrap::WrapConfig;
@@ -34,9 +36,12 @@ use crate::statistics::{median, table};
 /// Example: adit-lab control-load --rate 100
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Control packets of the other client per second, in both directions together.
+    /// Control messages of the other client per second; with `--storm` its packets in both directions together.
     #[arg(long, default_value_t = 100)]
     rate: u32,
+    /// Handshakes and rekeys instead of messages.
+    #[arg(long)]
+    storm: bool,
     /// Rounds; in each the bulk runs once without and once with the load.
     #[arg(long, default_value_t = 5)]
     pairs: usize,
@@ -130,7 +135,7 @@ impl Bed {
     fn measure(&self, loaded: bool, arguments: &Arguments) -> Result<Measured> {
         let bulk = fs::read_to_string(self.profile("bulk"))?;
         let profile = self.profile("now");
-        let often = if loaded { "reneg-sec 1\n" } else { "" };
+        let often = if loaded && arguments.storm { "reneg-sec 1\n" } else { "" };
         fs::write(&profile, format!("{often}{bulk}"))?;
         let mut client = self.adit(&self.pair.client)?;
         client.args(["connect", "--dir"]).arg(&self.client_dir).arg(&profile);
@@ -139,7 +144,7 @@ impl Bed {
         while ping(&self.pair.client, INNER, 56, 1).unwrap_or(0) == 0 {
             ensure(begun.elapsed() < PATIENCE, || client.failure("does not come up").0)?;
         }
-        let chatter = loaded.then(|| Chatter::start(self, arguments.rate)).transpose()?;
+        let chatter = loaded.then(|| Chatter::start(self, arguments)).transpose()?;
         let started = Clock::now();
         let mut sum = 0.0;
         for reverse in [false, true] {
@@ -180,26 +185,20 @@ impl Bed {
     }
 }
 
-/// A client that shakes hands again and again.
+/// A client that keeps the control channel busy.
 struct Chatter {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Result<u32>>,
 }
 
 impl Chatter {
-    fn start(bed: &Bed, rate: u32) -> Result<Chatter> {
+    fn start(bed: &Bed, arguments: &Arguments) -> Result<Chatter> {
         let config = config_of(&bed.profile("chatter"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (rate, storm) = (f64::from(arguments.rate), arguments.storm);
         let thread = bed.pair.client.thread(move || {
-            let (started, mut packets, mut turn) = (Clock::now(), 0, 0_u8);
-            while !stopped.load(Ordering::Relaxed) {
-                turn = turn.wrapping_add(1);
-                packets += shake(&config, turn, &stopped)?;
-                let due = Duration::from_secs_f64(f64::from(packets) / f64::from(rate));
-                std::thread::sleep(due.saturating_sub(started.elapsed()));
-            }
-            Ok(packets)
+            if storm { shake_hands(&config, rate, &stopped) } else { talk(&config, rate, &stopped) }
         })?;
         Ok(Chatter { stop, thread })
     }
@@ -211,51 +210,115 @@ impl Chatter {
     }
 }
 
+/// Full handshakes, one after the other.
+fn shake_hands(config: &ClientConfig, rate: f64, stop: &AtomicBool) -> Result<u32> {
+    let (started, mut packets, mut turn) = (Clock::now(), 0, 0_u8);
+    while !stop.load(Ordering::Relaxed) {
+        turn = turn.wrapping_add(1);
+        let mut visitor = Visitor::new(config, turn)?;
+        visitor.come_up(stop)?;
+        packets += visitor.packets;
+        let due = Duration::from_secs_f64(f64::from(packets) / rate);
+        std::thread::sleep(due.saturating_sub(started.elapsed()));
+    }
+    Ok(packets)
+}
+
+/// One handshake, then messages on its session.
+fn talk(config: &ClientConfig, rate: f64, stop: &AtomicBool) -> Result<u32> {
+    let mut visitor = Visitor::new(config, 1)?;
+    visitor.come_up(stop)?;
+    visitor.packets = 0;
+    let (started, mut said) = (Clock::now(), 0_u32);
+    while !stop.load(Ordering::Relaxed) {
+        let due = Duration::from_secs_f64(f64::from(said) / rate);
+        match due.checked_sub(started.elapsed()) {
+            Some(wait) if !wait.is_zero() => visitor.turn(wait)?,
+            _ => {
+                let message = ControlMessage::Info(format!("message {said}"));
+                let mut out = Outbox::new();
+                let sent = visitor.client.say(now(), &message, &mut out);
+                ensure(sent, || "the chatter lost its session".to_owned())?;
+                visitor.perform(out)?;
+                said += 1;
+            }
+        }
+    }
+    Ok(visitor.packets)
+}
+
 fn now() -> adit_engine::Instant {
     adit_engine::Instant::from_nanos(adit_linux::clock::boottime())
 }
 
-/// One handshake from a port of its own, to the moment when the client would come up.
-fn shake(config: &ClientConfig, turn: u8, stop: &AtomicBool) -> Result<u32> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect(OUTER)?;
-    let link = Link::datagram(Default::default(), None, OUTER);
-    let unix = UnixTime(adit_linux::clock::unix_time());
-    let mut client = ClientEngine::new(config.clone(), [turn; 32], now(), unix);
-    let mut packets = 0;
-    let mut buffer = vec![0; 4096];
-    let mut received: Option<usize> = None;
-    let begun = Clock::now();
-    while !stop.load(Ordering::Relaxed) && begun.elapsed() < PATIENCE {
-        let mut out = Outbox::new();
-        match received.take().and_then(|length| buffer.get_mut(..length)) {
-            Some(frame) => client.handle(now(), Input::Frame(link, frame), &mut out),
-            None => client.handle(now(), Input::Tick, &mut out),
+/// A client engine with a socket of its own and no data plane.
+struct Visitor {
+    client: ClientEngine,
+    socket: UdpSocket,
+    link: Link,
+    buffer: Vec<u8>,
+    /// Control packets sent and received.
+    packets: u32,
+    up: bool,
+}
+
+impl Visitor {
+    fn new(config: &ClientConfig, seed: u8) -> Result<Visitor> {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.connect(OUTER)?;
+        let unix = UnixTime(adit_linux::clock::unix_time());
+        Ok(Visitor {
+            client: ClientEngine::new(config.clone(), [seed; 32], now(), unix),
+            socket,
+            link: Link::datagram(Default::default(), None, OUTER),
+            buffer: vec![0; 4096],
+            packets: 0,
+            up: false,
+        })
+    }
+
+    /// Runs to the moment when the client would come up.
+    fn come_up(&mut self, stop: &AtomicBool) -> Result<()> {
+        let begun = Clock::now();
+        while !self.up && !stop.load(Ordering::Relaxed) {
+            ensure(begun.elapsed() < PATIENCE, || {
+                "the chatter got no handshake through".to_owned()
+            })?;
+            let wait = self.client.deadline().map_or(PATIENCE, |(at, _)| at.since(now()));
+            self.turn(wait)?;
         }
-        let mut up = false;
+        Ok(())
+    }
+
+    /// Waits for a packet, for so long at most, and lets the client work.
+    fn turn(&mut self, wait: Duration) -> Result<()> {
+        self.socket.set_read_timeout(Some(wait.clamp(Duration::from_millis(1), PATIENCE)))?;
+        let received = self.socket.recv(&mut self.buffer).ok();
+        let mut out = Outbox::new();
+        match received.and_then(|length| self.buffer.get_mut(..length)) {
+            Some(frame) => {
+                self.packets += 1;
+                self.client.handle(now(), Input::Frame(self.link, frame), &mut out);
+            }
+            None => self.client.handle(now(), Input::Tick, &mut out),
+        }
+        self.perform(out)
+    }
+
+    fn perform(&mut self, mut out: Outbox<ClientEvent>) -> Result<()> {
         while let Some(output) = out.pop() {
             match output {
                 Output::Send(_, frame) => {
-                    socket.send(&frame)?;
-                    packets += 1;
+                    self.socket.send(&frame)?;
+                    self.packets += 1;
                 }
-                Output::Dial(_) => client.handle(now(), Input::LinkUp(link), &mut out),
-                Output::Event(ClientEvent::Up(_)) => up = true,
+                Output::Dial(_) => self.client.handle(now(), Input::LinkUp(self.link), &mut out),
+                Output::Event(ClientEvent::Up(_)) => self.up = true,
                 _ => {}
             }
         }
-        if up {
-            return Ok(packets);
-        }
-        let wait = client.deadline().map_or(PATIENCE, |(at, _)| at.since(now()));
-        socket.set_read_timeout(Some(wait.clamp(Duration::from_millis(1), PATIENCE)))?;
-        if let Ok(length) = socket.recv(&mut buffer) {
-            received = Some(length);
-            packets += 1;
-        }
+        Ok(())
     }
-    ensure(stop.load(Ordering::Relaxed), || "the chatter got no handshake through".to_owned())?;
-    Ok(packets)
 }
 
 /// A client's configuration from the inline parts of a profile.

@@ -125,6 +125,14 @@ impl ClientEngine {
         self.dropped
     }
 
+    /// Says something to the server on the control channel. False if there is no session.
+    pub fn say(&mut self, now: Instant, message: &ControlMessage, out: &mut Out) -> bool {
+        let State::Up(tunnel) = &mut self.state else { return false };
+        let result = tunnel.conversation.send_message(message.encode()).map(|_| ());
+        self.settle(now, result, out);
+        true
+    }
+
     /// Ends the session and begins again with the same server.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
         self.lost(now, "restart requested".into(), out);
