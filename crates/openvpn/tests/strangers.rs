@@ -50,6 +50,10 @@ fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
         _ => Opcode::HardResetClientV2,
     };
     let mut wrapper = Wrapper::client(wrap).expect("a client's wrapping");
+    sealed_reset(&mut wrapper, opcode, session)
+}
+
+fn sealed_reset(wrapper: &mut Wrapper, opcode: Opcode, session: u64) -> Vec<u8> {
     let control = Control {
         opcode,
         key_id: 0,
@@ -184,18 +188,7 @@ fn old_clients_with_their_own_key_are_remembered_within_bounds_or_refused() {
     let old = |session: u64| {
         let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
         wrapper.set_next_id(1);
-        let control = Control {
-            opcode: Opcode::HardResetClientV3,
-            key_id: 0,
-            session: SessionId(session.to_be_bytes()),
-            acks: Default::default(),
-            remote: None,
-            message: Some(0),
-            payload: &[],
-        };
-        let mut packet = Vec::new();
-        wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
-        packet
+        sealed_reset(&mut wrapper, Opcode::HardResetClientV3, session)
     };
     let mut w = World::new(server_config(with(&server)), 1);
     let answers = (1..100).map(|n| w.stranger(address(1), &old(n)).len()).sum::<usize>();

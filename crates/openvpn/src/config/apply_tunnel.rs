@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::draft::Draft;
 use super::options::DeviceKind;
 use super::reader::Directive;
-use crate::negotiate::{parse_route4, parse_route6};
+use crate::negotiate::{REDIRECT_FLAGS, parse_route4, parse_route6};
 use crate::session::Mssfix;
 
 type Taken = Result<bool, ConfigError>;
@@ -153,21 +153,11 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
             draft.routes.noexec = true;
         }
         "redirect-gateway" | "redirect-private" => {
-            const FLAGS: [&str; 9] = [
-                "def1",
-                "local",
-                "autolocal",
-                "bypass-dhcp",
-                "bypass-dns",
-                "block-local",
-                "ipv6",
-                "!ipv4",
-                "ipv4",
-            ];
-            if let Some(flag) = d.args.iter().find(|flag| !FLAGS.contains(&flag.as_str())) {
+            if let Some(flag) = d.args.iter().find(|flag| !REDIRECT_FLAGS.contains(&flag.as_str()))
+            {
                 return Err(d.error(
                     format!("\"{flag}\" is not known"),
-                    format!("flags are {}", FLAGS.join(", ")),
+                    format!("flags are {}", REDIRECT_FLAGS.join(", ")),
                 ));
             }
             let flags = if d.name == "redirect-gateway" {

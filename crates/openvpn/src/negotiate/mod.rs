@@ -28,6 +28,7 @@ pub use pull::{FilterAction, PullFilter, PullFilters};
 pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply};
 pub(crate) use pushed::without_secrets;
 pub use pushed::{PushRefused, PushedOptions};
+pub(crate) use route::REDIRECT_FLAGS;
 pub use route::{Destination, RouteContext, RouteSpec, Via};
 pub(crate) use route::{parse_route4, parse_route6};
 

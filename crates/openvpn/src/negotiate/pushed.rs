@@ -8,7 +8,9 @@ use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
-use super::{FilterAction, PullFilters, RouteContext, RouteSpec, parse_route4, parse_route6};
+use super::{
+    FilterAction, PullFilters, REDIRECT_FLAGS, RouteContext, RouteSpec, parse_route4, parse_route6,
+};
 
 /// What a server pushed, parsed. Fields are `None` or empty where nothing was pushed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -295,22 +297,11 @@ impl Reader {
                 Err(_) => self.note(w, "it needs a number"),
             },
             "redirect-gateway" | "redirect-private" => {
-                const FLAGS: [&str; 9] = [
-                    "def1",
-                    "local",
-                    "autolocal",
-                    "bypass-dhcp",
-                    "bypass-dns",
-                    "block-local",
-                    "ipv6",
-                    "!ipv4",
-                    "ipv4",
-                ];
                 let (known, unknown): (Vec<_>, Vec<_>) = w
                     .args()
                     .iter()
                     .map(|flag| flag.to_ascii_lowercase())
-                    .partition(|flag| FLAGS.contains(&flag.as_str()));
+                    .partition(|flag| REDIRECT_FLAGS.contains(&flag.as_str()));
                 let flags = if name == "redirect-gateway" {
                     &mut self.out.redirect_gateway
                 } else {

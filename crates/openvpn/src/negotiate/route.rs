@@ -4,6 +4,19 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::client::Route;
 
+/// What may follow `redirect-gateway` and `redirect-private`, configured or pushed.
+pub(crate) const REDIRECT_FLAGS: [&str; 9] = [
+    "def1",
+    "local",
+    "autolocal",
+    "bypass-dhcp",
+    "bypass-dns",
+    "block-local",
+    "ipv6",
+    "!ipv4",
+    "ipv4",
+];
+
 /// A `route` or `route-ipv6` as written: its words may stand for addresses that are known only once
 /// the tunnel is up.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
