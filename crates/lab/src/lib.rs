@@ -1,0 +1,8 @@
+//! `adit-lab`: measures adit beside its peers, so that anybody can repeat it.
+//!
+//! A [`record::Record`] is what one trial leaves behind; [`metric`] names its figures; [`subject`] is what is measured.
+#![forbid(unsafe_code)]
+
+pub mod metric;
+pub mod record;
+pub mod subject;

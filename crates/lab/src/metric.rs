@@ -1,0 +1,78 @@
+//! The figures that a trial can have: their names in `trials.jsonl`, their titles, and which way is better.
+
+/// Which way is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// More is better.
+    Higher,
+    /// Less is better.
+    Lower,
+    /// It describes the trial and is not compared.
+    Neither,
+}
+
+/// One kind of figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// In `trials.jsonl`.
+    pub name: &'static str,
+    /// In tables and plots, with its unit.
+    pub title: &'static str,
+    /// Which way is better.
+    pub better: Better,
+    /// How many digits after the point.
+    pub digits: usize,
+}
+
+const fn metric(name: &'static str, title: &'static str, better: Better, digits: usize) -> Metric {
+    Metric { name, title, better, digits }
+}
+
+use Better::{Higher, Lower, Neither};
+
+/// All of them, in the order of the columns of a table.
+pub const ALL: &[Metric] = &[
+    metric("up_mbps", "up Mb/s", Higher, 0),
+    metric("down_mbps", "down Mb/s", Higher, 0),
+    metric("sum_mbps", "sum Mb/s", Higher, 0),
+    metric("mb_per_cpu_s", "Mb per CPU-s", Higher, 0),
+    metric("server_cpu_s_per_gb", "server CPU-s/Gb", Lower, 3),
+    metric("client_cpu_s_per_gb", "client CPU-s/Gb", Lower, 3),
+    metric("requests_per_s", "requests/s", Higher, 0),
+    metric("rate_at_no_loss_pps", "packets/s at 0 % loss", Higher, 0),
+    metric("rate_at_half_percent_pps", "packets/s at 0.5 % loss", Higher, 0),
+    metric("p50_ms", "p50 ms", Lower, 3),
+    metric("p90_ms", "p90 ms", Lower, 3),
+    metric("p99_ms", "p99 ms", Lower, 3),
+    metric("p999_ms", "p99.9 ms", Lower, 3),
+    metric("idle_p50_ms", "idle p50 ms", Lower, 3),
+    metric("idle_p99_ms", "idle p99 ms", Lower, 3),
+    metric("loaded_p50_ms", "loaded p50 ms", Lower, 3),
+    metric("loaded_p99_ms", "loaded p99 ms", Lower, 3),
+    metric("loss_percent", "loss %", Neither, 2),
+    metric("handshakes_per_s", "handshakes/s", Higher, 0),
+    metric("cpu_ms_per_handshake", "CPU ms/handshake", Lower, 3),
+    metric("kib_per_client", "KiB per client", Lower, 0),
+    metric("server_pss_mib", "server PSS MiB", Lower, 1),
+    metric("client_pss_mib", "client PSS MiB", Lower, 1),
+    metric("server_cpu_percent", "server CPU %", Lower, 1),
+    metric("refused", "refused", Lower, 0),
+    metric("stuck", "stuck clients", Lower, 0),
+    metric("misconfigured", "wrong pushed state", Lower, 0),
+    metric("recovery_s", "recovery s", Lower, 2),
+    metric("survived", "survived", Higher, 0),
+    metric("control_pps", "control packets/s", Neither, 0),
+    metric("instructions", "instructions", Lower, 0),
+    metric("jain", "Jain's index", Neither, 3),
+    metric("skew_percent", "start skew %", Neither, 2),
+    metric("coverage_percent", "coverage %", Neither, 1),
+    metric("largest_frame", "largest frame B", Neither, 0),
+    metric("relay_ceiling_mbps", "relay's ceiling Mb/s", Neither, 0),
+    metric("relay_jitter_ms", "relay's jitter ms", Neither, 3),
+];
+
+/// The metric of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Metric> {
+    ALL.iter().find(|metric| metric.name == name)
+}

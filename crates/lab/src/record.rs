@@ -1,0 +1,190 @@
+//! What a trial leaves behind: one line of `trials.jsonl`.
+//!
+//! Everything that a report says is computed from these lines and the manifest, and from nothing else.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Which trial of a run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TrialKey {
+    /// The scenario's name in its file, such as `single-stream`.
+    pub scenario: String,
+    /// Where on the scenario's axes.
+    pub point: Point,
+    /// The subject as its `Display` writes it, such as `adit` or `openvpn`.
+    pub subject: String,
+    /// 1 and up.
+    pub round: u32,
+}
+
+impl fmt::Display for TrialKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}/{}", self.scenario, self.point, self.subject, self.round)
+    }
+}
+
+/// A place on a scenario's axes: `clients=5 link=offload`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Point(pub BTreeMap<String, String>);
+
+impl Point {
+    /// The value on one axis.
+    #[must_use]
+    pub fn get(&self, axis: &str) -> Option<&str> {
+        self.0.get(axis).map(String::as_str)
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> =
+            self.0.iter().map(|(axis, value)| format!("{axis}={value}")).collect();
+        f.write_str(&pairs.join(" "))
+    }
+}
+
+/// One line of `trials.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Which trial.
+    pub key: TrialKey,
+    /// The kind of scenario, as in its file: `throughput`, `loss`, ...
+    pub kind: String,
+    /// Whether this is one of the A/A trials that come first.
+    #[serde(default)]
+    pub a_a: bool,
+    /// Unix time of the start, in milliseconds.
+    pub started_ms: u64,
+    /// How long the trial took with all its preparation, in seconds.
+    pub seconds: f64,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant)]
+pub enum Outcome {
+    /// Figures; see [`Measurement::invalid`] for whether they count.
+    Measured(Measurement),
+    /// Not run, and why: a peer that is not installed, a transport that a subject does not have yet.
+    Skipped(String),
+    /// It broke, and how.
+    Failed(String),
+}
+
+/// The figures of one trial.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// By the names of [`crate::metric::ALL`].
+    pub values: BTreeMap<String, f64>,
+    /// Of traffic: each flow inside the common window.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<Flow>,
+    /// By name, such as `idle` and `loaded`: distributions of times.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub latencies: BTreeMap<String, Latency>,
+    /// Counts by length, such as those of trains of packets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub histograms: BTreeMap<String, BTreeMap<u32, u64>>,
+    /// What was sampled every 100 ms.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<Sample>,
+    /// Share of the machine's time that the hypervisor took during the trial, 0 to 1.
+    #[serde(default)]
+    pub steal: f64,
+    /// Why the figures must not be used; empty if they may.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invalid: Vec<String>,
+    /// What a reader should know, such as the relay's own ceiling and jitter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Measurement {
+    /// Sets a figure; `name` is one of [`crate::metric::ALL`].
+    pub fn set(&mut self, name: &str, value: f64) {
+        debug_assert!(crate::metric::find(name).is_some(), "no metric is called {name}");
+        self.values.insert(name.to_owned(), value);
+    }
+
+    /// Takes over what another part of the trial measured.
+    pub fn merge(&mut self, other: Measurement) {
+        self.values.extend(other.values);
+        self.flows.extend(other.flows);
+        self.latencies.extend(other.latencies);
+        self.histograms.extend(other.histograms);
+        self.samples.extend(other.samples);
+        self.steal = self.steal.max(other.steal);
+        self.invalid.extend(other.invalid);
+        self.notes.extend(other.notes);
+    }
+}
+
+/// One flow of traffic inside the window that all flows of the trial share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Such as `up 3`: direction and client.
+    pub name: String,
+    /// What arrived inside the window, in bytes of payload.
+    pub bytes: u64,
+    /// When it started, in seconds after the common start.
+    pub start: f64,
+    /// The share of the window between its first and its last arrival in it, 0 to 1.
+    pub coverage: f64,
+}
+
+/// A distribution of times in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many were measured.
+    pub count: u64,
+    /// How many were sent and never came back, where that can be known.
+    #[serde(default)]
+    pub lost: u64,
+    /// `(share, ms)`, ascending, enough of them to draw the distribution; 0.5, 0.9, 0.99 and 0.999 are among them.
+    pub quantiles: Vec<(f64, f64)>,
+}
+
+impl Latency {
+    /// The time within which this share of all came, where it was recorded.
+    #[must_use]
+    pub fn at(&self, share: f64) -> Option<f64> {
+        self.quantiles.iter().find(|(q, _)| (q - share).abs() < 1e-9).map(|(_, ms)| *ms)
+    }
+}
+
+/// One look at the processes and the counters, every 100 ms.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Seconds since the trial's start.
+    pub at: f64,
+    /// By role: `server`, `client` (all clients together).
+    pub processes: BTreeMap<String, ProcessSample>,
+    /// Datagrams dropped at full sockets so far, all namespaces together.
+    pub socket_drops: u64,
+    /// Packets dropped at the TUN devices so far, all namespaces together.
+    pub tun_drops: u64,
+}
+
+/// Totals since the process began, but for the last two.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessSample {
+    /// CPU seconds in user mode.
+    pub user: f64,
+    /// CPU seconds in the kernel.
+    pub system: f64,
+    /// Seconds in which it could have run and had no CPU.
+    pub wait: f64,
+    /// Voluntary and involuntary context switches.
+    pub switches: u64,
+    /// Proportional set size in KiB.
+    pub pss_kib: u64,
+    /// Open file descriptors.
+    pub fds: u64,
+}

@@ -1,0 +1,84 @@
+//! What is measured: VPNs, and the bounds beside which they stand.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// One thing to measure.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Subject {
+    /// No tunnel at all: the cable.
+    Bare,
+    /// A tunnel without cryptography through two TUN devices: the ceiling of any VPN of this shape.
+    Copy,
+    /// adit over UDP: this tree's, or that of a git revision.
+    Adit(Option<String>),
+    /// adit over TCP.
+    AditTcp,
+    /// `openvpn` over UDP.
+    Openvpn,
+    /// `openvpn` over TCP.
+    OpenvpnTcp,
+    /// tinc 1.0.
+    Tinc,
+    /// wireguard-go.
+    WireguardGo,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Bare => f.write_str("bare"),
+            Subject::Copy => f.write_str("copy"),
+            Subject::Adit(None) => f.write_str("adit"),
+            Subject::Adit(Some(revision)) => write!(f, "adit@{revision}"),
+            Subject::AditTcp => f.write_str("adit-tcp"),
+            Subject::Openvpn => f.write_str("openvpn"),
+            Subject::OpenvpnTcp => f.write_str("openvpn-tcp"),
+            Subject::Tinc => f.write_str("tinc"),
+            Subject::WireguardGo => f.write_str("wireguard-go"),
+        }
+    }
+}
+
+impl FromStr for Subject {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Subject, String> {
+        match text {
+            "bare" => Ok(Subject::Bare),
+            "copy" => Ok(Subject::Copy),
+            "adit" => Ok(Subject::Adit(None)),
+            "adit-tcp" => Ok(Subject::AditTcp),
+            "openvpn" => Ok(Subject::Openvpn),
+            "openvpn-tcp" => Ok(Subject::OpenvpnTcp),
+            "tinc" => Ok(Subject::Tinc),
+            "wireguard-go" => Ok(Subject::WireguardGo),
+            _ => match text.strip_prefix("adit@") {
+                Some(revision) if !revision.is_empty() => {
+                    Ok(Subject::Adit(Some(revision.to_owned())))
+                }
+                _ => Err(format!(
+                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, openvpn, \
+                     openvpn-tcp, tinc or wireguard-go"
+                )),
+            },
+        }
+    }
+}
+
+impl TryFrom<String> for Subject {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Subject, String> {
+        text.parse()
+    }
+}
+
+impl From<Subject> for String {
+    fn from(subject: Subject) -> String {
+        subject.to_string()
+    }
+}
