@@ -5,4 +5,5 @@
 
 pub mod metric;
 pub mod record;
+pub mod report;
 pub mod subject;
