@@ -3,6 +3,8 @@
 //! A [`record::Record`] is what one trial leaves behind; [`metric`] names its figures; [`subject`] is what is measured.
 #![forbid(unsafe_code)]
 
+pub mod bed;
+pub mod measure;
 pub mod metric;
 pub mod record;
 pub mod report;
