@@ -8,4 +8,6 @@ pub mod measure;
 pub mod metric;
 pub mod record;
 pub mod report;
+pub mod stats;
 pub mod subject;
+pub mod table;

@@ -1,0 +1,160 @@
+//! The trials of a run, summarised: what tables and bars are drawn from.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Interval, Slope};
+use crate::record::{Point, Record};
+
+/// A whole run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Summary {
+    /// By scenario, point and subject, numbers in points in their numeric order.
+    pub rows: Vec<Row>,
+    /// A/A: the same subject twice.
+    pub a_a: Vec<AaRow>,
+    /// How CPU and memory grow with the clients, of scenarios of the kind `growth`.
+    pub growth: Vec<Growth>,
+    /// What a reader must know before any figure, such as that A/A found a difference.
+    pub warnings: Vec<String>,
+}
+
+/// One subject at one point of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The scenario's kind.
+    pub kind: String,
+    /// Where on its axes.
+    pub point: Point,
+    /// Who.
+    pub subject: String,
+    /// Whether the ratios of this scenario and point are to this subject.
+    pub is_reference: bool,
+    /// By the names of [`crate::metric::ALL`]; empty where nothing was measured.
+    pub values: BTreeMap<String, Cell>,
+    /// Rounds that count: valid, and unmarked where three of those exist.
+    pub rounds: Vec<u32>,
+    /// Valid rounds in which the hypervisor took more than 1 % of the machine's time.
+    pub marked: Vec<u32>,
+    /// Rounds that do not count, and why: invalid or broken ones.
+    pub not_counted: Vec<(u32, String)>,
+    /// Why it was not run at all, where that is so.
+    pub skipped: Option<String>,
+    /// Why this result must not be used; None if it may be. Its figures are still shown.
+    pub invalid: Option<String>,
+}
+
+/// One metric of a row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cell {
+    /// The median over the rounds that count.
+    pub median: f64,
+    /// Its 95 % interval; None of fewer than two rounds.
+    pub interval: Option<Interval>,
+    /// What each round that counts gave.
+    pub by_round: BTreeMap<u32, f64>,
+    /// The smallest detectable difference in percent, the larger of this row's own and that of A/A; None of fewer than two rounds or
+    /// where a figure is not above zero.
+    pub sdd_percent: Option<f64>,
+    /// Beside the reference, where there is one and the metric has a better direction.
+    pub ratio: Option<Ratio>,
+}
+
+/// A subject's figure over the reference's of the same round.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ratio {
+    /// To whom.
+    pub reference: String,
+    /// The median of the rounds' ratios.
+    pub median: f64,
+    /// Its 95 % interval; None of fewer than two pairs.
+    pub interval: Option<Interval>,
+    /// How many rounds both had.
+    pub pairs: usize,
+    /// In a word.
+    pub verdict: Verdict,
+}
+
+/// Who is better, and whether that can be said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Better than the reference, beyond the noise.
+    Ahead,
+    /// Worse than the reference, beyond the noise.
+    Behind,
+    /// The interval holds 1, or the difference is not above the smallest detectable one.
+    InsideTheNoise,
+    /// One of the two has no valid result.
+    Invalid,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Verdict::Ahead => "ahead",
+            Verdict::Behind => "behind",
+            Verdict::InsideTheNoise => "inside the noise",
+            Verdict::Invalid => "invalid",
+        })
+    }
+}
+
+/// The same subject twice at the same point, in turns.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AaRow {
+    /// The scenario's name.
+    pub scenario: String,
+    /// Where on its axes.
+    pub point: Point,
+    /// Who, without the `#a` and `#b` that tell the two sides of a round apart in `trials.jsonl`.
+    pub subject: String,
+    /// By the names of [`crate::metric::ALL`], those with a direction.
+    pub values: BTreeMap<String, AaCell>,
+}
+
+/// One metric of A/A.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AaCell {
+    /// How many pairs.
+    pub pairs: usize,
+    /// The median of `#b` over `#a` of the same round.
+    pub ratio: f64,
+    /// Its 95 % interval; None of fewer than two pairs.
+    pub interval: Option<Interval>,
+    /// The smallest detectable difference in percent.
+    pub sdd_percent: Option<f64>,
+    /// Whether A differs from A, which no steady machine does.
+    pub different: bool,
+}
+
+/// How one metric grows with the clients.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Growth {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The point without its `clients`.
+    pub point: Point,
+    /// Who.
+    pub subject: String,
+    /// One of [`crate::metric::ALL`].
+    pub metric: String,
+    /// `(clients, figure)` of all rounds that count.
+    pub points: Vec<(f64, f64)>,
+    /// The figure against the clients, in the metric's unit per client.
+    pub linear: Slope,
+    /// Logarithm against logarithm: its slope is 1 where the figure grows as the clients do.
+    pub log_log: Option<Slope>,
+    /// Whether the interval of the log-log slope lies above 1.
+    pub above_linear: bool,
+}
+
+/// Summarises the trials of a run by the rules in the head of [`super`].
+#[must_use]
+pub fn summarise(records: &[Record]) -> Summary {
+    let _ = records;
+    Summary::default()
+}
