@@ -5,6 +5,21 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+mod adit;
+mod copy;
+mod keys;
+mod kit;
+mod openvpn;
+mod revision;
+mod tinc;
+mod tunnels;
+mod wireguard;
+
+pub use keys::Keys;
+pub use kit::Kit;
+pub use revision::{prepare, workspace};
+pub use tunnels::{TunnelSpec, Tunnels};
+
 /// One thing to measure.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

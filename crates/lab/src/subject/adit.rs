@@ -1,0 +1,34 @@
+//! adit: this tree's, or that of a revision.
+
+use std::path::{Path, PathBuf};
+
+use super::kit::{Kit, first_line};
+use super::revision;
+
+/// `adit --version` and the git revision of its sources.
+pub(super) fn version(kit: &Kit, wanted: Option<&str>) -> Result<String, String> {
+    let program = kit.adit(wanted)?;
+    let told = first_line(&program, &["--version"], "cargo build --release -p adit-cli")?;
+    let source = match wanted {
+        // Built under its full sha.
+        Some(_) => program.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into()),
+        None => revision::of_this_tree(),
+    };
+    Ok(source.map_or(told.clone(), |source: String| format!("{told} ({source})")))
+}
+
+/// The `adit` beside this program, or that which `ADIT` names; of a test, that of the folder above.
+pub(super) fn beside() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("ADIT") {
+        let path = PathBuf::from(path);
+        return match path.exists() {
+            true => Ok(path),
+            false => Err(format!("{}: missing, and ADIT names it", path.display())),
+        };
+    }
+    let this = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let near = this.with_file_name("adit");
+    let above = this.parent().and_then(Path::parent).map(|folder| folder.join("adit"));
+    let found = [Some(near.clone()), above].into_iter().flatten().find(|path| path.is_file());
+    found.ok_or_else(|| format!("{}: missing: cargo build --release -p adit-cli", near.display()))
+}

@@ -1,0 +1,115 @@
+//! What all trials of a run share: keys, folders, the programs and their versions.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use adit_interop::failure::Result;
+use adit_interop::world::World;
+use tempfile::TempDir;
+
+use super::keys::Keys;
+use super::{Subject, adit, copy, openvpn, revision, tinc, wireguard};
+
+/// Made once a run, inside the private world.
+#[derive(Debug)]
+pub struct Kit {
+    folder: PathBuf,
+    keys: Keys,
+    revisions: BTreeMap<String, PathBuf>,
+    known: BTreeMap<Subject, std::result::Result<String, String>>,
+}
+
+impl Kit {
+    /// Makes the keys and asks the programs of these subjects for their versions.
+    ///
+    /// # Errors
+    /// The keys could not be written; a revision is unknown, or was not built by [`super::prepare`] beforehand and
+    /// cannot be built in here.
+    pub fn new(world: &World, subjects: &[Subject]) -> Result<Kit> {
+        let mut kit = Kit {
+            folder: world.folder("tunnels")?,
+            keys: Keys::make(world.folder("keys")?)?,
+            revisions: revision::prepare(subjects)?,
+            known: BTreeMap::new(),
+        };
+        kit.known = subjects.iter().map(|s| (s.clone(), kit.ask(s))).collect();
+        Ok(kit)
+    }
+
+    /// The subject's version.
+    ///
+    /// # Errors
+    /// Why it cannot be measured here, and what to install.
+    pub fn available(&self, subject: &Subject) -> std::result::Result<String, String> {
+        self.known.get(subject).cloned().unwrap_or_else(|| self.ask(subject))
+    }
+
+    fn ask(&self, subject: &Subject) -> std::result::Result<String, String> {
+        match subject {
+            Subject::Bare => Ok(format!("Linux {}", kernel())),
+            Subject::Copy => copy::version(),
+            Subject::Adit(revision) => adit::version(self, revision.as_deref()),
+            Subject::AditTcp => Err(
+                "adit speaks OpenVPN over UDP only so far: there is nothing to measure over TCP"
+                    .to_owned(),
+            ),
+            Subject::Openvpn | Subject::OpenvpnTcp => openvpn::version(),
+            Subject::Tinc => tinc::version(),
+            Subject::WireguardGo => wireguard::version(),
+        }
+    }
+
+    /// Certificates and keys: those that adit and openvpn are given.
+    #[must_use]
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The binary of adit: this tree's, or that of a revision.
+    ///
+    /// # Errors
+    /// It is not built.
+    pub fn adit(&self, revision: Option<&str>) -> std::result::Result<PathBuf, String> {
+        match revision {
+            None => adit::beside(),
+            Some(revision) => self.revisions.get(revision).cloned().ok_or_else(|| {
+                format!("adit@{revision} was not built: name it when the run is prepared")
+            }),
+        }
+    }
+
+    /// A new folder for the files of one tunnel, in memory, gone when dropped.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn scratch(&self) -> Result<TempDir> {
+        Ok(tempfile::Builder::new().prefix("t").tempdir_in(&self.folder)?)
+    }
+}
+
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// The first line that a program prints on being asked for its version, wherever it prints it.
+///
+/// # Errors
+/// It is not there: then `install` says what to do.
+pub(super) fn first_line(
+    program: &Path,
+    arguments: &[&str],
+    install: &str,
+) -> std::result::Result<String, String> {
+    let done = Command::new(program)
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("{}: {error}: {install}", program.display()))?;
+    // openvpn ends with 1 after telling its version, so the exit status says nothing.
+    let said = [done.stdout, done.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let line = said.lines().map(str::trim).find(|line| !line.is_empty());
+    line.map(str::to_owned)
+        .ok_or_else(|| format!("{} tells no version: {install}", program.display()))
+}

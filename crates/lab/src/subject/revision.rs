@@ -1,0 +1,145 @@
+//! adit as it was at a git revision, built on the side under `target/lab/rev/<full sha>`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use adit_interop::failure::{Context, Result, ensure};
+use adit_interop::process::output;
+
+use super::Subject;
+
+/// Builds what `adit@REVISION` names, where it is not built yet, and says where each lies, by the revision as written.
+///
+/// To be called before [`adit_interop::world::enter`]: cargo may need the registry, and the private world has no network.
+/// Costs milliseconds where everything is there.
+///
+/// # Errors
+/// A revision that git does not know, by name; no git repository here; a revision that does not build.
+pub fn prepare(subjects: &[Subject]) -> Result<BTreeMap<String, PathBuf>> {
+    let mut built = BTreeMap::new();
+    for subject in subjects {
+        let Subject::Adit(Some(revision)) = subject else { continue };
+        let root = workspace()?;
+        let sha = resolve(&root, revision)?;
+        let binary = binary(&root, &sha);
+        if !binary.exists() {
+            build(&root, &sha, revision)?;
+        }
+        built.insert(revision.clone(), binary);
+    }
+    Ok(built)
+}
+
+/// The folder of adit's sources: above this program, or above the current folder.
+///
+/// # Errors
+/// Neither lies in a checkout.
+pub fn workspace() -> Result<PathBuf> {
+    let starts = [std::env::current_exe()?, std::env::current_dir()?];
+    let is_root = |path: &&Path| path.join("crates/lab/Cargo.toml").exists();
+    starts
+        .iter()
+        .find_map(|start| start.ancestors().find(is_root))
+        .map(Path::to_owned)
+        .context("adit's sources are needed for this: run it inside a checkout of adit")
+}
+
+fn git(root: &Path) -> Command {
+    let mut command = Command::new("git");
+    // Under sudo the checkout belongs to somebody else, which git refuses unless it is told.
+    command.args(["-c", "safe.directory=*", "-C"]).arg(root);
+    command
+}
+
+/// The full sha of a revision.
+fn resolve(root: &Path, revision: &str) -> Result<String> {
+    ensure(!revision.starts_with('-'), || format!("adit@{revision}: not a revision"))?;
+    let mut command = git(root);
+    command.args(["rev-parse", "--verify", "--quiet", "--end-of-options"]);
+    command.arg(format!("{revision}^{{commit}}"));
+    let sha = output(command).map_err(|_| {
+        format!("adit@{revision}: git knows no such revision in {}: see git log", root.display())
+    })?;
+    Ok(sha.trim().to_owned())
+}
+
+/// The revision of this tree's sources, `-dirty` if files differ from it; none where there is no git.
+pub(super) fn of_this_tree() -> Option<String> {
+    let mut command = git(&workspace().ok()?);
+    command.args(["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]);
+    output(command).ok().map(|text| text.trim().to_owned())
+}
+
+fn side(root: &Path, sha: &str) -> PathBuf {
+    root.join("target/lab/rev").join(sha)
+}
+
+/// Where the finished binary lies.
+fn binary(root: &Path, sha: &str) -> PathBuf {
+    side(root, sha).join("adit")
+}
+
+/// Unpacks the revision, builds it, and puts the binary in its place last, so that a build that was killed is begun anew.
+fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
+    let side = side(root, sha);
+    let sources = side.join("src");
+    std::fs::create_dir_all(&sources).context(sources.display())?;
+    eprintln!("building adit@{revision} ({sha}) in {}: this takes minutes", side.display());
+    let mut archive = git(root);
+    let mut archive = archive
+        .args(["archive", "--format=tar", sha])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("git archive")?;
+    let stdout = archive.stdout.take().context("git archive has no output")?;
+    let mut tar = Command::new("tar");
+    let unpacked = tar.arg("-x").arg("-C").arg(&sources).stdin(stdout).status().context("tar")?;
+    let archived = archive.wait()?;
+    ensure(unpacked.success() && archived.success(), || {
+        format!("adit@{revision}: its sources could not be unpacked into {}", sources.display())
+    })?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(&sources)
+        .args(["build", "--release", "--locked", "--quiet", "-p", "adit-cli"])
+        .env("CARGO_TARGET_DIR", side.join("target"))
+        .stdin(Stdio::null())
+        .status()
+        .context("starting cargo: it must be in PATH (with sudo: sudo env PATH=$PATH ...)")?;
+    ensure(status.success(), || {
+        format!(
+            "adit@{revision} ({sha}) does not build: see above; its sources: {}",
+            sources.display()
+        )
+    })?;
+    let finished = side.join("target/release/adit");
+    std::fs::copy(&finished, side.join("adit.new")).context(finished.display())?;
+    std::fs::rename(side.join("adit.new"), binary(root, sha)).context("the finished binary")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_revision_is_refused_by_name() {
+        let failure = prepare(&[Subject::Adit(Some("no-such-thing".into()))]).unwrap_err();
+        assert!(failure.0.contains("adit@no-such-thing"), "{failure}");
+        let failure = prepare(&[Subject::Adit(Some("--help".into()))]).unwrap_err();
+        assert!(failure.0.contains("adit@--help"), "{failure}");
+    }
+
+    #[test]
+    fn what_is_no_revision_needs_no_build() {
+        assert!(prepare(&[Subject::Bare, Subject::Adit(None)]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_sha_resolves_to_itself() {
+        let root = workspace().unwrap();
+        let Ok(sha) = resolve(&root, "HEAD") else { return };
+        assert_eq!(resolve(&root, &sha[..12]).unwrap(), sha);
+    }
+}

@@ -1,0 +1,98 @@
+//! What a trial asks of a subject, and what it gets: a tunnel that carries traffic.
+
+use std::time::{Duration, Instant};
+
+use adit_interop::cell::Inner;
+use adit_interop::process::Daemon;
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+/// How a tunnel is to be made. What a subject cannot do makes its start fail, by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunnelSpec {
+    /// The data channel's cipher as OpenVPN names it; tinc, wireguard-go, `copy` and `bare` have no choice and ignore it.
+    pub cipher: String,
+    /// Whether the tunnel's packets travel over IPv6.
+    pub outer_v6: bool,
+    /// The MTU inside the tunnel in bytes; `None` leaves each program its own default.
+    pub inner_mtu: Option<u32>,
+    /// More lines for the server's config file; only subjects that speak OpenVPN take any.
+    pub server_lines: Vec<String>,
+    /// More lines for every client's config file; only subjects that speak OpenVPN take any.
+    pub client_lines: Vec<String>,
+}
+
+impl Default for TunnelSpec {
+    fn default() -> TunnelSpec {
+        TunnelSpec {
+            cipher: "AES-256-GCM".to_owned(),
+            outer_v6: false,
+            inner_mtu: None,
+            server_lines: Vec::new(),
+            client_lines: Vec::new(),
+        }
+    }
+}
+
+/// Tunnels that carry traffic, one to each client of a bed. Dropping this ends all their processes.
+#[derive(Debug)]
+pub struct Tunnels {
+    /// The processes at the server; none for `bare`.
+    pub server: Vec<Daemon>,
+    /// The processes at each client, in the order of the bed's clients.
+    pub clients: Vec<Vec<Daemon>>,
+    /// The server's addresses in the tunnel.
+    pub server_inner: Inner,
+    /// The addresses in the tunnel of each client, in the order of the bed's clients.
+    pub client_inner: Vec<Inner>,
+    /// The exact config files, `(name, text)`: keys are files of their own, or left out. Command lines where a program
+    /// takes no file.
+    pub configs: Vec<(String, String)>,
+    /// What a reader should know: the MTU inside, the cipher where it is not the one asked for, an old version.
+    pub notes: Vec<String>,
+    /// The config files and keys, gone after the processes.
+    pub(super) folder: Option<TempDir>,
+}
+
+/// How long a process may take to leave on being asked.
+const LEAVE: Duration = Duration::from_millis(300);
+
+impl Tunnels {
+    /// The process ids by role, as [`crate::record::Sample`] names these: `server`, `client`.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(&'static str, Vec<u32>)> {
+        let server: Vec<u32> = self.server.iter().map(Daemon::pid).collect();
+        let client: Vec<u32> = self.clients.iter().flatten().map(Daemon::pid).collect();
+        let roles = [("server", server), ("client", client)];
+        roles.into_iter().filter(|(_, pids)| !pids.is_empty()).collect()
+    }
+
+    /// What the processes said last, for a report of something that broke.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let daemons = self.server.iter().chain(self.clients.iter().flatten().take(2));
+        daemons.map(|daemon| daemon.failure("log").0).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Tunnels {
+    fn drop(&mut self) {
+        end(self.clients.drain(..).flatten().chain(self.server.drain(..)).collect());
+        self.folder = None;
+    }
+}
+
+/// Ends processes all at once: asks, waits a moment that they share, then kills.
+pub(super) fn end(mut daemons: Vec<Daemon>) {
+    for daemon in &daemons {
+        // A failure means that it has ended already.
+        let _ = daemon.signal(Signal::SIGTERM);
+    }
+    let last = Instant::now() + LEAVE;
+    for daemon in &mut daemons {
+        let _ = daemon.wait_exit(last.saturating_duration_since(Instant::now()));
+    }
+    for daemon in &daemons {
+        let _ = daemon.signal(Signal::SIGKILL);
+    }
+}
