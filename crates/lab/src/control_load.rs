@@ -13,21 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Clock};
 
-use adit_engine::{Engine, Input, Link, Outbox, Output, UnixTime};
+use adit_engine::{Engine, Input, Link, Outbox, Output, Target, UnixTime};
 use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_interop::net::{Namespace, Pair};
 use adit_interop::peer::Program;
 use adit_interop::process::{Daemon, output};
 use adit_interop::traffic::ping;
 use adit_interop::world::{self, Entered};
-use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::keys::ClientKey;
 use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
 use adit_openvpn::wrap::WrapConfig;
 
-use crate::handshakes::client_config;
 use crate::pair::stream;
 use crate::statistics::{median, table};
 
@@ -338,5 +337,12 @@ fn config_of(profile: &Path) -> Result<ClientConfig> {
     let tls = ClientTls::new(ClientTlsOptions { common }).context("the profile")?;
     let key = ClientKey::parse(part("tls-crypt-v2")?).context("the profile's tls-crypt-v2")?;
     let wrap = WrapConfig::TlsCryptV2Client { key };
-    Ok(client_config(Settings { wrap, ..Settings::default() }, tls))
+    let target = Target {
+        host: "vpn.example".into(),
+        port: 1194,
+        transport: Default::default(),
+        family: Default::default(),
+    };
+    let settings = Settings { wrap, ..Settings::default() };
+    Ok(ClientConfig::new(settings, tls, vec![Remote { target }]))
 }

@@ -1,7 +1,6 @@
 //! The data path alone: a tunnel with fixed keys between two namespaces, and the same work without
 //! any I/O.
 
-use std::hint::black_box;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,9 +14,7 @@ use adit_linux::net::{Address, Net};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_plane::framing::PING;
-use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{Histogram, Offloads, Plane, PlaneConfig, Relay, Totals};
-use adit_wire::VnetHeader;
 
 /// A tunnel whose keys are known to everybody: for measuring only.
 ///
@@ -173,83 +170,4 @@ fn print_totals(totals: &Totals) {
         println!("dropped {reason}: {count}");
     }
     println!("offloads {:?}", totals.offloads);
-}
-
-/// Two ends in one process that hand each other packets.
-///
-/// Example: adit-lab in-memory --cipher AES-256-GCM --size 1400
-#[derive(clap::Args)]
-pub struct MemoryArguments {
-    /// Ciphers to measure; repeatable. All of them if none is given.
-    #[arg(long = "cipher")]
-    ciphers: Vec<String>,
-    /// Packet sizes in bytes; repeatable.
-    #[arg(long = "size", default_values_t = [1024, 1400])]
-    sizes: Vec<usize>,
-    /// How long each takes, in milliseconds.
-    #[arg(long, default_value_t = 500)]
-    millis: u64,
-}
-
-/// Measures sealing and opening without I/O and prints Mb/s of inner packets.
-pub fn run_in_memory(arguments: &MemoryArguments) -> Result<ExitCode> {
-    let ciphers = if arguments.ciphers.is_empty() {
-        Cipher::ALL.to_vec()
-    } else {
-        arguments.ciphers.iter().map(|name| cipher_of(name)).collect::<Result<Vec<_>>>()?
-    };
-    for cipher in ciphers {
-        for size in &arguments.sizes {
-            let mbps = in_memory(cipher, *size, Duration::from_millis(arguments.millis))?;
-            println!("{cipher:18} {size:5} B  seal and open {mbps:8.0} Mb/s");
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Mb/s of inner packets of `size` bytes that one thread seals at one end and opens at the other,
-/// with packet ids, replay window, source check and counters of a real session.
-pub fn in_memory(cipher: Cipher, size: usize, time: Duration) -> Result<f64> {
-    let (mut a, _a_upcalls) = Memory::new(Relay::Kernel, false, true, now)?;
-    let (mut b, _b_upcalls) = Memory::new(Relay::Kernel, false, true, now)?;
-    let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
-    introduce(a.plane(), link, cipher, true, 0);
-    introduce(b.plane(), link, cipher, false, 0);
-    let packet = udp_packet(size)?;
-    let vnet = VnetHeader::default();
-    let (mut out, mut delivered, mut datagram) = (vec![0; size], 0u64, Vec::new());
-    let start = Instant::now();
-    while start.elapsed() < time {
-        for _ in 0..256 {
-            out.copy_from_slice(&packet);
-            a.seal(&vnet, &mut out, |bytes, _| {
-                datagram.clear();
-                datagram.extend_from_slice(bytes);
-            });
-            b.open(link, datagram.len(), &mut datagram, |what| {
-                if let Delivered::Tun(write) = what {
-                    delivered += black_box(write.count()) as u64;
-                }
-            });
-        }
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let sent = a.plane().counters(PEER).map_or(0, |counters| counters.tx_packets);
-    if delivered == 0 || sent != delivered {
-        return Err(Failure(format!("{cipher}: {delivered} of {sent} packets arrived")));
-    }
-    Ok(delivered as f64 * size as f64 * 8.0 / seconds / 1e6)
-}
-
-/// An IPv4 packet with no meaning but its length.
-fn udp_packet(size: usize) -> Result<Vec<u8>> {
-    let mut packet = vec![0x5a; size];
-    let length = u16::try_from(size).context(size)?;
-    let [high, low] = length.to_be_bytes();
-    let header = [0x45, 0, high, low, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2];
-    let start = packet
-        .get_mut(..header.len())
-        .ok_or_else(|| Failure(format!("{size}: a packet has at least {} bytes", header.len())))?;
-    start.copy_from_slice(&header);
-    Ok(packet)
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bed;
+pub mod bench;
 pub mod measure;
 pub mod metric;
 pub mod record;

@@ -7,12 +7,12 @@
 mod control_load;
 mod fixed_key;
 mod growth;
-mod handshakes;
 mod pair;
 mod statistics;
 
 use std::process::ExitCode;
 
+use adit_lab::bench;
 use clap::{Parser, Subcommand};
 
 /// Measures adit beside its peers.
@@ -35,10 +35,8 @@ enum Verb {
     ControlLoad(control_load::Arguments),
     /// Memory of both ends after ten and after a hundred gigabytes. Needs root.
     Growth(growth::Arguments),
-    /// Handshakes between two engines without any I/O: what one costs.
-    Handshakes(handshakes::Arguments),
-    /// Sealing and opening without any I/O.
-    InMemory(fixed_key::MemoryArguments),
+    /// Engines and data path without any I/O.
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -47,8 +45,7 @@ fn main() -> ExitCode {
         Verb::FixedKey(arguments) => fixed_key::run(&arguments),
         Verb::ControlLoad(arguments) => control_load::run(&arguments),
         Verb::Growth(arguments) => growth::run(&arguments),
-        Verb::Handshakes(arguments) => handshakes::run(&arguments),
-        Verb::InMemory(arguments) => fixed_key::run_in_memory(&arguments),
+        Verb::Bench(arguments) => bench::run(&arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-lab: {failure}");

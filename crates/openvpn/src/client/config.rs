@@ -54,3 +54,21 @@ pub struct ClientConfig {
     /// Used where `pull` brings no other.
     pub keepalive: Keepalive,
 }
+
+impl ClientConfig {
+    /// A client of these servers with nothing else configured: the defaults of the directives above.
+    pub fn new(settings: Settings, tls: ClientTls, remotes: Vec<Remote>) -> Self {
+        Self {
+            settings,
+            tls,
+            remotes,
+            connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
+            connect_retry_max: None,
+            server_poll_timeout: Duration::from_secs(120),
+            credentials: None,
+            retry_auth: false,
+            pull_filters: PullFilters::default(),
+            keepalive: Keepalive::default(),
+        }
+    }
+}

@@ -97,18 +97,7 @@ pub fn client_config(settings: Settings) -> ClientConfig {
         transport: Default::default(),
         family: Default::default(),
     };
-    ClientConfig {
-        settings,
-        tls: client_tls(),
-        remotes: vec![Remote { target }],
-        connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
-        connect_retry_max: None,
-        server_poll_timeout: Duration::from_secs(120),
-        credentials: None,
-        retry_auth: false,
-        pull_filters: Default::default(),
-        keepalive: Default::default(),
-    }
+    ClientConfig::new(settings, client_tls(), vec![Remote { target }])
 }
 
 impl World {

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::time::{Duration, Instant as Clock, SystemTime, UNIX_EPOCH};
 
 use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, Target, UnixTime};
@@ -17,40 +16,42 @@ use adit_openvpn::tls::{
 use adit_openvpn::wrap::WrapConfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use crate::statistics::table;
-
-/// How many, and with what.
-///
-/// Example: adit-lab handshakes --count 500
-#[derive(clap::Args)]
-pub struct Arguments {
-    /// How many clients come, one after the other.
-    #[arg(long, default_value_t = 500)]
-    count: u32,
+/// What one handshake costs: TLS 1.3, ECDSA P-256 at both ends, tls-crypt, a cookie.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct HandshakeCost {
+    /// Milliseconds inside the server's engine.
+    pub server_ms: f64,
+    /// Milliseconds inside the client's engine.
+    pub client_ms: f64,
+    /// What one core that plays both ends does in a second.
+    pub per_second: f64,
 }
 
-/// Runs them and prints what one costs.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+/// Lets `count` clients come, one after the other; they share a name, so each takes the place of the one before.
+///
+/// # Errors
+/// `count` is 0 or absurd, or a client did not come up.
+pub fn measure_handshakes(count: u32) -> Result<HandshakeCost> {
+    let warmup = count.div_ceil(10);
+    ensure((1..=MOST).contains(&count), || {
+        format!("{count} handshakes: 1 to {MOST} can be measured")
+    })?;
     let mut bench = Bench::new()?;
     // The first ones find cold caches.
-    bench.many(arguments.count.div_ceil(10))?;
+    bench.many(warmup)?;
     bench.spent = Spent::default();
-    bench.many(arguments.count)?;
-    let row = |name: &str, time: Duration| {
-        let each = time.as_secs_f64() / f64::from(arguments.count.max(1));
-        vec![name.to_owned(), format!("{:.3}", each * 1e3), format!("{:.0}", 1.0 / each)]
-    };
-    let Spent { server, client } = bench.spent;
-    let rows =
-        [row("server", server), row("client", client), row("both", server.saturating_add(client))];
-    println!(
-        "TLS 1.3, ECDSA P-256 both ways, tls-crypt, stateless cookie; {} handshakes\n",
-        arguments.count
-    );
-    println!("{}", table(&["end", "ms each", "per second"], &rows));
-    println!("$ {}", std::env::args().collect::<Vec<_>>().join(" "));
-    Ok(ExitCode::SUCCESS)
+    bench.many(count)?;
+    let each = |time: Duration| time.as_secs_f64() / f64::from(count);
+    let (server, client) = (each(bench.spent.server), each(bench.spent.client));
+    Ok(HandshakeCost {
+        server_ms: server * 1e3,
+        client_ms: client * 1e3,
+        per_second: 1.0 / (server + client),
+    })
 }
+
+/// Handshakes of one measurement at most: about a minute.
+const MOST: u32 = 100_000;
 
 /// Time spent inside the engines.
 #[derive(Default)]
@@ -85,7 +86,13 @@ impl Bench {
         let unix = UnixTime(unix);
         let server = server_config(settings.clone(), server_tls)?;
         let server = ServerEngine::new(server, [1; 32], START, unix).context("the server")?;
-        let config = client_config(settings, client_tls);
+        let target = Target {
+            host: "vpn.example".into(),
+            port: 1194,
+            transport: Default::default(),
+            family: Default::default(),
+        };
+        let config = ClientConfig::new(settings, client_tls, vec![Remote { target }]);
         Ok(Bench { server, config, unix, now: START, next: 0, spent: Spent::default() })
     }
 
@@ -199,28 +206,6 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
     })
 }
 
-/// A client of one server, with nothing else configured.
-pub fn client_config(settings: Settings, tls: ClientTls) -> ClientConfig {
-    let target = Target {
-        host: "vpn.example".into(),
-        port: 1194,
-        transport: Default::default(),
-        family: Default::default(),
-    };
-    ClientConfig {
-        settings,
-        tls,
-        remotes: vec![Remote { target }],
-        connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
-        connect_retry_max: None,
-        server_poll_timeout: Duration::from_secs(120),
-        credentials: None,
-        retry_auth: false,
-        pull_filters: Default::default(),
-        keepalive: Default::default(),
-    }
-}
-
 /// An authority and a certificate of it at each end, ECDSA P-256 as Easy-RSA and openssl make them.
 fn tls() -> Result<(ServerTls, ClientTls)> {
     let params = |name: &str| {
@@ -249,4 +234,22 @@ fn tls() -> Result<(ServerTls, ClientTls)> {
         ServerTls::new(server).context("the server")?,
         ClientTls::new(client).context("the client")?,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_client_comes_up_and_both_ends_are_accounted_for() {
+        let cost = measure_handshakes(3).unwrap();
+        let together = 1000.0 / (cost.server_ms + cost.client_ms);
+        assert!(cost.server_ms > 0.0 && cost.client_ms > 0.0);
+        assert!((cost.per_second / together - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn no_handshakes_cannot_be_measured() {
+        assert!(measure_handshakes(0).unwrap_err().0.contains("1 to"));
+    }
 }

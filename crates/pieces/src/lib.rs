@@ -1,0 +1,6 @@
+//! The data path without I/O, for measuring: packets, a tunnel in memory, and pieces of fixed work whose instructions
+//! are counted.
+#![forbid(unsafe_code)]
+
+pub mod packets;
+pub mod tunnel;

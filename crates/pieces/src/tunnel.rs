@@ -1,0 +1,147 @@
+//! Two ends of a tunnel with fixed keys that hand each other packets in memory.
+
+use adit_crypto::{Cipher, KeyHalf};
+use adit_engine::verbs::{DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec};
+use adit_engine::{Instant, Link, Op, PeerId, SocketId};
+use adit_plane::memory::{Delivered, Memory};
+use adit_plane::{Plane, Relay, Upcalls};
+use adit_wire::VnetHeader;
+
+/// One peer at each end, so any number will do.
+const PEER: PeerId = PeerId(1);
+/// What an established session is configured with by default.
+const REPLAY_WINDOW: u32 = 64;
+
+/// A train as it would cross the network.
+#[derive(Debug, Clone, Default)]
+pub struct Train {
+    /// Datagrams back to back.
+    pub bytes: Vec<u8>,
+    /// Length of each datagram but the last.
+    pub segment: usize,
+}
+
+/// Both ends, with packet ids, replay windows, routes, source checks and counters of a real session.
+#[derive(Debug)]
+pub struct Tunnel {
+    near: Memory,
+    far: Memory,
+    link: Link,
+    // Nothing is told through these, but they must outlive the ends.
+    _upcalls: (Upcalls, Upcalls),
+}
+
+impl Tunnel {
+    /// A tunnel with this cipher; on the near end the packets of [`crate::packets`] are sealed.
+    ///
+    /// # Errors
+    /// The kernel refused a file descriptor.
+    pub fn new(cipher: Cipher) -> Result<Self, String> {
+        let end = || Memory::new(Relay::Kernel, false, true, standstill);
+        let failed = |error| format!("an end of a tunnel in memory: {error}");
+        let (near, near_upcalls) = end().map_err(failed)?;
+        let (far, far_upcalls) = end().map_err(failed)?;
+        let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
+        introduce(near.plane(), link, cipher, true);
+        introduce(far.plane(), link, cipher, false);
+        Ok(Self { near, far, link, _upcalls: (near_upcalls, far_upcalls) })
+    }
+
+    /// Seals what a TUN device handed out at the near end; calls `send` with each train and the length of its
+    /// datagrams. Uses up `packet`.
+    pub fn seal(&mut self, vnet: &VnetHeader, packet: &mut [u8], send: impl FnMut(&[u8], usize)) {
+        self.near.seal(vnet, packet, send);
+    }
+
+    /// Opens a train at the far end; calls `deliver` with each write to its TUN device. Uses up the train.
+    pub fn open(&mut self, train: &mut Train, mut deliver: impl FnMut(&Written<'_, '_>)) {
+        let Train { bytes, segment } = train;
+        self.far.open(self.link, *segment, bytes, |what| {
+            if let Delivered::Tun(write) = what {
+                deliver(write);
+            }
+        });
+    }
+
+    /// Packets that the near end sealed.
+    #[must_use]
+    pub fn sealed(&self) -> u64 {
+        self.near.plane().counters(PEER).map_or(0, |counters| counters.tx_packets)
+    }
+
+    /// Packets that the far end found authentic.
+    #[must_use]
+    pub fn opened(&self) -> u64 {
+        self.far.plane().counters(PEER).map_or(0, |counters| counters.rx_packets)
+    }
+}
+
+/// One write to a TUN device.
+pub type Written<'d, 'a> = adit_wire::merge::Write<'d, 'a>;
+
+/// A clock that stands still: reading the real one would be part of what is measured.
+fn standstill() -> Instant {
+    Instant::from_nanos(1_000_000_000)
+}
+
+/// Both ends derive the same two keys and use them the other way round.
+fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
+    let half = |byte: u8| KeyHalf { cipher: [byte; 64], hmac: [byte ^ 0xff; 64] };
+    let (seal, open) = if first { (half(1), half(2)) } else { (half(2), half(1)) };
+    let spec = PeerSpec {
+        link,
+        wire_id: Some(PEER.0),
+        float: false,
+        framing: Framing::None,
+        keepalive: Keepalive::default(),
+        mtu: InnerMtu { mss4: 1360, mss6: 1340 },
+        replay_window: REPLAY_WINDOW,
+    };
+    let key = DataKey { key_id: 0, cipher, seal, open, limits: KeyLimits::default() };
+    plane.apply(Op::AddPeer(PEER, spec));
+    plane.apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    let everywhere = ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).collect();
+    plane.apply(Op::SetRoutes(PEER, everywhere));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packets;
+
+    /// What arrives at the far end: payloads and the number of writes.
+    fn carry(vnet: &VnetHeader, packet: &[u8], cipher: Cipher) -> (Vec<u8>, usize, Tunnel) {
+        let mut tunnel = Tunnel::new(cipher).unwrap();
+        let mut trains = Vec::new();
+        tunnel.seal(vnet, &mut packet.to_vec(), |bytes, segment| {
+            trains.push(Train { bytes: bytes.to_vec(), segment });
+        });
+        let (mut payload, mut writes) = (Vec::new(), 0);
+        for train in &mut trains {
+            tunnel.open(train, |write| {
+                writes += 1;
+                write.bodies().for_each(|body| payload.extend_from_slice(body));
+            });
+        }
+        (payload, writes, tunnel)
+    }
+
+    #[test]
+    fn a_packet_arrives_as_it_left_under_every_cipher() {
+        let packet = packets::plain(1400);
+        for cipher in Cipher::ALL {
+            let (arrived, writes, tunnel) = carry(&VnetHeader::default(), &packet, cipher);
+            assert_eq!((arrived == packet, writes), (true, 1), "{cipher}");
+            assert_eq!((tunnel.sealed(), tunnel.opened()), (1, 1));
+        }
+    }
+
+    #[test]
+    fn a_super_packet_crosses_in_trains_and_is_merged_again() {
+        let (vnet, packet) = packets::super_packet();
+        let (payload, writes, tunnel) = carry(&vnet, &packet, Cipher::Aes256Gcm);
+        assert_eq!(payload, packet[40..], "the same bytes in the same order");
+        assert_eq!((tunnel.sealed(), tunnel.opened()), (49, 49));
+        assert_eq!(writes, 2, "49 datagrams are two trains, each one write");
+    }
+}
