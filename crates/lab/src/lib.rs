@@ -12,3 +12,4 @@ pub mod report;
 pub mod stats;
 pub mod subject;
 pub mod table;
+pub mod work;

@@ -1,0 +1,110 @@
+//! Traffic, and how much of it arrived.
+//!
+//! Every generator keeps the same order. Its sockets are made inside the namespaces by threads that live there for a moment
+//! (a socket stays in the namespace where it was made). Everything connects. Only then is a common start announced, a
+//! few milliseconds ahead, for which all flows wait. One thread sends for all flows and one receives for all, so
+//! that a hundred flows cost little more than one. Only what arrived inside the window counts, by the receiver's own
+//! time stamps. Every wait has a limit, so a dead tunnel makes a failure or an invalid trial, and nothing hangs.
+//!
+//! [`window`] does the accounting and has no I/O.
+
+mod bulk;
+mod echo;
+mod iperf;
+mod open_loop;
+mod requests;
+mod search;
+mod sizes;
+mod times;
+pub mod window;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_interop::net::Namespace;
+
+use crate::record::Flow;
+
+pub use bulk::tcp_bulk;
+pub use echo::{Echo, echo_latency, unreachable};
+pub use iperf::iperf3;
+pub use open_loop::{UdpMeasured, udp_open_loop};
+pub use requests::requests;
+pub use search::{Highest, Limit, Probe, Search, udp_search};
+pub use sizes::Sizes;
+pub use times::Times;
+
+/// One flow: from which host to which. Several streams between two hosts are several routes.
+#[derive(Debug, Clone)]
+pub struct Route<'a> {
+    /// In records and messages, such as `up 3`: direction and client.
+    pub name: String,
+    /// The sender's host.
+    pub from: &'a Namespace,
+    /// The receiver's host.
+    pub to: &'a Namespace,
+    /// Where the receiver listens, as the sender sees it.
+    pub to_address: IpAddr,
+}
+
+/// What counts: everything that arrives in `length`, after `warmup` from the common start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// From the common start; what arrives in it does not count.
+    pub warmup: Duration,
+    /// Of what counts.
+    pub length: Duration,
+}
+
+/// An edge of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    /// From now on it counts.
+    Begin,
+    /// It counts no more.
+    End,
+}
+
+/// What arrived inside the window.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured {
+    /// In the order of the routes.
+    pub flows: Vec<Flow>,
+    /// The window's length.
+    pub seconds: f64,
+    /// The spread of the flows' starts as a share of the window.
+    pub skew: f64,
+    /// Why this trial does not count; empty if it does.
+    pub invalid: Vec<String>,
+}
+
+impl Measured {
+    /// What arrived of all flows together, in megabits (10^6) of payload a second.
+    #[must_use]
+    pub fn mbps(&self) -> f64 {
+        self.mbps_of("")
+    }
+
+    /// The same of those flows whose name begins with `prefix`, such as `up`.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss)]
+    pub fn mbps_of(&self, prefix: &str) -> f64 {
+        let flows = self.flows.iter().filter(|flow| flow.name.starts_with(prefix));
+        let bytes: u64 = flows.map(|flow| flow.bytes).sum();
+        if self.seconds > 0.0 { bytes as f64 * 8.0 / 1e6 / self.seconds } else { 0.0 }
+    }
+
+    /// Jain's index of the flows' bytes: 1 if all got the same, 1/n if one of n got everything.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss)]
+    pub fn jain(&self) -> f64 {
+        let bytes: Vec<f64> = self.flows.iter().map(|flow| flow.bytes as f64).collect();
+        window::jain(&bytes)
+    }
+
+    /// The smallest coverage of a flow, 0 to 1.
+    #[must_use]
+    pub fn coverage(&self) -> f64 {
+        self.flows.iter().map(|flow| flow.coverage).reduce(f64::min).unwrap_or(0.0)
+    }
+}

@@ -1,0 +1,257 @@
+//! The accounting, without any I/O: the window that all flows share, what falls into it, and whether the trial counts.
+//!
+//! All times are nanoseconds of the boot clock, which both ends share. What arrives is attributed by the time stamp that
+//! the receiver took right after its read, never by when somebody looked at a counter.
+
+use crate::record::Flow;
+
+use super::{Measured, Window};
+
+/// The widest spread of the flows' starts, as a share of the window, with which a trial still counts.
+pub const SKEW_LIMIT: f64 = 0.02;
+
+/// A [`Window`] that has been given its place in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// The common start, at which all flows set out.
+    pub start: u64,
+    /// The first instant that counts.
+    pub begin: u64,
+    /// The first instant that counts no more.
+    pub end: u64,
+}
+
+impl Frame {
+    /// The frame of a window whose flows set out at `start`.
+    #[must_use]
+    pub fn new(start: u64, window: &Window) -> Frame {
+        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let begin = start.saturating_add(nanos(window.warmup));
+        Frame { start, begin, end: begin.saturating_add(nanos(window.length)) }
+    }
+
+    /// Whether this instant counts.
+    #[must_use]
+    pub fn contains(&self, at: u64) -> bool {
+        (self.begin..self.end).contains(&at)
+    }
+
+    /// Its length in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        seconds(self.end - self.begin)
+    }
+}
+
+/// Nanoseconds as seconds.
+#[must_use]
+#[allow(clippy::cast_precision_loss)]
+pub fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+/// Jain's index of fairness: 1 if all are equal, 1/n if one of n has everything; 1 of none, and of nothing but zeros.
+/// (R. Jain, D. Chiu, W. Hawe, DEC-TR-301.)
+#[must_use]
+#[allow(clippy::cast_precision_loss)]
+pub fn jain(figures: &[f64]) -> f64 {
+    let sum: f64 = figures.iter().sum();
+    let squares: f64 = figures.iter().map(|figure| figure * figure).sum();
+    if squares > 0.0 { sum * sum / (figures.len() as f64 * squares) } else { 1.0 }
+}
+
+/// What one flow did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The flow's name.
+    pub name: String,
+    /// When it set out, if it did.
+    pub started: Option<u64>,
+    /// What arrived inside the frame, in bytes.
+    pub bytes: u64,
+    /// The first and the last arrival inside the frame.
+    pub arrivals: Option<(u64, u64)>,
+    /// Why it broke, if it did.
+    pub broken: Option<String>,
+}
+
+impl Account {
+    /// A flow that has done nothing yet.
+    #[must_use]
+    pub fn new(name: &str) -> Account {
+        Account { name: name.to_owned(), ..Account::default() }
+    }
+
+    /// Notes the first sending; later ones change nothing.
+    pub fn sent(&mut self, at: u64) {
+        self.started.get_or_insert(at);
+    }
+
+    /// Counts an arrival, if the frame has it, and says whether it has.
+    pub fn arrived(&mut self, frame: &Frame, at: u64, bytes: u64) -> bool {
+        if !frame.contains(at) {
+            return false;
+        }
+        self.bytes += bytes;
+        let first = self.arrivals.map_or(at, |(first, _)| first);
+        self.arrivals = Some((first, at));
+        true
+    }
+
+    fn flow(&self, frame: &Frame) -> Flow {
+        let start = self.started.map_or(0.0, |at| seconds(at.saturating_sub(frame.start)));
+        let between = self.arrivals.map_or(0.0, |(first, last)| seconds(last - first));
+        let coverage = if frame.seconds() > 0.0 { between / frame.seconds() } else { 0.0 };
+        Flow { name: self.name.clone(), bytes: self.bytes, start, coverage }
+    }
+}
+
+/// Adds up and judges: each reason why the trial does not count, in words that name the flow.
+#[must_use]
+pub fn judge(frame: &Frame, accounts: &[Account]) -> Measured {
+    let mut invalid = Vec::new();
+    for account in accounts {
+        let name = &account.name;
+        if let Some(why) = &account.broken {
+            invalid.push(format!("flow {name} broke: {why}"));
+        } else if account.started.is_none() {
+            invalid.push(format!("flow {name} never started"));
+        } else if account.bytes == 0 {
+            invalid.push(format!("flow {name} carried nothing"));
+        }
+    }
+    let starts = accounts.iter().filter_map(|account| Some((account.started?, &account.name)));
+    let (earliest, latest) = (starts.clone().min(), starts.max());
+    let mut skew = 0.0;
+    if let (Some((first, early)), Some((last, late))) = (earliest, latest) {
+        let spread = seconds(last - first);
+        skew = if spread > 0.0 { spread / frame.seconds() } else { 0.0 };
+        if skew > SKEW_LIMIT {
+            invalid.push(format!(
+                "the flows' starts lie {:.1} % of the window apart, more than {:.0} %: {late} started {:.1} ms after {early}",
+                skew * 100.0,
+                SKEW_LIMIT * 100.0,
+                spread * 1e3,
+            ));
+        }
+    }
+    let flows = accounts.iter().map(|account| account.flow(frame)).collect();
+    Measured { flows, seconds: frame.seconds(), skew, invalid }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Starts at 1000 ms, counts from 1100 to 2100 ms.
+    fn frame() -> Frame {
+        let (warmup, length) = (Duration::from_millis(100), Duration::from_secs(1));
+        Frame::new(1000 * MS, &Window { warmup, length })
+    }
+
+    fn account(name: &str, started: u64, arrivals: &[(u64, u64)]) -> Account {
+        let mut account = Account::new(name);
+        account.sent(started * MS);
+        for (at, bytes) in arrivals {
+            account.arrived(&frame(), at * MS, *bytes);
+        }
+        account
+    }
+
+    fn close(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
+    }
+
+    #[test]
+    fn counts_what_arrives_inside_and_nothing_else() {
+        let inside_and_out =
+            [(1050, 1), (1099, 2), (1100, 10), (1600, 100), (2099, 1000), (2100, 4)];
+        let measured = judge(&frame(), &[account("up 1", 1000, &inside_and_out)]);
+        assert_eq!(measured.flows[0].bytes, 1110);
+        close(measured.flows[0].coverage, 0.999);
+        close(measured.seconds, 1.0);
+        close(measured.mbps(), 1110.0 * 8.0 / 1e6);
+        assert_eq!(measured.invalid, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_read_belongs_whole_to_the_instant_at_which_it_ended() {
+        // Its bytes came before and after the edge; the receiver's stamp decides.
+        let (mut before, mut after) = (Account::new("a"), Account::new("b"));
+        assert!(!before.arrived(&frame(), 1100 * MS - 1, 65536));
+        assert!(after.arrived(&frame(), 1100 * MS, 65536));
+        assert!(!after.arrived(&frame(), 2100 * MS, 65536));
+        assert_eq!((before.bytes, after.bytes), (0, 65536));
+    }
+
+    #[test]
+    fn flows_that_start_apart_make_the_trial_invalid() {
+        let busy = [(1200, 5), (2000, 5)];
+        let near = [account("up 1", 1001, &busy), account("up 2", 1020, &busy)];
+        let measured = judge(&frame(), &near);
+        close(measured.skew, 0.019);
+        assert_eq!(measured.invalid, Vec::<String>::new());
+        close(measured.flows[1].start, 0.020);
+        let apart = [
+            account("up 1", 1001, &busy),
+            account("up 2", 1005, &busy),
+            account("up 3", 1032, &busy),
+        ];
+        let measured = judge(&frame(), &apart);
+        close(measured.skew, 0.031);
+        let expected = "the flows' starts lie 3.1 % of the window apart, more than 2 %: up 3 started 31.0 ms after up 1";
+        assert_eq!(measured.invalid, [expected]);
+    }
+
+    #[test]
+    fn a_flow_without_a_byte_in_the_window_makes_the_trial_invalid() {
+        let flows =
+            [account("up 1", 1000, &[(1200, 5)]), account("up 3", 1000, &[(1050, 5), (2100, 5)])];
+        let measured = judge(&frame(), &flows);
+        assert_eq!(measured.invalid, ["flow up 3 carried nothing"]);
+        close(measured.coverage(), 0.0);
+    }
+
+    #[test]
+    fn a_flow_that_broke_or_never_started_is_named_once() {
+        let mut broken = account("down 2", 1000, &[(1200, 5)]);
+        broken.broken = Some("connection reset".into());
+        let measured = judge(&frame(), &[broken, Account::new("down 3")]);
+        assert_eq!(
+            measured.invalid,
+            ["flow down 2 broke: connection reset", "flow down 3 never started"]
+        );
+    }
+
+    #[test]
+    fn sums_by_prefix() {
+        let flows = [
+            account("up 1", 1000, &[(1200, 1_000_000)]),
+            account("down 1", 1000, &[(1200, 250_000)]),
+        ];
+        let measured = judge(&frame(), &flows);
+        close(measured.mbps(), 10.0);
+        close(measured.mbps_of("up"), 8.0);
+        close(measured.mbps_of("down"), 2.0);
+    }
+
+    #[test]
+    fn jain_of_equals_is_one_and_of_a_hog_one_nth() {
+        close(jain(&[7.0; 20]), 1.0);
+        close(jain(&[0.0, 0.0, 9.0, 0.0]), 0.25);
+        close(jain(&[1.0, 3.0]), 0.8);
+        close(jain(&[]), 1.0);
+        close(jain(&[0.0, 0.0]), 1.0);
+    }
+
+    #[test]
+    fn of_no_flows_there_is_nothing_to_say() {
+        let measured = judge(&frame(), &[]);
+        assert!(measured.flows.is_empty() && measured.invalid.is_empty());
+        close(measured.skew, 0.0);
+    }
+}
