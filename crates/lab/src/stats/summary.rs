@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Interval, Slope};
-use crate::record::{Point, Record};
+use crate::record::Point;
 
 /// A whole run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -150,11 +150,4 @@ pub struct Growth {
     pub log_log: Option<Slope>,
     /// Whether the interval of the log-log slope lies above 1.
     pub above_linear: bool,
-}
-
-/// Summarises the trials of a run by the rules in the head of [`super`].
-#[must_use]
-pub fn summarise(records: &[Record]) -> Summary {
-    let _ = records;
-    Summary::default()
 }
