@@ -59,6 +59,7 @@ pub const ALL: &[Metric] = &[
     metric("refused", "refused", Lower, 0),
     metric("stuck", "stuck clients", Lower, 0),
     metric("misconfigured", "wrong pushed state", Lower, 0),
+    metric("generator_percent", "clients' thread %", Neither, 0),
     metric("recovery_s", "recovery s", Lower, 2),
     metric("survived", "survived", Higher, 0),
     metric("control_pps", "control packets/s", Neither, 0),

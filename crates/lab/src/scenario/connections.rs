@@ -1,0 +1,177 @@
+//! How many clients a second a server lets in: stepped up until it refuses or delays, or all at one instant.
+
+use std::time::Duration;
+
+use adit_interop::failure::{Result, ensure};
+
+use crate::bed::Bed;
+use crate::record::Measurement;
+use crate::storm::arrivals::{count, latency};
+use crate::storm::schedule::{burst, steady};
+use crate::storm::steps::{Next, Plan, Step};
+use crate::storm::{Ran, Scene};
+use crate::subject::{Kit, Subject};
+
+/// How the clients come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// One after the other, at rates that are stepped up.
+    Cold,
+    /// All lose their sessions at once, without a word, and come back at one instant.
+    Storm,
+}
+
+/// One trial.
+#[derive(Debug, Clone)]
+pub struct ConnectionsSpec {
+    /// Hosts, each with an address of its own.
+    pub hosts: u16,
+    /// Clients of each host.
+    pub sessions: usize,
+    /// How they come.
+    pub pattern: Pattern,
+    /// How long each rate is offered.
+    pub step: Duration,
+    /// How the rates are stepped up, and when one is not borne.
+    pub plan: Plan,
+}
+
+impl Default for ConnectionsSpec {
+    fn default() -> ConnectionsSpec {
+        ConnectionsSpec {
+            hosts: 50,
+            sessions: 2,
+            pattern: Pattern::Cold,
+            step: Duration::from_millis(500),
+            plan: Plan::default(),
+        }
+    }
+}
+
+/// How long clients of a storm may take.
+const STORM: Duration = Duration::from_secs(20);
+/// How long the last clients of a step may take: longer than any limit on p99, shorter than a second retransmission.
+const STRAGGLERS: Duration = Duration::from_millis(1500);
+/// Clients before anything is counted: they find cold caches and pages that were never touched.
+const WARM_UP: usize = 10;
+
+/// Figures: `handshakes_per_s`, `cpu_ms_per_handshake`, `p50_ms`, `p99_ms` and `refused` at the highest rate that was
+/// borne (or in the storm), `kib_per_client`, `misconfigured`, `generator_percent`; the distribution `handshake`.
+///
+/// # Errors
+/// The subject has no server for OpenVPN's clients, it did not come up, or it bears not even a few clients a second.
+pub fn connections(
+    kit: &Kit,
+    bed: &Bed,
+    subject: &Subject,
+    spec: &ConnectionsSpec,
+) -> Result<Measurement> {
+    let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
+    let mut measurement = Measurement::default();
+    fill(&scene, spec, &mut measurement)?;
+    let (ran, cpu) = match spec.pattern {
+        Pattern::Cold => {
+            scene.crowd.leave()?;
+            step_up(&scene, spec, &mut measurement)?
+        }
+        Pattern::Storm => {
+            scene.crowd.vanish()?;
+            let places = scene.places;
+            let (ran, cpu) = scene.costed(|crowd| crowd.run(burst(places), STORM))?;
+            scene.check(&mut measurement)?;
+            (ran, cpu)
+        }
+    };
+    put(&ran, cpu, &mut measurement);
+    Ok(measurement)
+}
+
+/// Lets all clients come at a leisurely rate, and measures what memory each takes.
+fn fill(scene: &Scene, spec: &ConnectionsSpec, measurement: &mut Measurement) -> Result<()> {
+    let warm = scene.crowd.run(burst(WARM_UP.min(scene.places)), STORM)?;
+    ensure(warm.up() > 0, || {
+        scene.server.daemon().failure(&format!("no client comes up: {:?}", warm.setbacks)).0
+    })?;
+    scene.crowd.leave()?;
+    let before = scene.server.pss_kib()?;
+    let length = Duration::from_secs_f64(count(scene.places) / spec.plan.first);
+    let mut schedule = steady(spec.plan.first, length);
+    schedule.truncate(scene.places);
+    let filled = scene.crowd.run(schedule, STORM)?;
+    let grown = scene.server.pss_kib()?.saturating_sub(before);
+    #[allow(clippy::cast_precision_loss)]
+    measurement.set("kib_per_client", grown as f64 / count(filled.up().max(1)));
+    scene.check(measurement)?;
+    Ok(())
+}
+
+/// Offers one rate after the other. Returns the run at the highest that was borne, and the server's CPU in it.
+fn step_up(
+    scene: &Scene,
+    spec: &ConnectionsSpec,
+    measurement: &mut Measurement,
+) -> Result<(Ran, f64)> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut runs: Vec<(Ran, f64)> = Vec::new();
+    let best = loop {
+        match spec.plan.next(&steps) {
+            Next::Done(best) => break best,
+            Next::Try(rate) => {
+                let schedule = steady(rate, spec.step);
+                let (ran, cpu) = scene.costed(|crowd| crowd.run(schedule, STRAGGLERS))?;
+                let step = Step::of(rate, &ran);
+                if !spec.plan.bears(&step) {
+                    // What was given up is still in the server's queue.
+                    scene.crowd.leave()?;
+                }
+                steps.push(step);
+                runs.push((ran, cpu));
+            }
+        }
+    };
+    let offered: Vec<String> = steps.iter().map(|step| describe(&spec.plan, step)).collect();
+    measurement.notes.push(format!("offered a second: {}", offered.join("; ")));
+    match best {
+        Some(best) => Ok(runs.swap_remove(best)),
+        None => Err(scene.server.daemon().failure("not even a few clients a second are borne")),
+    }
+}
+
+fn describe(plan: &Plan, step: &Step) -> String {
+    let verdict = if plan.bears(step) { "borne" } else { "not borne" };
+    let Step { offered, achieved, p99_ms, unfinished } = *step;
+    let unfinished = unfinished * 100.0;
+    format!(
+        "{offered:.0} {verdict} ({achieved:.0} up a second, p99 {p99_ms:.0} ms, {unfinished:.1} % never up)"
+    )
+}
+
+/// The figures of one run.
+fn put(ran: &Ran, cpu: f64, measurement: &mut Measurement) {
+    let distribution = latency(&ran.arrivals);
+    measurement.set("handshakes_per_s", ran.rate());
+    measurement.set("cpu_ms_per_handshake", cpu * 1e3 / count(ran.up().max(1)));
+    for (name, share) in [("p50_ms", 0.5), ("p99_ms", 0.99)] {
+        if let Some(ms) = distribution.at(share) {
+            measurement.set(name, ms);
+        }
+    }
+    #[allow(clippy::cast_precision_loss)]
+    measurement.set("refused", ran.refused() as f64);
+    measurement.set("generator_percent", ran.generator_share() * 100.0);
+    let reasons = ran.setbacks.iter().map(|(reason, times)| format!("{times} x {reason}"));
+    measurement.notes.extend(reasons.take(5));
+    if distribution.lost > 0 {
+        measurement.notes.push(format!("{} clients never came up", distribution.lost));
+    }
+    if ran.generator_share() > BUSY {
+        measurement.notes.push(format!(
+            "the clients' thread was busy for {:.0} % of the time: the server may bear more",
+            ran.generator_share() * 100.0
+        ));
+    }
+    measurement.latencies.insert("handshake".to_owned(), distribution);
+}
+
+/// Above this share of a core the clients may be the limit, and not the server.
+const BUSY: f64 = 0.85;

@@ -1,0 +1,110 @@
+//! More clients than a server can bear, then few: how long it takes to be itself again, and what it told each client.
+
+use std::time::Duration;
+
+use adit_interop::failure::Result;
+
+use crate::bed::Bed;
+use crate::record::Measurement;
+use crate::storm::Scene;
+use crate::storm::arrivals::{count, latency, recovery};
+use crate::storm::schedule::{phases, steady};
+use crate::subject::{Kit, Subject};
+
+/// One trial.
+#[derive(Debug, Clone)]
+pub struct OverloadSpec {
+    /// Hosts, each with an address of its own.
+    pub hosts: u16,
+    /// Clients of each host at once; more that are to come wait, and their time counts.
+    pub sessions: usize,
+    /// What this server bears, clients a second: `handshakes_per_s` of [`super::connections`].
+    pub sustained: f64,
+    /// What is offered, as a multiple of that.
+    pub factor: f64,
+    /// For how long.
+    pub overload: Duration,
+    /// What is offered before and afterwards, as a multiple of `sustained`.
+    pub calm_factor: f64,
+    /// For how long afterwards.
+    pub calm: Duration,
+}
+
+impl OverloadSpec {
+    /// 150 % for 10 s, then 10 % for 10 s, of what a server bears.
+    #[must_use]
+    pub fn of(sustained: f64) -> OverloadSpec {
+        OverloadSpec {
+            hosts: 50,
+            sessions: 20,
+            sustained,
+            factor: 1.5,
+            overload: Duration::from_secs(10),
+            calm_factor: 0.1,
+            calm: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Before the overload: what is normal.
+const BEFORE: Duration = Duration::from_secs(2);
+/// The clients of so long must be well for the server to count as recovered.
+const WINDOW: Duration = Duration::from_secs(1);
+/// How long the last clients may take; they try again meanwhile.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// A p99 below this is as good as that of an idle server: pauses of the machine itself are of this size.
+const FLOOR: Duration = Duration::from_millis(10);
+
+/// Figures: `recovery_s` (missing where the server did not recover within `calm`), `stuck`, `misconfigured`, `refused`,
+/// `handshakes_per_s` during the overload, `idle_p99_ms` before and `loaded_p50_ms`, `loaded_p99_ms` during it; the
+/// distributions `idle`, `loaded`, `after`.
+///
+/// # Errors
+/// The subject has no server for OpenVPN's clients, or it did not come up.
+pub fn overload(
+    kit: &Kit,
+    bed: &Bed,
+    subject: &Subject,
+    spec: &OverloadSpec,
+) -> Result<Measurement> {
+    let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
+    let mut measurement = Measurement::default();
+    let (calm, much) = (spec.sustained * spec.calm_factor, spec.sustained * spec.factor);
+    let before = scene.crowd.run(steady(calm, BEFORE), PATIENCE)?;
+    let schedule = phases(&[(much, spec.overload), (calm, spec.calm)]);
+    let (ran, cpu) = scene.costed(|crowd| crowd.run(schedule, PATIENCE))?;
+    let loaded = || ran.arrivals.iter().filter(|arrival| arrival.intended < spec.overload);
+    let after = ran.arrivals.iter().filter(|arrival| arrival.intended >= spec.overload);
+    let (idle, busy, after) = (latency(&before.arrivals), latency(loaded()), latency(after));
+    let idle_p99 = idle.at(0.99).unwrap_or_default();
+    measurement.set("idle_p99_ms", idle_p99);
+    for (name, share) in [("loaded_p50_ms", 0.5), ("loaded_p99_ms", 0.99)] {
+        if let Some(ms) = busy.at(share) {
+            measurement.set(name, ms);
+        }
+    }
+    let limit = Duration::from_secs_f64(idle_p99 * 2.0 / 1e3).max(FLOOR);
+    match recovery(&ran.arrivals, spec.overload, WINDOW, limit) {
+        Some(time) => measurement.set("recovery_s", time.as_secs_f64()),
+        None => measurement.notes.push(format!(
+            "not recovered within {:.0} s: p99 is still above {:.1} ms",
+            spec.calm.as_secs_f64(),
+            limit.as_secs_f64() * 1e3
+        )),
+    }
+    let ends = loaded().filter_map(|arrival| Some(arrival.intended + arrival.latency?));
+    let in_time = ends.filter(|end| *end < spec.overload).count();
+    measurement.set("handshakes_per_s", count(in_time) / spec.overload.as_secs_f64());
+    measurement.set("cpu_ms_per_handshake", cpu * 1e3 / count(ran.up().max(1)));
+    measurement.set("stuck", count(ran.arrivals.len() - ran.up()));
+    #[allow(clippy::cast_precision_loss)]
+    measurement.set("refused", ran.refused() as f64);
+    measurement.set("generator_percent", ran.generator_share() * 100.0);
+    let reasons = ran.setbacks.iter().map(|(reason, times)| format!("{times} x {reason}"));
+    measurement.notes.extend(reasons.take(5));
+    for (name, distribution) in [("idle", idle), ("loaded", busy), ("after", after)] {
+        measurement.latencies.insert(name.to_owned(), distribution);
+    }
+    scene.check(&mut measurement)?;
+    Ok(measurement)
+}

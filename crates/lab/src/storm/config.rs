@@ -1,0 +1,113 @@
+//! The one configuration that every server of this kind is started with, and its clients.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use adit_engine::Target;
+use adit_interop::failure::{Context, Result};
+use adit_openvpn::client::{ClientConfig, Remote};
+use adit_openvpn::keys::StaticKey;
+use adit_openvpn::session::Settings;
+use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
+use adit_openvpn::wrap::WrapConfig;
+
+use super::pushed::Expected;
+
+/// The server's port.
+pub const PORT: u16 = 1194;
+/// Where the tunnel's networks and what is pushed are written down once.
+const SERVER4: &str = "10.88.0.1/16";
+const SERVER6: &str = "fd88::1/64";
+const ROUTE4: &str = "10.99.0.0/16";
+const ROUTE6: &str = "fd99::/64";
+const DNS: &str = "dhcp-option DNS 10.88.0.1";
+const MTU: u16 = 1400;
+
+/// The server's config file, with the keys in `keys` (see [`crate::subject::Keys`]); `openvpn` adds what only the
+/// reference implementation understands or needs.
+#[must_use]
+pub fn server(keys: &Path, openvpn: bool) -> String {
+    // No ping and no timeout falls into a trial: the clients have no data channel to answer on.
+    let mut text = format!(
+        "dev tun\nproto udp4\nport {PORT}\ndh none\ntopology subnet\nserver 10.88.0.0 255.255.0.0\n\
+         server-ipv6 fd88::/64\nkeepalive 1000 4000\nduplicate-cn\nmax-clients 8192\nverb 1\nreneg-sec 0\n\
+         tun-mtu {MTU}\npush \"route 10.99.0.0 255.255.0.0\"\npush \"route-ipv6 {ROUTE6}\"\npush \"{DNS}\"\n"
+    );
+    for (word, file) in [
+        ("ca", "ca.crt"),
+        ("cert", "server.crt"),
+        ("key", "server.key"),
+        ("tls-crypt", "tls-crypt.key"),
+    ] {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{word} {}", keys.join(file).display());
+    }
+    if openvpn {
+        // Its limit of 100 strangers' packets in 10 s, for all together, would be all that is measured.
+        text.push_str("connect-freq-initial 1000000 1\ndisable-dco\n");
+    }
+    text
+}
+
+/// What every client of [`server`] should be told.
+///
+/// # Errors
+/// The constants of this module contradict each other.
+pub fn expected() -> Result<Expected> {
+    Ok(Expected {
+        server4: SERVER4.parse().context(SERVER4)?,
+        server6: SERVER6.parse().context(SERVER6)?,
+        routes4: vec![ROUTE4.parse().context(ROUTE4)?],
+        routes6: vec![ROUTE6.parse().context(ROUTE6)?],
+        dns: vec![DNS.to_owned()],
+        mtu: MTU,
+    })
+}
+
+/// A client of [`server`], with the keys in `keys`. It tries again 1 s after a failure, and says when it leaves.
+///
+/// # Errors
+/// A key file is missing or malformed.
+pub fn client(keys: &Path) -> Result<ClientConfig> {
+    let read = |name: &str| {
+        let path = keys.join(name);
+        fs::read_to_string(&path).context(path.display())
+    };
+    let key = StaticKey::parse(&read("tls-crypt.key")?).context("tls-crypt.key")?;
+    let pem =
+        |name: &str| -> Result<Option<Pem>> { Ok(Some(Pem::new(name, read(name)?.as_bytes()))) };
+    let common = CommonTlsOptions {
+        ca: pem("ca.crt")?,
+        cert: pem("client.crt")?,
+        key: pem("client.key")?,
+        ..CommonTlsOptions::default()
+    };
+    let tls = ClientTls::new(ClientTlsOptions { common }).context("the client's certificates")?;
+    let wrap = WrapConfig::TlsCrypt { key };
+    Ok(of(Settings { wrap, exit_notify: Some(1), ..Settings::default() }, tls))
+}
+
+/// A client of one server, with nothing else configured.
+#[must_use]
+pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
+    let target = Target {
+        host: "vpn.example".into(),
+        port: PORT,
+        transport: Default::default(),
+        family: Default::default(),
+    };
+    ClientConfig {
+        settings,
+        tls,
+        remotes: vec![Remote { target }],
+        connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
+        connect_retry_max: None,
+        server_poll_timeout: Duration::from_secs(10),
+        credentials: None,
+        retry_auth: false,
+        pull_filters: Default::default(),
+        keepalive: Default::default(),
+    }
+}

@@ -1,0 +1,24 @@
+//! A crowd of clients in one process: handshakes against a real server, at a rate that the server does not choose.
+//!
+//! ```text
+//!  schedule (intended times) -> Crowd (client engines, a socket each, one thread) -> Arrivals -> steps, recovery
+//!                                        |
+//!                                        +-> Applied (what each client was told) -> pushed::check
+//! ```
+//!
+//! The clients are adit's engines whichever server they come to, so that what a client costs is the same beside each
+//! subject and is not taken for the server's limit; it is measured by itself (`getrusage` of the thread).
+
+pub mod arrivals;
+pub mod config;
+pub mod crowd;
+pub mod pushed;
+pub mod scene;
+pub mod schedule;
+pub mod server;
+pub mod steps;
+
+pub use arrivals::{Arrival, Ran};
+pub use crowd::{Crowd, Hosts};
+pub use scene::Scene;
+pub use server::Server;

@@ -1,0 +1,142 @@
+//! A subject's server, hosts with addresses of their own, and the crowd on them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use adit_interop::failure::{Context, Result, ensure};
+use adit_interop::net::Namespace;
+use adit_interop::peer::Program;
+use tempfile::TempDir;
+
+use super::arrivals::count;
+use super::pushed::{Expected, Findings, check};
+use super::{Crowd, Hosts, Ran, Server, config};
+use crate::bed::Bed;
+use crate::record::Measurement;
+use crate::subject::{Kit, Subject};
+
+/// Everything that a trial with a crowd needs. Dropping it ends the server.
+#[derive(Debug)]
+pub struct Scene {
+    /// The clients.
+    pub crowd: Crowd,
+    /// The subject's server.
+    pub server: Server,
+    /// How many clients there can be at once.
+    pub places: usize,
+    expected: Expected,
+    _folder: TempDir,
+}
+
+/// The program whose server the crowd can come to.
+///
+/// # Errors
+/// Why this subject cannot be measured so.
+pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, String> {
+    match subject {
+        Subject::Adit(revision) => kit.adit(revision.as_deref()).map(Program::Adit),
+        Subject::Openvpn => kit.available(subject).map(|_| Program::Stock),
+        Subject::AditTcp | Subject::OpenvpnTcp => {
+            Err("the crowd of clients comes over UDP only so far".to_owned())
+        }
+        Subject::Bare | Subject::Copy | Subject::Tinc | Subject::WireguardGo => {
+            Err(format!("{subject} has no server that OpenVPN's clients could come to"))
+        }
+    }
+}
+
+impl Scene {
+    /// Starts the subject's server on `bed` and gives the first client's namespace the addresses of `hosts` hosts with
+    /// `sessions` clients each.
+    ///
+    /// # Errors
+    /// The subject has no such server, or it did not come up.
+    pub fn set(
+        kit: &Kit,
+        bed: &Bed,
+        subject: &Subject,
+        hosts: u16,
+        sessions: usize,
+    ) -> Result<Scene> {
+        let program = program(kit, subject)?;
+        let folder = kit.scratch()?;
+        let keys = kit.keys().folder();
+        let client = bed.clients.first().context("a bed without a client")?;
+        let outer = bed.server_outer(false);
+        let sources =
+            hosts_of(client, &bed.server, outer, bed.client_outer(0, false), hosts, &folder)?;
+        let server = Server::start(&program, &bed.server, folder.path(), keys)?;
+        let places = sources.len() * sessions;
+        let hosts = Hosts { sources, sessions, server: SocketAddr::new(outer, config::PORT) };
+        let crowd = Crowd::open(client, config::client(keys)?, hosts)?;
+        let expected = config::expected()?;
+        Ok(Scene { crowd, server, places, expected, _folder: folder })
+    }
+
+    /// Runs something, and returns beside its outcome what CPU the server took meanwhile, in seconds.
+    ///
+    /// # Errors
+    /// What `work` says, or the server is gone: with its log.
+    pub fn costed(&self, work: impl FnOnce(&Crowd) -> Result<Ran>) -> Result<(Ran, f64)> {
+        let before = self.server.cpu()?;
+        let ran = work(&self.crowd)?;
+        Ok((ran, self.server.cpu()? - before))
+    }
+
+    /// Compares what each client that is up was told with what it should be, and writes that down.
+    ///
+    /// # Errors
+    /// The crowd has ended.
+    pub fn check(&self, measurement: &mut Measurement) -> Result<Findings> {
+        let findings = check(&self.expected, &self.crowd.applied()?);
+        put_findings(&findings, measurement);
+        Ok(findings)
+    }
+}
+
+/// Writes findings as the figure `misconfigured` and names the first few.
+pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
+    let wrong = count(findings.misconfigured.len() + findings.duplicates.len());
+    measurement.set("misconfigured", wrong);
+    let lines = findings.duplicates.iter().map(|line| format!("an address is not unique: {line}"));
+    let lines = lines.chain(findings.misconfigured.iter().cloned());
+    measurement.notes.extend(lines.take(5));
+}
+
+/// Gives `client` the addresses 10.66.0.1 and on, which the server reaches by the cable.
+fn hosts_of(
+    client: &Namespace,
+    server: &Namespace,
+    server_outer: IpAddr,
+    client_outer: IpAddr,
+    hosts: u16,
+    folder: &TempDir,
+) -> Result<Vec<IpAddr>> {
+    ensure(hosts > 0, || "a crowd needs at least one host".to_owned())?;
+    let device = device(client, server_outer)?;
+    let sources: Vec<IpAddr> = (1..=hosts)
+        .map(|host| {
+            let [high, low] = host.to_be_bytes();
+            Ipv4Addr::new(10, 66, high, low).into()
+        })
+        .collect();
+    let mut batch = String::new();
+    for source in &sources {
+        // Writing to a String cannot fail.
+        let _ = writeln!(batch, "address replace {source}/32 dev {device}");
+    }
+    let path = folder.path().join("addresses");
+    fs::write(&path, batch)?;
+    client.run("ip", &["-batch", &path.to_string_lossy()])?;
+    let cable = self::device(server, client_outer)?;
+    server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &cable])?;
+    Ok(sources)
+}
+
+/// The device by which `to` is reached.
+fn device(from: &Namespace, to: IpAddr) -> Result<String> {
+    let route = from.run("ip", &["-o", "route", "get", &to.to_string()])?;
+    let device = route.split_whitespace().skip_while(|word| *word != "dev").nth(1);
+    device.map(str::to_owned).context(format!("no device in \"{route}\""))
+}

@@ -1,0 +1,83 @@
+//! The server that the crowd comes to, and what it costs.
+
+use std::fs;
+use std::path::Path;
+
+use adit_interop::cell::{READY, SETUP};
+use adit_interop::failure::{Context, Result};
+use adit_interop::net::Namespace;
+use adit_interop::peer::Program;
+use adit_interop::process::Daemon;
+
+use super::config;
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    daemon: Daemon,
+    config: String,
+}
+
+impl Server {
+    /// Starts `program` in `namespace` with the keys in `keys`; its config file goes into `folder`. Returns when it
+    /// is ready.
+    ///
+    /// # Errors
+    /// It did not come up: with its log.
+    pub fn start(
+        program: &Program,
+        namespace: &Namespace,
+        folder: &Path,
+        keys: &Path,
+    ) -> Result<Server> {
+        let config = config::server(keys, program.may_offload());
+        let path = folder.join("storm-server.conf");
+        fs::write(&path, &config).context(path.display())?;
+        let name = format!("server ({})", program.label());
+        let mut daemon = Daemon::spawn(&name, program.command(namespace, &path))?;
+        daemon.wait_for(READY, SETUP)?;
+        Ok(Server { daemon, config })
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// The exact config file.
+    #[must_use]
+    pub fn config(&self) -> &str {
+        &self.config
+    }
+
+    /// CPU that it has taken since its start, in seconds.
+    ///
+    /// # Errors
+    /// The process is gone: with its log.
+    pub fn cpu(&self) -> Result<f64> {
+        // To the nanosecond, where /proc/PID/stat counts ticks of 10 ms.
+        let mut nanos = 0_u64;
+        let tasks = format!("/proc/{}/task", self.daemon.pid());
+        let gone = || self.daemon.failure("it is gone").0;
+        for task in fs::read_dir(&tasks).map_err(|_| gone())?.flatten() {
+            let path = task.path().join("schedstat");
+            // A thread may end between the listing and the reading.
+            let text = fs::read_to_string(path).unwrap_or_default();
+            nanos += text.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        }
+        #[allow(clippy::cast_precision_loss)]
+        Ok(nanos as f64 / 1e9)
+    }
+
+    /// Its proportional set size in KiB.
+    ///
+    /// # Errors
+    /// The process is gone: with its log.
+    pub fn pss_kib(&self) -> Result<u64> {
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.daemon.pid()))
+            .map_err(|_| self.daemon.failure("it is gone"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse().context("Pss of smaps_rollup")
+    }
+}
