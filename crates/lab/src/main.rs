@@ -5,14 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod control_load;
-mod fixed_key;
 mod growth;
 mod pair;
 mod statistics;
 
 use std::process::ExitCode;
 
-use adit_lab::bench;
+use adit_lab::{bench, copy};
 use clap::{Parser, Subcommand};
 
 /// Measures adit beside its peers.
@@ -29,8 +28,8 @@ struct Arguments {
 enum Verb {
     /// One TCP stream through a tunnel between two namespaces, adit and openvpn in turns. Needs root.
     Pair(pair::Arguments),
-    /// One end of a tunnel with fixed keys: the data path alone. Needs root.
-    FixedKey(fixed_key::Arguments),
+    /// One end of a tunnel without cryptography: the ceiling. Needs root.
+    Copy(copy::Arguments),
     /// The same with adit at both ends while the control channel is busy, and how long the trains were. Needs root.
     ControlLoad(control_load::Arguments),
     /// Memory of both ends after ten and after a hundred gigabytes. Needs root.
@@ -42,7 +41,7 @@ enum Verb {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Pair(arguments) => pair::run(&arguments),
-        Verb::FixedKey(arguments) => fixed_key::run(&arguments),
+        Verb::Copy(arguments) => copy::run(&arguments),
         Verb::ControlLoad(arguments) => control_load::run(&arguments),
         Verb::Growth(arguments) => growth::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
