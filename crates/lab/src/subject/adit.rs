@@ -2,11 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
+use adit_interop::failure::Result;
+
+use super::directives::{self, Carrier};
 use super::kit::{Kit, first_line};
-use super::revision;
+use super::{TunnelSpec, Tunnels, revision};
+use crate::bed::Bed;
+
+/// Server and clients by the config files that openvpn is given too.
+pub(super) fn start(
+    kit: &Kit,
+    wanted: Option<&str>,
+    bed: &Bed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
+    let program = kit.adit(wanted)?;
+    directives::start(kit, bed, spec, Carrier::Udp, "", &|host, config| {
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(["openvpn", "--config"]).arg(config);
+        command
+    })
+}
 
 /// `adit --version` and the git revision of its sources.
-pub(super) fn version(kit: &Kit, wanted: Option<&str>) -> Result<String, String> {
+pub(super) fn version(kit: &Kit, wanted: Option<&str>) -> std::result::Result<String, String> {
     let program = kit.adit(wanted)?;
     let told = first_line(&program, &["--version"], "cargo build --release -p adit-cli")?;
     let source = match wanted {
@@ -18,7 +37,7 @@ pub(super) fn version(kit: &Kit, wanted: Option<&str>) -> Result<String, String>
 }
 
 /// The `adit` beside this program, or that which `ADIT` names; of a test, that of the folder above.
-pub(super) fn beside() -> Result<PathBuf, String> {
+pub(super) fn beside() -> std::result::Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("ADIT") {
         let path = PathBuf::from(path);
         return match path.exists() {

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use adit_interop::failure::Result;
 use adit_interop::world::World;
 use tempfile::TempDir;
 
+use super::directives::Carrier;
 use super::keys::Keys;
-use super::{Subject, adit, copy, openvpn, revision, tinc, wireguard};
+use super::tinc::RsaKey;
+use super::{Subject, TunnelSpec, Tunnels, adit, bare, copy, openvpn, revision, tinc, wireguard};
+use crate::bed::Bed;
 
 /// Made once a run, inside the private world.
 #[derive(Debug)]
@@ -18,6 +22,7 @@ pub struct Kit {
     keys: Keys,
     revisions: BTreeMap<String, PathBuf>,
     known: BTreeMap<Subject, std::result::Result<String, String>>,
+    rsa: OnceLock<Result<RsaKey>>,
 }
 
 impl Kit {
@@ -32,6 +37,7 @@ impl Kit {
             keys: Keys::make(world.folder("keys")?)?,
             revisions: revision::prepare(subjects)?,
             known: BTreeMap::new(),
+            rsa: OnceLock::new(),
         };
         kit.known = subjects.iter().map(|s| (s.clone(), kit.ask(s))).collect();
         Ok(kit)
@@ -43,6 +49,24 @@ impl Kit {
     /// Why it cannot be measured here, and what to install.
     pub fn available(&self, subject: &Subject) -> std::result::Result<String, String> {
         self.known.get(subject).cloned().unwrap_or_else(|| self.ask(subject))
+    }
+
+    /// Starts the subject on every host of the bed; returns when all clients can pass traffic.
+    ///
+    /// # Errors
+    /// It is not available, it cannot do what the spec asks, or it did not come up: then with its log.
+    pub fn start(&self, subject: &Subject, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+        self.available(subject)?;
+        match subject {
+            Subject::Bare => bare::start(bed, spec),
+            Subject::Copy => copy::start(bed, spec),
+            Subject::Adit(revision) => adit::start(self, revision.as_deref(), bed, spec),
+            Subject::AditTcp => Err("adit speaks OpenVPN over UDP only so far".into()),
+            Subject::Openvpn => openvpn::start(self, Carrier::Udp, bed, spec),
+            Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
+            Subject::Tinc => tinc::start(self, bed, spec),
+            Subject::WireguardGo => wireguard::start(self, bed, spec),
+        }
     }
 
     fn ask(&self, subject: &Subject) -> std::result::Result<String, String> {
@@ -77,6 +101,12 @@ impl Kit {
                 format!("adit@{revision} was not built: name it when the run is prepared")
             }),
         }
+    }
+
+    /// tinc's key, made when first asked for.
+    pub(super) fn rsa(&self) -> Result<&RsaKey> {
+        let key = self.rsa.get_or_init(|| RsaKey::make(self.keys.folder()));
+        key.as_ref().map_err(Clone::clone)
     }
 
     /// A new folder for the files of one tunnel, in memory, gone when dropped.

@@ -6,15 +6,21 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 mod adit;
+mod bare;
+mod check;
 mod copy;
+mod directives;
 mod keys;
 mod kit;
 mod openvpn;
+mod reach;
 mod revision;
+mod start;
 mod tinc;
 mod tunnels;
 mod wireguard;
 
+pub use check::check;
 pub use keys::Keys;
 pub use kit::Kit;
 pub use revision::{prepare, workspace};

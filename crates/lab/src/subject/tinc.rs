@@ -1,20 +1,216 @@
-//! tinc 1.0 in router mode.
+//! tinc 1.0 in router mode, with the cipher and digest that it chooses itself.
 
-use std::path::Path;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use super::kit::first_line;
+use adit_interop::cell::Inner;
+use adit_interop::failure::{Context, Result, ensure};
+use adit_interop::net::Namespace;
+use adit_interop::process::{Daemon, output};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::kit::{Kit, first_line};
+use super::start::{Processes, SETUP, inner, inners, no_lines};
+use super::{TunnelSpec, Tunnels, reach};
+use crate::bed::Bed;
+
+const INSTALL: &str = "apt install tinc, or: scripts/lab-deps.sh";
 
 /// The first line of `tincd --version`.
-pub(super) fn version() -> Result<String, String> {
-    let line = first_line(
-        Path::new("tincd"),
-        &["--version"],
-        "apt install tinc, or: scripts/lab-deps.sh",
-    )?;
+pub(super) fn version() -> std::result::Result<String, String> {
+    let line = first_line(Path::new("tincd"), &["--version"], INSTALL)?;
     if line.starts_with("tinc version 1.0") {
         return Ok(line);
     }
-    Err(format!(
-        "{line}: its files differ from those of 1.0, which the lab writes: apt install tinc=1.0*"
-    ))
+    Err(format!("{line}: the lab writes the files of 1.0, which are others: {INSTALL}"))
+}
+
+/// A daemon at every host; the clients connect to the server.
+pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+    no_lines(spec, "tinc")?;
+    let files = Files::write(kit, bed, spec)?;
+    let mut processes = Processes::default();
+    processes.server.push(Daemon::spawn("server", files.command(&bed.server, 0))?);
+    for daemon in &mut processes.server {
+        daemon.wait_for("Ready", SETUP)?;
+    }
+    processes.dial(bed, |index, host| Ok(files.command(host, index + 1)))?;
+    processes.wait_clients("Ready")?;
+    let server_inner = inner(0)?;
+    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    wait_for_mtu(&processes, bed.clients.len()).map_err(|f| processes.blame(f))?;
+    let (server, clients) = processes.take();
+    let mut notes =
+        vec!["tinc's own cipher and digest: AES-256-CBC, SHA-256 cut to 4 bytes".to_owned()];
+    if spec.inner_mtu.is_none() {
+        notes.push(
+            "MTU inside the tunnel: the kernel's, 1500; tinc finds the path's and clamps".into(),
+        );
+    }
+    Ok(Tunnels {
+        server,
+        clients,
+        server_inner,
+        client_inner: inners(bed)?,
+        configs: files.shown,
+        notes,
+        folder: Some(files.folder),
+    })
+}
+
+/// A folder for each node, numbered as their addresses are: the server is 0.
+struct Files {
+    folder: TempDir,
+    shown: Vec<(String, String)>,
+}
+
+impl Files {
+    fn write(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Files> {
+        let keys = kit.rsa()?;
+        let mut files = Files { folder: kit.scratch()?, shown: Vec::new() };
+        let server_outer = bed.server_outer(spec.outer_v6);
+        let server_host = format!("Address = {server_outer}\n{}", subnets(inner(0)?));
+        for number in 0..=bed.clients.len() {
+            let address = inner(number)?;
+            let node = files.node(number);
+            fs::create_dir_all(node.join("hosts")).context(node.display())?;
+            let (key, conf) = (&keys.private, conf(number, spec));
+            fs::write(
+                node.join("tinc.conf"),
+                format!("{conf}PrivateKeyFile = {}\n", key.display()),
+            )?;
+            let up = up(address, spec);
+            let script = node.join("tinc-up");
+            fs::write(&script, &up)?;
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+            let host = if number == 0 { server_host.clone() } else { subnets(address) };
+            let with_key = format!("{host}{}", keys.public);
+            // A client knows itself and the server; the server knows everybody.
+            fs::write(node.join("hosts").join(name(number)), &with_key)?;
+            if number > 0 {
+                fs::write(files.node(0).join("hosts").join(name(number)), &with_key)?;
+                fs::write(node.join("hosts/server"), format!("{server_host}{}", keys.public))?;
+            }
+            if number < 2 {
+                let name = name(number);
+                files.shown.push((format!("{name}/tinc.conf"), conf));
+                files.shown.push((format!("{name}/tinc-up"), up));
+                files.shown.push((format!("hosts/{name}"), host));
+            }
+        }
+        Ok(files)
+    }
+
+    fn node(&self, number: usize) -> PathBuf {
+        self.folder.path().join(name(number))
+    }
+
+    fn command(&self, host: &Namespace, number: usize) -> Command {
+        let node = self.node(number);
+        let mut command = host.command("tincd");
+        command.arg("-D").arg("-c").arg(&node);
+        command.arg(format!("--pidfile={}", node.join("pid").display()));
+        command
+    }
+}
+
+fn name(number: usize) -> String {
+    if number == 0 { "server".to_owned() } else { format!("client{number}") }
+}
+
+fn conf(number: usize, spec: &TunnelSpec) -> String {
+    let family = if spec.outer_v6 { "ipv6" } else { "ipv4" };
+    let mut conf = format!("Name = {}\nMode = router\nInterface = tun0\n", name(number));
+    // Writing to a String cannot fail.
+    let _ = writeln!(conf, "AddressFamily = {family}");
+    // Without it every client learns of every other, and a star would be measured as a mesh.
+    let _ =
+        writeln!(conf, "{}", if number == 0 { "TunnelServer = yes" } else { "ConnectTo = server" });
+    conf
+}
+
+fn subnets(address: Inner) -> String {
+    let v6 = address.v6.map(|v6| format!("Subnet = {v6}/128\n")).unwrap_or_default();
+    format!("Subnet = {}/32\n{v6}", address.v4)
+}
+
+fn up(address: Inner, spec: &TunnelSpec) -> String {
+    let mtu = spec.inner_mtu.map(|mtu| format!("mtu {mtu} ")).unwrap_or_default();
+    let mut script = format!("#!/bin/sh\nip link set dev $INTERFACE {mtu}up\n");
+    for line in super::start::address_lines(address, "$INTERFACE").lines() {
+        let _ = writeln!(script, "ip {line}");
+    }
+    script
+}
+
+/// Until it knows what fits the path, tinc sends large packets over TCP: that start is no part of a trial.
+///
+/// On SIGUSR2 a daemon lists its nodes, as `server at 192.0.2.1 port 655 ... pmtu 1451 (min 1451 max 1451)`.
+fn wait_for_mtu(processes: &Processes, clients: usize) -> Result<()> {
+    let last = Instant::now() + SETUP;
+    let daemons = processes.server.iter().map(|server| (server, clients));
+    let daemons = daemons.chain(processes.clients.iter().flatten().map(|client| (client, 1)));
+    for (daemon, peers) in daemons {
+        let mut asked = 0;
+        loop {
+            daemon.signal(Signal::SIGUSR2)?;
+            asked += 1;
+            std::thread::sleep(Duration::from_millis(20));
+            if settled(&daemon.log()) >= peers {
+                break;
+            }
+            ensure(Instant::now() < last, || {
+                let missing = daemon.failure("did not find the path's MTU in time");
+                format!("{missing}, asked {asked} times")
+            })?;
+            std::thread::sleep(Duration::from_millis(180));
+        }
+    }
+    Ok(())
+}
+
+/// For how many peers the last list of nodes has an MTU that is no longer probed for.
+fn settled(log: &str) -> usize {
+    let list = log.rsplit("Nodes:").next().unwrap_or_default();
+    let fixed = |line: &&str| {
+        let after = |word: &str| {
+            let mut words =
+                line.split_whitespace().skip_while(|w| w.trim_start_matches('(') != word);
+            words.nth(1).map(|w| w.trim_end_matches(')').to_owned())
+        };
+        let (least, most) = (after("min"), after("max"));
+        least.is_some() && least == most && least.as_deref() != Some("0")
+    };
+    list.lines().filter(fixed).count()
+}
+
+/// One RSA key that all nodes share: tinc would make each its own, which costs seconds and changes nothing here.
+#[derive(Debug)]
+pub(super) struct RsaKey {
+    private: PathBuf,
+    public: String,
+}
+
+impl RsaKey {
+    /// RSA 2048, as `tincd -K` makes it.
+    pub(super) fn make(folder: &Path) -> Result<RsaKey> {
+        let private = folder.join("rsa_key.priv");
+        let openssl = |arguments: &[&str]| {
+            let mut command = Command::new("openssl");
+            command.args(arguments);
+            command
+        };
+        let mut generate = openssl(&["genrsa", "-traditional", "-out"]);
+        generate.arg(&private).arg("2048");
+        output(generate)?;
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o600))?;
+        let mut public = openssl(&["rsa", "-RSAPublicKey_out", "-in"]);
+        public.arg(&private);
+        Ok(RsaKey { public: output(public)?, private })
+    }
 }

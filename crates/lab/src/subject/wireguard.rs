@@ -1,26 +1,37 @@
 //! wireguard-go, a recent one from a private root where it was fetched.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::kit::first_line;
-use super::revision;
+use adit_interop::cell::Inner;
+use adit_interop::failure::{Context, Result, ensure};
+use adit_interop::net::Namespace;
+use adit_interop::process::{Daemon, output, run};
+
+use super::kit::{Kit, first_line};
+use super::start::{
+    Processes, SETUP, address_lines, endpoint, inner, inners, ip_batch, no_lines, wait_for_device,
+};
+use super::{TunnelSpec, Tunnels, reach, revision};
+use crate::bed::Bed;
 
 const INSTALL: &str = "scripts/lab-deps.sh fetches a recent one";
+const PORT: u16 = 51820;
 
 /// The one of the private root that `scripts/lab-deps.sh` fetches, else the system's.
 fn program() -> PathBuf {
-    let fetched =
-        revision::workspace().ok().map(|root| root.join("target/roots/sid/usr/bin/wireguard-go"));
-    fetched.filter(|path| path.exists()).unwrap_or_else(|| "wireguard-go".into())
+    let root = revision::workspace().ok();
+    let fetched = root.map(|root| root.join("target/roots/sid/usr/bin/wireguard-go"));
+    // Of another machine's kind, or asking for a newer C library than this system has: then it does not start.
+    let starts = |path: &PathBuf| run(&path.to_string_lossy(), &["--version"]).is_ok();
+    fetched.filter(starts).unwrap_or_else(|| "wireguard-go".into())
 }
 
 /// The first line of `wireguard-go --version`; `wg` must be there as well.
-pub(super) fn version() -> Result<String, String> {
-    first_line(
-        Path::new("wg"),
-        &["--version"],
-        "apt install wireguard-tools, or: scripts/lab-deps.sh",
-    )?;
+pub(super) fn version() -> std::result::Result<String, String> {
+    let tools = "apt install wireguard-tools, or: scripts/lab-deps.sh";
+    first_line(Path::new("wg"), &["--version"], tools)?;
     let line = first_line(&program(), &["--version"], INSTALL)?;
     Ok(if is_old(&line) { format!("{line} (old: {INSTALL})") } else { line })
 }
@@ -31,9 +42,130 @@ fn is_old(version: &str) -> bool {
     year.is_some_and(|year| year < 23)
 }
 
+/// A daemon at every host, configured by `wg setconf`.
+pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+    no_lines(spec, "wireguard-go")?;
+    let folder = kit.scratch()?;
+    let keys = keys(bed.clients.len() + 1)?;
+    let confs = confs(bed, spec, &keys)?;
+    let program = program();
+    let command = |number: usize, host: &Namespace| {
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(["-f", &device(number)]);
+        command
+    };
+    let mut processes = Processes::default();
+    processes.server.push(Daemon::spawn("server", command(0, &bed.server))?);
+    processes.dial(bed, |index, host| Ok(command(index + 1, host)))?;
+    let hosts = std::iter::once(&bed.server).chain(&bed.clients);
+    let daemons = processes.server.iter_mut().chain(processes.clients.iter_mut().flatten());
+    for (number, ((host, daemon), conf)) in hosts.zip(daemons).zip(&confs).enumerate() {
+        let path = folder.path().join(format!("{}.conf", device(number)));
+        fs::write(&path, conf).context(path.display())?;
+        configure(number, host, daemon, &path, spec)?;
+    }
+    let server_inner = inner(0)?;
+    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    let (server, clients) = processes.take();
+    let names = ["server.conf", "client1.conf"].into_iter().zip(&confs);
+    let configs = names.map(|(name, conf)| (name.to_owned(), without_keys(conf))).collect();
+    let mut notes = vec!["wireguard's only cipher: ChaCha20-Poly1305".to_owned()];
+    if spec.inner_mtu.is_none() {
+        notes.push("MTU inside the tunnel: the program's default, 1420".to_owned());
+    }
+    if version().is_ok_and(|version| is_old(&version)) {
+        notes.push(format!("this wireguard-go is old and slow: {INSTALL}"));
+    }
+    let client_inner = inners(bed)?;
+    let folder = Some(folder);
+    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder })
+}
+
+/// All hosts share the folder of the control sockets, which are named by the device.
+fn device(number: usize) -> String {
+    if number == 0 { "wg-s".to_owned() } else { format!("wg-c{number}") }
+}
+
+fn configure(
+    number: usize,
+    host: &Namespace,
+    daemon: &mut Daemon,
+    conf: &Path,
+    spec: &TunnelSpec,
+) -> Result<()> {
+    let device = device(number);
+    wait_for_device(daemon, host, &device)?;
+    wait_for_socket(daemon, &device)?;
+    let mut setconf = host.command("wg");
+    setconf.args(["setconf", &device]).arg(conf);
+    output(setconf)?;
+    let mtu = spec.inner_mtu.map(|mtu| format!("mtu {mtu} ")).unwrap_or_default();
+    let address = address_lines(inner(number)?, &device);
+    ip_batch(host, &format!("{address}link set dev {device} {mtu}up\n"))
+}
+
+fn wait_for_socket(daemon: &mut Daemon, device: &str) -> Result<()> {
+    let socket = PathBuf::from(format!("/var/run/wireguard/{device}.sock"));
+    for _ in 0..500 {
+        if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Err(daemon.failure(&format!("{}: nobody answers there after 10 s", socket.display())))
+}
+
+/// `(private, public)`, as `wg` writes them.
+fn keys(count: usize) -> Result<Vec<(String, String)>> {
+    let script = format!(
+        "for i in $(seq {count}); do k=$(wg genkey) && echo \"$k $(echo \"$k\" | wg pubkey)\" || exit 1; done"
+    );
+    let listing = run("sh", &["-c", &script])?;
+    let pair = |line: &str| {
+        line.split_once(' ').map(|(private, public)| (private.to_owned(), public.to_owned()))
+    };
+    let keys: Vec<_> = listing.lines().filter_map(pair).collect();
+    ensure(keys.len() == count, || format!("wg made {} of {count} keys", keys.len()))?;
+    Ok(keys)
+}
+
+/// The files for `wg setconf`: the server's, then those of the clients.
+fn confs(bed: &Bed, spec: &TunnelSpec, keys: &[(String, String)]) -> Result<Vec<String>> {
+    let allowed = |inner: Inner| {
+        let v6 = inner.v6.map(|v6| format!(", {v6}/128")).unwrap_or_default();
+        format!("{}/32{v6}", inner.v4)
+    };
+    let [(server_private, server_public), clients @ ..] = keys else {
+        return Err("wg made no keys".into());
+    };
+    let mut server = format!("[Interface]\nPrivateKey = {server_private}\nListenPort = {PORT}\n");
+    let mut confs = Vec::new();
+    let outer = endpoint(bed.server_outer(spec.outer_v6), PORT);
+    let to_server = allowed(inner(0)?);
+    for (number, (private, public)) in (1..).zip(clients) {
+        // Writing to a String cannot fail.
+        let peer = allowed(inner(number)?);
+        let _ = write!(server, "\n[Peer]\nPublicKey = {public}\nAllowedIPs = {peer}\n");
+        confs.push(format!(
+            "[Interface]\nPrivateKey = {private}\n\n[Peer]\nPublicKey = {server_public}\n\
+             AllowedIPs = {to_server}\nEndpoint = {outer}\n"
+        ));
+    }
+    confs.insert(0, server);
+    Ok(confs)
+}
+
+fn without_keys(conf: &str) -> String {
+    let kept = conf.lines().map(|line| match line.split_once(" = ") {
+        Some((name @ ("PrivateKey" | "PublicKey"), _)) => format!("{name} = ...\n"),
+        _ => format!("{line}\n"),
+    });
+    kept.collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::is_old;
+    use super::*;
 
     #[test]
     fn knows_old_versions_by_their_date() {
@@ -41,5 +173,12 @@ mod tests {
         assert!(!is_old("wireguard-go v0.0.20230223"));
         assert!(!is_old("wireguard-go v0.0.20250522"));
         assert!(!is_old("wireguard-go unknown"));
+    }
+
+    #[test]
+    fn a_report_holds_no_keys() {
+        let conf = "[Interface]\nPrivateKey = secret=\nListenPort = 1\n[Peer]\nPublicKey = p=\n";
+        let shown = without_keys(conf);
+        assert!(!shown.contains("secret") && shown.contains("ListenPort = 1"), "{shown}");
     }
 }

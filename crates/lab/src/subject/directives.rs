@@ -1,0 +1,125 @@
+//! What adit and openvpn share: the config files, and the way to start.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use adit_interop::cell::READY;
+use adit_interop::failure::{Context, Result};
+use adit_interop::net::Namespace;
+use adit_interop::process::Daemon;
+
+use super::kit::Kit;
+use super::start::{PORT, Processes, SETUP};
+use super::{TunnelSpec, Tunnels, reach};
+use crate::bed::Bed;
+
+/// What carries the tunnel's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
+    Udp,
+    Tcp,
+}
+
+/// Starts a server and a client at every host, and returns when all of them reach the server.
+///
+/// `command` makes the command that runs a config file in a host; `own` are lines that only this program needs.
+pub(super) fn start(
+    kit: &Kit,
+    bed: &Bed,
+    spec: &TunnelSpec,
+    carrier: Carrier,
+    own: &str,
+    command: &dyn Fn(&Namespace, &Path) -> Command,
+) -> Result<Tunnels> {
+    let folder = kit.scratch()?;
+    let [server, client] = configs(kit, bed, spec, carrier).map(|text| text + own);
+    let write = |name: &str, text: &str| -> Result<std::path::PathBuf> {
+        let path = folder.path().join(name);
+        fs::write(&path, text).context(path.display())?;
+        Ok(path)
+    };
+    let (server_path, client_path) =
+        (write("server.conf", &server)?, write("client.conf", &client)?);
+    let mut processes = Processes::default();
+    processes.server.push(Daemon::spawn("server", command(&bed.server, &server_path))?);
+    for daemon in &mut processes.server {
+        daemon.wait_for(READY, SETUP)?;
+    }
+    processes.dial(bed, |_, host| Ok(command(host, &client_path)))?;
+    processes.wait_clients(READY)?;
+    let server_inner = reach::inner_of(&bed.server, "tun0")?;
+    let client_inner = reach::inner(&bed.clients, "tun0")?;
+    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    let keys = format!("{}/", kit.keys().folder().display());
+    let shown = |text: &str| text.replace(&keys, "");
+    let configs = vec![
+        ("server.conf".to_owned(), shown(&server)),
+        ("client.conf".to_owned(), shown(&client)),
+    ];
+    let (server, clients) = processes.take();
+    let notes = match spec.inner_mtu {
+        Some(_) => Vec::new(),
+        None => vec!["MTU inside the tunnel: the program's default, 1500".to_owned()],
+    };
+    let folder = Some(folder);
+    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder })
+}
+
+/// The server's file and that of all clients: the same lines for adit and for openvpn.
+fn configs(kit: &Kit, bed: &Bed, spec: &TunnelSpec, carrier: Carrier) -> [String; 2] {
+    let family = if spec.outer_v6 { '6' } else { '4' };
+    let [server_proto, client_proto] = match carrier {
+        Carrier::Udp => [format!("udp{family}"), format!("udp{family}")],
+        Carrier::Tcp => [format!("tcp{family}-server"), format!("tcp{family}-client")],
+    };
+    let file = |name: &str| kit.keys().file(name).display().to_string();
+    let mut common = vec![
+        "dev tun".to_owned(),
+        "verb 3".to_owned(),
+        "persist-key".to_owned(),
+        "persist-tun".to_owned(),
+        format!("data-ciphers {}", spec.cipher),
+        format!("ca {}", file("ca.crt")),
+        format!("tls-crypt {}", file("tls-crypt.key")),
+    ];
+    common.extend(spec.inner_mtu.map(|mtu| format!("tun-mtu {mtu}")));
+    let mut server = vec![
+        format!("proto {server_proto}"),
+        format!("port {PORT}"),
+        "topology subnet".to_owned(),
+        "server 10.88.0.0 255.255.0.0".to_owned(),
+        "server-ipv6 fd88::/64".to_owned(),
+        "keepalive 2 20".to_owned(),
+        "dh none".to_owned(),
+        // One certificate for all clients: a hundred of them would only make the start slower.
+        "duplicate-cn".to_owned(),
+        format!("cert {}", file("server.crt")),
+        format!("key {}", file("server.key")),
+    ];
+    if bed.clients.len() > 50 {
+        // Stock answers 100 new clients in 10 s and no more unless it is told; all come at once here.
+        server.push("connect-freq-initial 10000 10".to_owned());
+    }
+    let mut client = vec![
+        "client".to_owned(),
+        format!("proto {client_proto}"),
+        "nobind".to_owned(),
+        format!("remote {} {PORT}", bed.server_outer(spec.outer_v6)),
+        "remote-cert-tls server".to_owned(),
+        "verify-x509-name server name".to_owned(),
+        format!("cert {}", file("client.crt")),
+        format!("key {}", file("client.key")),
+    ];
+    match carrier {
+        Carrier::Udp => client.push("explicit-exit-notify 1".to_owned()),
+        // As the manual advises for TCP; it reaches the clients by push.
+        Carrier::Tcp => server.push("tcp-nodelay".to_owned()),
+    }
+    server.extend(spec.server_lines.iter().cloned());
+    client.extend(spec.client_lines.iter().cloned());
+    [server, client].map(|lines| {
+        let lines = lines.iter().chain(&common);
+        lines.flat_map(|line| [line.as_str(), "\n"]).collect()
+    })
+}
