@@ -67,12 +67,20 @@ pub fn connections(
     spec: &ConnectionsSpec,
 ) -> Result<Measurement> {
     let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
+    measure(&scene, spec)
+}
+
+/// The same on a scene that is set.
+///
+/// # Errors
+/// As [`connections`].
+pub fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
     let mut measurement = Measurement::default();
-    fill(&scene, spec, &mut measurement)?;
+    fill(scene, spec, &mut measurement)?;
     let (ran, cpu) = match spec.pattern {
         Pattern::Cold => {
             scene.crowd.leave()?;
-            step_up(&scene, spec, &mut measurement)?
+            step_up(scene, spec, &mut measurement)?
         }
         Pattern::Storm => {
             scene.crowd.vanish()?;
