@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use adit_interop::failure::{Context, Result, ensure};
 use adit_interop::net::Namespace;
@@ -113,6 +114,25 @@ impl Scene {
         let before = self.server.cpu()?;
         let ran = work(&self.crowd)?;
         Ok((ran, self.server.cpu()? - before))
+    }
+
+    /// Waits until the server has nothing left to do, for so long at most.
+    ///
+    /// # Errors
+    /// The server is gone: with its log.
+    pub fn settle(&self, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        let look = Duration::from_millis(50);
+        let mut before = self.server.cpu()?;
+        while Instant::now() < end {
+            std::thread::sleep(look);
+            let spent = self.server.cpu()?;
+            if spent - before < look.as_secs_f64() / 20.0 {
+                break;
+            }
+            before = spent;
+        }
+        Ok(())
     }
 
     /// Compares what each client that is up was told with what it should be, and writes that down.
