@@ -25,8 +25,6 @@ pub struct Manifest {
     pub rounds: u32,
     /// How many of the A/A rounds came first.
     pub a_a_rounds: u32,
-    /// With what the others are compared, such as `openvpn`; empty if nothing was named.
-    pub reference: String,
     /// How many trials the whole run has; 0 if that was not noted. A run with fewer lines is unfinished.
     pub trials_planned: usize,
     /// The command line that repeats this run.

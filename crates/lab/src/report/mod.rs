@@ -1,5 +1,109 @@
 //! What a person reads of a run: pure functions of `trials.jsonl` and `manifest.json`.
+//!
+//! ```text
+//! trials.jsonl ─┐            ┌─ tables ─> Document ─┬─> report.md
+//! manifest.json ┴─> Run ─────┤                      ├─> report.html
+//!                            └─ figures ────────────┘
+//! ```
 
 pub mod manifest;
 
+mod chart;
+mod document;
+mod figures;
+mod html;
+mod markdown;
+mod number;
+mod order;
+mod svg;
+mod tables;
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+mod fixture;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_interop::failure::{Context, Result};
+
 pub use manifest::Manifest;
+
+use crate::record::Record;
+use crate::stats::{Summary, summarise};
+
+/// The raw records' name in a run's folder.
+pub const TRIALS: &str = "trials.jsonl";
+
+/// Which run to report.
+///
+/// Example: adit-lab report results/2026-03-01-standard
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The run's folder, with its trials.jsonl and its manifest.json.
+    pub dir: PathBuf,
+}
+
+/// Writes the reports of a run and names them.
+///
+/// # Errors
+/// See [`write`].
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    write(&arguments.dir)?;
+    println!("{}", arguments.dir.join("report.md").display());
+    println!("{}", arguments.dir.join("report.html").display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads `DIR/trials.jsonl` and `DIR/manifest.json`, and writes `DIR/report.md` and `DIR/report.html`.
+///
+/// # Errors
+/// Where the folder is not that of a run, or cannot be written.
+pub fn write(dir: &Path) -> Result<()> {
+    let run = Run::read(dir)?;
+    let document = document::Document::of(&run);
+    let put = |name: &str, text: String| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).context(path.display())
+    };
+    put("report.md", markdown::render(&document))?;
+    put("report.html", html::render(&document, &run)?)
+}
+
+/// A run as read.
+struct Run {
+    manifest: Manifest,
+    records: Vec<Record>,
+    summary: Summary,
+    /// Numbers of the lines that are no records: a killed run leaves half of one.
+    torn: Vec<usize>,
+}
+
+impl Run {
+    fn read(dir: &Path) -> Result<Run> {
+        let manifest = Manifest::read(dir)?;
+        let path = dir.join(TRIALS);
+        let text = std::fs::read(&path).context(path.display())?;
+        Ok(Run::new(manifest, &String::from_utf8_lossy(&text)))
+    }
+
+    fn new(manifest: Manifest, trials: &str) -> Run {
+        let mut records = Vec::new();
+        let mut torn = Vec::new();
+        for (i, line) in trials.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match serde_json::from_str(line) {
+                Ok(record) => records.push(record),
+                Err(_) => torn.push(i + 1),
+            }
+        }
+        let summary = summarise(&records);
+        Run { manifest, records, summary, torn }
+    }
+}

@@ -1,0 +1,463 @@
+//! What both reports say, before it is Markdown or HTML.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::number::{
+    date, duration, kib, number, percent, times, times_with_interval, with_interval,
+};
+use super::{Run, order, tables};
+use crate::metric;
+use crate::record::Outcome;
+use crate::stats::{Cell, Row, Verdict, interval_of_median, median};
+
+/// A whole report.
+pub struct Document {
+    pub title: String,
+    /// What must be known before anything else, such as that the run is unfinished.
+    pub notices: Vec<String>,
+    /// What was run, and on what.
+    pub facts: Vec<(String, String)>,
+    /// One sentence each, for somebody who reads nothing else.
+    pub headline: Vec<Headline>,
+    pub validity: Validity,
+    /// Version and state of each subject.
+    pub subjects: Table,
+    pub sections: Vec<Section>,
+    pub command: String,
+}
+
+/// How adit compares at one point of the scenario with one stream.
+pub struct Headline {
+    /// `link mode offload`.
+    pub place: String,
+    /// What stands out: `12.4×`, `of openvpn’s throughput`.
+    pub figures: Vec<(String, &'static str)>,
+    /// The same in whole sentences, with intervals.
+    pub sentences: Vec<String>,
+}
+
+/// Whether the figures may be believed, and how far.
+pub struct Validity {
+    pub good: bool,
+    pub verdict: String,
+    pub warnings: Vec<String>,
+    pub tables: Vec<Table>,
+}
+
+/// One scenario.
+pub struct Section {
+    pub name: String,
+    pub kind: String,
+    pub intro: &'static str,
+    pub tables: Vec<Table>,
+    pub notes: Vec<String>,
+}
+
+/// A table. Its first `stubs` columns name the row.
+pub struct Table {
+    pub title: String,
+    pub stubs: usize,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<Text>>,
+}
+
+/// The text of a cell.
+#[derive(Clone, Default)]
+pub struct Text {
+    pub text: String,
+    pub tone: Tone,
+}
+
+/// How a cell is meant. The words say so too: colour only repeats them.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Bad,
+    Weak,
+}
+
+impl<T: Into<String>> From<T> for Text {
+    fn from(text: T) -> Text {
+        Text { text: text.into(), tone: Tone::Plain }
+    }
+}
+
+impl Text {
+    /// With a tone.
+    pub fn toned(text: impl Into<String>, tone: Tone) -> Text {
+        Text { text: text.into(), tone }
+    }
+}
+
+impl Document {
+    /// Everything that is said about a run.
+    pub fn of(run: &Run) -> Document {
+        let name = match run.manifest.plan.name.as_str() {
+            "" => "a run without a name",
+            name => name,
+        };
+        Document {
+            title: format!("adit-lab: {name}, {}", date(run.manifest.started_ms)),
+            notices: notices(run),
+            facts: facts(run),
+            headline: headline(run),
+            validity: validity(run),
+            subjects: subjects(run),
+            sections: tables::sections(run),
+            command: run.manifest.command.clone(),
+        }
+    }
+}
+
+fn notices(run: &Run) -> Vec<String> {
+    let mut notices = Vec::new();
+    let (done, planned) = (run.records.len(), run.manifest.trials_planned);
+    if run.manifest.finished_ms.is_none() || done < planned {
+        let of = if planned > 0 { format!(" of {planned}") } else { String::new() };
+        notices.push(format!(
+            "This run is unfinished: {done}{of} trials are here. Figures may change; resume it with the command below."
+        ));
+    }
+    if !run.torn.is_empty() {
+        let lines: Vec<String> = run.torn.iter().map(ToString::to_string).collect();
+        notices.push(format!(
+            "Unreadable in trials.jsonl, as a killed run leaves it: line {}. What stood there does not count.",
+            lines.join(", ")
+        ));
+    }
+    notices
+}
+
+fn facts(run: &Run) -> Vec<(String, String)> {
+    let m = &run.manifest;
+    let mut facts: Vec<(&str, String)> = Vec::new();
+    let scenarios: BTreeSet<&str> =
+        run.records.iter().map(|record| record.key.scenario.as_str()).collect();
+    facts.push((
+        "Plan",
+        format!(
+            "{}: {} scenarios, {} rounds, seed {}",
+            m.plan.name,
+            scenarios.len(),
+            m.rounds,
+            m.seed
+        ),
+    ));
+    facts.push(match m.finished_ms {
+        Some(end) => {
+            let seconds = end.saturating_sub(m.started_ms) / 1000;
+            ("When", format!("{}, for {}", date(m.started_ms), duration(seconds)))
+        }
+        None => ("When", format!("{}, not finished", date(m.started_ms))),
+    });
+    facts.push(("Trials", format!("{}, of them {} A/A", run.records.len(), count_a_a(run))));
+    let machine = &m.machine;
+    facts.push((
+        "Processor",
+        format!("{}, {} cores ({})", machine.cpu, machine.cores, machine.cpu_flags.join(" ")),
+    ));
+    facts.push(("Memory", kib(machine.memory_kib)));
+    facts.push(("Kernel", machine.kernel.clone()));
+    if let Some(source) = &m.source {
+        let state = if source.dirty { ", with changes" } else { "" };
+        facts.push(("Source", format!("{}{state}", source.hash)));
+    }
+    let tools: Vec<&str> = m.tools.values().map(String::as_str).collect();
+    facts.push(("Tools", tools.join("; ")));
+    let filled = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    filled.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn count_a_a(run: &Run) -> usize {
+    run.records.iter().filter(|record| record.a_a).count()
+}
+
+/// The scenario of one stream: by its name, else the first of its kind with one client.
+fn single_stream<'a>(rows: &'a [Row], m: &str) -> Option<&'a str> {
+    let fits = |row: &&Row| row.kind == "throughput" && row.values.contains_key(m);
+    let one = |axis: Option<&str>| axis.is_none_or(|value| value == "1");
+    let named = rows.iter().filter(fits).find(|row| row.scenario.contains("single"));
+    let alone = || {
+        let mut all = rows.iter().filter(fits);
+        all.find(|row| one(row.point.get("clients")) && one(row.point.get("streams")))
+    };
+    named.or_else(alone).map(|row| row.scenario.as_str())
+}
+
+fn headline(run: &Run) -> Vec<Headline> {
+    let metric = "sum_mbps";
+    let rows = &run.summary.rows;
+    let Some(scenario) = single_stream(rows, metric) else { return Vec::new() };
+    let mut points: Vec<_> = rows.iter().filter(|row| row.scenario == scenario).collect();
+    points.sort_by(|a, b| order::points(&a.point, &b.point));
+    points.dedup_by(|a, b| a.point == b.point);
+    let mut lines = Vec::new();
+    for place in points.iter().take(3).map(|row| &row.point) {
+        let of = |subject: &str| {
+            let mut found =
+                rows.iter().filter(|row| row.scenario == scenario && row.point == *place);
+            found.find(|row| row.subject == subject && row.values.contains_key(metric))
+        };
+        let Some(adit) = of("adit") else { continue };
+        let peer = of("openvpn").and_then(|peer| beside_peer(adit, peer, metric));
+        let bare = of("bare").and_then(|bare| beside_bare(adit, bare, metric));
+        let (figures, sentences): (Vec<_>, Vec<_>) = [peer, bare].into_iter().flatten().unzip();
+        if !figures.is_empty() {
+            let place = at(adit);
+            let sentences = sentences.into_iter().map(|text| format!("{place}: {text}")).collect();
+            lines.push(Headline { place, figures, sentences });
+        }
+    }
+    lines
+}
+
+/// What stands out, and the sentence.
+type Said = ((String, &'static str), String);
+
+/// `adit carries 8,480 Mb/s ±2 %, openvpn 690 Mb/s ±1 %: 12.4× [12.0, 12.9], adit is ahead`.
+fn beside_peer(adit: &Row, peer: &Row, metric: &str) -> Option<Said> {
+    let (a, p) = (adit.values.get(metric)?, peer.values.get(metric)?);
+    let carries =
+        format!("one stream through adit carries {}, through openvpn {}", mbps(a), mbps(p));
+    let ratio = a.ratio.as_ref().filter(|ratio| ratio.reference == peer.subject);
+    let (figure, sentence) = match ratio {
+        Some(r) => {
+            let verdict = match r.verdict {
+                Verdict::InsideTheNoise => "a difference inside the noise",
+                Verdict::Invalid => "not a valid result",
+                Verdict::Ahead => "adit is ahead",
+                Verdict::Behind => "adit is behind",
+            };
+            let ratio = times_with_interval(r.median, r.interval);
+            (times(r.median), format!("{carries}: {ratio}, {verdict}."))
+        }
+        None => (times(a.median / p.median), format!("{carries}.")),
+    };
+    Some(((figure, "openvpn’s throughput"), sentence))
+}
+
+/// `20,141 Mb/s ±3 %`.
+fn mbps(cell: &Cell) -> String {
+    let shown = with_interval(cell.median, cell.interval, 0);
+    match shown.split_once(' ') {
+        Some((median, interval)) => format!("{median} Mb/s {interval}"),
+        None => format!("{shown} Mb/s"),
+    }
+}
+
+/// The bare link is a bound: the sentence says how much of it is reached.
+fn beside_bare(adit: &Row, bare: &Row, metric: &str) -> Option<Said> {
+    let (a, b) = (adit.values.get(metric)?, bare.values.get(metric)?);
+    let rounds = a.by_round.iter();
+    let shares: Vec<f64> = rounds
+        .filter_map(|(round, figure)| Some(100.0 * figure / b.by_round.get(round)?))
+        .collect();
+    let share = median(&shares).unwrap_or(100.0 * a.median / b.median);
+    let sentence = match interval_of_median(&shares) {
+        Some(i) => format!(
+            "the bare link carries {}, of which adit reaches {} [{}, {}].",
+            mbps(b),
+            percent(share),
+            number(i.low, 1),
+            number(i.high, 1)
+        ),
+        None => {
+            format!("the bare link carries {}, of which adit reaches {}.", mbps(b), percent(share))
+        }
+    };
+    Some(((percent(share), "of the bare link"), sentence))
+}
+
+/// Where a row stands, for a sentence.
+fn at(row: &Row) -> String {
+    match row.point.get("link") {
+        Some(link) => format!("Link mode {link}"),
+        None if row.point.0.is_empty() => row.scenario.clone(),
+        None => row.point.to_string(),
+    }
+}
+
+fn validity(run: &Run) -> Validity {
+    let rows = &run.summary.rows;
+    let measured = rows.iter().filter(|row| row.skipped.is_none());
+    let bad = measured.clone().filter(|row| row.invalid.is_some()).count();
+    let measured = measured.count();
+    let different = run.summary.a_a.iter().flat_map(|row| row.values.values());
+    let different = different.filter(|cell| cell.different).count();
+    let unfinished = !notices(run).is_empty();
+    let mut said = vec![match (bad, measured) {
+        (_, 0) => "Nothing was measured.".to_owned(),
+        (0, all) => format!("All {all} results are valid."),
+        (bad, all) => format!("{bad} of {all} results are not valid; they are marked."),
+    }];
+    said.push(match (run.summary.a_a.len(), different) {
+        (0, _) => "No A/A was run, so a difference may be the machine's.".to_owned(),
+        (_, 0) => "A/A found no difference where there is none.".to_owned(),
+        (_, 1) => {
+            "A/A found a difference where there is none: distrust small differences.".to_owned()
+        }
+        (_, n) => {
+            format!("A/A found {n} differences where there is none: distrust small differences.")
+        }
+    });
+    if let Some((least, most)) = detectable(run) {
+        said.push(format!(
+            "The smallest detectable difference in throughput lies between {} and {}, by row.",
+            percent(least),
+            percent(most)
+        ));
+    }
+    Validity {
+        good: bad == 0 && measured > 0 && different == 0 && !unfinished && count_a_a(run) > 0,
+        verdict: said.join(" "),
+        warnings: run.summary.warnings.iter().map(|text| sentence(text)).collect(),
+        tables: [a_a(run), skipped(run), trials(run)].into_iter().flatten().collect(),
+    }
+}
+
+fn sentence(text: &str) -> String {
+    let end = if text.ends_with('.') { "" } else { "." };
+    capital(text) + end
+}
+
+/// With a capital at its beginning.
+pub fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    first + letters.as_str()
+}
+
+fn detectable(run: &Run) -> Option<(f64, f64)> {
+    let cells = run.summary.rows.iter().filter_map(|row| row.values.get("sum_mbps"));
+    let mut all: Vec<f64> = cells.filter_map(|cell| cell.sdd_percent).collect();
+    all.sort_by(f64::total_cmp);
+    Some((*all.first()?, *all.last()?))
+}
+
+fn a_a(run: &Run) -> Option<Table> {
+    let mut rows = Vec::new();
+    for row in &run.summary.a_a {
+        for m in metric::ALL {
+            let Some(cell) = row.values.get(m.name) else { continue };
+            let found = if cell.different {
+                Text::toned("a difference", Tone::Bad)
+            } else {
+                Text::toned("none", Tone::Good)
+            };
+            rows.push(vec![
+                place(&row.scenario, &row.point.to_string()).into(),
+                row.subject.as_str().into(),
+                m.title.into(),
+                number(f64::from(u32::try_from(cell.pairs).unwrap_or(u32::MAX)), 0).into(),
+                times_with_interval(cell.ratio, cell.interval).into(),
+                cell.sdd_percent.map_or_else(|| "–".to_owned(), percent).into(),
+                found,
+            ]);
+        }
+    }
+    let head =
+        ["where", "subject", "figure", "pairs", "second / first", "smallest detectable", "found"];
+    table("A/A: the same subject against itself", 3, &head, rows)
+}
+
+/// Reasons with the places where they hold, so that one missing peer is one line.
+fn skipped(run: &Run) -> Option<Table> {
+    let mut reasons: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
+    for (subject, entry) in &run.manifest.subjects {
+        if let Some(reason) = &entry.skipped {
+            reasons.entry((subject.clone(), reason.clone())).or_default();
+        }
+    }
+    for row in &run.summary.rows {
+        if let Some(reason) = &row.skipped {
+            let key = (row.subject.clone(), reason.clone());
+            reasons.entry(key).or_default().insert(row.scenario.clone());
+        }
+    }
+    let mut rows: Vec<_> = reasons.into_iter().collect();
+    rows.sort_by(|((a, _), _), ((b, _), _)| order::subjects(a, b));
+    let rows = rows.into_iter().map(|((subject, reason), scenarios)| {
+        let scenarios: Vec<String> = scenarios.into_iter().collect();
+        let scenarios = if scenarios.is_empty() { "all".to_owned() } else { scenarios.join(", ") };
+        vec![subject.into(), scenarios.into(), reason.into()]
+    });
+    table("Skipped", 3, &["subject", "scenarios", "why"], rows.collect())
+}
+
+fn trials(run: &Run) -> Option<Table> {
+    let mut rows = Vec::new();
+    for row in run.summary.rows.iter().filter(|row| row.skipped.is_none()) {
+        let place = place(&row.scenario, &row.point.to_string());
+        let mut push = |round: String, state: Text, why: String| {
+            rows.push(vec![
+                place.as_str().into(),
+                row.subject.as_str().into(),
+                round.into(),
+                state,
+                why.into(),
+            ]);
+        };
+        if let Some(why) = &row.invalid {
+            push("all".into(), Text::toned("result not valid", Tone::Bad), why.clone());
+        }
+        for (round, why) in &row.not_counted {
+            push(round.to_string(), Text::toned("not counted", Tone::Bad), why.clone());
+        }
+        for round in &row.marked {
+            let steal = steal(run, row, *round);
+            let why =
+                format!("the hypervisor took {} of the machine's time", percent(100.0 * steal));
+            push(round.to_string(), Text::toned("marked", Tone::Weak), why);
+        }
+    }
+    table(
+        "Trials that are marked or do not count",
+        5,
+        &["where", "subject", "round", "state", "why"],
+        rows,
+    )
+}
+
+fn steal(run: &Run, row: &Row, round: u32) -> f64 {
+    let mut of_row = run.records.iter().filter(|record| !record.a_a && is_of(record, row));
+    match of_row.find(|record| record.key.round == round).map(|record| &record.outcome) {
+        Some(Outcome::Measured(measurement)) => measurement.steal,
+        _ => 0.0,
+    }
+}
+
+/// Whether a record went into a row.
+pub fn is_of(record: &crate::record::Record, row: &Row) -> bool {
+    let key = &record.key;
+    key.scenario == row.scenario && key.point == row.point && key.subject == row.subject
+}
+
+fn place(scenario: &str, point: &str) -> String {
+    if point.is_empty() { scenario.to_owned() } else { format!("{scenario} {point}") }
+}
+
+fn subjects(run: &Run) -> Table {
+    let mut names: Vec<_> = run.manifest.subjects.iter().collect();
+    names.sort_by(|(a, _), (b, _)| order::subjects(a, b));
+    let rows = names.into_iter().map(|(name, entry)| {
+        let state = match &entry.skipped {
+            Some(_) => Text::toned("skipped", Tone::Weak),
+            None => "measured".into(),
+        };
+        let version = if entry.version.is_empty() { "–" } else { &entry.version };
+        vec![name.as_str().into(), state, version.into()]
+    });
+    Table {
+        title: "Subjects".into(),
+        stubs: 3,
+        head: ["subject", "state", "version"].map(str::to_owned).into(),
+        rows: rows.collect(),
+    }
+}
+
+fn table(title: &str, stubs: usize, head: &[&str], rows: Vec<Vec<Text>>) -> Option<Table> {
+    let head = head.iter().map(|&name| name.to_owned()).collect();
+    (!rows.is_empty()).then(|| Table { title: title.to_owned(), stubs, head, rows })
+}

@@ -1,0 +1,117 @@
+//! `report.md`: reads well on a terminal, too.
+
+use super::document::{Document, Table};
+
+/// The whole file.
+pub fn render(document: &Document) -> String {
+    let mut text = format!("# {}\n\n", escape(&document.title));
+    for notice in &document.notices {
+        text += &format!("> **{}**\n\n", escape(notice));
+    }
+    for line in &document.headline {
+        for sentence in &line.sentences {
+            text += &format!("- {}\n", escape(sentence));
+        }
+    }
+    if !document.headline.is_empty() {
+        text.push('\n');
+    }
+    text += "## What was run, and on what\n\n";
+    for (name, value) in &document.facts {
+        text += &format!("- {name}: {}\n", escape(value));
+    }
+    text.push('\n');
+    text += &table(&document.subjects, 3);
+    text += &format!(
+        "The exact configurations are in manifest.json and in report.html. To repeat:\n\n{}",
+        code(&document.command)
+    );
+    text += &format!("## Whether the figures count\n\n{}\n\n", escape(&document.validity.verdict));
+    for warning in &document.validity.warnings {
+        text += &format!("- {}\n", escape(warning));
+    }
+    if !document.validity.warnings.is_empty() {
+        text.push('\n');
+    }
+    for one in &document.validity.tables {
+        text += &table(one, 3);
+    }
+    for section in &document.sections {
+        text += &format!("## {}\n\n{}\n\n", escape(&section.name), section.intro);
+        for one in &section.tables {
+            text += &table(one, 3);
+        }
+        for note in &section.notes {
+            text += &format!("- {}\n", escape(note));
+        }
+        if !section.notes.is_empty() {
+            text.push('\n');
+        }
+        text += &code(&document.command);
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+fn code(command: &str) -> String {
+    if command.is_empty() { String::new() } else { format!("    {}\n\n", one_line(command)) }
+}
+
+/// A table with columns of equal width; what names the row to the left, figures to the right.
+fn table(table: &Table, level: usize) -> String {
+    let head: Vec<String> = table.head.iter().map(|name| escape(name)).collect();
+    let rows: Vec<Vec<String>> =
+        table.rows.iter().map(|row| row.iter().map(|cell| escape(&cell.text)).collect()).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
+        let cells = cells.chain(head.get(column)).map(|cell| cell.chars().count());
+        cells.max().unwrap_or(0).max(3)
+    };
+    let line = |cells: &[String]| {
+        let padded = cells.iter().enumerate().map(|(i, cell)| {
+            let gap = " ".repeat(width(i) - cell.chars().count());
+            if i < table.stubs { format!(" {cell}{gap} ") } else { format!(" {gap}{cell} ") }
+        });
+        format!("|{}|\n", padded.collect::<Vec<_>>().join("|"))
+    };
+    let rule: Vec<String> = (0..head.len())
+        .map(|i| "-".repeat(width(i) - 1) + if i < table.stubs { "-" } else { ":" })
+        .collect();
+    let mut text = format!("{} {}\n\n", "#".repeat(level), escape(&table.title));
+    text += &line(&head);
+    text += &line(&rule);
+    for row in &rows {
+        text += &line(row);
+    }
+    text + "\n"
+}
+
+/// Text from data: nothing of it may become a cell's end, a tag or a new line.
+fn escape(text: &str) -> String {
+    one_line(text).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|")
+}
+
+fn one_line(text: &str) -> String {
+    text.split(['\n', '\r']).filter(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_data_cannot_break_out() {
+        let example = Table {
+            title: "A".into(),
+            stubs: 1,
+            head: vec!["who".into(), "Mb/s".into()],
+            rows: vec![vec!["a|<b>\nc".into(), "1,000".into()], vec!["b".into(), "7".into()]],
+        };
+        let lines = "### A\n\n\
+                     | who         |  Mb/s |\n\
+                     | ----------- | ----: |\n\
+                     | a\\|&lt;b> c | 1,000 |\n\
+                     | b           |     7 |\n\n";
+        assert_eq!(table(&example, 3), lines);
+    }
+}

@@ -1,0 +1,590 @@
+//! Each scenario's tables: results, what the clients saw, what the server spent, under which conditions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::document::{Section, Table, Text, Tone, is_of};
+use super::number::{kib, number, percent, times_with_interval, with_interval};
+use super::{Run, order};
+use crate::metric::{self, Better, Metric};
+use crate::record::{Flow, Measurement, Outcome, Record};
+use crate::stats::{Cell, Growth, Row, Verdict, median};
+
+/// All scenarios in the order in which the run met them.
+pub fn sections(run: &Run) -> Vec<Section> {
+    let mut names: Vec<&str> = Vec::new();
+    for record in run.records.iter().filter(|record| !record.a_a) {
+        if !names.contains(&record.key.scenario.as_str()) {
+            names.push(&record.key.scenario);
+        }
+    }
+    let plan = &run.manifest.plan.text;
+    // The rounds are shuffled, so the order is that of the plan's text; all else by the alphabet.
+    names.sort_by_key(|name| (place_in_plan(plan, name).unwrap_or(usize::MAX), *name));
+    names.into_iter().map(|name| section(run, name)).collect()
+}
+
+/// The line with `name = "..."`, or with the scenario's name in brackets.
+fn place_in_plan(plan: &str, name: &str) -> Option<usize> {
+    plan.lines().position(|line| {
+        let line = line.trim();
+        let named = line.split_once('=').is_some_and(|(key, value)| {
+            key.trim() == "name" && value.trim().trim_matches(['"', '\'']) == name
+        });
+        let mut words = line.trim_matches(['[', ']']).split('.');
+        named || (line.starts_with('[') && words.next_back() == Some(name))
+    })
+}
+
+fn section(run: &Run, name: &str) -> Section {
+    let scenario = Scenario::of(run, name);
+    let kind = scenario.kind.clone();
+    let tables = [
+        scenario.results(),
+        scenario.ratios(),
+        scenario.client_statistics(),
+        scenario.server_statistics(),
+        scenario.growth(),
+        scenario.conditions(),
+    ];
+    Section {
+        name: name.to_owned(),
+        intro: intro(&kind),
+        kind,
+        tables: tables.into_iter().flatten().collect(),
+        notes: scenario.notes(),
+    }
+}
+
+fn intro(kind: &str) -> &'static str {
+    match kind {
+        "throughput" => {
+            "Bulk transfer: what the receivers counted inside the window that all flows share. Medians of the rounds, \
+             with 95 % intervals."
+        }
+        "udp" => {
+            "Datagrams sent at a fixed rate whatever comes back, and the highest rates at which nothing, and at most \
+             0.5 %, was lost."
+        }
+        "latency" => {
+            "Round trips from the time when each was meant to start, idle and beside a bulk transfer."
+        }
+        "loss" => {
+            "Bulk transfer over a link that loses or reorders packets; the relay that does it has a ceiling and a \
+             jitter of its own."
+        }
+        "growth" => "The same total rate over more and more clients: what the server spends.",
+        "connections" => "Clients that connect at once, up to where the server refuses or delays.",
+        "overload" => {
+            "Half as many clients again as the server can take, then a tenth: how it recovers."
+        }
+        "control" => {
+            "Bulk transfer while the control channel is busy, and how long the trains of packets were."
+        }
+        "volume" => "Memory after more and more was carried.",
+        "in-memory" => "Sealing and opening without any I/O.",
+        "handshakes" => "Handshakes between two engines without any I/O.",
+        "instructions" => "Instructions under callgrind, which repeat exactly.",
+        _ => "Medians of the rounds, with 95 % intervals.",
+    }
+}
+
+/// The figures by which a scenario of this kind is judged, the first that is present above all.
+fn judged_by(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
+        "latency" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
+        "growth" => &["server_cpu_percent", "server_pss_mib"],
+        "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
+        "overload" => &["recovery_s", "stuck"],
+        "volume" => &["server_pss_mib"],
+        _ => &["sum_mbps", "up_mbps", "down_mbps", "requests_per_s"],
+    }
+}
+
+/// The figure by which a scenario of this kind is judged.
+fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
+    let wanted = judged_by(kind);
+    let found = wanted.iter().find_map(|name| present.iter().find(|other| *other == name));
+    let judged = || present.iter().find(|name| better(name) != Better::Neither);
+    found.or_else(judged).or_else(|| present.first()).copied()
+}
+
+/// Which way is better; figures of a later version are shown and not judged.
+fn better(name: &str) -> Better {
+    metric::find(name).map_or(Better::Neither, |m| m.better)
+}
+
+/// The figure's title, with its unit.
+pub fn title(name: &str) -> String {
+    metric::find(name).map_or_else(|| name.to_owned(), |m| m.title.to_owned())
+}
+
+/// How many digits the figure has after the point.
+pub fn digits(name: &str) -> usize {
+    metric::find(name).map_or(2, |m: &Metric| m.digits)
+}
+
+/// One scenario's rows and raw records.
+pub struct Scenario<'a> {
+    pub name: String,
+    pub kind: String,
+    /// Those that were measured, in the order of the tables.
+    pub rows: Vec<&'a Row>,
+    /// The names of the point's axes.
+    pub axes: Vec<&'a str>,
+    /// The names of the metrics that are present, in the order of the columns.
+    pub metrics: Vec<&'a str>,
+    records: Vec<&'a Record>,
+    fits: Vec<&'a Growth>,
+}
+
+impl<'a> Scenario<'a> {
+    pub fn of(run: &'a Run, name: &str) -> Scenario<'a> {
+        let of_name = run.summary.rows.iter().filter(|row| row.scenario == name);
+        let mut rows: Vec<&Row> = of_name.filter(|row| row.skipped.is_none()).collect();
+        rows.sort_by(|a, b| {
+            order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
+        });
+        let axes: BTreeSet<&str> =
+            rows.iter().flat_map(|row| row.point.0.keys()).map(String::as_str).collect();
+        let names: BTreeSet<&str> =
+            rows.iter().flat_map(|row| row.values.keys()).map(String::as_str).collect();
+        let place = |name: &str| metric::ALL.iter().position(|m| m.name == name);
+        let mut metrics: Vec<&str> = names.into_iter().collect();
+        metrics.sort_by_key(|name| (place(name).unwrap_or(usize::MAX), *name));
+        let records = run.records.iter().filter(|r| !r.a_a && r.key.scenario == name);
+        let records: Vec<&Record> = records.collect();
+        Scenario {
+            name: name.to_owned(),
+            kind: records.first().map(|record| record.kind.clone()).unwrap_or_default(),
+            rows,
+            axes: axes.into_iter().collect(),
+            metrics,
+            records,
+            fits: run.summary.growth.iter().filter(|growth| growth.scenario == name).collect(),
+        }
+    }
+
+    pub fn primary(&self) -> Option<&'a str> {
+        primary(&self.kind, &self.metrics)
+    }
+
+    /// The fits of how the figures grow with the clients.
+    pub fn fits(&self) -> &[&'a Growth] {
+        &self.fits
+    }
+
+    /// The measurements of a row's rounds that count.
+    pub fn measured(&self, row: &Row) -> Vec<(u32, &'a Measurement)> {
+        let of_row = self.records.iter().filter(|record| is_of(record, row));
+        let counted = of_row.filter(|record| row.rounds.contains(&record.key.round));
+        let measured = counted.filter_map(|record| match &record.outcome {
+            Outcome::Measured(measurement) => Some((record.key.round, measurement)),
+            _ => None,
+        });
+        measured.collect()
+    }
+
+    /// Whether a figure belongs to what the scenario was run for. Others of one end have tables of their own.
+    fn is_result(&self, name: &str) -> bool {
+        const SHOWN: &[&str] = &["loss_percent", "control_pps"];
+        let judged = better(name) != Better::Neither || SHOWN.contains(&name);
+        let of_end = name.starts_with("server_") || name.starts_with("client_");
+        let wanted = judged_by(&self.kind).contains(&name);
+        wanted || ((judged || metric::find(name).is_none()) && !of_end)
+    }
+
+    /// The figures of one end that are not among the results.
+    fn of_end(&self, prefix: &str) -> Vec<&'a str> {
+        let metrics = self.metrics.iter().copied();
+        metrics.filter(|name| name.starts_with(prefix) && !self.is_result(name)).collect()
+    }
+
+    /// The columns that name a row.
+    fn stubs(&self, row: &Row) -> Vec<Text> {
+        let mut stubs: Vec<Text> =
+            self.axes.iter().map(|axis| row.point.get(axis).unwrap_or("–").into()).collect();
+        stubs.push(match row.invalid {
+            None => row.subject.as_str().into(),
+            Some(_) => Text::toned(format!("{} (not valid)", row.subject), Tone::Bad),
+        });
+        stubs
+    }
+
+    fn table(&self, title: &str, columns: Vec<String>, rows: Vec<Vec<Text>>) -> Option<Table> {
+        let stubs = self.axes.iter().copied().chain(["subject"]).map(str::to_owned);
+        (!columns.is_empty() && !rows.is_empty()).then(|| Table {
+            title: title.to_owned(),
+            stubs: self.axes.len() + 1,
+            head: stubs.chain(columns).collect(),
+            rows,
+        })
+    }
+
+    /// What the scenario was run for, and how it stands beside the reference.
+    fn results(&self) -> Option<Table> {
+        let primary = self.primary()?;
+        let metrics: Vec<&str> =
+            self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();
+        let compared = self.reference().filter(|_| better(primary) != Better::Neither);
+        let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
+        if let Some(reference) = compared {
+            columns.push(format!("{} beside {reference}", title(primary)));
+            columns.push("detectable".into());
+        }
+        columns.push("rounds".into());
+        let rows = self.rows.iter().map(|row| {
+            let mut cells = self.stubs(row);
+            cells.extend(metrics.iter().map(|name| figure(row, name)));
+            if compared.is_some() {
+                cells.push(beside(row, primary));
+                let sdd = row.values.get(primary).and_then(|cell| cell.sdd_percent);
+                cells.push(sdd.map_or_else(|| "–".to_owned(), percent).into());
+            }
+            let all = row.rounds.len() + row.not_counted.len();
+            cells.push(match row.rounds.len() {
+                counted if counted == all => counted.to_string().into(),
+                counted => Text::toned(format!("{counted} of {all}"), Tone::Weak),
+            });
+            cells
+        });
+        self.table("Results", columns, rows.collect())
+    }
+
+    /// All other figures beside the reference's.
+    fn ratios(&self) -> Option<Table> {
+        let reference = self.reference()?;
+        let primary = self.primary()?;
+        let has = |name: &str| {
+            let mut cells = self.rows.iter().filter_map(|row| row.values.get(name));
+            cells.any(|cell| cell.ratio.is_some())
+        };
+        // Where there is a sum, its parts say little more.
+        let part = |name: &str| primary == "sum_mbps" && ["up_mbps", "down_mbps"].contains(&name);
+        let others = self.metrics.iter().copied();
+        let others = others.filter(|name| *name != primary && !part(name) && has(name));
+        let metrics: Vec<&str> = others.collect();
+        let columns = metrics.iter().map(|name| title(name)).collect();
+        let compared = self.rows.iter().filter(|row| !row.is_reference);
+        let rows = compared.map(|row| {
+            let mut cells = self.stubs(row);
+            cells.extend(metrics.iter().map(|name| beside(row, name)));
+            cells
+        });
+        self.table(&format!("Beside {reference}, the other figures"), columns, rows.collect())
+    }
+
+    fn reference(&self) -> Option<&'a str> {
+        let reference = self.rows.iter().find(|row| row.is_reference)?;
+        let others = self.rows.iter().any(|row| !row.is_reference);
+        others.then_some(reference.subject.as_str())
+    }
+
+    /// Per client the least, the mean and the most; of several clients only.
+    fn client_statistics(&self) -> Option<Table> {
+        let metrics: Vec<&str> = self.of_end("client_");
+        let all = self.rows.iter().map(|row| self.per_client(row)).collect::<Vec<_>>();
+        let any = all.iter().any(|by_direction| !by_direction.is_empty());
+        let mut columns: Vec<String> = Vec::new();
+        if any {
+            let names = ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "total Mb/s"];
+            columns.extend(names.map(str::to_owned));
+        }
+        columns.extend(metrics.iter().map(|name| title(name)));
+        let mut rows = Vec::new();
+        for (row, by_direction) in self.rows.iter().zip(all) {
+            let figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
+            let bare = metrics.iter().all(|name| !row.values.contains_key(*name));
+            if by_direction.is_empty() && !bare {
+                let gaps = if any { 6 } else { 0 };
+                rows.push([self.stubs(row), vec!["–".into(); gaps], figures.clone()].concat());
+            }
+            for (i, (direction, spread)) in by_direction.iter().enumerate() {
+                let cells = vec![
+                    direction.as_str().into(),
+                    spread.clients.to_string().into(),
+                    number(spread.least, 0).into(),
+                    number(spread.mean, 0).into(),
+                    number(spread.most, 0).into(),
+                    number(spread.total, 0).into(),
+                ];
+                // The processes serve both directions: their figures stand once.
+                let figures = if i == 0 { figures.clone() } else { vec!["".into(); metrics.len()] };
+                rows.push([self.stubs(row), cells, figures].concat());
+            }
+        }
+        self.table("Client statistics", columns, rows)
+    }
+
+    fn per_client(&self, row: &Row) -> BTreeMap<String, Spread> {
+        let mut rounds: BTreeMap<String, Vec<Spread>> = BTreeMap::new();
+        for (_, measurement) in self.measured(row) {
+            for (direction, spread) in spreads(measurement) {
+                rounds.entry(direction).or_default().push(spread);
+            }
+        }
+        let medians = rounds.into_iter().map(|(direction, all)| (direction, Spread::median(&all)));
+        medians.filter(|(_, spread)| spread.clients > 1).collect()
+    }
+
+    /// What the server's processes and the sockets went through, from the samples too.
+    fn server_statistics(&self) -> Option<Table> {
+        let metrics: Vec<&str> = self.of_end("server_");
+        let sampled: Vec<Option<Sampled>> = self.rows.iter().map(|row| self.sampled(row)).collect();
+        let any = sampled.iter().any(Option::is_some);
+        let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
+        if any {
+            let names = [
+                "user %",
+                "system %",
+                "waiting %",
+                "highest PSS",
+                "switches/s",
+                "open files",
+                "socket drops",
+                "TUN drops",
+            ];
+            columns.extend(names.map(str::to_owned));
+        }
+        let mut rows = Vec::new();
+        for (row, sampled) in self.rows.iter().zip(sampled) {
+            if sampled.is_none() && metrics.iter().all(|name| !row.values.contains_key(*name)) {
+                continue;
+            }
+            let figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
+            let gaps = || vec!["–".into(); if any { 8 } else { 0 }];
+            let sampled = sampled.map_or_else(gaps, |sampled| sampled.cells());
+            rows.push([self.stubs(row), figures, sampled].concat());
+        }
+        self.table("Server statistics", columns, rows)
+    }
+
+    fn sampled(&self, row: &Row) -> Option<Sampled> {
+        let all: Vec<Sampled> =
+            self.measured(row).into_iter().filter_map(|(_, m)| Sampled::of(m, "server")).collect();
+        Sampled::median(&all)
+    }
+
+    fn growth(&self) -> Option<Table> {
+        let mut fits = self.fits.clone();
+        fits.sort_by(|a, b| {
+            order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
+        });
+        let rows = fits.into_iter().map(|fit| {
+            let exponent = fit.log_log.as_ref().map_or_else(
+                || "–".to_owned(),
+                |line| {
+                    let (low, high) = (line.interval.low, line.interval.high);
+                    format!("{} [{}, {}]", number(line.slope, 2), number(low, 2), number(high, 2))
+                },
+            );
+            let verdict = if fit.above_linear {
+                Text::toned("above linear", Tone::Bad)
+            } else {
+                Text::toned("not above linear", Tone::Good)
+            };
+            let mut stubs: Vec<Text> = fit.point.0.values().map(|v| v.as_str().into()).collect();
+            stubs.extend([fit.subject.as_str().into(), title(&fit.metric).into()]);
+            let per_client = with_interval(fit.linear.slope, Some(fit.linear.interval), 3);
+            stubs.extend([per_client.into(), exponent.into(), verdict]);
+            stubs
+        });
+        let axes: Vec<&str> = self.axes.iter().copied().filter(|axis| *axis != "clients").collect();
+        let head = axes.iter().copied().chain([
+            "subject",
+            "figure",
+            "each client adds",
+            "exponent",
+            "verdict",
+        ]);
+        let rows: Vec<Vec<Text>> = rows.collect();
+        (!rows.is_empty()).then(|| Table {
+            title: "Growth with the clients".into(),
+            stubs: axes.len() + 2,
+            head: head.map(str::to_owned).collect(),
+            rows,
+        })
+    }
+
+    /// What describes the trials and is not compared.
+    fn conditions(&self) -> Option<Table> {
+        let neither = |name: &&str| better(name) == Better::Neither && !self.is_result(name);
+        let metrics: Vec<&str> = self.metrics.iter().copied().filter(neither).collect();
+        let columns = metrics.iter().map(|name| title(name)).collect();
+        let any = |row: &&&Row| metrics.iter().any(|name| row.values.contains_key(*name));
+        let rows = self.rows.iter().filter(any).map(|row| {
+            let plain = |name: &&str| {
+                let cell = row.values.get(*name);
+                cell.map_or_else(|| "–".to_owned(), |cell| number(cell.median, digits(name))).into()
+            };
+            [self.stubs(row), metrics.iter().map(plain).collect()].concat()
+        });
+        self.table("Conditions", columns, rows.collect())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        const MOST: usize = 12;
+        let mut notes: Vec<String> = Vec::new();
+        for record in &self.records {
+            if let Outcome::Measured(measurement) = &record.outcome {
+                for note in &measurement.notes {
+                    let line = format!("{}: {note}", record.key.subject);
+                    if !notes.contains(&line) {
+                        notes.push(line);
+                    }
+                }
+            }
+        }
+        notes.sort();
+        let more = notes.len().saturating_sub(MOST);
+        notes.truncate(MOST);
+        if more > 0 {
+            notes.push(format!("and {more} more notes in trials.jsonl"));
+        }
+        notes
+    }
+}
+
+fn figure(row: &Row, name: &str) -> Text {
+    match row.values.get(name) {
+        Some(cell) => with_interval(cell.median, cell.interval, digits(name)).into(),
+        None => Text::toned("–", Tone::Weak),
+    }
+}
+
+/// The ratio to the reference and what it means.
+fn beside(row: &Row, name: &str) -> Text {
+    if row.is_reference {
+        return Text::toned("reference", Tone::Weak);
+    }
+    let Some(ratio) = row.values.get(name).and_then(|cell: &Cell| cell.ratio.as_ref()) else {
+        return Text::toned("–", Tone::Weak);
+    };
+    let tone = match ratio.verdict {
+        Verdict::Ahead => Tone::Good,
+        Verdict::Behind => Tone::Bad,
+        Verdict::InsideTheNoise | Verdict::Invalid => Tone::Weak,
+    };
+    let figures = times_with_interval(ratio.median, ratio.interval);
+    Text::toned(format!("{figures} {}", ratio.verdict), tone)
+}
+
+/// How the throughput was shared among the clients, in Mb/s.
+#[derive(Clone, Copy)]
+struct Spread {
+    clients: usize,
+    least: f64,
+    mean: f64,
+    most: f64,
+    total: f64,
+}
+
+impl Spread {
+    fn median(all: &[Spread]) -> Spread {
+        let of = |figure: fn(&Spread) -> f64| {
+            median(&all.iter().map(figure).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        Spread {
+            clients: all.iter().map(|spread| spread.clients).max().unwrap_or_default(),
+            least: of(|s| s.least),
+            mean: of(|s| s.mean),
+            most: of(|s| s.most),
+            total: of(|s| s.total),
+        }
+    }
+}
+
+/// By direction. A flow's bytes are its share of the direction's throughput, so the window's length cancels out.
+#[allow(clippy::cast_precision_loss)]
+fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
+    let mut by_direction: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
+    for Flow { name, bytes, .. } in &measurement.flows {
+        let (direction, client) = name.split_once(' ').unwrap_or(("all", name));
+        let clients = by_direction.entry(direction).or_default();
+        *clients.entry(client).or_default() += *bytes as f64;
+    }
+    let alone = by_direction.len() == 1;
+    let mut spreads = BTreeMap::new();
+    for (direction, clients) in by_direction {
+        let own = measurement.values.get(&format!("{direction}_mbps"));
+        let total = own.or_else(|| measurement.values.get("sum_mbps").filter(|_| alone));
+        let bytes: f64 = clients.values().sum();
+        let (Some(&total), true) = (total, bytes > 0.0) else { continue };
+        let rates: Vec<f64> = clients.values().map(|own| own / bytes * total).collect();
+        let spread = Spread {
+            clients: rates.len(),
+            least: rates.iter().copied().fold(f64::INFINITY, f64::min),
+            mean: total / rates.len() as f64,
+            most: rates.iter().copied().fold(0.0, f64::max),
+            total,
+        };
+        spreads.insert(direction.to_owned(), spread);
+    }
+    spreads
+}
+
+/// What the samples tell of one role in one trial.
+#[derive(Clone, Copy)]
+struct Sampled {
+    user: f64,
+    system: f64,
+    waiting: f64,
+    pss_kib: f64,
+    switches: f64,
+    fds: f64,
+    socket_drops: f64,
+    tun_drops: f64,
+}
+
+#[allow(clippy::cast_precision_loss)]
+impl Sampled {
+    fn of(measurement: &Measurement, role: &str) -> Option<Sampled> {
+        let samples = &measurement.samples;
+        let mut with = samples.iter().filter(|sample| sample.processes.contains_key(role));
+        let (first, last) = (with.next()?, with.next_back()?);
+        let (from, to) = (first.processes.get(role)?, last.processes.get(role)?);
+        let seconds = last.at - first.at;
+        let share = |from: f64, to: f64| 100.0 * (to - from).max(0.0) / seconds;
+        let of_role = samples.iter().filter_map(|sample| sample.processes.get(role));
+        (seconds > 0.0).then(|| Sampled {
+            user: share(from.user, to.user),
+            system: share(from.system, to.system),
+            waiting: share(from.wait, to.wait),
+            pss_kib: of_role.clone().map(|p| p.pss_kib).max().unwrap_or_default() as f64,
+            switches: to.switches.saturating_sub(from.switches) as f64 / seconds,
+            fds: of_role.map(|p| p.fds).max().unwrap_or_default() as f64,
+            socket_drops: last.socket_drops.saturating_sub(first.socket_drops) as f64,
+            tun_drops: last.tun_drops.saturating_sub(first.tun_drops) as f64,
+        })
+    }
+
+    fn median(all: &[Sampled]) -> Option<Sampled> {
+        let of = |figure: fn(&Sampled) -> f64| median(&all.iter().map(figure).collect::<Vec<_>>());
+        Some(Sampled {
+            user: of(|s| s.user)?,
+            system: of(|s| s.system)?,
+            waiting: of(|s| s.waiting)?,
+            pss_kib: of(|s| s.pss_kib)?,
+            switches: of(|s| s.switches)?,
+            fds: of(|s| s.fds)?,
+            socket_drops: of(|s| s.socket_drops)?,
+            tun_drops: of(|s| s.tun_drops)?,
+        })
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn cells(self) -> Vec<Text> {
+        let whole = |figure: f64| Text::from(number(figure.round(), 0));
+        let tenth = |figure: f64| Text::from(format!("{figure:.1}"));
+        vec![
+            tenth(self.user),
+            tenth(self.system),
+            tenth(self.waiting),
+            kib(self.pss_kib as u64).into(),
+            whole(self.switches),
+            whole(self.fds),
+            whole(self.socket_drops),
+            whole(self.tun_drops),
+        ]
+    }
+}
