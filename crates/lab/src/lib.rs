@@ -5,6 +5,7 @@
 
 pub mod bed;
 pub mod bench;
+pub mod compare;
 pub mod copy;
 pub mod measure;
 pub mod metric;

@@ -50,8 +50,10 @@ impl Default for ConnectionsSpec {
 
 /// How long clients of a storm may take.
 const STORM: Duration = Duration::from_secs(20);
-/// How long the last clients of a step may take: longer than any limit on p99, shorter than a second retransmission.
-const STRAGGLERS: Duration = Duration::from_millis(1500);
+/// How long the last clients of a step may take: longer than a limit on p99, shorter than a retransmission.
+const STRAGGLERS: Duration = Duration::from_millis(500);
+/// How long a server may take to work off what a step left behind.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Clients before anything is counted: they find cold caches and pages that were never touched.
 const WARM_UP: usize = 10;
 
@@ -67,12 +69,20 @@ pub fn connections(
     spec: &ConnectionsSpec,
 ) -> Result<Measurement> {
     let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
+    measure(&scene, spec)
+}
+
+/// The same on a scene that is set.
+///
+/// # Errors
+/// As [`connections`].
+pub fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
     let mut measurement = Measurement::default();
-    fill(&scene, spec, &mut measurement)?;
+    fill(scene, spec, &mut measurement)?;
     let (ran, cpu) = match spec.pattern {
         Pattern::Cold => {
             scene.crowd.leave()?;
-            step_up(&scene, spec, &mut measurement)?
+            step_up(scene, spec, &mut measurement)?
         }
         Pattern::Storm => {
             scene.crowd.vanish()?;
@@ -117,12 +127,16 @@ fn step_up(
         match spec.plan.next(&steps) {
             Next::Done(best) => break best,
             Next::Try(rate) => {
+                let Plan { p99, unfinished, .. } = spec.plan;
                 let schedule = steady(rate, spec.step);
-                let (ran, cpu) = scene.costed(|crowd| crowd.run(schedule, STRAGGLERS))?;
+                let (ran, cpu) = scene.costed(|crowd| {
+                    crowd.run_until_late(schedule, STRAGGLERS, p99, unfinished.max(0.01))
+                })?;
                 let step = Step::of(rate, &ran);
                 if !spec.plan.bears(&step) {
                     // What was given up is still in the server's queue.
-                    scene.crowd.leave()?;
+                    scene.crowd.vanish()?;
+                    scene.settle(SETTLE)?;
                 }
                 steps.push(step);
                 runs.push((ran, cpu));
@@ -138,12 +152,13 @@ fn step_up(
 }
 
 fn describe(plan: &Plan, step: &Step) -> String {
-    let verdict = if plan.bears(step) { "borne" } else { "not borne" };
-    let Step { offered, achieved, p99_ms, unfinished } = *step;
-    let unfinished = unfinished * 100.0;
-    format!(
-        "{offered:.0} {verdict} ({achieved:.0} up a second, p99 {p99_ms:.0} ms, {unfinished:.1} % never up)"
-    )
+    // Of one that is not borne nothing else is known: it was broken off.
+    let Step { offered, achieved, p99_ms, .. } = *step;
+    if plan.bears(step) {
+        format!("{offered:.0} borne ({achieved:.0} up a second, p99 {p99_ms:.0} ms)")
+    } else {
+        format!("{offered:.0} not borne")
+    }
 }
 
 /// The figures of one run.

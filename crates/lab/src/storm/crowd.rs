@@ -3,19 +3,22 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, UnixTime};
-use adit_interop::failure::{Context, Failure, Result};
+use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_interop::net::Namespace;
 use adit_linux::clock;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
+use adit_openvpn::negotiate::ControlMessage;
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 
-use super::arrivals::{Arrival, Ran};
+use super::arrivals::{Arrival, Ran, count};
 use super::pushed::Applied;
 
 /// Where clients come from and go to.
@@ -60,7 +63,37 @@ impl Crowd {
     /// # Errors
     /// Sockets cannot be made, or the crowd has ended.
     pub fn run(&self, schedule: Vec<Duration>, patience: Duration) -> Result<Ran> {
-        self.ask(move |room| room.run(&schedule, patience))
+        self.ask(move |room| room.run(&schedule, patience, None))
+    }
+
+    /// As [`Crowd::run`], but it ends as soon as more than `share` of all clients took longer than `late`, or are not up
+    /// after so long.
+    ///
+    /// # Errors
+    /// As [`Crowd::run`].
+    pub fn run_until_late(
+        &self,
+        schedule: Vec<Duration>,
+        patience: Duration,
+        late: Duration,
+        share: f64,
+    ) -> Result<Ran> {
+        self.ask(move |room| {
+            let too_many = count(schedule.len()) * share;
+            room.run(&schedule, patience, Some((late, too_many)))
+        })
+    }
+
+    /// Lets the client that has been up longest say this many things a second to the server, until the talk is
+    /// finished.
+    ///
+    /// # Errors
+    /// The crowd has ended.
+    pub fn talk(&self, rate: f64) -> Result<Talk> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let packets = self.begin(move |room| room.talk(rate, &stopped))?;
+        Ok(Talk { stop, packets })
     }
 
     /// All clients vanish without a word, as when their hosts lose power. Returns how many.
@@ -91,14 +124,48 @@ impl Crowd {
         &self,
         work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.begin(work)?.recv().map_err(|_| ended())?
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
+    ) -> Result<Receiver<Result<T>>> {
         let (answer, answered) = mpsc::channel();
         let work: Work = Box::new(move |room| {
             // Nobody listens any more if the caller has panicked.
             let _ = answer.send(work(room));
         });
-        let ended = || Failure("the crowd's thread has ended".to_owned());
         self.work.as_ref().ok_or_else(ended)?.send(work).map_err(|_| ended())?;
-        answered.recv().map_err(|_| ended())?
+        Ok(answered)
+    }
+}
+
+fn ended() -> Failure {
+    Failure("the crowd's thread has ended".to_owned())
+}
+
+/// A client that talks to the server.
+#[derive(Debug)]
+pub struct Talk {
+    stop: Arc<AtomicBool>,
+    packets: Receiver<Result<u64>>,
+}
+
+impl Talk {
+    /// Ends it, and returns how many control packets went to and fro meanwhile.
+    ///
+    /// # Errors
+    /// The client lost its session.
+    pub fn finish(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.packets.recv().map_err(|_| ended())?
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -154,6 +221,8 @@ struct Room {
     up: VecDeque<u64>,
     coming: usize,
     buffer: Vec<u8>,
+    /// Control packets sent and received.
+    packets: u64,
     run: Run,
 }
 
@@ -163,6 +232,18 @@ struct Run {
     start: Instant,
     arrivals: Vec<Arrival>,
     setbacks: BTreeMap<String, u64>,
+}
+
+impl Run {
+    /// How many took longer than this, or are not up although so long has passed.
+    fn late(&self, than: Duration) -> usize {
+        let passed = now().since(self.start);
+        let late = |arrival: &&Arrival| match arrival.latency {
+            Some(latency) => latency > than,
+            None => arrival.intended + than < passed,
+        };
+        self.arrivals.iter().filter(late).count()
+    }
 }
 
 fn now() -> Instant {
@@ -198,6 +279,7 @@ impl Room {
             up: VecDeque::new(),
             coming: 0,
             buffer: vec![0; 4096],
+            packets: 0,
             run: Run::default(),
         })
     }
@@ -213,7 +295,12 @@ impl Room {
         }
     }
 
-    fn run(&mut self, schedule: &[Duration], patience: Duration) -> Result<Ran> {
+    fn run(
+        &mut self,
+        schedule: &[Duration],
+        patience: Duration,
+        limit: Option<(Duration, f64)>,
+    ) -> Result<Ran> {
         let before = cpu()?;
         let arrival = |at: &Duration| Arrival { intended: *at, latency: None };
         let arrivals = schedule.iter().map(arrival).collect();
@@ -221,6 +308,7 @@ impl Room {
         let start = self.run.start;
         let end = start + schedule.last().copied().unwrap_or_default() + patience;
         let mut next = 0;
+        let mut look = start + IDLE;
         loop {
             while let Some(at) = schedule.get(next)
                 && start + *at <= now()
@@ -230,6 +318,14 @@ impl Room {
             }
             if next == schedule.len() && self.coming == 0 || now() >= end {
                 break;
+            }
+            if let Some((late, too_many)) = limit
+                && now() >= look
+            {
+                if count(self.run.late(late)) > too_many {
+                    break;
+                }
+                look = now() + IDLE;
             }
             let due = schedule.get(next).map_or(end, |at| start + *at);
             // One that is overdue waits for a place, which only a packet or a timer can bring.
@@ -325,6 +421,7 @@ impl Room {
         while let Some(client) = self.clients.get(&token)
             && let Ok(length) = client.socket.recv(&mut buffer)
         {
+            self.packets += 1;
             self.step(token, buffer.get_mut(..length));
         }
         self.buffer = buffer;
@@ -343,7 +440,10 @@ impl Room {
             let Some(client) = self.clients.get_mut(&token) else { return };
             match output {
                 // What does not fit into the socket is lost on the way, as on any way.
-                Output::Send(_, frame) => drop(client.socket.send(&frame)),
+                Output::Send(_, frame) => {
+                    let _ = client.socket.send(&frame);
+                    self.packets += 1;
+                }
                 Output::Dial(_) => {
                     client.engine.handle(now(), Input::LinkUp(self.link), &mut out);
                 }
@@ -402,6 +502,27 @@ impl Room {
         if client.stage != Stage::Leaving {
             self.free.push_back(client.place);
         }
+    }
+
+    fn talk(&mut self, rate: f64, stop: &AtomicBool) -> Result<u64> {
+        let token = self.tokens(Stage::Up).first().copied().context("no client is up")?;
+        let (start, before) = (now(), self.packets);
+        let mut said = 0_u32;
+        while !stop.load(Ordering::Relaxed) {
+            let due = start + Duration::from_secs_f64(f64::from(said) / rate);
+            if due > now() {
+                self.turn(due.since(now()).min(IDLE))?;
+                continue;
+            }
+            let message = ControlMessage::Info(format!("message {said}"));
+            let mut out = Outbox::new();
+            let client = self.clients.get_mut(&token).context("the client that talks is gone")?;
+            let sent = client.engine.say(now(), &message, &mut out);
+            ensure(sent, || "the client that talks has lost its session".to_owned())?;
+            self.perform(token, out);
+            said += 1;
+        }
+        Ok(self.packets - before)
     }
 
     fn tokens(&self, stage: Stage) -> Vec<u64> {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use adit_interop::failure::{Context, Result, ensure};
 use adit_interop::net::Namespace;
@@ -46,6 +47,19 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
     }
 }
 
+/// Where server and crowd stand.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground<'a> {
+    /// The server's namespace.
+    pub server: &'a Namespace,
+    /// Its address outside of any tunnel.
+    pub server_outer: IpAddr,
+    /// The crowd's namespace.
+    pub client: &'a Namespace,
+    /// Its own address.
+    pub client_outer: IpAddr,
+}
+
 impl Scene {
     /// Starts the subject's server on `bed` and gives the first client's namespace the addresses of `hosts` hosts with
     /// `sessions` clients each.
@@ -59,17 +73,35 @@ impl Scene {
         hosts: u16,
         sessions: usize,
     ) -> Result<Scene> {
+        let ground = Ground {
+            server: &bed.server,
+            server_outer: bed.server_outer(false),
+            client: bed.clients.first().context("a bed without a client")?,
+            client_outer: bed.client_outer(0, false),
+        };
+        Scene::on(kit, ground, subject, hosts, sessions)
+    }
+
+    /// As [`Scene::set`], on namespaces that are no [`Bed`]'s.
+    ///
+    /// # Errors
+    /// As [`Scene::set`].
+    pub fn on(
+        kit: &Kit,
+        ground: Ground<'_>,
+        subject: &Subject,
+        hosts: u16,
+        sessions: usize,
+    ) -> Result<Scene> {
         let program = program(kit, subject)?;
         let folder = kit.scratch()?;
         let keys = kit.keys().folder();
-        let client = bed.clients.first().context("a bed without a client")?;
-        let outer = bed.server_outer(false);
-        let sources =
-            hosts_of(client, &bed.server, outer, bed.client_outer(0, false), hosts, &folder)?;
-        let server = Server::start(&program, &bed.server, folder.path(), keys)?;
+        let sources = hosts_on(ground, hosts, &folder)?;
+        let server = Server::start(&program, ground.server, folder.path(), keys)?;
         let places = sources.len() * sessions;
-        let hosts = Hosts { sources, sessions, server: SocketAddr::new(outer, config::PORT) };
-        let crowd = Crowd::open(client, config::client(keys)?, hosts)?;
+        let address = SocketAddr::new(ground.server_outer, config::PORT);
+        let hosts = Hosts { sources, sessions, server: address };
+        let crowd = Crowd::open(ground.client, config::client(keys)?, hosts)?;
         let expected = config::expected()?;
         Ok(Scene { crowd, server, places, expected, _folder: folder })
     }
@@ -82,6 +114,25 @@ impl Scene {
         let before = self.server.cpu()?;
         let ran = work(&self.crowd)?;
         Ok((ran, self.server.cpu()? - before))
+    }
+
+    /// Waits until the server has nothing left to do, for so long at most.
+    ///
+    /// # Errors
+    /// The server is gone: with its log.
+    pub fn settle(&self, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        let look = Duration::from_millis(50);
+        let mut before = self.server.cpu()?;
+        while Instant::now() < end {
+            std::thread::sleep(look);
+            let spent = self.server.cpu()?;
+            if spent - before < look.as_secs_f64() / 20.0 {
+                break;
+            }
+            before = spent;
+        }
+        Ok(())
     }
 
     /// Compares what each client that is up was told with what it should be, and writes that down.
@@ -104,17 +155,10 @@ pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
     measurement.notes.extend(lines.take(5));
 }
 
-/// Gives `client` the addresses 10.66.0.1 and on, which the server reaches by the cable.
-fn hosts_of(
-    client: &Namespace,
-    server: &Namespace,
-    server_outer: IpAddr,
-    client_outer: IpAddr,
-    hosts: u16,
-    folder: &TempDir,
-) -> Result<Vec<IpAddr>> {
+/// Gives the crowd's namespace the addresses 10.66.0.1 and on, which the server reaches by the cable.
+fn hosts_on(ground: Ground<'_>, hosts: u16, folder: &TempDir) -> Result<Vec<IpAddr>> {
     ensure(hosts > 0, || "a crowd needs at least one host".to_owned())?;
-    let device = device(client, server_outer)?;
+    let device = device(ground.client, ground.server_outer)?;
     let sources: Vec<IpAddr> = (1..=hosts)
         .map(|host| {
             let [high, low] = host.to_be_bytes();
@@ -128,9 +172,9 @@ fn hosts_of(
     }
     let path = folder.path().join("addresses");
     fs::write(&path, batch)?;
-    client.run("ip", &["-batch", &path.to_string_lossy()])?;
-    let cable = self::device(server, client_outer)?;
-    server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &cable])?;
+    ground.client.run("ip", &["-batch", &path.to_string_lossy()])?;
+    let cable = self::device(ground.server, ground.client_outer)?;
+    ground.server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &cable])?;
     Ok(sources)
 }
 

@@ -26,7 +26,7 @@ impl Default for Plan {
         Plan {
             first: 200.0,
             factor: 2.0,
-            refinements: 2,
+            refinements: 3,
             highest: 20_000.0,
             p99: Duration::from_millis(100),
             unfinished: 0.01,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { first: 100.0, ..Plan::default() }
+        Plan { first: 100.0, refinements: 2, ..Plan::default() }
     }
 
     /// Runs the plan against a server that bears so many a second, and returns the offered rates and the outcome.

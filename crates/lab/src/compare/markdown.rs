@@ -1,0 +1,106 @@
+//! A comparison for a person.
+
+use std::fmt::Write as _;
+
+use super::{Comparison, Test};
+use crate::metric;
+use crate::table::table;
+
+/// The first line is the verdict.
+pub(super) fn render(comparison: &Comparison) -> String {
+    let mut text = format!("{}\n", comparison.verdict);
+    for warning in &comparison.warnings {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\nWarning: {warning}\n");
+    }
+    section(&mut text, "Over all scenarios", &comparison.overall, "");
+    section(&mut text, "By scenario", &comparison.scenarios, "");
+    section(&mut text, "By row", &comparison.rows, "");
+    let drift = "Of programs that are the same in both runs, in absolute figures: how far the machine itself moved. Not judged.\n\n";
+    section(&mut text, "Drift of the machine", &comparison.drift, drift);
+    text += "\n\"Better by\" is B's figure beside A's, turned so that negative is worse, followed by half the width of its 95 % interval; it is taken of \
+             the ratio to the subject named under \"beside\", round by round, and of absolute figures where none is. WORSE and better are said only \
+             of what holds when all questions of this page are asked at once.\n";
+    text
+}
+
+fn section(text: &mut String, title: &str, tests: &[Test], note: &str) {
+    if tests.is_empty() {
+        return;
+    }
+    let with_medians = tests.iter().any(|test| test.medians.is_some());
+    let mut head = vec!["where", "subject", "what"];
+    if with_medians {
+        head.extend(["A", "B"]);
+    }
+    head.extend(["better by %", "+-", "rounds", "beside", "B is"]);
+    let rows: Vec<Vec<String>> = tests.iter().map(|test| row(test, with_medians)).collect();
+    let _ = write!(text, "\n## {title}\n\n{note}{}", table(&head, &rows));
+}
+
+fn row(test: &Test, with_medians: bool) -> Vec<String> {
+    let place = match (test.scenario.as_str(), test.point.as_deref().unwrap_or_default()) {
+        ("", _) => "all".to_owned(),
+        (scenario, "") => scenario.to_owned(),
+        (scenario, point) => format!("{scenario} {point}"),
+    };
+    let known = metric::find(&test.what);
+    let what = known.map_or(test.what.as_str(), |metric| metric.title);
+    let mut row = vec![place, test.subject.clone(), what.to_owned()];
+    if with_medians {
+        let digits = known.map_or(3, |metric| metric.digits);
+        let medians = test.medians.map(|(a, b)| [format!("{a:.digits$}"), format!("{b:.digits$}")]);
+        row.extend(medians.unwrap_or_default());
+    }
+    let difference = test.better_by_percent.map_or("-".into(), |percent| format!("{percent:+.1}"));
+    let uncertainty =
+        test.uncertainty_percent.map_or("-".into(), |percent| format!("{percent:.1}"));
+    row.extend([
+        difference,
+        uncertainty,
+        format!("{}+{}", test.rounds.0, test.rounds.1),
+        test.relative_to.clone().unwrap_or_else(|| "-".into()),
+        test.outcome.to_string(),
+    ]);
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::*;
+
+    #[test]
+    fn the_verdict_comes_first_and_rows_line_up() {
+        let test = Test {
+            scenario: "mp-1".into(),
+            point: Some("clients=5".into()),
+            subject: "adit".into(),
+            what: "up_mbps".into(),
+            better_by_percent: Some(-8.14),
+            uncertainty_percent: Some(1.2),
+            p: 1e-6,
+            medians: Some((9000.4, 8267.0)),
+            rounds: (5, 5),
+            relative_to: Some("openvpn".into()),
+            outcome: Outcome::Worse,
+        };
+        let comparison = Comparison {
+            verdict: "B is slower".into(),
+            worse: true,
+            overall: vec![],
+            scenarios: vec![],
+            rows: vec![test],
+            drift: vec![],
+            warnings: vec!["the kernel differs".into()],
+        };
+        let text = render(&comparison);
+        assert!(
+            text.starts_with("B is slower\n\nWarning: the kernel differs\n\n## By row\n\n| where "),
+            "{text}"
+        );
+        let row = "| mp-1 clients=5 |    adit | up Mb/s | 9000 | 8267 |        -8.1 | 1.2 |    5+5 | openvpn | WORSE |";
+        assert!(text.contains(row), "{text}");
+        assert!(!text.contains("Over all"));
+    }
+}
