@@ -1,8 +1,22 @@
 //! TCP in bulk.
 
-use adit_interop::failure::Result;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 
-use super::{Edge, Measured, Route, Window};
+use adit_interop::failure::Result;
+use adit_linux::clock::boottime;
+use adit_linux::poll::{Events, Interest, Poller};
+
+use super::run::{Course, sleep_until, together};
+use super::window::{Account, judge};
+use super::{Edge, Measured, Route, Window, sockets};
+
+/// The size of a write and of the room for a read.
+const PIECE: usize = 128 << 10;
+/// The first write of each flow: short, so that the last of a hundred flows sets out soon after the first.
+const FIRST: usize = 1 << 10;
+/// How many pieces a flow may move in a row while others wait for nothing.
+const ALONE: usize = 8;
 
 /// Sends as much as goes over one TCP connection for each route, all at once, and counts what arrived in the window.
 /// A flow that breaks or carries nothing makes the trial invalid.
@@ -14,6 +28,120 @@ pub fn tcp_bulk(
     window: &Window,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
 ) -> Result<Measured> {
-    let _ = (routes, window, edge);
-    Err("TCP in bulk is not built yet".into())
+    // The pairs outlive both threads: an end that closes early would break the other.
+    let pairs = sockets::connect(routes)?;
+    let senders: Vec<&TcpStream> = pairs.iter().map(|pair| &pair.near).collect();
+    let receivers: Vec<&TcpStream> = pairs.iter().map(|pair| &pair.far).collect();
+    let accounts: Vec<Account> = routes.iter().map(|route| Account::new(&route.name)).collect();
+    let sent = accounts.clone();
+    let (frame, sent, mut received) = together(
+        window,
+        edge,
+        |course| send(&senders, sent, course),
+        |course| receive(&receivers, accounts, course),
+    )?;
+    for (account, sent) in received.iter_mut().zip(sent) {
+        account.started = sent.started;
+        account.broken = account.broken.take().or(sent.broken);
+    }
+    Ok(judge(&frame, &received))
+}
+
+/// Writes wherever there is room until the window is over.
+fn send(
+    streams: &[&TcpStream],
+    mut accounts: Vec<Account>,
+    course: &Course,
+) -> Result<Vec<Account>> {
+    let piece = vec![0x5a; PIECE];
+    let poller = watch(streams, Interest::WRITE)?;
+    let mut events = Events::new();
+    sleep_until(course.frame.start);
+    for (mut stream, account) in streams.iter().copied().zip(&mut accounts) {
+        // A connection that broke before its start says so again in the loop below.
+        if stream.write(piece.get(..FIRST).unwrap_or(&piece)).is_ok() {
+            account.sent(boottime());
+        }
+    }
+    let in_a_row = if streams.len() == 1 { ALONE } else { 1 };
+    loop {
+        let now = boottime();
+        if course.over(now) {
+            return Ok(accounts);
+        }
+        poller.wait(&mut events, Some(course.patience(now)))?;
+        for event in events.iter() {
+            let index = usize::try_from(event.token).unwrap_or(usize::MAX);
+            let Some((stream, account)) = streams.get(index).zip(accounts.get_mut(index)) else {
+                continue;
+            };
+            for _ in 0..in_a_row {
+                match (&mut &**stream).write(&piece) {
+                    Ok(length) => {
+                        if account.started.is_none() {
+                            account.sent(boottime());
+                        }
+                        if length < piece.len() {
+                            break;
+                        }
+                    }
+                    Err(error) if passing(error.kind()) => break,
+                    Err(error) => {
+                        account.broken = Some(error.to_string());
+                        poller.remove(stream)?;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Reads whatever comes until the window is over.
+fn receive(
+    streams: &[&TcpStream],
+    mut accounts: Vec<Account>,
+    course: &Course,
+) -> Result<Vec<Account>> {
+    let mut room = vec![0; PIECE];
+    let poller = watch(streams, Interest::READ)?;
+    let mut events = Events::new();
+    loop {
+        let now = boottime();
+        if course.over(now) {
+            return Ok(accounts);
+        }
+        poller.wait(&mut events, Some(course.patience(now)))?;
+        for event in events.iter() {
+            let index = usize::try_from(event.token).unwrap_or(usize::MAX);
+            let Some((stream, account)) = streams.get(index).zip(accounts.get_mut(index)) else {
+                continue;
+            };
+            match (&mut &**stream).read(&mut room) {
+                Ok(0) => account.broken = Some("the connection was closed".into()),
+                Ok(length) => {
+                    account.arrived(&course.frame, boottime(), length as u64);
+                }
+                Err(error) if passing(error.kind()) => {}
+                Err(error) => account.broken = Some(error.to_string()),
+            }
+            if account.broken.is_some() {
+                poller.remove(stream)?;
+            }
+        }
+    }
+}
+
+/// An epoll set of all streams, by their index.
+pub fn watch(streams: &[&TcpStream], interest: Interest) -> Result<Poller> {
+    let poller = Poller::new()?;
+    for (token, stream) in (0..).zip(streams) {
+        poller.add(stream, token, interest)?;
+    }
+    Ok(poller)
+}
+
+/// Errors after which the same call may be made again.
+pub fn passing(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -1,43 +1,238 @@
 //! Round trips.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_interop::failure::Result;
+use adit_interop::failure::{Result, ensure};
 use adit_interop::net::Namespace;
+use adit_linux::clock::boottime;
+use adit_linux::poll::{Events, Interest, Poller};
+use adit_linux::udp::{RecvBatch, UdpSocket};
 
-use super::{Edge, Route, Window};
+use super::ledger::Header;
+use super::run::{LOOK, be_punctual};
+use super::sockets::{UdpPair, datagrams, nanos};
+use super::{Edge, Route, Times, Window, open_loop};
 use crate::record::Latency;
 
-/// Probes and their echoes between two hosts, on threads of their own, until [`Echo::finish`].
+/// Payload of a probe: with its headers about the size of a ping.
+const PROBE: usize = 56;
+/// How long after the last probe an echo may still come.
+const GRACE: Duration = Duration::from_secs(1);
+/// The most probes of one [`Echo`]; at 1000 a second more than an hour. After that it only listens.
+const MOST: usize = 4_000_000;
+
+/// Probes and their echoes between two hosts, on threads of their own, until [`Echo::finish`]. The probes leave by a fixed
+/// schedule that waits for no echo, and their times count from when they were to leave.
 #[derive(Debug)]
-pub struct Echo {}
+pub struct Echo {
+    shared: Sharing,
+    prober: JoinHandle<Result<Vec<Trip>>>,
+    echoer: JoinHandle<Result<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// No more probes.
+    enough: AtomicBool,
+    /// No more echoes either.
+    over: AtomicBool,
+    begin: AtomicU64,
+    end: AtomicU64,
+}
+
+/// Ends the threads also where nobody calls [`Echo::finish`].
+#[derive(Debug)]
+struct Sharing(Arc<Shared>);
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A probe: when it was to leave, and how long its way was, once it is back.
+#[derive(Debug, Clone, Copy)]
+struct Trip {
+    intended: u64,
+    took: Option<u64>,
+}
 
 impl Echo {
     /// Starts sending `rate` small UDP datagrams a second from `from` to `address` in `to`, where each is sent back at once.
     ///
     /// # Errors
-    /// No socket.
+    /// No socket, or a rate that is not above 0.
     pub fn start(from: &Namespace, to: &Namespace, address: IpAddr, rate: f64) -> Result<Echo> {
-        let _ = (from, to, address, rate);
-        Err("echoes are not built yet".into())
+        ensure(rate.is_finite() && rate > 0.0, || {
+            format!("{rate} probes a second cannot be sent: write a number above 0")
+        })?;
+        let UdpPair { near, far, target } = datagrams(from, to, address)?;
+        let shared = Arc::new(Shared {
+            enough: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            begin: AtomicU64::new(0),
+            end: AtomicU64::new(u64::MAX),
+        });
+        let prober = Prober {
+            socket: near,
+            target,
+            interval: 1e9 / rate,
+            start: boottime(),
+            trips: Vec::new(),
+            back: 0,
+        };
+        let (for_prober, for_echoer) = (Arc::clone(&shared), Arc::clone(&shared));
+        Ok(Echo {
+            shared: Sharing(shared),
+            prober: std::thread::spawn(move || prober.run(&for_prober)),
+            echoer: std::thread::spawn(move || echo(&far, &for_echoer)),
+        })
     }
 
     /// What counts begins or ends now.
     pub fn edge(&self, edge: Edge) {
-        let _ = edge;
+        let edge = match edge {
+            Edge::Begin => &self.shared.0.begin,
+            Edge::End => &self.shared.0.end,
+        };
+        edge.store(boottime(), Ordering::Relaxed);
     }
 
-    /// Stops, and tells how long the round trips took that were to begin between the edges (all, without edges).
+    /// Stops, and tells how long the round trips took that were to begin between the edges (all, without edges), and
+    /// how many probes had no echo within a second after the last.
     ///
     /// # Errors
     /// A socket failed on the way.
     pub fn finish(self) -> Result<Latency> {
-        Err("echoes are not built yet".into())
+        self.shared.0.enough.store(true, Ordering::Relaxed);
+        let join = "an echo thread panicked";
+        let trips = self.prober.join().unwrap_or_else(|_| Err(join.into()));
+        self.shared.0.over.store(true, Ordering::Relaxed);
+        self.echoer.join().unwrap_or_else(|_| Err(join.into()))?;
+        let (begin, end) = (&self.shared.0.begin, &self.shared.0.end);
+        Ok(summary(&trips?, begin.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)))
     }
 }
 
-/// Round trips on an otherwise idle path: [`Echo`] for one window.
+fn summary(trips: &[Trip], counts: std::ops::Range<u64>) -> Latency {
+    let mut times = Times::new();
+    let mut lost = 0;
+    for trip in trips.iter().filter(|trip| counts.contains(&trip.intended)) {
+        match trip.took {
+            Some(took) => times.record(took),
+            None => lost += 1,
+        }
+    }
+    times.latency(lost)
+}
+
+struct Prober {
+    socket: UdpSocket,
+    target: std::net::SocketAddr,
+    interval: f64,
+    start: u64,
+    trips: Vec<Trip>,
+    /// How many are back.
+    back: usize,
+}
+
+impl Prober {
+    fn run(mut self, shared: &Shared) -> Result<Vec<Trip>> {
+        be_punctual();
+        let poller = Poller::new()?;
+        poller.add(&self.socket, 0, Interest::READ)?;
+        let (mut events, mut batch) = (Events::new(), RecvBatch::new(16));
+        let mut deadline = None;
+        loop {
+            let now = boottime();
+            if shared.over.load(Ordering::Relaxed) {
+                return Ok(self.trips);
+            }
+            if shared.enough.load(Ordering::Relaxed) {
+                let deadline = *deadline.get_or_insert(now + nanos(GRACE));
+                if now >= deadline || self.back == self.trips.len() {
+                    return Ok(self.trips);
+                }
+            } else {
+                self.send(now);
+            }
+            let next = self.intended(self.trips.len()).saturating_sub(boottime());
+            let patience =
+                if deadline.is_some() { LOOK } else { Duration::from_nanos(next).min(LOOK) };
+            poller.wait(&mut events, Some(patience))?;
+            // A refused read is an ICMP message about a probe, which is lost then.
+            if !events.is_empty() && self.socket.recv_burst(&mut batch).is_ok() {
+                let at = boottime();
+                for received in batch.datagrams_mut() {
+                    self.arrived(at, received.data);
+                }
+            }
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn intended(&self, number: usize) -> u64 {
+        self.start + (number as f64 * self.interval) as u64
+    }
+
+    /// Sends what is due.
+    fn send(&mut self, now: u64) {
+        let mut probe = [0; PROBE];
+        while self.trips.len() < MOST {
+            let number = self.trips.len();
+            let intended = self.intended(number);
+            if intended > now {
+                return;
+            }
+            let header = Header { number: number as u64, intended }.to_bytes();
+            if let Some(place) = probe.first_chunk_mut() {
+                *place = header;
+            }
+            // What cannot be sent, such as while a tunnel is down, is lost.
+            let _ = self.socket.send_to(self.target, None, &probe);
+            self.trips.push(Trip { intended, took: None });
+        }
+    }
+
+    fn arrived(&mut self, at: u64, datagram: &[u8]) {
+        let Some(header) = Header::read(datagram) else { return };
+        let trip =
+            usize::try_from(header.number).ok().and_then(|number| self.trips.get_mut(number));
+        let Some(trip) = trip.filter(|trip| trip.intended == header.intended) else { return };
+        if trip.took.is_none() {
+            trip.took = Some(at.saturating_sub(header.intended));
+            self.back += 1;
+        }
+    }
+}
+
+/// Sends back what comes.
+fn echo(socket: &UdpSocket, shared: &Shared) -> Result<()> {
+    let poller = Poller::new()?;
+    poller.add(socket, 0, Interest::READ)?;
+    let (mut events, mut batch) = (Events::new(), RecvBatch::new(16));
+    while !shared.over.load(Ordering::Relaxed) {
+        if poller.wait(&mut events, Some(LOOK))? > 0 {
+            return_all(socket, &mut batch);
+        }
+    }
+    Ok(())
+}
+
+fn return_all(socket: &UdpSocket, batch: &mut RecvBatch) {
+    if socket.recv_burst(batch).is_ok() {
+        for received in batch.datagrams_mut() {
+            // One that cannot go back is a lost probe.
+            let _ = socket.send_to(received.remote, None, received.data);
+        }
+    }
+}
+
+/// Round trips on a path that carries nothing else: [`Echo`] for one window.
 ///
 /// # Errors
 /// As [`Echo`].
@@ -61,6 +256,54 @@ pub fn echo_latency(
 /// # Errors
 /// No socket.
 pub fn unreachable(routes: &[Route<'_>], limit: Duration) -> Result<Vec<String>> {
-    let _ = (routes, limit);
-    Err("echoes are not built yet".into())
+    let pairs = open_loop::sockets(routes)?;
+    let poller = Poller::new()?;
+    for (index, pair) in (0..).zip(&pairs) {
+        poller.add(&pair.far, 2 * index, Interest::READ)?;
+        poller.add(&pair.near, 2 * index + 1, Interest::READ)?;
+    }
+    let (mut events, mut batch) = (Events::new(), RecvBatch::new(16));
+    let mut answered = vec![false; pairs.len()];
+    let end = boottime() + nanos(limit);
+    let mut next = 0;
+    while answered.contains(&false) && boottime() < end {
+        if boottime() >= next {
+            for (pair, _) in pairs.iter().zip(&answered).filter(|(_, answered)| !**answered) {
+                // What cannot be sent now is tried again.
+                let _ = pair.near.send_to(pair.target, None, &[0; PROBE]);
+            }
+            next = boottime() + 100_000_000;
+        }
+        let until = next.min(end).saturating_sub(boottime());
+        poller.wait(&mut events, Some(Duration::from_nanos(until)))?;
+        for event in events.iter() {
+            let index = usize::try_from(event.token / 2).unwrap_or(usize::MAX);
+            let Some((pair, answered)) = pairs.get(index).zip(answered.get_mut(index)) else {
+                continue;
+            };
+            if event.token % 2 == 0 {
+                return_all(&pair.far, &mut batch);
+            } else {
+                *answered |= pair.near.recv_burst(&mut batch).is_ok();
+            }
+        }
+    }
+    let silent = routes.iter().zip(answered).filter(|(_, answered)| !answered);
+    Ok(silent.map(|(route, _)| route.name.clone()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_probes_between_the_edges_count_whether_they_came_back_or_not() {
+        let trips =
+            [(5, Some(9)), (10, Some(2_000_000)), (15, None), (19, Some(4_000_000)), (20, None)];
+        let trips = trips.map(|(intended, took)| Trip { intended, took });
+        let latency = summary(&trips, 10..20);
+        assert_eq!((latency.count, latency.lost), (2, 1));
+        assert!((latency.at(1.0).unwrap() - 4.0).abs() < 0.01);
+        assert_eq!(summary(&trips, 0..u64::MAX).lost, 2);
+    }
 }

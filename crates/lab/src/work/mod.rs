@@ -11,10 +11,14 @@
 mod bulk;
 mod echo;
 mod iperf;
+mod ledger;
+
 mod open_loop;
 mod requests;
+mod run;
 mod search;
 mod sizes;
+mod sockets;
 mod times;
 pub mod window;
 
@@ -23,6 +27,7 @@ use std::time::Duration;
 
 use adit_interop::net::Namespace;
 
+pub use crate::measure::Edge;
 use crate::record::Flow;
 
 pub use bulk::tcp_bulk;
@@ -54,15 +59,6 @@ pub struct Window {
     pub warmup: Duration,
     /// Of what counts.
     pub length: Duration,
-}
-
-/// An edge of the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Edge {
-    /// From now on it counts.
-    Begin,
-    /// It counts no more.
-    End,
 }
 
 /// What arrived inside the window.
@@ -99,7 +95,7 @@ impl Measured {
     #[allow(clippy::cast_precision_loss)]
     pub fn jain(&self) -> f64 {
         let bytes: Vec<f64> = self.flows.iter().map(|flow| flow.bytes as f64).collect();
-        window::jain(&bytes)
+        crate::stats::jain(&bytes)
     }
 
     /// The smallest coverage of a flow, 0 to 1.

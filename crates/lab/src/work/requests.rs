@@ -1,14 +1,23 @@
 //! Requests and responses.
 
-use adit_interop::failure::Result;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
-use super::{Edge, Measured, Route, Window};
+use adit_interop::failure::{Result, ensure};
+use adit_linux::clock::boottime;
+use adit_linux::poll::{Events, Interest};
+
+use super::bulk::{passing, watch};
+use super::run::{Course, sleep_until, together};
+use super::window::{Account, judge};
+use super::{Edge, Measured, Route, Times, Window, sockets};
 use crate::record::Latency;
 
 /// Over one TCP connection for each route: a request of `size` bytes, a response of `size` bytes, and so on, one
-/// outstanding at a time. A closed loop: a slow path is asked less often, so the times (from the first byte of the request to the last of
-/// the response) say how long an answer takes, not how long a caller with a schedule would wait; that is what
-/// [`super::udp_open_loop`] tells. `count` of the times is how many ended in the window; the flows' bytes are those of the responses.
+/// outstanding at a time. A closed loop: a slow path is asked less often, so the times (from the first byte of the request to
+/// the last of the response) say how long an answer takes, not how long a caller with a schedule would wait; that is
+/// what [`super::udp_open_loop`] tells. `count` of the times is how many responses were complete in the window; the flows'
+/// bytes are those of the responses.
 ///
 /// # Errors
 /// As [`super::tcp_bulk`].
@@ -18,6 +27,132 @@ pub fn requests(
     size: usize,
     edge: &mut dyn FnMut(Edge) -> Result<()>,
 ) -> Result<(Measured, Latency)> {
-    let _ = (routes, window, size, edge);
-    Err("requests are not built yet".into())
+    ensure(size > 0, || "a request needs at least 1 byte".to_owned())?;
+    let pairs = sockets::connect(routes)?;
+    let accounts: Vec<Account> = routes.iter().map(|route| Account::new(&route.name)).collect();
+    let side = |pick: fn(&sockets::TcpPair) -> &TcpStream, turn: Turn| {
+        let streams: Vec<&TcpStream> = pairs.iter().map(pick).collect();
+        Side { streams, accounts: accounts.clone(), size, first: turn, times: Times::new() }
+    };
+    let asking = side(|pair| &pair.near, Turn::Speak(size));
+    let answering = side(|pair| &pair.far, Turn::Listen(size));
+    let (frame, mut asking, answering) =
+        together(window, edge, |course| asking.run(course), |course| answering.run(course))?;
+    for (account, other) in asking.accounts.iter_mut().zip(answering.accounts) {
+        account.broken = account.broken.take().or(other.broken);
+    }
+    Ok((judge(&frame, &asking.accounts), asking.times.latency(0)))
+}
+
+/// Whose bytes a connection waits for, and how many of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Speak(usize),
+    Listen(usize),
+}
+
+/// One end of all connections: both ends speak and listen in turn, and differ only in who begins.
+struct Side<'a> {
+    streams: Vec<&'a TcpStream>,
+    accounts: Vec<Account>,
+    size: usize,
+    first: Turn,
+    /// From the beginning to speak to the end of the answer, for those that ended in the window.
+    times: Times,
+}
+
+/// Where one connection stands.
+struct Talk {
+    turn: Turn,
+    /// When it last began to speak.
+    began: u64,
+    interest: Interest,
+}
+
+impl Side<'_> {
+    fn run(mut self, course: &Course) -> Result<Self> {
+        let mut buffer = vec![0x5a; self.size];
+        let begins = matches!(self.first, Turn::Speak(_));
+        let interest = if begins { Interest::NONE } else { Interest::READ };
+        let poller = watch(&self.streams, interest)?;
+        let talk = |_: &&TcpStream| Talk { turn: self.first, began: 0, interest };
+        let mut talks: Vec<Talk> = self.streams.iter().map(talk).collect();
+        let mut events = Events::new();
+        if begins {
+            sleep_until(course.frame.start);
+        }
+        // The first to speak has no news to wait for.
+        let mut ready: Vec<usize> = if begins { (0..talks.len()).collect() } else { Vec::new() };
+        while !course.over(boottime()) {
+            for index in ready.drain(..) {
+                let both = self.streams.get(index).copied().zip(talks.get_mut(index));
+                let Some((stream, talk)) = both else { continue };
+                if let Err(error) = self.talk(index, stream, talk, &mut buffer, course) {
+                    if let Some(account) = self.accounts.get_mut(index) {
+                        account.broken = Some(error.to_string());
+                    }
+                    poller.remove(&stream)?;
+                    continue;
+                }
+                let interest = match talk.turn {
+                    Turn::Speak(_) => Interest::WRITE,
+                    Turn::Listen(_) => Interest::READ,
+                };
+                if interest != talk.interest {
+                    poller.modify(&stream, index as u64, interest)?;
+                    talk.interest = interest;
+                }
+            }
+            poller.wait(&mut events, Some(course.patience(boottime())))?;
+            let tokens = events.iter().map(|event| usize::try_from(event.token));
+            ready.extend(tokens.flatten());
+        }
+        Ok(self)
+    }
+
+    /// Speaks and listens until the connection has no room or nothing to read.
+    fn talk(
+        &mut self,
+        index: usize,
+        mut stream: &TcpStream,
+        talk: &mut Talk,
+        buffer: &mut [u8],
+        course: &Course,
+    ) -> std::io::Result<()> {
+        loop {
+            let (Turn::Speak(left) | Turn::Listen(left)) = talk.turn;
+            let piece = buffer.get_mut(..left).unwrap_or_default();
+            let speaking = matches!(talk.turn, Turn::Speak(_));
+            if speaking && left == self.size {
+                talk.began = boottime();
+            }
+            let moved = if speaking { stream.write(piece) } else { stream.read(piece) };
+            let moved = match moved {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(moved) => moved,
+                Err(error) if passing(error.kind()) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let left = left - moved;
+            talk.turn = match (speaking, left) {
+                (true, 0) => Turn::Listen(self.size),
+                (true, left) => Turn::Speak(left),
+                (false, 0) => Turn::Speak(self.size),
+                (false, left) => Turn::Listen(left),
+            };
+            let Some(account) = self.accounts.get_mut(index) else { return Ok(()) };
+            if speaking {
+                account.sent(talk.began);
+                continue;
+            }
+            let now = boottime();
+            let counts = account.arrived(&course.frame, now, moved as u64);
+            if counts && left == 0 {
+                self.times.record(now.saturating_sub(talk.began));
+            }
+            if course.over(now) {
+                return Ok(());
+            }
+        }
+    }
 }

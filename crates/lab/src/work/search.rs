@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use adit_interop::failure::Result;
 
-use super::{Route, Sizes};
+use super::open_loop::{over, sockets};
+use super::{Route, Sizes, UdpMeasured, Window};
 
 /// How to search.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,12 +62,218 @@ pub struct Highest {
     pub probes: Vec<Probe>,
 }
 
-/// Searches the highest rate at which no more than [`Search::loss_limit`] is lost: doubles until too much is, then halves the
-/// interval, then confirms.
+/// Before each probe's window, so that queues fill or a token bucket empties.
+const WARMUP: Duration = Duration::from_millis(100);
+/// What is still under way this long after a probe's last datagram counts as lost.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Searches the highest rate at which no more than [`Search::loss_limit`] is lost: doubles until too much is, then narrows
+/// the interval down to 5 %, then confirms by a longer probe.
 ///
 /// # Errors
 /// As [`super::udp_open_loop`].
 pub fn udp_search(routes: &[Route<'_>], sizes: Sizes, search: &Search) -> Result<Highest> {
-    let _ = (routes, sizes, search);
-    Err("the search is not built yet".into())
+    let pairs = sockets(routes)?;
+    let mut last = UdpMeasured::default();
+    let mut probe = |pps: f64, step: Step| {
+        let length = match step {
+            Step::Probe => search.probe,
+            Step::Confirm => search.confirm,
+        };
+        let window = Window { warmup: WARMUP, length };
+        last = over(&pairs, routes, &window, pps, sizes, GRACE, &mut |_| Ok(()))?;
+        Ok(Probe { pps, loss: last.loss(), kept: last.kept })
+    };
+    let found = highest(search.loss_limit, search.first_pps, &mut probe)?;
+    let mbps = if found.pps > 0.0 { last.measured.mbps() } else { 0.0 };
+    Ok(Highest { mbps, ..found })
+}
+
+/// What a probe is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Probe,
+    Confirm,
+}
+
+/// The interval is narrow enough when its ends differ by this factor.
+const NARROW: f64 = 1.05;
+/// A rate that was not confirmed is lowered by this factor, so often at most.
+const LOWER: f64 = 0.95;
+const CONFIRMATIONS: usize = 6;
+/// No rate above this is tried, and none below.
+const RATES: std::ops::RangeInclusive<f64> = 50.0..=20e6;
+
+/// The search itself. The last call of `probe` is the one that confirmed the result, unless that is 0.
+fn highest(
+    loss_limit: f64,
+    first: f64,
+    probe: &mut dyn FnMut(f64, Step) -> Result<Probe>,
+) -> Result<Highest> {
+    let mut tries = Tries { loss_limit, probes: Vec::new(), limit: Limit::Loss, probe };
+    let mut good = first.clamp(*RATES.start(), *RATES.end());
+    let mut bad = good;
+    if tries.carries(good, Step::Probe)? {
+        loop {
+            bad = good * 2.0;
+            if bad > *RATES.end() || !tries.carries(bad, Step::Probe)? {
+                break;
+            }
+            good = bad;
+        }
+    } else {
+        loop {
+            good = bad / 2.0;
+            if good < *RATES.start() {
+                return Ok(tries.found(0.0));
+            }
+            if tries.carries(good, Step::Probe)? {
+                break;
+            }
+            bad = good;
+        }
+    }
+    while bad / good > NARROW {
+        let middle = (good * bad).sqrt();
+        if tries.carries(middle, Step::Probe)? {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    for _ in 0..CONFIRMATIONS {
+        if tries.carries(good, Step::Confirm)? {
+            return Ok(tries.found(good));
+        }
+        good *= LOWER;
+    }
+    Ok(tries.found(0.0))
+}
+
+struct Tries<'a> {
+    loss_limit: f64,
+    probes: Vec<Probe>,
+    /// Of the last rate that was too high.
+    limit: Limit,
+    probe: &'a mut dyn FnMut(f64, Step) -> Result<Probe>,
+}
+
+impl Tries<'_> {
+    /// Whether this rate is carried. A single failure may be a hiccup of the machine, so it takes two in a row.
+    fn carries(&mut self, pps: f64, step: Step) -> Result<bool> {
+        let mut limit = Limit::Loss;
+        for _ in 0..2 {
+            let probe = (self.probe)(pps, step)?;
+            self.probes.push(probe);
+            if probe.kept && probe.loss <= self.loss_limit {
+                return Ok(true);
+            }
+            // Loss speaks about the path, even if the generator also fell behind.
+            limit = if probe.loss > self.loss_limit { Limit::Loss } else { Limit::Generator };
+            let hopeless = probe.loss > self.loss_limit + HOPELESS;
+            if hopeless {
+                break;
+            }
+        }
+        self.limit = limit;
+        Ok(false)
+    }
+
+    fn found(self, pps: f64) -> Highest {
+        Highest { pps, mbps: 0.0, limit: self.limit, probes: self.probes }
+    }
+}
+
+/// No hiccup loses this much above the limit.
+const HOPELESS: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path that carries `capacity` and loses what is above, and a generator that manages `most`.
+    fn path(capacity: f64, most: f64) -> impl FnMut(f64, Step) -> Result<Probe> {
+        move |pps, _| {
+            let offered = pps.min(most);
+            let loss = (1.0 - capacity / offered).max(0.0);
+            Ok(Probe { pps, loss, kept: offered >= 0.98 * pps })
+        }
+    }
+
+    fn within(found: f64, low: f64, high: f64) {
+        assert!((low..=high).contains(&found), "{found} is not in {low}..={high}");
+    }
+
+    #[test]
+    fn finds_the_capacity_from_below_and_from_above() {
+        for first in [100.0, 2_000.0, 1_000_000.0] {
+            let found = highest(0.0, first, &mut path(54_321.0, f64::MAX)).unwrap();
+            within(found.pps, 54_321.0 / NARROW, 54_321.0);
+            assert_eq!(found.limit, Limit::Loss);
+            assert!(found.probes.len() < 40, "{}", found.probes.len());
+        }
+    }
+
+    #[test]
+    fn a_loss_limit_allows_a_little_more() {
+        let capacity = 10_000.0;
+        let found = highest(0.1, 2_000.0, &mut path(capacity, f64::MAX)).unwrap();
+        within(found.pps, capacity / 0.9 / NARROW, capacity / 0.9);
+    }
+
+    #[test]
+    fn the_result_is_what_was_confirmed_last() {
+        let mut confirmed = Vec::new();
+        let mut inner = path(54_321.0, f64::MAX);
+        let found = highest(0.0, 2_000.0, &mut |pps, step| {
+            if step == Step::Confirm {
+                confirmed.push(pps);
+            }
+            inner(pps, step)
+        });
+        let found = found.unwrap();
+        assert_eq!(confirmed, [found.pps]);
+        assert_eq!(found.probes.last().unwrap().pps, found.pps);
+    }
+
+    #[test]
+    fn a_generator_that_falls_behind_ends_the_search_and_is_named() {
+        let found = highest(0.0, 2_000.0, &mut path(f64::MAX, 100_000.0)).unwrap();
+        assert_eq!(found.limit, Limit::Generator);
+        within(found.pps, 100_000.0 / NARROW, 100_000.0 / 0.98);
+    }
+
+    #[test]
+    fn one_stray_loss_does_not_end_the_search() {
+        let mut inner = path(50_000.0, f64::MAX);
+        let mut calls = 0;
+        let found = highest(0.0, 2_000.0, &mut |pps, step| {
+            calls += 1;
+            let clean = inner(pps, step)?;
+            // Every third probe loses a datagram for no reason.
+            Ok(if calls % 3 == 0 { Probe { loss: clean.loss.max(0.001), ..clean } } else { clean })
+        });
+        within(found.unwrap().pps, 50_000.0 / NARROW, 50_000.0);
+    }
+
+    #[test]
+    fn a_rate_that_short_probes_carry_and_long_ones_do_not_is_lowered() {
+        let found = highest(0.0, 2_000.0, &mut |pps, step| match step {
+            Step::Probe => path(50_000.0, f64::MAX)(pps, step),
+            Step::Confirm => path(45_000.0, f64::MAX)(pps, step),
+        });
+        within(found.unwrap().pps, 45_000.0 * LOWER, 45_000.0);
+    }
+
+    #[test]
+    fn a_path_that_carries_nothing_is_found_so_in_the_end() {
+        let found = highest(0.0, 2_000.0, &mut path(0.0, f64::MAX)).unwrap();
+        assert_eq!((found.pps, found.limit), (0.0, Limit::Loss));
+    }
+
+    #[test]
+    fn without_any_limit_it_ends_all_the_same() {
+        let found = highest(0.0, 2_000.0, &mut path(f64::MAX, f64::MAX)).unwrap();
+        within(found.pps, 9e6, 40e6);
+    }
 }

@@ -50,16 +50,6 @@ pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// Jain's index of fairness: 1 if all are equal, 1/n if one of n has everything; 1 of none, and of nothing but zeros.
-/// (R. Jain, D. Chiu, W. Hawe, DEC-TR-301.)
-#[must_use]
-#[allow(clippy::cast_precision_loss)]
-pub fn jain(figures: &[f64]) -> f64 {
-    let sum: f64 = figures.iter().sum();
-    let squares: f64 = figures.iter().map(|figure| figure * figure).sum();
-    if squares > 0.0 { sum * sum / (figures.len() as f64 * squares) } else { 1.0 }
-}
-
 /// What one flow did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
@@ -241,11 +231,13 @@ mod tests {
 
     #[test]
     fn jain_of_equals_is_one_and_of_a_hog_one_nth() {
-        close(jain(&[7.0; 20]), 1.0);
-        close(jain(&[0.0, 0.0, 9.0, 0.0]), 0.25);
-        close(jain(&[1.0, 3.0]), 0.8);
-        close(jain(&[]), 1.0);
-        close(jain(&[0.0, 0.0]), 1.0);
+        let of = |bytes: &[u64]| {
+            let flows: Vec<_> = bytes.iter().map(|n| account("up", 1000, &[(1200, *n)])).collect();
+            judge(&frame(), &flows).jain()
+        };
+        close(of(&[7; 20]), 1.0);
+        close(of(&[0, 0, 9, 0]), 0.25);
+        close(of(&[1, 3]), 0.8);
     }
 
     #[test]

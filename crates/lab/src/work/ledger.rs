@@ -1,0 +1,197 @@
+//! Which datagrams were to leave when, and which of them came. No I/O.
+
+use super::window::Frame;
+
+/// When each datagram is to leave: fixed beforehand, all flows in turn at equal distances.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedule {
+    start: u64,
+    end: u64,
+    flows: u64,
+    interval: f64,
+}
+
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+impl Schedule {
+    /// From the common start to the window's end. `pps` is the rate of all flows together, above 0.
+    pub fn new(frame: &Frame, flows: usize, pps: f64) -> Schedule {
+        let flows = flows.max(1) as u64;
+        Schedule { start: frame.start, end: frame.end, flows, interval: 1e9 / pps }
+    }
+
+    /// When the datagram of this place in the whole order is to leave.
+    pub fn time(&self, place: u64) -> u64 {
+        self.start.saturating_add((place as f64 * self.interval) as u64)
+    }
+
+    /// How many of all are to have left by now.
+    pub fn due(&self, now: u64) -> u64 {
+        let until = now.min(self.end.saturating_sub(1));
+        if until < self.start {
+            return 0;
+        }
+        let mut due = ((until - self.start) as f64 / self.interval) as u64;
+        // The division may be off by one; the times decide.
+        while self.time(due) <= until {
+            due += 1;
+        }
+        while due > 0 && self.time(due - 1) > until {
+            due -= 1;
+        }
+        due
+    }
+
+    /// How many there are.
+    pub fn total(&self) -> u64 {
+        self.due(u64::MAX)
+    }
+
+    /// How many flow `flow` has among the first `places` of the order.
+    pub fn of_flow(&self, flow: u64, places: u64) -> u64 {
+        (places + self.flows - 1).saturating_sub(flow) / self.flows
+    }
+
+    /// The place in the order of the flow's datagram of this number.
+    pub fn place(&self, flow: u64, number: u64) -> u64 {
+        number.saturating_mul(self.flows).saturating_add(flow)
+    }
+}
+
+/// What came of an arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// The first with this number.
+    New {
+        /// One with a higher number came before it.
+        late: bool,
+    },
+    /// Another with this number came before.
+    Again,
+    /// No such number was ever to be sent.
+    Foreign,
+}
+
+/// Which datagrams of one flow have come: one bit for each that there can be.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    bits: Vec<u64>,
+    numbers: u64,
+    highest: Option<u64>,
+}
+
+impl Seen {
+    /// None of so many.
+    pub fn none_of(numbers: u64) -> Seen {
+        let words = usize::try_from(numbers.div_ceil(64)).unwrap_or(0);
+        Seen { bits: vec![0; words], numbers, highest: None }
+    }
+
+    /// Notes one.
+    pub fn arrive(&mut self, number: u64) -> Arrival {
+        let word = usize::try_from(number / 64).ok().and_then(|index| self.bits.get_mut(index));
+        let Some(word) = word.filter(|_| number < self.numbers) else {
+            return Arrival::Foreign;
+        };
+        let bit = 1 << (number % 64);
+        if *word & bit != 0 {
+            return Arrival::Again;
+        }
+        *word |= bit;
+        let late = self.highest.is_some_and(|highest| highest > number);
+        self.highest = self.highest.max(Some(number));
+        Arrival::New { late }
+    }
+}
+
+/// What stands at the beginning of each datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Of the flow, from 0.
+    pub number: u64,
+    /// When it was to leave, by the boot clock.
+    pub intended: u64,
+}
+
+impl Header {
+    /// Bytes on the wire: two numbers, big-endian.
+    pub const LENGTH: usize = 16;
+
+    /// As it is sent.
+    pub fn to_bytes(self) -> [u8; Header::LENGTH] {
+        let both = u128::from(self.number) << 64 | u128::from(self.intended);
+        both.to_be_bytes()
+    }
+
+    /// From the beginning of a datagram; none if that is too short.
+    pub fn read(datagram: &[u8]) -> Option<Header> {
+        let both = u128::from_be_bytes(*datagram.first_chunk()?);
+        let low = |n: u128| u64::try_from(n & u128::from(u64::MAX)).unwrap_or_default();
+        Some(Header { number: low(both >> 64), intended: low(both) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Window;
+    use super::*;
+
+    fn schedule(flows: usize, pps: f64) -> (Frame, Schedule) {
+        let window = Window { warmup: Duration::from_millis(100), length: Duration::from_secs(1) };
+        let frame = Frame::new(5_000_000_000, &window);
+        (frame, Schedule::new(&frame, flows, pps))
+    }
+
+    #[test]
+    fn a_schedule_keeps_its_rate_to_the_datagram() {
+        let (frame, schedule) = schedule(1, 1000.0);
+        assert_eq!(schedule.total(), 1100);
+        assert_eq!(schedule.time(0), frame.start);
+        assert_eq!(schedule.due(frame.start - 1), 0);
+        assert_eq!(schedule.due(frame.start), 1);
+        assert_eq!(schedule.due(frame.start + 999_999), 1);
+        assert_eq!(schedule.due(frame.start + 1_000_000), 2);
+        let inside = (0..schedule.total()).filter(|place| frame.contains(schedule.time(*place)));
+        assert_eq!(inside.count(), 1000);
+    }
+
+    #[test]
+    fn due_and_time_agree_at_odd_rates() {
+        for pps in [3.0, 7777.7, 123_456.0, 999_983.0] {
+            let (_, schedule) = schedule(3, pps);
+            for place in (0..schedule.total()).step_by(97) {
+                assert_eq!(schedule.due(schedule.time(place)), place + 1, "{pps} {place}");
+                assert_eq!(schedule.due(schedule.time(place) - 1), place, "{pps} {place}");
+            }
+        }
+    }
+
+    #[test]
+    fn flows_take_turns() {
+        let (_, schedule) = schedule(3, 100.0);
+        assert_eq!([0, 1, 2].map(|flow| schedule.of_flow(flow, 0)), [0, 0, 0]);
+        assert_eq!([0, 1, 2].map(|flow| schedule.of_flow(flow, 4)), [2, 1, 1]);
+        assert_eq!([0, 1, 2].map(|flow| schedule.of_flow(flow, 6)), [2, 2, 2]);
+        assert_eq!(schedule.place(1, 1), 4);
+    }
+
+    #[test]
+    fn tells_new_late_again_and_foreign_apart() {
+        let mut seen = Seen::none_of(100);
+        assert_eq!(seen.arrive(0), Arrival::New { late: false });
+        assert_eq!(seen.arrive(2), Arrival::New { late: false });
+        assert_eq!(seen.arrive(1), Arrival::New { late: true });
+        assert_eq!(seen.arrive(2), Arrival::Again);
+        assert_eq!(seen.arrive(99), Arrival::New { late: false });
+        assert_eq!(seen.arrive(100), Arrival::Foreign);
+        assert_eq!(seen.arrive(u64::MAX), Arrival::Foreign);
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_went() {
+        let header = Header { number: 7, intended: u64::MAX - 1 };
+        assert_eq!(Header::read(&header.to_bytes()), Some(header));
+        assert_eq!(Header::read(&[0; 15]), None);
+    }
+}

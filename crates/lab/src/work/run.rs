@@ -1,0 +1,100 @@
+//! What all generators do alike: a common start, two threads, and somebody at the window's edges.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use adit_interop::failure::Result;
+use adit_linux::clock::boottime;
+use nix::sys::prctl;
+
+use super::window::Frame;
+use super::{Edge, Window};
+
+/// The time between the announcement of the start and the start: enough for two threads to come up on a busy machine. Who is
+/// late all the same is late by his own time stamps, and the skew tells.
+const AHEAD: u64 = 20_000_000;
+
+/// The longest that a thread sleeps before it looks whether to stop.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// What the threads of one trial share.
+#[derive(Debug)]
+pub struct Course {
+    /// When to set out, and what counts.
+    pub frame: Frame,
+    stop: AtomicBool,
+}
+
+impl Course {
+    /// Whether there is nothing left to do: the window is over, or the trial was given up.
+    pub fn over(&self, now: u64) -> bool {
+        now >= self.frame.end || self.stopped()
+    }
+
+    /// Whether the trial was given up.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// How long to wait for news at most: until the window's end, but never long.
+    pub fn patience(&self, now: u64) -> Duration {
+        Duration::from_nanos(self.frame.end.saturating_sub(now)).min(LOOK)
+    }
+}
+
+/// Announces a start, runs the two ends on threads of their own, and calls `edge` at the window's edges. For use when everything is connected.
+///
+/// # Errors
+/// What either end or `edge` says. Both ends have ended then.
+pub fn together<Near: Send, Far: Send>(
+    window: &Window,
+    edge: &mut dyn FnMut(Edge) -> Result<()>,
+    near: impl FnOnce(&Course) -> Result<Near> + Send,
+    far: impl FnOnce(&Course) -> Result<Far> + Send,
+) -> Result<(Frame, Near, Far)> {
+    let frame = Frame::new(boottime() + AHEAD, window);
+    let course = Course { frame, stop: AtomicBool::new(false) };
+    let giving_up = |failed: bool| {
+        if failed {
+            course.stop.store(true, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let near = scope.spawn(|| near(&course).inspect_err(|_| giving_up(true)));
+        let far = scope.spawn(|| far(&course).inspect_err(|_| giving_up(true)));
+        let watched = watch(&course, edge);
+        giving_up(watched.is_err());
+        let near = near.join().unwrap_or_else(|_| Err("a traffic thread panicked".into()));
+        let far = far.join().unwrap_or_else(|_| Err("a traffic thread panicked".into()));
+        let ends = (frame, near?, far?);
+        watched?;
+        Ok(ends)
+    })
+}
+
+fn watch(course: &Course, edge: &mut dyn FnMut(Edge) -> Result<()>) -> Result<()> {
+    for (at, which) in [(course.frame.begin, Edge::Begin), (course.frame.end, Edge::End)] {
+        while boottime() < at && !course.stopped() {
+            sleep_until(at.min(boottime() + 50_000_000));
+        }
+        if course.stopped() {
+            return Ok(());
+        }
+        edge(which)?;
+    }
+    Ok(())
+}
+
+/// Sleeps until this time of the boot clock.
+pub fn sleep_until(at: u64) {
+    let left = at.saturating_sub(boottime());
+    if left > 0 {
+        std::thread::sleep(Duration::from_nanos(left));
+    }
+}
+
+/// Lets the calling thread's sleeps end on time, and not up to 50 µs late, as is the kernel's habit.
+pub fn be_punctual() {
+    // If it fails, the generator's lateness shows it.
+    let _ = prctl::set_timerslack(1);
+}

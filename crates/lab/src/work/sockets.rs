@@ -1,0 +1,172 @@
+//! Sockets that live in other namespaces, connected with a limit.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use adit_interop::failure::{Context, Failure, Result};
+use adit_interop::net::Namespace;
+use adit_linux::clock::boottime;
+use adit_linux::poll::{Events, Interest, Poller};
+use adit_linux::udp::{UdpOptions, UdpSocket};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Route;
+use super::run::LOOK;
+
+/// How long all connections together may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Does something on a thread inside the namespace and waits for it.
+pub fn inside<T: Send + 'static>(
+    namespace: &Namespace,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let thread = namespace.thread(work)?;
+    thread.join().unwrap_or_else(|_| Err("a thread in a namespace panicked".into()))
+}
+
+/// The two ends of a flow over TCP, both non-blocking. Closing one takes back what was not sent yet, so that a slow tunnel
+/// does not carry it into the next trial.
+#[derive(Debug)]
+pub struct TcpPair {
+    /// In the sender's host, which connected.
+    pub near: TcpStream,
+    /// In the receiver's host, which accepted.
+    pub far: TcpStream,
+}
+
+struct Opening {
+    listener: TcpListener,
+    target: SocketAddr,
+    near: Option<Socket>,
+    connected: bool,
+    far: Option<TcpStream>,
+}
+
+/// Connects a flow for each route, all at the same time.
+///
+/// # Errors
+/// One has no connection within 10 s, or cannot have one: by the flow's name.
+pub fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
+    let poller = Poller::new()?;
+    let mut openings = Vec::with_capacity(routes.len());
+    for (token, route) in (0..).zip(routes) {
+        let opening = open(route).context(format!("flow {}", route.name))?;
+        poller.add(&opening.listener, token, Interest::READ)?;
+        if let Some(near) = &opening.near {
+            poller.add(near, NEAR | token, Interest::WRITE)?;
+        }
+        openings.push(opening);
+    }
+    let end = boottime() + nanos(CONNECT_LIMIT);
+    let mut events = Events::new();
+    while let Some((route, missing)) = routes.iter().zip(&openings).find(|(_, o)| !o.complete()) {
+        if boottime() >= end {
+            let (name, target) = (&route.name, missing.target);
+            let limit = CONNECT_LIMIT.as_secs();
+            return Err(Failure(format!("flow {name}: no connection to {target} in {limit} s")));
+        }
+        poller.wait(&mut events, Some(LOOK))?;
+        for event in events.iter() {
+            let index = usize::try_from(event.token & !NEAR).unwrap_or(usize::MAX);
+            if let Some((opening, route)) = openings.get_mut(index).zip(routes.get(index)) {
+                opening
+                    .advance(&poller, event.token & NEAR != 0)
+                    .context(format!("flow {}: connecting to {}", route.name, opening.target))?;
+            }
+        }
+    }
+    openings.into_iter().map(Opening::finish).collect()
+}
+
+/// Marks the token of the end that connects.
+const NEAR: u64 = 1 << 32;
+
+fn open(route: &Route<'_>) -> Result<Opening> {
+    let address = SocketAddr::new(route.to_address, 0);
+    let listener = inside(route.to, move || TcpListener::bind(address).context(address))?;
+    listener.set_nonblocking(true)?;
+    let target = listener.local_addr()?;
+    let near = inside(route.from, move || {
+        let kind = Type::STREAM.nonblocking();
+        let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
+        match socket.connect(&target.into()) {
+            Err(error) if error.raw_os_error() != Some(nix::libc::EINPROGRESS) => {
+                Err(error).context(target)
+            }
+            _ => Ok(socket),
+        }
+    })?;
+    Ok(Opening { listener, target, near: Some(near), connected: false, far: None })
+}
+
+impl Opening {
+    fn complete(&self) -> bool {
+        self.connected && self.far.is_some()
+    }
+
+    fn advance(&mut self, poller: &Poller, near: bool) -> io::Result<()> {
+        if !near {
+            match self.listener.accept() {
+                Ok((far, _)) => self.far = Some(far),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            return poller.remove(&self.listener);
+        }
+        let Some(socket) = &self.near else { return Ok(()) };
+        if let Some(error) = socket.take_error()? {
+            return Err(error);
+        }
+        self.connected = true;
+        poller.remove(socket)
+    }
+
+    fn finish(self) -> Result<TcpPair> {
+        let near: TcpStream = self.near.context("no socket")?.into();
+        let far = self.far.context("no connection")?;
+        far.set_nonblocking(true)?;
+        for stream in [&near, &far] {
+            stream.set_nodelay(true)?;
+            socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO))?;
+        }
+        Ok(TcpPair { near, far })
+    }
+}
+
+/// The two ends of a flow over UDP.
+#[derive(Debug)]
+pub struct UdpPair {
+    /// In the sender's host.
+    pub near: UdpSocket,
+    /// In the receiver's host.
+    pub far: UdpSocket,
+    /// The address of the receiver.
+    pub target: SocketAddr,
+}
+
+/// Makes the sockets of a flow over UDP. They take single datagrams only (no `UDP_GRO`), as most programs' sockets do.
+///
+/// # Errors
+/// The address is not one of the receiver's host.
+pub fn datagrams(from: &Namespace, to: &Namespace, address: IpAddr) -> Result<UdpPair> {
+    let far = inside(to, move || bind(address))?;
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let near = inside(from, move || bind(any))?;
+    let target = far.local_addr();
+    Ok(UdpPair { near, far, target })
+}
+
+fn bind(address: IpAddr) -> Result<UdpSocket> {
+    let options = UdpOptions { gro: false, ..UdpOptions::new(SocketAddr::new(address, 0)) };
+    UdpSocket::bind(&options).context(address)
+}
+
+/// A duration in the unit of the boot clock.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
