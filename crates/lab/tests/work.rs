@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use adit_interop::failure::{Result, ensure};
-use adit_interop::net::{CABLE, End, Pair};
+use adit_interop::net::{CABLE, End, Namespace, Pair};
 use adit_interop::world::{Entered, enter};
 use adit_lab::work::{
     Echo, Edge, Limit, Measured, Route, Search, Sizes, Window, echo_latency, iperf3, requests,
@@ -207,9 +207,9 @@ fn a_search_finds_a_limited_rate(pair: &Pair) -> Result<()> {
     })
 }
 
-/// Lets the server's host and the client's do this to whatever comes over the cable, until the table is deleted.
-fn obstruct(pair: &Pair, verdict: &str) -> Result<()> {
-    for host in [&pair.server, &pair.client] {
+/// Lets hosts do this to what comes over the cable, until the table is deleted.
+fn obstruct(hosts: &[&Namespace], verdict: &str) -> Result<()> {
+    for host in hosts {
         host.run("nft", &["add", "table", "inet", "dead"])?;
         let chain = "{ type filter hook input priority 0 ; }";
         host.run("nft", &["add", "chain", "inet", "dead", "input", chain])?;
@@ -220,7 +220,8 @@ fn obstruct(pair: &Pair, verdict: &str) -> Result<()> {
 }
 
 fn a_dead_path_is_named(pair: &Pair) -> Result<()> {
-    obstruct(pair, "meta l4proto udp drop")?;
+    let hosts = [&pair.server, &pair.client];
+    obstruct(&hosts, "meta l4proto udp drop")?;
     let (up, down) = routes(pair, 2, false);
     let silent = unreachable(&up, Duration::from_millis(250))?;
     ensure(silent == ["up 1", "up 2"], || format!("{silent:?}"))?;
@@ -228,12 +229,12 @@ fn a_dead_path_is_named(pair: &Pair) -> Result<()> {
     ensure(udp.received == 0 && udp.lost == udp.sent, || format!("{udp:?}"))?;
     let named = udp.measured.invalid.iter().any(|why| why == "flow down 2 carried nothing");
     ensure(named, || format!("{:?}", udp.measured.invalid))?;
-    for host in [&pair.server, &pair.client] {
+    for host in hosts {
         host.run("nft", &["delete", "table", "inet", "dead"])?;
     }
     let silent = unreachable(&up, Duration::from_secs(5))?;
     ensure(silent.is_empty(), || format!("{silent:?}"))?;
-    obstruct(pair, "meta l4proto tcp reject with tcp reset")?;
+    obstruct(&[&pair.server], "meta l4proto tcp reject with tcp reset")?;
     let failure = tcp_bulk(&up, &window(10, 100), &mut nothing).err();
     let failure = failure.map_or(String::new(), |failure| failure.0);
     let named = failure.contains("flow up ") && failure.contains("refused");
@@ -241,7 +242,7 @@ fn a_dead_path_is_named(pair: &Pair) -> Result<()> {
 }
 
 fn a_silent_path_fails_in_ten_seconds(pair: &Pair) -> Result<()> {
-    obstruct(pair, "meta l4proto tcp drop")?;
+    obstruct(&[&pair.server], "meta l4proto tcp drop")?;
     let failure = tcp_bulk(&routes(pair, 2, false).0, &window(10, 100), &mut nothing).err();
     let failure = failure.map_or(String::new(), |failure| failure.0);
     let named = failure.contains("flow up 1") && failure.contains("in 10 s");
