@@ -1,15 +1,25 @@
 //! Namespaces joined by cables.
 
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 
-use nix::sched::{CloneFlags, setns};
+use adit_linux::ethtool;
+use adit_linux::net::Address;
+use adit_linux::netns::NetNs;
+use ipnet::IpNet;
+use nix::mount::{MntFlags, umount2};
 
-use crate::failure::{Context, Result};
-use crate::process::{output, run};
+use crate::failure::{Context, Failure, Result};
+use crate::process::{feed, output};
+
+/// Where `ip netns` keeps its names.
+const NAMES: &str = "/run/netns";
+
+/// How much is made at once: the kernel mostly waits while it makes a namespace.
+const AT_ONCE: usize = 8;
 
 /// A network namespace of the private world, removed when dropped.
 #[derive(Debug)]
@@ -23,12 +33,31 @@ impl Namespace {
     /// # Errors
     /// `ip netns` failed.
     pub fn new(label: &str) -> Result<Namespace> {
+        Namespace::several(&[label])?.pop().context("no namespace was made")
+    }
+
+    /// New namespaces with their loopbacks up, made faster together than one by one.
+    ///
+    /// # Errors
+    /// `ip netns` failed.
+    pub fn several(labels: &[&str]) -> Result<Vec<Namespace>> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let name = format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        run("ip", &["netns", "add", &name])?;
-        let namespace = Namespace { name };
-        namespace.run("ip", &["link", "set", "lo", "up"])?;
-        Ok(namespace)
+        let name = |label: &&str| format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let namespaces: Vec<Namespace> =
+            labels.iter().map(|label| Namespace { name: name(label) }).collect();
+        // The first one alone: it also makes the folder of the names a shared mount.
+        let rest = namespaces.get(1..).unwrap_or_default();
+        for group in [namespaces.get(..1).unwrap_or_default(), rest] {
+            at_once(group, |part| {
+                ip(None, part.iter().map(|namespace| format!("netns add {}", namespace.name)))
+            })?;
+        }
+        at_once(&namespaces, |part| {
+            part.iter().try_for_each(|namespace| {
+                namespace.handle()?.configure(async |net| net.set_up(1).await)?.context("loopback")
+            })
+        })?;
+        Ok(namespaces)
     }
 
     /// Its name for `ip netns`.
@@ -63,19 +92,127 @@ impl Namespace {
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<JoinHandle<Result<T>>> {
-        let handle = File::open(format!("/run/netns/{}", self.name)).context(&self.name)?;
-        Ok(std::thread::spawn(move || {
-            setns(handle, CloneFlags::CLONE_NEWNET).context("entering a namespace")?;
+        let handle = self.handle()?;
+        Ok(thread::spawn(move || {
+            handle.enter()?;
             work()
         }))
+    }
+
+    /// The namespace itself, for work inside that needs no program.
+    ///
+    /// # Errors
+    /// The namespace is gone.
+    pub fn handle(&self) -> Result<NetNs> {
+        NetNs::open(&self.name).context(&self.name)
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What is left over ends with the private world.
-        let _ = run("ip", &["netns", "del", &self.name]);
+        // As `ip netns del` does, without a process. What is left over ends with the private world.
+        let path = Path::new(NAMES).join(&self.name);
+        let _ = umount2(&path, MntFlags::MNT_DETACH);
+        let _ = std::fs::remove_file(&path);
     }
+}
+
+/// Runs lines of `ip` in one process, in the private world's first namespace or another.
+///
+/// # Errors
+/// A line failed: with what `ip` said; the lines after it have not run.
+pub fn ip(inside: Option<&Namespace>, lines: impl Iterator<Item = String>) -> Result<()> {
+    let lines: Vec<String> = lines.collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let mut command = Command::new("ip");
+    if let Some(namespace) = inside {
+        command.args(["-n", &namespace.name]);
+    }
+    command.args(["-batch", "-"]);
+    feed(command, &(lines.join("\n") + "\n")).map(drop)
+}
+
+/// Does `work` with all items, in parts at once.
+fn at_once<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -> Result<()> {
+    let parts = items.chunks(items.len().div_ceil(AT_ONCE).max(1));
+    thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        running.into_iter().try_for_each(|part| {
+            part.join().unwrap_or_else(|_| Err("a thread that makes namespaces panicked".into()))
+        })
+    })
+}
+
+/// Gives an end of a cable its addresses (IPv6 without a search for duplicates) and offloads, and switches it on.
+///
+/// # Errors
+/// The kernel refused.
+pub fn plug_in(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> Result<()> {
+    let handle = namespace.handle()?;
+    handle.run(|| offload.set(CABLE))??;
+    let done = handle.configure(async |net| {
+        let index = net.link(CABLE).await?.index;
+        for address in addresses {
+            net.add_address(&Address::new(index, *address)).await?;
+        }
+        net.set_up(index).await
+    });
+    done?.context(namespace.name())
+}
+
+/// A host of a [`star`]: a label and its addresses.
+pub type Host = (String, Vec<IpNet>);
+
+/// Makes hosts at one switch (a bridge), each with a cable to it: the switch's namespace and the hosts'. Only the first
+/// host and each of the others reach each other: a switch that carries everyone's multicast to everyone would be busy with
+/// nothing else.
+///
+/// # Errors
+/// `ip` or the kernel refused.
+pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespace>)> {
+    let mut labels = vec!["switch"];
+    labels.extend(hosts.iter().map(|(label, _)| label.as_str()));
+    let mut all = Namespace::several(&labels)?;
+    let switch = all.remove(0);
+    ip(Some(&switch), ["link add bridge up type bridge".to_owned()].into_iter())?;
+    let numbered: Vec<(usize, &Namespace, &Host)> =
+        all.iter().zip(hosts).enumerate().map(|(n, (space, host))| (n, space, host)).collect();
+    at_once(&numbered, |part| {
+        ip(Some(&switch), part.iter().flat_map(|(n, namespace, _)| port(*n, namespace)))
+    })?;
+    // A switch forwards what it gets: it neither merges nor keeps merged what the mode wants alone.
+    let at_ports = if offload == Offload::All { Offload::All } else { Offload::Wire };
+    switch
+        .handle()?
+        .run(|| (0..all.len()).try_for_each(|n| at_ports.set(&format!("port{n}"))))??;
+    at_once(&numbered, |part| {
+        part.iter()
+            .try_for_each(|(_, namespace, (_, addresses))| plug_in(namespace, addresses, offload))
+    })?;
+    Ok((switch, all))
+}
+
+/// The lines that join a host to the switch.
+fn port(n: usize, namespace: &Namespace) -> Vec<String> {
+    let peer = format!("type veth peer name {CABLE} netns {}", namespace.name);
+    let mut lines = vec![format!("link add port{n} up master bridge {peer}")];
+    if n > 0 {
+        lines.push(format!("link set port{n} type bridge_slave isolated on"));
+    }
+    lines
+}
+
+/// Makes a cable (a veth pair) between two namespaces; both ends are called [`CABLE`] and still down.
+///
+/// # Errors
+/// `ip` failed.
+pub fn cable(one: &Namespace, other: &Namespace) -> Result<()> {
+    let (one, other) = (one.name(), other.name());
+    let line = format!("link add {CABLE} netns {one} type veth peer name {CABLE} netns {other}");
+    ip(None, [line].into_iter())
 }
 
 /// The interface of the cable, at both ends.
@@ -101,6 +238,31 @@ pub enum Offload {
     Wire,
 }
 
+impl Offload {
+    /// Sets it at an interface of the calling thread's namespace. [`Offload::All`] is what a new interface has.
+    fn set(self, interface: &str) -> Result<()> {
+        let (send, gro) = match self {
+            Offload::All => return Ok(()),
+            Offload::WireGro => (false, true),
+            Offload::Wire => (false, false),
+        };
+        let features = SEGMENTATION.map(|name| (name, send));
+        let features = [&features[..], &[("rx-gro", gro)]].concat();
+        ethtool::set_features(interface, &features).map_err(Failure::from)
+    }
+}
+
+/// What `ethtool -K` calls tso, gso and tx-udp-segmentation.
+const SEGMENTATION: [&str; 7] = [
+    "tx-tcp-segmentation",
+    "tx-tcp6-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp-accecn-segmentation",
+    "tx-generic-segmentation",
+    "tx-udp-segmentation",
+];
+
 /// Which end of a [`Pair`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -124,6 +286,15 @@ impl End {
             Ipv4Addr::new(192, 0, 2, u8::try_from(host).unwrap_or_default()).into()
         }
     }
+
+    /// Both addresses with their networks.
+    ///
+    /// # Errors
+    /// None: the prefix lengths fit.
+    pub fn addresses(self) -> Result<Vec<IpNet>> {
+        let net = |v6, length| IpNet::new(self.outer(v6), length).context("a prefix length");
+        Ok(vec![net(false, 24)?, net(true, 64)?])
+    }
 }
 
 impl Pair {
@@ -132,18 +303,13 @@ impl Pair {
     /// # Errors
     /// `ip` failed.
     pub fn new() -> Result<Pair> {
-        let pair = Pair { server: Namespace::new("server")?, client: Namespace::new("client")? };
-        let (server, client) = (pair.server.name(), pair.client.name());
-        let ends = ["type", "veth", "peer", "name", CABLE, "netns", client];
-        run("ip", &[&["link", "add", CABLE, "netns", server][..], &ends].concat())?;
-        for end in [End::Server, End::Client] {
-            let namespace = pair.namespace(end);
-            let (v4, v6) = (format!("{}/24", end.outer(false)), format!("{}/64", end.outer(true)));
-            namespace.run("ip", &["address", "add", &v4, "dev", CABLE])?;
-            namespace.run("ip", &["address", "add", &v6, "dev", CABLE, "nodad"])?;
-            namespace.run("ip", &["link", "set", CABLE, "up"])?;
-        }
-        Ok(pair)
+        let [server, client] = Namespace::several(&["server", "client"])?
+            .try_into()
+            .map_err(|_| Failure("two namespaces were asked for".to_owned()))?;
+        cable(&server, &client)?;
+        plug_in(&server, &End::Server.addresses()?, Offload::All)?;
+        plug_in(&client, &End::Client.addresses()?, Offload::All)?;
+        Ok(Pair { server, client })
     }
 
     /// The namespace of an end.
@@ -158,18 +324,10 @@ impl Pair {
     /// Sets what the cable's ends leave to each other.
     ///
     /// # Errors
-    /// `ethtool` failed.
+    /// The kernel refused.
     pub fn set_offload(&self, offload: Offload) -> Result<()> {
-        let (send, gro) = match offload {
-            Offload::All => return Ok(()),
-            Offload::WireGro => ("off", "on"),
-            Offload::Wire => ("off", "off"),
-        };
-        let features =
-            ["-K", CABLE, "tso", send, "gso", send, "tx-udp-segmentation", send, "gro", gro];
-        self.server.run("ethtool", &features)?;
-        self.client.run("ethtool", &features)?;
-        Ok(())
+        self.server.handle()?.run(|| offload.set(CABLE))??;
+        self.client.handle()?.run(|| offload.set(CABLE))?
     }
 
     /// Drops this share of the datagrams that cross the cable, in both directions, at random.
@@ -258,24 +416,14 @@ impl Star {
     /// # Errors
     /// `ip` failed.
     pub fn new(clients: u8) -> Result<Star> {
-        let switch = Namespace::new("switch")?;
-        switch.run("ip", &["link", "add", "bridge", "type", "bridge"])?;
-        switch.run("ip", &["link", "set", "bridge", "up"])?;
-        let plug = |label: &str, host: u8| -> Result<Namespace> {
-            let namespace = Namespace::new(label)?;
-            let port = format!("port{host}");
-            let cable =
-                ["link", "add", &port, "netns", switch.name(), "type", "veth", "peer", "name"];
-            run("ip", &[&cable[..], &[CABLE, "netns", namespace.name()]].concat())?;
-            switch.run("ip", &["link", "set", &port, "master", "bridge", "up"])?;
-            let address = format!("192.0.2.{host}/24");
-            namespace.run("ip", &["address", "add", &address, "dev", CABLE])?;
-            namespace.run("ip", &["link", "set", CABLE, "up"])?;
-            Ok(namespace)
+        let address = |host: u8| IpNet::new(Ipv4Addr::new(192, 0, 2, host).into(), 24);
+        let host = |label: &str, host| -> Result<Host> {
+            Ok((label.to_owned(), vec![address(host).context("a prefix length")?]))
         };
-        let server = plug("server", 1)?;
-        let clients = (11..11 + clients).map(|host| plug("client", host)).collect::<Result<_>>()?;
-        Ok(Star { server, clients, _switch: switch })
+        let mut hosts = vec![host("server", 1)?];
+        hosts.extend((11..11 + clients).map(|n| host("client", n)).collect::<Result<Vec<_>>>()?);
+        let (switch, mut all) = star(&hosts, Offload::All)?;
+        Ok(Star { server: all.remove(0), clients: all, _switch: switch })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Running programs: short ones to their end, daemons with their logs watched.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,26 @@ pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
 pub fn output(mut command: Command) -> Result<String> {
     let shown = show(&command);
     let done = command.stdin(Stdio::null()).output().context(&shown)?;
+    judge(&shown, &done)
+}
+
+/// As [`output`], with something to read on standard input.
+///
+/// # Errors
+/// As [`run`].
+pub fn feed(mut command: Command, input: &str) -> Result<String> {
+    let shown = show(&command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().context(&shown)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that ends before it has read everything says why in its status.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let done = child.wait_with_output().context(&shown)?;
+    judge(&shown, &done)
+}
+
+fn judge(shown: &str, done: &Output) -> Result<String> {
     let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
     if done.status.success() {
         return Ok(stdout);

@@ -1,11 +1,12 @@
 //! What adit asks of the Linux kernel: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, and it keeps it in five files: [`tun`],
+//! This is the only crate of the workspace with `unsafe`, and it keeps it in six files: [`tun`], [`ethtool`],
 //! [`udp`] (sending and receiving: system calls that no crate wraps), [`netns`] (between fork and
 //! exec) and [`clock`] (the time zone). Nothing here knows a protocol.
 
 pub mod clock;
+pub mod ethtool;
 pub mod net;
 pub mod netns;
 pub mod notify;

@@ -36,6 +36,15 @@ pub enum Loss {
     },
 }
 
+impl Loss {
+    /// Bursts that lose this share of all packets (below 1) and are this many packets long on average (at least 1).
+    pub fn bursts(share: f64, mean_length: f64) -> Self {
+        let end = 1.0 / mean_length.max(1.0);
+        // In the long run the share of bad packets is begin / (begin + end).
+        Self::Bursts { begin: (share * end / (1.0 - share)).min(1.0), end }
+    }
+}
+
 /// The random decisions about one packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fate {
@@ -58,6 +67,12 @@ pub(crate) struct Judge {
 impl Judge {
     pub(crate) fn new(impairment: Impairment, random: Random) -> Self {
         Self { impairment, random, in_burst: false }
+    }
+
+    /// Another impairment from the next packet on; a burst under way ends unless the new one has bursts too.
+    pub(crate) fn change(&mut self, impairment: Impairment) {
+        self.in_burst &= matches!(impairment.loss, Loss::Bursts { .. });
+        self.impairment = impairment;
     }
 
     pub(crate) fn judge(&mut self) -> Fate {
@@ -117,6 +132,20 @@ mod tests {
         assert!((4.7..5.3).contains(&mean), "mean burst {mean}, expected 1 / 0.2");
         let share = lost as f64 / fates.len() as f64;
         assert!((0.043..0.053).contains(&share), "share {share}, expected 0.01 / 0.21");
+    }
+
+    #[test]
+    fn bursts_can_be_asked_for_by_share_and_length() {
+        assert_eq!(Loss::bursts(0.0, 4.0), Loss::Bursts { begin: 0.0, end: 0.25 });
+        for (share, length) in [(0.1, 5.0), (0.01, 10.0), (0.5, 2.0)] {
+            let loss = Loss::bursts(share, length);
+            let fates = fates(Impairment { loss, ..Default::default() }, 400_000);
+            let lost = fates.iter().filter(|fate| fate.lost).count();
+            let bursts = fates.chunk_by(|a, b| a.lost == b.lost).filter(|run| run[0].lost).count();
+            let (got, mean) = (lost as f64 / 400_000.0, lost as f64 / bursts as f64);
+            assert!((got / share - 1.0).abs() < 0.1, "share {got}, expected {share}");
+            assert!((mean / length - 1.0).abs() < 0.1, "mean {mean}, expected {length}");
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct PipeCounters {
     pub lost: u64,
     /// Packets that arrive twice.
     pub duplicated: u64,
+    /// Packets held back, so that later ones may overtake them.
+    pub reordered: u64,
     /// Packets dropped because too many were under way.
     pub overflowed: u64,
 }
@@ -77,6 +79,12 @@ impl<P: Clone> Pipe<P> {
         }
     }
 
+    /// Impairs packets that are put in from now on in another way. Those under way arrive as they would have, and none
+    /// that comes later overtakes them but by [`Impairment::reorder`].
+    pub fn set_impairment(&mut self, impairment: Impairment) {
+        self.judge.change(impairment);
+    }
+
     /// Puts a packet in.
     pub fn push(&mut self, now: Instant, packet: P) {
         self.counters.sent += 1;
@@ -88,6 +96,8 @@ impl<P: Clone> Pipe<P> {
         let in_order = (now + fate.delay).max(self.last_arrival);
         if fate.held.is_zero() {
             self.last_arrival = in_order;
+        } else {
+            self.counters.reordered += 1;
         }
         if fate.duplicated {
             self.counters.duplicated += 1;
@@ -118,6 +128,11 @@ impl<P: Clone> Pipe<P> {
         self.in_flight.pop().map(|Reverse(first)| first.packet)
     }
 
+    /// How many packets are under way.
+    pub fn under_way(&self) -> usize {
+        self.in_flight.len()
+    }
+
     /// What it did so far.
     pub fn counters(&self) -> PipeCounters {
         self.counters
@@ -127,6 +142,7 @@ impl<P: Clone> Pipe<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::impairment::Loss;
     use std::time::Duration;
 
     const MS: Duration = Duration::from_millis(1);
@@ -154,12 +170,47 @@ mod tests {
     }
 
     #[test]
+    fn an_impairment_can_change_while_packets_are_under_way() {
+        let with = |delay, loss| Impairment { delay, loss, ..Default::default() };
+        let mut pipe = Pipe::new(with(MS * 50, Loss::None), [1; 32]);
+        let start = Instant::from_nanos(0);
+        pipe.push(start, 1);
+        pipe.set_impairment(with(MS, Loss::Random(1.0)));
+        pipe.push(start + MS, 2);
+        pipe.set_impairment(with(MS, Loss::None));
+        pipe.push(start + MS * 2, 3);
+        pipe.push(start + MS * 60, 4);
+        assert_eq!(pipe.pop(start + MS * 49), None, "the delay of a packet under way has changed");
+        let got: Vec<u32> = std::iter::from_fn(|| pipe.pop(start + MS * 50)).collect();
+        assert_eq!(got, [1, 3], "the shorter delay must not overtake");
+        assert_eq!((pipe.next_arrival(), pipe.under_way()), (Some(start + MS * 61), 1));
+        let counters = pipe.counters();
+        assert_eq!((counters.sent, counters.lost), (4, 1));
+    }
+
+    #[test]
+    fn a_burst_ends_with_the_impairment_that_had_it() {
+        let loss = Loss::Bursts { begin: 1.0, end: 0.0 };
+        let mut pipe = Pipe::new(Impairment { loss, ..Default::default() }, [1; 32]);
+        let start = Instant::from_nanos(0);
+        pipe.push(start, 1);
+        pipe.set_impairment(Impairment::default());
+        pipe.push(start, 2);
+        let later = Loss::Bursts { begin: 0.0, end: 0.0 };
+        pipe.set_impairment(Impairment { loss: later, ..Default::default() });
+        pipe.push(start, 3);
+        let got: Vec<u32> = std::iter::from_fn(|| pipe.pop(start)).collect();
+        assert_eq!(got, [2, 3]);
+    }
+
+    #[test]
     fn reordering_and_duplication_lose_nothing() {
         let rough =
             Impairment { duplicate: 0.2, reorder: 0.2, reorder_by: MS * 30, ..Default::default() };
         let (mut got, counters) = deliver(rough);
         assert!(!got.is_sorted());
         assert_eq!(got.len() as u64, 1000 + counters.duplicated);
+        assert!((150..250).contains(&counters.reordered), "{counters:?}");
         got.sort_unstable();
         got.dedup();
         assert!(got.into_iter().eq(0..1000));

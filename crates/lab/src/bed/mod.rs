@@ -1,15 +1,20 @@
 //! Where a trial runs: hosts (network namespaces) and the cables between them.
 
+mod counters;
+mod frames;
 mod relay;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
-use adit_interop::failure::Result;
-use adit_interop::net::Namespace;
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::net::{self, Host, Namespace, Offload};
 use adit_sim::Impairment;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use counters::Counters;
 pub use relay::{Relay, RelayCounters};
 
 /// What the ends of the cables leave to each other.
@@ -46,6 +51,16 @@ impl fmt::Display for LinkMode {
     }
 }
 
+impl LinkMode {
+    fn offload(self) -> Offload {
+        match self {
+            LinkMode::Offload => Offload::All,
+            LinkMode::WireGro => Offload::WireGro,
+            LinkMode::Wire => Offload::Wire,
+        }
+    }
+}
+
 /// Packets that the kernel dropped so far, all namespaces together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drops {
@@ -57,44 +72,150 @@ pub struct Drops {
     pub cables: u64,
 }
 
+impl Drops {
+    /// Both together.
+    pub(crate) fn plus(self, other: Drops) -> Drops {
+        Drops {
+            sockets: self.sockets + other.sockets,
+            tun: self.tun + other.tun,
+            cables: self.cables + other.cables,
+        }
+    }
+
+    /// What has come since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Drops) -> Drops {
+        Drops {
+            sockets: self.sockets.saturating_sub(earlier.sockets),
+            tun: self.tun.saturating_sub(earlier.tun),
+            cables: self.cables.saturating_sub(earlier.cables),
+        }
+    }
+}
+
+/// How many clients' hosts a star has at most.
+pub const MAX_CLIENTS: u16 = 250;
+
 /// A server and its clients, joined by cables.
 #[derive(Debug)]
 pub struct Bed {
+    // The relay ends before the devices that it reads go away with their namespaces.
     relay: Option<Relay>,
+    // Open files keep a namespace alive.
+    counters: Arc<Counters>,
     mode: LinkMode,
+    plan: Plan,
     /// Where the server runs.
     pub server: Namespace,
     /// Where the clients run, at least one.
     pub clients: Vec<Namespace>,
+    _switch: Option<Namespace>,
+}
+
+/// Which addresses the hosts have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    /// 192.0.2.0/24.
+    Pair,
+    /// 198.18.0.0/15: that for benchmarks (RFC 2544), with room for many.
+    Star,
+}
+
+impl Plan {
+    /// IPv6 is 2001:db8::/64 in both.
+    fn server(self, v6: bool) -> IpAddr {
+        match self {
+            _ if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+            Plan::Pair => Ipv4Addr::new(192, 0, 2, 1).into(),
+            Plan::Star => Ipv4Addr::new(198, 18, 0, 1).into(),
+        }
+    }
+
+    /// `client` counts from 0.
+    fn client(self, client: u16, v6: bool) -> IpAddr {
+        let number = client + 1;
+        let [high, low] = number.to_be_bytes();
+        match self {
+            Plan::Pair if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number + 1).into(),
+            Plan::Pair => Ipv4Addr::new(192, 0, 2, low.saturating_add(1)).into(),
+            Plan::Star if v6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 1, number).into(),
+            Plan::Star => Ipv4Addr::new(198, 18, high + 1, low).into(),
+        }
+    }
+
+    /// Both addresses of a host with their networks; `None` is the server.
+    fn addresses(self, client: Option<u16>) -> Result<Vec<IpNet>> {
+        let short = match self {
+            Plan::Pair => 24,
+            Plan::Star => 15,
+        };
+        let net = |v6, length| {
+            let address = client.map_or_else(|| self.server(v6), |n| self.client(n, v6));
+            IpNet::new(address, length).context("a prefix length")
+        };
+        Ok(vec![net(false, short)?, net(true, 64)?])
+    }
 }
 
 impl Bed {
-    /// One client and one cable.
+    /// One client (192.0.2.2, 2001:db8::2) and one cable to the server (192.0.2.1, 2001:db8::1).
     ///
     /// # Errors
     /// The kernel or `ip` refused, with what it said.
     pub fn pair(mode: LinkMode) -> Result<Bed> {
-        let _ = mode;
-        Err("not built yet".into())
+        let (server, client) = ends()?;
+        net::cable(&server, &client)?;
+        net::plug_in(&server, &Plan::Pair.addresses(None)?, mode.offload())?;
+        net::plug_in(&client, &Plan::Pair.addresses(Some(0))?, mode.offload())?;
+        Bed::new(Plan::Pair, mode, server, vec![client], None, None)
     }
 
-    /// Up to 250 clients' hosts and a server's at one switch, through which clients do not see each other.
+    /// 1 to [`MAX_CLIENTS`] clients' hosts (198.18.1.1 and on) and the server's (198.18.0.1) at one switch, by which the
+    /// clients do not see each other. The mode is set at both ends of all cables.
     ///
     /// # Errors
     /// As [`Bed::pair`].
     pub fn star(clients: u16, mode: LinkMode) -> Result<Bed> {
-        let _ = (clients, mode);
-        Err("not built yet".into())
+        ensure((1..=MAX_CLIENTS).contains(&clients), || {
+            format!("a star has 1 to {MAX_CLIENTS} clients' hosts, not {clients}")
+        })?;
+        let mut hosts: Vec<Host> = vec![("server".to_owned(), Plan::Star.addresses(None)?)];
+        for client in 0..clients {
+            hosts.push(("client".to_owned(), Plan::Star.addresses(Some(client))?));
+        }
+        let (switch, mut all) = net::star(&hosts, mode.offload())?;
+        let server = all.remove(0);
+        Bed::new(Plan::Star, mode, server, all, Some(switch), None)
     }
 
-    /// One client, a [`Relay`] that impairs, the server. `impairment` is that from the client, then that from the server.
-    /// The mode is [`LinkMode::Wire`].
+    /// One client, a [`Relay`] that impairs, the server; the addresses are those of [`Bed::pair`]. `impairment` is that from
+    /// the client, then that from the server; the same seed impairs in the same way. The mode is [`LinkMode::Wire`]: what the
+    /// relay moves are single packets.
     ///
     /// # Errors
-    /// As [`Bed::pair`].
+    /// As [`Bed::pair`], or there is no TUN driver.
     pub fn line(impairment: [Impairment; 2], seed: u64) -> Result<Bed> {
-        let _ = (impairment, seed);
-        Err("not built yet".into())
+        let (server, client) = ends()?;
+        let devices = [relay::end(&client)?, relay::end(&server)?];
+        // They are made without any offloads that could be switched off.
+        net::plug_in(&server, &Plan::Pair.addresses(None)?, Offload::All)?;
+        net::plug_in(&client, &Plan::Pair.addresses(Some(0))?, Offload::All)?;
+        // The relay begins when both are up, or it would find the kernel's first words refused.
+        let relay = Relay::start(devices, impairment, seed)?;
+        Bed::new(Plan::Pair, LinkMode::Wire, server, vec![client], None, Some(relay))
+    }
+
+    fn new(
+        plan: Plan,
+        mode: LinkMode,
+        server: Namespace,
+        clients: Vec<Namespace>,
+        switch: Option<Namespace>,
+        relay: Option<Relay>,
+    ) -> Result<Bed> {
+        let counters = Counters::open(std::iter::once(&server).chain(&clients))?;
+        let counters = Arc::new(counters);
+        Ok(Bed { relay, counters, mode, plan, server, clients, _switch: switch })
     }
 
     /// What the cables' ends leave to each other.
@@ -106,25 +227,28 @@ impl Bed {
     /// The server's address outside of any tunnel.
     #[must_use]
     pub fn server_outer(&self, v6: bool) -> IpAddr {
-        let _ = v6;
-        IpAddr::from([192, 0, 2, 1])
+        self.plan.server(v6)
     }
 
-    /// A client's address outside of any tunnel.
+    /// The address of a client (0 and up) outside of any tunnel.
     #[must_use]
     pub fn client_outer(&self, client: usize, v6: bool) -> IpAddr {
-        let _ = (client, v6);
-        IpAddr::from([192, 0, 2, 2])
+        // There are never more than MAX_CLIENTS.
+        self.plan.client(u16::try_from(client).unwrap_or(MAX_CLIENTS), v6)
     }
 
-    /// The largest frame that leaves the first client's host while `while_running` sends, in bytes with the Ethernet header.
-    /// Only the first few thousand frames are looked at.
+    /// The largest frame that leaves the first client's host while `while_running` sends, in bytes with the Ethernet header
+    /// (a line's cables have none). Only the first few thousand frames are looked at.
     ///
     /// # Errors
-    /// `tcpdump` failed, no frame was seen, or what `while_running` says.
+    /// No frame was seen, or what `while_running` says.
     pub fn largest_frame(&self, while_running: impl FnOnce() -> Result<()>) -> Result<u64> {
-        while_running()?;
-        Err("not built yet".into())
+        let client = self.clients.first().context("a bed without clients")?;
+        let tap = frames::Tap::start(client)?;
+        let outcome = while_running();
+        let largest = tap.finish();
+        outcome?;
+        largest
     }
 
     /// Whether a largest frame of this many bytes is possible in this bed's mode.
@@ -132,8 +256,7 @@ impl Bed {
     /// # Errors
     /// It is not: the label would lie, and how.
     pub fn check_mode(&self, largest: u64) -> std::result::Result<(), String> {
-        let _ = largest;
-        Err("not built yet".into())
+        frames::check(self.mode, largest)
     }
 
     /// The middle host of a [`Bed::line`].
@@ -142,11 +265,48 @@ impl Bed {
         self.relay.as_ref()
     }
 
-    /// What the kernel dropped so far.
+    /// What the kernel dropped so far at the hosts, but for the switch.
     ///
     /// # Errors
     /// The counters could not be read.
     pub fn drops(&self) -> Result<Drops> {
-        Err("not built yet".into())
+        self.counters.total()
+    }
+}
+
+/// The namespaces of a server and one client.
+fn ends() -> Result<(Namespace, Namespace)> {
+    let [server, client] = Namespace::several(&["server", "client"])?
+        .try_into()
+        .map_err(|_| Failure::from("two namespaces were asked for"))?;
+    Ok((server, client))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_hosts_share_an_address() {
+        for v6 in [false, true] {
+            let mut all: BTreeSet<IpAddr> =
+                (0..MAX_CLIENTS).map(|n| Plan::Star.client(n, v6)).collect();
+            all.insert(Plan::Star.server(v6));
+            assert_eq!(all.len(), usize::from(MAX_CLIENTS) + 1);
+            let nets = Plan::Star.addresses(None).unwrap();
+            assert!(all.iter().all(|ip| nets.iter().any(|net| net.contains(ip))));
+        }
+        assert_eq!(Plan::Star.client(249, false).to_string(), "198.18.1.250");
+        assert_eq!(Plan::Pair.client(0, false).to_string(), "192.0.2.2");
+        assert_eq!(Plan::Pair.client(0, true).to_string(), "2001:db8::2");
+    }
+
+    #[test]
+    fn what_was_dropped_since_then() {
+        let (earlier, more) =
+            (Drops { sockets: 1, tun: 2, cables: 3 }, Drops { sockets: 10, tun: 20, cables: 30 });
+        assert_eq!(earlier.plus(more).since(earlier), more);
     }
 }

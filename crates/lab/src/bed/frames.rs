@@ -1,0 +1,132 @@
+//! What the largest frame on a cable is, and whether a link mode allows it.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::net::{CABLE, Namespace};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, recvfrom, socket,
+};
+use std::os::fd::AsFd;
+
+use super::LinkMode;
+
+/// How many outgoing frames are looked at: enough to see the largest one, too few to slow a trial down.
+const LOOK_AT: u32 = 3000;
+
+/// `PACKET_OUTGOING` of linux/if_packet.h: a frame on its way out.
+const OUTGOING: u8 = 4;
+
+/// Longer than any super-packet (`GSO_MAX_SIZE`, 8 * 65535, comes only with BIG TCP on request).
+const BUFFER: usize = 1 << 17;
+
+/// The largest frame of an Ethernet with an MTU of 1500: with its header and, if it has one, a VLAN tag.
+const LARGEST_WIRE: u64 = 1500 + 14 + 4;
+
+/// Looks at the frames that leave a host by its cable, behind the last place where the kernel cuts super-packets.
+pub(super) struct Tap {
+    thread: JoinHandle<Result<u64>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Tap {
+    /// Looks from now on.
+    pub(super) fn start(host: &Namespace) -> Result<Tap> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (ready, is_ready) = mpsc::channel();
+        let thread = host.thread(move || watch(&stopped, &ready))?;
+        match is_ready.recv() {
+            Ok(()) => Ok(Tap { thread, stop }),
+            // The sender is gone: the thread has failed and says why.
+            Err(_) => Err(join(thread).err().unwrap_or_else(|| Failure::from("no tap"))),
+        }
+    }
+
+    /// The largest frame so far in bytes, with the Ethernet header where the cable has one.
+    pub(super) fn finish(self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let largest = join(self.thread)?;
+        ensure(largest > 0, || "no frame left the client's host while traffic ran".to_owned())?;
+        Ok(largest)
+    }
+}
+
+fn join(thread: JoinHandle<Result<u64>>) -> Result<u64> {
+    thread.join().map_err(|_| Failure::from("the thread that looks at frames panicked"))?
+}
+
+fn watch(stop: &AtomicBool, ready: &mpsc::Sender<()>) -> Result<u64> {
+    let cable = nix::net::if_::if_nametoindex(CABLE).context(CABLE)?;
+    let tap = socket(
+        AddressFamily::Packet,
+        SockType::Raw,
+        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        SockProtocol::EthAll,
+    )
+    .context("a socket that sees frames")?;
+    // Nobody is there any more to hear it if the start was given up.
+    let _ = ready.send(());
+    let (mut largest, mut seen) = (0, 0);
+    let mut buffer = vec![0; BUFFER];
+    while seen < LOOK_AT {
+        match recvfrom::<LinkAddr>(tap.as_raw_fd(), &mut buffer) {
+            Ok((length, from)) => {
+                let ours = |from: &LinkAddr| {
+                    from.pkttype() == OUTGOING && u32::try_from(from.ifindex()) == Ok(cable)
+                };
+                if from.is_some_and(|from| ours(&from)) {
+                    largest = largest.max(length as u64);
+                    seen += 1;
+                }
+            }
+            Err(nix::Error::EAGAIN) if stop.load(Ordering::Relaxed) => break,
+            Err(nix::Error::EAGAIN) => {
+                let pause = PollTimeout::try_from(Duration::from_millis(20)).context("a pause")?;
+                poll(&mut [PollFd::new(tap.as_fd(), PollFlags::POLLIN)], pause)?;
+            }
+            Err(nix::Error::EINTR) => {}
+            Err(error) => return Err(error).context("looking at frames"),
+        }
+    }
+    Ok(largest)
+}
+
+/// Whether a largest frame of this many bytes is possible in this mode.
+pub(super) fn check(mode: LinkMode, largest: u64) -> std::result::Result<(), String> {
+    match mode {
+        LinkMode::Offload => Ok(()),
+        LinkMode::WireGro | LinkMode::Wire if largest <= LARGEST_WIRE => Ok(()),
+        LinkMode::WireGro | LinkMode::Wire => Err(format!(
+            "a frame of {largest} bytes crossed a cable that is labelled {mode}, where none may have more than \
+             {LARGEST_WIRE}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wire_carries_single_packets_only() {
+        for mode in [LinkMode::Wire, LinkMode::WireGro] {
+            assert_eq!(check(mode, 1514), Ok(()));
+            assert_eq!(check(mode, 1518), Ok(()));
+            let error = check(mode, 1519).unwrap_err();
+            assert!(error.contains("1519") && error.contains(&mode.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn offload_may_carry_super_packets_and_need_not() {
+        assert_eq!(check(LinkMode::Offload, 65_226), Ok(()));
+        assert_eq!(check(LinkMode::Offload, 1514), Ok(()));
+    }
+}

@@ -1,0 +1,326 @@
+//! Beds in a private world, one case after the other. Needs root; without it each case is skipped by name.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::net::Namespace;
+use adit_interop::world::{self, Entered};
+use adit_lab::bed::{Bed, LinkMode, Relay, RelayCounters};
+use adit_lab::record::Measurement;
+use adit_sim::{Impairment, Loss};
+
+type Case = (&'static str, fn() -> Result<()>);
+
+const CASES: &[Case] = &[
+    ("a_pair_is_what_its_mode_says", pair_modes),
+    ("a_star_reaches_all_its_clients", star),
+    ("a_star_is_what_its_mode_says", star_modes),
+    ("a_line_without_impairment_passes_everything", line_passes),
+    ("a_line_that_loses_all_passes_nothing", line_loses),
+    ("a_line_delays_and_can_be_changed_while_it_runs", line_delays),
+    ("a_line_passes_single_packets_of_tcp", line_tcp),
+    ("datagrams_dropped_at_full_sockets_are_seen", drops),
+];
+
+const MODES: [LinkMode; 3] = [LinkMode::Offload, LinkMode::WireGro, LinkMode::Wire];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let filters: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let wanted = |name: &str| filters.iter().any(|filter| name.contains(filter.as_str()));
+    let chosen: Vec<&Case> =
+        CASES.iter().filter(|(name, _)| filters.is_empty() || wanted(name)).collect();
+    if words.iter().any(|word| word == "--list") {
+        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    if chosen.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        chosen.iter().for_each(|(name, _)| println!("test {name} ... skipped: needs root"));
+        return ExitCode::SUCCESS;
+    }
+    match world::enter() {
+        Ok(Entered::Ended(code)) => code,
+        Ok(Entered::Inside(_world)) => run(&chosen),
+        Err(failure) => {
+            eprintln!("no private world: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cases: &[&Case]) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for (name, case) in cases {
+        let started = Instant::now();
+        match case() {
+            Ok(()) => println!("test {name} ... ok ({:.1} s)", started.elapsed().as_secs_f64()),
+            Err(failure) => {
+                code = ExitCode::FAILURE;
+                println!("test {name} ... FAILED: {failure}");
+            }
+        }
+    }
+    code
+}
+
+fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().map_err(|_| Failure::from("a thread panicked"))?
+}
+
+fn any(like: SocketAddr) -> SocketAddr {
+    SocketAddr::new(if like.is_ipv6() { [0; 16].into() } else { [0; 4].into() }, 0)
+}
+
+/// A socket in a host and a thread that has it; the address is known when this returns.
+fn receiver<T: Send + 'static>(
+    host: &Namespace,
+    address: IpAddr,
+    work: impl FnOnce(UdpSocket) -> Result<T> + Send + 'static,
+) -> Result<(SocketAddr, JoinHandle<Result<T>>)> {
+    let (tell, told) = mpsc::channel();
+    let thread = host.thread(move || {
+        let socket = UdpSocket::bind(SocketAddr::new(address, 0))?;
+        tell.send(socket.local_addr()?).context("nobody sends")?;
+        work(socket)
+    })?;
+    Ok((told.recv().context("the receiver did not come up")?, thread))
+}
+
+/// One TCP stream of this many times 64 KiB; all of it arrives.
+fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, chunks: u64) -> Result<()> {
+    let (tell, told) = mpsc::channel();
+    let server = to.thread(move || {
+        let listener = TcpListener::bind(SocketAddr::new(address, 0))?;
+        tell.send(listener.local_addr()?).context("the client is gone")?;
+        let (mut stream, _) = listener.accept()?;
+        Ok(std::io::copy(&mut stream, &mut std::io::sink())?)
+    })?;
+    let address = told.recv().context("the server did not come up")?;
+    let client = from.thread(move || {
+        let mut stream = TcpStream::connect(address)?;
+        let chunk = vec![7; 1 << 16];
+        (0..chunks).try_for_each(|_| stream.write_all(&chunk))?;
+        Ok(())
+    })?;
+    join(client)?;
+    let got = join(server)?;
+    ensure(got == chunks << 16, || format!("{got} bytes of {chunks} times 64 KiB came"))
+}
+
+fn largest(bed: &Bed) -> Result<u64> {
+    bed.largest_frame(|| tcp(&bed.clients[0], &bed.server, bed.server_outer(false), 64))
+}
+
+fn pair_modes() -> Result<()> {
+    for mode in MODES {
+        let bed = Bed::pair(mode)?;
+        let largest = largest(&bed)?;
+        bed.check_mode(largest)?;
+        // Full packets cross in any case; super-packets only where nothing forbids it.
+        let expected = if mode == LinkMode::Offload { 1515..=1 << 17 } else { 1514..=1514 };
+        ensure(expected.contains(&largest), || format!("{mode}: a frame of {largest} bytes"))?;
+        tcp(&bed.server, &bed.clients[0], bed.client_outer(0, true), 16)?;
+        let features = bed.server.run("ethtool", &["-k", "cable"])?;
+        let gro = features.contains("generic-receive-offload: on");
+        ensure(gro == (mode == LinkMode::WireGro), || format!("{mode}: {features}"))?;
+        let tso = features.contains("tcp-segmentation-offload: on");
+        ensure(tso == (mode == LinkMode::Offload), || format!("{mode}: {features}"))?;
+    }
+    Ok(())
+}
+
+/// Answers datagrams until three seconds pass without any.
+fn echo(host: &Namespace, address: IpAddr) -> Result<SocketAddr> {
+    let (at, _thread) = receiver(host, address, |socket| {
+        socket.set_read_timeout(Some(Duration::from_secs(3)))?;
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..length], from)?;
+        }
+        Ok(())
+    })?;
+    Ok(at)
+}
+
+/// Whether an echo answers.
+fn asks(from: &Namespace, to: SocketAddr) -> Result<bool> {
+    join(from.thread(move || {
+        let socket = UdpSocket::bind(any(to))?;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut buffer = [0; 64];
+        for _ in 0..4 {
+            if socket.send_to(b"hello", to).is_err() {
+                continue;
+            }
+            if matches!(socket.recv_from(&mut buffer), Ok((5, from)) if from == to) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    })?)
+}
+
+fn star() -> Result<()> {
+    let bed = Bed::star(30, LinkMode::Offload)?;
+    ensure(bed.clients.len() == 30, || format!("{} clients", bed.clients.len()))?;
+    for v6 in [false, true] {
+        let server = echo(&bed.server, bed.server_outer(v6))?;
+        for (n, client) in bed.clients.iter().enumerate() {
+            ensure(asks(client, server)?, || format!("client {n} does not reach {server}"))?;
+        }
+        let last = echo(&bed.clients[29], bed.client_outer(29, v6))?;
+        ensure(asks(&bed.server, last)?, || format!("the server does not reach {last}"))?;
+        ensure(!asks(&bed.clients[0], last)?, || format!("clients see each other: {last}"))?;
+    }
+    let error = Bed::star(251, LinkMode::Offload).err().context("251 clients fit")?.0;
+    ensure(error.contains("250"), || error.clone())
+}
+
+fn star_modes() -> Result<()> {
+    for mode in MODES {
+        let bed = Bed::star(2, mode)?;
+        let largest = largest(&bed)?;
+        bed.check_mode(largest)?;
+        ensure((largest > 1514) == (mode == LinkMode::Offload), || {
+            format!("{mode}: a frame of {largest} bytes")
+        })?;
+        tcp(&bed.server, &bed.clients[1], bed.client_outer(1, true), 16)?;
+    }
+    Ok(())
+}
+
+fn relay(bed: &Bed) -> Result<&Relay> {
+    bed.relay().context("a line without a relay")
+}
+
+fn agree(c: RelayCounters) -> Result<()> {
+    let ends = c.lost + c.overflowed + c.delivered + c.refused + c.under_way;
+    ensure(c.sent + c.duplicated == ends, || format!("{c:?}"))
+}
+
+/// Sends numbered datagrams from the client and returns those that came to the server, in the order of their arrival.
+fn datagrams(bed: &Bed, count: u8) -> Result<Vec<u8>> {
+    let (to, server) = receiver(&bed.server, bed.server_outer(false), |socket| {
+        socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+        let (mut got, mut buffer) = (Vec::new(), [0; 8]);
+        while let Ok(length) = socket.recv(&mut buffer) {
+            got.extend(buffer[..length].first());
+        }
+        Ok(got)
+    })?;
+    join(bed.clients[0].thread(move || {
+        let socket = UdpSocket::bind(any(to))?;
+        (0..count).try_for_each(|n| socket.send_to(&[n], to).map(drop))?;
+        Ok(())
+    })?)?;
+    join(server)
+}
+
+fn line_passes() -> Result<()> {
+    let bed = Bed::line(Default::default(), 1)?;
+    let got = datagrams(&bed, 200)?;
+    ensure(got.iter().copied().eq(0..200), || format!("{got:?}"))?;
+    for v6 in [false, true] {
+        let server = echo(&bed.server, bed.server_outer(v6))?;
+        ensure(asks(&bed.clients[0], server)?, || format!("{server} does not answer"))?;
+        let client = echo(&bed.clients[0], bed.client_outer(0, v6))?;
+        ensure(asks(&bed.server, client)?, || format!("{client} does not answer"))?;
+    }
+    let [up, down] = relay(&bed)?.counters()?;
+    for way in [up, down] {
+        agree(way)?;
+        let bad = way.lost + way.duplicated + way.reordered + way.refused + way.overflowed;
+        ensure(bad == 0, || format!("{way:?}"))?;
+    }
+    ensure(up.delivered >= 202 && down.delivered >= 2, || format!("{up:?} {down:?}"))?;
+    let mut measurement = Measurement::default();
+    relay(&bed)?.put(&mut measurement);
+    let count = measurement.latencies.get("relay").context("no lateness")?.count;
+    ensure(count >= 204 && measurement.values.contains_key("relay_jitter_ms"), || {
+        format!("{measurement:?}")
+    })?;
+    relay(&bed)?.reset();
+    ensure(relay(&bed)?.lateness().count < 20, || "the lateness was not forgotten".to_owned())
+}
+
+fn line_loses() -> Result<()> {
+    let all = Impairment { loss: Loss::Random(1.0), ..Default::default() };
+    let bed = Bed::line([all, Impairment::default()], 1)?;
+    let got = datagrams(&bed, 100)?;
+    ensure(got.is_empty(), || format!("came through: {got:?}"))?;
+    let [up, down] = relay(&bed)?.counters()?;
+    ensure(up.lost == up.sent && up.sent >= 100 && up.delivered == 0, || format!("{up:?}"))?;
+    ensure(down.lost == 0, || format!("{down:?}"))?;
+    agree(up)?;
+    let double = Impairment { duplicate: 1.0, ..Default::default() };
+    relay(&bed)?.set_impairment([double, Impairment::default()]);
+    let got = datagrams(&bed, 50)?;
+    ensure(got.iter().copied().eq((0..50).flat_map(|n| [n, n])), || format!("{got:?}"))?;
+    let [up, _] = relay(&bed)?.counters()?;
+    ensure(up.duplicated >= 50, || format!("{up:?}"))?;
+    agree(up)
+}
+
+/// The shortest round trip of ping, in milliseconds.
+fn ping_ms(bed: &Bed) -> Result<f64> {
+    let to = bed.server_outer(false).to_string();
+    let said = bed.clients[0].run("ping", &["-c", "5", "-i", "0.05", "-q", &to])?;
+    let times = said.rsplit(" = ").next().unwrap_or_default();
+    times.split('/').next().unwrap_or_default().parse().context(said)
+}
+
+fn line_delays() -> Result<()> {
+    let delay = |ms| Impairment { delay: Duration::from_millis(ms), ..Default::default() };
+    let bed = Bed::line([delay(20), delay(15)], 1)?;
+    let slow = ping_ms(&bed)?;
+    ensure(slow >= 35.0, || format!("a round trip of {slow} ms over 20 and 15 ms"))?;
+    let held = Duration::from_millis(40);
+    let rough = Impairment { reorder: 0.2, reorder_by: held, ..Default::default() };
+    relay(&bed)?.set_impairment([rough, Impairment::default()]);
+    let mut got = datagrams(&bed, 200)?;
+    ensure(!got.is_sorted(), || "nothing was reordered".to_owned())?;
+    got.sort_unstable();
+    ensure(got.iter().copied().eq(0..200), || format!("reordering lost something: {got:?}"))
+}
+
+fn line_tcp() -> Result<()> {
+    let bed = Bed::line(Default::default(), 1)?;
+    let largest = largest(&bed)?;
+    bed.check_mode(largest)?;
+    // A TUN device has no Ethernet header.
+    ensure(largest == 1500, || format!("a packet of {largest} bytes"))?;
+    tcp(&bed.server, &bed.clients[0], bed.client_outer(0, true), 16)?;
+    relay(&bed)?.counters()?.into_iter().try_for_each(agree)
+}
+
+fn drops() -> Result<()> {
+    let bed = Bed::pair(LinkMode::Offload)?;
+    let before = bed.drops()?;
+    for v6 in [false, true] {
+        let (end, ended) = mpsc::channel::<()>();
+        // It never reads; it ends when the other end of the channel is gone.
+        let (to, server) = receiver(&bed.server, bed.server_outer(v6), move |_socket| {
+            let _ = ended.recv();
+            Ok(())
+        })?;
+        join(bed.clients[0].thread(move || {
+            let socket = UdpSocket::bind(any(to))?;
+            (0..2000).try_for_each(|_| socket.send_to(&[0; 1400], to).map(drop))?;
+            Ok(())
+        })?)?;
+        let since = bed.drops()?.since(before);
+        drop(end);
+        join(server)?;
+        let least = if v6 { 2000 } else { 1000 };
+        ensure(since.sockets > least && since.tun == 0, || format!("{since:?}"))?;
+    }
+    Ok(())
+}
