@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use adit_interop::failure::{Result, ensure};
 
+use super::processes::processes;
 use crate::bed::Bed;
 use crate::record::Measurement;
 use crate::storm::arrivals::{count, latency};
@@ -19,6 +20,8 @@ pub enum Pattern {
     Cold,
     /// All lose their sessions at once, without a word, and come back at one instant.
     Storm,
+    /// As processes of `openvpn`, all started at once; see [`super::processes`]. The bed must be a star of the hosts.
+    Processes,
 }
 
 /// One trial.
@@ -68,6 +71,12 @@ pub fn connections(
     subject: &Subject,
     spec: &ConnectionsSpec,
 ) -> Result<Measurement> {
+    if spec.pattern == Pattern::Processes {
+        ensure(bed.clients.len() == usize::from(spec.hosts), || {
+            format!("{} hosts are asked for and the bed has {}", spec.hosts, bed.clients.len())
+        })?;
+        return processes(kit, bed, subject, spec.sessions);
+    }
     let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
     measure(&scene, spec)
 }
@@ -84,6 +93,7 @@ pub fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
             scene.crowd.leave()?;
             step_up(scene, spec, &mut measurement)?
         }
+        Pattern::Processes => return Err("processes need a bed of their own".into()),
         Pattern::Storm => {
             scene.crowd.vanish()?;
             let places = scene.places;

@@ -1,31 +1,272 @@
-//! Bulk traffic while the control channel is busy.
+//! Bulk traffic while the control channel is busy: what rekeys and control messages cost the throughput.
+//!
+//! The messages are those of another client on its session, each acknowledged by the server; the client of the bulk
+//! replaces its key again and again meanwhile.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use adit_interop::failure::Result;
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::net::Namespace;
+use adit_interop::process::{Daemon, output};
+use adit_interop::traffic::ping;
+use adit_openvpn::client::ClientConfig;
+use tempfile::TempDir;
 
 use crate::bed::Bed;
+use crate::measure::{self, Meter};
 use crate::record::Measurement;
-use crate::subject::{Kit, Subject};
+use crate::storm::schedule::burst;
+use crate::storm::{Crowd, Hosts, config, profile};
+use crate::subject::{Kit, Subject, TunnelSpec, Tunnels};
+use crate::work::{self, Route, Window, tcp_bulk};
 
 /// One trial.
 #[derive(Debug, Clone)]
 pub struct ControlSpec {
-    /// Control packets of the other client a second; 0: it is not there.
+    /// Control messages of the other client a second; 0: it is not there.
     pub rate: f64,
-    /// How long the stream runs in each direction.
-    pub length: Duration,
+    /// How often the client of the bulk replaces its key, in whole seconds; `None`: never.
+    pub rekey_every: Option<u32>,
+    /// When what arrives counts.
+    pub window: Window,
 }
 
-/// Figures: `sum_mbps`, `control_pps`; of adit the histograms `trains sent` and `trains received`.
+impl ControlSpec {
+    /// So many messages a second, and with them a new key every two seconds; at 0 neither.
+    #[must_use]
+    pub fn of(rate: f64) -> ControlSpec {
+        let window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(4) };
+        ControlSpec { rate, rekey_every: (rate > 0.0).then_some(2), window }
+    }
+}
+
+/// How long a tunnel may take to come up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Figures: `up_mbps`, `down_mbps` and `sum_mbps` with both directions at once, `control_pps` (packets of the other
+/// client's control channel in both directions), the costs; of adit the histograms `trains sent` and
+/// `trains received` of the server, by the least number of packets in a train.
 ///
 /// # Errors
-/// The subject has no server for OpenVPN's clients, or it did not come up.
-pub fn control(
-    _kit: &Kit,
-    _bed: &Bed,
-    subject: &Subject,
-    _spec: &ControlSpec,
-) -> Result<Measurement> {
-    Err(format!("{subject}: not built yet").into())
+/// The subject does not speak OpenVPN, it did not come up, or the other client lost its session.
+pub fn control(kit: &Kit, bed: &Bed, subject: &Subject, spec: &ControlSpec) -> Result<Measurement> {
+    let tunnel = Tunnel::start(kit, bed, subject, spec)?;
+    let outcome = measure(&tunnel, bed, spec);
+    outcome.map_err(|failure| Failure(format!("{failure}\n{}", tunnel.logs())))
+}
+
+fn measure(tunnel: &Tunnel, bed: &Bed, spec: &ControlSpec) -> Result<Measurement> {
+    let client = bed.clients.first().context("a bed without a client")?;
+    let crowd = (spec.rate > 0.0).then(|| chatter(tunnel, bed, client)).transpose()?;
+    let route =
+        |name: &str, from, to, to_address| Route { name: name.into(), from, to, to_address };
+    let routes = [
+        route("up 1", client, &bed.server, tunnel.server_inner),
+        route("down 1", &bed.server, client, tunnel.client_inner),
+    ];
+    let mut meter = Meter::start(&tunnel.processes(), bed)?;
+    let talk = crowd.as_ref().map(|crowd| crowd.talk(spec.rate)).transpose()?;
+    let began = Instant::now();
+    let done = tcp_bulk(&routes, &spec.window, &mut |edge| {
+        meter.edge(match edge {
+            work::Edge::Begin => measure::Edge::Begin,
+            work::Edge::End => measure::Edge::End,
+        })
+    })?;
+    let talked = began.elapsed().as_secs_f64();
+    let packets = talk.map_or(Ok(0), crate::storm::crowd::Talk::finish)?;
+    let usage = meter.stop()?;
+    let mut measurement = Measurement::default();
+    usage.put(&mut measurement, done.mbps() * done.seconds / 1e3);
+    let mbps = |direction: &str| {
+        let flows = done.flows.iter().filter(|flow| flow.name.starts_with(direction));
+        #[allow(clippy::cast_precision_loss)]
+        let bytes = flows.map(|flow| flow.bytes).sum::<u64>() as f64;
+        bytes * 8.0 / 1e6 / done.seconds
+    };
+    measurement.set("up_mbps", mbps("up"));
+    measurement.set("down_mbps", mbps("down"));
+    measurement.set("sum_mbps", done.mbps());
+    #[allow(clippy::cast_precision_loss)]
+    measurement.set("control_pps", packets as f64 / talked);
+    measurement.invalid.extend(done.invalid);
+    measurement.flows = done.flows;
+    measurement.histograms = tunnel.trains()?;
+    Ok(measurement)
+}
+
+/// The other client, up and silent.
+fn chatter(tunnel: &Tunnel, bed: &Bed, client: &Namespace) -> Result<Crowd> {
+    let hosts = Hosts {
+        sources: vec![bed.client_outer(0, false)],
+        sessions: 1,
+        server: SocketAddr::new(bed.server_outer(false), config::PORT),
+    };
+    let crowd = Crowd::open(client, tunnel.chatter.clone(), hosts)?;
+    let ran = crowd.run(burst(1), PATIENCE)?;
+    ensure(ran.up() == 1, || {
+        format!("the client that talks does not come up: {:?}", ran.setbacks)
+    })?;
+    Ok(crowd)
+}
+
+/// A tunnel with room for another client.
+struct Tunnel {
+    kind: Kind,
+    chatter: ClientConfig,
+    server_inner: IpAddr,
+    client_inner: IpAddr,
+}
+
+enum Kind {
+    /// Its server tells how long the trains are.
+    Managed(Box<Managed>),
+    Other(Box<Tunnels>),
+}
+
+impl Tunnel {
+    fn start(kit: &Kit, bed: &Bed, subject: &Subject, spec: &ControlSpec) -> Result<Tunnel> {
+        let rekey = match spec.rekey_every {
+            Some(seconds) => format!("reneg-sec {seconds}"),
+            None => "reneg-sec 0".to_owned(),
+        };
+        match subject {
+            Subject::Adit(revision) => {
+                let adit = kit.adit(revision.as_deref())?;
+                let managed = Managed::start(&adit, kit.scratch()?, bed, &rekey)?;
+                let chatter = profile::client(&managed.profile("chatter"))?;
+                let client = bed.clients.first().context("a bed without a client")?;
+                Ok(Tunnel {
+                    chatter,
+                    server_inner: inner(&bed.server)?,
+                    client_inner: inner(client)?,
+                    kind: Kind::Managed(Box::new(managed)),
+                })
+            }
+            Subject::Openvpn => {
+                let lines = TunnelSpec {
+                    server_lines: vec!["reneg-sec 0".to_owned()],
+                    client_lines: vec![rekey],
+                    ..TunnelSpec::default()
+                };
+                let tunnels = kit.start(subject, bed, &lines)?;
+                Ok(Tunnel {
+                    chatter: config::client(kit.keys().folder())?,
+                    server_inner: tunnels.server_inner.v4,
+                    client_inner: tunnels.client_inner.first().context("no client")?.v4,
+                    kind: Kind::Other(Box::new(tunnels)),
+                })
+            }
+            _ => Err(format!(
+                "{subject}: the client that talks speaks OpenVPN over UDP, to adit and openvpn"
+            )
+            .into()),
+        }
+    }
+
+    fn processes(&self) -> Vec<(&'static str, Vec<u32>)> {
+        match &self.kind {
+            Kind::Managed(managed) => {
+                let [server, client] = &managed.daemons;
+                vec![("server", vec![server.pid()]), ("client", vec![client.pid()])]
+            }
+            Kind::Other(tunnels) => tunnels.processes(),
+        }
+    }
+
+    fn logs(&self) -> String {
+        match &self.kind {
+            Kind::Managed(managed) => {
+                managed.daemons.iter().map(|d| d.failure("log").0).collect::<Vec<_>>().join("\n")
+            }
+            Kind::Other(tunnels) => tunnels.logs(),
+        }
+    }
+
+    fn trains(&self) -> Result<BTreeMap<String, BTreeMap<u32, u64>>> {
+        match &self.kind {
+            Kind::Managed(managed) => managed.trains(),
+            Kind::Other(_) => Ok(BTreeMap::new()),
+        }
+    }
+}
+
+/// adit's managed server with the clients `bulk`, which runs, and `chatter`.
+struct Managed {
+    /// Server, client. Declared first: the processes end before their folders.
+    daemons: [Daemon; 2],
+    status: Command,
+    folder: TempDir,
+}
+
+impl Managed {
+    fn start(adit: &Path, folder: TempDir, bed: &Bed, rekey: &str) -> Result<Managed> {
+        let client = bed.clients.first().context("a bed without a client")?;
+        let (at_server, at_client) = (folder.path().join("server"), folder.path().join("client"));
+        fs::create_dir(&at_server)?;
+        fs::create_dir(&at_client)?;
+        let command = |host: &Namespace, words: &[&str], dir: &Path| {
+            let mut command = host.command(&adit.to_string_lossy());
+            command.args(words).arg("--dir").arg(dir);
+            command
+        };
+        let host = bed.server_outer(false).to_string();
+        let init = ["server", "init", "--host", &host, "--nat", "off", "--network", "10.88.0.0/24"];
+        output(command(&bed.server, &init, &at_server))?;
+        for name in ["bulk", "chatter"] {
+            let words = ["server", "client", "add", name];
+            let mut add = command(&bed.server, &words, &at_server);
+            add.arg("--output").arg(folder.path().join(format!("{name}.ovpn")));
+            output(add)?;
+        }
+        let path = folder.path().join("bulk.ovpn");
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, format!("{rekey}\n{text}"))?;
+        let server = Daemon::spawn("server", command(&bed.server, &["server", "run"], &at_server))?;
+        let mut connect = command(client, &["connect"], &at_client);
+        connect.arg(&path);
+        let daemons = [server, Daemon::spawn("client", connect)?];
+        let begun = Instant::now();
+        while ping(client, IpAddr::from([10, 88, 0, 1]), 56, 1).unwrap_or(0) == 0 {
+            ensure(begun.elapsed() < PATIENCE, || {
+                let [server, client] = daemons.each_ref().map(|d| d.failure("no ping passes").0);
+                format!("{client}\n{server}")
+            })?;
+            thread::sleep(Duration::from_millis(50));
+        }
+        let status = command(&bed.server, &["status", "--json"], &at_server);
+        Ok(Managed { daemons, status, folder })
+    }
+
+    fn profile(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.ovpn"))
+    }
+
+    /// The server's histograms of how long the trains were since its start.
+    fn trains(&self) -> Result<BTreeMap<String, BTreeMap<u32, u64>>> {
+        let mut status = Command::new(self.status.get_program());
+        status.args(self.status.get_args());
+        let said = output(status)?;
+        let report: serde_json::Value = serde_json::from_str(&said).context("adit's status")?;
+        let trains = report.pointer("/0/trains").context("adit's status tells no trains")?;
+        let histogram = |key: &str| -> Result<(String, BTreeMap<u32, u64>)> {
+            let counts = trains.get(key).cloned().unwrap_or_default();
+            let counts = serde_json::from_value(counts).context(format!("trains {key}"))?;
+            Ok((format!("trains {key}"), counts))
+        };
+        ["sent", "received"].into_iter().map(histogram).collect()
+    }
+}
+
+/// The address of the tunnel's network that a host has.
+fn inner(host: &Namespace) -> Result<IpAddr> {
+    let listing = host.run("ip", &["-o", "-4", "address", "show"])?;
+    let addresses = listing.split_whitespace().filter_map(|word| word.split('/').next());
+    let inner = addresses.filter(|word| word.starts_with("10.88.")).find_map(|w| w.parse().ok());
+    inner.context(format!("no address of the tunnel in {}: {listing}", host.name()))
 }

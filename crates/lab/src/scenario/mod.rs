@@ -3,3 +3,4 @@
 pub mod connections;
 pub mod control;
 pub mod overload;
+pub mod processes;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -47,6 +48,25 @@ pub fn server(keys: &Path, openvpn: bool) -> String {
     if openvpn {
         // Its limit of 100 strangers' packets in 10 s, for all together, would be all that is measured.
         text.push_str("connect-freq-initial 1000000 1\ndisable-dco\n");
+    }
+    text
+}
+
+/// The config file of a client that is a process of `openvpn`, with the keys in `keys`.
+#[must_use]
+pub fn client_file(keys: &Path, server: IpAddr) -> String {
+    let mut text = format!(
+        "client\ndev tun\nproto udp4\nremote {server} {PORT}\nnobind\nverb 3\nreneg-sec 0\nremote-cert-tls server\n\
+         explicit-exit-notify 1\ndisable-dco\n"
+    );
+    for (word, file) in [
+        ("ca", "ca.crt"),
+        ("cert", "client.crt"),
+        ("key", "client.key"),
+        ("tls-crypt", "tls-crypt.key"),
+    ] {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{word} {}", keys.join(file).display());
     }
     text
 }

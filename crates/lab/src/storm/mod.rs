@@ -12,6 +12,8 @@
 pub mod arrivals;
 pub mod config;
 pub mod crowd;
+pub mod hosts;
+pub mod profile;
 pub mod pushed;
 pub mod scene;
 pub mod schedule;

@@ -1,0 +1,153 @@
+//! Real `openvpn` processes as clients, all started at once: what a server bears from clients that are not ours.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use adit_interop::cell::READY;
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::peer::Program;
+use adit_interop::process::Daemon;
+
+use crate::bed::Bed;
+use crate::record::Measurement;
+use crate::storm::arrivals::{Arrival, count, latency};
+use crate::storm::pushed::{Applied, check};
+use crate::storm::scene::{program, put_findings};
+use crate::storm::{Server, config, hosts};
+use crate::subject::{Kit, Subject};
+
+/// How long the last client may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the clients' logs are looked at: the resolution of their times.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Starts `sessions` processes of `openvpn` on each host of `bed`. Figures: `handshakes_per_s` until all were up,
+/// `p50_ms` and `p99_ms` from each process's start until it was ready (its own start and its setting up of device and
+/// routes are in that), `cpu_ms_per_handshake` and `kib_per_client` of the server, `stuck`, `misconfigured`.
+///
+/// # Errors
+/// The subject has no server for them, it did not come up, or `openvpn` is not installed.
+pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Result<Measurement> {
+    kit.available(&Subject::Openvpn).map_err(Failure)?;
+    let folder = kit.scratch()?;
+    let server = program(kit, subject)?;
+    let server = Server::start(&server, &bed.server, folder.path(), kit.keys().folder())?;
+    let path = client_file(kit, bed, folder.path())?;
+    let (cpu, pss) = (server.cpu()?, server.pss_kib()?);
+    let started = Instant::now();
+    let mut clients = Vec::new();
+    for session in 0..sessions {
+        for (index, host) in bed.clients.iter().enumerate() {
+            let name = format!("openvpn {index}/{session}");
+            let begun = started.elapsed();
+            let daemon = Daemon::spawn(&name, Program::Stock.command(host, &path))?;
+            clients.push((daemon, Arrival { intended: begun, latency: None }));
+        }
+    }
+    wait(started, &mut clients);
+    let took = started.elapsed().as_secs_f64();
+    let up = clients.iter().filter(|(_, arrival)| arrival.latency.is_some()).count();
+    ensure(up > 0, || match clients.first() {
+        Some((client, _)) => {
+            format!("{}\n{}", client.failure("is not up"), server.daemon().failure("meanwhile"))
+        }
+        None => "a bed without a client".to_owned(),
+    })?;
+    let mut measurement = Measurement::default();
+    let (spent, grown) = (server.cpu()? - cpu, server.pss_kib()?.saturating_sub(pss));
+    measurement.set("cpu_ms_per_handshake", spent * 1e3 / count(up));
+    #[allow(clippy::cast_precision_loss)]
+    measurement.set("kib_per_client", grown as f64 / count(up));
+    measurement.set("handshakes_per_s", count(up) / took);
+    measurement.set("stuck", count(clients.len() - up));
+    let distribution = latency(clients.iter().map(|(_, arrival)| arrival));
+    for (name, share) in [("p50_ms", 0.5), ("p99_ms", 0.99)] {
+        measurement.set(name, distribution.at(share).unwrap_or_default());
+    }
+    measurement.latencies.insert("handshake".to_owned(), distribution);
+    let findings = check(&config::expected()?, &applied(bed, &clients)?);
+    put_findings(&findings, &mut measurement);
+    ensure(findings.looked_at >= up, || {
+        format!("{up} clients are up and {} devices are there", findings.looked_at)
+    })?;
+    leave(clients);
+    Ok(measurement)
+}
+
+/// The clients' config file, and a script that has them tell the DNS options they were given.
+fn client_file(kit: &Kit, bed: &Bed, folder: &Path) -> Result<std::path::PathBuf> {
+    let script = folder.join("tell-dns");
+    fs::write(&script, "#!/bin/sh\nenv | grep ^foreign_option_\nexit 0\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let mut text = config::client_file(kit.keys().folder(), bed.server_outer(false));
+    text.push_str(&format!("script-security 2\nup {}\n", script.display()));
+    let path = folder.join("storm-client.conf");
+    fs::write(&path, text).context(path.display())?;
+    Ok(path)
+}
+
+/// Notes when each is ready, until all are or the patience is over.
+fn wait(started: Instant, clients: &mut [(Daemon, Arrival)]) {
+    while started.elapsed() < PATIENCE {
+        let mut missing = false;
+        for (daemon, arrival) in clients.iter_mut().filter(|(_, a)| a.latency.is_none()) {
+            if daemon.count(READY) > 0 {
+                arrival.latency = Some(started.elapsed().saturating_sub(arrival.intended));
+            } else {
+                missing = true;
+            }
+        }
+        if !missing {
+            return;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// What the hosts show. Which device is which process's is not known where a host has several, and need not be.
+fn applied(bed: &Bed, clients: &[(Daemon, Arrival)]) -> Result<Vec<Applied>> {
+    let expected = config::expected()?;
+    let mut all = Vec::new();
+    for (index, host) in bed.clients.iter().enumerate() {
+        let logs = clients.iter().skip(index).step_by(bed.clients.len().max(1));
+        for (applied, (daemon, _)) in hosts::applied(host)?.into_iter().zip(logs) {
+            // Its IPv6 routes name the device and no gateway.
+            let gateway6 = Some(expected.server6.addr());
+            all.push(Applied { gateway6, dns: dns(&daemon.log()), ..applied });
+        }
+    }
+    Ok(all)
+}
+
+/// The values of `foreign_option_1` and on in a log.
+fn dns(log: &str) -> Vec<String> {
+    let options = log.lines().filter_map(|line| {
+        let (_, option) = line.split_once("foreign_option_")?;
+        Some(option.split_once('=')?.1.to_owned())
+    });
+    options.collect()
+}
+
+/// All at once: one after the other would take a second each.
+fn leave(mut clients: Vec<(Daemon, Arrival)>) {
+    for (client, _) in &clients {
+        // A failure means that it has ended.
+        let _ = client.signal(nix::sys::signal::Signal::SIGTERM);
+    }
+    let end = Instant::now() + Duration::from_secs(2);
+    for (client, _) in &mut clients {
+        let _ = client.wait_exit(end.saturating_duration_since(Instant::now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn finds_the_dns_options_in_a_log() {
+        let log = "a line\nforeign_option_1=dhcp-option DNS 10.88.0.1\nforeign_option_2=dhcp-option DOMAIN x\n";
+        assert_eq!(super::dns(log), ["dhcp-option DNS 10.88.0.1", "dhcp-option DOMAIN x"]);
+        assert!(super::dns("nothing").is_empty());
+    }
+}

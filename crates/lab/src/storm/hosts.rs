@@ -1,0 +1,131 @@
+//! What hosts show of the tunnels that programs have set up on them.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use adit_interop::failure::{Context, Result};
+use adit_interop::net::Namespace;
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::Deserialize;
+
+use super::pushed::Applied;
+
+#[derive(Debug, Deserialize)]
+struct Device {
+    ifname: String,
+    mtu: u16,
+    #[serde(default)]
+    addr_info: Vec<Address>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Address {
+    local: String,
+    prefixlen: u8,
+    scope: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Route {
+    dst: String,
+    dev: String,
+    gateway: Option<String>,
+    protocol: Option<String>,
+}
+
+/// Each `tun` device of a host: its addresses and MTU, and the routes into any of the host's tunnels. DNS and the
+/// gateway of IPv6 routes are not to be seen there.
+///
+/// # Errors
+/// `ip` failed.
+pub fn applied(host: &Namespace) -> Result<Vec<Applied>> {
+    let addresses = host.run("ip", &["-j", "address", "show"])?;
+    let routes4 = host.run("ip", &["-j", "-4", "route", "show"])?;
+    let routes6 = host.run("ip", &["-j", "-6", "route", "show"])?;
+    read(host.name(), [&addresses, &routes4, &routes6])
+}
+
+fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Applied>> {
+    let devices: Vec<Device> = serde_json::from_str(addresses).context("ip address")?;
+    let routes = |text: &str| -> Result<Vec<Route>> {
+        let all: Vec<Route> = serde_json::from_str(text).context("ip route")?;
+        // The kernel's own routes to the tunnel's network come with the address.
+        let pushed = |route: &Route| {
+            route.dev.starts_with("tun") && route.protocol.as_deref() != Some("kernel")
+        };
+        Ok(all.into_iter().filter(pushed).collect())
+    };
+    let (routes4, routes6) = (routes(routes4)?, routes(routes6)?);
+    let gateway4 = routes4.iter().find_map(|route| route.gateway.as_ref()?.parse().ok());
+    let of_device = |device: &Device| {
+        let global = |v6: bool| {
+            let mut all = device.addr_info.iter().filter(|address| address.scope == "global");
+            all.find(|address| address.local.contains(':') == v6)
+        };
+        let mut nets4: Vec<Ipv4Net> = routes4.iter().filter_map(|r| net4(&r.dst)).collect();
+        let mut nets6: Vec<Ipv6Net> = routes6.iter().filter_map(|r| net6(&r.dst)).collect();
+        nets4.sort_unstable();
+        nets6.sort_unstable();
+        Applied {
+            client: format!("{host}/{}", device.ifname),
+            ipv4: global(false).and_then(|a| Ipv4Net::new(a.local.parse().ok()?, a.prefixlen).ok()),
+            ipv6: global(true).and_then(|a| Ipv6Net::new(a.local.parse().ok()?, a.prefixlen).ok()),
+            gateway4,
+            gateway6: None,
+            routes4: nets4,
+            routes6: nets6,
+            dns: Vec::new(),
+            mtu: Some(device.mtu),
+        }
+    };
+    Ok(devices.iter().filter(|device| device.ifname.starts_with("tun")).map(of_device).collect())
+}
+
+/// `ip` writes a network with its length and a host without.
+fn net4(text: &str) -> Option<Ipv4Net> {
+    text.parse().ok().or_else(|| Some(Ipv4Net::from(text.parse::<Ipv4Addr>().ok()?)))
+}
+
+fn net6(text: &str) -> Option<Ipv6Net> {
+    text.parse().ok().or_else(|| Some(Ipv6Net::from(text.parse::<Ipv6Addr>().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESSES: &str = r#"[{"ifindex":1,"ifname":"lo","mtu":65536,"addr_info":[]},
+        {"ifindex":2,"ifname":"tun0","mtu":1400,"addr_info":[
+        {"family":"inet","local":"10.88.0.2","prefixlen":16,"scope":"global"},
+        {"family":"inet6","local":"fe80::1","prefixlen":64,"scope":"link"},
+        {"family":"inet6","local":"fd88::1000","prefixlen":64,"scope":"global"}]}]"#;
+    const ROUTES4: &str = r#"[{"dst":"192.0.2.0/24","dev":"cable","protocol":"kernel"},
+        {"dst":"10.99.0.0/16","gateway":"10.88.0.1","dev":"tun0","flags":[]},
+        {"dst":"10.77.0.1","gateway":"10.88.0.1","dev":"tun0","flags":[]},
+        {"dst":"10.88.0.0/16","dev":"tun0","protocol":"kernel"}]"#;
+    const ROUTES6: &str = r#"[{"dst":"fd99::/64","dev":"tun0","metric":1024},
+        {"dst":"fe80::/64","dev":"tun0","protocol":"kernel"}]"#;
+
+    #[test]
+    fn reads_what_ip_tells() {
+        let applied = read("client-1", [ADDRESSES, ROUTES4, ROUTES6]).unwrap();
+        let expected = Applied {
+            client: "client-1/tun0".into(),
+            ipv4: Some("10.88.0.2/16".parse().unwrap()),
+            ipv6: Some("fd88::1000/64".parse().unwrap()),
+            gateway4: Some("10.88.0.1".parse().unwrap()),
+            gateway6: None,
+            routes4: vec!["10.77.0.1/32".parse().unwrap(), "10.99.0.0/16".parse().unwrap()],
+            routes6: vec!["fd99::/64".parse().unwrap()],
+            dns: Vec::new(),
+            mtu: Some(1400),
+        };
+        assert_eq!(applied, [expected]);
+    }
+
+    #[test]
+    fn a_host_without_a_tunnel_shows_none() {
+        let lo = r#"[{"ifindex":1,"ifname":"lo","mtu":65536,"addr_info":[]}]"#;
+        assert!(read("client-1", [lo, "[]", "[]"]).unwrap().is_empty());
+        assert!(read("client-1", ["no JSON", "[]", "[]"]).is_err());
+    }
+}
