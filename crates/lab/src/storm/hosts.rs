@@ -12,7 +12,8 @@ use super::pushed::Applied;
 #[derive(Debug, Deserialize)]
 struct Device {
     ifname: String,
-    mtu: u16,
+    /// Loopback's does not fit into 16 bits.
+    mtu: u32,
     #[serde(default)]
     addr_info: Vec<Address>,
 }
@@ -74,7 +75,7 @@ fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Appl
             routes4: nets4,
             routes6: nets6,
             dns: Vec::new(),
-            mtu: Some(device.mtu),
+            mtu: u16::try_from(device.mtu).ok(),
         }
     };
     Ok(devices.iter().filter(|device| device.ifname.starts_with("tun")).map(of_device).collect())
