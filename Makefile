@@ -7,7 +7,7 @@ CARGO ?= cargo
 # Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
 JOBS ?= 6
 
-.PHONY: test deps fmt lint unit interop interop-old roots deny doc build demo bench
+.PHONY: test deps fmt lint unit interop interop-old roots deny doc build demo bench lab lab-smoke lab-build
 
 test: deps fmt lint unit interop deny doc
 	@echo "all checks passed"
@@ -53,3 +53,16 @@ demo: build
 bench: deps
 	$(CARGO) build --release --locked -p adit-cli -p adit-lab
 	target/release/adit-lab pair --mode offload --mode wire-gro --mode wire
+
+lab-build: deps
+	$(CARGO) build --release --locked -p adit-cli -p adit-lab
+
+# Under 20 minutes, beside every peer that can be installed; the report's folder is named at the end.
+lab: lab-build
+	@scripts/lab-deps.sh
+	target/release/adit-lab run standard
+
+# Under 2 minutes, beside the peers at hand.
+lab-smoke: lab-build
+	@scripts/lab-deps.sh --local
+	target/release/adit-lab run smoke

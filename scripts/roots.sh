@@ -1,22 +1,47 @@
 #!/usr/bin/env bash
-# Private roots with older and newer openvpn under target/roots, unpacked and never entered: their programs run through
-# their own dynamic linker. Asks for mmdebstrap; what cannot be had is said and left out.
+# Private roots with older and newer programs under target/roots, unpacked and never entered: openvpn runs through its own
+# dynamic linker there. With arguments only these suites. Asks for mmdebstrap; what cannot be had is said and left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
-if ! command -v mmdebstrap >/dev/null; then
-    apt-get install -y -q --no-install-recommends mmdebstrap >/dev/null 2>&1
-fi
+# Programs by suite. wireguard-go of a stable release may be years old, and was several times slower then.
+declare -A programs=(
+    [bullseye]="usr/sbin/openvpn"
+    [sid]="usr/sbin/openvpn usr/bin/wireguard-go"
+)
+suites=("$@")
+((${#suites[@]})) || suites=(bullseye sid)
+
+complete() {
+    local program
+    for program in ${programs[$2]}; do
+        [[ -x $1/$program ]] || return 1
+    done
+}
+
 mkdir -p target/roots
-for suite in bullseye sid; do
+for suite in "${suites[@]}"; do
+    if [[ -z ${programs[$suite]:-} ]]; then
+        echo "roots: no suite is called $suite here: ${!programs[*]}" >&2
+        exit 2
+    fi
     root=target/roots/$suite
-    [[ -x $root/usr/sbin/openvpn ]] && continue
-    rm -rf "$root"
+    complete "$root" "$suite" && continue
+    if ! command -v mmdebstrap >/dev/null; then
+        apt-get install -y -q --no-install-recommends mmdebstrap >/dev/null 2>&1
+    fi
+    names=(${programs[$suite]})
+    packages=$(IFS=,; echo "${names[*]##*/}")
+    rm -rf "$root.new"
     # A mirror that stands still serves sid with an expired date; its signature is checked all the same.
-    if ! mmdebstrap --quiet --variant=extract --include=openvpn \
-        --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root" "$mirror"; then
-        echo "roots: SKIPPED: openvpn of Debian $suite could not be fetched from $mirror" >&2
+    if mmdebstrap --quiet --variant=extract --include="$packages" \
+        --aptopt='Acquire::Check-Valid-Until "false"' "$suite" "$root.new" "$mirror" &&
+        complete "$root.new" "$suite"; then
         rm -rf "$root"
+        mv "$root.new" "$root"
+    else
+        echo "roots: SKIPPED: $packages of Debian $suite could not be fetched from $mirror" >&2
+        rm -rf "$root.new"
     fi
 done

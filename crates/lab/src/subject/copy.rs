@@ -1,20 +1,18 @@
 //! The tunnel without cryptography: `adit-lab copy` at each end.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use adit_interop::cell::Inner;
 use adit_interop::failure::{Context, Result};
 use adit_interop::net::Namespace;
 use adit_interop::process::{Daemon, show};
 
-use super::start::{
-    Processes, SETUP, address_lines, endpoint, inner, inners, ip_batch, no_lines, wait_for_device,
-};
+use super::start::{Processes, SETUP, endpoint, inner, inners, no_lines};
 use super::{TunnelSpec, Tunnels, reach};
 use crate::bed::Bed;
+use crate::copy::READY;
 
-/// The port of the first client's tunnel at the server; the next client has the next.
 const PORT: u16 = 5000;
 
 /// That of the lab, whose part it is.
@@ -32,76 +30,51 @@ fn program() -> std::result::Result<PathBuf, String> {
     found.ok_or_else(|| format!("no adit-lab beside {}: cargo build -p adit-lab", this.display()))
 }
 
-/// A process at every client, and as many at the server, since it copies between two ends only.
+/// One process at the server and one at every client.
 pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
     no_lines(spec, "the copy")?;
     let program = program()?;
-    let v6 = spec.outer_v6;
-    let port = |client: usize| u16::try_from(client).map(|n| PORT + n).context("too many clients");
+    let server_outer = endpoint(bed.server_outer(spec.outer_v6), PORT);
     let server_inner = inner(0)?;
     let client_inner = inners(bed)?;
+    let outer = |client| endpoint(bed.client_outer(client, spec.outer_v6), PORT);
+    let peers = client_inner.iter().enumerate().map(|(client, inner)| {
+        let v6 = inner.v6.map(|v6| format!(",{v6}")).unwrap_or_default();
+        format!("{}={}{v6}", outer(client), inner.v4)
+    });
+    let command = |host: &Namespace, listen: &str, peers: &[String], inner: Inner| {
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(["copy", "--tun", "tun0", "--listen", listen]);
+        command.arg(format!("--address={}/16", inner.v4));
+        command.args(inner.v6.map(|v6| format!("--address={v6}/64")));
+        command.args(spec.inner_mtu.map(|mtu| format!("--mtu={mtu}")));
+        command.args(peers.iter().map(|peer| format!("--peer={peer}")));
+        command
+    };
+    let server = command(&bed.server, &server_outer, &peers.collect::<Vec<_>>(), server_inner);
+    let mut configs = vec![("server's command".to_owned(), shown(&server))];
     let mut processes = Processes::default();
-    let mut configs = Vec::new();
-    for (client, host) in bed.clients.iter().enumerate() {
-        let server_end = endpoint(bed.server_outer(v6), port(client)?);
-        let client_end = endpoint(bed.client_outer(client, v6), PORT);
-        let make = |host: &Namespace, device: &str, ends: [&str; 2], address: String| {
-            let mut command = host.command(&program.to_string_lossy());
-            command.args(["copy", "--tun", device, "--listen", ends[0], "--peer", ends[1]]);
-            command.args(["--address", &address]);
-            command
-        };
-        let device = format!("tun{client}");
-        let ends = [server_end.as_str(), client_end.as_str()];
-        let server = make(&bed.server, &device, ends, format!("{}/32", server_inner.v4));
-        let ends = [client_end.as_str(), server_end.as_str()];
+    processes.server.push(Daemon::spawn("server", server)?);
+    let to_server = [server_outer];
+    processes.dial(bed, |client, host| {
         let inner = client_inner.get(client).context("a client without addresses")?;
-        let client_command = make(host, "tun0", ends, format!("{}/16", inner.v4));
+        let command = command(host, &outer(client), &to_server, *inner);
         if client == 0 {
-            configs.push(("server's command".to_owned(), shown(&server)));
-            configs.push(("client's command".to_owned(), shown(&client_command)));
+            configs.push(("client's command".to_owned(), shown(&command)));
         }
-        processes.server.push(Daemon::spawn(&format!("server, {device}"), server)?);
-        processes.clients.push(vec![Daemon::spawn(&format!("client {client}"), client_command)?]);
+        Ok(command)
+    })?;
+    for daemon in &mut processes.server {
+        daemon.wait_for(READY, SETUP)?;
     }
-    let mut routes = String::new();
-    for (client, (daemon, inner)) in processes.server.iter_mut().zip(&client_inner).enumerate() {
-        let device = format!("tun{client}");
-        wait_for_device(daemon, &bed.server, &device)?;
-        let mtu = spec.inner_mtu.map(|mtu| format!("mtu {mtu} ")).unwrap_or_default();
-        // Writing to a String cannot fail.
-        let _ = writeln!(routes, "link set dev {device} {mtu}up");
-        for (to, from) in [(Some(inner.v4), Some(server_inner.v4)), (inner.v6, server_inner.v6)] {
-            let (Some(to), Some(from)) = (to, from) else { continue };
-            if from.is_ipv6() {
-                let _ = writeln!(routes, "address add {from}/128 dev {device} nodad");
-            }
-            let _ = writeln!(routes, "route replace {to} dev {device} src {from}");
-        }
-    }
-    ip_batch(&bed.server, &routes)?;
-    for ((host, daemon), inner) in
-        bed.clients.iter().zip(processes.clients.iter_mut().flatten()).zip(&client_inner)
-    {
-        wait_for_device(daemon, host, "tun0")?;
-        let mtu = spec.inner_mtu.map(|mtu| format!("mtu {mtu} ")).unwrap_or_default();
-        let v6 = address_lines(*inner, "tun0")
-            .lines()
-            .skip(1)
-            .fold(String::new(), |all, line| all + line + "\n");
-        ip_batch(host, &format!("link set dev tun0 {mtu}up\n{v6}"))?;
-    }
+    processes.wait_clients(READY)?;
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
     let (server, clients) = processes.take();
-    Ok(Tunnels {
-        server,
-        clients,
-        server_inner,
-        client_inner,
-        configs,
-        notes: Vec::new(),
-        folder: None,
-    })
+    let notes = match spec.inner_mtu {
+        Some(_) => Vec::new(),
+        None => vec!["MTU inside the tunnel: its default, 1428".to_owned()],
+    };
+    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder: None })
 }
 
 /// What a person would type in the host.
