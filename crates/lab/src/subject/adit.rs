@@ -17,7 +17,7 @@ pub(super) fn start(
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
     let program = kit.adit(wanted)?;
-    directives::start(kit, bed, spec, Carrier::Udp, "", &|host, config| {
+    directives::start(kit, bed, spec, Carrier::Udp, ["", ""], &|host, config| {
         let mut command = host.command(&program.to_string_lossy());
         command.args(["openvpn", "--config"]).arg(config);
         command

@@ -23,17 +23,19 @@ pub(super) enum Carrier {
 
 /// Starts a server and a client at every host, and returns when all of them reach the server.
 ///
-/// `command` makes the command that runs a config file in a host; `own` are lines that only this program needs.
+/// `command` makes the command that runs a config file in a host; `own` are lines that only this program needs, at the
+/// server and at the clients.
 pub(super) fn start(
     kit: &Kit,
     bed: &Bed,
     spec: &TunnelSpec,
     carrier: Carrier,
-    own: &str,
+    own: [&str; 2],
     command: &dyn Fn(&Namespace, &Path) -> Command,
 ) -> Result<Tunnels> {
     let folder = kit.scratch()?;
-    let [server, client] = configs(kit, bed, spec, carrier).map(|text| text + own);
+    let [server, client] = configs(kit, bed, spec, carrier);
+    let (server, client) = (server + own[0], client + own[1]);
     let write = |name: &str, text: &str| -> Result<std::path::PathBuf> {
         let path = folder.path().join(name);
         fs::write(&path, text).context(path.display())?;
@@ -97,10 +99,6 @@ fn configs(kit: &Kit, bed: &Bed, spec: &TunnelSpec, carrier: Carrier) -> [String
         format!("cert {}", file("server.crt")),
         format!("key {}", file("server.key")),
     ];
-    if bed.clients.len() > 50 {
-        // Stock answers 100 new clients in 10 s and no more unless it is told; all come at once here.
-        server.push("connect-freq-initial 10000 10".to_owned());
-    }
     let mut client = vec![
         "client".to_owned(),
         format!("proto {client_proto}"),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use adit_interop::cell::Inner;
 use adit_interop::failure::{Context, Result, ensure};
@@ -49,9 +50,10 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
     let keys = keys(bed.clients.len() + 1)?;
     let confs = confs(bed, spec, &keys)?;
     let program = program();
+    let devices = Devices::new();
     let command = |number: usize, host: &Namespace| {
         let mut command = host.command(&program.to_string_lossy());
-        command.args(["-f", &device(number)]);
+        command.args(["-f", &devices.name(number)]);
         command
     };
     let mut processes = Processes::default();
@@ -60,9 +62,12 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
     let hosts = std::iter::once(&bed.server).chain(&bed.clients);
     let daemons = processes.server.iter_mut().chain(processes.clients.iter_mut().flatten());
     for (number, ((host, daemon), conf)) in hosts.zip(daemons).zip(&confs).enumerate() {
-        let path = folder.path().join(format!("{}.conf", device(number)));
+        let device = devices.name(number);
+        let path = folder.path().join(format!("{device}.conf"));
         fs::write(&path, conf).context(path.display())?;
-        configure(number, host, daemon, &path, spec)?;
+        wait_for_device(daemon, host, &device)?;
+        wait_for_socket(daemon, &device)?;
+        configure(host, &device, inner(number)?, &path, spec)?;
     }
     let server_inner = inner(0)?;
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
@@ -81,30 +86,40 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
     Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder })
 }
 
-/// All hosts share the folder of the control sockets, which are named by the device.
-fn device(number: usize) -> String {
-    if number == 0 { "wg-s".to_owned() } else { format!("wg-c{number}") }
+/// Names of devices. All hosts share the folder of the control sockets, which are named by the device, so that no two
+/// tunnels of a run may have one in common.
+#[derive(Debug, Clone, Copy)]
+struct Devices(u32);
+
+impl Devices {
+    fn new() -> Devices {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Devices(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The server is number 0. At most 15 bytes for any number of tunnels below 10 million.
+    fn name(self, number: usize) -> String {
+        format!("wg{}-{number}", self.0)
+    }
 }
 
+/// Keys and peers from the file, then addresses, then up.
 fn configure(
-    number: usize,
     host: &Namespace,
-    daemon: &mut Daemon,
+    device: &str,
+    inner: Inner,
     conf: &Path,
     spec: &TunnelSpec,
 ) -> Result<()> {
-    let device = device(number);
-    wait_for_device(daemon, host, &device)?;
-    wait_for_socket(daemon, &device)?;
     let mut setconf = host.command("wg");
-    setconf.args(["setconf", &device]).arg(conf);
+    setconf.args(["setconf", device]).arg(conf);
     output(setconf)?;
     let mtu = spec.inner_mtu.map(|mtu| format!("mtu {mtu} ")).unwrap_or_default();
-    let address = address_lines(inner(number)?, &device);
+    let address = address_lines(inner, device);
     ip_batch(host, &format!("{address}link set dev {device} {mtu}up\n"))
 }
 
-fn wait_for_socket(daemon: &mut Daemon, device: &str) -> Result<()> {
+fn wait_for_socket(daemon: &Daemon, device: &str) -> Result<()> {
     let socket = PathBuf::from(format!("/var/run/wireguard/{device}.sock"));
     for _ in 0..500 {
         if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
