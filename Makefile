@@ -7,9 +7,9 @@ CARGO ?= cargo
 # Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
 JOBS ?= 6
 
-.PHONY: test deps fmt lint unit interop interop-old roots deny doc build demo bench lab lab-smoke lab-build
+.PHONY: test deps fmt lint unit interop interop-old roots gate gate-accept deny doc build demo bench lab lab-smoke lab-build
 
-test: deps fmt lint unit interop deny doc
+test: deps fmt lint unit interop gate deny doc
 	@echo "all checks passed"
 
 deps:
@@ -36,6 +36,13 @@ interop-old: deps roots
 
 roots:
 	@scripts/roots.sh
+
+# Fails when the data path takes more instructions than were accepted: they repeat to the instruction.
+gate: deps
+	$(CARGO) run --profile gate --locked --quiet -p adit-pieces -- check crates/pieces/baseline
+
+gate-accept: deps
+	$(CARGO) run --profile gate --locked --quiet -p adit-pieces -- accept crates/pieces/baseline
 
 deny: deps
 	@scripts/deny.sh

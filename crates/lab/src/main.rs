@@ -28,6 +28,9 @@ struct Arguments {
 enum Verb {
     /// One TCP stream through a tunnel between two namespaces, adit and openvpn in turns. Needs root.
     Pair(pair::Arguments),
+    /// A piece of the data path, for callgrind.
+    #[command(hide = true)]
+    Piece(bench::PieceArguments),
     /// One end of a tunnel without cryptography: the ceiling. Needs root.
     Copy(copy::Arguments),
     /// The same with adit at both ends while the control channel is busy, and how long the trains were. Needs root.
@@ -41,6 +44,7 @@ enum Verb {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Pair(arguments) => pair::run(&arguments),
+        Verb::Piece(arguments) => bench::run_piece(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::ControlLoad(arguments) => control_load::run(&arguments),
         Verb::Growth(arguments) => growth::run(&arguments),

@@ -2,5 +2,8 @@
 //! are counted.
 #![forbid(unsafe_code)]
 
+pub mod count;
+pub mod gate;
 pub mod packets;
+pub mod piece;
 pub mod tunnel;

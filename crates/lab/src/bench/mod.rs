@@ -1,6 +1,7 @@
 //! In memory: what the engines and the data path cost without any I/O.
 
 mod handshakes;
+mod instructions;
 mod memory;
 
 use std::process::ExitCode;
@@ -10,7 +11,10 @@ use adit_crypto::Cipher;
 use adit_interop::failure::{Context, Result};
 use serde::Serialize;
 
+use crate::table::table;
+
 pub use handshakes::{HandshakeCost, measure_handshakes};
+pub use instructions::{PieceArguments, instruction_counts, piece_names, run_piece};
 pub use memory::{SIZES, Size, measure_in_memory};
 
 /// Measures engines and data path without any I/O.
@@ -96,33 +100,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Ciphers down, sizes across; then the handshake.
 fn tables(results: &Results, sizes: &[Size]) -> String {
+    let names: Vec<String> = sizes.iter().map(Size::to_string).collect();
+    let head: Vec<&str> = ["cipher"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let row = |cells: &[InMemory]| -> Vec<String> {
+        let name = cells.first().map_or("", |cell| cell.cipher).to_owned();
+        [name].into_iter().chain(cells.iter().map(|cell| format!("{:.0}", cell.mbps))).collect()
+    };
+    let rows: Vec<Vec<String>> = results.in_memory.chunks(sizes.len().max(1)).map(row).collect();
     let mut text =
-        String::from("Seal and open on one thread, Mb/s of inner packets, by packet size:\n\n");
-    let columns: String = sizes.iter().map(|size| format!(" {:>8} |", size.to_string())).collect();
-    text += &format!(
-        "| {:<18} |{columns}\n|{}|{}\n",
-        "cipher",
-        "-".repeat(20),
-        "---------:|".repeat(sizes.len())
-    );
-    for row in results.in_memory.chunks(sizes.len().max(1)) {
-        let cells: String = row.iter().map(|cell| format!(" {:>8.0} |", cell.mbps)).collect();
-        text += &format!("| {:<18} |{cells}\n", row.first().map_or("", |cell| cell.cipher));
-    }
-    if let Some(cost) = &results.handshakes {
+        "Seal and open on one thread, Mb/s of inner packets, by their size:\n\n".to_owned();
+    text += &table(&head, &rows);
+    if let Some(HandshakeCost { server_ms, client_ms, per_second }) = results.handshakes {
+        let rows = [
+            vec!["server".to_owned(), format!("{server_ms:.3}")],
+            vec!["client".to_owned(), format!("{client_ms:.3}")],
+            vec!["both, per second".to_owned(), format!("{per_second:.0}")],
+        ];
         text += "\nA handshake: TLS 1.3, ECDSA P-256 at both ends, tls-crypt, a cookie:\n\n";
-        text += &format!(
-            "| {:<18} | {:>8} |\n|{}|---------:|\n| {:<18} | {:>8.3} |\n| {:<18} | {:>8.3} |\n| {:<18} | {:>8.0} |\n",
-            "end",
-            "ms",
-            "-".repeat(20),
-            "server",
-            cost.server_ms,
-            "client",
-            cost.client_ms,
-            "both, per second",
-            cost.per_second
-        );
+        text += &table(&["end", "ms"], &rows);
     }
     text + "\n"
 }
@@ -146,8 +141,8 @@ mod tests {
             handshakes: Some(cost),
         };
         let text = tables(&results, &[Size::Bytes(64), Size::Imix]);
-        assert!(text.contains("| cipher             |       64 |     imix |\n"), "{text}");
-        assert!(text.contains("| AES-128-GCM        |     1234 |    99999 |\n"), "{text}");
-        assert!(text.contains("| both, per second   |     1000 |\n"), "{text}");
+        assert!(text.contains("| cipher      |   64 |  imix |\n"), "{text}");
+        assert!(text.contains("| AES-128-GCM | 1234 | 99999 |\n"), "{text}");
+        assert!(text.contains("| both, per second |  1000 |\n"), "{text}");
     }
 }

@@ -1,0 +1,44 @@
+//! Counts of instructions as a trial: the pieces of `adit-pieces`, in this program.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use adit_interop::failure::Result;
+use adit_pieces::{count, piece};
+
+/// Does a piece of the data path a fixed number of times, for callgrind to count.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PieceArguments {
+    /// Which.
+    name: String,
+    /// How often.
+    #[arg(long)]
+    times: u32,
+}
+
+/// Does the work.
+///
+/// # Errors
+/// There is no such piece.
+pub fn run_piece(arguments: &PieceArguments) -> Result<ExitCode> {
+    piece::run(piece::find(&arguments.name)?, arguments.times)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What can be counted.
+#[must_use]
+pub fn piece_names() -> Vec<&'static str> {
+    piece::ALL.iter().map(|piece| piece.name).collect()
+}
+
+/// Instructions that each of these pieces takes once. `binary` is a release build of the lab (or of `adit-pieces`):
+/// counts of a debug build say nothing. They repeat to the instruction, so one round is enough.
+///
+/// # Errors
+/// There is no such piece or no valgrind, or the program failed under it.
+pub fn instruction_counts(binary: &Path, names: &[&str]) -> Result<BTreeMap<String, u64>> {
+    let pieces: std::result::Result<Vec<_>, String> =
+        names.iter().map(|name| piece::find(name)).collect();
+    Ok(count::instruction_counts(binary, &pieces?)?)
+}

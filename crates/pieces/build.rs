@@ -1,0 +1,14 @@
+//! Tells the program what compiled it: counts of instructions compare only under the same compiler.
+
+use std::env;
+use std::process::Command;
+
+fn main() {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = Command::new(rustc).arg("--version").output().map(|output| output.stdout);
+    let version =
+        said.map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned());
+    println!("cargo::rustc-env=ADIT_RUSTC={}", version.trim());
+    println!("cargo::rustc-env=ADIT_TARGET={}", env::var("TARGET").unwrap_or_default());
+    println!("cargo::rerun-if-changed=build.rs");
+}

@@ -1,0 +1,138 @@
+//! Counting the instructions of pieces under callgrind. Unlike time, they repeat to the instruction.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::piece::{COUNTED, Piece};
+
+/// What must be the same for counts to compare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conditions {
+    /// Of rustc, as it names itself.
+    pub compiler: String,
+    /// Such as `x86_64-unknown-linux-gnu`.
+    pub target: String,
+    /// Of valgrind, as it names itself: which CPU it plays decides which code the crypto library takes.
+    pub valgrind: String,
+    /// Of the C library, whose `memcpy` is part of every piece.
+    pub libc: String,
+    /// The widest vectors that valgrind can play on this CPU: `avx2`, `avx` or `none`.
+    pub vectors: String,
+}
+
+impl Conditions {
+    /// Those of this program on this machine.
+    ///
+    /// # Errors
+    /// There is no valgrind.
+    pub fn here() -> Result<Conditions, String> {
+        let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
+        let vectors = if has("avx2") {
+            "avx2"
+        } else if has("avx") {
+            "avx"
+        } else {
+            "none"
+        };
+        let libc = said("getconf", &["GNU_LIBC_VERSION"]).unwrap_or_else(|_| "unknown".into());
+        Ok(Conditions {
+            compiler: env!("ADIT_RUSTC").to_owned(),
+            target: env!("ADIT_TARGET").to_owned(),
+            valgrind: said("valgrind", &["--version"])?,
+            libc,
+            vectors: vectors.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Conditions { compiler, target, valgrind, libc, vectors } = self;
+        write!(f, "{compiler}; {target}; {valgrind}; {libc}; {vectors}")
+    }
+}
+
+/// Instructions that each piece takes once, by name, of a program that knows the verb `piece NAME --times N`.
+///
+/// # Errors
+/// There is no valgrind, or the program failed under it.
+pub fn instruction_counts(
+    binary: &Path,
+    pieces: &[&'static Piece],
+) -> Result<BTreeMap<String, u64>, String> {
+    let count = |piece: &&'static Piece| Ok((piece.name.to_owned(), count(binary, piece)?));
+    pieces.iter().map(count).collect()
+}
+
+fn count(binary: &Path, piece: &Piece) -> Result<u64, String> {
+    let folder =
+        std::env::temp_dir().join(format!("adit-pieces-{}-{}", std::process::id(), piece.name));
+    fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let counted = count_into(binary, piece, &folder.join("callgrind.out"));
+    // Nothing depends on it being gone.
+    let _ = fs::remove_dir_all(&folder);
+    let total =
+        counted.map_err(|error| format!("counting the instructions of {}: {error}", piece.name))?;
+    Ok(total / u64::from(piece.times))
+}
+
+fn count_into(binary: &Path, piece: &Piece, out: &Path) -> Result<u64, String> {
+    let mut out_file = std::ffi::OsString::from("--callgrind-out-file=");
+    out_file.push(out);
+    let mut command = valgrind();
+    command.args(["--tool=callgrind", "--quiet"]).arg(out_file);
+    command.arg(format!("--toggle-collect=*{COUNTED}*")).arg(binary);
+    command.args(["piece", piece.name, "--times", &piece.times.to_string()]);
+    let output = command.output().map_err(|error| missing("valgrind", &error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("valgrind: {}: {}", output.status, said.trim()));
+    }
+    let text = fs::read_to_string(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    total(&text).filter(|total| *total > 0).ok_or_else(|| {
+        format!("callgrind saw no function called {COUNTED}: is {} stripped?", binary.display())
+    })
+}
+
+/// The sum of all instructions in callgrind's output.
+fn total(text: &str) -> Option<u64> {
+    if !text.lines().any(|line| line == "events: Ir") {
+        return None;
+    }
+    text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
+}
+
+/// In surroundings that are the same everywhere: no variables, no current folder.
+fn valgrind() -> Command {
+    let mut command = Command::new("valgrind");
+    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir("/");
+    command
+}
+
+fn said(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| missing(program, &error))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn missing(program: &str, error: &std::io::Error) -> String {
+    format!("{program}: {error}; install it: apt-get install {program}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_read_from_callgrinds_output() {
+        let text =
+            "version: 1\ncreator: callgrind-3.19.0\nevents: Ir\n\nfn=(1) a\n3 20\n\ntotals: 4711\n";
+        assert_eq!(total(text), Some(4711));
+        assert_eq!(total(&text.replace("totals: 4711", "")), None);
+        assert_eq!(total(&text.replace("events: Ir", "events: Ir Dr")), None, "not one number");
+    }
+}

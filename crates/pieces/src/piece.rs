@@ -1,0 +1,278 @@
+//! Pieces of the data path with fixed work, so that their instructions can be counted.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+use std::thread;
+
+use adit_crypto::Cipher;
+use adit_engine::PeerId;
+use adit_plane::{Routes, Window};
+use adit_wire::VnetHeader;
+use adit_wire::checksum::Sum;
+use adit_wire::merge::Merger;
+use adit_wire::split::Segments;
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::packets;
+use crate::tunnel::{Train, Tunnel};
+
+/// One piece.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece {
+    /// Such as `seal-1400`.
+    pub name: &'static str,
+    /// What it does once.
+    pub what: &'static str,
+    /// How often it is done for one count.
+    pub times: u32,
+    prepare: fn(u32) -> Result<Work, String>,
+}
+
+/// What is counted, done as often as was prepared for. Returns something that depends on all of it.
+type Work = Box<dyn FnMut() -> u64>;
+
+const fn piece(
+    name: &'static str,
+    times: u32,
+    prepare: fn(u32) -> Result<Work, String>,
+    what: &'static str,
+) -> Piece {
+    Piece { name, what, times, prepare }
+}
+
+/// All of them. A new one needs a line in the baseline: `make gate-accept`.
+pub const ALL: &[Piece] = &[
+    piece(
+        "seal-1400",
+        200,
+        seal_plain,
+        "seal a packet of 1,400 bytes, from the route's lookup to the train",
+    ),
+    piece("open-1400", 200, open_plain, "open it again, from the datagram to the write"),
+    piece(
+        "seal-1400-chacha",
+        50,
+        seal_chacha,
+        "seal a packet of 1,400 bytes with ChaCha20-Poly1305",
+    ),
+    piece(
+        "seal-super",
+        10,
+        seal_super,
+        "split a TCP super-packet of 64 KiB and seal its 49 segments",
+    ),
+    piece("open-super", 10, open_super, "open these 49 and merge them into two writes"),
+    piece("split-super", 10, split, "split a super-packet, checksums included"),
+    piece("merge-super", 10, merge, "merge 49 packets into one write, checksums verified"),
+    piece("checksum-1400", 500, checksum, "the Internet checksum of 1,400 bytes"),
+    piece("route", 2000, route, "find the owner of an address among 1,000 routes"),
+    piece("replay", 2000, replay, "check and mark a packet id, one in eight of them late"),
+];
+
+/// The piece of this name.
+///
+/// # Errors
+/// There is none; says which there are.
+pub fn find(name: &str) -> Result<&'static Piece, String> {
+    ALL.iter().find(|piece| piece.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ALL.iter().map(|piece| piece.name).collect();
+        format!("no piece is called {name:?}; write one of {}", names.join(", "))
+    })
+}
+
+/// Does a piece's work this many times inside the one function that callgrind is told to look at.
+///
+/// On a thread of its own: where the main thread's stack and heap begin depends on the environment and the program's
+/// path, and with their alignment vary the instructions of a `memcpy`.
+///
+/// # Errors
+/// The piece could not be prepared.
+pub fn run(piece: &'static Piece, times: u32) -> Result<(), String> {
+    let thread = thread::Builder::new().spawn(move || -> Result<(), String> {
+        // Lazily made tables and the first growth of buffers are not what is counted.
+        black_box((piece.prepare)(8)?());
+        let mut work = (piece.prepare)(times)?;
+        black_box(counted_piece(&mut *work));
+        Ok(())
+    });
+    let thread = thread.map_err(|error| format!("a thread for {}: {error}", piece.name))?;
+    thread.join().map_err(|_| format!("{} panicked", piece.name))?
+}
+
+/// The name by which callgrind finds where to count.
+pub(crate) const COUNTED: &str = "counted_piece";
+
+#[inline(never)]
+fn counted_piece(work: &mut dyn FnMut() -> u64) -> u64 {
+    // Kept by the addition: a tail call would leave this function before the work begins.
+    black_box(work()).wrapping_add(1)
+}
+
+const CIPHER: Cipher = Cipher::Aes256Gcm;
+
+fn seal_plain(times: u32) -> Result<Work, String> {
+    seal(CIPHER, (VnetHeader::default(), packets::plain(1400)), times)
+}
+
+fn seal_chacha(times: u32) -> Result<Work, String> {
+    seal(Cipher::ChaCha20Poly1305, (VnetHeader::default(), packets::plain(1400)), times)
+}
+
+fn seal_super(times: u32) -> Result<Work, String> {
+    seal(CIPHER, packets::super_packet(), times)
+}
+
+fn open_plain(times: u32) -> Result<Work, String> {
+    open((VnetHeader::default(), packets::plain(1400)), times)
+}
+
+fn open_super(times: u32) -> Result<Work, String> {
+    open(packets::super_packet(), times)
+}
+
+/// Copies of the packet are made beforehand: the kernel makes them in earnest.
+fn seal(cipher: Cipher, packet: (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
+    let mut tunnel = Tunnel::new(cipher)?;
+    let (vnet, packet) = packet;
+    let mut copies = vec![packet; times as usize];
+    Ok(Box::new(move || {
+        let mut total = 0;
+        for packet in &mut copies {
+            tunnel.seal(&vnet, packet, |bytes, _| total += black_box(bytes).len() as u64);
+        }
+        total
+    }))
+}
+
+fn open((vnet, packet): (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
+    let mut tunnel = Tunnel::new(CIPHER)?;
+    let mut trains = Vec::new();
+    for _ in 0..times {
+        tunnel.seal(&vnet, &mut packet.clone(), |bytes, segment| {
+            trains.push(Train { bytes: bytes.to_vec(), segment });
+        });
+    }
+    Ok(Box::new(move || {
+        let mut total = 0;
+        for train in &mut trains {
+            tunnel.open(train, |write| total += black_box(write).count() as u64);
+        }
+        total
+    }))
+}
+
+fn split(times: u32) -> Result<Work, String> {
+    let (vnet, packet) = packets::super_packet();
+    let mut copies = vec![packet; times as usize];
+    Ok(Box::new(move || {
+        let mut total = 0;
+        for packet in &mut copies {
+            let Ok(mut segments) = Segments::new(&vnet, packet) else { continue };
+            while let Some(segment) = segments.next() {
+                total += black_box(segment).len() as u64;
+            }
+        }
+        total
+    }))
+}
+
+fn merge(times: u32) -> Result<Work, String> {
+    let (vnet, mut packet) = packets::super_packet();
+    let mut cut = Vec::new();
+    let segments = Segments::new(&vnet, &mut packet);
+    let mut segments = segments.map_err(|_| "the super-packet cannot be split")?;
+    while let Some(segment) = segments.next() {
+        cut.push(segment.to_vec());
+    }
+    Ok(Box::new(move || {
+        let (mut merger, mut total) = (Merger::new(true, true), 0);
+        for _ in 0..times {
+            cut.iter().for_each(|packet| merger.push(packet));
+            merger.writes().for_each(|write| total += black_box(&write).count() as u64);
+            merger = merger.recycle(true, true);
+        }
+        total
+    }))
+}
+
+fn checksum(times: u32) -> Result<Work, String> {
+    let packet = packets::plain(1400);
+    Ok(Box::new(move || {
+        (0..times).map(|_| u64::from(Sum::new().bytes(black_box(&packet)).finish())).sum()
+    }))
+}
+
+fn route(times: u32) -> Result<Work, String> {
+    let mut routes = Routes::default();
+    let net = |high: u32, low: u32, len: u8| -> Result<IpNet, String> {
+        let [_, _, high, low] = ((high << 8) | low).to_be_bytes();
+        let net = Ipv4Net::new([10, high, low, 0].into(), len);
+        net.map(IpNet::V4).map_err(|error| error.to_string())
+    };
+    // 900 clients' networks, 100 shorter prefixes around some of them.
+    for peer in 0..900 {
+        routes.set(PeerId(peer), vec![net(peer % 30, peer / 30, 24)?]);
+    }
+    for peer in 900..1000 {
+        routes.set(PeerId(peer), vec![net(peer % 100, 0, 16)?]);
+    }
+    Ok(Box::new(move || {
+        let mut total = 0;
+        for at in 0..times {
+            let [_, a, b, c] = at.wrapping_mul(2_654_435_761).to_be_bytes();
+            let address = IpAddr::from([10, a % 128, b, c]);
+            total += routes.owner(black_box(address)).map_or(0, |peer| u64::from(peer.0));
+        }
+        total
+    }))
+}
+
+fn replay(times: u32) -> Result<Work, String> {
+    let mut window = Window::new(64);
+    Ok(Box::new(move || {
+        let mut accepted = 0;
+        for at in 0..u64::from(times) {
+            // 2, 3, 4, 5, 6, 7, 8, 1: the first of eight comes last.
+            let id = if at % 8 == 7 { at - 6 } else { at + 2 };
+            if black_box(&window).check(id).is_some() {
+                window.accept(id);
+                accepted += 1;
+            }
+        }
+        accepted
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(name: &str, times: u32) -> u64 {
+        let piece = find(name).unwrap();
+        (piece.prepare)(times).unwrap()()
+    }
+
+    #[test]
+    fn every_piece_does_the_work_that_its_name_says() {
+        let sealed_1400 = 1400 + 24;
+        assert_eq!(result("seal-1400", 3), 3 * sealed_1400);
+        assert_eq!(result("seal-1400-chacha", 3), 3 * sealed_1400);
+        assert_eq!(result("open-1400", 3), 3);
+        let headers = 48 * 40;
+        assert_eq!(result("seal-super", 2), 2 * (65_535 + headers + 49 * 24));
+        assert_eq!(result("open-super", 2), 2 * 49);
+        assert_eq!(result("split-super", 2), 2 * (65_535 + headers));
+        assert_eq!(result("merge-super", 2), 2 * 49);
+        assert_eq!(result("replay", 800), 800, "no id is refused");
+        assert_eq!(result("checksum-1400", 4), 4 * result("checksum-1400", 1));
+        assert!(result("route", 100) > 0, "some addresses have owners");
+    }
+
+    #[test]
+    fn names_are_unique_and_others_are_refused() {
+        for (at, piece) in ALL.iter().enumerate() {
+            assert_eq!(ALL.iter().position(|other| other.name == piece.name), Some(at));
+        }
+        assert!(find("seal").unwrap_err().contains("seal-1400, "));
+    }
+}
