@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_interop::failure::{Result, ensure};
-use adit_interop::net::{End, Pair};
 use adit_interop::world::{self, Entered, World};
+use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::record::Measurement;
-use adit_lab::storm::scene::{Ground, Scene, program};
+use adit_lab::storm::scene::{Scene, program};
 use adit_lab::storm::schedule::{burst, steady};
 use adit_lab::subject::{Kit, Subject};
 
@@ -47,14 +47,8 @@ fn all(world: &World) -> Result<()> {
 /// Twenty clients of five hosts, each with an address of its own and all that it should be told; more than there are
 /// places; and all once more after they vanished.
 fn the_crowd_comes_up(kit: &Kit, subject: &Subject) -> Result<()> {
-    let pair = Pair::new()?;
-    let ground = Ground {
-        server: &pair.server,
-        server_outer: End::Server.outer(false),
-        client: &pair.client,
-        client_outer: End::Client.outer(false),
-    };
-    let scene = Scene::on(kit, ground, subject, 5, 4)?;
+    let bed = Bed::pair(LinkMode::Offload)?;
+    let scene = Scene::set(kit, &bed, subject, 5, 4)?;
     let patience = Duration::from_secs(10);
     let come = |schedule: Vec<Duration>| -> Result<()> {
         let (ran, cpu) = scene.costed(|crowd| crowd.run(schedule, patience))?;

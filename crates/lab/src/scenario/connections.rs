@@ -113,12 +113,12 @@ fn fill(scene: &Scene, spec: &ConnectionsSpec, measurement: &mut Measurement) ->
         scene.server.daemon().failure(&format!("no client comes up: {:?}", warm.setbacks)).0
     })?;
     scene.crowd.leave()?;
-    let before = scene.server.pss_kib()?;
+    let before = scene.server.memory_kib()?;
     let length = Duration::from_secs_f64(count(scene.places) / spec.plan.first);
     let mut schedule = steady(spec.plan.first, length);
     schedule.truncate(scene.places);
     let filled = scene.crowd.run(schedule, STORM)?;
-    let grown = scene.server.pss_kib()?.saturating_sub(before);
+    let grown = scene.server.memory_kib()?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
     measurement.set("kib_per_client", grown as f64 / count(filled.up().max(1)));
     scene.check(measurement)?;

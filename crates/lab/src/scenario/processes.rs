@@ -35,7 +35,7 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
     let server = program(kit, subject)?;
     let server = Server::start(&server, &bed.server, folder.path(), kit.keys().folder())?;
     let path = client_file(kit, bed, folder.path())?;
-    let (cpu, pss) = (server.cpu()?, server.pss_kib()?);
+    let (cpu, pss) = (server.cpu()?, server.memory_kib()?);
     let started = Instant::now();
     let mut clients = Vec::new();
     for session in 0..sessions {
@@ -56,7 +56,7 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
         None => "a bed without a client".to_owned(),
     })?;
     let mut measurement = Measurement::default();
-    let (spent, grown) = (server.cpu()? - cpu, server.pss_kib()?.saturating_sub(pss));
+    let (spent, grown) = (server.cpu()? - cpu, server.memory_kib()?.saturating_sub(pss));
     measurement.set("cpu_ms_per_handshake", spent * 1e3 / count(up));
     #[allow(clippy::cast_precision_loss)]
     measurement.set("kib_per_client", grown as f64 / count(up));

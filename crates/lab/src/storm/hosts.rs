@@ -33,8 +33,8 @@ struct Route {
     protocol: Option<String>,
 }
 
-/// Each `tun` device of a host: its addresses and MTU, and the routes into any of the host's tunnels. DNS and the
-/// gateway of IPv6 routes are not to be seen there.
+/// Each `tun` device of a host: its addresses, MTU and IPv6 routes, and the IPv4 routes into any of the host's tunnels: of
+/// several tunnels to one network only the first gets those. DNS and the gateway of IPv6 routes are not to be seen there.
 ///
 /// # Errors
 /// `ip` failed.
@@ -63,7 +63,8 @@ fn read(host: &str, [addresses, routes4, routes6]: [&str; 3]) -> Result<Vec<Appl
             all.find(|address| address.local.contains(':') == v6)
         };
         let mut nets4: Vec<Ipv4Net> = routes4.iter().filter_map(|r| net4(&r.dst)).collect();
-        let mut nets6: Vec<Ipv6Net> = routes6.iter().filter_map(|r| net6(&r.dst)).collect();
+        let own6 = routes6.iter().filter(|route| route.dev == device.ifname);
+        let mut nets6: Vec<Ipv6Net> = own6.filter_map(|route| net6(&route.dst)).collect();
         nets4.sort_unstable();
         nets6.sort_unstable();
         Applied {
@@ -103,7 +104,7 @@ mod tests {
         {"dst":"10.99.0.0/16","gateway":"10.88.0.1","dev":"tun0","flags":[]},
         {"dst":"10.77.0.1","gateway":"10.88.0.1","dev":"tun0","flags":[]},
         {"dst":"10.88.0.0/16","dev":"tun0","protocol":"kernel"}]"#;
-    const ROUTES6: &str = r#"[{"dst":"fd99::/64","dev":"tun0","metric":1024},
+    const ROUTES6: &str = r#"[{"dst":"fd99::/64","dev":"tun0","metric":1024},{"dst":"fd99::/64","dev":"tun1"},
         {"dst":"fe80::/64","dev":"tun0","protocol":"kernel"}]"#;
 
     #[test]

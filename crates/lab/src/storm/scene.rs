@@ -47,19 +47,6 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
     }
 }
 
-/// Where server and crowd stand.
-#[derive(Debug, Clone, Copy)]
-pub struct Ground<'a> {
-    /// The server's namespace.
-    pub server: &'a Namespace,
-    /// Its address outside of any tunnel.
-    pub server_outer: IpAddr,
-    /// The crowd's namespace.
-    pub client: &'a Namespace,
-    /// Its own address.
-    pub client_outer: IpAddr,
-}
-
 impl Scene {
     /// Starts the subject's server on `bed` and gives the first client's namespace the addresses of `hosts` hosts with
     /// `sessions` clients each.
@@ -73,35 +60,16 @@ impl Scene {
         hosts: u16,
         sessions: usize,
     ) -> Result<Scene> {
-        let ground = Ground {
-            server: &bed.server,
-            server_outer: bed.server_outer(false),
-            client: bed.clients.first().context("a bed without a client")?,
-            client_outer: bed.client_outer(0, false),
-        };
-        Scene::on(kit, ground, subject, hosts, sessions)
-    }
-
-    /// As [`Scene::set`], on namespaces that are no [`Bed`]'s.
-    ///
-    /// # Errors
-    /// As [`Scene::set`].
-    pub fn on(
-        kit: &Kit,
-        ground: Ground<'_>,
-        subject: &Subject,
-        hosts: u16,
-        sessions: usize,
-    ) -> Result<Scene> {
         let program = program(kit, subject)?;
+        let client = bed.clients.first().context("a bed without a client")?;
         let folder = kit.scratch()?;
         let keys = kit.keys().folder();
-        let sources = hosts_on(ground, hosts, &folder)?;
-        let server = Server::start(&program, ground.server, folder.path(), keys)?;
+        let sources = hosts_on(bed, client, hosts, &folder)?;
+        let server = Server::start(&program, &bed.server, folder.path(), keys)?;
         let places = sources.len() * sessions;
-        let address = SocketAddr::new(ground.server_outer, config::PORT);
+        let address = SocketAddr::new(bed.server_outer(false), config::PORT);
         let hosts = Hosts { sources, sessions, server: address };
-        let crowd = Crowd::open(ground.client, config::client(keys)?, hosts)?;
+        let crowd = Crowd::open(client, config::client(keys)?, hosts)?;
         let expected = config::expected()?;
         Ok(Scene { crowd, server, places, expected, _folder: folder })
     }
@@ -156,9 +124,9 @@ pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
 }
 
 /// Gives the crowd's namespace the addresses 10.66.0.1 and on, which the server reaches by the cable.
-fn hosts_on(ground: Ground<'_>, hosts: u16, folder: &TempDir) -> Result<Vec<IpAddr>> {
+fn hosts_on(bed: &Bed, client: &Namespace, hosts: u16, folder: &TempDir) -> Result<Vec<IpAddr>> {
     ensure(hosts > 0, || "a crowd needs at least one host".to_owned())?;
-    let device = device(ground.client, ground.server_outer)?;
+    let device = device(client, bed.server_outer(false))?;
     let sources: Vec<IpAddr> = (1..=hosts)
         .map(|host| {
             let [high, low] = host.to_be_bytes();
@@ -172,9 +140,9 @@ fn hosts_on(ground: Ground<'_>, hosts: u16, folder: &TempDir) -> Result<Vec<IpAd
     }
     let path = folder.path().join("addresses");
     fs::write(&path, batch)?;
-    ground.client.run("ip", &["-batch", &path.to_string_lossy()])?;
-    let cable = self::device(ground.server, ground.client_outer)?;
-    ground.server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &cable])?;
+    client.run("ip", &["-batch", &path.to_string_lossy()])?;
+    let cable = self::device(&bed.server, bed.client_outer(0, false))?;
+    bed.server.run("ip", &["route", "replace", "10.66.0.0/16", "dev", &cable])?;
     Ok(sources)
 }
 

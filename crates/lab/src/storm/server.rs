@@ -70,14 +70,15 @@ impl Server {
         Ok(nanos as f64 / 1e9)
     }
 
-    /// Its proportional set size in KiB.
+    /// Its memory of its own in KiB: what is mapped from files is left out, for how much of that is counted depends on
+    /// who else has it mapped.
     ///
     /// # Errors
     /// The process is gone: with its log.
-    pub fn pss_kib(&self) -> Result<u64> {
+    pub fn memory_kib(&self) -> Result<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.daemon.pid()))
             .map_err(|_| self.daemon.failure("it is gone"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
-        line.trim().trim_end_matches(" kB").parse().context("Pss of smaps_rollup")
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse().context("Pss_Anon of smaps_rollup")
     }
 }
