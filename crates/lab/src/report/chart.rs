@@ -20,15 +20,22 @@ pub struct Bar {
 
 /// Bars in groups, each under its heading. Returns the SVG; `label` says in words what it shows.
 pub fn bars(label: &str, groups: &[(String, Vec<Bar>)]) -> String {
-    const LEFT: f64 = 108.0;
-    const RIGHT: f64 = 104.0;
+    const LETTER: f64 = 8.6; // of the larger type of narrow screens
+    const LABEL: usize = 14;
+    const LABEL_LETTERS: f64 = 14.0;
     const ROW: f64 = 21.0;
     const HEADING: f64 = 25.0;
     let all = || groups.iter().flat_map(|(_, bars)| bars);
     let top = |bar: &Bar| bar.interval.map_or(bar.value, |i| i.high.max(bar.value));
     let most = all().map(top).filter(|x| x.is_finite()).fold(0.0, f64::max);
     let most = if most > 0.0 { most } else { 1.0 };
-    let place = |value: f64| LEFT + value.max(0.0) / most * (WIDTH - LEFT - RIGHT);
+    let longest = |text: fn(&Bar) -> &String| {
+        let lengths = all().map(|bar| text(bar).chars().count());
+        LETTER * f64::from(u32::try_from(lengths.max().unwrap_or(0)).unwrap_or(0))
+    };
+    let left = longest(|bar| &bar.label).min(LETTER * LABEL_LETTERS) + 8.0;
+    let right = longest(|bar| &bar.text) + 8.0;
+    let place = |value: f64| left + value.max(0.0) / most * (WIDTH - left - right).max(80.0);
     let rows = groups.iter().map(|(heading, bars)| {
         let heading = if heading.is_empty() { 4.0 } else { HEADING };
         heading + ROW * f64::from(u32::try_from(bars.len()).unwrap_or(0)) + 4.0
@@ -45,11 +52,11 @@ pub fn bars(label: &str, groups: &[(String, Vec<Bar>)]) -> String {
         for bar in bars {
             let middle = y + ROW / 2.0;
             let class = format!("bar c{}{}", bar.style, if bar.valid { "" } else { " hollow" });
-            svg.text("label", (LEFT - 8.0, middle + 4.5), Anchor::End, &shorten(&bar.label, 14));
+            svg.text("label", (left - 8.0, middle + 4.5), Anchor::End, &shorten(&bar.label, LABEL));
             let tip = format!("{}: {}", bar.label, bar.text);
-            let width = (place(bar.value) - LEFT).max(1.0);
-            svg.bar(&class, (LEFT, y + 3.0), (width, ROW - 6.0), &tip);
-            if let Some(i) = bar.interval {
+            let width = (place(bar.value) - left).max(1.0);
+            svg.bar(&class, (left, y + 3.0), (width, ROW - 6.0), &tip);
+            if let Some(i) = bar.interval.filter(|i| i.high > i.low) {
                 let (low, high) = (place(i.low), place(i.high));
                 svg.line("whisker", (low, middle), (high, middle));
                 for x in [low, high] {
@@ -77,6 +84,8 @@ fn shorten(text: &str, most: usize) -> String {
 pub enum Scale {
     /// From 0, or from the least, to the most.
     Linear,
+    /// From 0 exactly to the most: for times, after which nothing comes.
+    Span,
     /// By powers of ten.
     Log,
     /// Shares of all below 1, by nines: 0.9, 0.99, 0.999 at equal distances, which is where a tail can be seen.
@@ -139,6 +148,7 @@ impl Ruler {
         }
         match scale {
             Scale::Linear => linear(low.min(0.0), high),
+            Scale::Span => span(high),
             Scale::Log => logarithmic(low, high),
             Scale::Nines => nines(high),
             Scale::Named(names) => named(names),
@@ -153,7 +163,7 @@ impl Ruler {
 
 fn unit(scale: &Scale, value: f64) -> f64 {
     match scale {
-        Scale::Linear | Scale::Named(_) => value,
+        Scale::Linear | Scale::Span | Scale::Named(_) => value,
         Scale::Log => value.max(f64::MIN_POSITIVE).log10(),
         Scale::Nines => -(1.0 - value).max(1e-9).log10(),
     }
@@ -175,6 +185,12 @@ fn linear(low: f64, high: f64) -> Ruler {
         at += step;
     }
     Ruler { scale: Scale::Linear, from, to, ticks }
+}
+
+fn span(high: f64) -> Ruler {
+    let mut ruler = linear(0.0, high);
+    ruler.ticks.retain(|(at, _)| *at <= high);
+    Ruler { to: high.max(f64::MIN_POSITIVE), ..ruler }
 }
 
 fn logarithmic(low: f64, high: f64) -> Ruler {
@@ -238,7 +254,7 @@ fn named(names: &[String]) -> Ruler {
 
 /// Lines over an axis.
 pub fn lines(label: &str, x: &Axis, y: &Axis, series: &[Line]) -> String {
-    const LEFT: f64 = 54.0;
+    const LEFT: f64 = 64.0;
     const RIGHT: f64 = 16.0;
     const TOP: f64 = 26.0;
     const BOTTOM: f64 = 44.0;
@@ -305,7 +321,7 @@ fn tip_value(ruler: &Ruler, value: f64) -> String {
             .map(|t| t.1.clone())
             .unwrap_or_default(),
         Scale::Nines => format!("{} %", short(100.0 * value)),
-        Scale::Linear | Scale::Log => short(value),
+        Scale::Linear | Scale::Span | Scale::Log => short(value),
     }
 }
 
@@ -322,6 +338,9 @@ mod tests {
         let values = |all: &'static [f64]| all.iter().copied();
         let plain = Ruler::over(&Scale::Linear, values(&[3.0, 9430.0]));
         assert_eq!(ticks(&plain), ["0", "2,500", "5,000", "7,500", "10k"]);
+        let times = Ruler::over(&Scale::Span, values(&[0.4, 6.3]));
+        assert_eq!(ticks(&times), ["0", "2", "4", "6"]);
+        assert!((times.place(6.3) - 1.0).abs() < 1e-9);
         let small = Ruler::over(&Scale::Linear, values(&[0.31]));
         assert_eq!(ticks(&small), ["0", "0.1", "0.2", "0.3", "0.4"]);
         let log = Ruler::over(&Scale::Log, values(&[0.06, 11.0]));
@@ -351,7 +370,7 @@ mod tests {
         assert!(
             svg.contains("a-very-long-s…") && svg.contains("a-very-long-subject-name: 5 [4, 10]")
         );
-        // The interval's end is the scale's end: 520 less the room for the value.
-        assert!(svg.contains(r#"x2="416.0""#), "{svg}");
+        // The interval's end is the scale's end: 520 less the room for the 9 letters of the value.
+        assert!(svg.contains(r#"x2="434.6""#), "{svg}");
     }
 }

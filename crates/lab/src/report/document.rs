@@ -138,10 +138,10 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     facts.push((
         "Plan",
         format!(
-            "{}: {} scenarios, {} rounds, seed {}",
+            "{}: {}, {}, seed {}",
             m.plan.name,
-            scenarios.len(),
-            m.rounds,
+            counted(scenarios.len(), "scenario"),
+            counted(m.rounds as usize, "round"),
             m.seed
         ),
     ));
@@ -168,6 +168,11 @@ fn facts(run: &Run) -> Vec<(String, String)> {
     facts.push(("Tools", tools.join("; ")));
     let filled = facts.into_iter().filter(|(_, value)| !value.is_empty());
     filled.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// `1 round`, `5 rounds`.
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn count_a_a(run: &Run) -> usize {
@@ -289,6 +294,7 @@ fn validity(run: &Run) -> Validity {
     let unfinished = !notices(run).is_empty();
     let mut said = vec![match (bad, measured) {
         (_, 0) => "Nothing was measured.".to_owned(),
+        (0, 1) => "The one result is valid.".to_owned(),
         (0, all) => format!("All {all} results are valid."),
         (bad, all) => format!("{bad} of {all} results are not valid; they are marked."),
     }];
@@ -303,11 +309,12 @@ fn validity(run: &Run) -> Validity {
         }
     });
     if let Some((least, most)) = detectable(run) {
-        said.push(format!(
-            "The smallest detectable difference in throughput lies between {} and {}, by row.",
-            percent(least),
-            percent(most)
-        ));
+        let (least, most) = (percent(least), percent(most));
+        said.push(if least == most {
+            format!("The smallest detectable difference in throughput is {most}.")
+        } else {
+            format!("The smallest detectable difference in throughput lies between {least} and {most}, by row.")
+        });
     }
     Validity {
         good: bad == 0 && measured > 0 && different == 0 && !unfinished && count_a_a(run) > 0,

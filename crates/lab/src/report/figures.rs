@@ -81,8 +81,8 @@ impl Plots<'_> {
         let links: Vec<Option<&str>> =
             unique(self.scenario.rows.iter().map(|row| row.point.get("link")));
         let mut figures = Vec::new();
-        for metric in metrics {
-            for link in &links {
+        for link in &links {
+            for metric in metrics {
                 figures.extend(self.bars_of(metric, *link, links.len() > 1));
             }
         }
@@ -114,11 +114,16 @@ impl Plots<'_> {
         }
         let place = link.filter(|_| several).map_or(String::new(), |link| format!(", link {link}"));
         let name = format!("{}{place}", title(metric));
-        let figure = |page: Vec<(String, Vec<Bar>)>| Figure {
+        let figure = |page: Vec<(String, Vec<Bar>)>| {
+            Figure {
             svg: bars(&format!("{name} of {}: {}", self.scenario.name, in_words(&page)), &page),
             title: name.clone(),
-            caption: "Medians of the rounds; the whiskers are 95 % intervals.".into(),
+            caption: match page.iter().flat_map(|(_, bars)| bars).all(|bar| bar.valid) {
+                true => "Medians of the rounds; the whiskers are 95 % intervals.".into(),
+                false => "Medians of the rounds; the whiskers are 95 % intervals. Hollow: not a valid result.".into(),
+            },
             legend: Vec::new(),
+        }
         };
         pages.into_iter().map(figure).collect()
     }
@@ -246,6 +251,10 @@ impl Plots<'_> {
         let least = fit.points.iter().map(|p| p.0).fold(f64::INFINITY, f64::min);
         let most = fit.points.iter().map(|p| p.0).fold(0.0, f64::max);
         let line = fit.linear;
+        // Nothing is spent below zero: there the line begins where it crosses.
+        let crossing = -line.intercept / line.slope;
+        let begins = line.intercept + line.slope * least < 0.0 && crossing < most;
+        let least = if begins { least.max(crossing) } else { least };
         let points = [least, most].map(|n| (n, line.intercept + line.slope * n)).to_vec();
         Line {
             name: fit.subject.clone(),
@@ -286,8 +295,8 @@ impl Plots<'_> {
         }
         let x = Axis::new("ms, at most", Scale::Log);
         let y = Axis::new("share of all", Scale::Nines);
-        let caption = "How many came within which time; further left is better. The upper half is the tail: each line \
-                       of the grid above 90 % holds a tenth of what is above the one below. Medians of the rounds.";
+        let caption = "How many came within which time: further left is better. The scale is stretched towards the top, so \
+                       that the slowest can be told apart. Medians of the rounds.";
         let drawn = |(figure, lines): (String, Vec<Line>)| {
             drawn(&figure, caption.to_owned(), &x, &y, &lines)
         };
@@ -348,7 +357,8 @@ impl Plots<'_> {
                     let figure = format!("{unit} over time, {owner}{place}");
                     let caption =
                         "The round nearest to the median, from samples every 100 ms.".to_owned();
-                    let (x, y) = (Axis::new("s", Scale::Linear), Axis::new(unit, Scale::Linear));
+                    let scale = if far_apart(&series) { Scale::Log } else { Scale::Linear };
+                    let (x, y) = (Axis::new("seconds", Scale::Span), Axis::new(unit, scale));
                     figures.extend(drawn(&figure, caption, &x, &y, &series));
                 }
             }
@@ -391,6 +401,14 @@ fn drawn(title: &str, caption: String, x: &Axis, y: &Axis, series: &[Line]) -> O
         caption,
         legend,
     })
+}
+
+/// Whether the lowest lines would lie on the axis: of memory, where one has 2 MiB and the other 300.
+fn far_apart(series: &[Line]) -> bool {
+    let highest = series.iter().map(|line| line.points.iter().map(|p| p.1).fold(0.0, f64::max));
+    let highest: Vec<f64> = highest.collect();
+    let most = highest.iter().copied().fold(0.0, f64::max);
+    highest.iter().any(|own| *own > 0.0 && most > 20.0 * own)
 }
 
 fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {

@@ -49,6 +49,53 @@ impl Fixture {
         fixture
     }
 
+    /// A run whose figures can be checked by hand.
+    pub fn small() -> Fixture {
+        let mut fixture = Fixture { manifest: manifest(), records: Vec::new(), state: 1 };
+        fixture
+            .manifest
+            .subjects
+            .retain(|name, _| ["bare", "adit", "openvpn", "adit@v0.0.9"].contains(&name.as_str()));
+        let link = [("link", "wire")];
+        let rows: [(&str, [f64; 3], f64); 3] = [
+            ("openvpn", [700.0, 720.0, 690.0], 1.0),
+            ("adit", [2100.0, 2160.0, 2070.0], 0.1),
+            ("bare", [5250.0, 5400.0, 5175.0], 0.0),
+        ];
+        for (subject, rounds, cpu) in rows {
+            for (round, mbps) in (1..).zip(rounds) {
+                let mut m = Measurement::default();
+                m.set("sum_mbps", mbps);
+                m.set("largest_frame", 1514.0);
+                if cpu > 0.0 {
+                    m.set("mb_per_cpu_s", 500.0 / cpu);
+                    m.set("server_pss_mib", 2.0 + 6.0 * cpu);
+                }
+                for (client, bytes) in [(0, 100), (1, 300)] {
+                    let name = format!("up {client}");
+                    m.flows.push(Flow { name, bytes, start: 0.0, coverage: 1.0 });
+                }
+                fixture.push("single-stream", "throughput", &link, subject, round, m);
+            }
+        }
+        for side in ["a", "b"] {
+            for round in 1..=3 {
+                let mut m = Measurement::default();
+                m.set("sum_mbps", 1000.0 + 10.0 * f64::from(round));
+                fixture.push(
+                    "single-stream",
+                    "throughput",
+                    &link,
+                    &format!("adit#{side}"),
+                    round,
+                    m,
+                );
+            }
+        }
+        fixture.manifest.trials_planned = fixture.records.len();
+        fixture
+    }
+
     /// Writes it as a run would have.
     pub fn write(&self, dir: &Path) {
         self.manifest.write(dir).unwrap();

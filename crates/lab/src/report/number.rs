@@ -63,7 +63,7 @@ pub fn with_interval(median: f64, interval: Option<Interval>, digits: usize) -> 
     let text = number(median, digits);
     match interval {
         // What repeats exactly needs no interval.
-        Some(Interval { low, high }) if high > low => {
+        Some(Interval { low, high }) if high - low > 0.0005 * median.abs() => {
             format!("{text} {}", spread(median, low, high, digits))
         }
         _ => text,

@@ -287,33 +287,27 @@ impl<'a> Scenario<'a> {
         let any = all.iter().any(|by_direction| !by_direction.is_empty());
         let mut columns: Vec<String> = Vec::new();
         if any {
-            let names = ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "total Mb/s"];
-            columns.extend(names.map(str::to_owned));
+            columns.extend(PER_CLIENT.map(str::to_owned));
         }
         columns.extend(metrics.iter().map(|name| title(name)));
         let mut rows = Vec::new();
         for (row, by_direction) in self.rows.iter().zip(all) {
-            let figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
+            let mut figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
             let bare = metrics.iter().all(|name| !row.values.contains_key(*name));
             if by_direction.is_empty() && !bare {
-                let gaps = if any { 6 } else { 0 };
-                rows.push([self.stubs(row), vec!["–".into(); gaps], figures.clone()].concat());
+                let gaps = vec!["–".into(); if any { PER_CLIENT.len() } else { 0 }];
+                rows.push([self.stubs(row), gaps, figures.clone()].concat());
             }
-            for (i, (direction, spread)) in by_direction.iter().enumerate() {
-                let cells = vec![
-                    direction.as_str().into(),
-                    spread.clients.to_string().into(),
-                    number(spread.least, 0).into(),
-                    number(spread.mean, 0).into(),
-                    number(spread.most, 0).into(),
-                    number(spread.total, 0).into(),
-                ];
+            // "up" before "down".
+            for (direction, spread) in by_direction.iter().rev() {
+                rows.push([self.stubs(row), spread.cells(direction), figures].concat());
                 // The processes serve both directions: their figures stand once.
-                let figures = if i == 0 { figures.clone() } else { vec!["".into(); metrics.len()] };
-                rows.push([self.stubs(row), cells, figures].concat());
+                figures = vec!["".into(); metrics.len()];
             }
         }
-        self.table("Client statistics", columns, rows)
+        let mut table = self.table("Client statistics", columns, rows)?;
+        table.stubs += usize::from(any);
+        Some(table)
     }
 
     fn per_client(&self, row: &Row) -> BTreeMap<String, Spread> {
@@ -479,7 +473,17 @@ struct Spread {
     total: f64,
 }
 
+/// The columns of [`Spread::cells`].
+const PER_CLIENT: [&str; 6] =
+    ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "total Mb/s"];
+
 impl Spread {
+    fn cells(self, direction: &str) -> Vec<Text> {
+        let rates = [self.least, self.mean, self.most, self.total].map(|rate| number(rate, 0));
+        let names = [direction.to_owned(), self.clients.to_string()];
+        names.into_iter().chain(rates).map(Text::from).collect()
+    }
+
     fn median(all: &[Spread]) -> Spread {
         let of = |figure: fn(&Spread) -> f64| {
             median(&all.iter().map(figure).collect::<Vec<_>>()).unwrap_or_default()
