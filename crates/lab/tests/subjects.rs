@@ -9,6 +9,7 @@ use adit_interop::failure::{Context, Failure, Result};
 use adit_interop::world::{self, Entered, World};
 use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::subject::{Kit, Subject, TunnelSpec, check, prepare};
+use adit_sim::Impairment;
 
 const SUBJECTS: [Subject; 7] = [
     Subject::Bare,
@@ -81,17 +82,24 @@ fn run(world: &World, subjects: &[Subject]) -> Result<()> {
 /// A bed and how the tunnels on it are to be.
 struct Place {
     name: &'static str,
-    /// At a switch, if this is given.
-    clients: Option<u16>,
-    mode: LinkMode,
+    bed: Kind,
     outer_v6: bool,
+    inner_mtu: Option<u32>,
 }
 
-const PLACES: [Place; 4] = [
-    Place { name: "pair", clients: None, mode: LinkMode::Offload, outer_v6: false },
-    Place { name: "star", clients: Some(3), mode: LinkMode::Wire, outer_v6: false },
-    Place { name: "star6", clients: Some(3), mode: LinkMode::WireGro, outer_v6: true },
-    Place { name: "star100", clients: Some(100), mode: LinkMode::Offload, outer_v6: false },
+enum Kind {
+    Pair,
+    Line,
+    Star(u16),
+}
+
+const PLACES: [Place; 6] = [
+    Place { name: "pair", bed: Kind::Pair, outer_v6: false, inner_mtu: None },
+    Place { name: "line", bed: Kind::Line, outer_v6: false, inner_mtu: None },
+    Place { name: "star", bed: Kind::Star(3), outer_v6: false, inner_mtu: None },
+    Place { name: "star6", bed: Kind::Star(3), outer_v6: true, inner_mtu: None },
+    Place { name: "large", bed: Kind::Pair, outer_v6: false, inner_mtu: Some(8900) },
+    Place { name: "star100", bed: Kind::Star(100), outer_v6: false, inner_mtu: None },
 ];
 
 impl Place {
@@ -99,20 +107,34 @@ impl Place {
         if cases.is_empty() {
             return Ok(());
         }
-        let (mode, outer_v6) = (self.mode, self.outer_v6);
-        let bed = match self.clients {
-            None => Bed::pair(mode),
-            Some(clients) => Bed::star(clients, mode),
+        let bed = match self.bed {
+            Kind::Pair => Bed::pair(LinkMode::Offload),
+            Kind::Line => Bed::line([Impairment::default(), Impairment::default()], 1),
+            Kind::Star(clients) => Bed::star(clients, LinkMode::Wire),
         }
         .context(self.name)?;
-        let spec = TunnelSpec { outer_v6, ..TunnelSpec::default() };
+        let (outer_v6, inner_mtu) = (self.outer_v6, self.inner_mtu);
+        let spec = TunnelSpec { outer_v6, inner_mtu, ..TunnelSpec::default() };
         for (name, subject) in cases {
             let begun = Instant::now();
             check(kit, &bed, subject, &spec).context(name)?;
             println!("{name}: ok, {:.1} s", begun.elapsed().as_secs_f32());
         }
+        let unknown = TunnelSpec { cipher: "NO-SUCH-CIPHER".to_owned(), ..TunnelSpec::default() };
+        for (name, subject) in cases.iter().filter(|(_, subject)| chooses_cipher(subject)) {
+            let refused = check(kit, &bed, subject, &unknown).err();
+            let why =
+                refused.context(format!("{name} came up with a cipher that does not exist"))?;
+            if !why.0.contains("NO-SUCH-CIPHER") {
+                return Err(Failure(format!("{name} does not say what is wrong: {why}")));
+            }
+        }
         Ok(())
     }
+}
+
+fn chooses_cipher(subject: &Subject) -> bool {
+    matches!(subject, Subject::Adit(_) | Subject::Openvpn | Subject::OpenvpnTcp)
 }
 
 /// What cannot be measured is said by name, and starting it fails.

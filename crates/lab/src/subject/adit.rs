@@ -31,7 +31,11 @@ pub(super) fn version(kit: &Kit, wanted: Option<&str>) -> std::result::Result<St
     let source = match wanted {
         // Built under its full sha.
         Some(_) => program.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into()),
-        None => revision::of_this_tree(),
+        // A binary of before would be measured under the name of what it is not.
+        None => match revision::newer_source(&program) {
+            Some(path) => Some(format!("built before {} was changed", path.display())),
+            None => revision::of_this_tree(),
+        },
     };
     Ok(source.map_or(told.clone(), |source: String| format!("{told} ({source})")))
 }

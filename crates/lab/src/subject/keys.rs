@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use adit_interop::failure::{Context, Result};
@@ -63,7 +64,12 @@ impl Keys {
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.file(name);
-        fs::write(&path, text).context(path.display())
+        fs::write(&path, text).context(path.display())?;
+        if path.extension().is_some_and(|kind| kind == "key") {
+            // openvpn warns of keys that others may read.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        }
+        Ok(())
     }
 }
 

@@ -71,6 +71,24 @@ pub(super) fn of_this_tree() -> Option<String> {
     output(command).ok().map(|text| text.trim().to_owned())
 }
 
+/// A source file that has changed since the binary was built, by the list of them that cargo leaves beside it.
+pub(super) fn newer_source(binary: &Path) -> Option<PathBuf> {
+    let built = std::fs::metadata(binary).ok()?.modified().ok()?;
+    let list = std::fs::read_to_string(binary.with_extension("d")).ok()?;
+    let changed = |path: &PathBuf| {
+        let modified = std::fs::metadata(path).and_then(|data| data.modified());
+        modified.is_ok_and(|modified| modified > built)
+    };
+    sources(&list).into_iter().find(changed)
+}
+
+/// The files after the colon; a space inside a name has a backslash before it.
+fn sources(list: &str) -> Vec<PathBuf> {
+    let (_, files) = list.split_once(": ").unwrap_or_default();
+    let files = files.trim_end().replace("\\ ", "\0");
+    files.split(' ').map(|file| PathBuf::from(file.replace('\0', " "))).collect()
+}
+
 fn side(root: &Path, sha: &str) -> PathBuf {
     root.join("target/lab/rev").join(sha)
 }
@@ -134,6 +152,26 @@ mod tests {
     #[test]
     fn what_is_no_revision_needs_no_build() {
         assert!(prepare(&[Subject::Bare, Subject::Adit(None)]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_binary_older_than_a_source_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (binary, source) = (path("adit"), path("a b.rs"));
+        std::fs::write(&source, "").unwrap();
+        std::fs::write(&binary, "").unwrap();
+        let name = source.display().to_string().replace(' ', "\\ ");
+        std::fs::write(path("adit.d"), format!("{}: {name} /gone.rs\n", binary.display())).unwrap();
+        let touch = |path: &Path, seconds| {
+            let at = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            std::fs::File::options().write(true).open(path).unwrap().set_modified(at).unwrap();
+        };
+        touch(&binary, 1_000);
+        touch(&source, 2_000);
+        assert_eq!(newer_source(&binary), Some(source.clone()));
+        touch(&source, 500);
+        assert_eq!(newer_source(&binary), None);
     }
 
     #[test]
