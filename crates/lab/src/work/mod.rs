@@ -28,7 +28,7 @@ use std::time::Duration;
 use adit_interop::net::Namespace;
 
 pub use crate::measure::Edge;
-use crate::record::Flow;
+use crate::record::{Flow, Measurement};
 
 pub use bulk::tcp_bulk;
 pub use echo::{Echo, echo_latency, unreachable};
@@ -102,5 +102,21 @@ impl Measured {
     #[must_use]
     pub fn coverage(&self) -> f64 {
         self.flows.iter().map(|flow| flow.coverage).reduce(f64::min).unwrap_or(0.0)
+    }
+
+    /// Puts these figures, flows and verdicts into a trial's: `up_mbps` and `down_mbps` where flows are called so,
+    /// `sum_mbps`, and what the window says about itself.
+    pub fn put(&self, into: &mut Measurement) {
+        for (prefix, name) in [("up", "up_mbps"), ("down", "down_mbps")] {
+            if self.flows.iter().any(|flow| flow.name.starts_with(prefix)) {
+                into.set(name, self.mbps_of(prefix));
+            }
+        }
+        into.set("sum_mbps", self.mbps());
+        into.set("jain", self.jain());
+        into.set("skew_percent", self.skew * 100.0);
+        into.set("coverage_percent", self.coverage() * 100.0);
+        into.flows.extend(self.flows.iter().cloned());
+        into.invalid.extend(self.invalid.iter().cloned());
     }
 }

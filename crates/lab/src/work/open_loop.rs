@@ -10,8 +10,8 @@ use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{RecvBatch, SendScratch, Train};
 
 use super::ledger::{Arrival, Header, Schedule, Seen};
-use super::run::{Course, be_punctual, sleep_until, together};
-use super::sockets::{UdpPair, datagrams, nanos};
+use super::run::{Course, LOOK, be_punctual, sleep_until, together};
+use super::sockets::{SPARE_FILES, UdpPair, allow_files, datagrams, nanos};
 use super::window::{Account, Frame, judge};
 use super::{Edge, Measured, Route, Sizes, Times, Window};
 use crate::record::Latency;
@@ -20,6 +20,12 @@ use crate::record::Latency;
 const GRACE: Duration = Duration::from_secs(1);
 /// The share of the intended rate below which the generator has not kept its schedule.
 const KEPT: f64 = 0.98;
+/// A generator that is later than this at the median, in milliseconds, and later than half of the latency itself, has
+/// measured its own lateness.
+const LATE: f64 = 1.0;
+/// The sender's shortest sleep in nanoseconds: above 20,000 datagrams a second it sends a few at a time, or the sleeping
+/// would take more of the CPU than the sending, and both from the subject.
+const NAP: u64 = 50_000;
 /// The most datagrams of one flow in one system call, when the sender is late.
 const BATCH: usize = 64;
 
@@ -65,7 +71,7 @@ impl UdpMeasured {
 /// Sends `rate_pps` datagrams a second, all routes in turn. The schedule is fixed beforehand: a late sender sends at once,
 /// and the latency counts from the intended time, so that no delay hides the delays of those behind it. A datagram
 /// that the kernel refuses for want of room is not tried again: it is lost. Fewer than 98 % sent make the trial invalid,
-/// by the generator's fault.
+/// by the generator's fault, and so does a lateness of its own that makes up most of the latency.
 ///
 /// # Errors
 /// No socket, by the flow's name; or what `edge` says.
@@ -82,6 +88,7 @@ pub fn udp_open_loop(
 
 /// Sockets for all routes.
 pub(super) fn sockets(routes: &[Route<'_>]) -> Result<Vec<UdpPair>> {
+    allow_files(2 * routes.len() + SPARE_FILES)?;
     let one = |route: &Route<'_>| {
         datagrams(route.from, route.to, route.to_address).context(format!("flow {}", route.name))
     };
@@ -130,6 +137,13 @@ fn outcome(frame: &Frame, rate: f64, sent: &Sent, received: &Received) -> UdpMea
         measured.invalid.push(format!(
             "the generator sent only {} of {} datagrams: it is the limit here, ask for a lower rate",
             sent.inside, sent.intended
+        ));
+    }
+    let (late, latency) = (sent.lateness.at(0.5), received.times.at(0.5));
+    if late > LATE && late > latency / 2.0 {
+        measured.invalid.push(format!(
+            "the generator was {late:.1} ms late at the median, so that the median latency of {latency:.1} ms is mostly its own: \
+             ask for a lower rate"
         ));
     }
     let lost = sent.inside.saturating_sub(received.new);
@@ -203,7 +217,8 @@ impl<'a> Sender<'a> {
             }
             let due = self.schedule.due(now).min(next + most);
             if due == next {
-                sleep_until(self.schedule.time(next).min(now + 50_000_000));
+                let next = self.schedule.time(next).max(now + NAP);
+                sleep_until(next.min(now + nanos(LOOK)));
                 continue;
             }
             for flow in 0..self.pairs.len() {
@@ -379,6 +394,20 @@ mod tests {
         assert!(!outcome.kept);
         let expected = "the generator sent only 979 of 1000 datagrams: it is the limit here, ask for a lower rate";
         assert_eq!(outcome.measured.invalid, [expected]);
+    }
+
+    #[test]
+    fn a_late_generator_does_not_pass_for_a_slow_path() {
+        let with = |late: u64, latency: u64| {
+            let (mut sent, mut received) = (sent(1000, 1000), received(1000));
+            sent.lateness.record(late * 1_000_000);
+            received.times.record(latency * 1_000_000);
+            outcome(&FRAME, 500.0, &sent, &received).measured.invalid
+        };
+        assert_eq!(with(4, 10), Vec::<String>::new());
+        assert_eq!(with(0, 0), Vec::<String>::new());
+        let invalid = with(8, 10);
+        assert!(invalid.iter().any(|why| why.contains("8.0 ms late")), "{invalid:?}");
     }
 
     #[test]

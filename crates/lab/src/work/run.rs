@@ -7,6 +7,7 @@ use adit_interop::failure::Result;
 use adit_linux::clock::boottime;
 use nix::sys::prctl;
 
+use super::sockets::nanos;
 use super::window::Frame;
 use super::{Edge, Window};
 
@@ -75,7 +76,7 @@ pub fn together<Near: Send, Far: Send>(
 fn watch(course: &Course, edge: &mut dyn FnMut(Edge) -> Result<()>) -> Result<()> {
     for (at, which) in [(course.frame.begin, Edge::Begin), (course.frame.end, Edge::End)] {
         while boottime() < at && !course.stopped() {
-            sleep_until(at.min(boottime() + 50_000_000));
+            sleep_until(at.min(boottime() + nanos(LOOK)));
         }
         if course.stopped() {
             return Ok(());

@@ -9,6 +9,7 @@ use adit_interop::net::Namespace;
 use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{UdpOptions, UdpSocket};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Route;
@@ -25,6 +26,9 @@ pub fn inside<T: Send + 'static>(
     let thread = namespace.thread(work)?;
     thread.join().unwrap_or_else(|_| Err("a thread in a namespace panicked".into()))
 }
+
+/// Files that come and go meanwhile, such as those of sampling.
+pub const SPARE_FILES: usize = 100;
 
 /// The two ends of a flow over TCP, both non-blocking. Closing one takes back what was not sent yet, so that a slow tunnel
 /// does not carry it into the next trial.
@@ -49,6 +53,7 @@ struct Opening {
 /// # Errors
 /// One has no connection within 10 s, or cannot have one: by the flow's name.
 pub fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
+    allow_files(3 * routes.len() + SPARE_FILES)?;
     let poller = Poller::new()?;
     let mut openings = Vec::with_capacity(routes.len());
     for (token, route) in (0..).zip(routes) {
@@ -78,6 +83,22 @@ pub fn connect(routes: &[Route<'_>]) -> Result<Vec<TcpPair>> {
         }
     }
     openings.into_iter().map(Opening::finish).collect()
+}
+
+/// Lets this process open so many files more, as far as the administrator allows: hundreds of flows need more than the
+/// usual 1024.
+///
+/// # Errors
+/// The kernel does not tell how many are open.
+pub fn allow_files(more: usize) -> Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd").context("/proc/self/fd")?.count();
+    let needed = (open + more) as u64;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < needed {
+        setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard)
+            .context(format!("raising the limit of open files to {needed}"))?;
+    }
+    Ok(())
 }
 
 /// Marks the token of the end that connects.

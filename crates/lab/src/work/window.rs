@@ -230,6 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_into_a_record_is_what_was_measured() {
+        let flows =
+            [account("up 1", 1000, &[(1200, 1_000_000)]), account("up 2", 1050, &[(1200, 1)])];
+        let (measured, mut record) =
+            (judge(&frame(), &flows), crate::record::Measurement::default());
+        measured.put(&mut record);
+        close(record.values["up_mbps"], 8.000_008);
+        close(record.values["sum_mbps"], 8.000_008);
+        close(record.values["skew_percent"], 5.0);
+        assert!(!record.values.contains_key("down_mbps"));
+        assert_eq!((record.flows, record.invalid), (measured.flows, measured.invalid));
+    }
+
+    #[test]
     fn jain_of_equals_is_one_and_of_a_hog_one_nth() {
         let of = |bytes: &[u64]| {
             let flows: Vec<_> = bytes.iter().map(|n| account("up", 1000, &[(1200, *n)])).collect();
