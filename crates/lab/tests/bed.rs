@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_interop::net::Namespace;
+use adit_interop::process::Daemon;
 use adit_interop::world::{self, Entered};
 use adit_lab::bed::{Bed, LinkMode, Relay, RelayCounters};
+use adit_lab::measure::{Edge, Meter};
 use adit_lab::record::Measurement;
 use adit_sim::{Impairment, Loss};
 
@@ -24,6 +26,7 @@ const CASES: &[Case] = &[
     ("a_line_that_loses_all_passes_nothing", line_loses),
     ("a_line_delays_and_can_be_changed_while_it_runs", line_delays),
     ("a_line_passes_single_packets_of_tcp", line_tcp),
+    ("a_meter_sees_the_window_and_an_end", meter),
     ("datagrams_dropped_at_full_sockets_are_seen", drops),
 ];
 
@@ -323,4 +326,51 @@ fn drops() -> Result<()> {
         ensure(since.sockets > least && since.tun == 0, || format!("{since:?}"))?;
     }
     Ok(())
+}
+
+fn meter() -> Result<()> {
+    let bed = Bed::star(20, LinkMode::Offload)?;
+    let spin = |host: &Namespace| {
+        let mut command = host.command("sh");
+        command.args(["-c", "while :; do :; done"]);
+        Daemon::spawn("spinner", command)
+    };
+    let sleeper = |host: &Namespace| {
+        let mut command = host.command("sleep");
+        command.arg("60");
+        Daemon::spawn("sleeper", command)
+    };
+    let server = spin(&bed.server)?;
+    let mut clients = bed.clients.iter().map(sleeper).collect::<Result<Vec<_>>>()?;
+    // They are `ip` before they are what `ip` runs.
+    std::thread::sleep(Duration::from_millis(200));
+    let pids = clients.iter().map(Daemon::pid).collect();
+    let roles = [("server", vec![server.pid()]), ("client", pids)];
+    let mut meter = Meter::start(&roles, &bed)?;
+    std::thread::sleep(Duration::from_millis(150));
+    let cpu = || server.cpu_seconds();
+    let before = cpu()?;
+    meter.edge(Edge::Begin)?;
+    let begun = cpu()?;
+    std::thread::sleep(Duration::from_millis(400));
+    clients.pop();
+    let ending = cpu()?;
+    meter.edge(Edge::End)?;
+    let after = cpu()?;
+    let usage = meter.stop()?;
+    let (at_server, at_clients) = (usage.roles["server"], usage.roles["client"]);
+    // The kernel's own figures come in hundredths, rounded down.
+    let possible = ending - begun - 0.02..=after - before + 0.02;
+    ensure(possible.contains(&at_server.cpu()) && at_server.cpu() > 0.0, || {
+        format!("{at_server:?}, {possible:?}")
+    })?;
+    ensure((at_clients.processes, at_clients.ended) == (20, 1), || format!("{at_clients:?}"))?;
+    ensure(at_clients.cpu() < 0.1 && at_clients.pss_kib > 0, || format!("{at_clients:?}"))?;
+    let times: Vec<f64> = usage.samples.iter().map(|sample| sample.at).collect();
+    ensure(times.len() >= 2 && times.is_sorted(), || format!("{times:?}"))?;
+    let totals = usage.samples.iter().map(|sample| {
+        let server = &sample.processes["server"];
+        server.user + server.system
+    });
+    ensure(totals.is_sorted(), || format!("{:?}", usage.samples))
 }

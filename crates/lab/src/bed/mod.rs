@@ -272,6 +272,11 @@ impl Bed {
     pub fn drops(&self) -> Result<Drops> {
         self.counters.total()
     }
+
+    /// The counters of all hosts, the server's first.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
 }
 
 /// The namespaces of a server and one client.
