@@ -1,0 +1,256 @@
+//! Where the time goes: one sampling with perf, and from it a flame graph and a call graph; with a second one the
+//! difference.
+//!
+//! The clock interrupts (`cpu-clock`), which works without hardware counters too. Stacks are unwound from copies of
+//! their top 16 KiB by the unwind tables that every release build has: the program that is sampled is the one that is
+//! measured, and inlined functions are told apart by its line tables.
+
+mod calls;
+mod script;
+
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use inferno::collapse::{Collapse, perf};
+use inferno::{differential as difference, flamegraph};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use calls::Calls;
+
+/// Samples a second of each CPU; no multiple of what timers usually do.
+const FREQUENCY: &str = "997";
+/// How long perf may take to attach or to write its end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The folded stacks in a folder of [`graphs`]: lines of `outer;inner samples`.
+pub const FOLDED: &str = "stacks.folded";
+/// The flame graph in a folder of [`graphs`].
+pub const FLAME: &str = "flame.svg";
+/// The call graph in a folder of [`graphs`], as a table.
+pub const CALLS: &str = "calls.md";
+/// The call graph in a folder of [`graphs`], for Graphviz.
+pub const DOT: &str = "calls.dot";
+
+/// A sampling that runs.
+#[derive(Debug)]
+pub struct Recording {
+    perf: Child,
+}
+
+impl Recording {
+    /// Starts to sample these processes into the file `out`.
+    ///
+    /// # Errors
+    /// There is no perf, or it may not sample them.
+    pub fn start(pids: &[u32], out: &Path) -> Result<Recording> {
+        ensure(!pids.is_empty(), || "no process to sample".into())?;
+        let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let log = out.with_extension("log");
+        let mut command = Command::new("perf");
+        command.args(["record", "--quiet", "--event=cpu-clock", "--freq", FREQUENCY]);
+        command.args(["--call-graph", "dwarf,16384", "--no-buildid-cache"]);
+        command.args(["--pid", &list.join(",")]).arg("--output").arg(out);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(&log).context(log.display())?);
+        let perf = command.spawn().map_err(|error| missing(&error))?;
+        let mut recording = Recording { perf };
+        recording.wait_until_it_samples(out, &log)?;
+        Ok(recording)
+    }
+
+    /// perf makes the file's header after it has attached.
+    fn wait_until_it_samples(&mut self, out: &Path, log: &Path) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while !fs::metadata(out).is_ok_and(|file| file.len() > 0) {
+            if let Some(status) = self.perf.try_wait()? {
+                let said = fs::read_to_string(log).unwrap_or_default();
+                return Err(Failure(format!("perf record: {status}: {}", said.trim())));
+            }
+            ensure(Instant::now() < end, || "perf record does not begin".into())?;
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Ends the sampling and waits until all is written.
+    ///
+    /// # Errors
+    /// perf failed.
+    pub fn stop(mut self) -> Result<()> {
+        let pid = i32::try_from(self.perf.id()).context("perf's process id")?;
+        kill(Pid::from_raw(pid), Signal::SIGINT).context("ending perf record")?;
+        let end = Instant::now() + PATIENCE;
+        while self.perf.try_wait()?.is_none() {
+            ensure(Instant::now() < end, || "perf record does not end".into())?;
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // Gone already if it was stopped.
+        let _ = self.perf.kill();
+        let _ = self.perf.wait();
+    }
+}
+
+/// Samples these processes for so many seconds into the file `out`.
+///
+/// # Errors
+/// There is no perf, or it may not sample them.
+pub fn record(pids: &[u32], seconds: f64, out: &Path) -> Result<()> {
+    let recording = Recording::start(pids, out)?;
+    thread::sleep(Duration::from_secs_f64(seconds));
+    recording.stop()
+}
+
+/// Makes [`FOLDED`], [`FLAME`], [`CALLS`] and [`DOT`] in the folder `out` from a file of [`record`]. Call it while the
+/// programs that were sampled still lie where they were.
+///
+/// # Errors
+/// perf cannot read the file, or there is not one sample in it.
+pub fn graphs(recording: &Path, out: &Path) -> Result<()> {
+    let mut command = Command::new("perf");
+    command.args(["script", "--fields", "comm,pid,tid,time,event,ip,sym,dso", "--input"]);
+    let output = command.arg(recording).output().map_err(|error| missing(&error))?;
+    ensure(output.status.success(), || {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("perf script: {}: {}", output.status, said.trim())
+    })?;
+    graphs_of_script(&String::from_utf8_lossy(&output.stdout), out)
+}
+
+/// The same from the text that `perf script` wrote.
+fn graphs_of_script(script: &str, out: &Path) -> Result<()> {
+    let folded = fold(script)?;
+    let calls = Calls::read(&folded)?;
+    fs::create_dir_all(out).context(out.display())?;
+    let put = |name: &str, text: &str| fs::write(out.join(name), text).context(name);
+    put(FOLDED, &folded)?;
+    put(CALLS, &calls.markdown())?;
+    put(DOT, &calls.dot())?;
+    let mut options = options("Where the time goes");
+    draw(&mut options, &folded, &out.join(FLAME))
+}
+
+fn fold(script: &str) -> Result<String> {
+    let mut options = perf::Options::default();
+    options.annotate_kernel = true;
+    options.nthreads = 1;
+    let mut folded = Vec::new();
+    let tidy = script::tidy(script);
+    perf::Folder::from(options)
+        .collapse(tidy.as_bytes(), &mut folded)
+        .context("folding the stacks")?;
+    let folded = String::from_utf8(folded).context("folding the stacks")?;
+    ensure(!folded.is_empty(), || "not one sample: were the processes idle?".into())?;
+    Ok(folded)
+}
+
+/// Draws into the file `out` what takes more samples in `after` (red) and what takes fewer (blue) than in `before`,
+/// both folders of [`graphs`]; the widths are those of `after`, and `before` is scaled to as many samples.
+///
+/// # Errors
+/// A folder has no folded stacks.
+pub fn differential(before: &Path, after: &Path, out: &Path) -> Result<()> {
+    let options_of = difference::Options { normalize: true, strip_hex: true };
+    let mut both = Vec::new();
+    let (first, second) = (before.join(FOLDED), after.join(FOLDED));
+    difference::from_files(options_of, &first, &second, &mut both).context(format!(
+        "{} and {}",
+        first.display(),
+        second.display()
+    ))?;
+    let both = String::from_utf8(both).context("the difference")?;
+    let mut options = options("The difference: red takes more than before, blue takes less");
+    draw(&mut options, &both, out)
+}
+
+fn options(title: &str) -> flamegraph::Options<'static> {
+    let mut options = flamegraph::Options::default();
+    options.title = title.to_owned();
+    options.subtitle = Some(
+        "width: share of the samples; height: depth of calls; click to zoom, Ctrl-F to search"
+            .into(),
+    );
+    options.count_name = "samples".to_owned();
+    // The same picture from the same recording.
+    options.deterministic = true;
+    options.min_width = 0.05;
+    options
+}
+
+fn draw(options: &mut flamegraph::Options<'_>, folded: &str, out: &Path) -> Result<()> {
+    let file = File::create(out).context(out.display())?;
+    flamegraph::from_lines(options, folded.lines(), BufWriter::new(file))
+        .context("drawing the flame graph")
+}
+
+fn missing(error: &std::io::Error) -> Failure {
+    Failure(format!("perf: {error}; install it: apt-get install linux-perf"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Six samples of a server that seals in three, opens in two and copies in the kernel in one.
+    const SCRIPT: &str = include_str!("fixtures/perf-script.txt");
+
+    #[test]
+    fn the_sums_of_a_known_recording() {
+        let folder = tempfile::tempdir().unwrap();
+        graphs_of_script(SCRIPT, folder.path()).unwrap();
+        let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        let folded = text(FOLDED);
+        let mut lines: Vec<&str> = folded.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "adit-worker;start_thread;plane::worker::run;recv_burst;__libc_recvmmsg;copy_to_user_[k] 1",
+                "adit-worker;start_thread;plane::worker::run;recv_burst;open_run;aes_decrypt 2",
+                "adit-worker;start_thread;plane::worker::run;tun_turn;egress;aes_encrypt 3",
+            ]
+        );
+        assert!(text(CALLS).contains("6 samples"));
+        assert!(text(DOT).contains("\"egress\" -> \"aes_encrypt\""));
+        let flame = text(FLAME);
+        assert!(flame.contains("aes_encrypt (3 samples, 50.00%)"), "{flame}");
+        assert!(flame.contains("recv_burst (3 samples, 50.00%)"), "both ways down are one frame");
+    }
+
+    #[test]
+    fn the_difference_names_what_grew_and_what_shrank() {
+        let folder = tempfile::tempdir().unwrap();
+        let (before, after) = (folder.path().join("a"), folder.path().join("b"));
+        let put = |folder: &Path, text: &str| {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join(FOLDED), text).unwrap();
+        };
+        put(&before, "adit;seal 50\nadit;open 50\n");
+        put(&after, "adit;seal 150\nadit;open 50\n");
+        let out = folder.path().join("difference.svg");
+        differential(&before, &after, &out).unwrap();
+        let svg = fs::read_to_string(out).unwrap();
+        // Half of 200 samples before, three quarters after.
+        assert!(svg.contains("seal (150 samples, 75.00%; +25.00%)"), "{svg}");
+        assert!(svg.contains("open (50 samples, 25.00%; -25.00%)"), "{svg}");
+    }
+
+    #[test]
+    fn a_recording_of_nothing_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let failure = graphs_of_script("", folder.path()).unwrap_err();
+        assert!(failure.0.contains("not one sample"), "{failure}");
+        assert!(differential(folder.path(), folder.path(), &folder.path().join("x")).is_err());
+    }
+}

@@ -1,0 +1,155 @@
+//! Making perf's text readable: shorter names, and inlined functions where they belong.
+
+use std::borrow::Cow;
+
+/// Prepares the output of `perf script -F comm,pid,tid,time,event,ip,sym,dso` for folding.
+pub(super) fn tidy(script: &str) -> String {
+    let mut out = String::with_capacity(script.len());
+    let lines: Vec<Line<'_>> = script.lines().map(Line::parse).collect();
+    let mut rest = lines.as_slice();
+    while let Some((line, after)) = rest.split_first() {
+        rest = after;
+        let Line::Frame { address, .. } = line else {
+            line.write(&mut out);
+            continue;
+        };
+        let inlined = after.iter().take_while(|next| next.is_inlined_at(address)).count();
+        let (chain, after) = after.split_at(if line.is_inlined() { 0 } else { inlined });
+        rest = after;
+        // perf names the function itself first, then what was inlined into it from the inside out, and at last the
+        // function again, by its short name.
+        let again = chain.last().is_some_and(|last| line.has_short_name_of(last));
+        let inside = chain.len() - usize::from(again);
+        chain.iter().take(inside).for_each(|frame| frame.write(&mut out));
+        line.write(&mut out);
+    }
+    out
+}
+
+enum Line<'a> {
+    Frame { address: &'a str, symbol: Cow<'a, str>, module: &'a str },
+    Other(&'a str),
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a str) -> Line<'a> {
+        let parts = || {
+            let (address, rest) =
+                line.strip_prefix(char::is_whitespace)?.trim_start().split_once(' ')?;
+            let (symbol, module) = rest.rsplit_once(" (")?;
+            Some((address, symbol, module.strip_suffix(')')?))
+        };
+        match parts() {
+            Some((address, symbol, module)) => {
+                Line::Frame { address, symbol: simplify(symbol), module }
+            }
+            None => Line::Other(line),
+        }
+    }
+
+    fn is_inlined(&self) -> bool {
+        matches!(self, Line::Frame { module: "inlined", .. })
+    }
+
+    fn is_inlined_at(&self, at: &str) -> bool {
+        self.is_inlined() && matches!(self, Line::Frame { address, .. } if *address == at)
+    }
+
+    fn has_short_name_of(&self, other: &Line<'_>) -> bool {
+        match (self, other) {
+            (Line::Frame { symbol: long, .. }, Line::Frame { symbol: short, .. }) => {
+                long == short
+                    || long.strip_suffix(&**short).is_some_and(|path| path.ends_with("::"))
+            }
+            _ => false,
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Line::Frame { address, symbol, module } => {
+                out.extend(["\t", address, " ", symbol, " (", module, ")\n"]);
+            }
+            Line::Other(line) => out.extend([*line, "\n"]),
+        }
+    }
+}
+
+/// A symbol without its generic arguments, which make one function look like many.
+fn simplify(symbol: &str) -> Cow<'_, str> {
+    if !symbol.contains('<') {
+        return Cow::Borrowed(symbol);
+    }
+    let (mut out, mut depth, mut before) = (String::new(), 0_u32, ' ');
+    // `<Type as Trait>::method` keeps its first pair.
+    let kept = u32::from(symbol.starts_with('<'));
+    let mut kept_open = false;
+    for (at, c) in symbol.char_indices() {
+        match c {
+            '<' if at == 0 => (kept_open, depth) = (true, kept),
+            '<' => depth += 1,
+            '>' if before != '-' && depth > 0 => {
+                depth -= 1;
+                kept_open &= depth > 0;
+            }
+            _ if depth == u32::from(kept_open) => out.push(c),
+            _ => {}
+        }
+        before = c;
+    }
+    if depth == 0 { Cow::Owned(out.replace("::::", "::")) } else { Cow::Borrowed(symbol) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lose_their_generic_arguments() {
+        let cases = [
+            ("open<adit::{impl#0}::{closure_env#0}<a::b>>", "open"),
+            ("call<fn() -> std::process::ExitCode, u8>", "call"),
+            ("core::iter::map::<u8, u16>::next", "core::iter::map::next"),
+            (
+                "<alloc::vec::Vec<u8> as core::clone::Clone>::clone",
+                "alloc::vec::Vec as core::clone::Clone::clone",
+            ),
+            ("__memmove_avx512_unaligned_erms", "__memmove_avx512_unaligned_erms"),
+            ("operator<", "operator<"),
+        ];
+        for (symbol, short) in cases {
+            assert_eq!(simplify(symbol), short);
+        }
+    }
+
+    #[test]
+    fn inlined_functions_stand_inside_the_one_that_took_them_in() {
+        let script = "\
+lab 1/1 5.0: cpu-clock: 
+\t  10 asm (/bin/lab)
+\t  20 lab::carry (/bin/lab)
+\t  20 seal<u8> (inlined)
+\t  20 egress (inlined)
+\t  20 carry (inlined)
+\t  30 lab::main (/bin/lab)
+\t  40 memcpy (inlined)
+\t  40 c_function (/bin/lab)
+";
+        let frames: Vec<String> = tidy(script)
+            .lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().nth(1).unwrap().to_owned())
+            .collect();
+        assert_eq!(
+            frames,
+            ["asm", "seal", "egress", "lab::carry", "lab::main", "memcpy", "c_function"]
+        );
+    }
+
+    #[test]
+    fn a_function_under_another_name_keeps_all_that_was_inlined() {
+        let script = "\t  20 renamed (/bin/lab)\n\t  20 seal (inlined)\n\t  20 carry (inlined)\n";
+        let names = tidy(script);
+        assert_eq!(names, "\t20 seal (inlined)\n\t20 carry (inlined)\n\t20 renamed (/bin/lab)\n");
+    }
+}
