@@ -12,8 +12,10 @@
 //!    build is slower at every point, while noise is not. Three families of tests share the 5 % of false alarms that one comparison may
 //!    give: each aspect over all scenarios ([`ALPHA_OVERALL`]; Stouffer's sum of the scenarios' signed tests), each aspect of each scenario
 //!    ([`ALPHA_SCENARIO`]), each figure of each row ([`ALPHA_ROW`]). Within a family by Holm's method.
-//! 4. **The test** is Welch's: the two runs may scatter differently. To its error is added, per aspect, what the unchanged programs moved by
-//!    between the runs beyond their own noise: if they moved, adit may have moved by as much without being any different.
+//! 4. **The test** is Welch's: the two runs may scatter differently. To its squared error is added, per aspect or figure, the variance that the
+//!    unchanged programs show between the two runs beyond their own noise inside each: if they moved, adit may have moved as much without
+//!    being any different. Where that variance was seen in two or three programs only it is itself uncertain, and the test knows. So the more peers and
+//!    bounds a plan has, the more its comparison can tell.
 //! 5. **A floor.** Less than [`FLOOR`] percent (absolute figures: [`FLOOR_ABSOLUTE`]) is never called slower, however sure.
 //! 6. **Counts** (`stuck`, `misconfigured`, `refused`, `survived` and whatever is zero in some round) have no ratio: B is worse where all
 //!    rounds of A agree and every round of B is worse than they.
@@ -21,9 +23,12 @@
 //!
 //! The exit code is 1 where B is slower (or otherwise worse) than A by these rules, 0 where not, also where it is faster.
 
+mod estimate;
 mod judge;
 mod load;
 mod markdown;
+mod series;
+mod words;
 
 #[cfg(test)]
 mod tests;
