@@ -161,7 +161,7 @@ struct Tries<'a> {
 impl Tries<'_> {
     /// Whether this rate is carried. A single failure may be a hiccup of the machine, so it takes two in a row.
     fn carries(&mut self, pps: f64, step: Step) -> Result<bool> {
-        let mut limit = Limit::Loss;
+        let mut limit = Limit::Generator;
         for _ in 0..2 {
             let probe = (self.probe)(pps, step)?;
             self.probes.push(probe);
@@ -169,7 +169,9 @@ impl Tries<'_> {
                 return Ok(true);
             }
             // Loss speaks about the path, even if the generator also fell behind.
-            limit = if probe.loss > self.loss_limit { Limit::Loss } else { Limit::Generator };
+            if probe.loss > self.loss_limit {
+                limit = Limit::Loss;
+            }
             let hopeless = probe.loss > self.loss_limit + HOPELESS;
             if hopeless {
                 break;
@@ -241,6 +243,18 @@ mod tests {
         let found = highest(0.0, 2_000.0, &mut path(f64::MAX, 100_000.0)).unwrap();
         assert_eq!(found.limit, Limit::Generator);
         within(found.pps, 100_000.0 / NARROW, 100_000.0 / 0.98);
+    }
+
+    #[test]
+    fn loss_names_the_path_even_where_the_generator_also_fell_behind_once() {
+        let mut calls = 0;
+        let found = highest(0.0, 2_000.0, &mut |pps, _| {
+            calls += 1;
+            let too_much = pps > 30_000.0;
+            let loss = if too_much && calls % 2 == 0 { 0.05 } else { 0.0 };
+            Ok(Probe { pps, loss, kept: !too_much || calls % 2 == 0 })
+        });
+        assert_eq!(found.unwrap().limit, Limit::Loss);
     }
 
     #[test]
