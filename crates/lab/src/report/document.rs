@@ -49,6 +49,8 @@ pub struct Section {
     pub name: String,
     pub kind: String,
     pub intro: &'static str,
+    /// What holds for all its trials: `link offload`.
+    pub same: Vec<String>,
     pub tables: Vec<Table>,
     pub notes: Vec<String>,
 }
@@ -179,33 +181,31 @@ fn count_a_a(run: &Run) -> usize {
     run.records.iter().filter(|record| record.a_a).count()
 }
 
-/// The scenario of one stream: by its name, else the first of its kind with one client.
-fn single_stream<'a>(rows: &'a [Row], m: &str) -> Option<&'a str> {
-    let fits = |row: &&Row| row.kind == "throughput" && row.values.contains_key(m);
+/// The rows of one stream: of the scenarios that say so in their name, else those with one client and one stream.
+fn single_stream<'a>(rows: &'a [Row], metric: &str) -> Vec<&'a Row> {
     let one = |axis: Option<&str>| axis.is_none_or(|value| value == "1");
-    let named = rows.iter().filter(fits).find(|row| row.scenario.contains("single"));
-    let alone = || {
-        let mut all = rows.iter().filter(fits);
-        all.find(|row| one(row.point.get("clients")) && one(row.point.get("streams")))
-    };
-    named.or_else(alone).map(|row| row.scenario.as_str())
+    let alone = |row: &Row| one(row.point.get("clients")) && one(row.point.get("streams"));
+    let fits = |row: &&Row| row.kind == "throughput" && row.values.contains_key(metric);
+    let named = rows.iter().filter(fits).filter(|row| row.scenario.contains("single"));
+    let named: Vec<&Row> = named.collect();
+    if named.is_empty() {
+        rows.iter().filter(fits).filter(|row| alone(row)).collect()
+    } else {
+        named
+    }
 }
 
 fn headline(run: &Run) -> Vec<Headline> {
     let metric = "sum_mbps";
-    let rows = &run.summary.rows;
-    let Some(scenario) = single_stream(rows, metric) else { return Vec::new() };
-    let mut points: Vec<_> = rows.iter().filter(|row| row.scenario == scenario).collect();
-    points.sort_by(|a, b| order::points(&a.point, &b.point));
-    points.dedup_by(|a, b| a.point == b.point);
+    let rows = single_stream(&run.summary.rows, metric);
+    let mut places: Vec<&Row> = rows.iter().copied().filter(|row| row.subject == "adit").collect();
+    places.sort_by(|a, b| order::points(&a.point, &b.point));
+    places.dedup_by(|a, b| at(a) == at(b));
     let mut lines = Vec::new();
-    for place in points.iter().take(3).map(|row| &row.point) {
-        let of = |subject: &str| {
-            let mut found =
-                rows.iter().filter(|row| row.scenario == scenario && row.point == *place);
-            found.find(|row| row.subject == subject && row.values.contains_key(metric))
-        };
-        let Some(adit) = of("adit") else { continue };
+    for adit in places.into_iter().take(3) {
+        let beside = |row: &&&Row| row.scenario == adit.scenario && row.point == adit.point;
+        let of =
+            |subject: &str| rows.iter().filter(beside).find(|row| row.subject == subject).copied();
         let peer = of("openvpn").and_then(|peer| beside_peer(adit, peer, metric));
         let bare = of("bare").and_then(|bare| beside_bare(adit, bare, metric));
         let (figures, sentences): (Vec<_>, Vec<_>) = [peer, bare].into_iter().flatten().unzip();

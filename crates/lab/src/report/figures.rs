@@ -62,12 +62,7 @@ impl Plots<'_> {
 
     /// The axes on which points differ; the others go without saying.
     fn varying(&self) -> Vec<&str> {
-        let differs = |axis: &&&str| {
-            let values: BTreeSet<_> =
-                self.scenario.rows.iter().map(|row| row.point.get(axis)).collect();
-            values.len() > 1
-        };
-        self.scenario.axes.iter().filter(differs).copied().collect()
+        self.scenario.axes.clone()
     }
 
     /// `clients 5, cipher AES-256-GCM` of the axes that are asked for.
@@ -167,7 +162,12 @@ impl Plots<'_> {
                     Scale::Log => "Medians with 95 % intervals; each step upwards is a multiple.",
                     _ => "Medians with 95 % intervals.",
                 };
-                let x = Axis::new(axis, Scale::Named(values.clone()));
+                let unit = if axis == "loss" && !values.iter().any(|v| v.contains('%')) {
+                    " %"
+                } else {
+                    ""
+                };
+                let x = Axis::new(format!("{axis}{unit}"), Scale::Named(values.clone()));
                 figures.extend(drawn(&figure, caption.to_owned(), &x, &y, &series));
             }
         }

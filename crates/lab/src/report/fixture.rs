@@ -278,7 +278,7 @@ impl Fixture {
     fn loss(&mut self, round: u32) {
         for pattern in ["random", "bursts"] {
             for (loss, share) in
-                [("0%", 1.0), ("0.1%", 0.62), ("1%", 0.17), ("5%", 0.02), ("10%", 0.004)]
+                [("0", 1.0), ("0.1", 0.62), ("1", 0.17), ("5", 0.02), ("10", 0.004)]
             {
                 for subject in ["bare", "adit", "openvpn"] {
                     let own = if subject == "openvpn" { 480.0 } else { 900.0 };
@@ -435,7 +435,7 @@ name = "mp"
 [[scenario]]
 name = "udp"
 [[scenario]]
-name = "latency"
+kind = "latency"
 [[scenario]]
 name = "loss"
 [[scenario]]

@@ -137,6 +137,10 @@ fn scenario(i: usize, section: &Section, run: &Run, styles: &Styles, command: &s
         escape(&section.kind),
         section.intro
     );
+    if !section.same.is_empty() {
+        let same = escape(&section.same.join(", "));
+        put(&mut html, format_args!("<p class=\"same\">Everywhere here: {same}.</p>"));
+    }
     let all = figures::of(run, &section.name, styles);
     let (first, more) = all.split_at(all.len().min(FIGURES_AT_ONCE));
     html += &plots(first);

@@ -38,6 +38,9 @@ pub fn render(document: &Document) -> String {
     }
     for section in &document.sections {
         text += &format!("## {}\n\n{}\n\n", escape(&section.name), section.intro);
+        if !section.same.is_empty() {
+            text += &format!("Everywhere here: {}.\n\n", escape(&section.same.join(", ")));
+        }
         for one in &section.tables {
             text += &table(one, 3);
         }

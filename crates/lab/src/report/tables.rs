@@ -23,16 +23,15 @@ pub fn sections(run: &Run) -> Vec<Section> {
     names.into_iter().map(|name| section(run, name)).collect()
 }
 
-/// The line with `name = "..."`, or with the scenario's name in brackets.
+/// The line with `name = "..."`; a scenario without a name has its kind's.
 fn place_in_plan(plan: &str, name: &str) -> Option<usize> {
-    plan.lines().position(|line| {
-        let line = line.trim();
-        let named = line.split_once('=').is_some_and(|(key, value)| {
-            key.trim() == "name" && value.trim().trim_matches(['"', '\'']) == name
-        });
-        let mut words = line.trim_matches(['[', ']']).split('.');
-        named || (line.starts_with('[') && words.next_back() == Some(name))
-    })
+    let says = |line: &str, key: &str| {
+        line.split_once('=').is_some_and(|(known, value)| {
+            known.trim() == key && value.trim().trim_matches(['"', '\'']) == name
+        })
+    };
+    let place = |key: &str| plan.lines().position(|line| says(line, key));
+    place("name").or_else(|| place("kind"))
 }
 
 fn section(run: &Run, name: &str) -> Section {
@@ -50,6 +49,7 @@ fn section(run: &Run, name: &str) -> Section {
         name: name.to_owned(),
         intro: intro(&kind),
         kind,
+        same: scenario.same.iter().map(|(axis, value)| format!("{axis} {value}")).collect(),
         tables: tables.into_iter().flatten().collect(),
         notes: scenario.notes(),
     }
@@ -130,8 +130,10 @@ pub struct Scenario<'a> {
     pub kind: String,
     /// Those that were measured, in the order of the tables.
     pub rows: Vec<&'a Row>,
-    /// The names of the point's axes.
+    /// The names of the axes on which its points differ.
     pub axes: Vec<&'a str>,
+    /// The others, with their one value: said once instead of in each row.
+    same: Vec<(&'a str, &'a str)>,
     /// The names of the metrics that are present, in the order of the columns.
     pub metrics: Vec<&'a str>,
     records: Vec<&'a Record>,
@@ -145,8 +147,14 @@ impl<'a> Scenario<'a> {
         rows.sort_by(|a, b| {
             order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
         });
-        let axes: BTreeSet<&str> =
-            rows.iter().flat_map(|row| row.point.0.keys()).map(String::as_str).collect();
+        let mut axes: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
+        for axis in rows.iter().flat_map(|row| row.point.0.keys()) {
+            axes.insert(axis, rows.iter().map(|row| row.point.get(axis)).collect());
+        }
+        let (differing, same): (Vec<_>, Vec<_>) =
+            axes.into_iter().partition(|(_, values)| values.len() > 1);
+        let one = |values: BTreeSet<Option<&'a str>>| values.into_iter().flatten().next();
+        let same = same.into_iter().filter_map(|(axis, values)| Some((axis, one(values)?)));
         let names: BTreeSet<&str> =
             rows.iter().flat_map(|row| row.values.keys()).map(String::as_str).collect();
         let place = |name: &str| metric::ALL.iter().position(|m| m.name == name);
@@ -158,7 +166,8 @@ impl<'a> Scenario<'a> {
             name: name.to_owned(),
             kind: records.first().map(|record| record.kind.clone()).unwrap_or_default(),
             rows,
-            axes: axes.into_iter().collect(),
+            axes: differing.into_iter().map(|(axis, _)| axis).collect(),
+            same: same.collect(),
             metrics,
             records,
             fits: run.summary.growth.iter().filter(|growth| growth.scenario == name).collect(),
@@ -360,6 +369,7 @@ impl<'a> Scenario<'a> {
     }
 
     fn growth(&self) -> Option<Table> {
+        let axes: Vec<&str> = self.axes.iter().copied().filter(|axis| *axis != "clients").collect();
         let mut fits = self.fits.clone();
         fits.sort_by(|a, b| {
             order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
@@ -377,13 +387,13 @@ impl<'a> Scenario<'a> {
             } else {
                 Text::toned("not above linear", Tone::Good)
             };
-            let mut stubs: Vec<Text> = fit.point.0.values().map(|v| v.as_str().into()).collect();
+            let mut stubs: Vec<Text> =
+                axes.iter().map(|axis| fit.point.get(axis).unwrap_or("–").into()).collect();
             stubs.extend([fit.subject.as_str().into(), title(&fit.metric).into()]);
             let per_client = with_interval(fit.linear.slope, Some(fit.linear.interval), 3);
             stubs.extend([per_client.into(), exponent.into(), verdict]);
             stubs
         });
-        let axes: Vec<&str> = self.axes.iter().copied().filter(|axis| *axis != "clients").collect();
         let head = axes.iter().copied().chain([
             "subject",
             "figure",
