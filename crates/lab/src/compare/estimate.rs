@@ -26,17 +26,23 @@ pub(super) struct Movement {
 
 impl Movement {
     /// What the differences of so many unchanged programs show beyond their own errors: the variance with which their squares, each over the
-    /// sum of both, are 1 on average (Paule and Mandel, Journal of Research of the NBS 87, 1982). Quiet figures have the most to say.
+    /// sum of both, add up to what is expected of them (Paule and Mandel, Journal of Research of the NBS 87, 1982). Quiet figures have the
+    /// most to say. Expected is `df / (df - 2)`, the mean of Fisher's distribution, and not 1: an error known from few rounds is often
+    /// too small, and would be taken for movement.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn of(estimates: &[Estimate], programs: usize) -> Movement {
-        let squares = |variance: f64| -> f64 {
-            let ratio = |e: &Estimate| e.difference.powi(2) / (variance + e.error).max(1e-12);
-            estimates.iter().map(ratio).sum()
+        let beyond = |variance: f64| -> f64 {
+            let each = |e: &Estimate| {
+                let error = (variance + e.error).max(1e-12);
+                let df = e.df * (error / e.error.max(1e-12)).powi(2);
+                e.difference.powi(2) / error - df.max(3.0) / (df.max(3.0) - 2.0)
+            };
+            estimates.iter().map(each).sum()
         };
         let (mut low, mut high) = (0.0, 1.0);
         for _ in 0..60 {
             let middle = f64::midpoint(low, high);
-            if squares(middle) > estimates.len() as f64 { low = middle } else { high = middle }
+            if beyond(middle) > 0.0 { low = middle } else { high = middle }
         }
         Movement { variance: low, count: programs as f64 }
     }
@@ -142,13 +148,18 @@ mod tests {
         Estimate { difference, error, df: 8.0, rounds: (5, 5) }
     }
 
-    /// With equal errors it is the mean square less the error: 9e-4 - 1e-4. Programs that moved less than their noise did not move.
+    /// With equal errors that are well known it is the mean square less the error: 9e-4 - 1e-4. Programs that moved less than their noise did
+    /// not move. With 8 degrees of freedom a square of 8/6 of its error is no more than expected.
     #[test]
     fn movement_by_hand() {
-        let moved = Movement::of(&[estimate(0.03, 1e-4), estimate(-0.03, 1e-4)], 2);
-        assert!((moved.variance - 8e-4).abs() < 1e-12, "{moved:?}");
-        assert!(Movement::of(&[estimate(0.005, 1e-4)], 1).variance < 1e-12);
+        let known = |difference: f64| Estimate { df: 1e9, ..estimate(difference, 1e-4) };
+        let moved = Movement::of(&[known(0.03), known(-0.03)], 2);
+        assert!((moved.variance - 8e-4).abs() < 1e-9, "{moved:?}");
+        assert!(Movement::of(&[known(0.005)], 1).variance < 1e-12);
         assert!(Movement::of(&[], 0).variance < 1e-12);
+        let square =
+            |ratio: f64| Movement::of(&[estimate((ratio * 1e-4_f64).sqrt(), 1e-4)], 1).variance;
+        assert!(square(1.33) < 1e-12 && square(1.34) > 1e-8);
         // 1e-4 with 8 degrees of freedom and 1e-4 with 2 of them: (2e-4)^2 / (1e-8/8 + 1e-8/2) = 6.4.
         let widened = estimate(0.05, 1e-4).widened(Movement { variance: 1e-4, count: 2.0 });
         assert!((widened.error - 2e-4).abs() < 1e-15 && (widened.df - 6.4).abs() < 1e-9);
