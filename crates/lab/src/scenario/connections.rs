@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use adit_interop::failure::{Result, ensure};
 
-use super::processes::processes;
 use crate::bed::Bed;
 use crate::record::Measurement;
 use crate::storm::arrivals::{count, latency};
@@ -20,8 +19,6 @@ pub enum Pattern {
     Cold,
     /// All lose their sessions at once, without a word, and come back at one instant.
     Storm,
-    /// As processes of `openvpn`, all started at once; see [`super::processes`]. The bed must be a star of the hosts.
-    Processes,
 }
 
 /// One trial.
@@ -71,21 +68,11 @@ pub fn connections(
     subject: &Subject,
     spec: &ConnectionsSpec,
 ) -> Result<Measurement> {
-    if spec.pattern == Pattern::Processes {
-        ensure(bed.clients.len() == usize::from(spec.hosts), || {
-            format!("{} hosts are asked for and the bed has {}", spec.hosts, bed.clients.len())
-        })?;
-        return processes(kit, bed, subject, spec.sessions);
-    }
     let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
-    measure(&scene, spec)
+    scene.metered(bed, || measure(&scene, spec))
 }
 
-/// The same on a scene that is set.
-///
-/// # Errors
-/// As [`connections`].
-pub fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
+fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     fill(scene, spec, &mut measurement)?;
     let (ran, cpu) = match spec.pattern {
@@ -93,7 +80,6 @@ pub fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
             scene.crowd.leave()?;
             step_up(scene, spec, &mut measurement)?
         }
-        Pattern::Processes => return Err("processes need a bed of their own".into()),
         Pattern::Storm => {
             scene.crowd.vanish()?;
             let places = scene.places;

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use adit_interop::cell::HANDSHAKE;
 use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_interop::net::Namespace;
 use adit_interop::process::{Daemon, output};
@@ -49,8 +50,8 @@ impl ControlSpec {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Figures: `up_mbps`, `down_mbps` and `sum_mbps` with both directions at once, `control_pps` (packets of the other
-/// client's control channel in both directions), the costs; of adit the histograms `trains sent` and
-/// `trains received` of the server, by the least number of packets in a train.
+/// client's control channel in both directions), the costs; of adit the histograms `sent` and
+/// `received` of the trains of the server, by the least number of packets in a train.
 ///
 /// # Errors
 /// The subject does not speak OpenVPN, it did not come up, or the other client lost its session.
@@ -94,6 +95,10 @@ fn measure(tunnel: &Tunnel, bed: &Bed, spec: &ControlSpec) -> Result<Measurement
     measurement.set("sum_mbps", done.mbps());
     #[allow(clippy::cast_precision_loss)]
     measurement.set("control_pps", packets as f64 / talked);
+    measurement.notes.push(format!("rekeys of the bulk's client: {}", tunnel.rekeys()));
+    if spec.rekey_every.is_some() && tunnel.rekeys() == 0 {
+        measurement.invalid.push("the bulk's client has replaced no key".to_owned());
+    }
     measurement.invalid.extend(done.invalid);
     measurement.flows = done.flows;
     measurement.histograms = tunnel.trains()?;
@@ -179,6 +184,19 @@ impl Tunnel {
         }
     }
 
+    /// How often the bulk's client has replaced its key so far. Stock tells of each TLS handshake, adit of each new key.
+    fn rekeys(&self) -> usize {
+        let client = match &self.kind {
+            Kind::Managed(managed) => managed.daemons.last(),
+            Kind::Other(tunnels) => tunnels.clients.first().and_then(|client| client.first()),
+        };
+        let of = |client: &Daemon| {
+            let handshakes = client.count(HANDSHAKE).saturating_sub(1);
+            handshakes.max(client.count("new data key"))
+        };
+        client.map_or(0, of)
+    }
+
     fn logs(&self) -> String {
         match &self.kind {
             Kind::Managed(managed) => {
@@ -228,7 +246,8 @@ impl Managed {
         let text = fs::read_to_string(&path)?;
         fs::write(&path, format!("{rekey}\n{text}"))?;
         let server = Daemon::spawn("server", command(&bed.server, &["server", "run"], &at_server))?;
-        let mut connect = command(client, &["connect"], &at_client);
+        // So that it tells of its rekeys.
+        let mut connect = command(client, &["connect", "-v"], &at_client);
         connect.arg(&path);
         let daemons = [server, Daemon::spawn("client", connect)?];
         let begun = Instant::now();
@@ -257,7 +276,7 @@ impl Managed {
         let histogram = |key: &str| -> Result<(String, BTreeMap<u32, u64>)> {
             let counts = trains.get(key).cloned().unwrap_or_default();
             let counts = serde_json::from_value(counts).context(format!("trains {key}"))?;
-            Ok((format!("trains {key}"), counts))
+            Ok((key.to_owned(), counts))
         };
         ["sent", "received"].into_iter().map(histogram).collect()
     }

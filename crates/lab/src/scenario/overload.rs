@@ -68,14 +68,10 @@ pub fn overload(
     spec: &OverloadSpec,
 ) -> Result<Measurement> {
     let scene = Scene::set(kit, bed, subject, spec.hosts, spec.sessions)?;
-    measure(&scene, spec)
+    scene.metered(bed, || measure(&scene, spec))
 }
 
-/// The same on a scene that is set.
-///
-/// # Errors
-/// As [`overload`].
-pub fn measure(scene: &Scene, spec: &OverloadSpec) -> Result<Measurement> {
+fn measure(scene: &Scene, spec: &OverloadSpec) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     let (calm, much) = (spec.sustained * spec.calm_factor, spec.sustained * spec.factor);
     let before = scene.crowd.run(steady(calm, BEFORE), PATIENCE)?;

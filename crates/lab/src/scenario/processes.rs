@@ -11,6 +11,7 @@ use adit_interop::peer::Program;
 use adit_interop::process::Daemon;
 
 use crate::bed::Bed;
+use crate::measure::Meter;
 use crate::record::Measurement;
 use crate::storm::arrivals::{Arrival, count, latency};
 use crate::storm::pushed::{Applied, check};
@@ -35,6 +36,7 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
     let server = program(kit, subject)?;
     let server = Server::start(&server, &bed.server, folder.path(), kit.keys().folder())?;
     let path = client_file(kit, bed, folder.path())?;
+    let meter = Meter::start(&[("server", vec![server.daemon().pid()])], bed)?;
     let (cpu, pss) = (server.cpu()?, server.memory_kib()?);
     let started = Instant::now();
     let mut clients = Vec::new();
@@ -72,6 +74,7 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
     ensure(findings.looked_at >= up, || {
         format!("{up} clients are up and {} devices are there", findings.looked_at)
     })?;
+    meter.stop()?.put(&mut measurement, 0.0);
     leave(clients);
     Ok(measurement)
 }

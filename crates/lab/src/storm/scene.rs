@@ -14,6 +14,7 @@ use super::arrivals::count;
 use super::pushed::{Expected, Findings, check};
 use super::{Crowd, Hosts, Ran, Server, config};
 use crate::bed::Bed;
+use crate::measure::Meter;
 use crate::record::Measurement;
 use crate::subject::{Kit, Subject};
 
@@ -82,6 +83,21 @@ impl Scene {
         let before = self.server.cpu()?;
         let ran = work(&self.crowd)?;
         Ok((ran, self.server.cpu()? - before))
+    }
+
+    /// Runs a trial with the server sampled meanwhile, and writes the samples into its outcome.
+    ///
+    /// # Errors
+    /// What `work` says, or the kernel's counters cannot be read.
+    pub fn metered(
+        &self,
+        bed: &Bed,
+        work: impl FnOnce() -> Result<Measurement>,
+    ) -> Result<Measurement> {
+        let meter = Meter::start(&[("server", vec![self.server.daemon().pid()])], bed)?;
+        let mut measurement = work()?;
+        meter.stop()?.put(&mut measurement, 0.0);
+        Ok(measurement)
     }
 
     /// Waits until the server has nothing left to do, for so long at most.
