@@ -33,7 +33,7 @@ for entry in "${wanted[@]}"; do
     echo "lab-deps: installing $package, for $purpose"
     # One by one, so that one missing package costs no other.
     if ! log=$(apt-get install -y -q --no-install-recommends "$package" 2>&1); then
-        echo "lab-deps: SKIPPED: $package could not be installed, so no $purpose: $(tail -n 1 <<<"$log")" >&2
+        echo "lab-deps: SKIPPED: $package could not be installed, which is for $purpose: $(tail -n 1 <<<"$log")" >&2
     fi
 done
 

@@ -1,5 +1,7 @@
 //! What a trial asks of a subject, and what it gets: a tunnel that carries traffic.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use adit_interop::cell::Inner;
@@ -94,5 +96,57 @@ pub(super) fn end(mut daemons: Vec<Daemon>) {
     }
     for daemon in &daemons {
         let _ = daemon.signal(Signal::SIGKILL);
+    }
+    let pids: BTreeSet<u32> = daemons.iter().map(Daemon::pid).collect();
+    drop(daemons);
+    forget_ledgers(Path::new("/run/adit"), &pids);
+}
+
+/// Removes what killed processes of adit leave for the next one in their namespace: that goes with them here, and every
+/// start in a long run would read them all.
+fn forget_ledgers(folder: &Path, pids: &BTreeSet<u32>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let pid = name.strip_suffix(".routes").and_then(|name| name.split_once('-'));
+        if pid.is_some_and(|(pid, _)| pid.parse().is_ok_and(|pid| pids.contains(&pid))) {
+            // It may have gone of its own accord.
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_ledgers_of_its_own_processes_go() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["12-0.routes", "123-0.routes", "12-1.routes", "12-0.other"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        forget_ledgers(folder.path(), &BTreeSet::from([12]));
+        let left = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let left: BTreeSet<_> =
+            left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        assert_eq!(left, BTreeSet::from(["12-0.other".to_owned(), "123-0.routes".to_owned()]));
+    }
+
+    #[test]
+    fn processes_that_do_not_listen_are_ended_too() {
+        let daemon = |script: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script]);
+            Daemon::spawn("sh", command).unwrap()
+        };
+        let mut deaf = daemon("trap '' TERM; echo ready; while :; do sleep 1; done");
+        deaf.wait_for("ready", Duration::from_secs(10)).unwrap();
+        let daemons = vec![deaf, daemon("exec sleep 60")];
+        let pids: Vec<u32> = daemons.iter().map(Daemon::pid).collect();
+        end(daemons);
+        for pid in pids {
+            assert!(!Path::new(&format!("/proc/{pid}")).exists());
+        }
     }
 }
