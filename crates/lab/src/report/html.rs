@@ -200,7 +200,9 @@ fn table(table: &Table, captioned: bool) -> String {
     html += "<thead><tr>";
     for (i, name) in table.head.iter().enumerate() {
         let class = if i < table.stubs { " class=\"stub\"" } else { "" };
-        let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escape(name));
+        // "CPU-s" must not be broken at its hyphen.
+        let name = escape(name).replace('-', "\u{2011}");
+        let _ = write!(html, "<th scope=\"col\"{class}>{name}</th>");
     }
     html += "</tr></thead>\n<tbody>\n";
     for (i, row) in table.rows.iter().enumerate() {

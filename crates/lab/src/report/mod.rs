@@ -10,6 +10,7 @@ pub mod manifest;
 
 mod chart;
 mod document;
+mod ends;
 mod figures;
 mod html;
 mod markdown;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::document::{Section, Table, Text, Tone, is_of};
-use super::number::{kib, number, percent, times_with_interval, with_interval};
+use super::ends::{PER_CLIENT, SAMPLED, Sampled, Spread, spreads};
+use super::number::{number, percent, times_with_interval, with_interval};
 use super::{Run, order};
 use crate::metric::{self, Better, Metric};
-use crate::record::{Flow, Measurement, Outcome, Record};
-use crate::stats::{Cell, Growth, Row, Verdict, median};
+use crate::record::{Measurement, Outcome, Record};
+use crate::stats::{Cell, Growth, Row, Verdict};
 
 /// All scenarios in the order in which the run met them.
 pub fn sections(run: &Run) -> Vec<Section> {
@@ -337,17 +338,7 @@ impl<'a> Scenario<'a> {
         let any = sampled.iter().any(Option::is_some);
         let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
         if any {
-            let names = [
-                "user %",
-                "system %",
-                "waiting %",
-                "highest PSS",
-                "switches/s",
-                "open files",
-                "socket drops",
-                "TUN drops",
-            ];
-            columns.extend(names.map(str::to_owned));
+            columns.extend(SAMPLED.map(str::to_owned));
         }
         let mut rows = Vec::new();
         for (row, sampled) in self.rows.iter().zip(sampled) {
@@ -355,7 +346,7 @@ impl<'a> Scenario<'a> {
                 continue;
             }
             let figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
-            let gaps = || vec!["–".into(); if any { 8 } else { 0 }];
+            let gaps = || vec!["–".into(); if any { SAMPLED.len() } else { 0 }];
             let sampled = sampled.map_or_else(gaps, |sampled| sampled.cells());
             rows.push([self.stubs(row), figures, sampled].concat());
         }
@@ -471,134 +462,4 @@ fn beside(row: &Row, name: &str) -> Text {
     };
     let figures = times_with_interval(ratio.median, ratio.interval);
     Text::toned(format!("{figures} {}", ratio.verdict), tone)
-}
-
-/// How the throughput was shared among the clients, in Mb/s.
-#[derive(Clone, Copy)]
-struct Spread {
-    clients: usize,
-    least: f64,
-    mean: f64,
-    most: f64,
-    total: f64,
-}
-
-/// The columns of [`Spread::cells`].
-const PER_CLIENT: [&str; 6] =
-    ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "total Mb/s"];
-
-impl Spread {
-    fn cells(self, direction: &str) -> Vec<Text> {
-        let rates = [self.least, self.mean, self.most, self.total].map(|rate| number(rate, 0));
-        let names = [direction.to_owned(), self.clients.to_string()];
-        names.into_iter().chain(rates).map(Text::from).collect()
-    }
-
-    fn median(all: &[Spread]) -> Spread {
-        let of = |figure: fn(&Spread) -> f64| {
-            median(&all.iter().map(figure).collect::<Vec<_>>()).unwrap_or_default()
-        };
-        Spread {
-            clients: all.iter().map(|spread| spread.clients).max().unwrap_or_default(),
-            least: of(|s| s.least),
-            mean: of(|s| s.mean),
-            most: of(|s| s.most),
-            total: of(|s| s.total),
-        }
-    }
-}
-
-/// By direction. A flow's bytes are its share of the direction's throughput, so the window's length cancels out.
-#[allow(clippy::cast_precision_loss)]
-fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
-    let mut by_direction: BTreeMap<&str, BTreeMap<&str, f64>> = BTreeMap::new();
-    for Flow { name, bytes, .. } in &measurement.flows {
-        let (direction, client) = name.split_once(' ').unwrap_or(("all", name));
-        let clients = by_direction.entry(direction).or_default();
-        *clients.entry(client).or_default() += *bytes as f64;
-    }
-    let alone = by_direction.len() == 1;
-    let mut spreads = BTreeMap::new();
-    for (direction, clients) in by_direction {
-        let own = measurement.values.get(&format!("{direction}_mbps"));
-        let total = own.or_else(|| measurement.values.get("sum_mbps").filter(|_| alone));
-        let bytes: f64 = clients.values().sum();
-        let (Some(&total), true) = (total, bytes > 0.0) else { continue };
-        let rates: Vec<f64> = clients.values().map(|own| own / bytes * total).collect();
-        let spread = Spread {
-            clients: rates.len(),
-            least: rates.iter().copied().fold(f64::INFINITY, f64::min),
-            mean: total / rates.len() as f64,
-            most: rates.iter().copied().fold(0.0, f64::max),
-            total,
-        };
-        spreads.insert(direction.to_owned(), spread);
-    }
-    spreads
-}
-
-/// What the samples tell of one role in one trial.
-#[derive(Clone, Copy)]
-struct Sampled {
-    user: f64,
-    system: f64,
-    waiting: f64,
-    pss_kib: f64,
-    switches: f64,
-    fds: f64,
-    socket_drops: f64,
-    tun_drops: f64,
-}
-
-#[allow(clippy::cast_precision_loss)]
-impl Sampled {
-    fn of(measurement: &Measurement, role: &str) -> Option<Sampled> {
-        let samples = &measurement.samples;
-        let mut with = samples.iter().filter(|sample| sample.processes.contains_key(role));
-        let (first, last) = (with.next()?, with.next_back()?);
-        let (from, to) = (first.processes.get(role)?, last.processes.get(role)?);
-        let seconds = last.at - first.at;
-        let share = |from: f64, to: f64| 100.0 * (to - from).max(0.0) / seconds;
-        let of_role = samples.iter().filter_map(|sample| sample.processes.get(role));
-        (seconds > 0.0).then(|| Sampled {
-            user: share(from.user, to.user),
-            system: share(from.system, to.system),
-            waiting: share(from.wait, to.wait),
-            pss_kib: of_role.clone().map(|p| p.pss_kib).max().unwrap_or_default() as f64,
-            switches: to.switches.saturating_sub(from.switches) as f64 / seconds,
-            fds: of_role.map(|p| p.fds).max().unwrap_or_default() as f64,
-            socket_drops: last.socket_drops.saturating_sub(first.socket_drops) as f64,
-            tun_drops: last.tun_drops.saturating_sub(first.tun_drops) as f64,
-        })
-    }
-
-    fn median(all: &[Sampled]) -> Option<Sampled> {
-        let of = |figure: fn(&Sampled) -> f64| median(&all.iter().map(figure).collect::<Vec<_>>());
-        Some(Sampled {
-            user: of(|s| s.user)?,
-            system: of(|s| s.system)?,
-            waiting: of(|s| s.waiting)?,
-            pss_kib: of(|s| s.pss_kib)?,
-            switches: of(|s| s.switches)?,
-            fds: of(|s| s.fds)?,
-            socket_drops: of(|s| s.socket_drops)?,
-            tun_drops: of(|s| s.tun_drops)?,
-        })
-    }
-
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn cells(self) -> Vec<Text> {
-        let whole = |figure: f64| Text::from(number(figure.round(), 0));
-        let tenth = |figure: f64| Text::from(format!("{figure:.1}"));
-        vec![
-            tenth(self.user),
-            tenth(self.system),
-            tenth(self.waiting),
-            kib(self.pss_kib as u64).into(),
-            whole(self.switches),
-            whole(self.fds),
-            whole(self.socket_drops),
-            whole(self.tun_drops),
-        ]
-    }
 }
