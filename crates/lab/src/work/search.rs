@@ -98,9 +98,9 @@ enum Step {
 
 /// The interval is narrow enough when its ends differ by this factor.
 const NARROW: f64 = 1.05;
-/// A rate that was not confirmed is lowered by this factor, so often at most.
+/// A rate that was not confirmed is lowered by this factor, and by its square, that one's square and so on if that is not
+/// enough.
 const LOWER: f64 = 0.95;
-const CONFIRMATIONS: usize = 6;
 /// No rate above this is tried, and none below.
 const RATES: std::ops::RangeInclusive<f64> = 50.0..=20e6;
 
@@ -141,11 +141,13 @@ fn highest(
             bad = middle;
         }
     }
-    for _ in 0..CONFIRMATIONS {
+    let mut lower = LOWER;
+    while good >= *RATES.start() {
         if tries.carries(good, Step::Confirm)? {
             return Ok(tries.found(good));
         }
-        good *= LOWER;
+        good *= lower;
+        lower *= lower;
     }
     Ok(tries.found(0.0))
 }
@@ -276,7 +278,21 @@ mod tests {
             Step::Probe => path(50_000.0, f64::MAX)(pps, step),
             Step::Confirm => path(45_000.0, f64::MAX)(pps, step),
         });
-        within(found.unwrap().pps, 45_000.0 * LOWER, 45_000.0);
+        within(found.unwrap().pps, 45_000.0 * LOWER * LOWER, 45_000.0);
+    }
+
+    #[test]
+    fn a_path_that_tires_soon_is_still_given_a_rate_that_was_confirmed() {
+        let tired = |capacity: f64| {
+            highest(0.0, 2_000.0, &mut |pps, step| match step {
+                Step::Probe => path(50_000.0, f64::MAX)(pps, step),
+                Step::Confirm => path(capacity, f64::MAX)(pps, step),
+            })
+            .unwrap()
+        };
+        within(tired(12_000.0).pps, 4_000.0, 12_000.0);
+        let dead = tired(0.0);
+        assert!(dead.pps == 0.0 && dead.probes.len() < 40, "{dead:?}");
     }
 
     #[test]
