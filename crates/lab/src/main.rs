@@ -11,7 +11,7 @@ mod statistics;
 
 use std::process::ExitCode;
 
-use adit_lab::{bench, copy};
+use adit_lab::{bench, copy, profile};
 use clap::{Parser, Subcommand};
 
 /// Measures adit beside its peers.
@@ -39,6 +39,8 @@ enum Verb {
     Growth(growth::Arguments),
     /// Engines and data path without any I/O.
     Bench(bench::Arguments),
+    /// Where the time goes: flame graph, call graph, and the difference to something else. Needs root.
+    Profile(profile::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Verb::ControlLoad(arguments) => control_load::run(&arguments),
         Verb::Growth(arguments) => growth::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
+        Verb::Profile(arguments) => profile::run(&arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-lab: {failure}");

@@ -72,7 +72,9 @@ impl Calls {
     /// A table of the busiest functions, then each with its callers and callees.
     pub(super) fn markdown(&self) -> String {
         let ranked = self.ranked();
-        let shown = ranked.get(..ranked.len().min(FUNCTIONS)).unwrap_or(&[]);
+        // How a thread starts, and its main loop: everything passes through, which says nothing.
+        let passed = |own: u64, total: u64| self.percent(total) > 98.0 && self.percent(own) < 2.0;
+        let shown = ranked.iter().filter(|(_, own, total)| !passed(*own, *total)).take(FUNCTIONS);
         let mut by_self = ranked.clone();
         by_self.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         by_self.truncate(FUNCTIONS);

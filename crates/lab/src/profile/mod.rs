@@ -7,6 +7,7 @@
 
 mod calls;
 mod script;
+mod trial;
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -22,6 +23,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use calls::Calls;
+
+pub use trial::{Arguments, run};
 
 /// Samples a second of each CPU; no multiple of what timers usually do.
 const FREQUENCY: &str = "997";

@@ -6,22 +6,17 @@ use std::borrow::Cow;
 pub(super) fn tidy(script: &str) -> String {
     let mut out = String::with_capacity(script.len());
     let lines: Vec<Line<'_>> = script.lines().map(Line::parse).collect();
-    let mut rest = lines.as_slice();
-    while let Some((line, after)) = rest.split_first() {
-        rest = after;
-        let Line::Frame { address, .. } = line else {
-            line.write(&mut out);
+    for group in lines.chunk_by(Line::is_at_address_of) {
+        // perf names the function itself and what was inlined into it, from the inside out. The function comes first
+        // or last, and more than once: by its short name, or as if it had been inlined into itself.
+        let Some(function) = group.iter().find(|line| !line.is_inlined()) else {
+            group.iter().for_each(|line| line.write(&mut out));
             continue;
         };
-        let inlined = after.iter().take_while(|next| next.is_inlined_at(address)).count();
-        let (chain, after) = after.split_at(if line.is_inlined() { 0 } else { inlined });
-        rest = after;
-        // perf names the function itself first, then what was inlined into it from the inside out, and at last the
-        // function again, by its short name.
-        let again = chain.last().is_some_and(|last| line.has_short_name_of(last));
-        let inside = chain.len() - usize::from(again);
-        chain.iter().take(inside).for_each(|frame| frame.write(&mut out));
-        line.write(&mut out);
+        let inside: Vec<&Line<'_>> = group.iter().filter(|line| line.is_inlined()).collect();
+        let last = inside.iter().rposition(|frame| !function.has_short_name_of(frame));
+        inside.iter().take(last.map_or(0, |last| last + 1)).for_each(|frame| frame.write(&mut out));
+        function.write(&mut out);
     }
     out
 }
@@ -51,8 +46,12 @@ impl<'a> Line<'a> {
         matches!(self, Line::Frame { module: "inlined", .. })
     }
 
-    fn is_inlined_at(&self, at: &str) -> bool {
-        self.is_inlined() && matches!(self, Line::Frame { address, .. } if *address == at)
+    /// Whether both are frames of one address.
+    fn is_at_address_of(&self, other: &Line<'_>) -> bool {
+        match (self, other) {
+            (Line::Frame { address: a, .. }, Line::Frame { address: b, .. }) => a == b,
+            _ => false,
+        }
     }
 
     fn has_short_name_of(&self, other: &Line<'_>) -> bool {
@@ -134,6 +133,9 @@ lab 1/1 5.0: cpu-clock:
 \t  30 lab::main (/bin/lab)
 \t  40 memcpy (inlined)
 \t  40 c_function (/bin/lab)
+\t  50 leaf (inlined)
+\t  50 function (inlined)
+\t  50 rust::function (/bin/lab)
 ";
         let frames: Vec<String> = tidy(script)
             .lines()
@@ -142,8 +144,31 @@ lab 1/1 5.0: cpu-clock:
             .collect();
         assert_eq!(
             frames,
-            ["asm", "seal", "egress", "lab::carry", "lab::main", "memcpy", "c_function"]
+            [
+                "asm",
+                "seal",
+                "egress",
+                "lab::carry",
+                "lab::main",
+                "memcpy",
+                "c_function",
+                "leaf",
+                "rust::function"
+            ]
         );
+    }
+
+    #[test]
+    fn a_function_that_is_named_again_and_again_stands_once() {
+        let script = "\
+\t  20 lab::Worker::run (/bin/lab)
+\t  20 dispatch (inlined)
+\t  20 lab::Worker::run (inlined)
+\t  20 run (inlined)
+\t  20 lab::Worker::run (/bin/lab)
+";
+        let names = tidy(script);
+        assert_eq!(names, "\t20 dispatch (inlined)\n\t20 lab::Worker::run (/bin/lab)\n");
     }
 
     #[test]
