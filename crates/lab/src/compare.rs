@@ -97,6 +97,9 @@ pub struct Comparison {
     pub scenarios: Vec<Test>,
     /// Each figure of each row.
     pub rows: Vec<Test>,
+    /// How many of the rows' figures differ by no more than the smallest detectable difference that the two runs print, and of how many:
+    /// what two runs of the same build should agree in, but for one in twenty or so.
+    pub within_sdd: (usize, usize),
     /// What the programs that are the same in both runs moved by, in absolute figures.
     pub drift: Vec<Test>,
     /// What must be known before any of it.
@@ -118,6 +121,8 @@ pub struct Test {
     pub better_by_percent: Option<f64>,
     /// What B's difference would have to exceed on its own to be called one at 5 %, in percent: half the width of its 95 % interval.
     pub uncertainty_percent: Option<f64>,
+    /// The larger of the smallest detectable differences that the two runs print for this figure, in percent; for rows.
+    pub sdd_percent: Option<f64>,
     /// The probability of such a difference between runs of the same build.
     pub p: f64,
     /// The median of A and of B, for rows.

@@ -109,6 +109,7 @@ impl Estimate {
             what: String::new(),
             better_by_percent: Some(percent(self.difference)),
             uncertainty_percent: Some(percent(t_quantile(0.975, self.df) * self.error.sqrt())),
+            sdd_percent: None,
             p: self.p(),
             medians: None,
             rounds: self.rounds,

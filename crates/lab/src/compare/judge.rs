@@ -41,6 +41,7 @@ pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     let tests = |groups: Vec<Group>| groups.into_iter().map(|group| group.test).collect::<Vec<_>>();
     let drift = tests(by_scenario(&peers, &Unsteady::default()));
     let (overall, scenarios) = (tests(overall), tests(groups));
+    let within_sdd = within_sdd(&rows);
     let all = || overall.iter().chain(&scenarios).chain(&rows);
     Comparison {
         verdict: verdict(&overall, &scenarios, &rows),
@@ -49,8 +50,17 @@ pub fn compare(a: &Summary, b: &Summary) -> Comparison {
         overall,
         scenarios,
         rows,
+        within_sdd,
         drift,
     }
+}
+
+/// How many figures of rows agree within their SDD, and of how many.
+fn within_sdd(rows: &[Test]) -> (usize, usize) {
+    let log = |percent: f64| (percent / 100.0).ln_1p().abs();
+    let both = rows.iter().filter_map(|test| Some((test.better_by_percent?, test.sdd_percent?)));
+    let agree: Vec<bool> = both.map(|(off, sdd)| log(off) <= log(sdd)).collect();
+    (agree.iter().filter(|agree| **agree).count(), agree.len())
 }
 
 /// How far programs that are the same in both runs moved between them, in ratios and in absolute figures.
@@ -208,11 +218,13 @@ fn row_test(series: &Series, unsteady: &Unsteady) -> Option<Test> {
 }
 
 fn located(series: &Series, test: Test) -> Test {
+    let sdd: Vec<f64> = series.cells.iter().filter_map(|cell| cell.sdd_percent).collect();
     Test {
         scenario: series.row.scenario.clone(),
         point: Some(series.row.point.to_string()),
         subject: series.row.subject.clone(),
         what: series.metric.to_owned(),
+        sdd_percent: sdd.into_iter().reduce(f64::max),
         medians: Some((series.cells[0].median, series.cells[1].median)),
         ..test
     }

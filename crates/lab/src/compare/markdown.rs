@@ -15,7 +15,14 @@ pub(super) fn render(comparison: &Comparison) -> String {
     }
     section(&mut text, "Over all scenarios", &comparison.overall, "");
     section(&mut text, "By scenario", &comparison.scenarios, "");
-    section(&mut text, "By row", &comparison.rows, "");
+    let (within, of) = comparison.within_sdd;
+    let agreement = match of {
+        0 => String::new(),
+        _ => format!(
+            "{within} of {of} figures agree within the smallest detectable difference that the runs print (SDD).\n\n"
+        ),
+    };
+    section(&mut text, "By row", &comparison.rows, &agreement);
     let drift = "Of programs that are the same in both runs, in absolute figures: how far the machine itself moved. Not judged.\n\n";
     section(&mut text, "Drift of the machine", &comparison.drift, drift);
     text += "\n\"Better by\" is B's figure beside A's, turned so that negative is worse, followed by half the width of its 95 % interval; it is taken of \
@@ -31,7 +38,7 @@ fn section(text: &mut String, title: &str, tests: &[Test], note: &str) {
     let with_medians = tests.iter().any(|test| test.medians.is_some());
     let mut head = vec!["where", "subject", "what"];
     if with_medians {
-        head.extend(["A", "B"]);
+        head.extend(["A", "B", "SDD %"]);
     }
     head.extend(["better by %", "+-", "rounds", "beside", "B is"]);
     let rows: Vec<Vec<String>> = tests.iter().map(|test| row(test, with_medians)).collect();
@@ -51,6 +58,7 @@ fn row(test: &Test, with_medians: bool) -> Vec<String> {
         let digits = known.map_or(3, |metric| metric.digits);
         let medians = test.medians.map(|(a, b)| [format!("{a:.digits$}"), format!("{b:.digits$}")]);
         row.extend(medians.unwrap_or_default());
+        row.push(test.sdd_percent.map_or("-".into(), |percent| format!("{percent:.1}")));
     }
     let difference = test.better_by_percent.map_or("-".into(), |percent| format!("{percent:+.1}"));
     let uncertainty =
@@ -79,6 +87,7 @@ mod tests {
             what: "up_mbps".into(),
             better_by_percent: Some(-8.14),
             uncertainty_percent: Some(1.2),
+            sdd_percent: Some(2.5),
             p: 1e-6,
             medians: Some((9000.4, 8267.0)),
             rounds: (5, 5),
@@ -91,15 +100,18 @@ mod tests {
             overall: vec![],
             scenarios: vec![],
             rows: vec![test],
+            within_sdd: (0, 1),
             drift: vec![],
             warnings: vec!["the kernel differs".into()],
         };
         let text = render(&comparison);
         assert!(
-            text.starts_with("B is slower\n\nWarning: the kernel differs\n\n## By row\n\n| where "),
+            text.starts_with(
+                "B is slower\n\nWarning: the kernel differs\n\n## By row\n\n0 of 1 figures agree"
+            ),
             "{text}"
         );
-        let row = "| mp-1 clients=5 |    adit | up Mb/s | 9000 | 8267 |        -8.1 | 1.2 |    5+5 | openvpn | WORSE |";
+        let row = "| mp-1 clients=5 |    adit | up Mb/s | 9000 | 8267 |   2.5 |        -8.1 | 1.2 |    5+5 | openvpn | WORSE |";
         assert!(text.contains(row), "{text}");
         assert!(!text.contains("Over all"));
     }

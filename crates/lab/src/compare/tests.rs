@@ -8,7 +8,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::{Arguments, Comparison, Outcome, Test, compare};
 use crate::record::{self, Measurement, Point, Record, TrialKey};
-use crate::stats::{Cell, Row, Summary, median};
+use crate::stats::{Cell, Row, Summary, logs, median, percent, sd, smallest_detectable};
 
 /// A normal deviate, by Box and Muller.
 #[allow(clippy::cast_precision_loss)]
@@ -18,11 +18,13 @@ fn normal(random: &mut ChaCha8Rng) -> f64 {
 }
 
 fn cell(figures: &[f64]) -> Cell {
+    let spread = logs(figures).and_then(|logs| sd(&logs));
+    let sdd = spread.and_then(|sd| smallest_detectable(sd, figures.len()));
     Cell {
         median: median(figures).unwrap(),
         interval: None,
         by_round: (1..).zip(figures.iter().copied()).collect(),
-        sdd_percent: None,
+        sdd_percent: sdd.map(percent),
         ratio: None,
     }
 }
@@ -180,6 +182,22 @@ fn three_percent_everywhere_is_found() {
     assert!(share(&machine, 20, better) < 0.01);
 }
 
+/// The noise of a ratio's difference is 0.9 of one figure's, the SDD 2 of it: the larger of two runs' is exceeded about once in thirty.
+#[test]
+fn two_runs_of_the_same_build_agree_within_the_sdd_they_print() {
+    let mut random = ChaCha8Rng::seed_from_u64(17);
+    let (mut within, mut all) = (0, 0);
+    for _ in 0..20 {
+        let runs = [0; 2].map(|_| simulate(&STEADY, &mut random));
+        let got = compare(&runs[0], &runs[1]).within_sdd;
+        (within, all) = (within + got.0, all + got.1);
+    }
+    assert_eq!(all, 20 * 80);
+    let count = |n: usize| f64::from(u32::try_from(n).unwrap());
+    let share = count(within) / count(all);
+    assert!((0.94..0.995).contains(&share), "{share}");
+}
+
 #[test]
 fn less_than_the_floor_is_never_called_slower() {
     let machine = Machine { noise: (0.0005, 0.0005), slower: Some(("", 0.015)), ..STEADY };
@@ -243,6 +261,7 @@ fn holms_method() {
         what: String::new(),
         better_by_percent: Some(-50.0),
         uncertainty_percent: None,
+        sdd_percent: None,
         p,
         medians: None,
         rounds: (5, 5),
