@@ -15,6 +15,7 @@ pub mod crowd;
 pub mod hosts;
 pub mod profile;
 pub mod pushed;
+mod room;
 pub mod scene;
 pub mod schedule;
 pub mod server;

@@ -1,0 +1,407 @@
+//! The thread that the clients of a crowd live on: engines, a socket each, timers.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, UnixTime};
+use adit_interop::failure::{Context, Result, ensure};
+use adit_linux::clock;
+use adit_linux::poll::{Events, Interest, Poller};
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
+use adit_openvpn::negotiate::ControlMessage;
+use nix::sys::resource::{UsageWho, getrusage};
+
+use super::arrivals::{Arrival, Ran, count};
+use super::crowd::Hosts;
+use super::pushed::Applied;
+
+/// Something to do with the clients, handed in from another thread.
+pub(super) type Work = Box<dyn FnOnce(&mut Room) + Send>;
+
+/// What a client is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Coming,
+    Up,
+    /// Its place is already another's.
+    Leaving,
+}
+
+struct Client {
+    engine: ClientEngine,
+    socket: UdpSocket,
+    place: usize,
+    /// Which one of the schedule; `None` once that is settled.
+    arrival: Option<usize>,
+    stage: Stage,
+    applied: Option<Applied>,
+    deadline: Option<Instant>,
+}
+
+/// The thread's side.
+pub(super) struct Room {
+    config: ClientConfig,
+    hosts: Hosts,
+    link: Link,
+    poller: Poller,
+    events: Events,
+    clients: BTreeMap<u64, Client>,
+    next_token: u64,
+    /// Soonest first; entries that no longer hold are skipped.
+    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    free: VecDeque<usize>,
+    /// Up, longest first; entries that no longer hold are skipped.
+    up: VecDeque<u64>,
+    coming: usize,
+    buffer: Vec<u8>,
+    /// Control packets sent and received.
+    packets: u64,
+    run: Run,
+}
+
+/// The run under way.
+#[derive(Default)]
+struct Run {
+    start: Instant,
+    arrivals: Vec<Arrival>,
+    setbacks: BTreeMap<String, u64>,
+}
+
+impl Run {
+    /// How many took longer than this, or are not up although so long has passed.
+    fn late(&self, than: Duration) -> usize {
+        let passed = now().since(self.start);
+        let late = |arrival: &&Arrival| match arrival.latency {
+            Some(latency) => latency > than,
+            None => arrival.intended + than < passed,
+        };
+        self.arrivals.iter().filter(late).count()
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(clock::boottime())
+}
+
+/// This thread's CPU time in seconds.
+fn cpu() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
+    #[allow(clippy::cast_precision_loss)]
+    let seconds =
+        |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+/// The longest wait while nothing is due.
+const IDLE: Duration = Duration::from_millis(20);
+
+impl Room {
+    /// No client is in it yet.
+    pub(super) fn new(config: ClientConfig, hosts: Hosts) -> Result<Room> {
+        // Neighbours in the order of places are of different hosts.
+        let places = hosts.sources.len() * hosts.sessions;
+        Ok(Room {
+            link: Link::datagram(Default::default(), None, hosts.server),
+            config,
+            hosts,
+            poller: Poller::new()?,
+            events: Events::new(),
+            clients: BTreeMap::new(),
+            next_token: 0,
+            timers: BinaryHeap::new(),
+            free: (0..places).collect(),
+            up: VecDeque::new(),
+            coming: 0,
+            buffer: vec![0; 4096],
+            packets: 0,
+            run: Run::default(),
+        })
+    }
+
+    /// Does what is handed in, and lets the clients live on in between, until nobody can hand anything in.
+    pub(super) fn live(&mut self, inbox: &Receiver<Work>) -> Result<()> {
+        loop {
+            // Short, so that clients that are up acknowledge what comes.
+            match inbox.recv_timeout(Duration::from_millis(2)) {
+                Ok(work) => work(self),
+                Err(RecvTimeoutError::Timeout) => self.turn(Duration::ZERO)?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    /// See [`super::Crowd::run`]; with `limit`, ends once more than so many took longer than this.
+    pub(super) fn run(
+        &mut self,
+        schedule: &[Duration],
+        patience: Duration,
+        limit: Option<(Duration, f64)>,
+    ) -> Result<Ran> {
+        let before = cpu()?;
+        let arrival = |at: &Duration| Arrival { intended: *at, latency: None };
+        let arrivals = schedule.iter().map(arrival).collect();
+        self.run = Run { start: now(), arrivals, setbacks: BTreeMap::new() };
+        let start = self.run.start;
+        let end = start + schedule.last().copied().unwrap_or_default() + patience;
+        let mut next = 0;
+        let mut look = start + IDLE;
+        loop {
+            while let Some(at) = schedule.get(next)
+                && start + *at <= now()
+                && self.admit(next)?
+            {
+                next += 1;
+            }
+            if next == schedule.len() && self.coming == 0 || now() >= end {
+                break;
+            }
+            if let Some((late, too_many)) = limit
+                && now() >= look
+            {
+                if count(self.run.late(late)) > too_many {
+                    break;
+                }
+                look = now() + IDLE;
+            }
+            let due = schedule.get(next).map_or(end, |at| start + *at);
+            // One that is overdue waits for a place, which only a packet or a timer can bring.
+            let wait = if due > now() { due.since(now()) } else { IDLE };
+            self.turn(wait.min(IDLE))?;
+        }
+        let seconds = now().since(start).as_secs_f64();
+        self.give_up();
+        let run = std::mem::take(&mut self.run);
+        let setbacks = run.setbacks.into_iter().collect();
+        Ok(Ran { arrivals: run.arrivals, setbacks, cpu: cpu()? - before, seconds })
+    }
+
+    /// Starts one client. False if there is no place for it now.
+    fn admit(&mut self, arrival: usize) -> Result<bool> {
+        let Some(place) = self.place()? else { return Ok(false) };
+        let source = place.checked_rem(self.hosts.sources.len());
+        let source = source.and_then(|at| self.hosts.sources.get(at)).context("no hosts")?;
+        let socket = UdpSocket::bind((*source, 0)).context(format!("a socket of {source}"))?;
+        socket.connect(self.hosts.server)?;
+        socket.set_nonblocking(true)?;
+        let token = self.next_token;
+        self.next_token += 1;
+        self.poller.add(&socket, token, Interest::READ)?;
+        let mut seed = [7; 32];
+        seed.iter_mut().zip(clock::boottime().to_be_bytes()).for_each(|(to, from)| *to = from);
+        seed.iter_mut().skip(8).zip(token.to_be_bytes()).for_each(|(to, from)| *to = from);
+        let unix = UnixTime(clock::unix_time());
+        let engine = ClientEngine::new(self.config.clone(), seed, now(), unix);
+        let client = Client {
+            engine,
+            socket,
+            place,
+            arrival: Some(arrival),
+            stage: Stage::Coming,
+            applied: None,
+            deadline: None,
+        };
+        self.clients.insert(token, client);
+        self.coming += 1;
+        self.step(token, None);
+        Ok(true)
+    }
+
+    /// A free place, if need be that of the client that has been up longest.
+    fn place(&mut self) -> Result<Option<usize>> {
+        if let Some(place) = self.free.pop_front() {
+            return Ok(Some(place));
+        }
+        while let Some(token) = self.up.pop_front() {
+            let holder = self.clients.get(&token).filter(|client| client.stage == Stage::Up);
+            if let Some(place) = holder.map(|client| client.place) {
+                self.dismiss(token);
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A client that is up begins to leave.
+    fn dismiss(&mut self, token: u64) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        client.stage = Stage::Leaving;
+        let mut out = Outbox::new();
+        client.engine.shutdown(now(), &mut out);
+        self.perform(token, out);
+    }
+
+    /// Lets packets and timers that are due in work, after a wait of so long at most.
+    fn turn(&mut self, wait: Duration) -> Result<()> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| at.since(now()));
+        let wait = timer.map_or(wait, |timer| timer.min(wait));
+        self.poller.wait(&mut self.events, Some(wait))?;
+        let ready: Vec<u64> = self.events.iter().map(|event| event.token).collect();
+        for token in ready {
+            self.receive(token);
+        }
+        while let Some(Reverse((at, token))) = self.timers.peek().copied()
+            && at <= now()
+        {
+            self.timers.pop();
+            if self.clients.get(&token).is_some_and(|client| client.deadline == Some(at)) {
+                self.step(token, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a client what has come for it.
+    fn receive(&mut self, token: u64) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        // An error is either "no more" or an ICMP message, which this read has cleared.
+        while let Some(client) = self.clients.get(&token)
+            && let Ok(length) = client.socket.recv(&mut buffer)
+        {
+            self.packets += 1;
+            self.step(token, buffer.get_mut(..length));
+        }
+        self.buffer = buffer;
+    }
+
+    fn step(&mut self, token: u64, frame: Option<&mut [u8]>) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        let input = frame.map_or(Input::Tick, |frame| Input::Frame(self.link, frame));
+        let mut out = Outbox::new();
+        client.engine.handle(now(), input, &mut out);
+        self.perform(token, out);
+    }
+
+    fn perform(&mut self, token: u64, mut out: Outbox<ClientEvent>) {
+        while let Some(output) = out.pop() {
+            let Some(client) = self.clients.get_mut(&token) else { return };
+            match output {
+                // What does not fit into the socket is lost on the way, as on any way.
+                Output::Send(_, frame) => {
+                    let _ = client.socket.send(&frame);
+                    self.packets += 1;
+                }
+                Output::Dial(_) => {
+                    client.engine.handle(now(), Input::LinkUp(self.link), &mut out);
+                }
+                Output::Event(event) => self.hear(token, event),
+                _ => {}
+            }
+        }
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        let deadline = client.engine.deadline().map(|(at, _)| at);
+        if deadline != client.deadline {
+            client.deadline = deadline;
+            self.timers.extend(deadline.map(|at| Reverse((at, token))));
+        }
+    }
+
+    fn hear(&mut self, token: u64, event: ClientEvent) {
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        match event {
+            ClientEvent::Up(config) => {
+                let late = now().since(self.run.start);
+                if let Some(arrival) = client.arrival.take()
+                    && let Some(arrival) = self.run.arrivals.get_mut(arrival)
+                {
+                    arrival.latency = Some(late.saturating_sub(arrival.intended));
+                }
+                client.applied = Some(Applied::of(format!("client {token}"), &config));
+                if client.stage == Stage::Coming {
+                    client.stage = Stage::Up;
+                    self.coming -= 1;
+                    self.up.push_back(token);
+                }
+            }
+            ClientEvent::Restarting(reason) => {
+                if client.stage == Stage::Up {
+                    client.stage = Stage::Coming;
+                    self.coming += 1;
+                }
+                *self.run.setbacks.entry(reason).or_default() += 1;
+            }
+            ClientEvent::Stopped(why) => {
+                if client.stage != Stage::Leaving {
+                    *self.run.setbacks.entry(format!("{why:?}")).or_default() += 1;
+                }
+                self.remove(token);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a client out, without a word.
+    fn remove(&mut self, token: u64) {
+        let Some(client) = self.clients.remove(&token) else { return };
+        if client.stage == Stage::Coming {
+            self.coming -= 1;
+        }
+        if client.stage != Stage::Leaving {
+            self.free.push_back(client.place);
+        }
+    }
+
+    /// See [`super::Crowd::talk`].
+    pub(super) fn talk(&mut self, rate: f64, stop: &AtomicBool) -> Result<u64> {
+        let token = self.tokens(Stage::Up).first().copied().context("no client is up")?;
+        let (start, before) = (now(), self.packets);
+        let mut said = 0_u32;
+        while !stop.load(Ordering::Relaxed) {
+            let due = start + Duration::from_secs_f64(f64::from(said) / rate);
+            if due > now() {
+                self.turn(due.since(now()).min(IDLE))?;
+                continue;
+            }
+            let message = ControlMessage::Info(format!("message {said}"));
+            let mut out = Outbox::new();
+            let client = self.clients.get_mut(&token).context("the client that talks is gone")?;
+            let sent = client.engine.say(now(), &message, &mut out);
+            ensure(sent, || "the client that talks has lost its session".to_owned())?;
+            self.perform(token, out);
+            said += 1;
+        }
+        Ok(self.packets - before)
+    }
+
+    fn tokens(&self, stage: Stage) -> Vec<u64> {
+        let of_stage = self.clients.iter().filter(|(_, client)| client.stage == stage);
+        of_stage.map(|(token, _)| *token).collect()
+    }
+
+    /// Drops those that are not up.
+    fn give_up(&mut self) {
+        self.tokens(Stage::Coming).into_iter().for_each(|token| self.remove(token));
+    }
+
+    pub(super) fn vanish(&mut self) -> usize {
+        let all: Vec<u64> = self.clients.keys().copied().collect();
+        all.iter().for_each(|token| self.remove(*token));
+        self.up.clear();
+        all.len()
+    }
+
+    pub(super) fn leave_all(&mut self) -> Result<usize> {
+        self.give_up();
+        let up = self.tokens(Stage::Up);
+        for token in &up {
+            let place = self.clients.get(token).map(|client| client.place);
+            self.dismiss(*token);
+            self.free.extend(place);
+        }
+        self.up.clear();
+        let end = now() + Duration::from_secs(2);
+        while !self.clients.is_empty() && now() < end {
+            self.turn(IDLE)?;
+        }
+        self.vanish();
+        Ok(up.len())
+    }
+
+    pub(super) fn applied(&self) -> Vec<Applied> {
+        let up = self.clients.values().filter(|client| client.stage == Stage::Up);
+        up.filter_map(|client| client.applied.clone()).collect()
+    }
+}
