@@ -153,6 +153,11 @@ fn at_once<T: Sync>(items: &[T], work: impl Fn(&[T]) -> Result<()> + Sync) -> Re
 pub fn plug_in(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> Result<()> {
     let handle = namespace.handle()?;
     handle.run(|| offload.set(CABLE))??;
+    // No search for duplicates of its link-local address either, during which the first second may pass without answers to
+    // neighbour solicitations; and there is no router to seek.
+    for key in ["accept_dad", "router_solicitations"] {
+        handle.set_sysctl(&format!("net.ipv6.conf.{CABLE}.{key}"), "0")?;
+    }
     let done = handle.configure(async |net| {
         let index = net.link(CABLE).await?.index;
         for address in addresses {
