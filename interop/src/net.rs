@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use adit_linux::ethtool;
 use adit_linux::net::Address;
@@ -12,7 +13,7 @@ use adit_linux::netns::NetNs;
 use ipnet::IpNet;
 use nix::mount::{MntFlags, umount2};
 
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::process::{feed, output};
 
 /// Where `ip netns` keeps its names.
@@ -168,6 +169,31 @@ pub fn plug_in(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> 
     done?.context(namespace.name())
 }
 
+/// Waits until all interfaces that are switched on can carry packets. The kernel tells them a moment after the other end has
+/// come; until then they hear no neighbour solicitation, and the next one comes a second later.
+///
+/// # Errors
+/// They cannot after five seconds.
+pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(5);
+    at_once(namespaces, |part| {
+        part.iter().try_for_each(|namespace| {
+            let handle = namespace.handle()?;
+            loop {
+                let links = handle.configure(async |net| net.links().await)?;
+                let links = links.context(namespace.name())?;
+                let Some(dead) = links.iter().find(|link| link.up && !link.running) else {
+                    return Ok(());
+                };
+                ensure(Instant::now() < end, || {
+                    format!("{} in {} stays without a carrier", dead.name, namespace.name())
+                })?;
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    })
+}
+
 /// A host of a [`star`]: a label and its addresses.
 pub type Host = (String, Vec<IpNet>);
 
@@ -197,6 +223,8 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
         part.iter()
             .try_for_each(|(_, namespace, (_, addresses))| plug_in(namespace, addresses, offload))
     })?;
+    let everyone: Vec<&Namespace> = std::iter::once(&switch).chain(&all).collect();
+    settle(&everyone)?;
     Ok((switch, all))
 }
 
@@ -216,7 +244,10 @@ fn port(n: usize, namespace: &Namespace) -> Vec<String> {
 /// `ip` failed.
 pub fn cable(one: &Namespace, other: &Namespace) -> Result<()> {
     let (one, other) = (one.name(), other.name());
-    let line = format!("link add {CABLE} netns {one} type veth peer name {CABLE} netns {other}");
+    // Of interfaces with the number of their other end the kernel tells but once a second that they have a carrier
+    // (linkwatch_urgent_event in net/core/link_watch.c): two numbers save that second.
+    let (near, far) = (format!("{CABLE} index 10"), format!("{CABLE} index 11"));
+    let line = format!("link add {near} netns {one} type veth peer name {far} netns {other}");
     ip(None, [line].into_iter())
 }
 
@@ -314,6 +345,7 @@ impl Pair {
         cable(&server, &client)?;
         plug_in(&server, &End::Server.addresses()?, Offload::All)?;
         plug_in(&client, &End::Client.addresses()?, Offload::All)?;
+        settle(&[&server, &client])?;
         Ok(Pair { server, client })
     }
 

@@ -167,6 +167,7 @@ impl Bed {
         net::cable(&server, &client)?;
         net::plug_in(&server, &Plan::Pair.addresses(None)?, mode.offload())?;
         net::plug_in(&client, &Plan::Pair.addresses(Some(0))?, mode.offload())?;
+        net::settle(&[&server, &client])?;
         Bed::new(Plan::Pair, mode, server, vec![client], None, None)
     }
 

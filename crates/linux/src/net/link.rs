@@ -21,6 +21,8 @@ pub struct Link {
     pub txqueuelen: u32,
     /// Whether it is switched on.
     pub up: bool,
+    /// Whether it can carry packets: switched on, with somebody at the other end.
+    pub running: bool,
     /// Its hardware address, if it has one.
     pub mac: Option<[u8; 6]>,
 }
@@ -33,6 +35,7 @@ impl Link {
             mtu: 0,
             txqueuelen: 0,
             up: message.header.flags.contains(LinkFlags::Up),
+            running: message.header.flags.contains(LinkFlags::Running),
             mac: None,
         };
         for attribute in &message.attributes {
