@@ -64,8 +64,8 @@ struct Side<'a> {
 /// Where one connection stands.
 struct Talk {
     turn: Turn,
-    /// When it last began to speak.
-    began: u64,
+    /// When it began to speak, until the answer is complete.
+    began: Option<u64>,
     interest: Interest,
 }
 
@@ -75,7 +75,7 @@ impl Side<'_> {
         let begins = matches!(self.first, Turn::Speak(_));
         let interest = if begins { Interest::NONE } else { Interest::READ };
         let poller = watch(&self.streams, interest)?;
-        let talk = |_: &&TcpStream| Talk { turn: self.first, began: 0, interest };
+        let talk = |_: &&TcpStream| Talk { turn: self.first, began: None, interest };
         let mut talks: Vec<Talk> = self.streams.iter().map(talk).collect();
         let mut events = Events::new();
         if begins {
@@ -119,12 +119,13 @@ impl Side<'_> {
         buffer: &mut [u8],
         course: &Course,
     ) -> std::io::Result<()> {
+        let Some(account) = self.accounts.get_mut(index) else { return Ok(()) };
         loop {
             let (Turn::Speak(left) | Turn::Listen(left)) = talk.turn;
             let piece = buffer.get_mut(..left).unwrap_or_default();
             let speaking = matches!(talk.turn, Turn::Speak(_));
-            if speaking && left == self.size {
-                talk.began = boottime();
+            if speaking {
+                account.sent(*talk.began.get_or_insert_with(boottime));
             }
             let moved = if speaking { stream.write(piece) } else { stream.read(piece) };
             let moved = match moved {
@@ -140,15 +141,16 @@ impl Side<'_> {
                 (false, 0) => Turn::Speak(self.size),
                 (false, left) => Turn::Listen(left),
             };
-            let Some(account) = self.accounts.get_mut(index) else { return Ok(()) };
             if speaking {
-                account.sent(talk.began);
                 continue;
             }
             let now = boottime();
             let counts = account.arrived(&course.frame, now, moved as u64);
-            if counts && left == 0 {
-                self.times.record(now.saturating_sub(talk.began));
+            if left == 0 {
+                let began = talk.began.take();
+                if let Some(began) = began.filter(|_| counts) {
+                    self.times.record(now.saturating_sub(began));
+                }
             }
             if course.over(now) {
                 return Ok(());
