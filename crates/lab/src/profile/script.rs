@@ -1,16 +1,21 @@
 //! Making perf's text readable: shorter names, and inlined functions where they belong.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// Prepares the output of `perf script -F comm,pid,tid,time,event,ip,sym,dso` for folding.
 pub(super) fn tidy(script: &str) -> String {
     let mut out = String::with_capacity(script.len());
     let lines: Vec<Line<'_>> = script.lines().map(Line::parse).collect();
+    let long_names = long_names(&lines);
     for group in lines.chunk_by(Line::is_at_address_of) {
         // perf names the function itself and what was inlined into it, from the inside out. The function comes first
         // or last, and more than once: by its short name, or as if it had been inlined into itself.
         let Some(function) = group.iter().find(|line| !line.is_inlined()) else {
-            group.iter().for_each(|line| line.write(&mut out));
+            // The outermost is then the function itself.
+            let last = group.last().and_then(|line| line.renamed(&long_names));
+            let others = group.len() - usize::from(last.is_some());
+            group.iter().take(others).chain(&last).for_each(|line| line.write(&mut out));
             continue;
         };
         let inside: Vec<&Line<'_>> = group.iter().filter(|line| line.is_inlined()).collect();
@@ -19,6 +24,22 @@ pub(super) fn tidy(script: &str) -> String {
         function.write(&mut out);
     }
     out
+}
+
+/// The one function with this short name, for names that perf shortens only sometimes; `None` if there are several.
+type LongNames<'a> = HashMap<&'a str, Option<&'a str>>;
+
+fn long_names<'a>(lines: &'a [Line<'_>]) -> LongNames<'a> {
+    let mut names = LongNames::new();
+    for line in lines.iter().filter(|line| !line.is_inlined()) {
+        let Line::Frame { symbol, .. } = line else { continue };
+        let Some((_, short)) = symbol.rsplit_once("::") else { continue };
+        let known = names.entry(short).or_insert(Some(symbol));
+        if known.is_some_and(|known| known != symbol) {
+            *known = None;
+        }
+    }
+    names
 }
 
 enum Line<'a> {
@@ -52,6 +73,13 @@ impl<'a> Line<'a> {
             (Line::Frame { address: a, .. }, Line::Frame { address: b, .. }) => a == b,
             _ => false,
         }
+    }
+
+    /// The same frame under the function's long name, if it has one.
+    fn renamed<'n>(&'n self, names: &LongNames<'n>) -> Option<Line<'n>> {
+        let Line::Frame { address, symbol, module } = self else { return None };
+        let long = (*names.get(&**symbol)?)?;
+        Some(Line::Frame { address, symbol: Cow::Borrowed(long), module })
     }
 
     fn has_short_name_of(&self, other: &Line<'_>) -> bool {
@@ -169,6 +197,20 @@ lab 1/1 5.0: cpu-clock:
 ";
         let names = tidy(script);
         assert_eq!(names, "\t20 dispatch (inlined)\n\t20 lab::Worker::run (/bin/lab)\n");
+    }
+
+    #[test]
+    fn a_function_that_is_named_by_its_short_name_only_is_the_one_known() {
+        let named = "\t  20 lab::Worker::run (/bin/lab)\n\n";
+        let short = "\t  30 dispatch (inlined)\n\t  30 run (inlined)\n";
+        let names = tidy(&format!("{named}{short}"));
+        assert!(
+            names.ends_with("\t30 dispatch (inlined)\n\t30 lab::Worker::run (inlined)\n"),
+            "{names}"
+        );
+        let other = "\t  40 lab::Other::run (/bin/lab)\n\n";
+        let names = tidy(&format!("{named}{other}{short}"));
+        assert!(names.ends_with("\t30 run (inlined)\n"), "one of two: {names}");
     }
 
     #[test]
