@@ -134,7 +134,8 @@ fn build(root: &Path, sha: &str, revision: &str) -> Result<()> {
     let finished = side.join("target/release/adit");
     std::fs::copy(&finished, side.join("adit.new")).context(finished.display())?;
     std::fs::rename(side.join("adit.new"), binary(root, sha)).context("the finished binary")?;
-    Ok(())
+    // Most of a gigabyte that nobody needs again: a revision does not change.
+    std::fs::remove_dir_all(side.join("target")).context("removing what the build left")
 }
 
 #[cfg(test)]
