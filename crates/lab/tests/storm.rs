@@ -56,9 +56,10 @@ fn the_crowd_comes_up(kit: &Kit, subject: &Subject) -> Result<()> {
         ensure(ran.up() == ran.arrivals.len(), || format!("{ran:?}\n{}", log()))?;
         ensure(cpu > 0.0 && ran.cpu > 0.0, || format!("nothing costs nothing: {cpu} {ran:?}"))?;
         let mut measurement = Measurement::default();
-        let findings = scene.check(&mut measurement)?;
+        let findings = scene.check(&ran, &mut measurement)?;
         let clean = findings.misconfigured.is_empty() && findings.duplicates.is_empty();
-        ensure(findings.looked_at == 20 && clean, || format!("{subject}: {findings:#?}\n{}", log()))
+        let (each, up) = (findings.looked_at == ran.up(), scene.crowd.applied()?.len());
+        ensure(each && up == 20 && clean, || format!("{subject}: {findings:#?}\n{}", log()))
     };
     come(burst(20))?;
     come(steady(40.0, Duration::from_millis(750)))?;

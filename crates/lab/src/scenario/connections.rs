@@ -84,7 +84,7 @@ fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
             scene.crowd.vanish()?;
             let places = scene.places;
             let (ran, cpu) = scene.costed(|crowd| crowd.run(burst(places), STORM))?;
-            scene.check(&mut measurement)?;
+            scene.check(&ran, &mut measurement)?;
             (ran, cpu)
         }
     };
@@ -107,7 +107,7 @@ fn fill(scene: &Scene, spec: &ConnectionsSpec, measurement: &mut Measurement) ->
     let grown = scene.server.memory_kib()?.saturating_sub(before);
     #[allow(clippy::cast_precision_loss)]
     measurement.set("kib_per_client", grown as f64 / count(filled.up().max(1)));
-    scene.check(measurement)?;
+    scene.check(&filled, measurement)?;
     Ok(())
 }
 
@@ -128,6 +128,7 @@ fn step_up(
                 let (ran, cpu) = scene.costed(|crowd| {
                     crowd.run_until_late(schedule, STRAGGLERS, p99, unfinished.max(0.01))
                 })?;
+                scene.check(&ran, measurement)?;
                 let step = Step::of(rate, &ran);
                 if !spec.plan.bears(&step) {
                     // What was given up is still in the server's queue.

@@ -109,6 +109,6 @@ fn measure(scene: &Scene, spec: &OverloadSpec) -> Result<Measurement> {
     for (name, distribution) in [("idle", idle), ("loaded", busy), ("after", after)] {
         measurement.latencies.insert(name.to_owned(), distribution);
     }
-    scene.check(&mut measurement)?;
+    scene.check(&ran, &mut measurement)?;
     Ok(measurement)
 }

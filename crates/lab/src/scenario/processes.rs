@@ -69,7 +69,8 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
         measurement.set(name, distribution.at(share).unwrap_or_default());
     }
     measurement.latencies.insert("handshake".to_owned(), distribution);
-    let findings = check(&config::expected()?, &applied(bed, &clients)?);
+    let applied = applied(bed, &clients)?;
+    let findings = check(&config::expected()?, &applied, &applied);
     put_findings(&findings, &mut measurement);
     ensure(findings.looked_at >= up, || {
         format!("{up} clients are up and {} devices are there", findings.looked_at)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::pushed::Applied;
 use crate::record::Latency;
 
 /// One client of a schedule.
@@ -22,6 +23,10 @@ pub struct Ran {
     pub arrivals: Vec<Arrival>,
     /// How often a client had to begin again or gave up, by reason.
     pub setbacks: Vec<(String, u64)>,
+    /// What each client was told whenever it came up, also of those that have left since.
+    pub told: Vec<Applied>,
+    /// Addresses that a client was given while another one that was up had it: who.
+    pub shared: Vec<String>,
     /// CPU that the clients took, in seconds: engines, sockets and all.
     pub cpu: f64,
     /// How long the run took, in seconds.
@@ -141,7 +146,7 @@ mod tests {
             arrival(300, Some(20)),
         ];
         let setbacks = vec![("a".to_owned(), 2), ("b".to_owned(), 1)];
-        let ran = Ran { arrivals, setbacks, cpu: 0.1, seconds: 0.5 };
+        let ran = Ran { arrivals, setbacks, cpu: 0.1, seconds: 0.5, ..Ran::default() };
         assert_eq!((ran.up(), ran.refused()), (3, 3));
         assert!((ran.unfinished() - 0.25).abs() < 1e-9);
         // The last was up after 400 ms.

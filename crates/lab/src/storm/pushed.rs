@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use adit_openvpn::client::TunnelConfig;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -49,6 +49,13 @@ impl Applied {
         applied.routes6.sort_unstable();
         applied
     }
+
+    /// Its addresses in the tunnel.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let v4 = self.ipv4.map(|net| IpAddr::from(net.addr()));
+        let v6 = self.ipv6.map(|net| IpAddr::from(net.addr()));
+        v4.into_iter().chain(v6)
+    }
 }
 
 /// What each client should be told.
@@ -79,28 +86,28 @@ pub struct Findings {
     pub duplicates: Vec<String>,
 }
 
-/// Compares all clients that are up at one time.
+/// Compares what each client was told; `now` are those that are up at one time, whose addresses must differ.
 #[must_use]
-pub fn check(expected: &Expected, clients: &[Applied]) -> Findings {
-    let misconfigured = clients
+pub fn check(expected: &Expected, told: &[Applied], now: &[Applied]) -> Findings {
+    let misconfigured = told
         .iter()
         .filter_map(|client| {
             let faults = expected.faults(client);
             (!faults.is_empty()).then(|| format!("{}: {}", client.client, faults.join("; ")))
         })
         .collect();
-    let v4 = clients.iter().filter_map(|c| Some((c.ipv4?.addr().to_string(), c.client.as_str())));
-    let v6 = clients.iter().filter_map(|c| Some((c.ipv6?.addr().to_string(), c.client.as_str())));
-    let mut holders: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (address, client) in v4.chain(v6) {
-        holders.entry(address).or_default().push(client);
+    let mut holders: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
+    for client in now {
+        for address in client.addresses() {
+            holders.entry(address).or_default().push(&client.client);
+        }
     }
     let duplicates = holders
         .iter()
         .filter(|(_, clients)| clients.len() > 1)
         .map(|(address, clients)| format!("{address}: {}", clients.join(", ")))
         .collect();
-    Findings { looked_at: clients.len(), misconfigured, duplicates }
+    Findings { looked_at: told.len(), misconfigured, duplicates }
 }
 
 impl Expected {
@@ -179,7 +186,7 @@ mod tests {
     #[test]
     fn finds_nothing_where_all_is_well() {
         let clients: Vec<Applied> = (0..500).map(client).collect();
-        let findings = check(&expected(), &clients);
+        let findings = check(&expected(), &clients, &clients);
         assert_eq!(findings, Findings { looked_at: 500, ..Findings::default() });
     }
 
@@ -204,7 +211,7 @@ mod tests {
         for (spoil, says) in faults {
             let mut clients: Vec<Applied> = (0..3).map(client).collect();
             spoil(&mut clients[1]);
-            let findings = check(&expected(), &clients);
+            let findings = check(&expected(), &clients, &clients);
             assert_eq!(findings.misconfigured.len(), 1, "{says}: {findings:?}");
             let line = &findings.misconfigured[0];
             assert!(line.starts_with("client 1: ") && line.contains(says), "{line}");
@@ -215,8 +222,10 @@ mod tests {
     fn names_who_shares_an_address() {
         let mut clients: Vec<Applied> = (0..4).map(client).collect();
         clients[3].ipv4 = clients[1].ipv4;
-        let findings = check(&expected(), &clients);
+        let findings = check(&expected(), &clients, &clients);
         assert_eq!(findings.duplicates, ["10.88.0.3: client 1, client 3"]);
         assert!(findings.misconfigured.is_empty(), "{findings:?}");
+        let one_after_the_other = check(&expected(), &clients, clients.get(..3).unwrap());
+        assert_eq!(one_after_the_other, Findings { looked_at: 4, ..Findings::default() });
     }
 }

@@ -1,8 +1,8 @@
 //! The thread that the clients of a crowd live on: engines, a socket each, timers.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::net::UdpSocket;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -57,6 +57,8 @@ pub(super) struct Room {
     /// Up, longest first; entries that no longer hold are skipped.
     up: VecDeque<u64>,
     coming: usize,
+    /// Who was given an address last.
+    holders: HashMap<IpAddr, u64>,
     buffer: Vec<u8>,
     /// Control packets sent and received.
     packets: u64,
@@ -69,6 +71,8 @@ struct Run {
     start: Instant,
     arrivals: Vec<Arrival>,
     setbacks: BTreeMap<String, u64>,
+    told: Vec<Applied>,
+    shared: Vec<String>,
 }
 
 impl Run {
@@ -116,6 +120,7 @@ impl Room {
             free: (0..places).collect(),
             up: VecDeque::new(),
             coming: 0,
+            holders: HashMap::new(),
             buffer: vec![0; 4096],
             packets: 0,
             run: Run::default(),
@@ -144,7 +149,7 @@ impl Room {
         let before = cpu()?;
         let arrival = |at: &Duration| Arrival { intended: *at, latency: None };
         let arrivals = schedule.iter().map(arrival).collect();
-        self.run = Run { start: now(), arrivals, setbacks: BTreeMap::new() };
+        self.run = Run { start: now(), arrivals, ..Run::default() };
         let start = self.run.start;
         let end = start + schedule.last().copied().unwrap_or_default() + patience;
         let mut next = 0;
@@ -175,8 +180,9 @@ impl Room {
         let seconds = now().since(start).as_secs_f64();
         self.give_up();
         let run = std::mem::take(&mut self.run);
-        let setbacks = run.setbacks.into_iter().collect();
-        Ok(Ran { arrivals: run.arrivals, setbacks, cpu: cpu()? - before, seconds })
+        let Run { arrivals, told, shared, setbacks, .. } = run;
+        let setbacks = setbacks.into_iter().collect();
+        Ok(Ran { arrivals, setbacks, told, shared, cpu: cpu()? - before, seconds })
     }
 
     /// Starts one client. False if there is no place for it now.
@@ -309,12 +315,14 @@ impl Room {
                 {
                     arrival.latency = Some(late.saturating_sub(arrival.intended));
                 }
-                client.applied = Some(Applied::of(format!("client {token}"), &config));
+                let applied = Applied::of(format!("client {token}"), &config);
+                client.applied = Some(applied.clone());
                 if client.stage == Stage::Coming {
                     client.stage = Stage::Up;
                     self.coming -= 1;
                     self.up.push_back(token);
                 }
+                self.told(token, applied);
             }
             ClientEvent::Restarting(reason) => {
                 if client.stage == Stage::Up {
@@ -331,6 +339,23 @@ impl Room {
             }
             _ => {}
         }
+    }
+
+    /// Notes what a client that has come up was told, and whether another one that is up has its address.
+    fn told(&mut self, token: u64, applied: Applied) {
+        for address in applied.addresses() {
+            let other = self.holders.insert(address, token).filter(|other| *other != token);
+            let other = other.and_then(|other| self.clients.get(&other));
+            // One that leaves or begins again may have lost its address already.
+            if let Some(other) = other.filter(|other| other.stage == Stage::Up)
+                && let Some(held) = &other.applied
+                && held.addresses().any(|held| held == address)
+            {
+                let shared = format!("{address}: {}, {}", held.client, applied.client);
+                self.run.shared.push(shared);
+            }
+        }
+        self.run.told.push(applied);
     }
 
     /// Takes a client out, without a word.

@@ -119,21 +119,25 @@ impl Scene {
         Ok(())
     }
 
-    /// Compares what each client that is up was told with what it should be, and writes that down.
+    /// Compares what each client of a run was told with what it should be, and writes that down.
     ///
     /// # Errors
     /// The crowd has ended.
-    pub fn check(&self, measurement: &mut Measurement) -> Result<Findings> {
-        let findings = check(&self.expected, &self.crowd.applied()?);
+    pub fn check(&self, ran: &Ran, measurement: &mut Measurement) -> Result<Findings> {
+        let mut findings = check(&self.expected, &ran.told, &self.crowd.applied()?);
+        findings.duplicates.extend(ran.shared.iter().cloned());
+        findings.duplicates.sort_unstable();
+        findings.duplicates.dedup();
         put_findings(&findings, measurement);
         Ok(findings)
     }
 }
 
-/// Writes findings as the figure `misconfigured` and names the first few.
+/// Adds findings to the figure `misconfigured` and names the first few.
 pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
     let wrong = count(findings.misconfigured.len() + findings.duplicates.len());
-    measurement.set("misconfigured", wrong);
+    let before = measurement.values.get("misconfigured").copied().unwrap_or(0.0);
+    measurement.set("misconfigured", before + wrong);
     let lines = findings.duplicates.iter().map(|line| format!("an address is not unique: {line}"));
     let lines = lines.chain(findings.misconfigured.iter().cloned());
     measurement.notes.extend(lines.take(5));
