@@ -1,0 +1,282 @@
+//! From a file as it stands to a plan that can be run.
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::axis::{Axis, Settings};
+use super::file::{AAFile, File, ScenarioFile};
+use super::{AA, Plan, Scenario};
+use crate::record::Point;
+
+/// A mistake in a file.
+pub(super) struct Mistake {
+    /// Byte offset.
+    pub(super) at: usize,
+    pub(super) what: String,
+}
+
+type Checked<T> = Result<T, Mistake>;
+
+fn mistake<T>(span: &Range<usize>, what: impl Into<String>) -> Checked<T> {
+    Err(Mistake { at: span.start, what: what.into() })
+}
+
+/// The line, 1 and up, of a byte offset.
+pub(super) fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+pub(super) fn plan(file: File, text: &str) -> Checked<Plan> {
+    let File { name, about, rounds, seed, a_a, scenarios } = file;
+    between(&rounds, 1, 1000, "rounds")?;
+    let rounds = rounds.into_inner();
+    if !name.get_ref().chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        return mistake(&name.span(), "a plan's name has only letters, digits and hyphens");
+    }
+    let mut all: Vec<Scenario> = Vec::new();
+    for scenario in &scenarios {
+        let checked = self::scenario(scenario, rounds)?;
+        if all.iter().any(|other| other.name == checked.name) {
+            let what = format!("a second scenario {:?}: give it a name of its own", checked.name);
+            return mistake(&scenario.span(), what);
+        }
+        all.push(checked);
+    }
+    let a_a = a_a.map(|a_a| self::a_a(a_a.into_inner(), &all)).transpose()?;
+    let name = name.into_inner();
+    Ok(Plan { name, about, text: text.to_owned(), seed, rounds, a_a, scenarios: all })
+}
+
+fn a_a(file: AAFile, scenarios: &[Scenario]) -> Checked<AA> {
+    let Some(scenario) = scenarios.iter().find(|s| s.name == *file.scenario.get_ref()) else {
+        return mistake(&file.scenario.span(), "no scenario of this plan has that name");
+    };
+    if !scenario.subjects.contains(file.subject.get_ref()) {
+        return mistake(&file.subject.span(), "the scenario does not have this subject");
+    }
+    Ok(AA { scenario: file.scenario.into_inner(), subject: file.subject.into_inner() })
+}
+
+fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Checked<Scenario> {
+    let raw = file.get_ref();
+    let kind = *raw.kind.get_ref();
+    let description = kind.description();
+    for (axis, span, empty) in raw.given() {
+        if !description.axes.contains(&axis) {
+            let has: Vec<&str> = description.axes.iter().map(|axis| axis.name()).collect();
+            let has = if has.is_empty() { "no axis".to_owned() } else { has.join(", ") };
+            return mistake(&span, format!("{kind} has no {}; it has {has}", axis.name()));
+        }
+        if empty {
+            return mistake(&span, format!("{} needs at least one value", axis.name()));
+        }
+    }
+    let subjects = match (&raw.subjects, kind.has_subjects()) {
+        (Some(subjects), true) if !subjects.get_ref().is_empty() => subjects.get_ref().clone(),
+        (Some(subjects), true) => return mistake(&subjects.span(), "name at least one subject"),
+        (None, true) => return mistake(&file.span(), format!("{kind} needs subjects")),
+        (Some(subjects), false) => {
+            return mistake(&subjects.span(), format!("{kind} measures adit alone: no subjects"));
+        }
+        (None, false) => Vec::new(),
+    };
+    let name = raw.name.as_ref().map_or(description.name, |name| name.get_ref().as_str());
+    let rounds = match &raw.rounds {
+        None => rounds,
+        Some(own) => {
+            between(own, 1, 1000, "rounds")?;
+            *own.get_ref()
+        }
+    };
+    Ok(Scenario { name: name.to_owned(), kind, rounds, subjects, points: points(raw)? })
+}
+
+fn between<T: PartialOrd + Display + Copy>(value: &Spanned<T>, low: T, high: T, what: &str) -> Checked<()> {
+    let given = *value.get_ref();
+    if given < low || given > high {
+        return mistake(&value.span(), format!("{what} is {given}; write {low} to {high}"));
+    }
+    Ok(())
+}
+
+fn all_between<T: PartialOrd + Display + Copy>(
+    values: &Option<Spanned<Vec<T>>>,
+    low: T,
+    high: T,
+    axis: Axis,
+) -> Checked<()> {
+    let Some(values) = values else { return Ok(()) };
+    match values.get_ref().iter().find(|value| **value < low || **value > high) {
+        None => Ok(()),
+        Some(wrong) => {
+            let name = axis.name();
+            mistake(&values.span(), format!("{name} has {wrong}; write {low} to {high}"))
+        }
+    }
+}
+
+/// All combinations of the axes' values.
+fn points(raw: &ScenarioFile) -> Checked<Vec<(Point, Settings)>> {
+    all_between(&raw.clients, 1, 250, Axis::Clients)?;
+    all_between(&raw.streams, 1, 64, Axis::Streams)?;
+    all_between(&raw.loss, 0.0, 100.0, Axis::Loss)?;
+    all_between(&raw.sessions, 1, 20, Axis::Sessions)?;
+    all_between(&raw.hosts, 1, 250, Axis::Hosts)?;
+    all_between(&raw.rate, 0, 10_000, Axis::Rate)?;
+    all_between(&raw.total_mbps, 0.1, 1e6, Axis::TotalMbps)?;
+    all_between(&raw.gigabytes, 1, 10_000, Axis::Gigabytes)?;
+    if let Some(seconds) = &raw.seconds {
+        between(seconds, 0.1, 3600.0, "seconds")?;
+    }
+    if let Some(warmup) = &raw.warmup {
+        between(warmup, 0.0, 60.0, "warmup")?;
+    }
+    let mut base = Settings::default();
+    if let Some(seconds) = &raw.seconds {
+        base.length = Duration::from_secs_f64(*seconds.get_ref());
+    }
+    if let Some(warmup) = &raw.warmup {
+        base.warmup = Duration::from_secs_f64(*warmup.get_ref());
+    }
+    let mut all = vec![(Point::default(), base)];
+    spread(&mut all, Axis::Link, &raw.link, |s, v| s.link = v);
+    spread(&mut all, Axis::Clients, &raw.clients, |s, v| s.clients = v);
+    spread(&mut all, Axis::Streams, &raw.streams, |s, v| s.streams = v);
+    spread(&mut all, Axis::Workload, &raw.workload, |s, v| s.workload = v);
+    spread(&mut all, Axis::Cipher, &raw.cipher, |s, v| s.cipher = v);
+    spread(&mut all, Axis::Outer, &raw.outer, |s, v| s.outer = v);
+    spread(&mut all, Axis::Packet, &raw.packet, |s, v| s.packet = v);
+    spread(&mut all, Axis::Pattern, &raw.pattern, |s, v| s.pattern = v);
+    spread(&mut all, Axis::Loss, &raw.loss, |s, v| s.loss = v);
+    spread(&mut all, Axis::Rate, &raw.rate, |s, v| s.rate = v);
+    spread(&mut all, Axis::Sessions, &raw.sessions, |s, v| s.sessions = v);
+    spread(&mut all, Axis::Hosts, &raw.hosts, |s, v| s.hosts = v);
+    spread(&mut all, Axis::Clientele, &raw.clientele, |s, v| s.clientele = v);
+    spread(&mut all, Axis::Storm, &raw.storm, |s, v| s.storm = v);
+    spread(&mut all, Axis::TotalMbps, &raw.total_mbps, |s, v| s.total_mbps = v);
+    spread(&mut all, Axis::Gigabytes, &raw.gigabytes, |s, v| s.gigabytes = v);
+    spread(&mut all, Axis::Piece, &raw.piece, |s, v| s.piece = v);
+    Ok(all)
+}
+
+/// Multiplies the points by the values of one axis. An axis that is not given leaves the default and stays out of the point.
+fn spread<T: Clone + Display>(
+    all: &mut Vec<(Point, Settings)>,
+    axis: Axis,
+    values: &Option<Spanned<Vec<T>>>,
+    set: fn(&mut Settings, T),
+) {
+    let Some(values) = values else { return };
+    let before = std::mem::take(all);
+    for (point, settings) in before {
+        for value in values.get_ref() {
+            let (mut point, mut settings) = (point.clone(), settings.clone());
+            point.0.insert(axis.name().to_owned(), value.to_string());
+            set(&mut settings, value.clone());
+            all.push((point, settings));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Kind, PRESETS, Plan};
+
+    fn refused(text: &str) -> String {
+        Plan::parse("x.toml", text).expect_err("a mistake").to_string()
+    }
+
+    const HEAD: &str = "name = \"x\"\n";
+
+    #[test]
+    fn the_presets_are_plans() {
+        for (name, text) in PRESETS {
+            let plan = Plan::parse(name, text).expect(name);
+            assert_eq!(plan.name, name);
+            assert!(plan.a_a.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn points_are_all_combinations() {
+        let text = format!(
+            "{HEAD}[[scenario]]\nkind = \"throughput\"\nsubjects = [\"adit\"]\nlink = [\"offload\", \"wire\"]\n\
+             clients = [5, 20]\n"
+        );
+        let plan = Plan::parse("x.toml", &text).unwrap();
+        let names: Vec<String> =
+            plan.scenarios[0].points.iter().map(|(point, _)| point.to_string()).collect();
+        assert_eq!(
+            names,
+            [
+                "clients=5 link=offload",
+                "clients=20 link=offload",
+                "clients=5 link=wire",
+                "clients=20 link=wire"
+            ]
+        );
+        assert_eq!(plan.scenarios[0].points[1].1.clients, 20);
+        assert_eq!((plan.rounds, plan.seed), (5, 1));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let with = |lines: &str| refused(&format!("{HEAD}[[scenario]]\n{lines}\n"));
+        assert_eq!(
+            with("kind = \"throughput\"\nsubjects = [\"adit\"]\nloss = [1]"),
+            "x.toml:5: throughput has no loss; it has link, clients, streams, workload, cipher, outer"
+        );
+        assert!(
+            with("kind = \"loss\"\nsubjects = [\"adit\", \"opnvpn\"]").starts_with("x.toml:4: no subject is called")
+        );
+        assert!(with("kind = \"speed\"").starts_with("x.toml:3: unknown variant `speed`"));
+        assert_eq!(
+            with("kind = \"growth\"\nsubjects = [\"adit\"]\nclients = [1, 300]"),
+            "x.toml:5: clients has 300; write 1 to 250"
+        );
+        assert_eq!(with("kind = \"loss\""), "x.toml:2: loss needs subjects");
+        assert!(with("kind = \"udp\"\nclimbers = 3").starts_with("x.toml:4: unknown field `climbers`"));
+        assert!(refused("name = \"x\"\nrounds = \"five\"\nscenario = []").starts_with("x.toml:2: invalid type"));
+        assert_eq!(
+            with("kind = \"in-memory\"\nsubjects = [\"adit\"]"),
+            "x.toml:4: in-memory measures adit alone: no subjects"
+        );
+        assert_eq!(with("kind = \"loss\"\nsubjects = []"), "x.toml:4: name at least one subject");
+        assert!(
+            with("kind = \"udp\"\nsubjects = [\"adit\"]\npacket = [\"huge\"]")
+                .starts_with("x.toml:5: \"huge\" is no size of packets")
+        );
+    }
+
+    #[test]
+    fn two_scenarios_may_not_share_a_name() {
+        let one = "[[scenario]]\nkind = \"handshakes\"\n";
+        let text = format!("{HEAD}{one}{one}");
+        assert_eq!(
+            refused(&text),
+            "x.toml:4: a second scenario \"handshakes\": give it a name of its own"
+        );
+    }
+
+    #[test]
+    fn an_a_a_trial_must_exist() {
+        let scenario = "[[scenario]]\nkind = \"latency\"\nsubjects = [\"bare\"]\n";
+        let text = |a_a: &str| format!("{HEAD}a-a = {a_a}\n{scenario}");
+        let missing = refused(&text("{ scenario = \"nothing\", subject = \"adit\" }"));
+        assert_eq!(missing, "x.toml:2: no scenario of this plan has that name");
+        let other = refused(&text("{ scenario = \"latency\", subject = \"adit\" }"));
+        assert_eq!(other, "x.toml:2: the scenario does not have this subject");
+    }
+
+    #[test]
+    fn every_kind_is_described() {
+        for description in super::super::KINDS {
+            assert_eq!(description.kind.description().name, description.name);
+            let text = format!("\"{}\"", description.name);
+            assert_eq!(serde_json::from_str::<Kind>(&text).unwrap(), description.kind);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Plans: which scenarios, at which points, with which subjects, how often, in which order.
+//!
+//! `smoke`, `standard` and `full` are files like those that anybody can write (`crates/lab/plans/`); `docs/lab.md` describes the
+//! format.
+
+mod axis;
+mod check;
+mod file;
+mod kind;
+mod order;
+
+pub use axis::{Axis, Clientele, Outer, Packet, Pattern, Settings, Storm, Workload};
+pub use kind::{ALL as KINDS, Description, Kind};
+pub use order::Trial;
+
+use std::path::Path;
+
+use adit_interop::failure::{Context, Failure, Result};
+
+use crate::record::Point;
+use crate::subject::Subject;
+
+/// The plans that come with the program: name and text.
+pub const PRESETS: [(&str, &str); 3] = [
+    ("smoke", include_str!("../../plans/smoke.toml")),
+    ("standard", include_str!("../../plans/standard.toml")),
+    ("full", include_str!("../../plans/full.toml")),
+];
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Its name, for the folder of results.
+    pub name: String,
+    /// What it is for, in a line or two.
+    pub about: String,
+    /// The text that it was read from.
+    pub text: String,
+    /// Of the order of trials.
+    pub seed: u64,
+    /// Rounds of a scenario that names none, and of the A/A trials.
+    pub rounds: u32,
+    /// What is run against itself first.
+    pub a_a: Option<AA>,
+    /// In the order of the file.
+    pub scenarios: Vec<Scenario>,
+}
+
+/// A trial that is run against itself: what differs is noise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AA {
+    /// Of which scenario the first point is taken.
+    pub scenario: String,
+    /// Twice this one.
+    pub subject: Subject,
+}
+
+/// One scenario of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    /// Unique in its plan.
+    pub name: String,
+    /// What its trials do.
+    pub kind: Kind,
+    /// How often each trial is repeated.
+    pub rounds: u32,
+    /// What is measured; empty for kinds without subjects.
+    pub subjects: Vec<Subject>,
+    /// All combinations of the axes' values.
+    pub points: Vec<(Point, Settings)>,
+}
+
+impl Plan {
+    /// The plan of this name, or the one in the file of this path.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no plan: with file and line.
+    pub fn load(name: &str) -> Result<Plan> {
+        if let Some((_, text)) = PRESETS.iter().find(|(preset, _)| *preset == name) {
+            return Plan::parse(name, text);
+        }
+        let path = Path::new(name);
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure(format!(
+                "{name}: {error}; write smoke, standard, full or the path of a plan's file"
+            ))
+        })?;
+        Plan::parse(name, &text)
+    }
+
+    /// Reads a plan; `origin` stands before the line in messages.
+    ///
+    /// # Errors
+    /// It is no plan: with the line of the mistake.
+    pub fn parse(origin: &str, text: &str) -> Result<Plan> {
+        let file: file::File = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| check::line_of(text, span.start));
+            Failure(format!("{origin}:{line}: {}", error.message()))
+        })?;
+        check::plan(file, text).map_err(|mistake| {
+            Failure(format!("{origin}:{}: {}", check::line_of(text, mistake.at), mistake.what))
+        })
+    }
+
+    /// Every subject that some scenario names, once.
+    #[must_use]
+    pub fn subjects(&self) -> Vec<Subject> {
+        let named = self.scenarios.iter().flat_map(|scenario| scenario.subjects.iter());
+        let mut all: Vec<Subject> =
+            named.chain(self.a_a.iter().map(|a_a| &a_a.subject)).cloned().collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Leaves only the scenarios of these names.
+    ///
+    /// # Errors
+    /// There is no scenario of a name.
+    pub fn only(&mut self, names: &[String]) -> Result<()> {
+        for name in names {
+            self.scenarios.iter().find(|scenario| scenario.name == *name).context(format!(
+                "{}: no scenario is called {name:?}; there are {}",
+                self.name,
+                self.scenarios.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(", ")
+            ))?;
+        }
+        self.scenarios.retain(|scenario| names.contains(&scenario.name));
+        let kept = |a_a: &AA| self.scenarios.iter().any(|scenario| scenario.name == a_a.scenario);
+        if !self.a_a.as_ref().is_some_and(kept) {
+            self.a_a = None;
+        }
+        Ok(())
+    }
+}

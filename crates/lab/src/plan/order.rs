@@ -1,0 +1,152 @@
+//! In which order the trials of a plan run.
+//!
+//! Round by round, and inside a round all trials of all scenarios in a shuffled order: what drifts on the machine then
+//! hits all subjects alike, and shows as noise between a row's rounds instead of as a difference between rows.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use super::{Kind, Plan, Scenario, Settings};
+use crate::record::{Point, TrialKey};
+use crate::subject::Subject;
+
+/// One trial that is to be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// Its name in the results.
+    pub key: TrialKey,
+    /// What it does.
+    pub kind: Kind,
+    /// None for kinds that measure adit's own engines.
+    pub subject: Option<Subject>,
+    /// Where on the axes.
+    pub settings: Settings,
+    /// Whether it is one of those that are run against themselves.
+    pub a_a: bool,
+}
+
+impl Plan {
+    /// All trials in the order in which they run: A/A first, then the rounds. The same plan gives the same order.
+    #[must_use]
+    pub fn trials(&self) -> Vec<Trial> {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        let mut all = self.a_a_trials();
+        let rounds = self.scenarios.iter().map(|scenario| scenario.rounds).max().unwrap_or(0);
+        for round in 1..=rounds {
+            let takes_part = |scenario: &&Scenario| round <= scenario.rounds;
+            let mut these: Vec<Trial> = self
+                .scenarios
+                .iter()
+                .filter(takes_part)
+                .flat_map(|scenario| scenario.round(round))
+                .collect();
+            shuffle(&mut these, &mut random);
+            all.extend(these);
+        }
+        all
+    }
+
+    /// The two sides of each round are `#a` and `#b`, whichever comes first.
+    fn a_a_trials(&self) -> Vec<Trial> {
+        let Some(a_a) = &self.a_a else { return Vec::new() };
+        let scenario = self.scenarios.iter().find(|scenario| scenario.name == a_a.scenario);
+        let Some((scenario, (point, settings))) = scenario.and_then(|s| Some((s, s.points.first()?)))
+        else {
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for round in 1..=self.rounds {
+            let sides = if round % 2 == 1 { ["a", "b"] } else { ["b", "a"] };
+            all.extend(sides.map(|side| {
+                let mut trial = scenario.trial(point, settings, Some(&a_a.subject), round);
+                trial.key.subject = format!("{}#{side}", a_a.subject);
+                trial.a_a = true;
+                trial
+            }));
+        }
+        all
+    }
+}
+
+impl Scenario {
+    fn round(&self, round: u32) -> Vec<Trial> {
+        let mut all = Vec::new();
+        for (point, settings) in &self.points {
+            if self.kind.has_subjects() {
+                let subjects = self.subjects.iter();
+                all.extend(subjects.map(|s| self.trial(point, settings, Some(s), round)));
+            } else {
+                all.push(self.trial(point, settings, None, round));
+            }
+        }
+        all
+    }
+
+    fn trial(&self, point: &Point, settings: &Settings, subject: Option<&Subject>, round: u32) -> Trial {
+        let name = subject.map_or_else(|| "adit".to_owned(), Subject::to_string);
+        Trial {
+            key: TrialKey { scenario: self.name.clone(), point: point.clone(), subject: name, round },
+            kind: self.kind,
+            subject: subject.cloned(),
+            settings: settings.clone(),
+            a_a: false,
+        }
+    }
+}
+
+/// Fisher and Yates.
+fn shuffle<T>(items: &mut [T], random: &mut ChaCha8Rng) {
+    for last in (1..items.len()).rev() {
+        // The bias of a remainder of 64 bits is of no account here.
+        let other = usize::try_from(random.next_u64() % (last as u64 + 1)).unwrap_or(last);
+        items.swap(last, other);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const PLAN: &str = "name = \"x\"\nrounds = 3\na-a = { scenario = \"latency\", subject = \"adit\" }\n\
+        [[scenario]]\nkind = \"latency\"\nsubjects = [\"bare\", \"adit\", \"openvpn\"]\nlink = [\"offload\", \"wire\"]\n\
+        [[scenario]]\nkind = \"handshakes\"\nrounds = 1\n";
+
+    #[test]
+    fn a_a_first_then_whole_rounds_in_shuffled_order() {
+        let trials = Plan::parse("x", PLAN).unwrap().trials();
+        assert_eq!(trials.len(), 6 + 7 + 6 + 6);
+        assert!(trials[..6].iter().all(|trial| trial.a_a));
+        assert!(trials[6..].iter().all(|trial| !trial.a_a));
+        let rounds: Vec<u32> = trials[6..].iter().map(|trial| trial.key.round).collect();
+        assert!(rounds.is_sorted(), "one round after the other");
+        let order = |round| -> Vec<String> {
+            let these = trials[6..].iter().filter(|trial| trial.key.round == round);
+            these.map(|trial| format!("{} {}", trial.key.point, trial.key.subject)).collect()
+        };
+        assert_ne!(order(2), order(3), "each round has an order of its own");
+        let sorted = |round| order(round).into_iter().collect::<BTreeSet<_>>();
+        assert_eq!(sorted(2), sorted(3), "and the same trials");
+    }
+
+    #[test]
+    fn every_trial_has_a_key_of_its_own_and_the_order_repeats() {
+        let plan = Plan::parse("x", PLAN).unwrap();
+        let keys: BTreeSet<TrialKey> = plan.trials().into_iter().map(|trial| trial.key).collect();
+        assert_eq!(keys.len(), plan.trials().len());
+        assert_eq!(plan.trials(), plan.trials());
+    }
+
+    #[test]
+    fn shuffling_reaches_every_order() {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut seen = BTreeSet::new();
+        for _ in 0..200 {
+            let mut items = [1, 2, 3];
+            shuffle(&mut items, &mut random);
+            seen.insert(items);
+        }
+        assert_eq!(seen.len(), 6);
+    }
+}
