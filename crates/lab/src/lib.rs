@@ -9,6 +9,7 @@ pub mod compare;
 pub mod copy;
 pub mod measure;
 pub mod metric;
+pub mod plan;
 pub mod profile;
 pub mod record;
 pub mod report;

@@ -53,6 +53,12 @@ pub struct PlanEntry {
     pub name: String,
     /// The TOML as read.
     pub text: String,
+    /// Rounds of every scenario, where the command line named them.
+    pub rounds: Option<u32>,
+    /// The seed, where the command line named one.
+    pub seed: Option<u64>,
+    /// The scenarios to which the command line confined the plan; all if empty.
+    pub only: Vec<String>,
 }
 
 /// A state of the source.

@@ -1,0 +1,152 @@
+//! A run's folder: what was measured so far, and where the next line goes.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use adit_interop::failure::{Context, Result, ensure};
+
+use crate::record::{Record, TrialKey};
+use crate::report::manifest;
+
+/// The lines' file in a run's folder.
+pub const TRIALS: &str = "trials.jsonl";
+
+/// One run's folder.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    resumed: bool,
+}
+
+impl Folder {
+    /// A new folder: this one, or one with the plan's name and the time under `lab-results`.
+    ///
+    /// # Errors
+    /// There is a run in it already, or the file system refuses.
+    pub fn create(path: Option<PathBuf>, plan: &str) -> Result<Folder> {
+        let path = match path {
+            Some(path) => path,
+            None => {
+                let format = time::macros::format_description!("[year][month][day]-[hour][minute][second]");
+                let now = time::OffsetDateTime::now_utc().format(format).context("the time")?;
+                Path::new("lab-results").join(format!("{plan}-{now}"))
+            }
+        };
+        ensure(!path.join(TRIALS).exists(), || {
+            let dir = path.display();
+            format!("{dir} holds a run already: adit-lab run --resume {dir}, or name another folder")
+        })?;
+        fs::create_dir_all(&path).context(path.display())?;
+        Ok(Folder { path, resumed: false })
+    }
+
+    /// The folder of an interrupted run.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open(path: PathBuf) -> Result<Folder> {
+        ensure(path.join(manifest::FILE).exists(), || format!("{}: no run is here", path.display()))?;
+        let folder = Folder { path, resumed: true };
+        folder.drop_half_a_line()?;
+        Ok(folder)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it had been begun before.
+    pub fn is_resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// Which trials have their line.
+    ///
+    /// # Errors
+    /// A line is no record.
+    pub fn records(&self) -> Result<BTreeSet<TrialKey>> {
+        let path = self.path.join(TRIALS);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) => return Err(error).context(path.display()),
+        };
+        let mut keys = BTreeSet::new();
+        for (number, line) in text.lines().enumerate() {
+            let record: Record = serde_json::from_str(line)
+                .context(format!("{}:{}", path.display(), number + 1))?;
+            keys.insert(record.key);
+        }
+        Ok(keys)
+    }
+
+    /// Adds a line, so that nothing of it is lost when the run is killed in the next moment.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn append(&self, record: &Record) -> Result<()> {
+        let path = self.path.join(TRIALS);
+        let mut file = OpenOptions::new().create(true).append(true).open(&path).context(path.display())?;
+        let line = serde_json::to_string(record).context("a record")? + "\n";
+        file.write_all(line.as_bytes()).context(path.display())
+    }
+
+    /// A run that was killed while it wrote has half a line at its end.
+    fn drop_half_a_line(&self) -> Result<()> {
+        let path = self.path.join(TRIALS);
+        let Ok(text) = fs::read(&path) else { return Ok(()) };
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        if whole < text.len() {
+            let file = File::options().write(true).open(&path).context(path.display())?;
+            file.set_len(whole as u64).context(path.display())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Outcome, Point};
+
+    fn record(round: u32) -> Record {
+        let key = TrialKey {
+            scenario: "s".to_owned(),
+            point: Point::default(),
+            subject: "adit".to_owned(),
+            round,
+        };
+        let outcome = Outcome::Skipped("not here".to_owned());
+        Record { key, kind: "latency".to_owned(), a_a: false, started_ms: 1, seconds: 0.5, outcome }
+    }
+
+    #[test]
+    fn a_killed_run_goes_on_after_its_last_whole_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::create(Some(dir.path().join("run")), "x").unwrap();
+        folder.append(&record(1)).unwrap();
+        folder.append(&record(2)).unwrap();
+        fs::write(folder.path().join(manifest::FILE), "{}").unwrap();
+        let trials = folder.path().join(TRIALS);
+        let mut half = OpenOptions::new().append(true).open(&trials).unwrap();
+        half.write_all(b"{\"key\":{\"scen").unwrap();
+        let folder = Folder::open(folder.path().to_owned()).unwrap();
+        let rounds: Vec<u32> = folder.records().unwrap().into_iter().map(|key| key.round).collect();
+        assert_eq!(rounds, [1, 2]);
+        folder.append(&record(3)).unwrap();
+        assert_eq!(folder.records().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_folder_with_a_run_is_not_taken_for_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::create(Some(dir.path().to_owned()), "x").unwrap();
+        folder.append(&record(1)).unwrap();
+        let refused = Folder::create(Some(dir.path().to_owned()), "x").unwrap_err().to_string();
+        assert!(refused.contains("--resume"), "{refused}");
+        assert!(Folder::open(dir.path().join("nothing")).is_err());
+    }
+}

@@ -1,0 +1,199 @@
+//! Runs a plan: one trial after the other, each leaving a line in `trials.jsonl`, until all have one.
+
+mod folder;
+mod progress;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use adit_interop::failure::{Context, Failure, Result};
+use adit_interop::world::{self, Entered, World};
+
+use self::folder::Folder;
+use self::progress::Progress;
+use crate::bed::LinkMode;
+use crate::plan::{Plan, Trial};
+use crate::record::{Outcome, Record};
+use crate::report::manifest::{Manifest, PlanEntry, SubjectEntry, now_ms};
+use crate::scenario::Lab;
+use crate::subject::Kit;
+
+/// What to run.
+///
+/// Example: adit-lab run smoke
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// smoke (under 2 minutes), standard (under 20), full (hours), or the path of a plan's file
+    #[arg(required_unless_present = "resume")]
+    plan: Option<String>,
+    /// Where the results go; a folder of its own under lab-results/ if not given
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with the run in this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["plan", "out", "rounds", "seed", "only"])]
+    resume: Option<PathBuf>,
+    /// Rounds of every scenario, instead of the plan's
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Of the order of trials, instead of the plan's
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only the scenario of this name; repeatable
+    #[arg(long, value_name = "SCENARIO")]
+    only: Vec<String>,
+}
+
+/// Runs it and writes the report.
+///
+/// # Errors
+/// The plan or the folder cannot be used, there is no root, or the results cannot be written. A trial that breaks is a line
+/// in the results, not an error.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (entry, resumed) = match &arguments.resume {
+        Some(dir) => (Manifest::read(dir)?.plan, Some(dir.clone())),
+        None => (asked(arguments)?, None),
+    };
+    let plan = plan_of(&entry)?;
+    // In the open: building a revision asks for its dependencies, and the private world has no network.
+    crate::subject::prepare(&plan.subjects())?;
+    let world = match world::enter()? {
+        Entered::Ended(code) => return Ok(code),
+        Entered::Inside(world) => world,
+    };
+    let folder = match resumed {
+        Some(dir) => Folder::open(dir)?,
+        None => Folder::create(arguments.out.clone(), &plan.name)?,
+    };
+    execute(&plan, entry, &folder, world)
+}
+
+/// The plan that the arguments ask for, as the manifest will keep it.
+fn asked(arguments: &Arguments) -> Result<PlanEntry> {
+    let name = arguments.plan.as_deref().unwrap_or_default();
+    let plan = Plan::load(name)?;
+    Ok(PlanEntry {
+        name: name.to_owned(),
+        text: plan.text,
+        rounds: arguments.rounds,
+        seed: arguments.seed,
+        only: arguments.only.clone(),
+    })
+}
+
+fn plan_of(entry: &PlanEntry) -> Result<Plan> {
+    let mut plan = Plan::parse(&entry.name, &entry.text)?;
+    if !entry.only.is_empty() {
+        plan.only(&entry.only)?;
+    }
+    if let Some(rounds) = entry.rounds {
+        plan.rounds = rounds;
+        plan.scenarios.iter_mut().for_each(|scenario| scenario.rounds = rounds);
+    }
+    plan.seed = entry.seed.unwrap_or(plan.seed);
+    Ok(plan)
+}
+
+fn execute(plan: &Plan, entry: PlanEntry, folder: &Folder, world: World) -> Result<ExitCode> {
+    let trials = plan.trials();
+    let done = folder.records()?;
+    let kit = Kit::new(&world, &plan.subjects())?;
+    let mut manifest = manifest(plan, entry, &trials, &kit, folder)?;
+    manifest.write(folder.path())?;
+    let dir = folder.path().display();
+    eprintln!("results in {dir}; if this is interrupted: adit-lab run --resume {dir}");
+    for (name, subject) in &manifest.subjects {
+        if let Some(why) = &subject.skipped {
+            eprintln!("without {name}: {why}");
+        }
+    }
+    let left: Vec<&Trial> = trials.iter().filter(|trial| !done.contains(&trial.key)).collect();
+    let mut progress = Progress::new(trials.len(), left.len());
+    let mut lab = Lab::new(world, kit);
+    let mut failed = 0;
+    for trial in left {
+        progress.begin(trial);
+        let record = one(&mut lab, trial, &manifest);
+        progress.end(&record);
+        failed += usize::from(matches!(record.outcome, Outcome::Failed(_)));
+        folder.append(&record)?;
+    }
+    progress.finish();
+    for (name, configs) in lab.into_configs() {
+        manifest.subjects.entry(name).or_default().configs = configs;
+    }
+    manifest.finished_ms = Some(now_ms());
+    manifest.write(folder.path())?;
+    crate::report::write(folder.path())?;
+    println!("{}", crate::report::headline(folder.path())?);
+    println!("{dir}/report.html   for the browser\n{dir}/report.md     for the terminal");
+    if failed > 0 {
+        eprintln!("{failed} trials failed: {dir}/report.md names them");
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A new run's manifest, or the interrupted run's.
+fn manifest(
+    plan: &Plan,
+    entry: PlanEntry,
+    trials: &[Trial],
+    kit: &Kit,
+    folder: &Folder,
+) -> Result<Manifest> {
+    let mut subjects = std::collections::BTreeMap::new();
+    for subject in plan.subjects() {
+        let entry = match kit.available(&subject) {
+            Ok(version) => SubjectEntry { version, ..SubjectEntry::default() },
+            Err(why) => SubjectEntry { skipped: Some(why), ..SubjectEntry::default() },
+        };
+        subjects.insert(subject.to_string(), entry);
+    }
+    if folder.is_resumed() {
+        let manifest = Manifest::read(folder.path())?;
+        for (name, before) in &manifest.subjects {
+            let now = subjects.get(name).map(|subject| subject.version.as_str()).unwrap_or_default();
+            if before.version != now {
+                let was = &before.version;
+                return Err(Failure(format!("{name} was {was:?} and is {now:?}: start a new run")));
+            }
+        }
+        return Ok(manifest);
+    }
+    let a_a_rounds = trials.iter().filter(|trial| trial.a_a).count() / 2;
+    let a_a_rounds = u32::try_from(a_a_rounds).context("A/A rounds")?;
+    let mut manifest = Manifest::begin(entry, plan.seed, plan.rounds, a_a_rounds);
+    manifest.trials_planned = trials.len();
+    if subjects.contains_key("openvpn") {
+        "openvpn".clone_into(&mut manifest.reference);
+    }
+    manifest.subjects = subjects;
+    for mode in [LinkMode::Offload, LinkMode::WireGro, LinkMode::Wire] {
+        let used = trials.iter().any(|trial| trial.key.point.get("link") == Some(&mode.to_string()));
+        if used {
+            manifest.links.insert(mode.to_string(), crate::bed::flags(mode)?);
+        }
+    }
+    Ok(manifest)
+}
+
+fn one(lab: &mut Lab, trial: &Trial, manifest: &Manifest) -> Record {
+    let (started_ms, started) = (now_ms(), Instant::now());
+    let subject = trial.subject.as_ref().map(ToString::to_string);
+    let skipped = subject.and_then(|name| manifest.subjects.get(&name)?.skipped.clone());
+    let outcome = match skipped {
+        Some(why) => Outcome::Skipped(why),
+        None => match lab.run(trial) {
+            Ok(measurement) => Outcome::Measured(measurement),
+            Err(failure) => Outcome::Failed(failure.to_string()),
+        },
+    };
+    Record {
+        key: trial.key.clone(),
+        kind: trial.kind.to_string(),
+        a_a: trial.a_a,
+        started_ms,
+        seconds: started.elapsed().as_secs_f64(),
+        outcome,
+    }
+}

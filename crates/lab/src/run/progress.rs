@@ -1,0 +1,78 @@
+//! What a person sees meanwhile: one line that changes on a terminal, one line a trial elsewhere.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+use crate::plan::Trial;
+use crate::record::{Outcome, Record};
+
+/// The state of a run as a person follows it.
+pub struct Progress {
+    terminal: bool,
+    all: usize,
+    left: usize,
+    begun: Instant,
+    done_here: u32,
+    line: String,
+}
+
+impl Progress {
+    /// Of a run of so many trials, of which so many are left.
+    pub fn new(all: usize, left: usize) -> Progress {
+        let terminal = stderr().is_terminal();
+        Progress { terminal, all, left, begun: Instant::now(), done_here: 0, line: String::new() }
+    }
+
+    /// A trial begins.
+    pub fn begin(&mut self, trial: &Trial) {
+        let number = self.all - self.left + 1;
+        let round = if trial.a_a { "A/A".to_owned() } else { format!("round {}", trial.key.round) };
+        let key = &trial.key;
+        let mut name = format!("{} {}", key.scenario, key.point);
+        name.truncate(name.trim_end().len());
+        self.line = format!("[{number:>3}/{}] {round}  {name}  {}", self.all, key.subject);
+        if self.terminal {
+            let left = self.time_left().map(|left| format!("  {} left", minutes(left))).unwrap_or_default();
+            eprint!("\r\x1b[2K{}{left}", self.line);
+            // A line that does not show is no reason to stop.
+            let _ = stderr().flush();
+        }
+    }
+
+    /// It has ended.
+    pub fn end(&mut self, record: &Record) {
+        self.left = self.left.saturating_sub(1);
+        self.done_here += 1;
+        let worth_a_line = match &record.outcome {
+            Outcome::Measured(measurement) => measurement.invalid.first().map(|why| format!("invalid: {why}")),
+            Outcome::Skipped(_) => None,
+            Outcome::Failed(why) => Some(format!("failed: {}", why.lines().next().unwrap_or_default())),
+        };
+        match (self.terminal, worth_a_line) {
+            (true, None) => {}
+            (true, Some(why)) => eprintln!("\r\x1b[2K{}  {why}", self.line),
+            (false, why) => {
+                let why = why.map(|why| format!("  {why}")).unwrap_or_default();
+                eprintln!("{}  {:.1} s{why}", self.line, record.seconds);
+            }
+        }
+    }
+
+    /// All have ended.
+    pub fn finish(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[2K");
+        }
+        eprintln!("{} trials in {}", self.done_here, minutes(self.begun.elapsed()));
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let each = self.begun.elapsed().checked_div(self.done_here)?;
+        Some(each * u32::try_from(self.left).ok()?)
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
