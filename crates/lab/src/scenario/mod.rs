@@ -1,6 +1,21 @@
 //! What a trial of each kind does.
+//!
+//! [`Lab::run`] is the one way in. A trial makes its tunnels anew, so that none inherits another's state; the hosts of a
+//! star, of which there are many, stay for the whole run.
 
 pub mod connections;
 pub mod control;
+mod growth;
+mod lab;
+mod latency;
+mod loss;
+mod memory;
 pub mod overload;
 pub mod processes;
+mod stage;
+mod storms;
+mod throughput;
+mod udp;
+mod volume;
+
+pub use lab::Lab;

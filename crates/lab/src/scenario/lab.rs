@@ -1,0 +1,112 @@
+//! What the trials of a run share, and which kind of trial does what.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use adit_interop::failure::{Context, Result};
+use adit_interop::world::World;
+
+use super::stage::Stage;
+use super::{growth, latency, loss, memory, storms, throughput, udp, volume};
+use crate::bed::{Bed, LinkMode};
+use crate::plan::{Kind, Outer, Settings, Trial};
+use crate::record::Measurement;
+use crate::subject::{Kit, Subject, TunnelSpec};
+
+/// Config files as `(name, text)`.
+pub type Configs = Vec<(String, String)>;
+
+/// Runs trials.
+pub struct Lab {
+    kit: Kit,
+    /// Making and removing a hundred hosts takes longer than measuring with them.
+    stars: BTreeMap<(u16, LinkMode), Rc<Bed>>,
+    /// What the relay carries without impairment, once it was asked for.
+    pub(super) relay_ceiling: Option<f64>,
+    /// Handshakes a second that a server bears, once they were measured.
+    pub(super) sustained: BTreeMap<Subject, f64>,
+    configs: BTreeMap<String, Configs>,
+    // Last: it holds what the others live in.
+    _world: World,
+}
+
+impl Lab {
+    /// In this private world, with these programs.
+    #[must_use]
+    pub fn new(world: World, kit: Kit) -> Lab {
+        Lab {
+            kit,
+            stars: BTreeMap::new(),
+            relay_ceiling: None,
+            sustained: BTreeMap::new(),
+            configs: BTreeMap::new(),
+            _world: world,
+        }
+    }
+
+    /// The configuration files of each subject as they were first used.
+    #[must_use]
+    pub fn into_configs(self) -> BTreeMap<String, Configs> {
+        self.configs
+    }
+
+    /// Runs one trial.
+    ///
+    /// # Errors
+    /// It broke: with what broke, and the end of the logs of those who took part.
+    pub fn run(&mut self, trial: &Trial) -> Result<Measurement> {
+        let settings = &trial.settings;
+        let subject = trial.subject.as_ref();
+        match trial.kind {
+            Kind::InMemory => return memory::in_memory(settings),
+            Kind::Handshakes => return memory::handshakes(settings),
+            Kind::Instructions => return memory::instructions(settings),
+            _ => {}
+        }
+        let subject = subject.context("a trial without a subject")?;
+        match trial.kind {
+            Kind::Throughput => throughput::run(self, settings, subject, trial.key.round),
+            Kind::Udp => udp::run(self, settings, subject),
+            Kind::Latency => latency::run(self, settings, subject),
+            Kind::Loss => loss::run(self, settings, subject, trial.key.round),
+            Kind::Growth => growth::run(self, settings, subject),
+            Kind::Connections => storms::connections(self, settings, subject),
+            Kind::Overload => storms::overload(self, settings, subject),
+            Kind::Control => storms::control(self, settings, subject),
+            Kind::Volume => volume::run(self, settings, subject),
+            Kind::InMemory | Kind::Handshakes | Kind::Instructions => {
+                unreachable!("these have no subject")
+            }
+        }
+    }
+
+    pub(super) fn kit(&self) -> &Kit {
+        &self.kit
+    }
+
+    /// The bed of these settings: a pair of its own, or the run's star of so many clients.
+    pub(super) fn bed(&mut self, settings: &Settings) -> Result<Rc<Bed>> {
+        let (clients, link) = (settings.clients, settings.link);
+        if clients == 1 {
+            return Ok(Rc::new(Bed::pair(link)?));
+        }
+        if let Some(bed) = self.stars.get(&(clients, link)) {
+            return Ok(Rc::clone(bed));
+        }
+        let bed = Rc::new(Bed::star(clients, link)?);
+        self.stars.insert((clients, link), Rc::clone(&bed));
+        Ok(bed)
+    }
+
+    /// The subject's tunnels on a bed.
+    pub(super) fn stage(&mut self, bed: Rc<Bed>, settings: &Settings, subject: &Subject) -> Result<Stage> {
+        let outer_v6 = settings.outer == Outer::Ipv6;
+        let spec = TunnelSpec { cipher: settings.cipher.clone(), outer_v6, ..TunnelSpec::default() };
+        let tunnels = self.kit.start(subject, &bed, &spec)?;
+        let configs = self.configs.entry(subject.to_string()).or_default();
+        if configs.is_empty() {
+            configs.clone_from(&tunnels.configs);
+        }
+        Ok(Stage { tunnels, bed })
+    }
+}

@@ -1,0 +1,113 @@
+//! Bulk and round trips through a host that loses, holds back and delays.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_interop::failure::Result;
+use adit_sim::{Impairment, Loss};
+
+use super::lab::Lab;
+use super::latency::idle;
+use super::stage::{Direction, Stage};
+use crate::bed::Bed;
+use crate::plan::{Pattern, Settings};
+use crate::record::Measurement;
+use crate::subject::Subject;
+use crate::work::{Window, tcp_bulk, unreachable};
+
+/// One way. Without any delay TCP recovers from a loss faster than on any real path.
+const DELAY: Duration = Duration::from_millis(5);
+/// How far a packet is held back at most: some dozens overtake it.
+const HELD: Duration = Duration::from_millis(5);
+/// Packets of a burst, on average.
+const BURST: f64 = 10.0;
+/// How long a tunnel may be silent before it counts as dead.
+const SILENCE: Duration = Duration::from_secs(10);
+/// For the relay's own ceiling.
+const LOOK: Window = Window { warmup: Duration::from_millis(300), length: Duration::from_secs(1) };
+
+pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject, round: u32) -> Result<Measurement> {
+    let ceiling = ceiling(lab, settings)?;
+    // The same packets' numbers are lost for every subject of a round.
+    let bed = Rc::new(Bed::line([delayed(), delayed()], u64::from(round))?);
+    let stage = lab.stage(bed, settings, subject)?;
+    let relay = stage.bed.relay().ok_or("a line without a relay")?;
+    let rough = impairment(settings.pattern, settings.loss / 100.0);
+    relay.set_impairment([rough.clone(), rough]);
+    relay.reset();
+    let mut measurement = Measurement::default();
+    let window = Window { warmup: settings.warmup, length: settings.length };
+    let trips = idle(&stage, &window)?;
+    for (metric, share) in [("p50_ms", 0.5), ("p99_ms", 0.99)] {
+        if let Some(ms) = trips.at(share) {
+            measurement.set(metric, ms);
+        }
+    }
+    measurement.latencies.insert("impaired".to_owned(), trips);
+    let routes = stage.routes(Direction::Up, 1);
+    let priced = stage.priced(|edge| tcp_bulk(&routes, &window, edge))?;
+    measurement.set("sum_mbps", priced.measured.mbps());
+    priced.put_flows(&mut measurement);
+    priced.usage.put(&mut measurement, priced.gigabits());
+    survive(&stage, &mut measurement)?;
+    measurement.set("relay_ceiling_mbps", ceiling);
+    relay.put(&mut measurement);
+    Ok(measurement)
+}
+
+/// What is not asked about: the way there and back.
+fn delayed() -> Impairment {
+    Impairment { delay: DELAY, ..Impairment::default() }
+}
+
+/// `share` of the packets, 0 to 1, suffer from the pattern.
+fn impairment(pattern: Pattern, share: f64) -> Impairment {
+    match pattern {
+        Pattern::Random => Impairment { loss: Loss::Random(share), ..delayed() },
+        Pattern::Bursts => {
+            // In the long run bad / (good + bad) = begin / (begin + end).
+            let end = 1.0 / BURST;
+            let begin = if share < 1.0 { (end * share / (1.0 - share)).min(1.0) } else { 1.0 };
+            let end = if share < 1.0 { end } else { 0.0 };
+            Impairment { loss: Loss::Bursts { begin, end }, ..delayed() }
+        }
+        Pattern::Reorder => Impairment { reorder: share, reorder_by: HELD, ..delayed() },
+    }
+}
+
+/// Whether the tunnel still carries packets.
+fn survive(stage: &Stage, measurement: &mut Measurement) -> Result<()> {
+    let silent = unreachable(&stage.routes(Direction::Up, 1), SILENCE)?;
+    measurement.set("survived", if silent.is_empty() { 1.0 } else { 0.0 });
+    Ok(())
+}
+
+/// What the relay carries when it does nothing to packets, by one stream without a tunnel.
+fn ceiling(lab: &mut Lab, settings: &Settings) -> Result<f64> {
+    if let Some(ceiling) = lab.relay_ceiling {
+        return Ok(ceiling);
+    }
+    let bed = Rc::new(Bed::line([Impairment::default(), Impairment::default()], 0)?);
+    let stage = lab.stage(bed, settings, &Subject::Bare)?;
+    let measured = tcp_bulk(&stage.routes(Direction::Up, 1), &LOOK, &mut |_| Ok(()))?;
+    lab.relay_ceiling = Some(measured.mbps());
+    Ok(measured.mbps())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_lose_the_share_they_are_told_to() {
+        for share in [0.001, 0.01, 0.1, 0.5] {
+            let Loss::Bursts { begin, end } = impairment(Pattern::Bursts, share).loss else {
+                panic!("bursts");
+            };
+            assert!((begin / (begin + end) - share).abs() < 1e-12, "{share}");
+            assert!((1.0 / end - BURST).abs() < 1e-9);
+        }
+        let all = impairment(Pattern::Bursts, 1.0).loss;
+        assert_eq!(all, Loss::Bursts { begin: 1.0, end: 0.0 });
+    }
+}

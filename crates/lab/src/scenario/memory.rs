@@ -1,0 +1,31 @@
+//! adit's own engines and data path without any I/O, inside this process.
+
+use adit_interop::failure::{Failure, Result};
+
+use crate::bench::{self, Size};
+use crate::plan::{Packet, Settings};
+use crate::record::Measurement;
+
+pub(super) fn in_memory(settings: &Settings) -> Result<Measurement> {
+    let cipher = bench::cipher(&settings.cipher).map_err(Failure)?;
+    let size = match settings.packet {
+        Packet::Bytes(bytes) => Size::Bytes(bytes.into()),
+        Packet::Imix => Size::Imix,
+        Packet::Super => Size::Super,
+        Packet::Jumbo => return Err(Failure("jumbo datagrams are for udp; write a size in bytes".to_owned())),
+    };
+    let mut measurement = Measurement::default();
+    measurement.set("sum_mbps", bench::measure_in_memory(cipher, &size, settings.length)?);
+    Ok(measurement)
+}
+
+pub(super) fn handshakes(settings: &Settings) -> Result<Measurement> {
+    // One takes about half a millisecond.
+    let count = (settings.length.as_secs_f64() * 2000.0).clamp(50.0, 5000.0);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let cost = bench::measure_handshakes(count as u32)?;
+    let mut measurement = Measurement::default();
+    measurement.set("handshakes_per_s", cost.per_second);
+    measurement.set("cpu_ms_per_handshake", cost.server_ms + cost.client_ms);
+    Ok(measurement)
+}

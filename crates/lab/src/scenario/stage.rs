@@ -1,0 +1,92 @@
+//! Tunnels that stand, and the ways through them.
+
+use std::rc::Rc;
+
+use adit_interop::failure::Result;
+
+use crate::bed::Bed;
+use crate::measure::{Meter, Usage};
+use crate::record::Measurement;
+use crate::subject::Tunnels;
+use crate::work::{Edge, Measured, Route};
+
+/// The tunnels of one trial on its bed.
+pub(super) struct Stage {
+    // Declared first: processes end before their hosts.
+    pub(super) tunnels: Tunnels,
+    pub(super) bed: Rc<Bed>,
+}
+
+/// Which way bulk goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the clients to the server.
+    Up,
+    /// From the server to the clients.
+    Down,
+}
+
+/// What a window gave, and what it cost.
+pub(super) struct Priced {
+    pub(super) measured: Measured,
+    pub(super) usage: Usage,
+}
+
+impl Stage {
+    /// So many flows of each client, all in one direction, each through its tunnel.
+    pub(super) fn routes(&self, direction: Direction, streams: u16) -> Vec<Route<'_>> {
+        let clients = self.bed.clients.iter().zip(&self.tunnels.client_inner);
+        let flows = clients.enumerate().flat_map(|(number, client)| {
+            (1..=streams).map(move |stream| (number + 1, stream, client))
+        });
+        flows
+            .map(|(number, stream, (host, inner))| {
+                let stream = if streams > 1 { format!(".{stream}") } else { String::new() };
+                let (name, from, to, to_address) = match direction {
+                    Direction::Up => ("up", host, &self.bed.server, self.tunnels.server_inner.v4),
+                    Direction::Down => ("down", &self.bed.server, host, inner.v4),
+                };
+                Route { name: format!("{name} {number}{stream}"), from, to, to_address }
+            })
+            .collect()
+    }
+
+    /// Runs traffic and prices what the daemons spent inside its window.
+    pub(super) fn priced(
+        &self,
+        traffic: impl FnOnce(&mut dyn FnMut(Edge) -> Result<()>) -> Result<Measured>,
+    ) -> Result<Priced> {
+        let mut meter = Meter::start(&self.tunnels.processes(), &self.bed)?;
+        let measured = traffic(&mut |edge| meter.edge(edge)).map_err(|failure| self.broken(&failure))?;
+        Ok(Priced { measured, usage: meter.stop()? })
+    }
+
+    /// A failure with the daemons' last words.
+    pub(super) fn broken(&self, failure: &adit_interop::Failure) -> adit_interop::Failure {
+        adit_interop::Failure(format!("{failure}\n{}", self.tunnels.logs()))
+    }
+}
+
+impl Priced {
+    /// Gigabits of payload that arrived in the window.
+    pub(super) fn gigabits(&self) -> f64 {
+        self.measured.mbps() * self.measured.seconds / 1e3
+    }
+
+    /// Takes the flows with their fairness into the record, and why they do not count, if so.
+    pub(super) fn put_flows(&self, measurement: &mut Measurement) {
+        let Measured { flows, skew, invalid, .. } = &self.measured;
+        let worst = |name: &str, so_far: fn(f64, f64) -> f64, value: f64| {
+            let before = measurement.values.get(name).copied().unwrap_or(value);
+            so_far(before, value)
+        };
+        let skew = worst("skew_percent", f64::max, skew * 100.0);
+        let coverage = worst("coverage_percent", f64::min, self.measured.coverage() * 100.0);
+        let jain = worst("jain", f64::min, self.measured.jain());
+        measurement.set("skew_percent", skew);
+        measurement.set("coverage_percent", coverage);
+        measurement.set("jain", jain);
+        measurement.flows.extend(flows.iter().cloned());
+        measurement.invalid.extend(invalid.iter().cloned());
+    }
+}

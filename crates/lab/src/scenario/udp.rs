@@ -1,0 +1,54 @@
+//! Datagrams on a fixed schedule: the highest rates, and the delay at half of the one without loss.
+
+use adit_interop::failure::{Failure, Result};
+
+use super::lab::Lab;
+use super::stage::Direction;
+use crate::plan::{Packet, Settings};
+use crate::record::{Latency, Measurement};
+use crate::subject::Subject;
+use crate::work::{Limit, Search, Sizes, Window, udp_open_loop, udp_search};
+
+pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+    let sizes = match settings.packet {
+        Packet::Bytes(bytes) => Sizes::Fixed(bytes),
+        Packet::Imix => Sizes::Imix,
+        Packet::Jumbo => Sizes::Jumbo,
+        Packet::Super => {
+            return Err(Failure("super-packets are TCP's: packet = \"super\" is for in-memory".to_owned()));
+        }
+    };
+    let bed = lab.bed(settings)?;
+    let stage = lab.stage(bed, settings, subject)?;
+    let routes = stage.routes(Direction::Up, 1);
+    let mut measurement = Measurement::default();
+    let mut highest = 0.0_f64;
+    for (limit, metric) in [(0.005, "rate_at_half_percent_pps"), (0.0, "rate_at_no_loss_pps")] {
+        let found = udp_search(&routes, sizes, &Search::at(limit)).map_err(|failure| stage.broken(&failure))?;
+        measurement.set(metric, found.pps);
+        if found.limit == Limit::Generator {
+            let text = format!("at {} % loss the generator was the limit", limit * 100.0);
+            measurement.notes.push(text);
+        }
+        highest = found.pps;
+    }
+    if highest > 0.0 {
+        let window = Window { warmup: settings.warmup, length: settings.length };
+        let mut delay = Latency::default();
+        let priced = stage.priced(|edge| {
+            let sent = udp_open_loop(&routes, &window, highest / 2.0, sizes, edge)?;
+            delay = sent.latency;
+            Ok(sent.measured)
+        })?;
+        measurement.set("sum_mbps", priced.measured.mbps());
+        for (metric, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)] {
+            if let Some(ms) = delay.at(share) {
+                measurement.set(metric, ms);
+            }
+        }
+        measurement.latencies.insert("one way at half the rate".to_owned(), delay);
+        priced.put_flows(&mut measurement);
+        priced.usage.put(&mut measurement, priced.gigabits());
+    }
+    Ok(measurement)
+}
