@@ -1,22 +1,14 @@
 //! `adit-lab`: measures adit beside its peers, and parts of adit alone.
-//!
-//! Every verb prints the command line that reproduces it. Figures of one run compare with each other; those of different
-//! runs or machines do not.
 #![forbid(unsafe_code)]
-
-mod control_load;
-mod growth;
-mod pair;
-mod statistics;
 
 use std::process::ExitCode;
 
-use adit_lab::{bench, copy, profile};
+use adit_lab::{bench, compare, copy, profile, report, run};
 use clap::{Parser, Subcommand};
 
-/// Measures adit beside its peers.
+/// Measures adit beside its peers, and says how sure it is.
 ///
-/// Example: adit-lab pair --mode offload --pairs 5
+/// Example: adit-lab run smoke
 #[derive(Parser)]
 #[command(name = "adit-lab", version)]
 struct Arguments {
@@ -26,32 +18,40 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// One TCP stream through a tunnel between two namespaces, adit and openvpn in turns. Needs root.
-    Pair(pair::Arguments),
-    /// A piece of the data path, for callgrind.
+    /// Run a plan and write its report. Needs root
+    Run(run::Arguments),
+    /// Show the plans, the kinds of scenario with their axes, and the subjects that are here
+    List,
+    /// Write the report of a run anew
+    Report(report::Arguments),
+    /// Tell whether run B is slower than run A; exit code 1 if so
+    Compare(compare::Arguments),
+    /// Show where the time goes: flame graph, call graph, and the difference to something else. Needs root
+    Profile(profile::Arguments),
+    /// Measure engines and data path in memory, without any I/O
+    Bench(bench::Arguments),
+    /// One end of a tunnel without cryptography: what the subject `copy` runs. Needs root
+    #[command(hide = true)]
+    Copy(copy::Arguments),
+    /// A piece of the data path, for callgrind
     #[command(hide = true)]
     Piece(bench::PieceArguments),
-    /// One end of a tunnel without cryptography: the ceiling. Needs root.
-    Copy(copy::Arguments),
-    /// The same with adit at both ends while the control channel is busy, and how long the trains were. Needs root.
-    ControlLoad(control_load::Arguments),
-    /// Memory of both ends after ten and after a hundred gigabytes. Needs root.
-    Growth(growth::Arguments),
-    /// Engines and data path without any I/O.
-    Bench(bench::Arguments),
-    /// Where the time goes: flame graph, call graph, and the difference to something else. Needs root.
-    Profile(profile::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
-        Verb::Pair(arguments) => pair::run(&arguments),
-        Verb::Piece(arguments) => bench::run_piece(&arguments),
-        Verb::Copy(arguments) => copy::run(&arguments),
-        Verb::ControlLoad(arguments) => control_load::run(&arguments),
-        Verb::Growth(arguments) => growth::run(&arguments),
-        Verb::Bench(arguments) => bench::run(&arguments),
+        Verb::Run(arguments) => run::run(&arguments),
+        Verb::List => run::list(),
+        Verb::Report(arguments) => report::run(&arguments),
+        Verb::Compare(arguments) => compare::run(&arguments),
         Verb::Profile(arguments) => profile::run(&arguments),
+        Verb::Bench(arguments) => bench::run(&arguments),
+<<<<<<< HEAD
+        Verb::Profile(arguments) => profile::run(&arguments),
+=======
+        Verb::Copy(arguments) => copy::run(&arguments),
+        Verb::Piece(arguments) => bench::run_piece(&arguments),
+>>>>>>> d127dc7 (Give adit-lab its verbs, and the old ones their end)
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-lab: {failure}");

@@ -1,6 +1,7 @@
 //! Runs a plan: one trial after the other, each leaving a line in `trials.jsonl`, until all have one.
 
 mod folder;
+mod list;
 mod progress;
 
 use std::path::PathBuf;
@@ -9,6 +10,8 @@ use std::time::Instant;
 
 use adit_interop::failure::{Context, Failure, Result};
 use adit_interop::world::{self, Entered, World};
+
+pub use self::list::run as list;
 
 use self::folder::Folder;
 use self::progress::Progress;

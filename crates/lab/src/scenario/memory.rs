@@ -1,6 +1,6 @@
 //! adit's own engines and data path without any I/O, inside this process.
 
-use adit_interop::failure::{Failure, Result};
+use adit_interop::failure::{Context, Failure, Result};
 
 use crate::bench::{self, Size};
 use crate::plan::{Packet, Settings};
@@ -27,5 +27,16 @@ pub(super) fn handshakes(settings: &Settings) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     measurement.set("handshakes_per_s", cost.per_second);
     measurement.set("cpu_ms_per_handshake", cost.server_ms + cost.client_ms);
+    Ok(measurement)
+}
+
+/// A count of this very program's data path: it repeats to the instruction.
+pub(super) fn instructions(settings: &Settings) -> Result<Measurement> {
+    let piece = settings.piece.as_str();
+    let counts = bench::instruction_counts(&std::env::current_exe()?, &[piece])?;
+    let count = counts.get(piece).copied().context("a piece without a count")?;
+    let mut measurement = Measurement::default();
+    #[allow(clippy::cast_precision_loss)]
+    measurement.set("instructions", count as f64);
     Ok(measurement)
 }
