@@ -1,19 +1,17 @@
 //! Trials in which clients come, not bytes.
 
-use std::rc::Rc;
-use std::time::{Duration, Instant};
-
 use adit_interop::failure::Result;
 
 use super::connections::{self, ConnectionsSpec, Pattern};
 use super::control::{self, ControlSpec};
 use super::lab::Lab;
 use super::overload::{self, OverloadSpec};
+use super::processes;
 use crate::bed::{Bed, LinkMode};
-use crate::measure::Meter;
 use crate::plan::{Clientele, Settings, Storm};
 use crate::record::Measurement;
 use crate::subject::Subject;
+use crate::work::Window;
 
 /// Sessions of a host that a search for the sustained rate makes.
 const SESSIONS_OF_A_SEARCH: usize = 6;
@@ -40,23 +38,10 @@ pub(super) fn connections(lab: &mut Lab, settings: &Settings, subject: &Subject)
     Ok(measurement)
 }
 
-/// All clients as processes of their own, started at once, until all of them pass traffic.
+/// All clients as real `openvpn` processes, started at once.
 fn processes(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
-    let clients = settings.hosts.saturating_mul(settings.sessions).min(250);
-    let bed = lab.bed(&Settings { clients, link: LinkMode::Offload, ..settings.clone() })?;
-    let begun = Instant::now();
-    let stage = lab.stage(bed, settings, subject)?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let mut measurement = Measurement::default();
-    measurement.set("handshakes_per_s", f64::from(clients) / seconds);
-    let meter = Meter::start(&stage.tunnels.processes(), &stage.bed)?;
-    std::thread::sleep(Duration::from_millis(300));
-    meter.stop()?.put(&mut measurement, 0.0);
-    measurement.notes.push(format!(
-        "{clients} client processes on the server's own cores, from the first start until the last passed traffic: \
-         {seconds:.1} s"
-    ));
-    Ok(measurement)
+    let bed = lab.bed(&Settings { clients: settings.hosts, ..settings.clone() })?;
+    processes::processes(lab.kit(), &bed, subject, settings.sessions.into())
 }
 
 pub(super) fn overload(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
@@ -87,7 +72,8 @@ pub(super) fn overload(lab: &mut Lab, settings: &Settings, subject: &Subject) ->
 }
 
 pub(super) fn control(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
-    let bed = lab.bed(&Settings { clients: 1, ..settings.clone() })?;
-    let spec = ControlSpec { rate: settings.rate.into(), length: settings.length };
-    control::control(lab.kit(), &Rc::clone(&bed), subject, &spec)
+    let bed = Bed::pair(settings.link)?;
+    let window = Window { warmup: settings.warmup, length: settings.length };
+    let spec = ControlSpec { window, ..ControlSpec::of(settings.rate.into()) };
+    control::control(lab.kit(), &bed, subject, &spec)
 }
