@@ -13,6 +13,7 @@ pub mod plan;
 pub mod profile;
 pub mod record;
 pub mod report;
+pub mod run;
 pub mod scenario;
 pub mod stats;
 pub mod storm;

@@ -105,7 +105,8 @@ fn children(pid: u32) -> Vec<u32> {
 #[test]
 fn a_mistake_in_a_plan_is_named_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
-    let text = "name = \"wrong\"\n[[scenario]]\nkind = \"loss\"\nsubjects = [\"adit\"]\nclimbers = 3\n";
+    let text =
+        "name = \"wrong\"\n[[scenario]]\nkind = \"loss\"\nsubjects = [\"adit\"]\nclimbers = 3\n";
     fs::write(dir.path().join("wrong.toml"), text).unwrap();
     let done = finish(lab(dir.path(), &["run", "wrong.toml"]));
     assert!(!done.status.success());

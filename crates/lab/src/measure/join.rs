@@ -46,7 +46,8 @@ mod tests {
     fn costs_add_up_and_memory_is_the_last() {
         let window = |user: f64, pss_kib, at| Usage {
             seconds: 2.0,
-            roles: [("server".to_owned(), RoleUsage { user, pss_kib, ..RoleUsage::default() })].into(),
+            roles: [("server".to_owned(), RoleUsage { user, pss_kib, ..RoleUsage::default() })]
+                .into(),
             samples: vec![Sample { at, ..Sample::default() }],
             steal: user / 100.0,
             drops: Drops { sockets: 1, tun: 2, cables: 0 },

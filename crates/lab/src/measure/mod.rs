@@ -69,7 +69,7 @@ pub struct Usage {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RoleUsage {
     /// CPU seconds in user mode.
-pub user: f64,
+    pub user: f64,
     /// CPU seconds in the kernel on the processes' behalf.
     pub system: f64,
     /// Seconds in which threads could have run and had no CPU.

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::axis::{Axis, Settings};
 use super::file::{AAFile, File, ScenarioFile};
-use super::{AA, Plan, Scenario};
+use super::{AA, Kind, Plan, Scenario};
 use crate::record::Point;
 
 /// A mistake in a file.
@@ -83,6 +83,9 @@ fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Checked<Scenario> {
         }
         (None, false) => Vec::new(),
     };
+    if kind == Kind::Instructions {
+        pieces(file)?;
+    }
     let name = raw.name.as_ref().map_or(description.name, |name| name.get_ref().as_str());
     let rounds = match &raw.rounds {
         None => rounds,
@@ -94,7 +97,29 @@ fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Checked<Scenario> {
     Ok(Scenario { name: name.to_owned(), kind, rounds, subjects, points: points(raw)? })
 }
 
-fn between<T: PartialOrd + Display + Copy>(value: &Spanned<T>, low: T, high: T, what: &str) -> Checked<()> {
+fn pieces(file: &Spanned<ScenarioFile>) -> Checked<()> {
+    let all = crate::bench::piece_names();
+    let Some(given) = &file.get_ref().piece else {
+        return mistake(
+            &file.span(),
+            format!("instructions needs piece: some of {}", all.join(", ")),
+        );
+    };
+    match given.get_ref().iter().find(|name| !all.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => mistake(
+            &given.span(),
+            format!("no piece is called {name:?}; there are {}", all.join(", ")),
+        ),
+    }
+}
+
+fn between<T: PartialOrd + Display + Copy>(
+    value: &Spanned<T>,
+    low: T,
+    high: T,
+    what: &str,
+) -> Checked<()> {
     let given = *value.get_ref();
     if given < low || given > high {
         return mistake(&value.span(), format!("{what} is {given}; write {low} to {high}"));
@@ -230,7 +255,8 @@ mod tests {
             "x.toml:5: throughput has no loss; it has link, clients, streams, workload, cipher, outer"
         );
         assert!(
-            with("kind = \"loss\"\nsubjects = [\"adit\", \"opnvpn\"]").starts_with("x.toml:4: no subject is called")
+            with("kind = \"loss\"\nsubjects = [\"adit\", \"opnvpn\"]")
+                .starts_with("x.toml:4: no subject is called")
         );
         assert!(with("kind = \"speed\"").starts_with("x.toml:3: unknown variant `speed`"));
         assert_eq!(
@@ -238,8 +264,13 @@ mod tests {
             "x.toml:5: clients has 300; write 1 to 250"
         );
         assert_eq!(with("kind = \"loss\""), "x.toml:2: loss needs subjects");
-        assert!(with("kind = \"udp\"\nclimbers = 3").starts_with("x.toml:4: unknown field `climbers`"));
-        assert!(refused("name = \"x\"\nrounds = \"five\"\nscenario = []").starts_with("x.toml:2: invalid type"));
+        assert!(
+            with("kind = \"udp\"\nclimbers = 3").starts_with("x.toml:4: unknown field `climbers`")
+        );
+        assert!(
+            refused("name = \"x\"\nrounds = \"five\"\nscenario = []")
+                .starts_with("x.toml:2: invalid type")
+        );
         assert_eq!(
             with("kind = \"in-memory\"\nsubjects = [\"adit\"]"),
             "x.toml:4: in-memory measures adit alone: no subjects"

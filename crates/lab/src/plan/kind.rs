@@ -48,8 +48,8 @@ pub struct Description {
 }
 
 use Axis::{
-    Cipher, Clients, Clientele, Gigabytes, Hosts, Link, Loss, Outer, Packet, Pattern, Piece, Rate, Sessions, Storm,
-    Streams, TotalMbps, Workload,
+    Cipher, Clientele, Clients, Gigabytes, Hosts, Link, Loss, Outer, Packet, Pattern, Piece, Rate,
+    Sessions, Storm, Streams, TotalMbps, Workload,
 };
 
 /// All kinds.

@@ -50,7 +50,8 @@ impl Plan {
     fn a_a_trials(&self) -> Vec<Trial> {
         let Some(a_a) = &self.a_a else { return Vec::new() };
         let scenario = self.scenarios.iter().find(|scenario| scenario.name == a_a.scenario);
-        let Some((scenario, (point, settings))) = scenario.and_then(|s| Some((s, s.points.first()?)))
+        let Some((scenario, (point, settings))) =
+            scenario.and_then(|s| Some((s, s.points.first()?)))
         else {
             return Vec::new();
         };
@@ -82,10 +83,21 @@ impl Scenario {
         all
     }
 
-    fn trial(&self, point: &Point, settings: &Settings, subject: Option<&Subject>, round: u32) -> Trial {
+    fn trial(
+        &self,
+        point: &Point,
+        settings: &Settings,
+        subject: Option<&Subject>,
+        round: u32,
+    ) -> Trial {
         let name = subject.map_or_else(|| "adit".to_owned(), Subject::to_string);
         Trial {
-            key: TrialKey { scenario: self.name.clone(), point: point.clone(), subject: name, round },
+            key: TrialKey {
+                scenario: self.name.clone(),
+                point: point.clone(),
+                subject: name,
+                round,
+            },
             kind: self.kind,
             subject: subject.cloned(),
             settings: settings.clone(),

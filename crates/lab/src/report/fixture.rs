@@ -467,7 +467,7 @@ pub fn manifest() -> Manifest {
     };
     subjects.insert("adit@v0.0.9".into(), missing);
     Manifest {
-        plan: PlanEntry { name: "standard".into(), text: PLAN.into() },
+        plan: PlanEntry { name: "standard".into(), text: PLAN.into(), ..PlanEntry::default() },
         seed: 7,
         rounds: 5,
         a_a_rounds: 5,

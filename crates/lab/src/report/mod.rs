@@ -78,6 +78,16 @@ pub fn write(dir: &Path) -> Result<()> {
     put("report.html", html::render(&document, &run)?)
 }
 
+/// What a run came to, in a few sentences.
+///
+/// # Errors
+/// As [`write`].
+pub fn headline(dir: &Path) -> Result<String> {
+    let document = document::Document::of(&Run::read(dir)?);
+    let lines = document.headline.iter().map(|line| line.sentences.join(" "));
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
 /// A run as read.
 struct Run {
     manifest: Manifest,

@@ -29,14 +29,17 @@ impl Folder {
         let path = match path {
             Some(path) => path,
             None => {
-                let format = time::macros::format_description!("[year][month][day]-[hour][minute][second]");
+                let format =
+                    time::macros::format_description!("[year][month][day]-[hour][minute][second]");
                 let now = time::OffsetDateTime::now_utc().format(format).context("the time")?;
                 Path::new("lab-results").join(format!("{plan}-{now}"))
             }
         };
         ensure(!path.join(TRIALS).exists(), || {
             let dir = path.display();
-            format!("{dir} holds a run already: adit-lab run --resume {dir}, or name another folder")
+            format!(
+                "{dir} holds a run already: adit-lab run --resume {dir}, or name another folder"
+            )
         })?;
         fs::create_dir_all(&path).context(path.display())?;
         Ok(Folder { path, resumed: false })
@@ -47,7 +50,9 @@ impl Folder {
     /// # Errors
     /// There is none.
     pub fn open(path: PathBuf) -> Result<Folder> {
-        ensure(path.join(manifest::FILE).exists(), || format!("{}: no run is here", path.display()))?;
+        ensure(path.join(manifest::FILE).exists(), || {
+            format!("{}: no run is here", path.display())
+        })?;
         let folder = Folder { path, resumed: true };
         folder.drop_half_a_line()?;
         Ok(folder)
@@ -71,13 +76,15 @@ impl Folder {
         let path = self.path.join(TRIALS);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(BTreeSet::new());
+            }
             Err(error) => return Err(error).context(path.display()),
         };
         let mut keys = BTreeSet::new();
         for (number, line) in text.lines().enumerate() {
-            let record: Record = serde_json::from_str(line)
-                .context(format!("{}:{}", path.display(), number + 1))?;
+            let record: Record =
+                serde_json::from_str(line).context(format!("{}:{}", path.display(), number + 1))?;
             keys.insert(record.key);
         }
         Ok(keys)
@@ -89,7 +96,8 @@ impl Folder {
     /// The file system refuses.
     pub fn append(&self, record: &Record) -> Result<()> {
         let path = self.path.join(TRIALS);
-        let mut file = OpenOptions::new().create(true).append(true).open(&path).context(path.display())?;
+        let mut file =
+            OpenOptions::new().create(true).append(true).open(&path).context(path.display())?;
         let line = serde_json::to_string(record).context("a record")? + "\n";
         file.write_all(line.as_bytes()).context(path.display())
     }

@@ -9,16 +9,17 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use adit_interop::failure::{Context, Failure, Result};
+use adit_interop::net::CABLE;
 use adit_interop::world::{self, Entered, World};
 
 pub use self::list::run as list;
 
 use self::folder::Folder;
 use self::progress::Progress;
-use crate::bed::LinkMode;
+use crate::bed::{Bed, LinkMode};
 use crate::plan::{Plan, Trial};
 use crate::record::{Outcome, Record};
-use crate::report::manifest::{Manifest, PlanEntry, SubjectEntry, now_ms};
+use crate::report::manifest::{Manifest, PlanEntry, SubjectEntry, now_ms, offload_lines};
 use crate::scenario::Lab;
 use crate::subject::Kit;
 
@@ -155,7 +156,8 @@ fn manifest(
     if folder.is_resumed() {
         let manifest = Manifest::read(folder.path())?;
         for (name, before) in &manifest.subjects {
-            let now = subjects.get(name).map(|subject| subject.version.as_str()).unwrap_or_default();
+            let now =
+                subjects.get(name).map(|subject| subject.version.as_str()).unwrap_or_default();
             if before.version != now {
                 let was = &before.version;
                 return Err(Failure(format!("{name} was {was:?} and is {now:?}: start a new run")));
@@ -167,17 +169,21 @@ fn manifest(
     let a_a_rounds = u32::try_from(a_a_rounds).context("A/A rounds")?;
     let mut manifest = Manifest::begin(entry, plan.seed, plan.rounds, a_a_rounds);
     manifest.trials_planned = trials.len();
-    if subjects.contains_key("openvpn") {
-        "openvpn".clone_into(&mut manifest.reference);
-    }
     manifest.subjects = subjects;
     for mode in [LinkMode::Offload, LinkMode::WireGro, LinkMode::Wire] {
-        let used = trials.iter().any(|trial| trial.key.point.get("link") == Some(&mode.to_string()));
+        let used =
+            trials.iter().any(|trial| trial.key.point.get("link") == Some(&mode.to_string()));
         if used {
-            manifest.links.insert(mode.to_string(), crate::bed::flags(mode)?);
+            manifest.links.insert(mode.to_string(), flags(mode)?);
         }
     }
     Ok(manifest)
+}
+
+/// A cable's end in this mode, as `ethtool -k` tells it.
+fn flags(mode: LinkMode) -> Result<String> {
+    let bed = Bed::pair(mode)?;
+    Ok(offload_lines(&bed.server.run("ethtool", &["-k", CABLE])?))
 }
 
 fn one(lab: &mut Lab, trial: &Trial, manifest: &Manifest) -> Record {

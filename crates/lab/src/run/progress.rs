@@ -32,7 +32,10 @@ impl Progress {
         name.truncate(name.trim_end().len());
         self.line = format!("[{number:>3}/{}] {round}  {name}  {}", self.all, key.subject);
         if self.terminal {
-            let left = self.time_left().map(|left| format!("  {} left", minutes(left))).unwrap_or_default();
+            let left = self
+                .time_left()
+                .map(|left| format!("  {} left", minutes(left)))
+                .unwrap_or_default();
             eprint!("\r\x1b[2K{}{left}", self.line);
             // A line that does not show is no reason to stop.
             let _ = stderr().flush();
@@ -44,9 +47,13 @@ impl Progress {
         self.left = self.left.saturating_sub(1);
         self.done_here += 1;
         let worth_a_line = match &record.outcome {
-            Outcome::Measured(measurement) => measurement.invalid.first().map(|why| format!("invalid: {why}")),
+            Outcome::Measured(measurement) => {
+                measurement.invalid.first().map(|why| format!("invalid: {why}"))
+            }
             Outcome::Skipped(_) => None,
-            Outcome::Failed(why) => Some(format!("failed: {}", why.lines().next().unwrap_or_default())),
+            Outcome::Failed(why) => {
+                Some(format!("failed: {}", why.lines().next().unwrap_or_default()))
+            }
         };
         match (self.terminal, worth_a_line) {
             (true, None) => {}

@@ -99,9 +99,15 @@ impl Lab {
     }
 
     /// The subject's tunnels on a bed.
-    pub(super) fn stage(&mut self, bed: Rc<Bed>, settings: &Settings, subject: &Subject) -> Result<Stage> {
+    pub(super) fn stage(
+        &mut self,
+        bed: Rc<Bed>,
+        settings: &Settings,
+        subject: &Subject,
+    ) -> Result<Stage> {
         let outer_v6 = settings.outer == Outer::Ipv6;
-        let spec = TunnelSpec { cipher: settings.cipher.clone(), outer_v6, ..TunnelSpec::default() };
+        let spec =
+            TunnelSpec { cipher: settings.cipher.clone(), outer_v6, ..TunnelSpec::default() };
         let tunnels = self.kit.start(subject, &bed, &spec)?;
         let configs = self.configs.entry(subject.to_string()).or_default();
         if configs.is_empty() {

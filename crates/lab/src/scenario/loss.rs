@@ -26,7 +26,12 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// For the relay's own ceiling.
 const LOOK: Window = Window { warmup: Duration::from_millis(300), length: Duration::from_secs(1) };
 
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject, round: u32) -> Result<Measurement> {
+pub(super) fn run(
+    lab: &mut Lab,
+    settings: &Settings,
+    subject: &Subject,
+    round: u32,
+) -> Result<Measurement> {
     let ceiling = ceiling(lab, settings)?;
     // The same packets' numbers are lost for every subject of a round.
     let bed = Rc::new(Bed::line([delayed(), delayed()], u64::from(round))?);

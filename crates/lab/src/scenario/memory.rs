@@ -12,7 +12,9 @@ pub(super) fn in_memory(settings: &Settings) -> Result<Measurement> {
         Packet::Bytes(bytes) => Size::Bytes(bytes.into()),
         Packet::Imix => Size::Imix,
         Packet::Super => Size::Super,
-        Packet::Jumbo => return Err(Failure("jumbo datagrams are for udp; write a size in bytes".to_owned())),
+        Packet::Jumbo => {
+            return Err(Failure("jumbo datagrams are for udp; write a size in bytes".to_owned()));
+        }
     };
     let mut measurement = Measurement::default();
     measurement.set("sum_mbps", bench::measure_in_memory(cipher, &size, settings.length)?);

@@ -57,7 +57,8 @@ impl Stage {
         traffic: impl FnOnce(&mut dyn FnMut(Edge) -> Result<()>) -> Result<Measured>,
     ) -> Result<Priced> {
         let mut meter = Meter::start(&self.tunnels.processes(), &self.bed)?;
-        let measured = traffic(&mut |edge| meter.edge(edge)).map_err(|failure| self.broken(&failure))?;
+        let measured =
+            traffic(&mut |edge| meter.edge(edge)).map_err(|failure| self.broken(&failure))?;
         Ok(Priced { measured, usage: meter.stop()? })
     }
 

@@ -16,7 +16,11 @@ use crate::work::Window;
 /// Sessions of a host that a search for the sustained rate makes.
 const SESSIONS_OF_A_SEARCH: usize = 6;
 
-pub(super) fn connections(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+pub(super) fn connections(
+    lab: &mut Lab,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
     if settings.clientele == Clientele::Processes {
         return processes(lab, settings, subject);
     }
@@ -44,7 +48,11 @@ fn processes(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Me
     processes::processes(lab.kit(), &bed, subject, settings.sessions.into())
 }
 
-pub(super) fn overload(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+pub(super) fn overload(
+    lab: &mut Lab,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
     let sustained = match lab.sustained.get(subject) {
         Some(rate) => *rate,
         None => {
@@ -71,7 +79,11 @@ pub(super) fn overload(lab: &mut Lab, settings: &Settings, subject: &Subject) ->
     overload::overload(lab.kit(), &bed, subject, &spec)
 }
 
-pub(super) fn control(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
+pub(super) fn control(
+    lab: &mut Lab,
+    settings: &Settings,
+    subject: &Subject,
+) -> Result<Measurement> {
     let bed = Bed::pair(settings.link)?;
     let window = Window { warmup: settings.warmup, length: settings.length };
     let spec = ControlSpec { window, ..ControlSpec::of(settings.rate.into()) };

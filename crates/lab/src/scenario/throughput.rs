@@ -15,9 +15,15 @@ use crate::work::{Edge, Measured, Window, iperf3, requests, tcp_bulk};
 /// Of a request and of its answer.
 const MESSAGE: usize = 16 * 1024;
 /// Long enough for TCP to send its largest frames.
-const LOOK: Window = Window { warmup: Duration::from_millis(100), length: Duration::from_millis(200) };
+const LOOK: Window =
+    Window { warmup: Duration::from_millis(100), length: Duration::from_millis(200) };
 
-pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject, round: u32) -> Result<Measurement> {
+pub(super) fn run(
+    lab: &mut Lab,
+    settings: &Settings,
+    subject: &Subject,
+    round: u32,
+) -> Result<Measurement> {
     let bed = lab.bed(settings)?;
     let stage = lab.stage(bed, settings, subject)?;
     let mut measurement = Measurement::default();
@@ -76,7 +82,11 @@ fn by_iperf3(
 }
 
 /// Requests go up and answers come down at once, so there is one window.
-fn request(stage: &Stage, settings: &Settings, mut measurement: Measurement) -> Result<Measurement> {
+fn request(
+    stage: &Stage,
+    settings: &Settings,
+    mut measurement: Measurement,
+) -> Result<Measurement> {
     let routes = stage.routes(Direction::Up, settings.streams);
     let mut times = Latency::default();
     let priced = stage.priced(|edge| {
@@ -87,7 +97,8 @@ fn request(stage: &Stage, settings: &Settings, mut measurement: Measurement) -> 
     measurement.set("sum_mbps", priced.measured.mbps());
     #[allow(clippy::cast_precision_loss)]
     measurement.set("requests_per_s", times.count as f64 / priced.measured.seconds);
-    for (metric, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)] {
+    for (metric, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)]
+    {
         if let Some(ms) = times.at(share) {
             measurement.set(metric, ms);
         }

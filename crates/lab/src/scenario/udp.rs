@@ -15,7 +15,9 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
         Packet::Imix => Sizes::Imix,
         Packet::Jumbo => Sizes::Jumbo,
         Packet::Super => {
-            return Err(Failure("super-packets are TCP's: packet = \"super\" is for in-memory".to_owned()));
+            return Err(Failure(
+                "super-packets are TCP's: packet = \"super\" is for in-memory".to_owned(),
+            ));
         }
     };
     let bed = lab.bed(settings)?;
@@ -24,7 +26,8 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
     let mut measurement = Measurement::default();
     let mut highest = 0.0_f64;
     for (limit, metric) in [(0.005, "rate_at_half_percent_pps"), (0.0, "rate_at_no_loss_pps")] {
-        let found = udp_search(&routes, sizes, &Search::at(limit)).map_err(|failure| stage.broken(&failure))?;
+        let found = udp_search(&routes, sizes, &Search::at(limit))
+            .map_err(|failure| stage.broken(&failure))?;
         measurement.set(metric, found.pps);
         if found.limit == Limit::Generator {
             let text = format!("at {} % loss the generator was the limit", limit * 100.0);
@@ -41,7 +44,9 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
             Ok(sent.measured)
         })?;
         measurement.set("sum_mbps", priced.measured.mbps());
-        for (metric, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)] {
+        for (metric, share) in
+            [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)]
+        {
             if let Some(ms) = delay.at(share) {
                 measurement.set(metric, ms);
             }

@@ -25,17 +25,17 @@ pub(super) fn start(
 }
 
 /// `adit --version` and the git revision of its sources.
-pub(super) fn version(kit: &Kit, wanted: Option<&str>) -> std::result::Result<String, String> {
-    let program = kit.adit(wanted)?;
-    let told = first_line(&program, &["--version"], "cargo build --release -p adit-cli")?;
-    let source = match wanted {
+pub(super) fn version(program: &Path, of_revision: bool) -> std::result::Result<String, String> {
+    let told = first_line(program, &["--version"], "cargo build --release -p adit-cli")?;
+    let source = if of_revision {
         // Built under its full sha.
-        Some(_) => program.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into()),
+        program.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into())
+    } else {
         // A binary of before would be measured under the name of what it is not.
-        None => match revision::newer_source(&program) {
+        match revision::newer_source(program) {
             Some(path) => Some(format!("built before {} was changed", path.display())),
             None => revision::of_this_tree(),
-        },
+        }
     };
     Ok(source.map_or(told.clone(), |source: String| format!("{told} ({source})")))
 }

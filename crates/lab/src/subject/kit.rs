@@ -71,16 +71,8 @@ impl Kit {
 
     fn ask(&self, subject: &Subject) -> std::result::Result<String, String> {
         match subject {
-            Subject::Bare => Ok(format!("Linux {}", kernel())),
-            Subject::Copy => copy::version(),
-            Subject::Adit(revision) => adit::version(self, revision.as_deref()),
-            Subject::AditTcp => Err(
-                "adit speaks OpenVPN over UDP only so far: there is nothing to measure over TCP"
-                    .to_owned(),
-            ),
-            Subject::Openvpn | Subject::OpenvpnTcp => openvpn::version(),
-            Subject::Tinc => tinc::version(),
-            Subject::WireguardGo => wireguard::version(),
+            Subject::Adit(Some(revision)) => adit::version(&self.adit(Some(revision))?, true),
+            _ => here(subject),
         }
     }
 
@@ -115,6 +107,28 @@ impl Kit {
     /// It cannot be made.
     pub fn scratch(&self) -> Result<TempDir> {
         Ok(tempfile::Builder::new().prefix("t").tempdir_in(&self.folder)?)
+    }
+}
+
+/// The version of a subject on this machine.
+///
+/// # Errors
+/// Why it cannot be measured here, and what to install.
+pub fn here(subject: &Subject) -> std::result::Result<String, String> {
+    match subject {
+        Subject::Bare => Ok(format!("Linux {}", kernel())),
+        Subject::Copy => copy::version(),
+        Subject::Adit(None) => adit::version(&adit::beside()?, false),
+        Subject::Adit(Some(revision)) => {
+            Err(format!("adit@{revision} is built when a run needs it"))
+        }
+        Subject::AditTcp => {
+            Err("adit speaks OpenVPN over UDP only so far: there is nothing to measure over TCP"
+                .to_owned())
+        }
+        Subject::Openvpn | Subject::OpenvpnTcp => openvpn::version(),
+        Subject::Tinc => tinc::version(),
+        Subject::WireguardGo => wireguard::version(),
     }
 }
 

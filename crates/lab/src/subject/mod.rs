@@ -22,7 +22,7 @@ mod wireguard;
 
 pub use check::check;
 pub use keys::Keys;
-pub use kit::Kit;
+pub use kit::{Kit, here};
 pub use revision::{prepare, workspace};
 pub use tunnels::{TunnelSpec, Tunnels};
 
@@ -46,6 +46,20 @@ pub enum Subject {
     Tinc,
     /// wireguard-go.
     WireguardGo,
+}
+
+impl Subject {
+    /// All that have a name of their own; beside them there is `adit@REVISION`.
+    pub const NAMED: [Subject; 8] = [
+        Subject::Bare,
+        Subject::Copy,
+        Subject::Adit(None),
+        Subject::AditTcp,
+        Subject::Openvpn,
+        Subject::OpenvpnTcp,
+        Subject::Tinc,
+        Subject::WireguardGo,
+    ];
 }
 
 impl fmt::Display for Subject {
