@@ -3,10 +3,9 @@
 //! CPU time is read from the processes' own clocks, which count nanoseconds and threads that ended. What is dearer to read
 //! takes turns where there are many processes or hosts, so that watching stays far below one per cent of a CPU.
 
+mod join;
 mod proc;
 mod watch;
-
-mod join;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};

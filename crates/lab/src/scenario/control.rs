@@ -19,12 +19,12 @@ use adit_openvpn::client::ClientConfig;
 use tempfile::TempDir;
 
 use crate::bed::Bed;
-use crate::measure::{self, Meter};
+use crate::measure::Meter;
 use crate::record::Measurement;
 use crate::storm::schedule::burst;
 use crate::storm::{Crowd, Hosts, config, profile};
 use crate::subject::{Kit, Subject, TunnelSpec, Tunnels};
-use crate::work::{self, Route, Window, tcp_bulk};
+use crate::work::{Route, Window, tcp_bulk};
 
 /// One trial.
 #[derive(Debug, Clone)]
@@ -73,12 +73,7 @@ fn measure(tunnel: &Tunnel, bed: &Bed, spec: &ControlSpec) -> Result<Measurement
     let mut meter = Meter::start(&tunnel.processes(), bed)?;
     let talk = crowd.as_ref().map(|crowd| crowd.talk(spec.rate)).transpose()?;
     let began = Instant::now();
-    let done = tcp_bulk(&routes, &spec.window, &mut |edge| {
-        meter.edge(match edge {
-            work::Edge::Begin => measure::Edge::Begin,
-            work::Edge::End => measure::Edge::End,
-        })
-    })?;
+    let done = tcp_bulk(&routes, &spec.window, &mut |edge| meter.edge(edge))?;
     let talked = began.elapsed().as_secs_f64();
     let packets = talk.map_or(Ok(0), crate::storm::crowd::Talk::finish)?;
     let usage = meter.stop()?;
