@@ -46,12 +46,8 @@ fn main() -> ExitCode {
         Verb::Compare(arguments) => compare::run(&arguments),
         Verb::Profile(arguments) => profile::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
-<<<<<<< HEAD
-        Verb::Profile(arguments) => profile::run(&arguments),
-=======
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Piece(arguments) => bench::run_piece(&arguments),
->>>>>>> d127dc7 (Give adit-lab its verbs, and the old ones their end)
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-lab: {failure}");
