@@ -169,6 +169,9 @@ pub fn plug_in(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> 
     done?.context(namespace.name())
 }
 
+/// The switch's own interface, on which nobody waits: only its ports carry packets.
+const BRIDGE: &str = "bridge";
+
 /// Waits until all interfaces that are switched on can carry packets. The kernel tells them a moment after the other end has
 /// come; until then they hear no neighbour solicitation, and the next one comes a second later.
 ///
@@ -182,7 +185,9 @@ pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
             loop {
                 let links = handle.configure(async |net| net.links().await)?;
                 let links = links.context(namespace.name())?;
-                let Some(dead) = links.iter().find(|link| link.up && !link.running) else {
+                let Some(dead) =
+                    links.iter().find(|link| link.up && !link.running && link.name != BRIDGE)
+                else {
                     return Ok(());
                 };
                 ensure(Instant::now() < end, || {
@@ -208,7 +213,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
     labels.extend(hosts.iter().map(|(label, _)| label.as_str()));
     let mut all = Namespace::several(&labels)?;
     let switch = all.remove(0);
-    ip(Some(&switch), ["link add bridge up type bridge".to_owned()].into_iter())?;
+    ip(Some(&switch), [format!("link add {BRIDGE} up type bridge")].into_iter())?;
     let numbered: Vec<(usize, &Namespace, &Host)> =
         all.iter().zip(hosts).enumerate().map(|(n, (space, host))| (n, space, host)).collect();
     at_once(&numbered, |part| {
@@ -231,7 +236,7 @@ pub fn star(hosts: &[Host], offload: Offload) -> Result<(Namespace, Vec<Namespac
 /// The lines that join a host to the switch.
 fn port(n: usize, namespace: &Namespace) -> Vec<String> {
     let peer = format!("type veth peer name {CABLE} netns {}", namespace.name);
-    let mut lines = vec![format!("link add port{n} up master bridge {peer}")];
+    let mut lines = vec![format!("link add port{n} up master {BRIDGE} {peer}")];
     if n > 0 {
         lines.push(format!("link set port{n} type bridge_slave isolated on"));
     }
