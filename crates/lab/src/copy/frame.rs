@@ -17,7 +17,7 @@ use adit_wire::transport::{TCP_LEN, Tcp, UDP_LEN, flags};
 use adit_wire::{Gso, VnetHeader};
 
 /// Bytes before each packet.
-pub const OVERHEAD: usize = 24;
+const OVERHEAD: usize = 24;
 /// Longest payload of one train.
 const MAX_TRAIN: usize = 65_507;
 /// Datagrams in one train at most.

@@ -19,7 +19,7 @@ use adit_linux::udp::{RecvBatch, SendScratch, Train, UdpOptions, UdpSocket};
 use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 
-use frame::{Joiner, OVERHEAD, Trains};
+use frame::{Joiner, Trains};
 
 /// What it prints when packets can pass.
 pub const READY: &str = "copy: ready";
@@ -151,14 +151,11 @@ const TRAINS: usize = 64;
 
 struct End {
     tun: TunQueue,
-    socket: UdpSocket,
+    sender: Sender,
     peers: Peers,
     poller: Poller,
-    /// Knows only whether the socket has room.
-    room: Poller,
     packet: Box<[u8]>,
     trains: Trains,
-    scratch: SendScratch,
 }
 
 impl End {
@@ -168,8 +165,9 @@ impl End {
         poller.add(&socket, SOCKET, Interest::READ)?;
         room.add(&socket, SOCKET, Interest::WRITE)?;
         let packet = vec![0; LARGEST].into();
-        let (trains, scratch) = (Trains::default(), SendScratch::new(TRAINS));
-        Ok(End { tun, socket, peers, poller, room, packet, trains, scratch })
+        let scratch = SendScratch::new(TRAINS);
+        let sender = Sender { socket, room, scratch, oversize: usize::MAX };
+        Ok(End { tun, sender, peers, poller, packet, trains: Trains::default() })
     }
 
     fn run(mut self) -> Result<ExitCode> {
@@ -197,22 +195,26 @@ impl End {
             };
             let packet = self.packet.get(..len).unwrap_or(&[]);
             let Some(peer) = self.peers.of(packet) else { continue };
-            if self.trains.len() + LARGEST > ARENA || to.is_some_and(|to| to != peer) {
-                send(&self.socket, &self.room, &self.trains, to, &mut self.scratch)?;
+            if let Some(before) = to
+                && (self.trains.len() + LARGEST > ARENA || before != peer)
+            {
+                self.sender.all(&self.trains, before)?;
                 self.trains.clear();
             }
             to = Some(peer);
             // What makes no sense is dropped, as everywhere.
             let _ = self.trains.split(&VnetHeader::decode(&vnet), packet);
         }
-        send(&self.socket, &self.room, &self.trains, to, &mut self.scratch)?;
+        if let Some(to) = to {
+            self.sender.all(&self.trains, to)?;
+        }
         self.trains.clear();
         Ok(())
     }
 
     /// From the socket to the device. Errors are those of earlier sends, and gone by being read.
     fn back(&self, batch: &mut RecvBatch) {
-        if self.socket.recv_burst(batch).is_err() {
+        if self.sender.socket.recv_burst(batch).is_err() {
             return;
         }
         // A full device drops, as a network card does.
@@ -228,48 +230,63 @@ impl End {
     }
 }
 
-/// Sends everything, waiting for room where the socket has none.
-fn send(
-    socket: &UdpSocket,
-    room: &Poller,
-    trains: &Trains,
-    to: Option<SocketAddr>,
-    scratch: &mut SendScratch,
-) -> Result<()> {
-    let Some(to) = to else { return Ok(()) };
-    let list: Vec<Train<'_>> = trains
-        .iter()
-        .map(|(span, payload)| Train {
-            to,
-            from: None,
-            segment: u16::try_from(span.segment).unwrap_or(0),
-            payload,
-        })
-        .collect();
-    let mut rest = list.as_slice();
-    while let Err(stop) = socket.send_trains(rest, scratch) {
-        rest = rest.get(stop.sent..).unwrap_or(&[]);
-        if stop.error.kind() == io::ErrorKind::WouldBlock {
-            room.wait(&mut Events::new(), None)?;
-            continue;
-        }
-        let Some((failed, after)) = rest.split_first() else { return Ok(()) };
-        let several = usize::from(failed.segment).max(1) < failed.payload.len();
-        ensure(!several || matches!(stop.error.raw_os_error(), Some(ENOBUFS)), || {
-            let packet = usize::from(failed.segment) - OVERHEAD;
-            format!(
-                "the kernel refuses a train with packets of {packet} bytes: {}; try a smaller --mtu",
-                stop.error
-            )
-        })?;
-        // One datagram that cannot go (no neighbour yet, say) is lost, as on any link.
-        rest = after;
-    }
-    Ok(())
+/// Sends trains, waiting for room where the socket has none.
+struct Sender {
+    socket: UdpSocket,
+    /// Knows only whether the socket has room.
+    room: Poller,
+    scratch: SendScratch,
+    /// Trains of datagrams of at least this length are refused, because the path takes them only in fragments.
+    oversize: usize,
 }
 
-/// The interface is full.
-const ENOBUFS: i32 = 105;
+impl Sender {
+    fn all(&mut self, trains: &Trains, to: SocketAddr) -> Result<()> {
+        let mut list: Vec<Train<'_>> = Vec::with_capacity(TRAINS);
+        for (span, payload) in trains.iter() {
+            let segment = u16::try_from(span.segment).unwrap_or(0);
+            if span.count > 1 && span.segment >= self.oversize {
+                list.extend(singly(&Train { to, from: None, segment, payload }));
+            } else {
+                list.push(Train { to, from: None, segment, payload });
+            }
+        }
+        self.list(&list)
+    }
+
+    fn list(&mut self, mut rest: &[Train<'_>]) -> Result<()> {
+        while let Err(stop) = self.socket.send_trains(rest, &mut self.scratch) {
+            rest = rest.get(stop.sent..).unwrap_or(&[]);
+            if stop.error.kind() == io::ErrorKind::WouldBlock {
+                self.room.wait(&mut Events::new(), None)?;
+                continue;
+            }
+            let Some((failed, after)) = rest.split_first() else { return Ok(()) };
+            rest = after;
+            let size = usize::from(failed.segment);
+            if size < failed.payload.len() && stop.error.raw_os_error() == Some(EMSGSIZE) {
+                self.oversize = self.oversize.min(size);
+                self.list(&singly(failed).collect::<Vec<_>>())?;
+            }
+            // What cannot go otherwise (no neighbour yet, say) is lost, as on any link.
+        }
+        Ok(())
+    }
+}
+
+/// The datagrams of a train, each alone.
+fn singly<'a>(train: &Train<'a>) -> impl Iterator<Item = Train<'a>> + use<'a> {
+    let Train { to, from, segment, payload } = *train;
+    payload.chunks(usize::from(segment).max(1)).map(move |payload| Train {
+        to,
+        from,
+        segment: 0,
+        payload,
+    })
+}
+
+/// The datagrams are larger than the path takes unfragmented.
+const EMSGSIZE: i32 = 90;
 
 #[cfg(test)]
 mod tests {
@@ -290,6 +307,15 @@ mod tests {
         let two = ["192.0.2.1:5000=10.9.0.3,fd00::3", "192.0.2.2:5000=10.9.0.2"];
         assert_eq!(to(&two).as_deref(), Some("192.0.2.2:5000"));
         assert_eq!(to(&two[..1]), None);
+    }
+
+    #[test]
+    fn a_train_falls_into_its_datagrams() {
+        let payload = [7; 2500];
+        let to = "192.0.2.1:5000".parse().unwrap();
+        let train = Train { to, from: None, segment: 1000, payload: &payload };
+        let lengths: Vec<usize> = singly(&train).map(|one| one.payload.len()).collect();
+        assert_eq!(lengths, [1000, 1000, 500]);
     }
 
     #[test]
