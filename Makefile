@@ -7,7 +7,7 @@ CARGO ?= cargo
 # Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
 JOBS ?= 6
 
-.PHONY: test deps fmt lint unit interop interop-old roots gate gate-accept deny doc build demo bench lab lab-smoke lab-build
+.PHONY: test deps fmt lint unit interop interop-old roots gate gate-accept deny doc build demo lab lab-smoke lab-build
 
 test: deps fmt lint unit interop gate deny doc
 	@echo "all checks passed"
@@ -56,15 +56,10 @@ build: deps
 demo: build
 	target/release/adit demo
 
-# Beside openvpn, in the same run: the figures of the README.
-bench: deps
-	$(CARGO) build --release --locked -p adit-cli -p adit-lab
-	target/release/adit-lab pair --mode offload --mode wire-gro --mode wire
-
 lab-build: deps
 	$(CARGO) build --release --locked -p adit-cli -p adit-lab
 
-# Under 20 minutes, beside every peer that can be installed; the report's folder is named at the end.
+# The figures of docs/benchmarks.md: under 20 minutes, beside every peer that can be installed; the report's folder is named at the end.
 lab: lab-build
 	@scripts/lab-deps.sh
 	target/release/adit-lab run standard
