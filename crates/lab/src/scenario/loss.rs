@@ -13,7 +13,7 @@ use crate::bed::Bed;
 use crate::plan::{Pattern, Settings};
 use crate::record::Measurement;
 use crate::subject::Subject;
-use crate::work::{Window, tcp_bulk, unreachable};
+use crate::work::{Edge, Window, tcp_bulk, unreachable};
 
 /// One way. Without any delay TCP recovers from a loss faster than on any real path.
 const DELAY: Duration = Duration::from_millis(5);
@@ -39,7 +39,6 @@ pub(super) fn run(
     let relay = stage.bed.relay().ok_or("a line without a relay")?;
     let rough = impairment(settings.pattern, settings.loss / 100.0);
     relay.set_impairment([rough.clone(), rough]);
-    relay.reset();
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
     let trips = idle(&stage, &window)?;
@@ -50,7 +49,14 @@ pub(super) fn run(
     }
     measurement.latencies.insert("impaired".to_owned(), trips);
     let routes = stage.routes(Direction::Up, 1);
-    let priced = stage.priced(|edge| tcp_bulk(&routes, &window, edge))?;
+    let priced = stage.priced(|edge| {
+        tcp_bulk(&routes, &window, &mut |which| {
+            if which == Edge::Begin {
+                relay.reset();
+            }
+            edge(which)
+        })
+    })?;
     measurement.set("sum_mbps", priced.measured.mbps());
     priced.put_flows(&mut measurement);
     priced.usage.put(&mut measurement, priced.gigabits());
@@ -69,13 +75,7 @@ fn delayed() -> Impairment {
 fn impairment(pattern: Pattern, share: f64) -> Impairment {
     match pattern {
         Pattern::Random => Impairment { loss: Loss::Random(share), ..delayed() },
-        Pattern::Bursts => {
-            // In the long run bad / (good + bad) = begin / (begin + end).
-            let end = 1.0 / BURST;
-            let begin = if share < 1.0 { (end * share / (1.0 - share)).min(1.0) } else { 1.0 };
-            let end = if share < 1.0 { end } else { 0.0 };
-            Impairment { loss: Loss::Bursts { begin, end }, ..delayed() }
-        }
+        Pattern::Bursts => Impairment { loss: Loss::bursts(share, BURST), ..delayed() },
         Pattern::Reorder => Impairment { reorder: share, reorder_by: HELD, ..delayed() },
     }
 }
@@ -97,22 +97,4 @@ fn ceiling(lab: &mut Lab, settings: &Settings) -> Result<f64> {
     let measured = tcp_bulk(&stage.routes(Direction::Up, 1), &LOOK, &mut |_| Ok(()))?;
     lab.relay_ceiling = Some(measured.mbps());
     Ok(measured.mbps())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bursts_lose_the_share_they_are_told_to() {
-        for share in [0.001, 0.01, 0.1, 0.5] {
-            let Loss::Bursts { begin, end } = impairment(Pattern::Bursts, share).loss else {
-                panic!("bursts");
-            };
-            assert!((begin / (begin + end) - share).abs() < 1e-12, "{share}");
-            assert!((1.0 / end - BURST).abs() < 1e-9);
-        }
-        let all = impairment(Pattern::Bursts, 1.0).loss;
-        assert_eq!(all, Loss::Bursts { begin: 1.0, end: 0.0 });
-    }
 }
