@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
 
 /// What to wait for on a descriptor. Level-triggered; hang-up and error are always reported.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -109,14 +109,23 @@ impl Poller {
         Ok(epoll::delete(&self.epoll, fd)?)
     }
 
-    /// Wait until something is ready or the timeout is over (`None`: without end, zero: only look).
-    /// Returns the number of events; a signal ends the wait with 0 too.
+    /// As [`Poller::wait`], with a timeout that is not rounded up to whole milliseconds. It costs a system call more.
+    ///
+    /// # Errors
+    /// As [`Poller::wait`].
+    pub fn wait_precisely(&self, events: &mut Events, timeout: Duration) -> io::Result<usize> {
+        let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
+        match rustix::event::poll(&mut epoll, Some(&timespec(timeout))) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => self.wait(events, Some(Duration::ZERO)),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Wait until something is ready or the timeout is over (`None`: without end, zero: only look; rounded up to whole
+    /// milliseconds). Returns the number of events; a signal ends the wait with 0 too.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.ready.clear();
-        let timeout = timeout.map(|t| Timespec {
-            tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: t.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timespec);
         let found = match epoll::wait(&self.epoll, &mut events.raw[..], timeout.as_ref()) {
             Ok((found, _)) => found,
             Err(rustix::io::Errno::INTR) => return Ok(0),
@@ -134,6 +143,13 @@ impl Poller {
             }
         }));
         Ok(events.ready.len())
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

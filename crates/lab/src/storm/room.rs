@@ -244,7 +244,7 @@ impl Room {
     fn turn(&mut self, wait: Duration) -> Result<()> {
         let timer = self.timers.peek().map(|Reverse((at, _))| at.since(now()));
         let wait = timer.map_or(wait, |timer| timer.min(wait));
-        self.poller.wait(&mut self.events, Some(wait))?;
+        self.poller.wait_precisely(&mut self.events, wait)?;
         let ready: Vec<u64> = self.events.iter().map(|event| event.token).collect();
         for token in ready {
             self.receive(token);

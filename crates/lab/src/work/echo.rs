@@ -163,7 +163,7 @@ impl Prober {
             let next = self.intended(self.trips.len()).saturating_sub(boottime());
             let patience =
                 if deadline.is_some() { LOOK } else { Duration::from_nanos(next).min(LOOK) };
-            poller.wait(&mut events, Some(patience))?;
+            poller.wait_precisely(&mut events, patience)?;
             // A refused read is an ICMP message about a probe, which is lost then.
             if !events.is_empty() && self.socket.recv_burst(&mut batch).is_ok() {
                 let at = boottime();
