@@ -54,6 +54,7 @@ pub const ALL: &[Metric] = &[
     metric("cpu_ms_per_handshake", "CPU ms/handshake", Lower, 3),
     metric("kib_per_client", "KiB per client", Lower, 0),
     metric("server_pss_mib", "server PSS MiB", Lower, 1),
+    metric("server_anon_mib", "server's own memory MiB", Lower, 2),
     metric("client_pss_mib", "client PSS MiB", Lower, 1),
     metric("server_cpu_percent", "server CPU %", Lower, 1),
     metric("refused", "refused", Lower, 0),

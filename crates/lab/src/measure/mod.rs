@@ -77,6 +77,8 @@ pub struct RoleUsage {
     pub switches: u64,
     /// Proportional set size at the stop, in KiB.
     pub pss_kib: u64,
+    /// The part of it that no file backs, in KiB: it is shared with nobody, so it grows with what the process keeps.
+    pub anon_kib: u64,
     /// Open file descriptors at the stop.
     pub fds: u64,
     /// How many processes there were.
@@ -177,6 +179,10 @@ impl Usage {
             }
             #[allow(clippy::cast_precision_loss)]
             measurement.set(memory, usage.pss_kib as f64 / 1024.0);
+            #[allow(clippy::cast_precision_loss)]
+            if role == "server" {
+                measurement.set("server_anon_mib", usage.anon_kib as f64 / 1024.0);
+            }
             if role == "server" && self.seconds > 0.0 {
                 measurement.set("server_cpu_percent", usage.cpu() / self.seconds * 100.0);
             }
@@ -262,6 +268,7 @@ mod tests {
             user,
             system,
             pss_kib,
+            anon_kib: pss_kib / 4,
             processes: 1,
             ..RoleUsage::default()
         };
@@ -284,6 +291,7 @@ mod tests {
             ("mb_per_cpu_s", 5000.0),
             ("server_cpu_percent", 60.0),
             ("server_pss_mib", 10.0),
+            ("server_anon_mib", 2.5),
             ("client_pss_mib", 2.0),
         ];
         for (name, value) in expected {

@@ -21,6 +21,8 @@ pub(super) struct Process {
     threads: HashMap<u32, Scheduled>,
     /// Proportional set size in KiB; 0 once it has ended.
     pub(super) pss_kib: u64,
+    /// The part of it that no file backs, in KiB: what the process made itself. 0 once it has ended.
+    pub(super) anon_kib: u64,
     /// Open file descriptors; 0 once it has ended.
     pub(super) fds: u64,
     /// Whether it has ended.
@@ -56,6 +58,7 @@ impl Process {
             ticks: Ticks::default(),
             threads: HashMap::new(),
             pss_kib: 0,
+            anon_kib: 0,
             fds: 0,
             ended: false,
         };
@@ -81,7 +84,7 @@ impl Process {
             Some((state, ticks)) if !matches!(state, 'Z' | 'X') => self.ticks = ticks,
             _ => {
                 self.ended = true;
-                (self.pss_kib, self.fds) = (0, 0);
+                (self.pss_kib, self.anon_kib, self.fds) = (0, 0, 0);
                 return;
             }
         }
@@ -101,8 +104,10 @@ impl Process {
         if self.ended {
             return;
         }
-        if let Some(pss) = self.file("smaps_rollup").as_deref().and_then(pss) {
+        let rollup = self.file("smaps_rollup").unwrap_or_default();
+        if let Some(pss) = kib(&rollup, "Pss:") {
             self.pss_kib = pss;
+            self.anon_kib = kib(&rollup, "Pss_Anon:").unwrap_or(0);
         }
         if let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", self.pid)) {
             self.fds = entries.count() as u64;
@@ -165,9 +170,9 @@ fn schedstat(text: &str) -> Option<Scheduled> {
     Some(Scheduled { wait: fields.next()?.ok()?, switches: fields.next()?.ok()? })
 }
 
-/// The proportional set size of smaps_rollup in KiB.
-fn pss(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+/// A line of smaps_rollup in KiB.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
@@ -200,9 +205,10 @@ mod tests {
     #[test]
     fn reads_the_proportional_set_size_and_no_other() {
         let text = "55cb71d07000-7ffec890e000 ---p 00000000 00:00 0    [rollup]\n\
-            Rss:                1780 kB\nPss:                 276 kB\nPss_Dirty:           116 kB\n";
-        assert_eq!(pss(text), Some(276));
-        assert_eq!(pss("Rss:                1780 kB\n"), None);
+            Rss:                1780 kB\nPss:                 276 kB\nPss_Anon:            104 kB\n";
+        assert_eq!(kib(text, "Pss:"), Some(276));
+        assert_eq!(kib(text, "Pss_Anon:"), Some(104));
+        assert_eq!(kib("Rss:                1780 kB\n", "Pss:"), None);
     }
 
     #[test]

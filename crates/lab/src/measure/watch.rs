@@ -166,6 +166,7 @@ impl Watch {
         for ((role, from), to) in self.roles.iter().zip(&begin.roles).zip(&end.roles) {
             let mut usage = role.cost(*from, *to);
             usage.pss_kib = role.processes.iter().map(|process| process.pss_kib).sum();
+            usage.anon_kib = role.processes.iter().map(|process| process.anon_kib).sum();
             usage.fds = role.processes.iter().map(|process| process.fds).sum();
             roles.insert(role.name.clone(), usage);
         }

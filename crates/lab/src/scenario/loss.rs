@@ -23,6 +23,8 @@ const HELD: Duration = Duration::from_millis(5);
 const BURST: f64 = 10.0;
 /// How long a tunnel may be silent before it counts as dead.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long round trips are measured before the bulk.
+const TRIPS: Duration = Duration::from_millis(700);
 /// For the relay's own ceiling.
 const LOOK: Window = Window { warmup: Duration::from_millis(300), length: Duration::from_secs(1) };
 
@@ -41,7 +43,7 @@ pub(super) fn run(
     relay.set_impairment([rough.clone(), rough]);
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
-    let trips = idle(&stage, &window)?;
+    let trips = idle(&stage, &Window { length: TRIPS, ..window })?;
     for (metric, share) in [("p50_ms", 0.5), ("p99_ms", 0.99)] {
         if let Some(ms) = trips.at(share) {
             measurement.set(metric, ms);

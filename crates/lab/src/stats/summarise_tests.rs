@@ -184,7 +184,7 @@ fn growth_above_linear_is_flagged() {
         [(1.0, 1.0, 12.0), (5.0, 25.0, 20.0), (20.0, 400.0, 50.0), (100.0, 1e4, 210.0)]
     {
         for round in 1..=3 {
-            let figures = [("server_cpu_percent", square), ("server_pss_mib", line)];
+            let figures = [("server_cpu_percent", square), ("server_anon_mib", line)];
             let mut record = trial("adit", round, &figures);
             record.kind = "growth".into();
             record.key.point.0.insert("clients".into(), f64::to_string(&clients));
@@ -195,7 +195,7 @@ fn growth_above_linear_is_flagged() {
     let points: Vec<_> = summary.rows.iter().map(|row| row.point.get("clients").unwrap()).collect();
     assert_eq!(points, ["1", "5", "20", "100"], "by number");
     let of = |name: &str| summary.growth.iter().find(|growth| growth.metric == name).unwrap();
-    let (cpu, memory) = (of("server_cpu_percent"), of("server_pss_mib"));
+    let (cpu, memory) = (of("server_cpu_percent"), of("server_anon_mib"));
     assert!((cpu.log_log.unwrap().slope - 2.0).abs() < 1e-9 && cpu.above_linear);
     // 10 MiB and 2 more for each client.
     assert!(
