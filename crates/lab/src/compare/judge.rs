@@ -10,6 +10,7 @@ use super::{
 };
 use crate::metric::Better;
 use crate::stats::{Summary, percent, t_quantile, two_sided_p};
+use crate::subject::has_adit;
 
 /// The normal distribution, for all that is asked of it here.
 const NORMAL: f64 = 1e5;
@@ -19,7 +20,7 @@ const NORMAL: f64 = 1e5;
 pub fn compare(a: &Summary, b: &Summary) -> Comparison {
     let relative = all_series(a, b, true);
     let absolute = all_series(a, b, false);
-    let judged = |series: &&Series| series.row.subject.starts_with("adit");
+    let judged = |series: &&Series| has_adit(&series.row.subject);
     let (adit, controls): (Vec<&Series>, Vec<&Series>) = relative.iter().partition(judged);
     let peers: Vec<&Series> = absolute.iter().filter(|series| !judged(series)).collect();
     let ratios: Vec<&Series> = controls.into_iter().filter(|s| s.relative_to.is_some()).collect();

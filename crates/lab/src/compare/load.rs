@@ -7,6 +7,7 @@ use adit_interop::failure::{Context, Result};
 use crate::record::Record;
 use crate::report::Manifest;
 use crate::stats::{Summary, summarise};
+use crate::subject::has_adit;
 
 /// A run as read.
 pub(super) struct Run {
@@ -64,7 +65,7 @@ fn manifests(a: &Manifest, b: &Manifest) -> Vec<String> {
     differ("kernel", a.machine.kernel.clone(), b.machine.kernel.clone());
     differ("plan", a.plan.name.clone(), b.plan.name.clone());
     differ("number of rounds", a.rounds.to_string(), b.rounds.to_string());
-    for (name, before) in a.subjects.iter().filter(|(name, _)| !name.starts_with("adit")) {
+    for (name, before) in a.subjects.iter().filter(|(name, _)| !has_adit(name)) {
         if let Some(after) = b.subjects.get(name) {
             differ(&format!("version of {name}"), before.version.clone(), after.version.clone());
         }

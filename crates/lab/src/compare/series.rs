@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::metric::{self, Better};
 use crate::stats::{Cell, Row, Summary};
+use crate::subject::has_adit;
 
 /// What a figure is a sign of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,7 +114,7 @@ pub(super) fn same_row<'a>(run: &'a Summary, row: &Row, subject: &str) -> Option
 fn reference<'a>(a: &'a Summary, b: &'a Summary, row: &Row) -> Option<[&'a Row; 2]> {
     let here = |other: &&Row| other.scenario == row.scenario && other.point == row.point;
     let others = a.rows.iter().filter(here).map(|other| other.subject.as_str());
-    let others = others.filter(|subject| !subject.starts_with("adit") && *subject != "openvpn");
+    let others = others.filter(|subject| !has_adit(subject) && *subject != "openvpn");
     let mut names = std::iter::once("openvpn").chain(others);
     names.find_map(|name| Some([same_row(a, row, name)?, same_row(b, row, name)?]))
 }

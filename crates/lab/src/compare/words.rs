@@ -3,6 +3,7 @@
 use super::series::{Aspect, same_row};
 use super::{FLOOR_ABSOLUTE, Outcome, Test};
 use crate::stats::{Row, Summary};
+use crate::subject::has_adit;
 
 /// In one sentence.
 pub(super) fn verdict(overall: &[Test], scenarios: &[Test], rows: &[Test]) -> String {
@@ -72,7 +73,7 @@ fn phrase(test: &Test) -> String {
 /// What could not be compared, and how the rest was.
 pub(super) fn warnings(a: &Summary, b: &Summary, rows: &[Test]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let adit = |row: &&Row| row.subject.starts_with("adit") && row.skipped.is_none();
+    let adit = |row: &&Row| has_adit(&row.subject) && row.skipped.is_none();
     for (name, one, other) in [("A", a, b), ("B", b, a)] {
         let rows = one.rows.iter().filter(adit);
         let missing = rows

@@ -70,10 +70,12 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             Subject::OpenvpnTcp => 5,
             Subject::Tinc => 6,
             Subject::WireguardGo => 7,
+            Subject::AditServes => 8,
+            Subject::OpenvpnServes => 9,
             Subject::Adit(Some(_)) => return None,
         })
     };
-    let mut others = (8..STYLES).cycle();
+    let mut others = (10..STYLES).cycle();
     let style = |name: &String| (name.clone(), known(name).or_else(|| others.next()).unwrap_or(0));
     subjects.iter().map(style).collect()
 }

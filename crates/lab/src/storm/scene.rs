@@ -38,7 +38,8 @@ pub struct Scene {
 pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, String> {
     match subject {
         Subject::Adit(revision) => kit.adit(revision.as_deref()).map(Program::Adit),
-        Subject::Openvpn => kit.available(subject).map(|_| Program::Stock),
+        Subject::AditServes => kit.adit(None).map(Program::Adit),
+        Subject::Openvpn | Subject::OpenvpnServes => kit.available(subject).map(|_| Program::Stock),
         Subject::AditTcp | Subject::OpenvpnTcp => {
             Err("the crowd of clients comes over UDP only so far".to_owned())
         }

@@ -1,12 +1,14 @@
 //! adit: this tree's, or that of a revision.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use adit_interop::failure::Result;
+use adit_interop::net::Namespace;
 
-use super::directives::{self, Carrier};
+use super::directives::{self, Carrier, End};
 use super::kit::{Kit, first_line};
-use super::{TunnelSpec, Tunnels, revision};
+use super::{TunnelSpec, Tunnels, openvpn, revision};
 use crate::bed::Bed;
 
 /// Server and clients by the config files that openvpn is given too.
@@ -17,11 +19,29 @@ pub(super) fn start(
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
     let program = kit.adit(wanted)?;
-    directives::start(kit, bed, spec, Carrier::Udp, ["", ""], &|host, config| {
-        let mut command = host.command(&program.to_string_lossy());
-        command.args(["openvpn", "--config"]).arg(config);
-        command
-    })
+    let end = End { own: "", command: &|host, config| command(&program, host, config) };
+    directives::start(kit, bed, spec, Carrier::Udp, [&end, &end])
+}
+
+/// adit at one end, openvpn at the other.
+pub(super) fn start_beside_openvpn(
+    kit: &Kit,
+    bed: &Bed,
+    spec: &TunnelSpec,
+    adit_serves: bool,
+) -> Result<Tunnels> {
+    let program = kit.adit(None)?;
+    let adit = End { own: "", command: &|host, config| command(&program, host, config) };
+    let own = if adit_serves { openvpn::CLIENT } else { openvpn::server_lines(bed, Carrier::Udp) };
+    let openvpn = End { own, command: &openvpn::command };
+    let ends = if adit_serves { [&adit, &openvpn] } else { [&openvpn, &adit] };
+    directives::start(kit, bed, spec, Carrier::Udp, ends)
+}
+
+fn command(program: &Path, host: &Namespace, config: &Path) -> Command {
+    let mut command = host.command(&program.to_string_lossy());
+    command.args(["openvpn", "--config"]).arg(config);
+    command
 }
 
 /// `adit --version` and the git revision of its sources.

@@ -21,21 +21,28 @@ pub(super) enum Carrier {
     Tcp,
 }
 
+/// A program that takes OpenVPN's config files.
+pub(super) struct End<'a> {
+    /// Lines that only this program needs.
+    pub(super) own: &'a str,
+    /// The command that runs a config file in a host.
+    pub(super) command: &'a dyn Fn(&Namespace, &Path) -> Command,
+}
+
 /// Starts a server and a client at every host, and returns when all of them reach the server.
 ///
-/// `command` makes the command that runs a config file in a host; `own` are lines that only this program needs, at the
-/// server and at the clients.
+/// `ends` are the programs at the server and at the clients.
 pub(super) fn start(
     kit: &Kit,
     bed: &Bed,
     spec: &TunnelSpec,
     carrier: Carrier,
-    own: [&str; 2],
-    command: &dyn Fn(&Namespace, &Path) -> Command,
+    ends: [&End<'_>; 2],
 ) -> Result<Tunnels> {
+    let [at_server, at_client] = ends;
     let folder = kit.scratch()?;
     let [server, client] = configs(kit, bed, spec, carrier);
-    let (server, client) = (server + own[0], client + own[1]);
+    let (server, client) = (server + at_server.own, client + at_client.own);
     let write = |name: &str, text: &str| -> Result<std::path::PathBuf> {
         let path = folder.path().join(name);
         fs::write(&path, text).context(path.display())?;
@@ -44,11 +51,11 @@ pub(super) fn start(
     let (server_path, client_path) =
         (write("server.conf", &server)?, write("client.conf", &client)?);
     let mut processes = Processes::default();
-    processes.server.push(Daemon::spawn("server", command(&bed.server, &server_path))?);
+    processes.server.push(Daemon::spawn("server", (at_server.command)(&bed.server, &server_path))?);
     for daemon in &mut processes.server {
         daemon.wait_for(READY, SETUP)?;
     }
-    processes.dial(bed, |_, host| Ok(command(host, &client_path)))?;
+    processes.dial(bed, |_, host| Ok((at_client.command)(host, &client_path)))?;
     processes.wait_clients(READY)?;
     let server_inner = reach::inner_of(&bed.server, "tun0")?;
     let client_inner = reach::inner(&bed.clients, "tun0")?;

@@ -62,6 +62,8 @@ impl Kit {
             Subject::Copy => copy::start(bed, spec),
             Subject::Adit(revision) => adit::start(self, revision.as_deref(), bed, spec),
             Subject::AditTcp => Err("adit speaks OpenVPN over UDP only so far".into()),
+            Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, true),
+            Subject::OpenvpnServes => adit::start_beside_openvpn(self, bed, spec, false),
             Subject::Openvpn => openvpn::start(self, Carrier::Udp, bed, spec),
             Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
             Subject::Tinc => tinc::start(self, bed, spec),
@@ -125,6 +127,9 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         Subject::AditTcp => {
             Err("adit speaks OpenVPN over UDP only so far: there is nothing to measure over TCP"
                 .to_owned())
+        }
+        Subject::AditServes | Subject::OpenvpnServes => {
+            Ok(format!("{}; {}", here(&Subject::Adit(None))?, openvpn::version()?))
         }
         Subject::Openvpn | Subject::OpenvpnTcp => openvpn::version(),
         Subject::Tinc => tinc::version(),

@@ -38,6 +38,10 @@ pub enum Subject {
     Adit(Option<String>),
     /// adit over TCP.
     AditTcp,
+    /// adit as the server of openvpn's clients.
+    AditServes,
+    /// openvpn as the server of adit's clients.
+    OpenvpnServes,
     /// `openvpn` over UDP.
     Openvpn,
     /// `openvpn` over TCP.
@@ -48,13 +52,21 @@ pub enum Subject {
     WireguardGo,
 }
 
+/// Whether adit is, or is part of, the subject of this name.
+#[must_use]
+pub fn has_adit(name: &str) -> bool {
+    name.split('/').any(|end| end.starts_with("adit"))
+}
+
 impl Subject {
     /// All that have a name of their own; beside them there is `adit@REVISION`.
-    pub const NAMED: [Subject; 8] = [
+    pub const NAMED: [Subject; 10] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
         Subject::AditTcp,
+        Subject::AditServes,
+        Subject::OpenvpnServes,
         Subject::Openvpn,
         Subject::OpenvpnTcp,
         Subject::Tinc,
@@ -70,6 +82,8 @@ impl fmt::Display for Subject {
             Subject::Adit(None) => f.write_str("adit"),
             Subject::Adit(Some(revision)) => write!(f, "adit@{revision}"),
             Subject::AditTcp => f.write_str("adit-tcp"),
+            Subject::AditServes => f.write_str("adit/openvpn"),
+            Subject::OpenvpnServes => f.write_str("openvpn/adit"),
             Subject::Openvpn => f.write_str("openvpn"),
             Subject::OpenvpnTcp => f.write_str("openvpn-tcp"),
             Subject::Tinc => f.write_str("tinc"),
@@ -87,6 +101,8 @@ impl FromStr for Subject {
             "copy" => Ok(Subject::Copy),
             "adit" => Ok(Subject::Adit(None)),
             "adit-tcp" => Ok(Subject::AditTcp),
+            "adit/openvpn" => Ok(Subject::AditServes),
+            "openvpn/adit" => Ok(Subject::OpenvpnServes),
             "openvpn" => Ok(Subject::Openvpn),
             "openvpn-tcp" => Ok(Subject::OpenvpnTcp),
             "tinc" => Ok(Subject::Tinc),
@@ -96,7 +112,7 @@ impl FromStr for Subject {
                     Ok(Subject::Adit(Some(revision.to_owned())))
                 }
                 _ => Err(format!(
-                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, openvpn, \
+                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, adit/openvpn, openvpn/adit, openvpn, \
                      openvpn-tcp, tinc or wireguard-go"
                 )),
             },

@@ -1,27 +1,36 @@
 //! The system's `openvpn`, over UDP and over TCP.
 
 use std::path::Path;
+use std::process::Command;
 
 use adit_interop::failure::Result;
+use adit_interop::net::Namespace;
 
-use super::directives::{self, Carrier};
+use super::directives::{self, Carrier, End};
 use super::kit::{Kit, first_line};
 use super::{TunnelSpec, Tunnels};
 use crate::bed::Bed;
 
 /// Server and clients by the config files that adit is given too, in user space.
 pub(super) fn start(kit: &Kit, carrier: Carrier, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
-    // The kernel's module, where there is one, is another implementation.
-    let at_client = "disable-dco\n";
-    // It answers 100 new clients in 10 s and no more unless it is told; here all come at once.
+    let server = End { own: server_lines(bed, carrier), command: &command };
+    directives::start(kit, bed, spec, carrier, [&server, &End { own: CLIENT, command: &command }])
+}
+
+/// The kernel's module, where there is one, is another implementation.
+pub(super) const CLIENT: &str = "disable-dco\n";
+
+/// What the server needs beside that: it answers 100 new clients in 10 s and no more unless it is told; here all come at
+/// once.
+pub(super) fn server_lines(bed: &Bed, carrier: Carrier) -> &'static str {
     let crowd = bed.clients.len() > 50 && carrier == Carrier::Udp;
-    let at_server = if crowd { "disable-dco\nconnect-freq-initial 10000 10\n" } else { at_client };
-    let own = [at_server, at_client];
-    directives::start(kit, bed, spec, carrier, own, &|host, config| {
-        let mut command = host.command("openvpn");
-        command.arg("--config").arg(config);
-        command
-    })
+    if crowd { "disable-dco\nconnect-freq-initial 10000 10\n" } else { CLIENT }
+}
+
+pub(super) fn command(host: &Namespace, config: &Path) -> Command {
+    let mut command = host.command("openvpn");
+    command.arg("--config").arg(config);
+    command
 }
 
 /// The first line of `openvpn --version`.
