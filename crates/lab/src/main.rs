@@ -19,16 +19,21 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     /// Run a plan and write its report. Needs root
+    #[command(after_help = "Example: sudo adit-lab run standard --out before")]
     Run(run::Arguments),
     /// Show the plans, the kinds of scenario with their axes, and the subjects that are here
+    #[command(after_help = "Example: adit-lab list")]
     List,
     /// Write the report of a run anew
+    #[command(after_help = "Example: adit-lab report lab-results/standard-20260301-101500")]
     Report(report::Arguments),
     /// Tell whether run B is slower than run A; exit code 1 if so
+    #[command(after_help = "Example: adit-lab compare before after")]
     Compare(compare::Arguments),
     /// Show where the time goes: flame graph, call graph, and the difference to something else. Needs root
     Profile(profile::Arguments),
     /// Measure engines and data path in memory, without any I/O
+    #[command(after_help = "Example: adit-lab bench --cipher AES-256-GCM --size 1400 --size super")]
     Bench(bench::Arguments),
     /// One end of a tunnel without cryptography: what the subject `copy` runs. Needs root
     #[command(hide = true)]

@@ -69,7 +69,7 @@ impl Axis {
             Axis::Storm => ("storm", "cold, reconnect"),
             Axis::TotalMbps => ("total-mbps", "Mb/s of all clients together"),
             Axis::Gigabytes => ("gigabytes", "how many, ascending"),
-            Axis::Piece => ("piece", "a piece that `adit-lab list` names"),
+            Axis::Piece => ("piece", "a piece of the data path"),
         }
     }
 

@@ -35,6 +35,7 @@ pub fn run() -> Result<ExitCode> {
     for (name, values) in axes {
         println!("  {name:13} {values}");
     }
+    println!("\nPieces:\n\n  {}", crate::bench::piece_names().join(", "));
     println!("\nSubjects:\n");
     for subject in Subject::NAMED {
         let name = subject.to_string();
