@@ -32,8 +32,20 @@ pub struct Headline {
     pub place: String,
     /// What stands out: `12.4×`, `of openvpn’s throughput`.
     pub figures: Vec<(String, &'static str)>,
+    /// The bare link, adit and openvpn by name.
+    pub stands: Vec<Stand>,
     /// The same in whole sentences, with intervals.
     pub sentences: Vec<String>,
+    /// What the link mode means for the figures.
+    pub caveat: &'static str,
+}
+
+/// A subject's throughput.
+pub struct Stand {
+    pub subject: String,
+    pub value: f64,
+    /// With its unit.
+    pub text: String,
 }
 
 /// Whether the figures may be believed, and how far.
@@ -211,11 +223,37 @@ fn headline(run: &Run) -> Vec<Headline> {
         let (figures, sentences): (Vec<_>, Vec<_>) = [peer, bare].into_iter().flatten().unzip();
         if !figures.is_empty() {
             let place = at(adit);
+            let all = [of("bare"), Some(adit), of("openvpn")];
+            let stands = all.into_iter().flatten().filter_map(|row| stand(row, metric)).collect();
+            let caveat = adit.point.get("link").map_or("", caveat);
             let sentences = sentences.into_iter().map(|text| format!("{place}: {text}")).collect();
-            lines.push(Headline { place, figures, sentences });
+            lines.push(Headline { place, figures, stands, sentences, caveat });
         }
     }
     lines
+}
+
+fn stand(row: &Row, metric: &str) -> Option<Stand> {
+    let value = row.values.get(metric)?.median;
+    Some(Stand { subject: row.subject.clone(), value, text: format!("{} Mb/s", number(value, 0)) })
+}
+
+/// What somebody who takes the figure for that of a network should know first.
+fn caveat(link: &str) -> &'static str {
+    match link {
+        "offload" => {
+            "Pieces of up to 64 KiB cross this link whole, as between two containers of one host and on no cable: it flatters whoever \
+             hands over large pieces, the bare link and adit above all."
+        }
+        "wire-gro" => {
+            "Each packet crosses alone and the receiving kernel merges them, as behind a common network card: the nearest to a real \
+             network."
+        }
+        "wire" => {
+            "Each packet crosses alone and stays alone, as behind a card that helps with nothing: the hardest case."
+        }
+        _ => "",
+    }
 }
 
 /// What stands out, and the sentence.
@@ -224,8 +262,10 @@ type Said = ((String, &'static str), String);
 /// `adit carries 8,480 Mb/s ±2 %, openvpn 690 Mb/s ±1 %: 12.4× [12.0, 12.9], adit is ahead`.
 fn beside_peer(adit: &Row, peer: &Row, metric: &str) -> Option<Said> {
     let (a, p) = (adit.values.get(metric)?, peer.values.get(metric)?);
+    let both = ["up_mbps", "down_mbps"].iter().all(|name| adit.values.contains_key(*name));
+    let each = if both { " each way" } else { "" };
     let carries =
-        format!("one stream through adit carries {}, through openvpn {}", mbps(a), mbps(p));
+        format!("one stream{each} through adit carries {}, through openvpn {}", mbps(a), mbps(p));
     let ratio = a.ratio.as_ref().filter(|ratio| ratio.reference == peer.subject);
     let (figure, sentence) = match ratio {
         Some(r) => {
@@ -319,7 +359,14 @@ fn validity(run: &Run) -> Validity {
     Validity {
         good: bad == 0 && measured > 0 && different == 0 && !unfinished && count_a_a(run) > 0,
         verdict: said.join(" "),
-        warnings: run.summary.warnings.iter().map(|text| sentence(text)).collect(),
+        // How many are invalid has been said.
+        warnings: run
+            .summary
+            .warnings
+            .iter()
+            .filter(|text| !text.contains("results are invalid"))
+            .map(|text| sentence(text))
+            .collect(),
         tables: [a_a(run), skipped(run), trials(run)].into_iter().flatten().collect(),
     }
 }
@@ -349,7 +396,7 @@ fn a_a(run: &Run) -> Option<Table> {
         for m in metric::ALL {
             let Some(cell) = row.values.get(m.name) else { continue };
             let found = if cell.different {
-                Text::toned("a difference", Tone::Bad)
+                Text::toned("differs", Tone::Bad)
             } else {
                 Text::toned("none", Tone::Good)
             };
@@ -364,8 +411,7 @@ fn a_a(run: &Run) -> Option<Table> {
             ]);
         }
     }
-    let head =
-        ["where", "subject", "figure", "pairs", "second / first", "smallest detectable", "found"];
+    let head = ["where", "subject", "figure", "pairs", "second / first", "detectable", "found"];
     table("A/A: the same subject against itself", 3, &head, rows)
 }
 
@@ -393,37 +439,53 @@ fn skipped(run: &Run) -> Option<Table> {
     table("Skipped", 3, &["subject", "scenarios", "why"], rows.collect())
 }
 
+/// Scenario, rounds, state and reason, with the places and the subjects of which all that holds.
+type Marked = BTreeMap<(String, String, String), Vec<(String, String, String)>>;
+
 fn trials(run: &Run) -> Option<Table> {
-    let mut rows = Vec::new();
+    let mut all = Marked::new();
     for row in run.summary.rows.iter().filter(|row| row.skipped.is_none()) {
-        let place = place(&row.scenario, &row.point.to_string());
-        let mut push = |round: String, state: Text, why: String| {
-            rows.push(vec![
-                place.as_str().into(),
-                row.subject.as_str().into(),
-                round.into(),
-                state,
-                why.into(),
-            ]);
+        let mut push = |round: &str, state: &str, why: &str| {
+            let key = (row.scenario.clone(), state.to_owned(), why.to_owned());
+            let own = (row.point.to_string(), row.subject.clone(), round.to_owned());
+            all.entry(key).or_default().push(own);
         };
         if let Some(why) = &row.invalid {
-            push("all".into(), Text::toned("result not valid", Tone::Bad), why.clone());
+            push("all", "result not valid", why);
         }
         for (round, why) in &row.not_counted {
-            push(round.to_string(), Text::toned("not counted", Tone::Bad), why.clone());
+            push(&round.to_string(), "not counted", why);
         }
         for round in &row.marked {
-            let steal = steal(run, row, *round);
-            let why =
-                format!("the hypervisor took {} of the machine's time", percent(100.0 * steal));
-            push(round.to_string(), Text::toned("marked", Tone::Weak), why);
+            let steal = percent(100.0 * steal(run, row, *round));
+            push(
+                &round.to_string(),
+                "marked",
+                &format!("the hypervisor took {steal} of the machine's time"),
+            );
         }
     }
+    let rows = all.into_iter().map(|((scenario, state, why), of)| {
+        let points: BTreeSet<&str> = of.iter().map(|(point, _, _)| point.as_str()).collect();
+        let at = match points.first() {
+            Some(point) if points.len() == 1 => place(&scenario, point),
+            _ => format!("{scenario}, {} points", points.len()),
+        };
+        let joined = |mut names: Vec<&str>, order: fn(&str, &str) -> std::cmp::Ordering| {
+            names.sort_by(|a, b| order(a, b));
+            names.dedup();
+            names.join(", ")
+        };
+        let subjects = joined(of.iter().map(|own| own.1.as_str()).collect(), order::subjects);
+        let rounds = joined(of.iter().map(|own| own.2.as_str()).collect(), order::values);
+        let tone = if state == "marked" { Tone::Weak } else { Tone::Bad };
+        vec![at.into(), subjects.into(), rounds.into(), Text::toned(state, tone), why.into()]
+    });
     table(
         "Trials that are marked or do not count",
         5,
         &["where", "subject", "round", "state", "why"],
-        rows,
+        rows.collect(),
     )
 }
 
@@ -453,7 +515,9 @@ fn subjects(run: &Run) -> Table {
             Some(_) => Text::toned("skipped", Tone::Weak),
             None => "measured".into(),
         };
-        let version = if entry.version.is_empty() { "–" } else { &entry.version };
+        // With what OpenVPN was built stands in the manifest.
+        let version = entry.version.split(" [").next().filter(|version| !version.is_empty());
+        let version = version.unwrap_or("–");
         vec![name.as_str().into(), state, version.into()]
     });
     Table {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::document::Text;
 use super::number::{kib, number};
 use crate::record::{Flow, Measurement};
-use crate::stats::median;
+use crate::stats::{jain, median};
 
 /// How the throughput was shared among the clients, in Mb/s.
 #[derive(Clone, Copy)]
@@ -14,18 +14,21 @@ pub struct Spread {
     least: f64,
     mean: f64,
     most: f64,
-    total: f64,
+    jain: f64,
 }
 
 /// The columns of [`Spread::cells`].
 pub const PER_CLIENT: [&str; 6] =
-    ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "total Mb/s"];
+    ["direction", "clients", "min Mb/s", "avg Mb/s", "max Mb/s", "Jain's index"];
 
 impl Spread {
-    pub fn cells(self, direction: &str) -> Vec<Text> {
-        let rates = [self.least, self.mean, self.most, self.total].map(|rate| number(rate, 0));
-        let names = [direction.to_owned(), self.clients.to_string()];
-        names.into_iter().chain(rates).map(Text::from).collect()
+    /// `counted`: with the number of clients.
+    pub fn cells(self, direction: &str, counted: bool) -> Vec<Text> {
+        let mut cells = vec![direction.to_owned()];
+        cells.extend(counted.then(|| self.clients.to_string()));
+        cells.extend([self.least, self.mean, self.most].map(|rate| number(rate, 0)));
+        cells.push(number(self.jain, 3));
+        cells.into_iter().map(Text::from).collect()
     }
 
     pub fn median(all: &[Spread]) -> Spread {
@@ -37,7 +40,7 @@ impl Spread {
             least: of(|s| s.least),
             mean: of(|s| s.mean),
             most: of(|s| s.most),
-            total: of(|s| s.total),
+            jain: of(|s| s.jain),
         }
     }
 }
@@ -64,7 +67,7 @@ pub fn spreads(measurement: &Measurement) -> BTreeMap<String, Spread> {
             least: rates.iter().copied().fold(f64::INFINITY, f64::min),
             mean: total / rates.len() as f64,
             most: rates.iter().copied().fold(0.0, f64::max),
-            total,
+            jain: jain(&rates),
         };
         spreads.insert(direction.to_owned(), spread);
     }
@@ -168,14 +171,12 @@ mod tests {
         let all = spreads(&m);
         let up = all["up"];
         assert_eq!(
-            (up.clients, up.least, up.mean, up.most, up.total),
-            (2, 100.0, 200.0, 300.0, 400.0)
+            (up.clients, up.least, up.mean, up.most, up.jain),
+            // (300 + 100)² / (2 * (300² + 100²))
+            (2, 100.0, 200.0, 300.0, 0.8)
         );
         let down = all["down"];
-        assert_eq!(
-            (down.clients, down.least, down.mean, down.most, down.total),
-            (2, 40.0, 45.0, 50.0, 90.0)
-        );
+        assert_eq!((down.clients, down.least, down.mean, down.most), (2, 40.0, 45.0, 50.0));
     }
 
     #[test]

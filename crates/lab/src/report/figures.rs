@@ -22,8 +22,11 @@ pub struct Figure {
 /// Colours by subject, the same in all plots of a page.
 pub type Styles = BTreeMap<String, usize>;
 
-/// All plots of a scenario, the most telling first.
-pub fn of(run: &Run, name: &str, styles: &Styles) -> Vec<Figure> {
+/// More plots than this in one scenario are folded away.
+const AT_ONCE: usize = 8;
+
+/// All plots of a scenario, the most telling first; and those for whom wants to know more.
+pub fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) {
     let scenario = Scenario::of(run, name);
     let plots = Plots { scenario: &scenario, styles };
     let mut all = match scenario.kind.as_str() {
@@ -43,8 +46,9 @@ pub fn of(run: &Run, name: &str, styles: &Styles) -> Vec<Figure> {
     };
     all.extend(plots.distributions());
     all.extend(plots.histograms());
-    all.extend(plots.over_time());
-    all
+    let mut more = all.split_off(all.len().min(AT_ONCE));
+    more.extend(plots.over_time());
+    (all, more)
 }
 
 struct Plots<'a> {
@@ -155,7 +159,8 @@ impl Plots<'_> {
                     let index = values.iter().position(|value| value == own)?;
                     Some(f64::from(u32::try_from(index).ok()?))
                 };
-                let series = self.series(&rows, metric, &at);
+                let mut series = self.series(&rows, metric, &at);
+                series.extend(self.ceiling(&rows, metric, &at));
                 let y = Axis::new(title(metric), scale.clone());
                 let figure = format!("{} against {axis}{}", title(metric), after_comma(&place));
                 let caption = match scale {
@@ -172,6 +177,34 @@ impl Plots<'_> {
             }
         }
         figures
+    }
+
+    /// What the relay could carry at all, where one stood in the way: no line can be above it.
+    fn ceiling(
+        &self,
+        rows: &[&Row],
+        metric: &str,
+        at: &dyn Fn(&Row) -> Option<f64>,
+    ) -> Option<Line> {
+        /// A colour that no subject known by name has.
+        const STYLE: usize = 9;
+        let mut by_place: BTreeMap<u64, (f64, Vec<f64>)> = BTreeMap::new();
+        for row in rows.iter().filter(|_| metric == "sum_mbps") {
+            if let (Some(x), Some(cell)) = (at(row), row.values.get("relay_ceiling_mbps")) {
+                by_place.entry(x.to_bits()).or_insert((x, Vec::new())).1.push(cell.median);
+            }
+        }
+        let points = by_place.into_values().filter_map(|(x, all)| Some((x, median(&all)?)));
+        let mut points: Vec<(f64, f64)> = points.collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (!points.is_empty()).then(|| Line {
+            name: "the relay’s ceiling".into(),
+            style: STYLE,
+            intervals: Vec::new(),
+            points,
+            dashed: true,
+            marks: Marks::None,
+        })
     }
 
     /// The rows by their place on all other axes.
@@ -218,7 +251,10 @@ impl Plots<'_> {
     fn growth(&self) -> Vec<Figure> {
         let clients = |row: &Row| order::leading_number(row.point.get("clients")?);
         let mut figures = Vec::new();
-        for metric in ["server_cpu_percent", "server_pss_mib"] {
+        // What a process made itself, where that is known: PSS divides shared code among the processes, so that it falls with their number.
+        let own = self.scenario.metrics.contains(&"server_anon_mib");
+        let memory = if own { "server_anon_mib" } else { "server_pss_mib" };
+        for metric in ["server_cpu_percent", memory] {
             for (place, rows) in self.beside("clients") {
                 let mut series = self.series(&rows, metric, &clients);
                 for line in &mut series {
@@ -274,7 +310,8 @@ impl Plots<'_> {
             let measured = self.scenario.measured(row);
             let names: BTreeSet<&String> =
                 measured.iter().flat_map(|(_, m)| m.latencies.keys()).collect();
-            for name in names {
+            // How late the relay was stands in its table.
+            for name in names.into_iter().filter(|name| *name != "relay") {
                 let rounds: Vec<&Latency> =
                     measured.iter().filter_map(|(_, m)| m.latencies.get(name)).collect();
                 let line = Line {

@@ -4,13 +4,10 @@ use std::fmt::Write;
 
 use adit_interop::failure::Result;
 
-use super::document::{Document, Headline, Section, Table, Text, Tone, Validity, capital};
+use super::document::{Document, Headline, Section, Stand, Table, Text, Tone, Validity, capital};
 use super::figures::{self, Figure, Styles};
 use super::svg::{escape, swatch};
 use super::{Run, order};
-
-/// More plots than this in one scenario are folded away.
-const FIGURES_AT_ONCE: usize = 8;
 
 /// The whole page.
 ///
@@ -31,7 +28,7 @@ pub fn render(document: &Document, run: &Run) -> Result<String> {
     for notice in &document.notices {
         put(&mut page, format_args!("<p class=\"notice\" role=\"note\">{}</p>", escape(notice)));
     }
-    page += &headline(&document.headline);
+    page += &headline(&document.headline, &styles);
     page += &contents(document);
     page += "</header>\n<main>\n";
     page += &validity(&document.validity);
@@ -49,18 +46,22 @@ fn put(page: &mut String, line: std::fmt::Arguments<'_>) {
     page.push('\n');
 }
 
-fn headline(lines: &[Headline]) -> String {
+fn headline(lines: &[Headline], styles: &Styles) -> String {
     if lines.is_empty() {
         return String::new();
     }
     let mut html = String::from("<section class=\"cards\" aria-label=\"In short\">\n");
-    for Headline { place, figures, sentences } in lines {
+    for Headline { place, figures, stands, sentences, caveat } in lines {
         put(&mut html, format_args!("<div class=\"card\">\n<h2>{}</h2>", escape(place)));
         html += "<dl>\n";
         for (figure, of) in figures {
             put(&mut html, format_args!("<div><dd>{}</dd><dt>{of}</dt></div>", escape(figure)));
         }
         html += "</dl>\n";
+        html += &meters(stands, styles);
+        if !caveat.is_empty() {
+            put(&mut html, format_args!("<p class=\"caveat\">{}</p>", escape(caveat)));
+        }
         for sentence in sentences {
             // The card's heading has said where.
             let text = sentence.strip_prefix(&format!("{place}: ")).unwrap_or(sentence);
@@ -69,6 +70,25 @@ fn headline(lines: &[Headline]) -> String {
         html += "</div>\n";
     }
     html + "</section>\n"
+}
+
+/// A bar for each subject, as long as its share of the longest.
+fn meters(stands: &[Stand], styles: &Styles) -> String {
+    let most = stands.iter().map(|stand| stand.value).fold(f64::MIN_POSITIVE, f64::max);
+    let mut html = String::from("<ul class=\"meters\">\n");
+    for Stand { subject, value, text } in stands {
+        let style = styles.get(subject).copied().unwrap_or_default();
+        let share = (100.0 * value / most).clamp(0.0, 100.0);
+        put(
+            &mut html,
+            format_args!(
+                "<li><span>{}</span><i class=\"c{style}\" style=\"--w:{share:.1}%\"></i><b>{}</b></li>",
+                escape(subject),
+                escape(text)
+            ),
+        );
+    }
+    html + "</ul>\n"
 }
 
 fn contents(document: &Document) -> String {
@@ -141,16 +161,15 @@ fn scenario(i: usize, section: &Section, run: &Run, styles: &Styles, command: &s
         let same = escape(&section.same.join(", "));
         put(&mut html, format_args!("<p class=\"same\">Everywhere here: {same}.</p>"));
     }
-    let all = figures::of(run, &section.name, styles);
-    let (first, more) = all.split_at(all.len().min(FIGURES_AT_ONCE));
-    html += &plots(first);
+    let (first, more) = figures::of(run, &section.name, styles);
+    html += &plots(&first);
     if !more.is_empty() {
         put(
             &mut html,
             format_args!(
                 "<details><summary>{} more plots</summary>\n{}</details>",
                 more.len(),
-                plots(more)
+                plots(&more)
             ),
         );
     }
@@ -209,7 +228,13 @@ fn table(table: &Table, captioned: bool) -> String {
         let first = if table.stubs < 2 || !repeats(table, i, 0) { " class=\"first\"" } else { "" };
         let _ = write!(html, "<tr{first}>");
         for (column, cell) in row.iter().enumerate() {
-            html += &cell_of(table, i, column, cell);
+            let gap = table.head.len().saturating_sub(column);
+            if column + 1 == row.len() && gap > 1 {
+                let text = escape(&cell.text);
+                let _ = write!(html, "<td class=\"weak gap\" colspan=\"{gap}\">{text}</td>");
+            } else {
+                html += &cell_of(table, i, column, cell);
+            }
         }
         html += "</tr>\n";
     }

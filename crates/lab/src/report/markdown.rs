@@ -1,6 +1,6 @@
 //! `report.md`: reads well on a terminal, too.
 
-use super::document::{Document, Table};
+use super::document::{Document, Headline, Table, Text};
 
 /// The whole file.
 pub fn render(document: &Document) -> String {
@@ -8,7 +8,11 @@ pub fn render(document: &Document) -> String {
     for notice in &document.notices {
         text += &format!("> **{}**\n\n", escape(notice));
     }
+    text += &glance(&document.headline).map_or_else(String::new, |glance| table(&glance, 2));
     for line in &document.headline {
+        if !line.caveat.is_empty() {
+            text += &format!("- {}: {}\n", escape(&line.place), escape(line.caveat));
+        }
         for sentence in &line.sentences {
             text += &format!("- {}\n", escape(sentence));
         }
@@ -56,6 +60,34 @@ pub fn render(document: &Document) -> String {
     text + "\n"
 }
 
+/// Where adit stands, a line for each link mode.
+fn glance(lines: &[Headline]) -> Option<Table> {
+    let first = lines.iter().max_by_key(|line| line.stands.len())?;
+    let names = first.stands.iter().map(|stand| stand.subject.as_str());
+    let of = |line: &Headline, subject: &str| {
+        let stand = line.stands.iter().find(|stand| stand.subject == subject);
+        stand.map_or_else(|| "–".into(), |stand| Text::from(stand.text.as_str()))
+    };
+    let row = |line: &Headline| {
+        let mut cells = vec![Text::from(line.place.as_str())];
+        cells.extend(names.clone().map(|subject| of(line, subject)));
+        let figures = line.figures.iter().map(|(figure, of)| format!("{figure} {of}"));
+        cells.push(figures.collect::<Vec<_>>().join(", ").into());
+        cells
+    };
+    Some(Table {
+        title: "In one glance: a single stream".into(),
+        stubs: 1,
+        head: ["where"]
+            .into_iter()
+            .chain(names.clone())
+            .chain(["adit is at"])
+            .map(str::to_owned)
+            .collect(),
+        rows: lines.iter().map(row).collect(),
+    })
+}
+
 fn code(command: &str) -> String {
     if command.is_empty() { String::new() } else { format!("    {}\n\n", one_line(command)) }
 }
@@ -63,15 +95,22 @@ fn code(command: &str) -> String {
 /// A table with columns of equal width; what names the row to the left, figures to the right.
 fn table(table: &Table, level: usize) -> String {
     let head: Vec<String> = table.head.iter().map(|name| escape(name)).collect();
-    let rows: Vec<Vec<String>> =
-        table.rows.iter().map(|row| row.iter().map(|cell| escape(&cell.text)).collect()).collect();
+    // The reason of a gap has no room in a column; it stands below the tables.
+    let short = |row: &[Text], cell: &Text| match cell.text.split_once(": ") {
+        Some((gap, _)) if row.len() < table.head.len() => escape(gap),
+        _ => escape(&cell.text),
+    };
+    let cells = |row: &Vec<Text>| row.iter().map(|cell| short(row, cell)).collect();
+    let rows: Vec<Vec<String>> = table.rows.iter().map(cells).collect();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row: &Vec<String>| row.get(column));
         let cells = cells.chain(head.get(column)).map(|cell| cell.chars().count());
         cells.max().unwrap_or(0).max(3)
     };
     let line = |cells: &[String]| {
-        let padded = cells.iter().enumerate().map(|(i, cell)| {
+        // A row with a gap ends before the others.
+        let gaps = (cells.len()..head.len()).map(|_| "");
+        let padded = cells.iter().map(String::as_str).chain(gaps).enumerate().map(|(i, cell)| {
             let gap = " ".repeat(width(i) - cell.chars().count());
             if i < table.stubs { format!(" {cell}{gap} ") } else { format!(" {gap}{cell} ") }
         });

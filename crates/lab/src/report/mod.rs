@@ -5,6 +5,9 @@
 //! manifest.json ┴─> Run ─────┤                      ├─> report.html
 //!                            └─ figures ────────────┘
 //! ```
+//!
+//! The plots are SVG written here, and not by a library for plots: classes instead of colours let the page's style sheet give them its light
+//! and its dark theme, each mark has a tooltip and each plot a description in words, and the page needs nothing but itself.
 
 pub mod manifest;
 
@@ -13,7 +16,9 @@ mod document;
 mod ends;
 mod figures;
 mod html;
+mod layout;
 mod markdown;
+mod notes;
 mod number;
 mod order;
 mod svg;

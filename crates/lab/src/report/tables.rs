@@ -1,11 +1,12 @@
 //! Each scenario's tables: results, what the clients saw, what the server spent, under which conditions.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::document::{Section, Table, Text, Tone, is_of};
 use super::ends::{PER_CLIENT, SAMPLED, Sampled, Spread, spreads};
 use super::number::{number, percent, times_with_interval, with_interval};
-use super::{Run, order};
+use super::{Run, layout, notes, order};
 use crate::metric::{self, Better, Metric};
 use crate::record::{Measurement, Outcome, Record};
 use crate::stats::{Cell, Growth, Row, Verdict};
@@ -45,14 +46,15 @@ fn section(run: &Run, name: &str) -> Section {
         scenario.server_statistics(),
         scenario.growth(),
         scenario.conditions(),
+        notes::relay_table(&scenario),
     ];
     Section {
         name: name.to_owned(),
         intro: intro(&kind),
         kind,
         same: scenario.same.iter().map(|(axis, value)| format!("{axis} {value}")).collect(),
-        tables: tables.into_iter().flatten().collect(),
-        notes: scenario.notes(),
+        tables: tables.into_iter().flatten().flat_map(layout::fit).collect(),
+        notes: [scenario.gaps(), notes::of(&scenario.records)].concat(),
     }
 }
 
@@ -94,7 +96,7 @@ fn judged_by(kind: &str) -> &'static [&'static str] {
     match kind {
         "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
         "latency" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
-        "growth" => &["server_cpu_percent", "server_pss_mib"],
+        "growth" => &["server_cpu_percent", "server_anon_mib"],
         "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
         "overload" => &["recovery_s", "stuck"],
         "volume" => &["server_pss_mib"],
@@ -131,6 +133,8 @@ pub struct Scenario<'a> {
     pub kind: String,
     /// Those that were measured, in the order of the tables.
     pub rows: Vec<&'a Row>,
+    /// Those that were not: they stand in the results as gaps.
+    skipped: Vec<&'a Row>,
     /// The names of the axes on which its points differ.
     pub axes: Vec<&'a str>,
     /// The others, with their one value: said once instead of in each row.
@@ -144,10 +148,9 @@ pub struct Scenario<'a> {
 impl<'a> Scenario<'a> {
     pub fn of(run: &'a Run, name: &str) -> Scenario<'a> {
         let of_name = run.summary.rows.iter().filter(|row| row.scenario == name);
-        let mut rows: Vec<&Row> = of_name.filter(|row| row.skipped.is_none()).collect();
-        rows.sort_by(|a, b| {
-            order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
-        });
+        let (mut rows, skipped): (Vec<&Row>, Vec<&Row>) =
+            of_name.partition(|row| row.skipped.is_none());
+        rows.sort_by(|a, b| in_order(a, b));
         let mut axes: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
         for axis in rows.iter().flat_map(|row| row.point.0.keys()) {
             axes.insert(axis, rows.iter().map(|row| row.point.get(axis)).collect());
@@ -167,6 +170,7 @@ impl<'a> Scenario<'a> {
             name: name.to_owned(),
             kind: records.first().map(|record| record.kind.clone()).unwrap_or_default(),
             rows,
+            skipped,
             axes: differing.into_iter().map(|(axis, _)| axis).collect(),
             same: same.collect(),
             metrics,
@@ -211,17 +215,18 @@ impl<'a> Scenario<'a> {
     }
 
     /// The columns that name a row.
-    fn stubs(&self, row: &Row) -> Vec<Text> {
+    pub fn stubs(&self, row: &Row) -> Vec<Text> {
         let mut stubs: Vec<Text> =
             self.axes.iter().map(|axis| row.point.get(axis).unwrap_or("–").into()).collect();
         stubs.push(match row.invalid {
             None => row.subject.as_str().into(),
+            Some(_) if row.skipped.is_some() => Text::toned(row.subject.as_str(), Tone::Weak),
             Some(_) => Text::toned(format!("{} (not valid)", row.subject), Tone::Bad),
         });
         stubs
     }
 
-    fn table(&self, title: &str, columns: Vec<String>, rows: Vec<Vec<Text>>) -> Option<Table> {
+    pub fn table(&self, title: &str, columns: Vec<String>, rows: Vec<Vec<Text>>) -> Option<Table> {
         let stubs = self.axes.iter().copied().chain(["subject"]).map(str::to_owned);
         (!columns.is_empty() && !rows.is_empty()).then(|| Table {
             title: title.to_owned(),
@@ -231,26 +236,21 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// What the scenario was run for, and how it stands beside the reference.
+    /// What the scenario was run for. A subject that could not be measured is a row with a gap.
     fn results(&self) -> Option<Table> {
-        let primary = self.primary()?;
         let metrics: Vec<&str> =
             self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();
-        let compared = self.reference().filter(|_| better(primary) != Better::Neither);
-        let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
-        if let Some(reference) = compared {
-            columns.push(format!("{} beside {reference}", title(primary)));
-            columns.push("detectable".into());
-        }
-        columns.push("rounds".into());
-        let rows = self.rows.iter().map(|row| {
+        let titles = metrics.iter().map(|name| title(name));
+        let columns = titles.chain(["rounds".to_owned()]).collect();
+        let mut all: Vec<&Row> = self.rows.iter().chain(&self.skipped).copied().collect();
+        all.sort_by(|a, b| in_order(a, b));
+        let rows = all.into_iter().map(|row| {
             let mut cells = self.stubs(row);
-            cells.extend(metrics.iter().map(|name| figure(row, name)));
-            if compared.is_some() {
-                cells.push(beside(row, primary));
-                let sdd = row.values.get(primary).and_then(|cell| cell.sdd_percent);
-                cells.push(sdd.map_or_else(|| "–".to_owned(), percent).into());
+            if let Some(reason) = &row.skipped {
+                cells.push(Text::toned(format!("not measured: {reason}"), Tone::Weak));
+                return cells;
             }
+            cells.extend(metrics.iter().map(|name| figure(row, name)));
             let all = row.rounds.len() + row.not_counted.len();
             cells.push(match row.rounds.len() {
                 counted if counted == all => counted.to_string().into(),
@@ -258,30 +258,64 @@ impl<'a> Scenario<'a> {
             });
             cells
         });
-        self.table("Results", columns, rows.collect())
+        self.table("Results", columns, rows.collect()).filter(|_| !metrics.is_empty())
     }
 
-    /// All other figures beside the reference's.
+    /// Why there are gaps, for below the tables.
+    fn gaps(&self) -> Vec<String> {
+        let mut gaps: Vec<String> = Vec::new();
+        for row in &self.skipped {
+            let reason = row.skipped.as_deref().unwrap_or_default();
+            let line = format!("{}: not measured: {reason}", row.subject);
+            if !gaps.contains(&line) {
+                gaps.push(line);
+            }
+        }
+        gaps
+    }
+
+    /// Whether a ratio says something that no other column says.
+    fn is_compared(&self, name: &str) -> bool {
+        const COUNTS: [&str; 5] = ["survived", "stuck", "refused", "misconfigured", "recovery_s"];
+        let judged = judged_by(&self.kind);
+        match name {
+            _ if self.primary() == Some(name) || judged.first() == Some(&name) => true,
+            // Where there is a sum, its parts say little more.
+            "up_mbps" | "down_mbps" => !self.metrics.contains(&"sum_mbps"),
+            // The share of a CPU means something at the same rate only.
+            "server_cpu_percent" => judged.contains(&name),
+            // There the rate is given.
+            "sum_mbps" => self.kind != "growth",
+            "server_pss_mib" => !self.metrics.contains(&"server_anon_mib"),
+            _ => !COUNTS.contains(&name),
+        }
+    }
+
+    /// The figures beside the reference's: first that by which the scenario is judged.
     fn ratios(&self) -> Option<Table> {
         let reference = self.reference()?;
-        let primary = self.primary()?;
+        let primary = self.primary().filter(|name| better(name) != Better::Neither)?;
         let has = |name: &str| {
             let mut cells = self.rows.iter().filter_map(|row| row.values.get(name));
             cells.any(|cell| cell.ratio.is_some())
         };
-        // Where there is a sum, its parts say little more.
-        let part = |name: &str| primary == "sum_mbps" && ["up_mbps", "down_mbps"].contains(&name);
-        let others = self.metrics.iter().copied();
-        let others = others.filter(|name| *name != primary && !part(name) && has(name));
-        let metrics: Vec<&str> = others.collect();
-        let columns = metrics.iter().map(|name| title(name)).collect();
-        let compared = self.rows.iter().filter(|row| !row.is_reference);
+        let others = self.metrics.iter().copied().filter(|name| *name != primary);
+        let mut others: Vec<&str> =
+            others.filter(|name| self.is_compared(name) && has(name)).collect();
+        others.sort_by_key(|name| !judged_by(&self.kind).contains(name));
+        let mut columns = vec![title(primary), "detectable".to_owned()];
+        columns.extend(others.iter().map(|name| title(name)));
+        let some = |row: &&&Row| row.values.values().any(|cell| cell.ratio.is_some());
+        let compared = self.rows.iter().filter(|row| !row.is_reference).filter(some);
         let rows = compared.map(|row| {
+            let sdd = row.values.get(primary).and_then(|cell| cell.sdd_percent);
             let mut cells = self.stubs(row);
-            cells.extend(metrics.iter().map(|name| beside(row, name)));
+            cells.push(beside(row, primary));
+            cells.push(sdd.map_or_else(|| "–".to_owned(), percent).into());
+            cells.extend(others.iter().map(|name| beside(row, name)));
             cells
         });
-        self.table(&format!("Beside {reference}, the other figures"), columns, rows.collect())
+        self.table(&format!("Beside {reference}"), columns, rows.collect())
     }
 
     fn reference(&self) -> Option<&'a str> {
@@ -296,21 +330,23 @@ impl<'a> Scenario<'a> {
         let all = self.rows.iter().map(|row| self.per_client(row)).collect::<Vec<_>>();
         let any = all.iter().any(|by_direction| !by_direction.is_empty());
         let mut columns: Vec<String> = Vec::new();
-        if any {
-            columns.extend(PER_CLIENT.map(str::to_owned));
-        }
+        // Where the number of clients is an axis, it stands there already.
+        let counted = self.axes.contains(&"clients");
+        let per_client = PER_CLIENT.into_iter().filter(|name| !(counted && *name == "clients"));
+        let per_client: Vec<String> = per_client.filter(|_| any).map(str::to_owned).collect();
+        columns.extend(per_client.iter().cloned());
         columns.extend(metrics.iter().map(|name| title(name)));
         let mut rows = Vec::new();
         for (row, by_direction) in self.rows.iter().zip(all) {
             let mut figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
             let bare = metrics.iter().all(|name| !row.values.contains_key(*name));
             if by_direction.is_empty() && !bare {
-                let gaps = vec!["–".into(); if any { PER_CLIENT.len() } else { 0 }];
+                let gaps = vec!["–".into(); per_client.len()];
                 rows.push([self.stubs(row), gaps, figures.clone()].concat());
             }
             // "up" before "down".
             for (direction, spread) in by_direction.iter().rev() {
-                rows.push([self.stubs(row), spread.cells(direction), figures].concat());
+                rows.push([self.stubs(row), spread.cells(direction, !counted), figures].concat());
                 // The processes serve both directions: their figures stand once.
                 figures = vec!["".into(); metrics.len()];
             }
@@ -337,17 +373,21 @@ impl<'a> Scenario<'a> {
         let sampled: Vec<Option<Sampled>> = self.rows.iter().map(|row| self.sampled(row)).collect();
         let any = sampled.iter().any(Option::is_some);
         let mut columns: Vec<String> = metrics.iter().map(|name| title(name)).collect();
-        if any {
-            columns.extend(SAMPLED.map(str::to_owned));
-        }
+        // The highest PSS is that of the samples again.
+        let wanted = |name: &str| {
+            any && !(name == "highest PSS" && self.metrics.contains(&"server_pss_mib"))
+        };
+        columns.extend(SAMPLED.into_iter().filter(|name| wanted(name)).map(str::to_owned));
         let mut rows = Vec::new();
         for (row, sampled) in self.rows.iter().zip(sampled) {
             if sampled.is_none() && metrics.iter().all(|name| !row.values.contains_key(*name)) {
                 continue;
             }
             let figures = metrics.iter().map(|name| figure(row, name)).collect::<Vec<_>>();
-            let gaps = || vec!["–".into(); if any { SAMPLED.len() } else { 0 }];
+            let gaps = || vec!["–".into(); SAMPLED.len()];
             let sampled = sampled.map_or_else(gaps, |sampled| sampled.cells());
+            let sampled = SAMPLED.into_iter().zip(sampled).filter(|(name, _)| wanted(name));
+            let sampled: Vec<Text> = sampled.map(|(_, cell)| cell).collect();
             rows.push([self.stubs(row), figures, sampled].concat());
         }
         self.table("Server statistics", columns, rows)
@@ -403,7 +443,11 @@ impl<'a> Scenario<'a> {
 
     /// What describes the trials and is not compared.
     fn conditions(&self) -> Option<Table> {
-        let neither = |name: &&str| better(name) == Better::Neither && !self.is_result(name);
+        // The relay has a table of its own, and Jain's index stands beside the clients that it is about.
+        let elsewhere = |name: &str| name.starts_with("relay_") || name == "jain";
+        let neither = |name: &&str| {
+            better(name) == Better::Neither && !self.is_result(name) && !elsewhere(name)
+        };
         let metrics: Vec<&str> = self.metrics.iter().copied().filter(neither).collect();
         let columns = metrics.iter().map(|name| title(name)).collect();
         let any = |row: &&&Row| metrics.iter().any(|name| row.values.contains_key(*name));
@@ -416,28 +460,11 @@ impl<'a> Scenario<'a> {
         });
         self.table("Conditions", columns, rows.collect())
     }
+}
 
-    fn notes(&self) -> Vec<String> {
-        const MOST: usize = 12;
-        let mut notes: Vec<String> = Vec::new();
-        for record in &self.records {
-            if let Outcome::Measured(measurement) = &record.outcome {
-                for note in &measurement.notes {
-                    let line = format!("{}: {note}", record.key.subject);
-                    if !notes.contains(&line) {
-                        notes.push(line);
-                    }
-                }
-            }
-        }
-        notes.sort();
-        let more = notes.len().saturating_sub(MOST);
-        notes.truncate(MOST);
-        if more > 0 {
-            notes.push(format!("and {more} more notes in trials.jsonl"));
-        }
-        notes
-    }
+/// By point, then by subject.
+fn in_order(a: &Row, b: &Row) -> Ordering {
+    order::points(&a.point, &b.point).then_with(|| order::subjects(&a.subject, &b.subject))
 }
 
 fn figure(row: &Row, name: &str) -> Text {
@@ -461,5 +488,9 @@ fn beside(row: &Row, name: &str) -> Text {
         Verdict::InsideTheNoise | Verdict::Invalid => Tone::Weak,
     };
     let figures = times_with_interval(ratio.median, ratio.interval);
-    Text::toned(format!("{figures} {}", ratio.verdict), tone)
+    let verdict = match ratio.verdict {
+        Verdict::InsideTheNoise => "noise".to_owned(),
+        other => other.to_string(),
+    };
+    Text::toned(format!("{figures} {verdict}"), tone)
 }
