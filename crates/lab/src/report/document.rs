@@ -1,13 +1,11 @@
 //! What both reports say, before it is Markdown or HTML.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::number::{
     date, duration, kib, number, percent, times, times_with_interval, with_interval,
 };
-use super::{Run, order, tables};
-use crate::metric;
-use crate::record::Outcome;
+use super::{Run, order, tables, validity};
 use crate::stats::{Cell, Row, Verdict, interval_of_median, median};
 
 /// A whole report.
@@ -117,7 +115,7 @@ impl Document {
             notices: notices(run),
             facts: facts(run),
             headline: headline(run),
-            validity: validity(run),
+            validity: validity::of(run),
             subjects: subjects(run),
             sections: tables::sections(run),
             command: run.manifest.command.clone(),
@@ -125,7 +123,7 @@ impl Document {
     }
 }
 
-fn notices(run: &Run) -> Vec<String> {
+pub(super) fn notices(run: &Run) -> Vec<String> {
     let mut notices = Vec::new();
     let (done, planned) = (run.records.len(), run.manifest.trials_planned);
     if run.manifest.finished_ms.is_none() || done < planned {
@@ -189,7 +187,7 @@ fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn count_a_a(run: &Run) -> usize {
+pub(super) fn count_a_a(run: &Run) -> usize {
     run.records.iter().filter(|record| record.a_a).count()
 }
 
@@ -324,58 +322,6 @@ fn at(row: &Row) -> String {
     }
 }
 
-fn validity(run: &Run) -> Validity {
-    let rows = &run.summary.rows;
-    let measured = rows.iter().filter(|row| row.skipped.is_none());
-    let bad = measured.clone().filter(|row| row.invalid.is_some()).count();
-    let measured = measured.count();
-    let different = run.summary.a_a.iter().flat_map(|row| row.values.values());
-    let different = different.filter(|cell| cell.different).count();
-    let unfinished = !notices(run).is_empty();
-    let mut said = vec![match (bad, measured) {
-        (_, 0) => "Nothing was measured.".to_owned(),
-        (0, 1) => "The one result is valid.".to_owned(),
-        (0, all) => format!("All {all} results are valid."),
-        (bad, all) => format!("{bad} of {all} results are not valid; they are marked."),
-    }];
-    said.push(match (run.summary.a_a.len(), different) {
-        (0, _) => "No A/A was run, so a difference may be the machine's.".to_owned(),
-        (_, 0) => "A/A found no difference where there is none.".to_owned(),
-        (_, 1) => {
-            "A/A found a difference where there is none: distrust small differences.".to_owned()
-        }
-        (_, n) => {
-            format!("A/A found {n} differences where there is none: distrust small differences.")
-        }
-    });
-    if let Some((least, most)) = detectable(run) {
-        let (least, most) = (percent(least), percent(most));
-        said.push(if least == most {
-            format!("The smallest detectable difference in throughput is {most}.")
-        } else {
-            format!("The smallest detectable difference in throughput lies between {least} and {most}, by row.")
-        });
-    }
-    Validity {
-        good: bad == 0 && measured > 0 && different == 0 && !unfinished && count_a_a(run) > 0,
-        verdict: said.join(" "),
-        // How many are invalid has been said.
-        warnings: run
-            .summary
-            .warnings
-            .iter()
-            .filter(|text| !text.contains("results are invalid"))
-            .map(|text| sentence(text))
-            .collect(),
-        tables: [a_a(run), skipped(run), trials(run)].into_iter().flatten().collect(),
-    }
-}
-
-fn sentence(text: &str) -> String {
-    let end = if text.ends_with('.') { "" } else { "." };
-    capital(text) + end
-}
-
 /// With a capital at its beginning.
 pub fn capital(text: &str) -> String {
     let mut letters = text.chars();
@@ -383,128 +329,10 @@ pub fn capital(text: &str) -> String {
     first + letters.as_str()
 }
 
-fn detectable(run: &Run) -> Option<(f64, f64)> {
-    let cells = run.summary.rows.iter().filter_map(|row| row.values.get("sum_mbps"));
-    let mut all: Vec<f64> = cells.filter_map(|cell| cell.sdd_percent).collect();
-    all.sort_by(f64::total_cmp);
-    Some((*all.first()?, *all.last()?))
-}
-
-fn a_a(run: &Run) -> Option<Table> {
-    let mut rows = Vec::new();
-    for row in &run.summary.a_a {
-        for m in metric::ALL {
-            let Some(cell) = row.values.get(m.name) else { continue };
-            let found = if cell.different {
-                Text::toned("differs", Tone::Bad)
-            } else {
-                Text::toned("none", Tone::Good)
-            };
-            rows.push(vec![
-                place(&row.scenario, &row.point.to_string()).into(),
-                row.subject.as_str().into(),
-                m.title.into(),
-                number(f64::from(u32::try_from(cell.pairs).unwrap_or(u32::MAX)), 0).into(),
-                times_with_interval(cell.ratio, cell.interval).into(),
-                cell.sdd_percent.map_or_else(|| "–".to_owned(), percent).into(),
-                found,
-            ]);
-        }
-    }
-    let head = ["where", "subject", "figure", "pairs", "second / first", "detectable", "found"];
-    table("A/A: the same subject against itself", 3, &head, rows)
-}
-
-/// Reasons with the places where they hold, so that one missing peer is one line.
-fn skipped(run: &Run) -> Option<Table> {
-    let mut reasons: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
-    for (subject, entry) in &run.manifest.subjects {
-        if let Some(reason) = &entry.skipped {
-            reasons.entry((subject.clone(), reason.clone())).or_default();
-        }
-    }
-    for row in &run.summary.rows {
-        if let Some(reason) = &row.skipped {
-            let key = (row.subject.clone(), reason.clone());
-            reasons.entry(key).or_default().insert(row.scenario.clone());
-        }
-    }
-    let mut rows: Vec<_> = reasons.into_iter().collect();
-    rows.sort_by(|((a, _), _), ((b, _), _)| order::subjects(a, b));
-    let rows = rows.into_iter().map(|((subject, reason), scenarios)| {
-        let scenarios: Vec<String> = scenarios.into_iter().collect();
-        let scenarios = if scenarios.is_empty() { "all".to_owned() } else { scenarios.join(", ") };
-        vec![subject.into(), scenarios.into(), reason.into()]
-    });
-    table("Skipped", 3, &["subject", "scenarios", "why"], rows.collect())
-}
-
-/// Scenario, rounds, state and reason, with the places and the subjects of which all that holds.
-type Marked = BTreeMap<(String, String, String), Vec<(String, String, String)>>;
-
-fn trials(run: &Run) -> Option<Table> {
-    let mut all = Marked::new();
-    for row in run.summary.rows.iter().filter(|row| row.skipped.is_none()) {
-        let mut push = |round: &str, state: &str, why: &str| {
-            let key = (row.scenario.clone(), state.to_owned(), why.to_owned());
-            let own = (row.point.to_string(), row.subject.clone(), round.to_owned());
-            all.entry(key).or_default().push(own);
-        };
-        if let Some(why) = &row.invalid {
-            push("all", "result not valid", why);
-        }
-        for (round, why) in &row.not_counted {
-            push(&round.to_string(), "not counted", why);
-        }
-        for round in &row.marked {
-            let steal = percent(100.0 * steal(run, row, *round));
-            push(
-                &round.to_string(),
-                "marked",
-                &format!("the hypervisor took {steal} of the machine's time"),
-            );
-        }
-    }
-    let rows = all.into_iter().map(|((scenario, state, why), of)| {
-        let points: BTreeSet<&str> = of.iter().map(|(point, _, _)| point.as_str()).collect();
-        let at = match points.first() {
-            Some(point) if points.len() == 1 => place(&scenario, point),
-            _ => format!("{scenario}, {} points", points.len()),
-        };
-        let joined = |mut names: Vec<&str>, order: fn(&str, &str) -> std::cmp::Ordering| {
-            names.sort_by(|a, b| order(a, b));
-            names.dedup();
-            names.join(", ")
-        };
-        let subjects = joined(of.iter().map(|own| own.1.as_str()).collect(), order::subjects);
-        let rounds = joined(of.iter().map(|own| own.2.as_str()).collect(), order::values);
-        let tone = if state == "marked" { Tone::Weak } else { Tone::Bad };
-        vec![at.into(), subjects.into(), rounds.into(), Text::toned(state, tone), why.into()]
-    });
-    table(
-        "Trials that are marked or do not count",
-        5,
-        &["where", "subject", "round", "state", "why"],
-        rows.collect(),
-    )
-}
-
-fn steal(run: &Run, row: &Row, round: u32) -> f64 {
-    let mut of_row = run.records.iter().filter(|record| !record.a_a && is_of(record, row));
-    match of_row.find(|record| record.key.round == round).map(|record| &record.outcome) {
-        Some(Outcome::Measured(measurement)) => measurement.steal,
-        _ => 0.0,
-    }
-}
-
 /// Whether a record went into a row.
 pub fn is_of(record: &crate::record::Record, row: &Row) -> bool {
     let key = &record.key;
     key.scenario == row.scenario && key.point == row.point && key.subject == row.subject
-}
-
-fn place(scenario: &str, point: &str) -> String {
-    if point.is_empty() { scenario.to_owned() } else { format!("{scenario} {point}") }
 }
 
 fn subjects(run: &Run) -> Table {
@@ -526,9 +354,4 @@ fn subjects(run: &Run) -> Table {
         head: ["subject", "state", "version"].map(str::to_owned).into(),
         rows: rows.collect(),
     }
-}
-
-fn table(title: &str, stubs: usize, head: &[&str], rows: Vec<Vec<Text>>) -> Option<Table> {
-    let head = head.iter().map(|&name| name.to_owned()).collect();
-    (!rows.is_empty()).then(|| Table { title: title.to_owned(), stubs, head, rows })
 }

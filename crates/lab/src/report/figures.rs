@@ -7,7 +7,7 @@ use super::chart::{Axis, Bar, Line, Marks, Scale, bars, lines};
 use super::number::{number, percent, with_interval};
 use super::order;
 use super::tables::{Scenario, digits, title};
-use crate::record::{Latency, Measurement, Point};
+use crate::record::{Latency, Point};
 use crate::stats::{Growth, Row, median};
 
 /// One plot with its words.
@@ -51,26 +51,23 @@ pub fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) 
     (all, more)
 }
 
-struct Plots<'a> {
-    scenario: &'a Scenario<'a>,
+pub(super) struct Plots<'a> {
+    pub(super) scenario: &'a Scenario<'a>,
     styles: &'a Styles,
 }
 
-/// What is read from one sample to the next: seconds, and the figure at that time.
-type Trace = fn(&Measurement, &str) -> Vec<(f64, f64)>;
-
 impl Plots<'_> {
-    fn style(&self, subject: &str) -> usize {
+    pub(super) fn style(&self, subject: &str) -> usize {
         self.styles.get(subject).copied().unwrap_or_default()
     }
 
     /// The axes on which points differ; the others go without saying.
-    fn varying(&self) -> Vec<&str> {
+    pub(super) fn varying(&self) -> Vec<&str> {
         self.scenario.axes.clone()
     }
 
     /// `clients 5, cipher AES-256-GCM` of the axes that are asked for.
-    fn place(point: &Point, axes: &[&str]) -> String {
+    pub(super) fn place(point: &Point, axes: &[&str]) -> String {
         let parts = axes.iter().filter_map(|axis| Some(format!("{axis} {}", point.get(axis)?)));
         parts.collect::<Vec<_>>().join(", ")
     }
@@ -186,8 +183,6 @@ impl Plots<'_> {
         metric: &str,
         at: &dyn Fn(&Row) -> Option<f64>,
     ) -> Option<Line> {
-        /// A colour that no subject known by name has.
-        const STYLE: usize = 9;
         let mut by_place: BTreeMap<u64, (f64, Vec<f64>)> = BTreeMap::new();
         for row in rows.iter().filter(|_| metric == "sum_mbps") {
             if let (Some(x), Some(cell)) = (at(row), row.values.get("relay_ceiling_mbps")) {
@@ -199,7 +194,7 @@ impl Plots<'_> {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         (!points.is_empty()).then(|| Line {
             name: "the relay’s ceiling".into(),
-            style: STYLE,
+            style: order::BOUND,
             intervals: Vec::new(),
             points,
             dashed: true,
@@ -332,8 +327,14 @@ impl Plots<'_> {
         }
         let x = Axis::new("ms, at most", Scale::Log);
         let y = Axis::new("share of all", Scale::Nines);
-        let caption = "How many came within which time: further left is better. The scale is stretched towards the top, so \
-                       that the slowest can be told apart. Medians of the rounds.";
+        let better = match self.scenario.kind.as_str() {
+            "connections" => "each subject at its own highest rate",
+            _ => "further left is better",
+        };
+        let caption = format!(
+            "How many came within which time: {better}. The scale is stretched towards the top, so that the slowest can be told \
+             apart. Medians of the rounds."
+        );
         let drawn = |(figure, lines): (String, Vec<Line>)| {
             drawn(&figure, caption.to_owned(), &x, &y, &lines)
         };
@@ -374,56 +375,16 @@ impl Plots<'_> {
         }
         figures
     }
-
-    /// CPU and memory in the round that is nearest to the median, at the first and the last point.
-    fn over_time(&self) -> Vec<Figure> {
-        let axes = self.varying();
-        let points: Vec<&Point> = unique(self.scenario.rows.iter().map(|row| &row.point));
-        let ends = [points.first(), points.last().filter(|_| points.len() > 1)];
-        let cpu: (&str, Trace) = ("CPU %", cpu_percent);
-        let memory: (&str, Trace) = ("PSS MiB", pss_mib);
-        let mut figures = Vec::new();
-        for point in ends.into_iter().flatten() {
-            for role in ["server", "client"] {
-                for (unit, trace) in [cpu, memory] {
-                    let rows = self.scenario.rows.iter().filter(|row| row.point == **point);
-                    let series: Vec<Line> =
-                        rows.filter_map(|row| self.trace(row, role, trace)).collect();
-                    let place = after_comma(&Self::place(point, &axes));
-                    let owner = if role == "server" { "server" } else { "all clients" };
-                    let figure = format!("{unit} over time, {owner}{place}");
-                    let caption =
-                        "The round nearest to the median, from samples every 100 ms.".to_owned();
-                    let scale = if far_apart(&series) { Scale::Log } else { Scale::Linear };
-                    let (x, y) = (Axis::new("seconds", Scale::Span), Axis::new(unit, scale));
-                    figures.extend(drawn(&figure, caption, &x, &y, &series));
-                }
-            }
-        }
-        figures
-    }
-
-    fn trace(&self, row: &Row, role: &str, trace: Trace) -> Option<Line> {
-        let cell = row.values.get(self.scenario.primary()?)?;
-        let distance = |round: u32| {
-            cell.by_round.get(&round).map_or(f64::INFINITY, |figure| (figure - cell.median).abs())
-        };
-        let rounds = self.scenario.measured(row);
-        let nearest = rounds.iter().min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)))?;
-        let points = trace(nearest.1, role);
-        (points.len() > 1).then(|| Line {
-            name: row.subject.clone(),
-            style: self.style(&row.subject),
-            points,
-            intervals: Vec::new(),
-            dashed: false,
-            marks: Marks::None,
-        })
-    }
 }
 
 /// A figure of lines; none without lines.
-fn drawn(title: &str, caption: String, x: &Axis, y: &Axis, series: &[Line]) -> Option<Figure> {
+pub(super) fn drawn(
+    title: &str,
+    caption: String,
+    x: &Axis,
+    y: &Axis,
+    series: &[Line],
+) -> Option<Figure> {
     let mut legend: Vec<(usize, String)> = Vec::new();
     for line in series {
         if !legend.iter().any(|(_, name)| *name == line.name) {
@@ -440,15 +401,7 @@ fn drawn(title: &str, caption: String, x: &Axis, y: &Axis, series: &[Line]) -> O
     })
 }
 
-/// Whether the lowest lines would lie on the axis: of memory, where one has 2 MiB and the other 300.
-fn far_apart(series: &[Line]) -> bool {
-    let highest = series.iter().map(|line| line.points.iter().map(|p| p.1).fold(0.0, f64::max));
-    let highest: Vec<f64> = highest.collect();
-    let most = highest.iter().copied().fold(0.0, f64::max);
-    highest.iter().any(|own| *own > 0.0 && most > 20.0 * own)
-}
-
-fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+pub(super) fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for one in all {
         if !seen.contains(&one) {
@@ -458,7 +411,7 @@ fn unique<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-fn after_comma(place: &str) -> String {
+pub(super) fn after_comma(place: &str) -> String {
     if place.is_empty() { String::new() } else { format!(", {place}") }
 }
 
@@ -516,26 +469,6 @@ fn share_bars(counts: &BTreeMap<u32, u64>, style: usize) -> Vec<Bar> {
         Bar { label, style, value, interval: None, text: percent(value), valid: true }
     });
     bars.collect()
-}
-
-/// Over three samples, since the kernel counts CPU time in ticks of its own.
-fn cpu_percent(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
-    let totals: Vec<(f64, f64)> = measurement
-        .samples
-        .iter()
-        .filter_map(|s| s.processes.get(role).map(|p| (s.at, p.user + p.system)))
-        .collect();
-    let spans = totals.iter().zip(totals.iter().skip(3));
-    let shares = spans.filter(|(from, to)| to.0 > from.0).map(|(from, to)| {
-        (f64::midpoint(from.0, to.0), 100.0 * (to.1 - from.1).max(0.0) / (to.0 - from.0))
-    });
-    shares.collect()
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn pss_mib(measurement: &Measurement, role: &str) -> Vec<(f64, f64)> {
-    let samples = measurement.samples.iter();
-    samples.filter_map(|s| Some((s.at, s.processes.get(role)?.pss_kib as f64 / 1024.0))).collect()
 }
 
 #[cfg(test)]

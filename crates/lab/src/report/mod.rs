@@ -23,6 +23,8 @@ mod number;
 mod order;
 mod svg;
 mod tables;
+mod traces;
+mod validity;
 
 #[cfg(test)]
 #[allow(

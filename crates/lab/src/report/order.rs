@@ -54,8 +54,11 @@ pub fn leading_number(value: &str) -> Option<f64> {
     value.get(..end)?.parse().ok()
 }
 
-/// How many colours the page has.
+/// How many colours the page has for subjects.
 pub const STYLES: usize = 12;
+
+/// The colour of a bound that is no subject's.
+pub const BOUND: usize = STYLES;
 
 /// A subject's colour: fixed for those that are known by name, so that two reports look alike.
 #[must_use]
@@ -109,7 +112,7 @@ mod tests {
     fn a_colour_belongs_to_a_subject() {
         let names = ["adit", "adit@1", "adit@2", "openvpn"].map(str::to_owned);
         let all = styles(&names);
-        assert_eq!(all.into_values().collect::<Vec<_>>(), [2, 8, 9, 4]);
+        assert_eq!(all.into_values().collect::<Vec<_>>(), [2, 10, 11, 4]);
         assert_eq!(styles(&names[3..])["openvpn"], 4);
     }
 }

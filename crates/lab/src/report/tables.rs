@@ -76,7 +76,10 @@ fn intro(kind: &str) -> &'static str {
              jitter of its own."
         }
         "growth" => "The same total rate over more and more clients: what the server spends.",
-        "connections" => "Clients that connect at once, up to where the server refuses or delays.",
+        "connections" => {
+            "Clients that connect at once, up to where the server refuses or delays. The times are those at each subject's own \
+             highest rate, so they are not compared."
+        }
         "overload" => {
             "Half as many clients again as the server can take, then a tenth: how it recovers."
         }
@@ -284,6 +287,8 @@ impl<'a> Scenario<'a> {
             "up_mbps" | "down_mbps" => !self.metrics.contains(&"sum_mbps"),
             // The share of a CPU means something at the same rate only.
             "server_cpu_percent" => judged.contains(&name),
+            // Each subject's at its own highest rate.
+            "p50_ms" | "p90_ms" | "p99_ms" | "p999_ms" => self.kind != "connections",
             // There the rate is given.
             "sum_mbps" => self.kind != "growth",
             "server_pss_mib" => !self.metrics.contains(&"server_anon_mib"),
