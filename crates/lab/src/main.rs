@@ -31,6 +31,10 @@ enum Verb {
     #[command(after_help = "Example: adit-lab compare before after")]
     Compare(compare::Arguments),
     /// Show where the time goes: flame graph, call graph, and the difference to something else. Needs root
+    ///
+    /// One trial of a scenario, sampled by perf from its first process to its last.
+    ///
+    /// Example: adit-lab profile single-stream --against adit@HEAD~1
     Profile(profile::Arguments),
     /// Measure engines and data path in memory, without any I/O
     #[command(after_help = "Example: adit-lab bench --cipher AES-256-GCM --size 1400 --size super")]

@@ -83,7 +83,9 @@ impl Scenario {
         all
     }
 
-    fn trial(
+    /// One of its trials, on one of its points.
+    #[must_use]
+    pub fn trial(
         &self,
         point: &Point,
         settings: &Settings,

@@ -1,17 +1,22 @@
 //! Where the time goes: one sampling with perf, and from it a flame graph and a call graph; with a second one the
 //! difference.
 //!
+//! perf follows this process and all that it starts, and so needs to know nothing of what a trial does. Of what it
+//! recorded only the stacks of the measured program are kept.
+//!
 //! The clock interrupts (`cpu-clock`), which works without hardware counters too. Stacks are unwound from copies of
 //! their top 16 KiB by the unwind tables that every release build has: the program that is sampled is the one that is
 //! measured, and inlined functions are told apart by its line tables.
 
 mod calls;
+mod owner;
 mod script;
 mod trial;
 
-use std::fs::{self, File};
-use std::io::BufWriter;
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,15 +24,20 @@ use std::time::{Duration, Instant};
 use adit_interop::failure::{Context, Failure, Result, ensure};
 use inferno::collapse::{Collapse, perf};
 use inferno::{differential as difference, flamegraph};
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 
 use calls::Calls;
 
+pub use owner::Owner;
 pub use trial::{Arguments, run};
 
-/// Samples a second of each CPU; no multiple of what timers usually do.
-const FREQUENCY: &str = "997";
+/// Samples a second of each CPU; no multiple of what timers usually do. Each is some 16 KiB of the recording.
+const FREQUENCY: &str = "499";
+/// Where perf ends by itself. What it has until then is drawn.
+const LARGEST: &str = "2G";
 /// How long perf may take to attach or to write its end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -47,30 +57,31 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Starts to sample these processes into the file `out`.
+    /// Starts to sample this process, and every thread and process that it starts from now on, into the file `out`.
     ///
     /// # Errors
-    /// There is no perf, or it may not sample them.
-    pub fn start(pids: &[u32], out: &Path) -> Result<Recording> {
-        ensure(!pids.is_empty(), || "no process to sample".into())?;
-        let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+    /// There is no perf, or it may not sample.
+    pub fn start(out: &Path) -> Result<Recording> {
         let log = out.with_extension("log");
+        let control = Control::new(out)?;
         let mut command = Command::new("perf");
         command.args(["record", "--quiet", "--event=cpu-clock", "--freq", FREQUENCY]);
-        command.args(["--call-graph", "dwarf,16384", "--no-buildid-cache"]);
-        command.args(["--pid", &list.join(",")]).arg("--output").arg(out);
+        command.args(["--call-graph", "dwarf,16384", "--no-buildid-cache", "--max-size", LARGEST]);
+        command.args(["--pid", &std::process::id().to_string()]).arg("--output").arg(out);
+        command.args(["--delay", "-1", "--control", &control.argument()]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(&log).context(log.display())?);
         let perf = command.spawn().map_err(|error| missing(&error))?;
         let mut recording = Recording { perf };
-        recording.wait_until_it_samples(out, &log)?;
+        recording.wait_until_it_samples(control, &log)?;
         Ok(recording)
     }
 
-    /// perf makes the file's header after it has attached.
-    fn wait_until_it_samples(&mut self, out: &Path, log: &Path) -> Result<()> {
+    /// What was started before perf says so would have no name in the recording.
+    fn wait_until_it_samples(&mut self, mut control: Control, log: &Path) -> Result<()> {
         let end = Instant::now() + PATIENCE;
-        while !fs::metadata(out).is_ok_and(|file| file.len() > 0) {
+        control.enable()?;
+        while !control.is_answered()? {
             if let Some(status) = self.perf.try_wait()? {
                 let said = fs::read_to_string(log).unwrap_or_default();
                 return Err(Failure(format!("perf record: {status}: {}", said.trim())));
@@ -97,6 +108,43 @@ impl Recording {
     }
 }
 
+/// The two pipes by which perf is told to begin, and says that it did.
+struct Control {
+    names: [PathBuf; 2],
+    pipes: [File; 2],
+}
+
+impl Control {
+    fn new(recording: &Path) -> Result<Control> {
+        let names = ["control", "answer"].map(|name| recording.with_extension(name));
+        let open = |path: &Path| -> Result<File> {
+            mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).context(path.display())?;
+            // For both ways: else opening would wait for perf.
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+            options.open(path).context(path.display())
+        };
+        let pipes = [open(&names[0])?, open(&names[1])?];
+        Ok(Control { names, pipes })
+    }
+
+    fn argument(&self) -> String {
+        format!("fifo:{},{}", self.names[0].display(), self.names[1].display())
+    }
+
+    fn enable(&mut self) -> Result<()> {
+        self.pipes[0].write_all(b"enable\n").context("telling perf to begin")
+    }
+
+    fn is_answered(&mut self) -> Result<bool> {
+        match self.pipes[1].read(&mut [0; 16]) {
+            Ok(length) => Ok(length > 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error).context("perf's answer"),
+        }
+    }
+}
+
 impl Drop for Recording {
     fn drop(&mut self) {
         // Gone already if it was stopped.
@@ -105,30 +153,28 @@ impl Drop for Recording {
     }
 }
 
-/// Samples these processes for so many seconds into the file `out`.
+/// Makes [`FOLDED`], [`FLAME`], [`CALLS`] and [`DOT`] in the folder `out` from what `owner` did in a file of a
+/// [`Recording`]. Call it while the programs that were sampled still lie where they were.
 ///
 /// # Errors
-/// There is no perf, or it may not sample them.
-pub fn record(pids: &[u32], seconds: f64, out: &Path) -> Result<()> {
-    let recording = Recording::start(pids, out)?;
-    thread::sleep(Duration::from_secs_f64(seconds));
-    recording.stop()
+/// perf cannot read the file, or there is not one sample of the owner in it.
+pub fn graphs(recording: &Path, owner: &Owner, out: &Path) -> Result<()> {
+    // Without stacks, which take long to unwind: which process was which program.
+    let tasks = script(recording, &["--show-task-events", "--fields", "comm,pid,tid,time,event"])?;
+    let pids = owner.pids(&tasks)?;
+    let fields = "comm,pid,tid,time,event,ip,sym,dso";
+    graphs_of_script(&script(recording, &["--pid", &pids, "--fields", fields])?, out)
 }
 
-/// Makes [`FOLDED`], [`FLAME`], [`CALLS`] and [`DOT`] in the folder `out` from a file of [`record`]. Call it while the
-/// programs that were sampled still lie where they were.
-///
-/// # Errors
-/// perf cannot read the file, or there is not one sample in it.
-pub fn graphs(recording: &Path, out: &Path) -> Result<()> {
+fn script(recording: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("perf");
-    command.args(["script", "--fields", "comm,pid,tid,time,event,ip,sym,dso", "--input"]);
-    let output = command.arg(recording).output().map_err(|error| missing(&error))?;
+    command.arg("script").args(arguments).arg("--input").arg(recording);
+    let output = command.output().map_err(|error| missing(&error))?;
     ensure(output.status.success(), || {
         let said = String::from_utf8_lossy(&output.stderr);
         format!("perf script: {}: {}", output.status, said.trim())
     })?;
-    graphs_of_script(&String::from_utf8_lossy(&output.stdout), out)
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The same from the text that `perf script` wrote.

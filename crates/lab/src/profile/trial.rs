@@ -1,35 +1,43 @@
-//! The verb: one stream through a tunnel, sampled in a trial of its own.
+//! The verb: one trial of a scenario, sampled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Result, ensure};
+use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_interop::world::{self, Entered};
 
-use super::{CALLS, DOT, FLAME, FOLDED, Recording, differential, graphs};
-use crate::bed::{Bed, LinkMode};
-use crate::subject::{self, Kit, Subject, TunnelSpec};
-use crate::work::{Edge, Route, Window, tcp_bulk};
+use super::{CALLS, DOT, FLAME, FOLDED, Owner, Recording, differential, graphs};
+use crate::plan::{Kind, Plan, Trial};
+use crate::record::{Measurement, Point};
+use crate::scenario::Lab;
+use crate::subject::{self, Kit, Subject};
 
-/// Shows where the time goes: a flame graph and a call graph of one TCP stream through a tunnel. Needs root and perf.
+/// Shows where the time goes in one trial of a scenario: a flame graph and a call graph, and the difference to another
+/// subject or to what an earlier call drew. Needs root and perf.
 ///
-/// Example: adit-lab profile adit --against adit@HEAD~1
+/// Example: adit-lab profile single-stream --against adit@HEAD~1
 #[derive(Debug, Clone, clap::Args)]
 pub struct Arguments {
-    /// What to sample: adit, adit@REVISION, copy, openvpn, ...
-    #[arg(default_value = "adit")]
-    subject: Subject,
-    /// Draw the difference to this too: another subject, or the folder that an earlier call made.
+    /// Which scenario of the plan; `adit-lab list` names them.
+    #[arg(default_value = "single-stream")]
+    scenario: String,
+    /// smoke, standard, full, or the path of a plan's file.
+    #[arg(long, default_value = "standard")]
+    plan: String,
+    /// Where on the scenario's axes, such as clients=20; the first point that fits is taken. Repeatable.
+    #[arg(long, value_name = "AXIS=VALUE")]
+    point: Vec<String>,
+    /// What to sample: adit, adit@REVISION, copy, openvpn, ...; adit if not given.
     #[arg(long)]
+    subject: Option<Subject>,
+    /// Draw the difference to this too: another subject, or the folder that an earlier call made.
+    #[arg(long, value_name = "SUBJECT|DIR")]
     against: Option<String>,
-    /// How long the stream is sampled, in seconds.
+    /// How long each window of the trial is, in seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// What the ends of the cable leave to each other.
-    #[arg(long, value_enum, default_value_t = LinkMode::Offload)]
-    mode: LinkMode,
     /// Where the graphs go, in a folder by the subject's name.
     #[arg(long, default_value = "profile")]
     out: PathBuf,
@@ -57,14 +65,15 @@ impl Against {
 /// Samples and draws.
 ///
 /// # Errors
-/// No root or no perf, or the subject did not come up.
+/// The arguments name nothing that can be sampled, there is no root or no perf, or the trial broke.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let against = arguments.against.as_deref().map(Against::parse).transpose()?;
-    let mut subjects = vec![arguments.subject.clone()];
-    if let Some(Against::Subject(other)) = &against {
-        ensure(*other != arguments.subject, || format!("--against {other}: that is the same"))?;
-        subjects.push(other.clone());
-    }
+    let other = match &against {
+        Some(Against::Subject(other)) => Some(other),
+        _ => None,
+    };
+    let trials = trials(arguments, other)?;
+    let subjects: Vec<Subject> = trials.iter().filter_map(|trial| trial.subject.clone()).collect();
     // The private world has no network, which a build may need.
     subject::prepare(&subjects)?;
     let world = match world::enter()? {
@@ -72,13 +81,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Entered::Ended(code) => return Ok(code),
     };
     let kit = Kit::new(&world, &subjects)?;
-    let files = world.folder("recordings")?;
-    let mut folders = Vec::new();
     for subject in &subjects {
-        let folder = arguments.out.join(name(subject));
-        let mbps = sample(&kit, subject, arguments, &files.join(name(subject)), &folder)?;
-        println!("{subject}: {mbps:.0} Mb/s while sampled: {}", folder.display());
+        kit.available(subject).map_err(|why| Failure(format!("{subject}: {why}")))?;
+    }
+    let mut lab = Lab::new(world, kit);
+    let mut folders = Vec::new();
+    for trial in &trials {
+        let folder = arguments.out.join(name(trial));
+        let measurement = sample(&mut lab, trial, &folder)?;
+        println!("{}: {}", shown(trial), folder.display());
         println!("  {FLAME}, {CALLS}, {DOT}, {FOLDED}");
+        println!("  while sampled: {}", figures(&measurement));
+        for why in &measurement.invalid {
+            println!("  in a run this trial would not count: {why}");
+        }
         folders.push(folder);
     }
     let before = match against {
@@ -94,46 +110,109 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A folder's name: a revision may have slashes.
-fn name(subject: &Subject) -> String {
-    subject.to_string().replace('/', "_")
+/// The trial that was asked for, and the same of the other subject.
+fn trials(arguments: &Arguments, other: Option<&Subject>) -> Result<Vec<Trial>> {
+    let mut plan = Plan::load(&arguments.plan)?;
+    plan.only(std::slice::from_ref(&arguments.scenario))?;
+    let scenario = plan.scenarios.first().context("a plan without scenarios")?;
+    let name = &scenario.name;
+    ensure(scenario.kind != Kind::Instructions, || {
+        format!(
+            "{name}: instructions are counted by callgrind, not timed; profile in-memory instead"
+        )
+    })?;
+    let wanted = pairs(&arguments.point)?;
+    let fits = |point: &Point| wanted.iter().all(|(axis, value)| point.get(axis) == Some(value));
+    let found = scenario.points.iter().find(|(point, _)| fits(point));
+    let Some((point, settings)) = found else {
+        let all: Vec<String> = scenario.points.iter().map(|(point, _)| point.to_string()).collect();
+        let (asked, all) = (arguments.point.join(" "), all.join("; "));
+        return Err(Failure(format!("{name}: no point has {asked}; there are: {all}")));
+    };
+    let mut settings = settings.clone();
+    settings.length = Duration::from_secs(arguments.seconds);
+    if !scenario.kind.has_subjects() {
+        let given = arguments.subject.as_ref().or(other);
+        return match given {
+            Some(subject) => Err(Failure(format!(
+                "{name}: it measures the engines inside this program; {subject} takes no part. --against takes the \
+                 folder of an earlier call"
+            ))),
+            None => Ok(vec![scenario.trial(point, &settings, None, 1)]),
+        };
+    }
+    let subject = arguments.subject.clone().unwrap_or(Subject::Adit(None));
+    ensure(other != Some(&subject), || format!("--against {subject}: that is the same"))?;
+    let subjects = std::iter::once(&subject).chain(other);
+    subjects
+        .map(|subject| {
+            Owner::of(subject)?;
+            Ok(scenario.trial(point, &settings, Some(subject), 1))
+        })
+        .collect()
 }
 
-/// One stream from client to server: the client seals, the server opens. Returns Mb/s.
-fn sample(
-    kit: &Kit,
-    subject: &Subject,
-    arguments: &Arguments,
-    file: &Path,
-    out: &Path,
-) -> Result<f64> {
-    let bed = Bed::pair(arguments.mode)?;
-    let tunnels = kit.start(subject, &bed, &TunnelSpec::default())?;
-    let pids: Vec<u32> = tunnels.processes().into_iter().flat_map(|(_, pids)| pids).collect();
-    ensure(!pids.is_empty(), || format!("{subject}: there is no process to sample"))?;
-    let from = bed.clients.first().context("a bed without clients")?;
-    let to_address = tunnels.server_inner.v4;
-    let route = Route { name: "up 1".to_owned(), from, to: &bed.server, to_address };
-    let length = Duration::from_secs(arguments.seconds);
-    let window = Window { warmup: Duration::from_secs(1), length };
-    let mut recording = None;
-    let measured = tcp_bulk(&[route], &window, &mut |edge| {
-        match edge {
-            Edge::Begin => recording = Some(Recording::start(&pids, file)?),
-            Edge::End => recording.take().map_or(Ok(()), Recording::stop)?,
-        }
-        Ok(())
-    })?;
-    ensure(measured.mbps() > 0.0, || format!("{subject}: nothing arrived\n{}", tunnels.logs()))?;
+/// `axis=value`, each.
+fn pairs(texts: &[String]) -> Result<Vec<(&str, &str)>> {
+    texts
+        .iter()
+        .map(|text| text.split_once('=').context(format!("--point {text}: write AXIS=VALUE")))
+        .collect()
+}
+
+/// A folder's name: a revision may have slashes.
+fn name(trial: &Trial) -> String {
+    trial.key.subject.replace('/', "_")
+}
+
+/// `single-stream clients=1 link=offload adit`.
+fn shown(trial: &Trial) -> String {
+    let point = trial.key.point.to_string();
+    let parts = [trial.key.scenario.as_str(), &point, &trial.key.subject];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs the trial while perf samples.
+fn sample(lab: &mut Lab, trial: &Trial, out: &Path) -> Result<Measurement> {
+    let owner = trial.subject.as_ref().map_or(Ok(Owner::Lab), Owner::of)?;
     fs::create_dir_all(out).context(out.display())?;
-    // While the programs still run: those of other revisions lie in folders of their own.
-    graphs(file, out)?;
-    Ok(measured.mbps())
+    // Not in the private world, whose files lie in memory: this one may have a gigabyte.
+    let files = tempfile::Builder::new().prefix("recording-").tempdir_in(out)?;
+    let file = files.path().join("perf.data");
+    let recording = Recording::start(&file)?;
+    let measurement = lab.run(trial)?;
+    recording.stop()?;
+    graphs(&file, &owner, out)
+        .map_err(|failure| Failure(format!("{}: {failure}", shown(trial))))?;
+    Ok(measurement)
+}
+
+/// What the trial measured, slowed down by the sampling.
+fn figures(measurement: &Measurement) -> String {
+    let known = crate::metric::ALL.iter();
+    let figures = known.filter_map(|metric| {
+        let value = measurement.values.get(metric.name)?;
+        Some(format!("{} {value:.*}", metric.title, metric.digits))
+    });
+    figures.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn asked(line: &str, other: Option<&Subject>) -> Result<Vec<Trial>> {
+        let words = std::iter::once("profile").chain(line.split_whitespace());
+        trials(&Line::try_parse_from(words).unwrap().arguments, other)
+    }
 
     #[test]
     fn against_takes_a_folder_of_before_or_a_subject() {
@@ -144,5 +223,37 @@ mod tests {
         fs::write(folder.path().join(FOLDED), "a 1\n").unwrap();
         assert!(matches!(Against::parse(path), Ok(Against::Folder(_))));
         assert!(matches!(Against::parse("openvpn"), Ok(Against::Subject(Subject::Openvpn))));
+    }
+
+    #[test]
+    fn a_trial_is_that_of_the_plan_with_longer_windows() {
+        let found = asked("--seconds 7", Some(&Subject::Openvpn)).unwrap();
+        let names: Vec<&str> = found.iter().map(|trial| trial.key.subject.as_str()).collect();
+        assert_eq!(names, ["adit", "openvpn"]);
+        let trial = &found[0];
+        assert_eq!((trial.key.scenario.as_str(), trial.kind), ("single-stream", Kind::Throughput));
+        assert_eq!(trial.settings.length, Duration::from_secs(7));
+        let found = asked("many-clients --point clients=20 --subject openvpn", None).unwrap();
+        assert_eq!((found.len(), found[0].settings.clients), (1, 20));
+        assert_eq!(found[0].subject, Some(Subject::Openvpn));
+        assert_eq!(asked("handshakes", None).unwrap()[0].subject, None);
+    }
+
+    #[test]
+    fn what_cannot_be_sampled_is_refused_with_a_way_out() {
+        let cases = [
+            ("no-such", "single-stream, single-stream-wire"),
+            ("instructions", "profile in-memory"),
+            ("many-clients --point clients=7", "clients=50"),
+            ("many-clients --point seven", "AXIS=VALUE"),
+            ("in-memory --subject openvpn", "openvpn takes no part"),
+            ("--subject bare", "no program"),
+        ];
+        for (line, said) in cases {
+            let failure = asked(line, None).unwrap_err();
+            assert!(failure.0.contains(said), "{line}: {failure}");
+        }
+        assert!(asked("", Some(&Subject::Adit(None))).unwrap_err().0.contains("the same"));
+        assert!(asked("handshakes", Some(&Subject::Tinc)).is_err());
     }
 }

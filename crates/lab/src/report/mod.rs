@@ -62,7 +62,7 @@ pub struct Arguments {
 /// Writes the reports of a run and names them.
 ///
 /// # Errors
-/// See [`write`].
+/// See [`write()`].
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     write(&arguments.dir)?;
     println!("{}", arguments.dir.join("report.md").display());
@@ -88,7 +88,7 @@ pub fn write(dir: &Path) -> Result<()> {
 /// What a run came to, in a few sentences.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn headline(dir: &Path) -> Result<String> {
     let document = document::Document::of(&Run::read(dir)?);
     let lines = document.headline.iter().map(|line| line.sentences.join(" "));

@@ -1,0 +1,84 @@
+//! Whose stacks of a recording are kept.
+
+use std::collections::BTreeSet;
+
+use adit_interop::failure::{Context, Result, ensure};
+
+use crate::subject::Subject;
+
+/// Who is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// This very process: what is measured in memory.
+    Lab,
+    /// All processes that ran a program of this name, with all their threads whatever those are called.
+    Program(&'static str),
+}
+
+impl Owner {
+    /// The programs of a subject.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn of(subject: &Subject) -> Result<Owner> {
+        Ok(Owner::Program(match subject {
+            Subject::Bare => {
+                return Err("bare: a cable is no program that could be sampled".into());
+            }
+            Subject::Copy => "adit-lab",
+            Subject::Adit(_) | Subject::AditTcp => "adit",
+            Subject::Openvpn | Subject::OpenvpnTcp => "openvpn",
+            Subject::Tinc => "tincd",
+            Subject::WireguardGo => "wireguard-go",
+        }))
+    }
+
+    /// Its processes, for `perf script --pid`, from the output of `perf script --show-task-events`.
+    pub(super) fn pids(&self, tasks: &str) -> Result<String> {
+        let program = match self {
+            Owner::Lab => return Ok(std::process::id().to_string()),
+            Owner::Program(program) => *program,
+        };
+        // `adit-lab 41/41 5.0: PERF_RECORD_COMM exec: adit:41/41`; without `exec` a thread named itself.
+        let started = tasks.lines().filter_map(|line| {
+            let (_, what) = line.split_once("PERF_RECORD_COMM exec: ")?;
+            let (name, process) = what.trim_end().rsplit_once(':')?;
+            (name == program).then_some(process.split_once('/')?.0)
+        });
+        let pids: BTreeSet<u32> =
+            started.map(|pid| pid.parse().context("perf script")).collect::<Result<_>>()?;
+        ensure(!pids.is_empty(), || format!("the trial started no {program}"))?;
+        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+        Ok(pids.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASKS: &str = "\
+adit-lab 1/1 5.0: PERF_RECORD_FORK(41:41):(1:1)
+adit-lab 41/41 5.1: PERF_RECORD_COMM exec: adit:41/41
+adit 41/43 5.2: PERF_RECORD_COMM: plane-0:41/43
+adit-lab 50/50 5.3: PERF_RECORD_COMM exec: adit-lab:50/50
+adit-lab 60/60 5.4: PERF_RECORD_COMM exec: adit:60/60
+relay 1/7 5.5: PERF_RECORD_COMM: adit:1/7
+adit 60/60 5.6: cpu-clock: 
+";
+
+    #[test]
+    fn processes_are_told_apart_by_what_they_executed() {
+        let adit = Owner::of(&Subject::Adit(None)).unwrap();
+        assert_eq!(adit.pids(TASKS).unwrap(), "41,60");
+        assert_eq!(Owner::of(&Subject::Copy).unwrap().pids(TASKS).unwrap(), "50");
+        let failure = Owner::of(&Subject::Tinc).unwrap().pids(TASKS).unwrap_err();
+        assert!(failure.0.contains("tincd"), "{failure}");
+    }
+
+    #[test]
+    fn what_runs_in_memory_is_this_process_and_a_cable_is_none() {
+        assert_eq!(Owner::Lab.pids("").unwrap(), std::process::id().to_string());
+        assert!(Owner::of(&Subject::Bare).is_err());
+    }
+}
