@@ -30,6 +30,8 @@ pub struct Headline {
     pub place: String,
     /// What stands out: `12.4×`, `of openvpn’s throughput`.
     pub figures: Vec<(String, &'static str)>,
+    /// Whether all of it comes from valid results.
+    pub valid: bool,
     /// The bare link, adit and openvpn by name.
     pub stands: Vec<Stand>,
     /// The same in whole sentences, with intervals.
@@ -222,10 +224,11 @@ fn headline(run: &Run) -> Vec<Headline> {
         if !figures.is_empty() {
             let place = at(adit);
             let all = [of("bare"), Some(adit), of("openvpn")];
+            let valid = all.into_iter().flatten().all(|row| row.invalid.is_none());
             let stands = all.into_iter().flatten().filter_map(|row| stand(row, metric)).collect();
             let caveat = adit.point.get("link").map_or("", caveat);
             let sentences = sentences.into_iter().map(|text| format!("{place}: {text}")).collect();
-            lines.push(Headline { place, figures, stands, sentences, caveat });
+            lines.push(Headline { place, figures, valid, stands, sentences, caveat });
         }
     }
     lines

@@ -51,8 +51,11 @@ fn headline(lines: &[Headline], styles: &Styles) -> String {
         return String::new();
     }
     let mut html = String::from("<section class=\"cards\" aria-label=\"In short\">\n");
-    for Headline { place, figures, stands, sentences, caveat } in lines {
-        put(&mut html, format_args!("<div class=\"card\">\n<h2>{}</h2>", escape(place)));
+    for Headline { place, figures, valid, stands, sentences, caveat } in lines {
+        let (class, doubt) =
+            if *valid { ("card", "") } else { ("card doubt", " <b>(not valid)</b>") };
+        let place_named = escape(place);
+        put(&mut html, format_args!("<div class=\"{class}\">\n<h2>{place_named}{doubt}</h2>"));
         html += "<dl>\n";
         for (figure, of) in figures {
             put(&mut html, format_args!("<div><dd>{}</dd><dt>{of}</dt></div>", escape(figure)));

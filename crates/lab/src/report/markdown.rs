@@ -69,7 +69,8 @@ fn glance(lines: &[Headline]) -> Option<Table> {
         stand.map_or_else(|| "–".into(), |stand| Text::from(stand.text.as_str()))
     };
     let row = |line: &Headline| {
-        let mut cells = vec![Text::from(line.place.as_str())];
+        let doubt = if line.valid { "" } else { " (not valid)" };
+        let mut cells = vec![Text::from(format!("{}{doubt}", line.place))];
         cells.extend(names.clone().map(|subject| of(line, subject)));
         let figures = line.figures.iter().map(|(figure, of)| format!("{figure} {of}"));
         cells.push(figures.collect::<Vec<_>>().join(", ").into());

@@ -16,6 +16,7 @@ mod document;
 mod ends;
 mod figures;
 mod html;
+mod kinds;
 mod layout;
 mod markdown;
 mod notes;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::document::{Section, Table, Text, Tone, is_of};
 use super::ends::{PER_CLIENT, SAMPLED, Sampled, Spread, spreads};
+use super::kinds::{intro, judged_by, primary};
 use super::number::{number, percent, times_with_interval, with_interval};
 use super::{Run, layout, notes, order};
 use crate::metric::{self, Better, Metric};
@@ -58,65 +59,8 @@ fn section(run: &Run, name: &str) -> Section {
     }
 }
 
-fn intro(kind: &str) -> &'static str {
-    match kind {
-        "throughput" => {
-            "Bulk transfer: what the receivers counted inside the window that all flows share. Medians of the rounds, \
-             with 95 % intervals."
-        }
-        "udp" => {
-            "Datagrams sent at a fixed rate whatever comes back, and the highest rates at which nothing, and at most \
-             0.5 %, was lost."
-        }
-        "latency" => {
-            "Round trips from the time when each was meant to start, idle and beside a bulk transfer."
-        }
-        "loss" => {
-            "Bulk transfer over a link that loses or reorders packets; the relay that does it has a ceiling and a \
-             jitter of its own."
-        }
-        "growth" => "The same total rate over more and more clients: what the server spends.",
-        "connections" => {
-            "Clients that connect at once, up to where the server refuses or delays. The times are those at each subject's own \
-             highest rate, so they are not compared."
-        }
-        "overload" => {
-            "Half as many clients again as the server can take, then a tenth: how it recovers."
-        }
-        "control" => {
-            "Bulk transfer while the control channel is busy, and how long the trains of packets were."
-        }
-        "volume" => "Memory after more and more was carried.",
-        "in-memory" => "Sealing and opening without any I/O.",
-        "handshakes" => "Handshakes between two engines without any I/O.",
-        "instructions" => "Instructions under callgrind, which repeat exactly.",
-        _ => "Medians of the rounds, with 95 % intervals.",
-    }
-}
-
-/// The figures by which a scenario of this kind is judged, the first that is present above all.
-fn judged_by(kind: &str) -> &'static [&'static str] {
-    match kind {
-        "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
-        "latency" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
-        "growth" => &["server_cpu_percent", "server_anon_mib"],
-        "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
-        "overload" => &["recovery_s", "stuck"],
-        "volume" => &["server_pss_mib"],
-        _ => &["sum_mbps", "up_mbps", "down_mbps", "requests_per_s"],
-    }
-}
-
-/// The figure by which a scenario of this kind is judged.
-fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
-    let wanted = judged_by(kind);
-    let found = wanted.iter().find_map(|name| present.iter().find(|other| *other == name));
-    let judged = || present.iter().find(|name| better(name) != Better::Neither);
-    found.or_else(judged).or_else(|| present.first()).copied()
-}
-
 /// Which way is better; figures of a later version are shown and not judged.
-fn better(name: &str) -> Better {
+pub fn better(name: &str) -> Better {
     metric::find(name).map_or(Better::Neither, |m| m.better)
 }
 
@@ -206,9 +150,8 @@ impl<'a> Scenario<'a> {
     fn is_result(&self, name: &str) -> bool {
         const SHOWN: &[&str] = &["loss_percent", "control_pps"];
         let judged = better(name) != Better::Neither || SHOWN.contains(&name);
-        let of_end = name.starts_with("server_") || name.starts_with("client_");
         let wanted = judged_by(&self.kind).contains(&name);
-        wanted || ((judged || metric::find(name).is_none()) && !of_end)
+        wanted || ((judged || metric::find(name).is_none()) && !is_of_end(name))
     }
 
     /// The figures of one end that are not among the results.
@@ -241,8 +184,12 @@ impl<'a> Scenario<'a> {
 
     /// What the scenario was run for. A subject that could not be measured is a row with a gap.
     fn results(&self) -> Option<Table> {
-        let metrics: Vec<&str> =
+        let mut metrics: Vec<&str> =
             self.metrics.iter().copied().filter(|name| self.is_result(name)).collect();
+        if self.kind == "connections" {
+            // Its times say nothing before the rate at which they were taken.
+            metrics.sort_by_key(|name| !judged_by(&self.kind).contains(name));
+        }
         let titles = metrics.iter().map(|name| title(name));
         let columns = titles.chain(["rounds".to_owned()]).collect();
         let mut all: Vec<&Row> = self.rows.iter().chain(&self.skipped).copied().collect();
@@ -291,6 +238,10 @@ impl<'a> Scenario<'a> {
             "p50_ms" | "p90_ms" | "p99_ms" | "p999_ms" => self.kind != "connections",
             // There the rate is given.
             "sum_mbps" => self.kind != "growth",
+            // What each end spent is the matter of these kinds; elsewhere it stands in the ends' own tables.
+            _ if is_of_end(name) && !["throughput", "growth"].contains(&self.kind.as_str()) => {
+                false
+            }
             "server_pss_mib" => !self.metrics.contains(&"server_anon_mib"),
             _ => !COUNTS.contains(&name),
         }
@@ -465,6 +416,11 @@ impl<'a> Scenario<'a> {
         });
         self.table("Conditions", columns, rows.collect())
     }
+}
+
+/// Whether a figure is that of one end's processes.
+fn is_of_end(name: &str) -> bool {
+    name.starts_with("server_") || name.starts_with("client_")
 }
 
 /// By point, then by subject.

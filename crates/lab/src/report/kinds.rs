@@ -1,0 +1,62 @@
+//! What each kind of scenario is about, and by which figures it is judged.
+
+use super::tables::better;
+use crate::metric::Better;
+
+/// What the scenario does, for somebody who does not know it.
+pub fn intro(kind: &str) -> &'static str {
+    match kind {
+        "throughput" => {
+            "Bulk transfer: what the receivers counted inside the window that all flows share. Medians of the rounds, \
+             with 95 % intervals."
+        }
+        "udp" => {
+            "Datagrams sent at a fixed rate whatever comes back, and the highest rates at which nothing, and at most \
+             0.5 %, was lost."
+        }
+        "latency" => {
+            "Round trips from the time when each was meant to start, idle and beside a bulk transfer."
+        }
+        "loss" => {
+            "Bulk transfer over a link that loses or reorders packets; the relay that does it has a ceiling and a \
+             jitter of its own."
+        }
+        "growth" => "The same total rate over more and more clients: what the server spends.",
+        "connections" => {
+            "Clients that connect at once, up to where the server refuses or delays. The times are those at each subject's own \
+             highest rate, so they are not compared."
+        }
+        "overload" => {
+            "Half as many clients again as the server can take, then a tenth: how it recovers."
+        }
+        "control" => {
+            "Bulk transfer while the control channel is busy, and how long the trains of packets were."
+        }
+        "volume" => "Memory after more and more was carried.",
+        "in-memory" => "Sealing and opening without any I/O.",
+        "handshakes" => "Handshakes between two engines without any I/O.",
+        "instructions" => "Instructions under callgrind, which repeat exactly.",
+        _ => "Medians of the rounds, with 95 % intervals.",
+    }
+}
+
+/// The figures by which a scenario of this kind is judged, the first that is present above all.
+pub fn judged_by(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
+        "latency" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
+        "growth" => &["server_cpu_percent", "server_anon_mib"],
+        "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
+        "overload" => &["recovery_s", "stuck"],
+        "volume" => &["server_pss_mib"],
+        _ => &["sum_mbps", "up_mbps", "down_mbps", "requests_per_s"],
+    }
+}
+
+/// The figure by which a scenario of this kind is judged.
+pub fn primary<'a>(kind: &str, present: &[&'a str]) -> Option<&'a str> {
+    let wanted = judged_by(kind);
+    let found = wanted.iter().find_map(|name| present.iter().find(|other| *other == name));
+    let judged = || present.iter().find(|name| better(name) != Better::Neither);
+    found.or_else(judged).or_else(|| present.first()).copied()
+}
