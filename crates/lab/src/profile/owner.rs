@@ -26,8 +26,9 @@ impl Owner {
                 return Err("bare: a cable is no program that could be sampled".into());
             }
             Subject::Copy => "adit-lab",
-            Subject::Adit(_) | Subject::AditTcp => "adit",
-            Subject::Openvpn | Subject::OpenvpnTcp => "openvpn",
+            // Of a mixed pair it is the server.
+            Subject::Adit(_) | Subject::AditTcp | Subject::AditServes => "adit",
+            Subject::Openvpn | Subject::OpenvpnTcp | Subject::OpenvpnServes => "openvpn",
             Subject::Tinc => "tincd",
             Subject::WireguardGo => "wireguard-go",
         }))
