@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use adit_engine::Random;
+use adit_engine::{Instant, Random};
 
 /// What a link does to packets.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,7 +27,8 @@ pub enum Loss {
     None,
     /// Each with this probability, independently.
     Random(f64),
-    /// Gilbert and Elliott's model: a good state that loses nothing and a bad one that loses all.
+    /// Gilbert and Elliott's model: a good state that loses nothing and a bad one that loses all. A pause of 100 ms ends
+    /// the bad one.
     Bursts {
         /// Probability, per packet, of turning bad.
         begin: f64,
@@ -44,6 +45,9 @@ impl Loss {
         Self::Bursts { begin: (share * end / (1.0 - share)).min(1.0), end }
     }
 }
+
+/// A burst ends with a pause of so long. Counted in packets alone it would outlast minutes of a sender that backs off.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The random decisions about one packet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -62,11 +66,12 @@ pub(crate) struct Judge {
     impairment: Impairment,
     random: Random,
     in_burst: bool,
+    last: Instant,
 }
 
 impl Judge {
     pub(crate) fn new(impairment: Impairment, random: Random) -> Self {
-        Self { impairment, random, in_burst: false }
+        Self { impairment, random, in_burst: false, last: Instant::default() }
     }
 
     /// Another impairment from the next packet on; a burst under way ends unless the new one has bursts too.
@@ -75,7 +80,11 @@ impl Judge {
         self.impairment = impairment;
     }
 
-    pub(crate) fn judge(&mut self) -> Fate {
+    pub(crate) fn judge(&mut self, now: Instant) -> Fate {
+        if now.since(self.last) > PAUSE {
+            self.in_burst = false;
+        }
+        self.last = now;
         let Impairment { duplicate, reorder, reorder_by, delay, jitter, .. } = self.impairment;
         let lost = self.loses();
         let duplicated = self.chance(duplicate);
@@ -111,7 +120,20 @@ mod tests {
 
     fn fates(impairment: Impairment, count: usize) -> Vec<Fate> {
         let mut judge = Judge::new(impairment, Random::new([9; 32]));
-        (0..count).map(|_| judge.judge()).collect()
+        (0..count).map(|_| judge.judge(Instant::default())).collect()
+    }
+
+    #[test]
+    fn a_burst_does_not_outlast_a_pause() {
+        // It never ends by itself, and the next one is never begun.
+        let endless = Loss::Bursts { begin: 1.0, end: 0.0 };
+        let mut judge =
+            Judge::new(Impairment { loss: endless, ..Default::default() }, Random::new([1; 32]));
+        let start = Instant::from_nanos(5_000_000_000);
+        assert!(judge.judge(start).lost);
+        judge.impairment.loss = Loss::Bursts { begin: 0.0, end: 0.0 };
+        assert!(judge.judge(start + PAUSE).lost, "still the same burst");
+        assert!(!judge.judge(start + PAUSE * 2 + Duration::from_millis(1)).lost);
     }
 
     #[test]

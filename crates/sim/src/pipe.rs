@@ -88,7 +88,7 @@ impl<P: Clone> Pipe<P> {
     /// Puts a packet in.
     pub fn push(&mut self, now: Instant, packet: P) {
         self.counters.sent += 1;
-        let fate = self.judge.judge();
+        let fate = self.judge.judge(now);
         if fate.lost {
             self.counters.lost += 1;
             return;
