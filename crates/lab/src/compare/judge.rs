@@ -9,7 +9,7 @@ use super::{
     ALPHA_OVERALL, ALPHA_ROW, ALPHA_SCENARIO, Comparison, FLOOR_INSTRUCTIONS, Outcome, Test,
 };
 use crate::metric::Better;
-use crate::stats::{Summary, percent, t_quantile, two_sided_p};
+use crate::stats::{Cell, Summary, percent, t_quantile, two_sided_p};
 use crate::subject::has_adit;
 
 /// The normal distribution, for all that is asked of it here.
@@ -219,7 +219,12 @@ fn row_test(series: &Series, unsteady: &Unsteady) -> Option<Test> {
 }
 
 fn located(series: &Series, test: Test) -> Test {
-    let sdd: Vec<f64> = series.cells.iter().filter_map(|cell| cell.sdd_percent).collect();
+    // Of what is compared: the ratio where there is one.
+    let relative = |cell: &&Cell| {
+        let ratio = cell.ratio.as_ref().filter(|_| series.relative_to.is_some());
+        ratio.and_then(|ratio| ratio.sdd_percent).or(cell.sdd_percent)
+    };
+    let sdd: Vec<f64> = series.cells.iter().filter_map(relative).collect();
     Test {
         scenario: series.row.scenario.clone(),
         point: Some(series.row.point.to_string()),

@@ -40,7 +40,8 @@ impl Aspect {
             | "client_cpu_s_per_gb"
             | "cpu_ms_per_handshake"
             | "server_cpu_percent" => (Aspect::Cpu, true),
-            "p50_ms" | "p90_ms" | "idle_p50_ms" | "loaded_p50_ms" => (Aspect::Latency, true),
+            "p50_ms" | "p90_ms" | "idle_p50_ms" | "idle_p90_ms" | "loaded_p50_ms"
+            | "loaded_p90_ms" => (Aspect::Latency, true),
             "p99_ms" | "p999_ms" | "idle_p99_ms" | "loaded_p99_ms" => (Aspect::Latency, false),
             "kib_per_client" | "server_anon_mib" | "server_pss_mib" | "client_pss_mib" => {
                 (Aspect::Memory, true)

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Run;
 use super::chart::{Axis, Bar, Line, Marks, Scale, bars, lines};
 use super::number::{number, percent, with_interval};
-use super::order;
 use super::tables::{Scenario, digits, title};
+use super::{order, trains};
 use crate::record::{Latency, Point};
 use crate::stats::{Growth, Row, median};
 
@@ -346,15 +346,7 @@ impl Plots<'_> {
         let axes = self.varying();
         let mut figures = Vec::new();
         for row in &self.scenario.rows {
-            let mut totals: BTreeMap<&str, BTreeMap<u32, u64>> = BTreeMap::new();
-            for (_, measurement) in self.scenario.measured(row) {
-                for (name, counts) in &measurement.histograms {
-                    let total = totals.entry(name).or_default();
-                    for (length, count) in counts {
-                        *total.entry(*length).or_default() += count;
-                    }
-                }
-            }
+            let totals = trains::totals(self.scenario, row);
             let style = self.style(&row.subject);
             let groups: Vec<(String, Vec<Bar>)> = totals
                 .into_iter()

@@ -25,6 +25,7 @@ mod order;
 mod svg;
 mod tables;
 mod traces;
+mod trains;
 mod validity;
 
 #[cfg(test)]

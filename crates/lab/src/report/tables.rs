@@ -7,7 +7,7 @@ use super::document::{Section, Table, Text, Tone, is_of};
 use super::ends::{PER_CLIENT, SAMPLED, Sampled, Spread, spreads};
 use super::kinds::{intro, judged_by, primary};
 use super::number::{number, percent, times_with_interval, with_interval};
-use super::{Run, layout, notes, order};
+use super::{Run, layout, notes, order, trains};
 use crate::metric::{self, Better, Metric};
 use crate::record::{Measurement, Outcome, Record};
 use crate::stats::{Cell, Growth, Row, Verdict};
@@ -48,6 +48,7 @@ fn section(run: &Run, name: &str) -> Section {
         scenario.growth(),
         scenario.conditions(),
         notes::relay_table(&scenario),
+        trains::table(&scenario),
     ];
     Section {
         name: name.to_owned(),
@@ -148,7 +149,7 @@ impl<'a> Scenario<'a> {
 
     /// Whether a figure belongs to what the scenario was run for. Others of one end have tables of their own.
     fn is_result(&self, name: &str) -> bool {
-        const SHOWN: &[&str] = &["loss_percent", "control_pps"];
+        const SHOWN: &[&str] = &["loss_percent", "control_pps", "idle_p999_ms", "loaded_p999_ms"];
         let judged = better(name) != Better::Neither || SHOWN.contains(&name);
         let wanted = judged_by(&self.kind).contains(&name);
         wanted || ((judged || metric::find(name).is_none()) && !is_of_end(name))
@@ -191,7 +192,12 @@ impl<'a> Scenario<'a> {
             metrics.sort_by_key(|name| !judged_by(&self.kind).contains(name));
         }
         let titles = metrics.iter().map(|name| title(name));
-        let columns = titles.chain(["rounds".to_owned()]).collect();
+        let primary = self.primary();
+        let detectable = |row: &Row| row.values.get(primary?)?.sdd_percent;
+        let with_sdd = self.rows.iter().any(|row| detectable(row).is_some());
+        let sdd = primary.filter(|_| with_sdd).map(|name| format!("detectable in {}", title(name)));
+        let last = sdd.into_iter().chain(["rounds".to_owned()]);
+        let columns = titles.chain(last).collect();
         let mut all: Vec<&Row> = self.rows.iter().chain(&self.skipped).copied().collect();
         all.sort_by(|a, b| in_order(a, b));
         let rows = all.into_iter().map(|row| {
@@ -201,6 +207,9 @@ impl<'a> Scenario<'a> {
                 return cells;
             }
             cells.extend(metrics.iter().map(|name| figure(row, name)));
+            if with_sdd {
+                cells.push(detectable(row).map_or_else(|| "–".to_owned(), percent).into());
+            }
             let all = row.rounds.len() + row.not_counted.len();
             cells.push(match row.rounds.len() {
                 counted if counted == all => counted.to_string().into(),
@@ -264,7 +273,8 @@ impl<'a> Scenario<'a> {
         let some = |row: &&&Row| row.values.values().any(|cell| cell.ratio.is_some());
         let compared = self.rows.iter().filter(|row| !row.is_reference).filter(some);
         let rows = compared.map(|row| {
-            let sdd = row.values.get(primary).and_then(|cell| cell.sdd_percent);
+            let ratio = row.values.get(primary).and_then(|cell| cell.ratio.as_ref());
+            let sdd = ratio.and_then(|ratio| ratio.sdd_percent);
             let mut cells = self.stubs(row);
             cells.push(beside(row, primary));
             cells.push(sdd.map_or_else(|| "–".to_owned(), percent).into());

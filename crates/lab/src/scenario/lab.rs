@@ -1,9 +1,9 @@
 //! What the trials of a run share, and which kind of trial does what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use adit_interop::failure::{Context, Result};
+use adit_interop::failure::{Context, Failure, Result};
 use adit_interop::world::World;
 
 use super::stage::Stage;
@@ -21,6 +21,8 @@ pub struct Lab {
     kit: Kit,
     /// Making and removing a hundred hosts takes longer than measuring with them.
     stars: BTreeMap<(u16, LinkMode), Rc<Bed>>,
+    /// Shapes of beds whose largest frame was looked at.
+    looked: BTreeSet<(u16, LinkMode)>,
     /// What the relay carries without impairment, once it was asked for.
     pub(super) relay_ceiling: Option<f64>,
     /// Handshakes a second that a server bears, once they were measured.
@@ -37,6 +39,7 @@ impl Lab {
         Lab {
             kit,
             stars: BTreeMap::new(),
+            looked: BTreeSet::new(),
             relay_ceiling: None,
             sustained: BTreeMap::new(),
             configs: BTreeMap::new(),
@@ -84,8 +87,21 @@ impl Lab {
         &self.kit
     }
 
-    /// The bed of these settings: a pair of its own, or the run's star of so many clients.
+    /// The bed of these settings: a pair of its own, or the run's star of so many clients. The first of its shape is
+    /// looked at: its label must be true.
+    ///
+    /// # Errors
+    /// It could not be made, or its label is not true.
     pub(super) fn bed(&mut self, settings: &Settings) -> Result<Rc<Bed>> {
+        let bed = self.make(settings)?;
+        if self.looked.insert((settings.clients, settings.link)) {
+            let stage = self.stage(Rc::clone(&bed), settings, &Subject::Bare)?;
+            bed.check_mode(throughput::largest(&stage)?).map_err(Failure)?;
+        }
+        Ok(bed)
+    }
+
+    fn make(&mut self, settings: &Settings) -> Result<Rc<Bed>> {
         let (clients, link) = (settings.clients, settings.link);
         if clients == 1 {
             return Ok(Rc::new(Bed::pair(link)?));

@@ -20,7 +20,7 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
     let idle = idle(&stage, &window)?;
-    put(&mut measurement, idle, "idle", "idle_p50_ms", "idle_p99_ms");
+    put(&mut measurement, idle, "idle");
     let client = stage.bed.clients.first().ok_or("a bed without clients")?;
     let echo = Echo::start(client, &stage.bed.server, stage.tunnels.server_inner.v4, RATE)?;
     let routes = stage.routes(Direction::Up, 1);
@@ -30,7 +30,7 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
             edge(which)
         })
     })?;
-    put(&mut measurement, echo.finish()?, "loaded", "loaded_p50_ms", "loaded_p99_ms");
+    put(&mut measurement, echo.finish()?, "loaded");
     measurement.set("up_mbps", priced.measured.mbps());
     priced.put_flows(&mut measurement);
     priced.usage.put(&mut measurement, priced.gigabits());
@@ -45,10 +45,10 @@ pub(super) fn idle(stage: &Stage, window: &Window) -> Result<Latency> {
         .map_err(|failure| stage.broken(&failure))
 }
 
-fn put(measurement: &mut Measurement, latency: Latency, name: &str, p50: &str, p99: &str) {
-    for (metric, share) in [(p50, 0.5), (p99, 0.99)] {
+fn put(measurement: &mut Measurement, latency: Latency, name: &str) {
+    for (quantile, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)] {
         if let Some(ms) = latency.at(share) {
-            measurement.set(metric, ms);
+            measurement.set(&format!("{name}_{quantile}_ms"), ms);
         }
     }
     measurement.latencies.insert(name.to_owned(), latency);

@@ -86,7 +86,7 @@ pub(super) fn control(
     settings: &Settings,
     subject: &Subject,
 ) -> Result<Measurement> {
-    let bed = Bed::pair(settings.link)?;
+    let bed = lab.bed(&Settings { clients: 1, ..settings.clone() })?;
     let window = Window { warmup: settings.warmup, length: settings.length };
     let spec = ControlSpec { window, ..ControlSpec::of(settings.rate.into()) };
     control::control(lab.kit(), &bed, subject, &spec)

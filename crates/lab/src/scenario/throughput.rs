@@ -109,13 +109,18 @@ fn request(
     Ok(measurement)
 }
 
-/// Whether the bed's label is true.
-pub(super) fn look(stage: &Stage, measurement: &mut Measurement) -> Result<()> {
-    let largest = stage.bed.largest_frame(|| {
+/// The largest frame of a short bulk through the first client's tunnel.
+pub(super) fn largest(stage: &Stage) -> Result<u64> {
+    stage.bed.largest_frame(|| {
         let routes = stage.routes(Direction::Up, 1);
         let one = routes.get(..1).unwrap_or_default();
         tcp_bulk(one, &LOOK, &mut |_| Ok(())).map(drop)
-    })?;
+    })
+}
+
+/// Whether the bed's label is true.
+fn look(stage: &Stage, measurement: &mut Measurement) -> Result<()> {
+    let largest = largest(stage)?;
     #[allow(clippy::cast_precision_loss)]
     measurement.set("largest_frame", largest as f64);
     if let Err(why) = stage.bed.check_mode(largest) {

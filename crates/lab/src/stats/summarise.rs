@@ -212,7 +212,16 @@ fn ratio(cell: &Cell, other: &Cell, better: Better, valid: bool) -> Option<Ratio
         }
         _ => Verdict::Invalid,
     };
-    Some(Ratio { reference: String::new(), median: middle, interval, pairs: pairs.len(), verdict })
+    let spread = logs(&pairs).and_then(|logs| super::sd(&logs));
+    let sdd = spread.and_then(|sd| smallest_detectable(sd, pairs.len())).map(percent);
+    Some(Ratio {
+        reference: String::new(),
+        median: middle,
+        interval,
+        pairs: pairs.len(),
+        sdd_percent: sdd,
+        verdict,
+    })
 }
 
 /// `second / first` of each round that both have.

@@ -74,6 +74,8 @@ pub struct Ratio {
     pub interval: Option<Interval>,
     /// How many rounds both had.
     pub pairs: usize,
+    /// By how much this ratio must differ from that of another run of as many rounds, in percent, to be told apart.
+    pub sdd_percent: Option<f64>,
     /// In a word.
     pub verdict: Verdict,
 }
