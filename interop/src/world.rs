@@ -13,6 +13,8 @@ use crate::failure::{Context, Result, ensure};
 use crate::process::run;
 
 const MARK: &str = "ADIT_WORLD";
+/// Of the folders in the host's own view, followed by the process that made them.
+const PREFIX: &str = "adit-world-";
 
 /// The private world that this process lives in.
 #[derive(Debug, Clone)]
@@ -43,7 +45,9 @@ fn outside() -> Result<ExitCode> {
     ensure(nix::unistd::geteuid().is_root(), || {
         "network namespaces and TUN devices need root: run this with sudo".to_owned()
     })?;
-    let dir = tempfile::Builder::new().prefix("adit-world-").tempdir()?;
+    sweep();
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    let dir = tempfile::Builder::new().prefix(&prefix).tempdir()?;
     // If this process is killed, so is unshare, and with it (--kill-child) pid 1 and everything inside.
     let status = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"])
@@ -55,6 +59,22 @@ fn outside() -> Result<ExitCode> {
         .context("starting unshare (util-linux)")?;
     let code = status.code().unwrap_or_else(|| status.signal().map_or(1, |signal| 128 + signal));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// Removes the empty folders on which killed runs had mounted theirs. A run that lives is recognised by its process.
+fn sweep() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
+        let dead = |(pid, _): (&str, &str)| {
+            pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+        };
+        if pid.is_some_and(dead) {
+            // Not empty is not ours; gone already is well.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
 }
 
 fn inside(dir: PathBuf) -> Result<World> {

@@ -73,6 +73,7 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     let dir = plan();
     let mut run = lab(dir.path(), &["run", "tiny.toml", "--out", "out"]);
     let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let killed = run.id();
     let begun = Instant::now();
     while lines(dir.path()).len() < 2 {
         assert!(begun.elapsed() < Duration::from_secs(60), "no trial ended");
@@ -92,6 +93,9 @@ fn a_killed_run_leaves_nothing_behind_and_can_be_resumed() {
     let done = finish(lab(dir.path(), &["run", "--resume", "out"]));
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(lines(dir.path()).len(), 15, "each trial has one line");
+    let own = format!("adit-world-{killed}-");
+    let mut left = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    assert!(!left.any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
 }
 
 /// All processes below this one.
