@@ -7,6 +7,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// The file of a run's folder that has one [`Record`] a line.
+pub const TRIALS: &str = "trials.jsonl";
+
+/// The middle and the tails of a distribution, by metric.
+pub const QUANTILES: [(&str, f64); 4] =
+    [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)];
+
 /// Which trial of a run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TrialKey {
@@ -111,6 +118,15 @@ impl Measurement {
     pub fn set(&mut self, name: &str, value: f64) {
         debug_assert!(crate::metric::find(name).is_some(), "no metric is called {name}");
         self.values.insert(name.to_owned(), value);
+    }
+
+    /// Sets figures from a distribution: by metric, the share of all that came within it. What was not recorded stays out.
+    pub fn set_times(&mut self, latency: &Latency, figures: &[(&str, f64)]) {
+        for (name, share) in figures {
+            if let Some(ms) = latency.at(*share) {
+                self.set(name, ms);
+            }
+        }
     }
 
     /// Takes over what another part of the trial measured.

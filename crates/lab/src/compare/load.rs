@@ -4,7 +4,7 @@ use std::path::Path;
 
 use adit_interop::failure::{Context, Result};
 
-use crate::record::Record;
+use crate::record::{Record, TRIALS};
 use crate::report::Manifest;
 use crate::stats::{Summary, summarise};
 use crate::subject::has_adit;
@@ -20,7 +20,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn read(dir: &Path) -> Result<Run> {
-        let path = dir.join("trials.jsonl");
+        let path = dir.join(TRIALS);
         let text = std::fs::read(&path)
             .context(format!("{}: name the folder that `adit-lab run` wrote", path.display()))?;
         Ok(Run::of(&String::from_utf8_lossy(&text), Manifest::read(dir).ok()))

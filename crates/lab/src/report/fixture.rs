@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::TRIALS;
 use super::manifest::{Machine, Manifest, PlanEntry, Revision, SubjectEntry};
+use crate::record::TRIALS;
 use crate::record::{
     Flow, Latency, Measurement, Outcome, Point, ProcessSample, Record, Sample, TrialKey,
 };

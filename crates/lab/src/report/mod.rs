@@ -46,11 +46,8 @@ use adit_interop::failure::{Context, Result};
 
 pub use manifest::Manifest;
 
-use crate::record::Record;
+use crate::record::{Record, TRIALS};
 use crate::stats::{Summary, summarise};
-
-/// The raw records' name in a run's folder.
-pub const TRIALS: &str = "trials.jsonl";
 
 /// Which run to report.
 ///

@@ -7,11 +7,8 @@ use std::path::{Path, PathBuf};
 
 use adit_interop::failure::{Context, Result, ensure};
 
-use crate::record::{Record, TrialKey};
+use crate::record::{Record, TRIALS, TrialKey};
 use crate::report::manifest;
-
-/// The lines' file in a run's folder.
-pub const TRIALS: &str = "trials.jsonl";
 
 /// One run's folder.
 #[derive(Debug)]

@@ -44,11 +44,7 @@ pub(super) fn run(
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
     let trips = idle(&stage, &Window { length: TRIPS, ..window })?;
-    for (metric, share) in [("p50_ms", 0.5), ("p99_ms", 0.99)] {
-        if let Some(ms) = trips.at(share) {
-            measurement.set(metric, ms);
-        }
-    }
+    measurement.set_times(&trips, &[("p50_ms", 0.5), ("p99_ms", 0.99)]);
     measurement.latencies.insert("impaired".to_owned(), trips);
     let routes = stage.routes(Direction::Up, 1);
     let priced = stage.priced(|edge| {

@@ -8,7 +8,7 @@ use super::lab::Lab;
 use super::stage::{Direction, Priced, Stage};
 use crate::measure::Usage;
 use crate::plan::{Settings, Workload};
-use crate::record::{Latency, Measurement};
+use crate::record::{Latency, Measurement, QUANTILES};
 use crate::subject::Subject;
 use crate::work::{Edge, Measured, Window, iperf3, requests, tcp_bulk};
 
@@ -97,12 +97,7 @@ fn request(
     measurement.set("sum_mbps", priced.measured.mbps());
     #[allow(clippy::cast_precision_loss)]
     measurement.set("requests_per_s", times.count as f64 / priced.measured.seconds);
-    for (metric, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)]
-    {
-        if let Some(ms) = times.at(share) {
-            measurement.set(metric, ms);
-        }
-    }
+    measurement.set_times(&times, &QUANTILES);
     measurement.latencies.insert("requests".to_owned(), times);
     priced.put_flows(&mut measurement);
     priced.usage.put(&mut measurement, priced.gigabits());

@@ -5,7 +5,7 @@ use adit_interop::failure::{Failure, Result};
 use super::lab::Lab;
 use super::stage::Direction;
 use crate::plan::{Packet, Settings};
-use crate::record::{Latency, Measurement};
+use crate::record::{Latency, Measurement, QUANTILES};
 use crate::subject::Subject;
 use crate::work::{Limit, Search, Sizes, Window, udp_open_loop, udp_search};
 
@@ -49,13 +49,7 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
             Ok(sent.measured)
         })?;
         measurement.set("sum_mbps", priced.measured.mbps());
-        for (metric, share) in
-            [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)]
-        {
-            if let Some(ms) = delay.at(share) {
-                measurement.set(metric, ms);
-            }
-        }
+        measurement.set_times(&delay, &QUANTILES);
         measurement.latencies.insert("one way at half the rate".to_owned(), delay);
         priced.put_flows(&mut measurement);
         priced.usage.put(&mut measurement, priced.gigabits());
