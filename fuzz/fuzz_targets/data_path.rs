@@ -46,6 +46,7 @@ fn end(framing: Framing) -> Memory {
         wire_id: Some(PEER.0),
         float: true,
         framing,
+        fragment: None,
         keepalive: Keepalive::default(),
         mtu,
         replay_window: 64,

@@ -57,6 +57,9 @@ pub struct PeerSpec {
     pub float: bool,
     /// How many bytes of compression framing stand before each inner packet.
     pub framing: Framing,
+    /// The largest encapsulated packet, fragments included; `None`: packets carry no fragment header
+    /// (`fragment`, datagrams only).
+    pub fragment: Option<u16>,
     /// Ping and timeout.
     pub keepalive: Keepalive,
     /// Size limits inside the tunnel.

@@ -215,6 +215,7 @@ mod tests {
             wire_id: Some(id),
             float: true,
             framing: Default::default(),
+            fragment: None,
             keepalive: Default::default(),
             mtu: Default::default(),
             replay_window: 64,

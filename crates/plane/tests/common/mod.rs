@@ -27,6 +27,7 @@ pub fn spec(link: Link) -> PeerSpec {
         wire_id: Some(0),
         float: true,
         framing: Framing::None,
+        fragment: None,
         keepalive: Keepalive::default(),
         mtu: InnerMtu::default(),
         replay_window: 64,

@@ -169,6 +169,7 @@ impl ClientEngine {
                 wire_id: pushed.peer_id,
                 float: settings.float,
                 framing: settings.framing,
+                fragment: None,
                 keepalive,
                 mtu: inner_mtu(&settings, link),
                 replay_window: settings.replay_window,

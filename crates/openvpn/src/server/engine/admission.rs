@@ -194,6 +194,7 @@ impl ServerEngine {
             // Stock servers let clients that know their peer-id float; so do we.
             float: settings.float || proto.has(IvProto::DATA_V2),
             framing: settings.framing,
+            fragment: None,
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link),
             replay_window: settings.replay_window,
