@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 
 use adit_crypto::aead::SealKey;
 use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec};
+use adit_engine::verbs::{
+    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+};
 use adit_engine::{Instant, Link, Op, PeerId};
 use adit_plane::Relay;
 use adit_plane::memory::Memory;
@@ -53,7 +55,7 @@ fn end(framing: Framing) -> Memory {
     };
     let key = DataKey {
         key_id: 0,
-        cipher: Cipher::Aes128Gcm,
+        protection: Protection::Aead(Cipher::Aes128Gcm),
         seal: half(),
         open: half(),
         limits: KeyLimits::default(),

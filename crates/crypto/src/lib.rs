@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aead;
+mod block;
 mod cipher;
 mod ctr;
 mod digest;
@@ -13,6 +14,7 @@ mod prf;
 #[cfg(test)]
 mod tests;
 
+pub use block::BlockCipher;
 pub use cipher::Cipher;
 pub use ctr::{Aes256Ctr, aes256_ctr};
 pub use digest::{Digest, HmacKey, Mac, constant_time_eq, hkdf_expand_sha256, hmac, sha256};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use adit_crypto::{Cipher, KeyHalf};
+use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
 use ipnet::IpNet;
 
 use crate::Link;
@@ -114,14 +114,53 @@ pub enum KeySlot {
 pub struct DataKey {
     /// The 3-bit id in each packet's first byte.
     pub key_id: u8,
-    /// The AEAD.
-    pub cipher: Cipher,
+    /// The packet format and its algorithms.
+    pub protection: Protection,
     /// For packets we send.
     pub seal: KeyHalf,
     /// For packets we receive.
     pub open: KeyHalf,
     /// When to ask for another key.
     pub limits: KeyLimits,
+}
+
+/// How the data packets under one key are laid out and protected.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub enum Protection {
+    /// DATA_V1 or DATA_V2 with an AEAD and a 32-bit packet id before the tag: OpenVPN 2.4 and later.
+    Aead(Cipher),
+    /// DATA_V2 with an AEAD, a 64-bit packet id that names an epoch, and the tag at the end; the
+    /// keys are derived anew for each epoch: OpenVPN 2.7.
+    Epoch(Cipher),
+    /// DATA_V1 or DATA_V2 with CBC and HMAC: peers without AEAD.
+    Block(BlockSuite),
+    /// CBC and HMAC without an opcode, the packet id with a time: static keys (`secret`). The plane
+    /// takes every datagram from the peer's address as data.
+    Static(BlockSuite),
+}
+
+/// Encrypt-then-MAC.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub struct BlockSuite {
+    /// What encrypts; `None` for `cipher none`.
+    pub cipher: Option<BlockCipher>,
+    /// What authenticates; `None` for `auth none`.
+    pub digest: Option<Digest>,
+}
+
+impl Protection {
+    /// The name of the cipher, as OpenVPN prints it.
+    pub const fn cipher_name(self) -> &'static str {
+        match self {
+            Self::Aead(cipher) | Self::Epoch(cipher) => cipher.name(),
+            Self::Block(BlockSuite { cipher, .. }) | Self::Static(BlockSuite { cipher, .. }) => {
+                match cipher {
+                    Some(cipher) => cipher.name(),
+                    None => "none",
+                }
+            }
+        }
+    }
 }
 
 /// Soft limits of a key; reaching one reports [`Notice::KeyNearLimit`] once. Zero means none beyond

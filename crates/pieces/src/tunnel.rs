@@ -1,7 +1,9 @@
 //! Two ends of a tunnel with fixed keys that hand each other packets in memory.
 
 use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec};
+use adit_engine::verbs::{
+    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+};
 use adit_engine::{Instant, Link, Op, PeerId, SocketId};
 use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{Plane, Relay, Upcalls};
@@ -98,7 +100,8 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
         mtu: InnerMtu { mss4: 1360, mss6: 1340 },
         replay_window: REPLAY_WINDOW,
     };
-    let key = DataKey { key_id: 0, cipher, seal, open, limits: KeyLimits::default() };
+    let protection = Protection::Aead(cipher);
+    let key = DataKey { key_id: 0, protection, seal, open, limits: KeyLimits::default() };
     plane.apply(Op::AddPeer(PEER, spec));
     plane.apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
     let everywhere = ["0.0.0.0/0", "::/0"].iter().filter_map(|net| net.parse().ok()).collect();

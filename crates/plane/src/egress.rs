@@ -199,7 +199,7 @@ mod tests {
     use crate::packet;
     use crate::peer::Tx;
     use adit_crypto::{Cipher, KeyHalf};
-    use adit_engine::verbs::{DataKey, KeyLimits};
+    use adit_engine::verbs::{DataKey, KeyLimits, Protection};
     use adit_wire::VnetHeader;
     use proptest::prelude::*;
 
@@ -208,7 +208,7 @@ mod tests {
         let limits = KeyLimits::default();
         let data = DataKey {
             key_id: 0,
-            cipher: Cipher::Aes128Gcm,
+            protection: Protection::Aead(Cipher::Aes128Gcm),
             seal: half.clone(),
             open: half,
             limits,

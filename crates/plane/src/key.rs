@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use adit_crypto::Cipher;
 use adit_crypto::aead::{OpenKey, Refused, SealKey};
-use adit_engine::verbs::{DataKey, KeyLimits};
+use adit_engine::verbs::{DataKey, KeyLimits, Protection};
 
 use crate::packet::Prefix;
 use crate::peer::Tx;
@@ -58,12 +58,13 @@ fn usage(len: usize) -> u64 {
 
 impl Key {
     pub fn new(key: &DataKey, replay_window: u32, generation: u64) -> Result<Self, Refused> {
+        let Protection::Aead(cipher) = key.protection else { return Err(Refused) };
         Ok(Self {
             id: key.key_id & 7,
             generation,
-            seal: SealKey::new(key.cipher, &key.seal)?,
-            open: OpenKey::new(key.cipher, &key.open)?,
-            gcm: !matches!(key.cipher, Cipher::ChaCha20Poly1305),
+            seal: SealKey::new(cipher, &key.seal)?,
+            open: OpenKey::new(cipher, &key.open)?,
+            gcm: !matches!(cipher, Cipher::ChaCha20Poly1305),
             limits: key.limits,
             next_id: AtomicU64::new(1),
             sealed: AtomicU64::new(0),
@@ -195,7 +196,8 @@ mod tests {
 
     fn key(cipher: Cipher, limits: KeyLimits) -> Key {
         let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
-        let key = DataKey { key_id: 0, cipher, seal: half.clone(), open: half, limits };
+        let protection = Protection::Aead(cipher);
+        let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
         Key::new(&key, 64, 0).unwrap()
     }
 

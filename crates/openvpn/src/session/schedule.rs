@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use adit_crypto::Cipher;
-use adit_engine::verbs::{DataKey, KeyLimits, KeySlot};
+use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, Protection};
 use adit_engine::{Instant, Op, Outbox, PeerId, Random};
 
 use super::settings::{Renegotiation, Settings};
@@ -78,7 +78,8 @@ impl KeySchedule {
         let limits =
             KeyLimits { bytes: self.renegotiation.bytes, packets: self.renegotiation.packets };
         let DataKeys { seal, open } = keys;
-        let key = DataKey { key_id, cipher: self.cipher, seal, open, limits };
+        let protection = Protection::Aead(self.cipher);
+        let key = DataKey { key_id, protection, seal, open, limits };
         out.plane(Op::InstallKey(self.peer, slot, Box::new(key)));
     }
 

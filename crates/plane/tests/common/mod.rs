@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec};
+use adit_engine::verbs::{
+    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
 use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{DropReason, Relay, Upcall, Upcalls};
@@ -43,7 +45,7 @@ fn half(client: u8, key_id: u8, up: bool) -> KeyHalf {
 pub fn key(client: u8, key_id: u8, at_server: bool) -> Box<DataKey> {
     Box::new(DataKey {
         key_id,
-        cipher: Cipher::Aes256Gcm,
+        protection: Protection::Aead(Cipher::Aes256Gcm),
         seal: half(client, key_id, !at_server),
         open: half(client, key_id, at_server),
         limits: KeyLimits::default(),
