@@ -46,6 +46,8 @@ pub struct PlaneConfig {
     /// All frames are those of one server: control packets never count as a stranger's, peers are
     /// found by address, and a full socket stops reading the TUN device instead of dropping.
     pub client: bool,
+    /// `dev tap`: the device and the peers carry Ethernet frames, which find their peer by MAC address.
+    pub ethernet: bool,
 }
 
 /// Why a plane has stopped moving packets.
@@ -100,7 +102,7 @@ impl Plane {
     /// Spawns the workers: one per queue of the TUN device, at least one. Sockets are served by the
     /// first. `clock` must be the control thread's.
     pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
-        let PlaneConfig { tun, sockets, relay, gates, client } = config;
+        let PlaneConfig { tun, sockets, relay, gates, client, ethernet: _ } = config;
         let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
         let gates = Offloads {
             tun_tso: gates.tun_tso && granted.tso,

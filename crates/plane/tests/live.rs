@@ -40,6 +40,7 @@ impl Node {
             relay,
             gates: Offloads::ALL,
             client,
+            ethernet: false,
         };
         let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
         Self { plane, upcalls, socket, peer: PeerId(peer) }

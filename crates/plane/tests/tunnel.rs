@@ -55,6 +55,7 @@ fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
         relay: Relay::Kernel,
         gates,
         client: n == 2,
+        ethernet: false,
     };
     let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
     let link = Link::datagram(SocketId(0), None, ([10, 77, 0, 3 - n], 5000).into());

@@ -156,6 +156,7 @@ impl Client {
             relay: Relay::Kernel,
             gates: gates(),
             client: true,
+            ethernet: options.device.is_ethernet(),
         };
         let (plane, upcalls) = Plane::start(config, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;

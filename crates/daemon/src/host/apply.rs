@@ -62,9 +62,10 @@ impl Host {
             outside: Outside::default(),
             ledger: Ledger::default(),
         };
-        let Device::Tun(name) = device else { return Ok((host, None)) };
+        let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
         host.ledger = Ledger::open();
-        let options = TunOptions { name: name.clone(), offloads, ..TunOptions::default() };
+        let options =
+            TunOptions { name: name.map(str::to_owned), offloads, mode, ..TunOptions::default() };
         let tun = TunDevice::open(&options).map_err(|e| match e {
             TunError::BadName(_) => Fault::operator(e.to_string()),
             _ => Fault::environment(e.to_string()),

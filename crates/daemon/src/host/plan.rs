@@ -1,5 +1,6 @@
 use std::net::{IpAddr, SocketAddr};
 
+use adit_linux::tun::TunMode;
 use ipnet::IpNet;
 
 /// What carries the packets inside the machine.
@@ -7,6 +8,8 @@ use ipnet::IpNet;
 pub enum Device {
     /// A TUN device: `Some("tun3")`, or `None` for the next free `tunN`.
     Tun(Option<String>),
+    /// A TAP device: `Some("tap3")`, or `None` for the next free `tapN`.
+    Tap(Option<String>),
     /// `dev null`: packets are encrypted, decrypted and dropped.
     Null,
 }
@@ -28,6 +31,22 @@ pub struct HostPlan {
     pub redirect: Option<Redirect>,
     /// The server's address outside, which must stay reachable by the old gateway.
     pub remote: Option<SocketAddr>,
+}
+
+impl Device {
+    /// Its kind and its name; `None` for `dev null`.
+    pub(crate) fn tun(&self) -> Option<(TunMode, Option<&str>)> {
+        match self {
+            Self::Tun(name) => Some((TunMode::Tun, name.as_deref())),
+            Self::Tap(name) => Some((TunMode::Tap, name.as_deref())),
+            Self::Null => None,
+        }
+    }
+
+    /// Whether it carries Ethernet frames.
+    pub fn is_ethernet(&self) -> bool {
+        matches!(self, Self::Tap(_))
+    }
 }
 
 impl Default for HostPlan {

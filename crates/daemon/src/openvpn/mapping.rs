@@ -180,6 +180,7 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
 pub(crate) fn device(options: &Options) -> Device {
     match options.device.kind {
         DeviceKind::Tun => Device::Tun(options.device.name.clone()),
+        DeviceKind::Tap => Device::Tap(options.device.name.clone()),
         DeviceKind::Null => Device::Null,
     }
 }

@@ -97,6 +97,7 @@ impl Service {
                 relay: options.relay,
                 gates: gates(),
                 client: false,
+                ethernet: options.host.device.is_ethernet(),
             };
             let (plane, upcalls) = Plane::start(config, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;

@@ -160,7 +160,7 @@ pub struct PoolPersist {
 pub struct Device {
     /// What packets go to.
     pub kind: DeviceKind,
-    /// Its name; `None` for the first free `tunN`.
+    /// Its name; `None` for the first free `tunN` or `tapN`.
     pub name: Option<String>,
     /// `txqueuelen`.
     pub tx_queue: Option<u32>,
@@ -176,6 +176,8 @@ pub enum DeviceKind {
     /// `tun`, `tunN` or, with `dev-type tun`, any name.
     #[default]
     Tun,
+    /// `tap`, `tapN` or, with `dev-type tap`, any name: Ethernet frames.
+    Tap,
     /// `null`: none at all.
     Null,
 }
