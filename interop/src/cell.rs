@@ -212,14 +212,19 @@ pub fn dial(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) ->
 
 /// The addresses of the tunnel's interface at one end.
 pub(crate) fn inner_of(namespace: &Namespace) -> Result<Inner> {
+    inner_on(namespace, "tun0")
+}
+
+/// The addresses of an interface.
+pub(crate) fn inner_on(namespace: &Namespace, device: &str) -> Result<Inner> {
     let listing =
-        namespace.run("ip", &["-o", "address", "show", "dev", "tun0", "scope", "global"])?;
+        namespace.run("ip", &["-o", "address", "show", "dev", device, "scope", "global"])?;
     let address = |family: &str| -> Option<IpAddr> {
         let address = listing.split_whitespace().skip_while(|word| *word != family).nth(1)?;
         address.split('/').next()?.parse().ok()
     };
     let v4 = address("inet")
-        .context(format!("no IPv4 address on tun0 in {}: {listing}", namespace.name()))?;
+        .context(format!("no IPv4 address on {device} in {}: {listing}", namespace.name()))?;
     Ok(Inner { v4, v6: address("inet6") })
 }
 
@@ -334,7 +339,7 @@ fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
 }
 
 /// How many rekeys a daemon has logged: stock by a line for each TLS handshake, adit by one for each new key.
-fn rekeys(daemon: &Daemon) -> usize {
+pub(crate) fn rekeys(daemon: &Daemon) -> usize {
     let handshakes = daemon.count(HANDSHAKE).saturating_sub(1);
     handshakes.max(daemon.count("new data channel key")).max(daemon.count("', key-id: "))
 }

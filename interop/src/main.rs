@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use adit_interop::cell::{self, Bench, Outcome};
 use adit_interop::matrix::{self, Cell, Roles};
+use adit_interop::modes::{self, Mode};
 use adit_interop::peer::Program;
 use adit_interop::pki::Pki;
 use adit_interop::scenario::{self, Test};
@@ -152,6 +153,9 @@ fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
     for cell in matrix::pairwise() {
         tests.push(cell_test(cell.name(), cell, adit, &Program::Stock));
     }
+    for mode in modes::pairwise() {
+        tests.push(mode_test(mode, adit, &Program::Stock));
+    }
     tests.extend(scenario::all(adit, &Program::Stock));
     if old != Old::Skip {
         for suite in SUITES {
@@ -192,5 +196,13 @@ fn cell_test(name: String, cell: Cell, adit: &Program, stock: &Program) -> Test 
         let (received, sent) = (up.received + down.received, up.sent + down.sent);
         Ok(format!("{rekeys} rekeys, {received} of {sent} datagrams"))
     };
+    Test { name, run: Box::new(run) }
+}
+
+fn mode_test(mode: Mode, adit: &Program, stock: &Program) -> Test {
+    let (server, client) = cell::programs(mode.roles, adit, stock);
+    let (server, client, name) = (server.clone(), client.clone(), mode.name());
+    let unique = name.clone();
+    let run = move |bench: &Bench| modes::run(bench, &unique, &mode, &server, &client);
     Test { name, run: Box::new(run) }
 }

@@ -1,6 +1,7 @@
 //! What is combined with what: dimensions, which combinations make sense, and a set of cells in which every pair of
 //! values stands side by side at least once.
 
+use crate::covering;
 use crate::pki::Maker;
 
 /// Who runs which program.
@@ -91,11 +92,10 @@ const MAKERS: [Maker; 2] = [Maker::OpenSslEc, Maker::EasyRsa];
 const SIZES: [usize; 8] =
     [ROLES.len(), WRAPPINGS.len(), CIPHERS.len(), TLS.len(), 2, 2, LOSSES.len(), MAKERS.len()];
 
-type Choice = [usize; SIZES.len()];
-
 impl Cell {
-    fn of(choice: &Choice) -> Cell {
-        let [roles, wrapping, cipher, tls, outer, rekeys, loss, maker] = *choice;
+    fn of(
+        [roles, wrapping, cipher, tls, outer, rekeys, loss, maker]: [usize; SIZES.len()],
+    ) -> Cell {
         Cell {
             roles: ROLES[roles],
             wrapping: WRAPPINGS[wrapping],
@@ -111,7 +111,7 @@ impl Cell {
     /// A plain cell with the given roles, to be varied.
     #[must_use]
     pub fn plain(roles: Roles) -> Cell {
-        Cell { roles, wrapping: Wrapping::TlsCrypt, ..Cell::of(&[0, 0, 2, 0, 0, 0, 0, 0]) }
+        Cell { roles, wrapping: Wrapping::TlsCrypt, ..Cell::of([0, 0, 2, 0, 0, 0, 0, 0]) }
     }
 
     /// The cell's name: what to type to run it alone.
@@ -143,23 +143,11 @@ impl Cell {
 /// A small set of cells in which every pair of values of any two dimensions stands side by side.
 #[must_use]
 pub fn pairwise() -> Vec<Cell> {
-    let all = product();
-    let mut missing = pairs(&all);
-    let mut cells = Vec::new();
-    while !missing.is_empty() {
-        let covers = |choice: &Choice| missing.iter().filter(|pair| pair.is_in(choice)).count();
-        // Among equals one that looks drawn by lot, so that the rest of its values varies too; the same on every machine.
-        let Some(best) = all.iter().max_by_key(|choice| (covers(choice), lot(choice))) else {
-            break;
-        };
-        missing.retain(|pair| !pair.is_in(best));
-        cells.push(Cell::of(best));
-    }
-    cells
-}
-
-fn lot(choice: &Choice) -> usize {
-    choice.iter().fold(7, |lot: usize, value| (lot ^ value).wrapping_mul(0x9e37_79b9) % 1_000_003)
+    let choices = covering::pairwise(&SIZES, |_| true).into_iter();
+    choices
+        .filter_map(|choice| <[usize; SIZES.len()]>::try_from(choice).ok())
+        .map(Cell::of)
+        .collect()
 }
 
 /// The cells for another version of openvpn, whose data keys may come from the older derivation: each wrapping, and
@@ -178,52 +166,6 @@ pub fn versions(roles: Roles) -> Vec<Cell> {
             ..plain
         },
     ]
-}
-
-/// A value of one dimension beside a value of another.
-#[derive(Debug, PartialEq, Eq)]
-struct Beside {
-    one: (usize, usize),
-    other: (usize, usize),
-}
-
-impl Beside {
-    fn is_in(&self, choice: &Choice) -> bool {
-        choice[self.one.0] == self.one.1 && choice[self.other.0] == self.other.1
-    }
-}
-
-fn product() -> Vec<Choice> {
-    let mut all = vec![[0; SIZES.len()]];
-    for (dimension, size) in SIZES.into_iter().enumerate() {
-        all = all
-            .into_iter()
-            .flat_map(|choice| {
-                (0..size).map(move |value| {
-                    let mut choice = choice;
-                    choice[dimension] = value;
-                    choice
-                })
-            })
-            .collect();
-    }
-    all
-}
-
-fn pairs(all: &[Choice]) -> Vec<Beside> {
-    let mut pairs = Vec::new();
-    for (a, size_a) in SIZES.into_iter().enumerate() {
-        for (b, size_b) in SIZES.into_iter().enumerate().skip(a + 1) {
-            for one in 0..size_a {
-                for other in 0..size_b {
-                    pairs.push(Beside { one: (a, one), other: (b, other) });
-                }
-            }
-        }
-    }
-    // A pair that no combination allows cannot be asked for.
-    pairs.retain(|pair| all.iter().any(|choice| pair.is_in(choice)));
-    pairs
 }
 
 #[cfg(test)]

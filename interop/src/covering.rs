@@ -1,0 +1,89 @@
+//! Small sets of combinations in which every pair of values of any two dimensions stands side by side.
+
+/// One value, by its place, for each dimension.
+pub type Choice = Vec<usize>;
+
+/// A set of choices that covers every pair which some allowed choice has. `sizes` are the numbers of values.
+///
+/// The same on every machine, and not the smallest there is: greedy, at most a few choices above it.
+#[must_use]
+pub fn pairwise(sizes: &[usize], allowed: impl Fn(&Choice) -> bool) -> Vec<Choice> {
+    let mut all = product(sizes);
+    all.retain(|choice| allowed(choice));
+    let mut missing = pairs(sizes, &all);
+    let mut chosen = Vec::new();
+    while !missing.is_empty() {
+        let covers = |choice: &Choice| missing.iter().filter(|pair| pair.is_in(choice)).count();
+        // Among equals one that looks drawn by lot, so that the rest of its values varies too.
+        let Some(best) = all.iter().max_by_key(|choice| (covers(choice), lot(choice))) else {
+            break;
+        };
+        missing.retain(|pair| !pair.is_in(best));
+        chosen.push(best.clone());
+    }
+    chosen
+}
+
+fn lot(choice: &Choice) -> usize {
+    choice.iter().fold(7, |lot: usize, value| (lot ^ value).wrapping_mul(0x9e37_79b9) % 1_000_003)
+}
+
+/// A value of one dimension beside a value of another.
+#[derive(Debug, PartialEq, Eq)]
+struct Beside {
+    one: (usize, usize),
+    other: (usize, usize),
+}
+
+impl Beside {
+    fn is_in(&self, choice: &Choice) -> bool {
+        choice[self.one.0] == self.one.1 && choice[self.other.0] == self.other.1
+    }
+}
+
+fn product(sizes: &[usize]) -> Vec<Choice> {
+    let mut all = vec![Choice::new()];
+    for size in sizes {
+        all = all
+            .into_iter()
+            .flat_map(|choice| (0..*size).map(move |value| [&choice[..], &[value]].concat()))
+            .collect();
+    }
+    all
+}
+
+fn pairs(sizes: &[usize], all: &[Choice]) -> Vec<Beside> {
+    let mut pairs = Vec::new();
+    for (a, size_a) in sizes.iter().enumerate() {
+        for (b, size_b) in sizes.iter().enumerate().skip(a + 1) {
+            for one in 0..*size_a {
+                for other in 0..*size_b {
+                    pairs.push(Beside { one: (a, one), other: (b, other) });
+                }
+            }
+        }
+    }
+    // A pair that no combination allows cannot be asked for.
+    pairs.retain(|pair| all.iter().any(|choice| pair.is_in(choice)));
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_allowed_pair_is_there_and_no_forbidden_choice() {
+        // The last value of the first dimension goes with the first of the second only.
+        let allowed = |choice: &Choice| choice[0] != 2 || choice[1] == 0;
+        let sizes = [3, 4, 2, 2];
+        let chosen = pairwise(&sizes, allowed);
+        assert!(chosen.iter().all(allowed));
+        assert!(chosen.len() <= 16, "{} choices", chosen.len());
+        for pair in pairs(&sizes, &product(&sizes)) {
+            let possible =
+                product(&sizes).iter().any(|choice| allowed(choice) && pair.is_in(choice));
+            assert_eq!(possible, chosen.iter().any(|choice| pair.is_in(choice)), "{pair:?}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Ways of moving bytes: transports, wrappings, credentials, packet formats, devices and address families, combined pairwise
+//! and with either program in either part. Each tunnel carries traffic, rekeys, outlives a move of the client where it can,
+//! and comes back after either end was killed.
+
+mod run;
+
+use crate::covering;
+use crate::matrix::{Roles, Wrapping};
+
+pub use run::run;
+
+/// What carries the tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams.
+    Udp,
+    /// A stream.
+    Tcp,
+}
+
+/// By what the ends know each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credentials {
+    /// Certificates of one authority.
+    Certificates,
+    /// Certificates known by fingerprint, without an authority.
+    Fingerprint,
+    /// A shared key, point to point and without TLS.
+    StaticKey,
+}
+
+/// How data packets are protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// AES-256-GCM.
+    AesGcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20,
+    /// AES-256-CBC with HMAC-SHA256, for what is older.
+    Cbc,
+}
+
+/// What the tunnel looks like to the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    /// IP packets.
+    Tun,
+    /// Ethernet frames.
+    Tap,
+}
+
+/// One combination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// Who runs which program.
+    pub roles: Roles,
+    /// UDP or TCP.
+    pub transport: Transport,
+    /// The control channel's wrapping.
+    pub wrapping: Wrapping,
+    /// Certificates or a static key.
+    pub credentials: Credentials,
+    /// The data channel's packets.
+    pub data: Data,
+    /// TUN or TAP.
+    pub device: Device,
+    /// IPv6 outside.
+    pub outer_v6: bool,
+}
+
+const ROLES: [Roles; 2] = [Roles::AditServes, Roles::StockServes];
+const TRANSPORTS: [Transport; 2] = [Transport::Udp, Transport::Tcp];
+const WRAPPINGS: [Wrapping; 4] =
+    [Wrapping::None, Wrapping::TlsAuth, Wrapping::TlsCrypt, Wrapping::TlsCryptV2];
+const CREDENTIALS: [Credentials; 3] =
+    [Credentials::Certificates, Credentials::Fingerprint, Credentials::StaticKey];
+const DATA: [Data; 3] = [Data::AesGcm, Data::ChaCha20, Data::Cbc];
+const DEVICES: [Device; 2] = [Device::Tun, Device::Tap];
+
+/// How many values each dimension has, in the order of [`Mode`].
+const SIZES: [usize; 7] = [
+    ROLES.len(),
+    TRANSPORTS.len(),
+    WRAPPINGS.len(),
+    CREDENTIALS.len(),
+    DATA.len(),
+    DEVICES.len(),
+    2,
+];
+
+impl Mode {
+    fn of([roles, transport, wrapping, credentials, data, device, outer]: [usize; 7]) -> Mode {
+        Mode {
+            roles: ROLES[roles],
+            transport: TRANSPORTS[transport],
+            wrapping: WRAPPINGS[wrapping],
+            credentials: CREDENTIALS[credentials],
+            data: DATA[data],
+            device: DEVICES[device],
+            outer_v6: outer == 1,
+        }
+    }
+
+    /// A static key replaces TLS: there is no control channel to wrap, and no AEAD.
+    fn exists(&self) -> bool {
+        self.credentials != Credentials::StaticKey
+            || (self.wrapping == Wrapping::None && self.data == Data::Cbc)
+    }
+
+    /// The mode's name: what to type to run it alone.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let transport = match self.transport {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+        };
+        let outer = if self.outer_v6 { 6 } else { 4 };
+        let wrapping = match self.wrapping {
+            Wrapping::None => "bare",
+            Wrapping::TlsAuth | Wrapping::TlsAuthBidirectional => "tls-auth",
+            Wrapping::TlsCrypt => "tls-crypt",
+            Wrapping::TlsCryptV2 => "tls-crypt-v2",
+        };
+        let credentials = match self.credentials {
+            Credentials::Certificates => "certificates",
+            Credentials::Fingerprint => "fingerprint",
+            Credentials::StaticKey => "static-key",
+        };
+        let data = self.data.cipher().to_lowercase();
+        let device = self.device.name();
+        let roles = self.roles.name();
+        format!("mode/{roles}/{device}/{transport}{outer}/{wrapping}/{credentials}/{data}")
+    }
+}
+
+impl Data {
+    /// The cipher's name in config files.
+    #[must_use]
+    pub fn cipher(self) -> &'static str {
+        match self {
+            Data::AesGcm => "AES-256-GCM",
+            Data::ChaCha20 => "CHACHA20-POLY1305",
+            Data::Cbc => "AES-256-CBC",
+        }
+    }
+}
+
+impl Device {
+    /// The kind's name in config files, also the begin of the interface's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Tun => "tun",
+            Device::Tap => "tap",
+        }
+    }
+}
+
+/// A small set of modes in which every pair of values that exists stands side by side at least once.
+#[must_use]
+pub fn pairwise() -> Vec<Mode> {
+    let mode = |choice: &covering::Choice| <[usize; 7]>::try_from(&choice[..]).ok().map(Mode::of);
+    let exists = |choice: &covering::Choice| mode(choice).is_some_and(|mode| mode.exists());
+    covering::pairwise(&SIZES, exists).iter().filter_map(mode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_set_is_small_and_every_mode_exists() {
+        let modes = pairwise();
+        assert!((12..=20).contains(&modes.len()), "{} modes", modes.len());
+        assert!(modes.iter().all(Mode::exists));
+        let mut names: Vec<String> = modes.iter().map(Mode::name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), modes.len());
+    }
+
+    #[test]
+    fn every_way_is_tried_with_adit_in_either_part() {
+        let modes = pairwise();
+        for roles in ROLES {
+            let of = |what: &dyn Fn(&Mode) -> bool| {
+                assert!(modes.iter().any(|mode| mode.roles == roles && what(mode)));
+            };
+            for transport in TRANSPORTS {
+                of(&|mode| mode.transport == transport);
+            }
+            for credentials in CREDENTIALS {
+                of(&|mode| mode.credentials == credentials);
+            }
+            for device in DEVICES {
+                of(&|mode| mode.device == device);
+            }
+            for data in DATA {
+                of(&|mode| mode.data == data);
+            }
+        }
+    }
+}
