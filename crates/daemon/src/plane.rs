@@ -50,13 +50,12 @@ impl Backend for Planes {
     }
 
     fn drain(&mut self, sink: &mut dyn FnMut(Arrival)) {
-        self.upcalls.drain(|upcall| {
-            sink(match upcall {
-                Upcall::Frame(link, packet) | Upcall::Stranger(link, packet) => {
-                    Arrival::Frame(link, packet)
-                }
-                Upcall::Notice(notice) => Arrival::Notice(notice),
-            });
+        self.upcalls.drain(|upcall| match upcall {
+            Upcall::Frame(link, packet) | Upcall::Stranger(link, packet) => {
+                sink(Arrival::Frame(link, packet));
+            }
+            Upcall::Notice(notice) => sink(Arrival::Notice(notice)),
+            Upcall::StreamEnded(..) => {}
         });
     }
 }

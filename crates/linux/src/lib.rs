@@ -13,5 +13,6 @@ pub mod notify;
 pub mod poll;
 pub mod privileges;
 pub mod process;
+pub mod tcp;
 pub mod tun;
 pub mod udp;

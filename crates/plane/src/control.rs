@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
 use adit_linux::poll::EventFd;
+use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
 
@@ -16,6 +17,7 @@ use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
 use crate::routes::Routes;
 use crate::stats::{DropReason, Offloads, Stats, Totals};
+use crate::stream::{Stream, StreamOptions};
 use crate::tables::{MAX_PEER_ID, Tables, find_socket};
 use crate::upcall::{self, UpcallSender, Upcalls};
 use crate::worker::Worker;
@@ -222,6 +224,35 @@ impl Plane {
             sockets
         });
         self.wake();
+    }
+
+    /// Serves a stream from now on; the plane owns it. `link` must be [`Link::stream`] with an id
+    /// below 2^63 that was never used before.
+    pub fn add_stream(
+        &self,
+        link: Link,
+        stream: TcpStream,
+        options: StreamOptions,
+    ) -> io::Result<()> {
+        let id = link.stream_id().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        self.shared.tables.streams.insert(id, Stream { link, socket: stream, options });
+        Ok(())
+    }
+
+    /// Sends the control packets that wait, as far as the socket takes them, and closes the stream.
+    pub fn remove_stream(&self, link: Link) {
+        if let Some(stream) = link.stream_id().and_then(|id| self.shared.tables.streams.remove(id))
+        {
+            // It may be closed already.
+            let _ = stream.socket.shutdown();
+        }
+    }
+
+    /// Sends a whole control packet on a stream, ahead of all data that has not begun to leave.
+    /// `false` if there is no such stream, or too much waits already (counted).
+    pub fn send_control(&self, link: Link, frame: &[u8]) -> bool {
+        let stream = link.stream_id().and_then(|id| self.shared.tables.streams.get(id));
+        stream.is_some_and(|stream| stream.send_control(frame))
     }
 
     /// Traffic of a peer so far.

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 
 use crate::peer::Peer;
 use crate::routes::Routes;
+use crate::stream::Streams;
 
 /// Peer-ids are 24 bits wide; the highest means "none".
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
@@ -83,6 +84,7 @@ pub(crate) struct Tables {
     pub peers: ArcSwap<PeerTable>,
     pub routes: ArcSwap<Routes>,
     pub sockets: ArcSwap<Sockets>,
+    pub streams: Streams,
     /// Read once per train of DATA_V1 packets, per control packet and per float.
     addresses: RwLock<Addresses>,
     /// Links that proved their address. Read per control packet only.

@@ -10,6 +10,7 @@ use adit_engine::{Link, Notice};
 use adit_linux::poll::EventFd;
 
 use crate::stats::{DropReason, Stats};
+use crate::stream::StreamEnd;
 
 /// Control packets of known peers that may wait.
 const MAX_FRAMES: usize = 2048;
@@ -33,6 +34,8 @@ pub enum Upcall {
     Stranger(Link, Vec<u8>),
     /// News of a peer.
     Notice(Notice),
+    /// A stream is at its end, after all its packets. Nothing is sent on it any more.
+    StreamEnded(Link, StreamEnd),
 }
 
 /// The receiving end. Readable (see [`AsFd`]) when something waits.

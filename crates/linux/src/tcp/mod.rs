@@ -1,0 +1,269 @@
+//! TCP listeners and streams, all non-blocking, with the options a tunnel needs: no delay, and a
+//! bound on what waits unsent in the kernel.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// How to make a listener.
+#[derive(Clone, Debug)]
+pub struct TcpListenOptions {
+    /// Local address; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// For an IPv6 address: refuse IPv4 (otherwise `[::]` serves both).
+    pub v6only: bool,
+    /// Let several listeners share the port (`SO_REUSEPORT`).
+    pub reuse_port: bool,
+    /// Mark on every packet (`SO_MARK`), accepted streams' included. Needs CAP_NET_ADMIN.
+    pub fwmark: Option<u32>,
+    /// Connections that may wait to be accepted.
+    pub backlog: u16,
+    /// Bytes the kernel may queue for each stream; `None` leaves it to the kernel, which adapts.
+    pub recv_buffer: Option<usize>,
+    /// Bytes the kernel may queue from each stream; `None` as above.
+    pub send_buffer: Option<usize>,
+}
+
+impl TcpListenOptions {
+    /// The defaults for a local address.
+    pub fn new(bind: SocketAddr) -> Self {
+        Self {
+            bind,
+            v6only: false,
+            reuse_port: false,
+            fwmark: None,
+            backlog: 1024,
+            recv_buffer: None,
+            send_buffer: None,
+        }
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: Socket,
+    local: SocketAddr,
+}
+
+impl TcpListener {
+    /// Binds and listens in the calling thread's network namespace. Connections that linger from an
+    /// earlier process do not keep the port (`SO_REUSEADDR`). Errors are the kernel's.
+    pub fn bind(options: &TcpListenOptions) -> io::Result<Self> {
+        let socket = stream_socket(options.bind, options.fwmark)?;
+        if options.bind.is_ipv6() {
+            socket.set_only_v6(options.v6only)?;
+        }
+        socket.set_reuse_address(true)?;
+        if options.reuse_port {
+            socket.set_reuse_port(true)?;
+        }
+        set_buffers(&socket, options.recv_buffer, options.send_buffer)?;
+        socket.bind(&options.bind.into())?;
+        socket.listen(i32::from(options.backlog))?;
+        let local = address(&socket.local_addr()?)?;
+        Ok(Self { socket, local })
+    }
+
+    /// The bound address, with the port the kernel chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Takes a connection that waits, and the peer's address; `WouldBlock` if none does. Other
+    /// errors may be those of a connection that broke while it waited, or a lack of descriptors
+    /// (`EMFILE`, `ENFILE`): the listener itself stays good.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (fd, _) = rustix::net::acceptfrom_with(&self.socket, flags)?;
+        let stream = TcpStream { fd };
+        stream.set_nodelay(true)?;
+        let peer = stream.peer_addr()?;
+        Ok((stream, peer))
+    }
+}
+
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct TcpConnectOptions {
+    /// Where to.
+    pub to: SocketAddr,
+    /// Local address; port 0 takes a free one. Of the same family as `to`.
+    pub from: Option<SocketAddr>,
+    /// Mark on every packet (`SO_MARK`). Needs CAP_NET_ADMIN.
+    pub fwmark: Option<u32>,
+    /// As [`TcpListenOptions::recv_buffer`].
+    pub recv_buffer: Option<usize>,
+    /// As [`TcpListenOptions::send_buffer`].
+    pub send_buffer: Option<usize>,
+}
+
+impl TcpConnectOptions {
+    /// The defaults for a remote address.
+    pub fn new(to: SocketAddr) -> Self {
+        Self { to, from: None, fwmark: None, recv_buffer: None, send_buffer: None }
+    }
+}
+
+/// A connected, or connecting, stream without Nagle's delay. All calls take `&self` and never wait.
+#[derive(Debug)]
+pub struct TcpStream {
+    fd: OwnedFd,
+}
+
+impl TcpStream {
+    /// Starts to connect. When the stream becomes writable, [`TcpStream::finish_connect`] says how
+    /// it went.
+    pub fn connect(options: &TcpConnectOptions) -> io::Result<Self> {
+        let socket = stream_socket(options.to, options.fwmark)?;
+        socket.set_tcp_nodelay(true)?;
+        set_buffers(&socket, options.recv_buffer, options.send_buffer)?;
+        if let Some(from) = options.from {
+            if from.port() != 0 {
+                socket.set_reuse_address(true)?;
+            }
+            socket.bind(&from.into())?;
+        }
+        match rustix::net::connect(&socket, &options.to) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd: socket.into() }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the connection stands: `false` while it is still under way, an error if it failed.
+    pub fn finish_connect(&self) -> io::Result<bool> {
+        if let Some(error) = self.take_error()? {
+            return Err(error);
+        }
+        match self.peer_addr() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The error that waits on the socket, if any (`SO_ERROR`).
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.options().take_error()
+    }
+
+    /// Sends small writes at once (`TCP_NODELAY`), which is the default here.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.options().set_tcp_nodelay(on)
+    }
+
+    /// Bounds the bytes that wait in the kernel and were not sent even once (`TCP_NOTSENT_LOWAT`):
+    /// a send takes no more beyond it, and the stream is writable again at half of it.
+    pub fn set_notsent_lowat(&self, bytes: u32) -> io::Result<()> {
+        self.options().set_tcp_notsent_lowat(bytes)
+    }
+
+    /// Sets the kernel's buffers; `None` leaves one as it is.
+    pub fn set_buffers(&self, recv: Option<usize>, send: Option<usize>) -> io::Result<()> {
+        set_buffers(&self.options(), recv, send)
+    }
+
+    /// Sends what the kernel takes; returns how many bytes, `WouldBlock` for none.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        retry(|| rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))
+    }
+
+    /// As [`TcpStream::send`], from several places in order.
+    pub fn send_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        retry(|| {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            rustix::net::sendmsg(&self.fd, parts, &mut Default::default(), flags)
+        })
+    }
+
+    /// Receives what waits, up to the length of `into`. 0 means that the peer has closed.
+    pub fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        retry(|| Ok(rustix::net::recv(&self.fd, &mut *into, RecvFlags::DONTWAIT)?.0))
+    }
+
+    /// As [`TcpStream::recv`], and leaves the bytes for the next call.
+    pub fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        retry(|| Ok(rustix::net::recv(&self.fd, &mut *into, flags)?.0))
+    }
+
+    /// Says that nothing more will be sent. What the kernel has still goes out.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
+    }
+
+    /// Ends both directions: the peer hears it at once, and an epoll set that watches the stream too.
+    pub fn shutdown(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
+    }
+
+    /// Our own address; IPv4-mapped ones become IPv4.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        address(&self.options().local_addr()?)
+    }
+
+    /// The peer's address; IPv4-mapped ones become IPv4.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        address(&self.options().peer_addr()?)
+    }
+
+    fn options(&self) -> SockRef<'_> {
+        SockRef::from(&self.fd)
+    }
+}
+
+impl AsFd for TcpStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn stream_socket(of: SocketAddr, fwmark: Option<u32>) -> io::Result<Socket> {
+    let domain = Domain::for_address(of);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if let Some(mark) = fwmark {
+        socket.set_mark(mark)?;
+    }
+    Ok(socket)
+}
+
+fn set_buffers(socket: &Socket, recv: Option<usize>, send: Option<usize>) -> io::Result<()> {
+    if let Some(size) = recv {
+        socket.set_recv_buffer_size(size)?;
+    }
+    if let Some(size) = send {
+        socket.set_send_buffer_size(size)?;
+    }
+    Ok(())
+}
+
+fn address(name: &socket2::SockAddr) -> io::Result<SocketAddr> {
+    let address =
+        name.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+    // Rebuilt only where it is mapped: a link-local address needs its scope.
+    Ok(match address.ip().to_canonical() {
+        std::net::IpAddr::V4(v4) => SocketAddr::from((v4, address.port())),
+        std::net::IpAddr::V6(_) => address,
+    })
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
