@@ -4,11 +4,13 @@
 //! which it ends, however the run ends. [`net`] joins namespaces by cables, [`process`] runs daemons and watches
 //! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`traffic`] sends and counts. [`matrix`]
 //! declares what is combined with what within a TLS tunnel over UDP, and [`cell`] runs one combination; [`modes`] declares and
-//! runs the combinations of transports, devices, credentials and formats; [`scenario`] holds what is no combination.
+//! runs the combinations of transports, devices, credentials and formats; [`crowd`] has many
+//! clients at once; [`scenario`] holds what is no combination.
 #![forbid(unsafe_code)]
 
 pub mod cell;
 pub mod covering;
+pub mod crowd;
 pub mod failure;
 pub mod matrix;
 pub mod modes;

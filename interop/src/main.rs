@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_interop::cell::{self, Bench, Outcome};
+use adit_interop::crowd::{self, Soak};
 use adit_interop::matrix::{self, Cell, Roles};
 use adit_interop::modes::{self, Mode};
 use adit_interop::peer::Program;
@@ -35,6 +36,21 @@ enum Verb {
     Run(Run),
     /// Print the names of all tests.
     List,
+    /// Many stock clients at one adit, over UDP and TCP, and one that stops reading.
+    Crowd {
+        /// How many.
+        #[arg(long, default_value_t = 200)]
+        clients: usize,
+    },
+    /// Stock clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
+    Soak {
+        /// How many.
+        #[arg(long, default_value_t = 50)]
+        clients: usize,
+        /// For how long.
+        #[arg(long, default_value_t = 30)]
+        minutes: u64,
+    },
 }
 
 #[derive(clap::Args)]
@@ -69,6 +85,13 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::List => list(),
         Verb::Run(arguments) => run(&arguments),
+        Verb::Crowd { clients } => {
+            alone(|bench, adit| crowd::throng(bench, "crowd", adit, &Program::Stock, clients))
+        }
+        Verb::Soak { clients, minutes } => alone(|bench, adit| {
+            let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };
+            crowd::soak(bench, adit, &Program::Stock, soak)
+        }),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("adit-interop: {failure}");
@@ -97,7 +120,7 @@ fn run(arguments: &Run) -> Result<ExitCode> {
         tests(&adit, arguments.old, &arguments.roots)?.into_iter().filter(wanted).collect();
     if arguments.control {
         // Those are about adit's own sentences.
-        tests.retain(|test| !test.name.starts_with("fault/"));
+        tests.retain(|test| !["fault/", "crowd/"].iter().any(|kind| test.name.starts_with(kind)));
     }
     if tests.is_empty() {
         return Err("no test has such a name: see adit-interop list".into());
@@ -106,6 +129,17 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     let seconds = started.elapsed().as_secs();
     println!("interop: {} passed, {failed} failed, {seconds} s", tests.len() - failed);
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs one long test by itself.
+fn alone(test: impl Fn(&Bench, &Program) -> Result<String>) -> Result<ExitCode> {
+    let world = match world::enter()? {
+        Entered::Ended(code) => return Ok(code),
+        Entered::Inside(world) => world,
+    };
+    let pki = Pki::make(&world)?;
+    println!("{}", test(&Bench { world, pki }, &Program::adit()?)?);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs all tests on `jobs` threads and returns how many failed.
@@ -157,6 +191,7 @@ fn tests(adit: &Program, old: Old, roots: &Path) -> Result<Vec<Test>> {
         tests.push(mode_test(mode, adit, &Program::Stock));
     }
     tests.extend(scenario::all(adit, &Program::Stock));
+    tests.push(crowd_test(adit));
     if old != Old::Skip {
         for suite in SUITES {
             tests.extend(version_tests(suite, adit, old, roots)?);
@@ -204,5 +239,15 @@ fn mode_test(mode: Mode, adit: &Program, stock: &Program) -> Test {
     let (server, client, name) = (server.clone(), client.clone(), mode.name());
     let unique = name.clone();
     let run = move |bench: &Bench| modes::run(bench, &unique, &mode, &server, &client);
+    Test { name, run: Box::new(run) }
+}
+
+/// Enough clients that transports mix; `adit-interop crowd` has more.
+const CROWD: usize = 16;
+
+fn crowd_test(adit: &Program) -> Test {
+    let (adit, name) = (adit.clone(), format!("crowd/{CROWD}-over-udp-and-tcp"));
+    let unique = name.clone();
+    let run = move |bench: &Bench| crowd::throng(bench, &unique, &adit, &Program::Stock, CROWD);
     Test { name, run: Box::new(run) }
 }

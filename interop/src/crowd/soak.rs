@@ -1,0 +1,144 @@
+//! Half an hour of coming and going: what leaks shows.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::{Crowd, is_tcp, wait_for_sessions};
+use crate::cell::Bench;
+use crate::failure::{Context, Result, ensure};
+use crate::peer::Program;
+use crate::traffic::{ping, tcp};
+
+/// How long and with how many.
+#[derive(Debug, Clone, Copy)]
+pub struct Soak {
+    /// Clients.
+    pub clients: usize,
+    /// From the first connect to the last disconnect.
+    pub length: Duration,
+}
+
+/// Bytes of each transfer to a client, about every [`BEAT`] of its life.
+const TRANSFER: usize = 1_000_000;
+const BEAT: Duration = Duration::from_secs(3);
+/// All have come and gone once by then: what the process keeps for good, it has.
+const WARM: Duration = Duration::from_secs(60);
+/// Lives are this many seconds long, by turns.
+const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
+/// What freed memory may stay with the allocator, in KiB.
+const MEMORY_MARGIN: u64 = 2048;
+
+/// What the server's process holds.
+#[derive(Debug, Clone, Copy)]
+struct Holdings {
+    fds: usize,
+    threads: usize,
+    /// KiB that it made itself (anonymous memory).
+    memory: u64,
+}
+
+/// Clients connect over both transports, transfer, rekey every 30 s, leave in order or die, and come back, for `length`.
+///
+/// # Errors
+/// A client could not connect, or something did not return to where it began.
+pub fn soak(bench: &Bench, server: &Program, client: &Program, soak: Soak) -> Result<String> {
+    let folder = bench.world.folder("soak")?;
+    let crowd = Crowd::start(bench, &folder, server, client, soak.clients, "reneg-sec 30")?;
+    std::thread::sleep(Duration::from_secs(1));
+    let begin = holdings(&crowd)?;
+    println!("at the beginning: {begin:?}");
+    come_and_go(&crowd, soak.clients, WARM)?;
+    let warm = holdings(&crowd)?;
+    println!("after everyone has come and gone for {} s: {warm:?}", WARM.as_secs());
+    let lives = come_and_go(&crowd, soak.clients, soak.length)?;
+    let end = holdings(&crowd)?;
+    let told = format!("{lives} lives; {begin:?}, warm {warm:?}, at the end {end:?}");
+    let same = end.fds == begin.fds && end.threads == begin.threads;
+    ensure(same && end.memory <= warm.memory + MEMORY_MARGIN, || told.clone())?;
+    ensure(crowd.daemon.count("panicked") == 0, || crowd.daemon.failure("a panic").0)?;
+    Ok(told)
+}
+
+/// Runs clients for a while, waits until the server has forgotten them all, and returns how many connected.
+fn come_and_go(crowd: &Crowd<'_>, clients: usize, length: Duration) -> Result<u64> {
+    let (stop, lives) = (AtomicBool::new(false), AtomicU64::new(0));
+    let end = Instant::now() + length;
+    let outcome = std::thread::scope(|scope| {
+        let (stop, lives) = (&stop, &lives);
+        let running: Vec<_> = (0..clients)
+            .map(|host| {
+                scope.spawn(move || {
+                    let done = live_again_and_again(crowd, host, end, stop, lives);
+                    // One that failed ends the others' next lives.
+                    stop.fetch_or(done.is_err(), Relaxed);
+                    done
+                })
+            })
+            .collect();
+        while Instant::now() < end && !stop.load(Relaxed) {
+            std::thread::sleep(
+                Duration::from_secs(20).min(end.saturating_duration_since(Instant::now())),
+            );
+            if let (Ok(holdings), Ok(ledger)) = (holdings(crowd), crowd.ledger()) {
+                let (lives, sessions) = (lives.load(Relaxed), ledger.sessions.len());
+                println!("{lives} lives, {sessions} sessions, {holdings:?}");
+            }
+        }
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended
+            .map(|done| done.unwrap_or_else(|_| Err("a thread panicked".into())))
+            .collect::<Result<Vec<_>>>()
+    });
+    outcome.map_err(|failure| format!("{failure}\n{}", crowd.daemon.failure("meanwhile")))?;
+    // Those who died are found out by silence.
+    wait_for_sessions(crowd, 0, Duration::from_secs(60))?;
+    std::thread::sleep(Duration::from_secs(2));
+    Ok(lives.load(Relaxed))
+}
+
+fn live_again_and_again(
+    crowd: &Crowd<'_>,
+    host: usize,
+    end: Instant,
+    stop: &AtomicBool,
+    lives: &AtomicU64,
+) -> Result<()> {
+    let space = crowd.hosts.get(host).context("no such host")?;
+    // Not all at once.
+    std::thread::sleep(Duration::from_millis(100 * host as u64));
+    for life in host.. {
+        if Instant::now() >= end || stop.load(Relaxed) {
+            break;
+        }
+        // By turns over either transport, so that a host's next session is of the other kind.
+        let mut member = crowd.join(host, is_tcp(life))?;
+        lives.fetch_add(1, Relaxed);
+        let death = Instant::now() + Duration::from_secs(LIVES[life % LIVES.len()]);
+        while Instant::now() < death.min(end) && !stop.load(Relaxed) {
+            let got = ping(space, "10.88.0.1".parse().context("the gateway")?, 900, 3)?;
+            ensure(got > 0, || member.daemon.failure("no answer through the tunnel").0)?;
+            tcp(&crowd.server, space, member.inner.v4, TRANSFER)?;
+            std::thread::sleep(BEAT);
+        }
+        let signal = if life % 3 == 0 { Signal::SIGKILL } else { Signal::SIGTERM };
+        member.daemon.signal(signal)?;
+        member.daemon.wait_exit(Duration::from_secs(10))?;
+    }
+    Ok(())
+}
+
+fn holdings(crowd: &Crowd<'_>) -> Result<Holdings> {
+    let process = std::path::PathBuf::from(format!("/proc/{}", crowd.daemon.pid()));
+    let status = std::fs::read_to_string(process.join("status"))?;
+    let field = |name: &str| -> Result<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).context(name)?;
+        line.trim_start_matches(':').split_whitespace().next().context(name)?.parse().context(name)
+    };
+    Ok(Holdings {
+        fds: std::fs::read_dir(process.join("fd"))?.count(),
+        threads: usize::try_from(field("Threads")?).context("threads")?,
+        memory: field("RssAnon")?,
+    })
+}
