@@ -30,6 +30,8 @@ mod control;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod egress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+pub mod fragment;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod framing;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod ingress;
