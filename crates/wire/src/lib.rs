@@ -5,7 +5,11 @@
 //! 64 KiB with a [`VnetHeader`] that says how to cut it. [`split::Segments`] cuts it where it lies;
 //! [`merge::Merger`] collects neighbouring packets of a flow into one.
 //!
-//! Entry points for fuzzing, none of which may panic on any input: [`ip::Ip::parse`],
+//! A TAP device's super-packets are frames: everything above takes the length of what stands before
+//! the IP header, zero for a TUN device.
+//!
+//! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`],
+//! [`ip::Ip::parse`],
 //! [`transport::Tcp::parse`], [`transport::Udp::parse`], [`transport::Icmp::parse`], [`mss::clamp`],
 //! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`].
 
@@ -22,6 +26,7 @@
 )]
 
 pub mod checksum;
+pub mod ethernet;
 mod field;
 pub mod ip;
 pub mod merge;

@@ -9,6 +9,7 @@
 //! join closes that run. Different flows may overtake each other by a burst.
 
 use crate::checksum::Sum;
+use crate::ethernet::MAX_HEADER_LEN;
 use crate::field::{get8, get16, get32, put8, put16};
 use crate::ip::{TCP, UDP, V4_LEN, V6_LEN, header_checksum_ok, pseudo_header, v4_df, v4_id};
 use crate::transport::{Tcp, UDP_LEN, Udp, flags};
@@ -16,12 +17,12 @@ use crate::vnet::{Gso, VnetHeader};
 
 /// Packets in one super-packet at most: the slices of one `writev`.
 pub const MAX_PARTS: usize = 64;
-/// Length of a super-packet at most: the IPv4 length field.
+/// Length of a super-packet at most, from its IP header: the IPv4 length field.
 const MAX_LEN: usize = 65535;
 /// Flows that grow at the same time; further ones close the oldest.
 const MAX_FLOWS: usize = 8;
-/// Headers of a merged packet: IPv6 and TCP with all options.
-const MAX_HEADER: usize = V6_LEN + 60;
+/// Headers of a merged packet: Ethernet with tags, IPv6 and TCP with all options.
+const MAX_HEADER: usize = MAX_HEADER_LEN + V6_LEN + 60;
 
 /// Collects the packets of one burst.
 #[derive(Debug, Default)]
@@ -34,10 +35,10 @@ pub struct Merger<'a> {
     growing: Vec<usize>,
 }
 
-/// A packet, and the next one of its run.
+/// A packet, or a frame with one, and the next one of its run.
 #[derive(Debug)]
 struct Part<'a> {
-    packet: &'a [u8],
+    frame: &'a [u8],
     next: Option<usize>,
 }
 
@@ -47,6 +48,7 @@ struct Run {
     first: usize,
     last: usize,
     count: usize,
+    /// From the IP header on.
     len: usize,
     flow: Option<Flow>,
 }
@@ -56,6 +58,8 @@ struct Run {
 struct Flow {
     v6: bool,
     tcp: bool,
+    /// Bytes before the IP header, from which the others count.
+    l2: usize,
     l4: usize,
     header_len: usize,
     /// Payload of the first packet: all but the last have the same.
@@ -107,62 +111,74 @@ impl<'a> Merger<'a> {
     /// Takes one IP packet.
     #[inline]
     pub fn push(&mut self, packet: &'a [u8]) {
-        match self.shape(packet) {
-            Shape::Other => self.start(packet, None),
+        self.push_behind(packet, 0);
+    }
+
+    /// Takes one frame whose IP packet stands behind `l2` bytes, or which carries something else: then
+    /// `l2` is the frame's length, and it passes as it is.
+    #[inline]
+    pub fn push_behind(&mut self, frame: &'a [u8], l2: usize) {
+        let packet = frame.get(l2..).unwrap_or(&[]);
+        match self.shape(packet, l2) {
+            Shape::Other => self.start(frame, packet.len(), None),
             Shape::Barrier(flow) => {
-                if let Some((slot, _)) = self.find(&flow, packet) {
+                if let Some((slot, _)) = self.find(&flow, frame, packet) {
                     self.growing.remove(slot);
                 }
-                self.start(packet, None);
+                self.start(frame, packet.len(), None);
             }
-            Shape::Mergeable(flow) => self.push_mergeable(packet, flow),
+            Shape::Mergeable(flow) => self.push_mergeable(frame, packet, flow),
         }
     }
 
-    fn push_mergeable(&mut self, packet: &'a [u8], flow: Flow) {
-        let Some((slot, index)) = self.find(&flow, packet) else {
-            return self.grow(packet, flow);
+    fn push_mergeable(&mut self, frame: &'a [u8], packet: &'a [u8], flow: Flow) {
+        let Some((slot, index)) = self.find(&flow, frame, packet) else {
+            return self.grow(frame, packet.len(), flow);
         };
-        if self.join(index, packet, &flow).is_none() {
+        if self.join(index, frame, packet, &flow).is_none() {
             self.growing.remove(slot);
-            self.grow(packet, flow);
+            self.grow(frame, packet.len(), flow);
         }
     }
 
     /// Starts a run that may grow.
-    fn grow(&mut self, packet: &'a [u8], flow: Flow) {
+    fn grow(&mut self, frame: &'a [u8], len: usize, flow: Flow) {
         if self.growing.len() >= MAX_FLOWS {
             self.growing.remove(0);
         }
         self.growing.push(self.runs.len());
-        self.start(packet, Some(flow));
+        self.start(frame, len, Some(flow));
     }
 
-    fn start(&mut self, packet: &'a [u8], flow: Option<Flow>) {
+    fn start(&mut self, frame: &'a [u8], len: usize, flow: Option<Flow>) {
         let at = self.parts.len();
-        self.parts.push(Part { packet, next: None });
-        self.runs.push(Run { first: at, last: at, count: 1, len: packet.len(), flow });
+        self.parts.push(Part { frame, next: None });
+        self.runs.push(Run { first: at, last: at, count: 1, len, flow });
     }
 
-    /// The growing run of the same flow: its place in `growing` and in `runs`.
-    fn find(&self, flow: &Flow, packet: &[u8]) -> Option<(usize, usize)> {
+    /// The growing run of the same flow: its place in `growing` and in `runs`. Flows with different
+    /// Ethernet headers are different flows.
+    fn find(&self, flow: &Flow, frame: &[u8], packet: &[u8]) -> Option<(usize, usize)> {
         self.growing.iter().copied().enumerate().rev().find(|(_, index)| {
             self.runs.get(*index).is_some_and(|run| {
                 run.flow.is_some_and(|other| {
-                    other.ports == flow.ports && other.tcp == flow.tcp && other.v6 == flow.v6
-                }) && self
-                    .parts
-                    .get(run.first)
-                    .is_some_and(|part| addresses(part.packet) == addresses(packet))
+                    other.ports == flow.ports
+                        && other.tcp == flow.tcp
+                        && other.v6 == flow.v6
+                        && other.l2 == flow.l2
+                }) && self.parts.get(run.first).is_some_and(|part| {
+                    addresses(part.frame.get(flow.l2..).unwrap_or(&[])) == addresses(packet)
+                        && (flow.l2 == 0 || part.frame.get(..flow.l2) == frame.get(..flow.l2))
+                })
             })
         })
     }
 
     /// Appends `packet` to a run, if every condition holds.
-    fn join(&mut self, index: usize, packet: &'a [u8], new: &Flow) -> Option<()> {
+    fn join(&mut self, index: usize, frame: &'a [u8], packet: &'a [u8], new: &Flow) -> Option<()> {
         let run = self.runs.get_mut(index)?;
         let flow = run.flow.as_mut()?;
-        let first = self.parts.get(run.first)?.packet;
+        let first = self.parts.get(run.first)?.frame.get(flow.l2..)?;
         let len = run.len.checked_add(new.size)?;
         let fits = !flow.ended
             && run.count < MAX_PARTS
@@ -193,22 +209,22 @@ impl<'a> Merger<'a> {
         run.len = len;
         run.count = run.count.saturating_add(1);
         let at = self.parts.len();
-        self.parts.push(Part { packet, next: None });
+        self.parts.push(Part { frame, next: None });
         self.parts.get_mut(run.last)?.next = Some(at);
         run.last = at;
         Some(())
     }
 
     #[inline]
-    fn shape(&self, packet: &[u8]) -> Shape {
+    fn shape(&self, packet: &[u8], l2: usize) -> Shape {
         if !self.tcp && !self.udp {
             return Shape::Other;
         }
-        self.parse(packet).unwrap_or(Shape::Other)
+        self.parse(packet, l2).unwrap_or(Shape::Other)
     }
 
     #[inline]
-    fn parse(&self, packet: &[u8]) -> Option<Shape> {
+    fn parse(&self, packet: &[u8], l2: usize) -> Option<Shape> {
         let (v6, protocol, l4, stated) = match packet.first()? {
             // No IP options.
             0x45 => {
@@ -236,6 +252,7 @@ impl<'a> Merger<'a> {
                 let flow = Flow {
                     v6,
                     tcp: true,
+                    l2,
                     l4,
                     header_len,
                     size,
@@ -257,6 +274,7 @@ impl<'a> Merger<'a> {
                 let flow = Flow {
                     v6,
                     tcp: false,
+                    l2,
                     l4,
                     header_len,
                     size,
@@ -341,16 +359,17 @@ impl<'m, 'a> Write<'m, 'a> {
             parts,
         };
         if let (Some(flow), 2..) = (&run.flow, run.count) {
-            write.fill_header(flow, parts.get(run.first)?.packet)?;
+            write.fill_header(flow, parts.get(run.first)?.frame)?;
         }
         Some(write)
     }
 
     /// Headers of the whole, with the checksum left to the kernel.
     fn fill_header(&mut self, flow: &Flow, first: &[u8]) -> Option<()> {
-        self.header_len = flow.header_len;
-        let header = self.header.get_mut(..flow.header_len)?;
-        header.copy_from_slice(first.get(..flow.header_len)?);
+        self.header_len = flow.l2.checked_add(flow.header_len)?;
+        let header = self.header.get_mut(..self.header_len)?;
+        header.copy_from_slice(first.get(..self.header_len)?);
+        let header = header.get_mut(flow.l2..)?;
         let len = u16::try_from(self.run.len).ok()?;
         let l4 = u16::try_from(flow.l4).ok()?;
         let l4_len = len.checked_sub(l4)?;
@@ -380,9 +399,9 @@ impl<'m, 'a> Write<'m, 'a> {
                 (false, _) => Gso::UdpL4,
             },
             ecn: false,
-            hdr_len: u16::try_from(flow.header_len).ok()?,
+            hdr_len: u16::try_from(self.header_len).ok()?,
             gso_size: u16::try_from(flow.size).ok()?,
-            csum_start: l4,
+            csum_start: l4.checked_add(u16::try_from(flow.l2).ok()?)?,
             csum_offset: csum_offset as u16,
         }
         .encode();
@@ -412,7 +431,7 @@ impl<'m, 'a> Write<'m, 'a> {
         std::iter::from_fn(move || {
             let part = parts.get(next?)?;
             next = part.next;
-            Some(part.packet)
+            Some(part.frame)
         })
     }
 
@@ -431,9 +450,13 @@ mod tests {
 
     /// Each write as (virtio header, bytes, packets in it).
     fn merge(packets: &[Vec<u8>]) -> Vec<(VnetHeader, Vec<u8>, usize)> {
+        merge_behind(packets, 0)
+    }
+
+    fn merge_behind(frames: &[Vec<u8>], l2: usize) -> Vec<(VnetHeader, Vec<u8>, usize)> {
         let mut merger = Merger::new(true, true);
-        for packet in packets {
-            merger.push(packet);
+        for frame in frames {
+            merger.push_behind(frame, l2);
         }
         merger
             .writes()
@@ -486,6 +509,48 @@ mod tests {
         let mut padded = pair(|_| ());
         padded[1].push(0);
         assert_eq!(counts(&padded), [1, 1], "bytes beyond the packet");
+    }
+
+    #[test]
+    fn frames_of_different_stations_or_networks_stay_apart() {
+        let header = |change: usize| {
+            let mut header = crate::testing::behind(&VnetHeader::default(), false, 1).0;
+            if let Some(byte) = header.get_mut(change) {
+                *byte ^= 0x10;
+            }
+            header
+        };
+        let frames = |change: usize| -> Vec<Vec<u8>> {
+            let headers = [header(99), header(change)];
+            headers.iter().zip(pair(|_| ())).map(|(h, p)| [h.clone(), p].concat()).collect()
+        };
+        let counts = |frames: &[Vec<u8>]| -> Vec<usize> {
+            merge_behind(frames, 18).iter().map(|(_, _, count)| *count).collect()
+        };
+        assert_eq!(counts(&frames(99)), [2]);
+        assert_eq!(counts(&frames(3)), [1, 1], "destination");
+        assert_eq!(counts(&frames(8)), [1, 1], "source");
+        assert_eq!(counts(&frames(15)), [1, 1], "VLAN");
+        // Nor do frames whose headers differ in length, whatever their bytes.
+        let mut merger = Merger::new(true, true);
+        let (tagged, bare) = (frames(99), pair(|_| ()));
+        merger.push_behind(&tagged[0], 18);
+        merger.push_behind(&bare[1], 0);
+        assert_eq!(merger.writes().map(|write| write.count()).collect::<Vec<_>>(), [1, 1]);
+    }
+
+    #[test]
+    fn a_frame_without_ip_passes_as_it_is() {
+        // What stands in it would be a packet, were it one.
+        let frames: Vec<Vec<u8>> = pair(|_| ());
+        let mut merger = Merger::new(true, true);
+        frames.iter().for_each(|frame| merger.push_behind(frame, frame.len()));
+        let writes: Vec<_> = merger.writes().collect();
+        assert_eq!(writes.len(), 2);
+        for (write, frame) in writes.iter().zip(&frames) {
+            assert_eq!(write.vnet(), &VnetHeader::default().encode());
+            assert_eq!((write.header(), write.bodies().next()), (&[][..], Some(&frame[..])));
+        }
     }
 
     #[test]
@@ -567,6 +632,32 @@ mod tests {
             prop_assert_eq!(merged.len(), 1);
             prop_assert_eq!(&merged[0].0, &vnet);
             prop_assert_eq!(&merged[0].1, &packet);
+        }
+
+        /// Frames merge exactly as their packets do, and the whole has their header once.
+        #[test]
+        fn frames_merge_like_their_packets(
+            v6: bool, udp: bool, size in 300u16..1500, segments in 2usize..40, short in 0usize..299,
+            tags in 0usize..3,
+        ) {
+            let payload = vec![0x5au8; usize::from(size) * segments - short];
+            let (vnet, packet) = if udp {
+                udp_super(v6, 5, &payload, size)
+            } else {
+                TcpSpec { v6, ..TcpSpec::default() }.super_packet(&payload, size)
+            };
+            let (header, vnet_behind) = crate::testing::behind(&vnet, v6, tags);
+            let packets = naive_split(&vnet, &packet);
+            let frames: Vec<_> = packets.iter().map(|p| [header.clone(), p.clone()].concat()).collect();
+            let merged = merge_behind(&frames, header.len());
+            let alone = merge(&packets);
+            prop_assert_eq!(merged.len(), alone.len());
+            prop_assert_eq!(&merged[0].0, &vnet_behind);
+            for (frame, packet) in merged.iter().zip(&alone) {
+                prop_assert_eq!(&frame.1[..header.len()], &header[..]);
+                prop_assert_eq!(&frame.1[header.len()..], &packet.1[..]);
+                prop_assert_eq!(frame.2, packet.2);
+            }
         }
 
         /// Whatever is merged, cutting it again gives the packets that came, in order per flow.

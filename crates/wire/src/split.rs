@@ -8,6 +8,9 @@
 //! next #1:   [ header | payload 1 ]
 //! next #2:           ...[ header  | payload 2 ]
 //! ```
+//!
+//! A frame's Ethernet header is part of the header that is stamped; offsets below count from the IP
+//! header.
 
 use crate::checksum::Sum;
 use crate::field::{get8, get16, put8, put16, put32};
@@ -15,9 +18,12 @@ use crate::ip::{TCP, UDP, V4_LEN, V6_LEN, pseudo_header, v4_id};
 use crate::transport::{Tcp, UDP_LEN, flags};
 use crate::vnet::{Gso, VnetHeader};
 
-/// Room for the headers of a segment: IPv4 and TCP with all options, or IPv6 with a few extension
-/// headers.
+/// Room for the headers of a segment: Ethernet with tags, then IPv4 and TCP with all options, or IPv6
+/// with a few extension headers.
 const MAX_HEADER: usize = 192;
+
+/// Where UDP's checksum stands in its header.
+const UDP_CHECKSUM: usize = 6;
 
 /// What the TUN device handed out makes no sense; it is dropped.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
@@ -27,6 +33,7 @@ pub struct Malformed;
 #[derive(Debug)]
 pub struct Segments<'a> {
     packet: &'a mut [u8],
+    l2: usize,
     cut: Option<Cut>,
     done: bool,
 }
@@ -36,7 +43,9 @@ pub struct Segments<'a> {
 struct Cut {
     header: [u8; MAX_HEADER],
     header_len: usize,
-    /// Where the transport header starts.
+    /// Where the IP header starts.
+    l2: usize,
+    /// Where the transport header starts, behind the start of the IP header.
     l4: usize,
     tcp: bool,
     v6: bool,
@@ -55,6 +64,12 @@ impl<'a> Segments<'a> {
     /// Prepares to cut `packet` as `vnet` says. A plain packet yields itself, its checksum finished
     /// if that was left to us.
     pub fn new(vnet: &VnetHeader, packet: &'a mut [u8]) -> Result<Self, Malformed> {
+        Self::behind(vnet, packet, 0)
+    }
+
+    /// As [`Self::new`], for a packet whose IP header stands behind `l2` bytes: those of an Ethernet
+    /// header, which each segment repeats. `vnet` counts from the start of the frame.
+    pub fn behind(vnet: &VnetHeader, packet: &'a mut [u8], l2: usize) -> Result<Self, Malformed> {
         let cut = match vnet.gso {
             Gso::None => {
                 if vnet.needs_csum {
@@ -62,9 +77,14 @@ impl<'a> Segments<'a> {
                 }
                 None
             }
-            _ => Some(Cut::new(vnet, packet).ok_or(Malformed)?),
+            _ => Some(Cut::new(vnet, packet, l2).ok_or(Malformed)?),
         };
-        Ok(Self { packet, cut, done: false })
+        Ok(Self { packet, l2, cut, done: false })
+    }
+
+    /// Bytes before the IP header of each segment.
+    pub fn l2(&self) -> usize {
+        self.l2
     }
 
     /// The whole super-packet with the headers of its first segment: for routing and filtering.
@@ -116,15 +136,14 @@ fn finish_checksum(vnet: &VnetHeader, packet: &mut [u8]) -> Option<()> {
     // The field already holds the pseudo-header's sum, so it is summed with the rest.
     get16(packet, field)?;
     let sum = Sum::new().bytes(packet.get(start..)?).finish();
-    let is_udp = match packet.first()? >> 4 {
-        4 => get8(packet, 9)? == UDP,
-        _ => get8(packet, 6)? == UDP,
-    };
+    // Zero means "none" in UDP; elsewhere it is the same sum.
+    let is_udp = usize::from(vnet.csum_offset) == UDP_CHECKSUM;
     put16(packet, field, if is_udp && sum == 0 { 0xffff } else { sum })
 }
 
 impl Cut {
-    fn new(vnet: &VnetHeader, packet: &[u8]) -> Option<Self> {
+    fn new(vnet: &VnetHeader, frame: &[u8], l2: usize) -> Option<Self> {
+        let packet = frame.get(l2..)?;
         let v6 = match packet.first()? >> 4 {
             4 => false,
             6 => true,
@@ -135,7 +154,7 @@ impl Cut {
             (Gso::UdpL4, _) => false,
             _ => return None,
         };
-        let l4 = usize::from(vnet.csum_start);
+        let l4 = usize::from(vnet.csum_start).checked_sub(l2)?;
         let size = usize::from(vnet.gso_size);
         let ip_len = if v6 { V6_LEN } else { V4_LEN };
         if size == 0 || l4 < ip_len || (!v6 && l4 != usize::from(get8(packet, 0)? & 15) << 2) {
@@ -150,12 +169,13 @@ impl Cut {
             transport.first_chunk::<UDP_LEN>()?;
             (UDP_LEN, 0, 0)
         };
-        let header_len = l4.checked_add(len)?;
+        let header_len = l2.checked_add(l4)?.checked_add(len)?;
         let mut header = [0; MAX_HEADER];
-        header.get_mut(..header_len)?.copy_from_slice(packet.get(..header_len)?);
+        header.get_mut(..header_len)?.copy_from_slice(frame.get(..header_len)?);
         Some(Self {
             header,
             header_len,
+            l2,
             l4,
             tcp,
             v6,
@@ -172,21 +192,22 @@ impl Cut {
     /// Writes the headers of the segment whose payload already stands in `segment`.
     #[inline]
     fn stamp(&mut self, segment: &mut [u8], last: bool) -> Option<()> {
-        let len = u16::try_from(segment.len()).ok()?;
-        let l4_len = len.checked_sub(u16::try_from(self.l4).ok()?)?;
         let payload = segment.len().checked_sub(self.header_len)?;
         segment.get_mut(..self.header_len)?.copy_from_slice(self.header.get(..self.header_len)?);
+        let packet = segment.get_mut(self.l2..)?;
+        let len = u16::try_from(packet.len()).ok()?;
+        let l4_len = len.checked_sub(u16::try_from(self.l4).ok()?)?;
         if self.v6 {
-            put16(segment, 4, len.checked_sub(V6_LEN as u16)?)?;
+            put16(packet, 4, len.checked_sub(V6_LEN as u16)?)?;
         } else {
-            put16(segment, 2, len)?;
-            put16(segment, 4, self.id)?;
-            put16(segment, 10, 0)?;
-            let sum = Sum::new().bytes(segment.get(..self.l4)?).finish();
-            put16(segment, 10, sum)?;
+            put16(packet, 2, len)?;
+            put16(packet, 4, self.id)?;
+            put16(packet, 10, 0)?;
+            let sum = Sum::new().bytes(packet.get(..self.l4)?).finish();
+            put16(packet, 10, sum)?;
             self.id = self.id.wrapping_add(1);
         }
-        let transport = segment.get_mut(self.l4..)?;
+        let transport = packet.get_mut(self.l4..)?;
         let sum_at = if self.tcp {
             put32(transport, 4, self.seq)?;
             put8(transport, 13, self.segment_flags(last))?;
@@ -322,6 +343,45 @@ mod tests {
                     .super_packet(&payload, size)
             };
             prop_assert_eq!(split(&vnet, &packet), naive_split(&vnet, &packet));
+        }
+
+        /// A frame's segments are the packet's, each behind the frame's header.
+        #[test]
+        fn frames_are_cut_like_their_packets(
+            v6: bool, udp: bool, len in 0usize..6000, size in 1u16..1500, tags in 0usize..3,
+        ) {
+            let payload: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+            let (vnet, packet) = if udp {
+                crate::testing::udp_super(v6, 9, &payload, size)
+            } else {
+                TcpSpec { v6, ..TcpSpec::default() }.super_packet(&payload, size)
+            };
+            let (header, vnet_behind) = crate::testing::behind(&vnet, v6, tags);
+            let mut frame = [header.clone(), packet.clone()].concat();
+            let mut segments = Segments::behind(&vnet_behind, &mut frame, header.len()).unwrap();
+            for expected in split(&vnet, &packet) {
+                let segment = segments.next().unwrap();
+                prop_assert_eq!(&segment[..header.len()], &header[..]);
+                prop_assert_eq!(&segment[header.len()..], &expected[..]);
+            }
+            prop_assert!(segments.next().is_none());
+            // And a whole one, whose checksum alone is left to us.
+            let plain = VnetHeader { gso: Gso::None, ..vnet };
+            let plain_behind = VnetHeader { gso: Gso::None, ..vnet_behind };
+            let mut frame = [header.clone(), packet.clone()].concat();
+            let mut segments = Segments::behind(&plain_behind, &mut frame, header.len()).unwrap();
+            prop_assert_eq!(&segments.next().unwrap()[header.len()..], &split(&plain, &packet)[0][..]);
+        }
+
+        #[test]
+        fn no_frame_panics(
+            header: [u8; 10], bytes in proptest::collection::vec(any::<u8>(), 0..200), l2 in 0usize..30,
+        ) {
+            let vnet = VnetHeader::decode(&header);
+            let mut copy = bytes;
+            if let Ok(mut segments) = Segments::behind(&vnet, &mut copy, l2) {
+                while segments.next().is_some() {}
+            }
         }
 
         #[test]

@@ -225,3 +225,17 @@ pub(crate) fn naive_split(vnet: &VnetHeader, packet: &[u8]) -> Vec<Vec<u8>> {
     }
     out
 }
+
+/// The header of a frame with an IP packet and so many VLAN tags, and the virtio header that counts
+/// from its start.
+pub(crate) fn behind(vnet: &VnetHeader, v6: bool, tags: usize) -> (Vec<u8>, VnetHeader) {
+    let mut header = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    for tag in 0..tags {
+        header.extend([0x81, 0, 0, tag as u8 + 1]);
+    }
+    header.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
+    let len = header.len() as u16;
+    let csum_start = vnet.csum_start + len;
+    let hdr_len = vnet.hdr_len + len;
+    (header, VnetHeader { csum_start, hdr_len, ..*vnet })
+}
