@@ -110,6 +110,14 @@ impl Net {
         self.change(change, action).await
     }
 
+    /// Set the hardware address of an interface (`lladdr` of a TAP device). Not while it is up, unless
+    /// its driver allows that; TAP's does.
+    pub async fn set_mac(&self, index: u32, mac: [u8; 6]) -> Result<(), NetError> {
+        let change = LinkUnspec::new_with_index(index).address(mac.to_vec()).build();
+        self.change(change, || format!("setting the hardware address of interface number {index}"))
+            .await
+    }
+
     async fn change(
         &self,
         change: LinkMessage,

@@ -205,6 +205,22 @@ impl TunQueue {
         }
     }
 
+    /// The hardware address that the interface has now; all zeroes for a TUN device.
+    pub fn mac(&self) -> io::Result<[u8; 6]> {
+        // SAFETY: ifreq is plain data for which all zeroes is a valid value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: SIOCGIFHWADDR on this descriptor writes one ifreq, which lives through the call; the
+        // driver takes the interface from the descriptor, not from the name.
+        let rc =
+            unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) };
+        if rc < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call filled in `ifru_hwaddr`, and any bytes are a valid sockaddr.
+        let data = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
+        Ok(std::array::from_fn(|at| data[at] as u8))
+    }
+
     /// Change the offloads of the whole device at run time. Packets that wait in the queue may still
     /// have the former form.
     pub fn set_offloads(&self, offloads: TunOffloads) -> io::Result<()> {

@@ -83,6 +83,58 @@ fn a_super_packet_goes_out_and_comes_back_whole() {
 }
 
 #[test]
+fn a_tap_hands_out_super_packets_as_frames_and_takes_them_back() {
+    let ns = NetNs::unnamed().unwrap();
+    let options = TunOptions { mode: TunMode::Tap, ..TunOptions::default() };
+    let (device, socket) = device(&ns, &options);
+    assert_eq!(device.offloads, TunOffloads::ALL);
+    let queue = &device.queues[0];
+    let mac = queue.mac().unwrap();
+    let neighbour = [2, 0, 0, 0, 0, 2];
+    let payload: Vec<u8> = (0..20_500u32).map(|i| i as u8).collect();
+    socket.send_trains(&[train(&payload)], &mut SendScratch::default()).unwrap();
+    // The kernel asks for the neighbour first.
+    wait(queue);
+    let (asked, question) = drain(queue);
+    assert_eq!(asked, [([0; VNET_LEN], 42)]);
+    assert_eq!(question[..14], [&[0xff; 6][..], &mac, &[8, 6]].concat());
+    let answer = [
+        &mac[..],
+        &neighbour,
+        &[8, 6],
+        &question[14..21],
+        &[2],
+        &neighbour,
+        &[10, 9, 0, 2],
+        &question[22..32],
+    ]
+    .concat();
+    queue.write(&[IoSlice::new(&[0; VNET_LEN]), IoSlice::new(&answer)]).unwrap();
+    wait(queue);
+    let (packets, mut frame) = drain(queue);
+    let [(vnet, len)] = packets[..] else { panic!("{packets:?}") };
+    assert_eq!((vnet[1], len), (GSO_UDP_L4, 14 + 28 + payload.len()));
+    assert_eq!(u16::from_ne_bytes([vnet[6], vnet[7]]), 14 + 20, "counted from the frame's start");
+    assert_eq!(frame[..14], [&neighbour[..], &mac, &[8, 0]].concat());
+    // Exchanging source and destination leaves all checksums right.
+    frame[..6].copy_from_slice(&mac);
+    frame[6..12].copy_from_slice(&neighbour);
+    let addresses = [&frame[30..34], &frame[26..30]].concat();
+    frame[26..34].copy_from_slice(&addresses);
+    let ports = [&frame[36..38], &frame[34..36]].concat();
+    frame[34..38].copy_from_slice(&ports);
+    let (head, tail) = frame.split_at(42);
+    let parts = [IoSlice::new(&vnet), IoSlice::new(head), IoSlice::new(tail)];
+    assert_eq!(queue.write(&parts).unwrap(), VNET_LEN + len);
+    wait(&socket);
+    let mut batch = RecvBatch::new(2);
+    assert_eq!(socket.recv_burst(&mut batch).unwrap(), 1);
+    let got = batch.datagrams_mut().next().unwrap();
+    assert_eq!((got.segment, got.remote), (1000, "10.9.0.2:9".parse().unwrap()));
+    assert_eq!(got.data, payload);
+}
+
+#[test]
 fn without_offloads_every_packet_comes_singly_and_finished() {
     let ns = NetNs::unnamed().unwrap();
     let wanted = TunOptions { offloads: TunOffloads::NONE, ..TunOptions::default() };
@@ -133,7 +185,10 @@ fn several_queues_and_frames() {
     let device = ns.run(|| TunDevice::open(&options)).unwrap().unwrap();
     assert_eq!((device.queues.len(), device.name.as_str()), (3, "tap0"));
     let link = ns.configure(async |net| net.link("tap0").await).unwrap().unwrap();
-    assert!(link.mac.is_some());
+    assert_eq!(link.mac, Some(device.queues[0].mac().unwrap()));
+    let other = [2, 0, 0, 0, 0, 0x99];
+    ns.configure(async |net| net.set_mac(link.index, other).await).unwrap().unwrap();
+    assert_eq!(device.queues[2].mac().unwrap(), other);
     drop(device);
     assert!(ns.configure(async |net| net.link("tap0").await).unwrap().is_err());
 }
