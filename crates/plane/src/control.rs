@@ -9,18 +9,19 @@ use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
 use adit_linux::poll::EventFd;
 use adit_linux::tcp::TcpStream;
-use adit_linux::tun::TunDevice;
+use adit_linux::tun::{TunDevice, TunQueue};
 use adit_linux::udp::UdpSocket;
 
 use crate::egress::{Arena, Shape};
 use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
 use crate::routes::Routes;
+use crate::sockets::{Group, find_socket, grouped};
 use crate::stats::{DropReason, Offloads, Stats, Totals};
 use crate::stream::{Stream, StreamOptions};
-use crate::tables::{MAX_PEER_ID, Tables, find_socket};
+use crate::tables::{MAX_PEER_ID, Tables};
 use crate::upcall::{self, UpcallSender, Upcalls};
-use crate::worker::Worker;
+use crate::worker::{Tun, Worker};
 
 /// What happens to packets from one peer to another.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
@@ -39,7 +40,8 @@ pub enum Relay {
 pub struct PlaneConfig {
     /// The TUN device; `None` for `dev null`.
     pub tun: Option<TunDevice>,
-    /// Sockets to begin with; more can be added.
+    /// Sockets to begin with; more can be added. Several with one id share its port, one for each
+    /// worker (see [`UdpSocket::bind_group`]).
     pub sockets: Vec<(SocketId, Arc<UdpSocket>)>,
     /// Packets from peer to peer.
     pub relay: Relay,
@@ -101,8 +103,9 @@ impl std::fmt::Debug for Plane {
 }
 
 impl Plane {
-    /// Spawns the workers: one per queue of the TUN device, at least one. Sockets are served by the
-    /// first. `clock` must be the control thread's.
+    /// Spawns the workers: as many as the TUN device has queues or one id has sockets, whichever is
+    /// more, and at least one. A socket that shares its id with none is served by the first; all may
+    /// send through it. `clock` must be the control thread's.
     pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
         let PlaneConfig { tun, sockets, relay, gates, client, ethernet: _ } = config;
         let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
@@ -111,19 +114,19 @@ impl Plane {
             tun_uso: gates.tun_uso && granted.uso,
             ..gates
         };
-        let queues = tun.map(|tun| tun.queues).unwrap_or_default();
-        let count = queues.len().max(1);
+        let queues: Vec<Arc<TunQueue>> =
+            tun.map(|tun| tun.queues).unwrap_or_default().into_iter().map(Arc::new).collect();
+        let sockets = grouped(sockets);
+        let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
+        let count = queues.len().max(shared_ports).max(1);
         let (mut plane, shared, upcalls) =
             Self::idle(relay, client, !queues.is_empty(), gates, count, clock)?;
         if let Some(queue) = queues.first() {
             restrict_tun(queue, granted, gates);
         }
-        for (id, socket) in sockets {
-            plane.add_socket(id, socket);
-        }
-        let mut queues = queues.into_iter();
+        sockets.into_iter().for_each(|group| plane.add_group(group));
         for index in 0..count {
-            let worker = Worker::new(Arc::clone(&shared), index, queues.next())?;
+            let worker = Worker::new(Arc::clone(&shared), index, Tun::of_worker(&queues, index))?;
             let thread = std::thread::Builder::new().name(format!("plane-{index}"));
             plane.workers.push(thread.spawn(move || worker.run())?);
         }
@@ -201,16 +204,27 @@ impl Plane {
         }
     }
 
-    /// Serves one more socket, or another in place of one with the same id.
+    /// Serves one more socket, or another in place of those with the same id.
     pub fn add_socket(&self, id: SocketId, socket: Arc<UdpSocket>) {
+        self.add_sockets(id, vec![socket]);
+    }
+
+    /// As [`Plane::add_socket`], with several that share a port: every worker receives from its own.
+    /// The former ones of this id are closed as soon as no worker uses them; what waits in them is
+    /// lost, as it is with a single one.
+    pub fn add_sockets(&self, id: SocketId, sockets: Vec<Arc<UdpSocket>>) {
+        self.add_group(Group::new(id, sockets));
+    }
+
+    fn add_group(&self, group: Group) {
         if !self.shared.stats.gates.udp_gro.load(Ordering::Relaxed) {
             // Failure leaves coalescing on, which is only slower to split, not wrong.
-            let _ = socket.set_gro(false);
+            group.of_worker(0, 1).for_each(|socket| drop(socket.set_gro(false)));
         }
         self.shared.tables.sockets.rcu(|sockets| {
             let mut sockets = Vec::clone(sockets);
-            sockets.retain(|(other, _)| *other != id);
-            sockets.push((id, Arc::clone(&socket)));
+            sockets.retain(|other| other.id != group.id);
+            sockets.push(group.clone());
             sockets
         });
         self.wake();
@@ -220,7 +234,7 @@ impl Plane {
     pub fn remove_socket(&self, id: SocketId) {
         self.shared.tables.sockets.rcu(|sockets| {
             let mut sockets = Vec::clone(sockets);
-            sockets.retain(|(other, _)| *other != id);
+            sockets.retain(|group| group.id != id);
             sockets
         });
         self.wake();
@@ -265,6 +279,11 @@ impl Plane {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
     }
 
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.workers.len()
+    }
+
     /// Why packets no longer move, if so. The upcalls' descriptor becomes readable when that happens:
     /// look after each drain.
     pub fn failure(&self) -> Option<Failure> {
@@ -282,7 +301,7 @@ impl Plane {
     }
 
     fn wake(&self) {
-        self.shared.wake.iter().for_each(EventFd::signal);
+        self.shared.wake_all();
     }
 
     /// Verbs for a peer that is gone are harmless: it may have been removed in the same moment.
@@ -323,6 +342,11 @@ impl Drop for Plane {
 }
 
 impl Shared {
+    /// Makes all workers look again at what they share.
+    pub fn wake_all(&self) {
+        self.wake.iter().for_each(EventFd::signal);
+    }
+
     /// Tells control that the plane is at its end.
     pub fn fail(&self, failure: Failure) {
         if self.failure.set(failure).is_ok() {
@@ -340,7 +364,7 @@ impl Shared {
     ) -> Result<(), DropReason> {
         let spec = peer.settings.load();
         let sockets = self.tables.sockets.load();
-        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id));
+        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
         let socket = socket.ok_or(DropReason::NoSocket)?;
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
@@ -385,11 +409,7 @@ fn change_keys(peer: &Peer, change: impl Fn(&mut Keys)) {
 
 /// Applies the kill-switches to the device. If it refuses, it still hands out super-packets, which
 /// are cut all the same.
-fn restrict_tun(
-    queue: &adit_linux::tun::TunQueue,
-    granted: adit_linux::tun::TunOffloads,
-    gates: Offloads,
-) {
+fn restrict_tun(queue: &TunQueue, granted: adit_linux::tun::TunOffloads, gates: Offloads) {
     let wanted = adit_linux::tun::TunOffloads { tso: gates.tun_tso, uso: gates.tun_uso, ..granted };
     if wanted != granted {
         let _ = queue.set_offloads(wanted);

@@ -175,7 +175,9 @@ impl<'a, 's> Ingress<'a, 's> {
             let empty = matches!(content, Content::Other { empty: true });
             let newest = place == Place::Newest && run.peer.is_newest(key);
             if !run.at_home && newest && !empty {
-                run.at_home = self.float(&run);
+                // Said before the move, so that a worker with a packet under an older key hears it.
+                run.peer.used(key);
+                run.at_home = self.float(&run, key);
             }
             if let Content::Packet(packet) = content {
                 self.deliver(&run, packet);
@@ -224,9 +226,9 @@ impl<'a, 's> Ingress<'a, 's> {
 
     /// The newest packet came from elsewhere: answer there from now on, unless the address is
     /// another peer's.
-    fn float(&self, run: &Run<'_>) -> bool {
+    fn float(&self, run: &Run<'_>, key: &Key) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
-        let moved = tables.float(run.peer, run.link);
+        let moved = tables.float(run.peer, run.link, || run.peer.is_newest(key));
         if moved {
             upcalls.notice(stats, Notice::Floated(run.peer.id, run.link));
         } else {

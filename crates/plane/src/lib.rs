@@ -44,6 +44,7 @@ mod peer;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;
+mod sockets;
 mod stats;
 mod stream;
 mod tables;

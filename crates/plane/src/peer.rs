@@ -48,6 +48,8 @@ pub(crate) struct Tx {
     /// A client's socket is full and sealed packets wait in the worker's arena: nothing may
     /// overtake them.
     pub blocked: bool,
+    /// Workers wait until it is over, to be woken.
+    pub parked: bool,
     /// Messages of control to be sealed after what waits. At most [`MAX_WAITING`].
     pub waiting: VecDeque<Vec<u8>>,
     /// Trains with datagrams of at least this length are sent singly, because the path takes them

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use adit_engine::{Link, PeerId, SocketId};
-use adit_linux::udp::UdpSocket;
 use arc_swap::ArcSwap;
 
 use crate::peer::Peer;
 use crate::routes::Routes;
+use crate::sockets::Sockets;
 use crate::stream::Streams;
 
 /// Peer-ids are 24 bits wide; the highest means "none".
@@ -66,13 +66,6 @@ impl PeerTable {
         }
         peer
     }
-}
-
-/// The sockets of the plane.
-pub(crate) type Sockets = Vec<(SocketId, Arc<UdpSocket>)>;
-
-pub(crate) fn find_socket(sockets: &Sockets, id: SocketId) -> Option<&Arc<UdpSocket>> {
-    sockets.iter().find(|(other, _)| *other == id).map(|(_, socket)| socket)
 }
 
 /// Peers by address, for packets that carry no peer-id and so that no peer floats onto another.
@@ -166,10 +159,14 @@ impl Tables {
     }
 
     /// A peer moved by itself; `false` if the new address belongs to another peer, or if the peer
-    /// was removed meanwhile.
-    pub fn float(&self, peer: &Peer, link: Link) -> bool {
+    /// was removed meanwhile. `newest`: whether the packet that says so is still the peer's newest,
+    /// asked when no other worker can move the peer any more.
+    pub fn float(&self, peer: &Peer, link: Link, newest: impl FnOnce() -> bool) -> bool {
         let Some(new) = address(&link) else { return false };
         let mut addresses = write(&self.addresses);
+        if !newest() {
+            return false;
+        }
         if addresses.get(&new).is_some_and(|owner| *owner != peer.id) {
             return false;
         }
@@ -231,11 +228,11 @@ mod tests {
         let tables = Tables::default();
         tables.add_peer(peer(1, link(1)));
         let removed = tables.remove_peer(PeerId(1)).unwrap();
-        assert!(!tables.float(&removed, link(2)));
+        assert!(!tables.float(&removed, link(2), || true));
         assert_eq!(tables.by_address(&link(2)), None);
         // Nor in the name of a newer peer with its id.
         tables.add_peer(peer(1, link(3)));
-        assert!(!tables.float(&removed, link(2)));
+        assert!(!tables.float(&removed, link(2), || true));
         assert_eq!(tables.by_address(&link(3)), Some(PeerId(1)));
     }
 
@@ -245,12 +242,24 @@ mod tests {
         tables.add_peer(peer(1, link(1)));
         let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
         for port in [2, 3, 2, 1] {
-            assert!(tables.float(&moving, link(port)));
+            assert!(tables.float(&moving, link(port), || true));
         }
         assert_eq!(read(&tables.addresses).len(), 1);
         tables.add_peer(peer(2, link(2)));
-        assert!(!tables.float(&moving, link(2)));
+        assert!(!tables.float(&moving, link(2), || true));
         tables.remove_peer(PeerId(1));
         assert_eq!(read(&tables.addresses).len(), 1);
+    }
+
+    // Another worker had its packet under a later key, from elsewhere, at the same time.
+    #[test]
+    fn a_packet_that_is_the_newest_no_longer_moves_nobody() {
+        let tables = Tables::default();
+        tables.add_peer(peer(1, link(1)));
+        let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
+        assert!(tables.float(&moving, link(2), || true));
+        assert!(!tables.float(&moving, link(1), || false));
+        assert_eq!(tables.by_address(&link(2)), Some(PeerId(1)));
+        assert_eq!(tables.by_address(&link(1)), None);
     }
 }

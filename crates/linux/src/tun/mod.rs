@@ -72,7 +72,7 @@ impl TunOffloads {
 pub struct TunOptions {
     /// The exact name (1 to 15 bytes), or `None` for the next free `tun%d` / `tap%d`.
     pub name: Option<String>,
-    /// Queues, at least 1; one per worker.
+    /// Queues, at least 1; one per worker. A device that was made for one queue only has one.
     pub queues: usize,
     /// Offloads wanted; what the kernel grants is in [`TunDevice::offloads`].
     pub offloads: TunOffloads,
@@ -97,7 +97,7 @@ pub enum TunError {
     Busy(String),
     /// The name is empty, too long or has a character that interfaces cannot have.
     BadName(String),
-    /// The name belongs to a device of another kind (or one made without the queues asked for).
+    /// The name belongs to a device of another kind.
     OtherKind(String),
     /// Anything else, with the step that failed.
     Os(&'static str, io::Error),
@@ -147,7 +147,7 @@ pub struct TunDevice {
     pub ifindex: u32,
     /// The offloads in force.
     pub offloads: TunOffloads,
-    /// As many as asked for.
+    /// As many as asked for; one, if the device existed and was made for one.
     pub queues: Vec<TunQueue>,
 }
 
@@ -159,13 +159,25 @@ impl TunDevice {
             None if options.mode == TunMode::Tap => "tap%d",
             None => "tun%d",
         };
-        let count = options.queues.max(1);
-        let (first, name) = attach(wanted, options.mode, count > 1)?;
-        let offloads = grant(&first, options.offloads)?;
+        let several = options.queues > 1;
+        let (first, name, count) = match attach(wanted, options.mode, several) {
+            // A device that outlives its users was made with several queues, or without.
+            Err(TunError::OtherKind(_)) => {
+                let (first, name) = attach(wanted, options.mode, !several)?;
+                (first, name, if several { 1 } else { options.queues })
+            }
+            attached => {
+                let (first, name) = attached?;
+                (first, name, options.queues)
+            }
+        };
         let mut queues = vec![first];
         while queues.len() < count {
             queues.push(attach(&name, options.mode, true)?.0);
         }
+        // The mask is the device's, and attaching a queue has reset it in some kernels: last.
+        let offloads =
+            queues.first().map_or(Ok(TunOffloads::NONE), |first| grant(first, options.offloads))?;
         let ifindex = interface_index(&name).map_err(|e| TunError::Os("reading its index", e))?;
         Ok(Self { name, ifindex, offloads, queues })
     }

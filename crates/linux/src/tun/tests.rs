@@ -193,6 +193,55 @@ fn several_queues_and_frames() {
     assert!(ns.configure(async |net| net.link("tap0").await).unwrap().is_err());
 }
 
+/// The mask belongs to the device, and attaching a queue must not have reset it.
+#[test]
+fn offloads_hold_with_several_queues() {
+    let ns = NetNs::unnamed().unwrap();
+    let (device, socket) = device(&ns, &TunOptions { queues: 4, ..TunOptions::default() });
+    assert_eq!((device.queues.len(), device.offloads), (4, TunOffloads::ALL));
+    let (poller, mut events) = (Poller::new().unwrap(), Events::new());
+    for (token, queue) in (0..).zip(&device.queues) {
+        poller.add(queue, token, Interest::READ).unwrap();
+    }
+    let read = |events: &Events| {
+        let event = events.iter().next().unwrap();
+        drain(&device.queues[event.token as usize]).0
+    };
+    socket.send_trains(&[train(&[7; 20_500])], &mut SendScratch::default()).unwrap();
+    assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
+    assert_eq!(read(&events), [([1, GSO_UDP_L4, 28, 0, 0xe8, 3, 20, 0, 6, 0], 20_528)]);
+    // By whichever queue it is changed, it is changed for all.
+    device.queues[3].set_offloads(TunOffloads::NONE).unwrap();
+    socket.send_trains(&[train(&[7; 2500])], &mut SendScratch::default()).unwrap();
+    assert_eq!(poller.wait(&mut events, Some(Duration::from_secs(5))).unwrap(), 1);
+    assert_eq!(read(&events), [([0; 10], 1028), ([0; 10], 1028), ([0; 10], 528)]);
+}
+
+/// `openvpn --mktun`, `ip tuntap add`: a device that exists without a user, for one queue.
+#[test]
+fn a_device_made_before_is_taken_with_the_queues_it_has() {
+    let ns = NetNs::unnamed().unwrap();
+    let open = |queues| {
+        let options = TunOptions { name: Some("kept0".into()), queues, ..TunOptions::default() };
+        ns.run(|| TunDevice::open(&options)).unwrap().unwrap()
+    };
+    for (made_with, wanted, got) in [(1, 3, 1), (3, 1, 1), (2, 3, 3)] {
+        let made = open(made_with);
+        persist(&made.queues[0], true);
+        drop(made);
+        let device = open(wanted);
+        assert_eq!(device.queues.len(), got, "made with {made_with}, {wanted} wanted");
+        assert_eq!(device.offloads, TunOffloads::ALL);
+        persist(&device.queues[0], false);
+    }
+}
+
+fn persist(queue: &TunQueue, on: bool) {
+    // SAFETY: TUNSETPERSIST takes its argument by value; the descriptor is open.
+    let rc = unsafe { libc::ioctl(queue.fd.as_raw_fd(), libc::TUNSETPERSIST, i32::from(on)) };
+    assert_eq!(rc, 0);
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let ns = NetNs::unnamed().unwrap();

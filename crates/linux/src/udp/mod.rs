@@ -116,6 +116,25 @@ impl UdpSocket {
         Ok(Self { socket, local, v6, gro })
     }
 
+    /// Several sockets on one port, one for each thread that receives; the kernel gives all datagrams
+    /// of one sender to the same. Fails as [`UdpSocket::bind`] does, also where another process
+    /// shares its port: the first socket is bound for itself alone and invites the others afterwards,
+    /// so that nobody else comes in, nor two who start at the same time. `reuse_port` has no effect.
+    pub fn bind_group(options: &UdpOptions, count: usize) -> io::Result<Vec<Self>> {
+        let first = Self::bind(&UdpOptions { reuse_port: false, ..options.clone() })?;
+        let mut bind = options.bind;
+        bind.set_port(first.local.port());
+        let rest = UdpOptions { bind, reuse_port: true, ..options.clone() };
+        if count > 1 {
+            first.socket.set_reuse_port(true)?;
+        }
+        let mut group = vec![first];
+        while group.len() < count {
+            group.push(Self::bind(&rest)?);
+        }
+        Ok(group)
+    }
+
     /// The bound address, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local

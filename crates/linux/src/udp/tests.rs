@@ -1,5 +1,6 @@
 use super::*;
 use crate::poll::{Events, Interest, Poller};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn socket(bind: &str) -> UdpSocket {
@@ -342,4 +343,51 @@ fn an_empty_batch_receives_nothing() {
     assert_eq!(b.recv_burst(&mut batch).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     assert_eq!(batch.datagrams_mut().count(), 0);
     assert_eq!(receive(&b, &mut RecvBatch::new(0)), 1);
+}
+
+#[test]
+fn a_group_shares_its_port_with_nobody_else() {
+    let options = UdpOptions::new("127.0.0.1:0".parse().unwrap());
+    let group = UdpSocket::bind_group(&options, 3).unwrap();
+    let address = group[0].local_addr();
+    assert!(group.len() == 3 && group.iter().all(|socket| socket.local_addr() == address));
+    let again = UdpOptions::new(address);
+    // A second server, with as many workers or one: both are told, neither steals datagrams.
+    for count in [1, 3] {
+        let error = UdpSocket::bind_group(&again, count).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{count}");
+    }
+    drop(group);
+    let lone = UdpSocket::bind(&UdpOptions { reuse_port: true, ..again.clone() }).unwrap();
+    let error = UdpSocket::bind_group(&again, 3).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "though the other would share");
+    drop(lone);
+    UdpSocket::bind_group(&again, 2).unwrap();
+}
+
+#[test]
+fn a_group_divides_senders_and_keeps_each_ones_order() {
+    for bind in ["127.0.0.1:0", "[::]:0"] {
+        let group = UdpSocket::bind_group(&UdpOptions::new(bind.parse().unwrap()), 4).unwrap();
+        let mut to = group[0].local_addr();
+        to.set_ip([127, 0, 0, 1].into());
+        let senders: Vec<_> = (0..64).map(|_| socket("127.0.0.1:0")).collect();
+        for n in 0..8 {
+            senders.iter().for_each(|sender| sender.send_to(to, None, &[n]).unwrap());
+        }
+        let mut served = Vec::new();
+        for socket in &group {
+            let (mut batch, mut got) = (RecvBatch::new(64), BTreeMap::<_, Vec<u8>>::new());
+            while socket.recv_burst(&mut batch).is_ok() {
+                for received in batch.datagrams_mut() {
+                    got.entry(received.remote).or_default().extend(&*received.data);
+                }
+            }
+            assert!(got.values().all(|numbers| *numbers == [0, 1, 2, 3, 4, 5, 6, 7]), "{got:?}");
+            served.push(got.len());
+        }
+        assert_eq!(served.iter().sum::<usize>(), senders.len(), "{served:?}");
+        // By chance none has all: 4 ^ -63.
+        assert!(served.iter().all(|count| *count < senders.len()), "{served:?}");
+    }
 }

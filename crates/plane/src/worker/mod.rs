@@ -5,20 +5,20 @@ mod keepalive;
 mod receive;
 mod transmit;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use std::{io, mem};
 
 use adit_engine::{Instant, PeerId, SocketId};
 use adit_linux::poll::{Event, Events, Interest, Poller};
 use adit_linux::tun::TunQueue;
-use adit_linux::udp::RecvBatch;
+use adit_linux::udp::{RecvBatch, UdpSocket};
 use adit_wire::merge::Merger;
 
 use crate::control::{Failure, Shared};
 use crate::egress::MAX_PACKET;
-use crate::tables::Sockets;
+use crate::sockets::{Sockets, find_socket};
 use transmit::Transmitter;
 
 /// Buffers per `recvmmsg`, and packets that may merge where the kernel does not coalesce. 4 MiB, of
@@ -30,15 +30,23 @@ const SWEEP_GRAIN: Duration = Duration::from_millis(100);
 const TOKEN_WAKE: u64 = 0;
 const TOKEN_TUN: u64 = 1;
 const TOKEN_SOCKET: u64 = 2;
+/// A full socket that another worker receives from.
+const TOKEN_FULL: u64 = u64::MAX;
 
 /// One worker.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     index: usize,
-    tun: Option<TunQueue>,
+    tun: Option<Tun>,
+    /// The TUN device waits: a client's socket is full.
+    held: bool,
     poller: Poller,
-    /// The sockets watched, by position of their token.
-    sockets: Arc<Sockets>,
+    /// What `sockets` was made from.
+    published: Arc<Sockets>,
+    /// The sockets that this worker receives from, by position of their token.
+    sockets: Vec<(SocketId, Arc<UdpSocket>)>,
+    /// A client's socket that is watched for room.
+    full: Option<Arc<UdpSocket>>,
     batch: RecvBatch,
     merger: Merger<'static>,
     relays: Vec<(PeerId, &'static [u8])>,
@@ -49,21 +57,24 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>, index: usize, tun: Option<TunQueue>) -> io::Result<Self> {
+    pub fn new(shared: Arc<Shared>, index: usize, tun: Option<Tun>) -> io::Result<Self> {
         let poller = Poller::new()?;
         if let Some(wake) = shared.wake.get(index) {
             poller.add(wake, TOKEN_WAKE, Interest::READ)?;
         }
-        if let Some(tun) = &tun {
-            poller.add(tun, TOKEN_TUN, Interest::READ)?;
+        if let Some(tun) = tun.as_ref().filter(|tun| tun.reads) {
+            poller.add(&*tun.queue, TOKEN_TUN, Interest::READ)?;
         }
         let mut worker = Self {
-            transmitter: Transmitter::new(Arc::clone(&shared)),
+            transmitter: Transmitter::new(Arc::clone(&shared), index),
             shared,
             index,
             tun,
+            held: false,
             poller,
-            sockets: Arc::default(),
+            published: Arc::default(),
+            sockets: Vec::new(),
+            full: None,
             batch: RecvBatch::new(RECV_SLOTS),
             merger: Merger::default(),
             relays: Vec::new(),
@@ -95,11 +106,12 @@ impl Worker {
         match event.token {
             TOKEN_WAKE => self.woken(),
             TOKEN_TUN => self.tun_turn(),
+            TOKEN_FULL => self.resume(),
             token => {
                 let at = token.wrapping_sub(TOKEN_SOCKET) as usize;
                 if let Some((id, socket)) = self.sockets.get(at).cloned() {
-                    if event.writable {
-                        self.resume(id);
+                    if event.writable && self.transmitter.blocked_on() == Some(id) {
+                        self.resume();
                     }
                     if event.failed {
                         self.socket_errors(id, &socket);
@@ -123,68 +135,116 @@ impl Worker {
             wake.drain();
         }
         self.watch_sockets();
+        if self.transmitter.is_parked() {
+            self.tun_turn();
+        }
         let soon = (self.shared.clock)() + SWEEP_GRAIN;
         self.next_sweep = Some(self.next_sweep.map_or(soon, |next| next.min(soon)));
     }
 
-    /// The first worker serves the sockets.
+    /// Receives from this worker's share of the sockets, as control published them last.
     fn watch_sockets(&mut self) {
-        if self.index != 0 {
-            return;
-        }
         let new = self.shared.tables.sockets.load_full();
-        let old = mem::replace(&mut self.sockets, Arc::clone(&new));
-        if Arc::ptr_eq(&old, &new) {
+        if Arc::ptr_eq(&self.published, &new) {
             return;
         }
-        for (_, socket) in old.iter() {
-            // Not in the set if it could not be added.
-            let _ = self.poller.remove(socket);
+        self.full = None;
+        for group in self.published.iter() {
+            for socket in group.of_worker(0, 1) {
+                // Not in the set if it is another worker's, or could not be added.
+                let _ = self.poller.remove(socket);
+            }
         }
-        for (at, (_, socket)) in new.iter().enumerate() {
+        let workers = self.shared.wake.len();
+        let own = new.iter().flat_map(|group| {
+            group.of_worker(self.index, workers).map(|socket| (group.id, Arc::clone(socket)))
+        });
+        self.sockets = own.collect();
+        self.published = new;
+        for (at, (_, socket)) in self.sockets.iter().enumerate() {
             let _ = self.poller.add(socket, TOKEN_SOCKET + at as u64, Interest::READ);
         }
-        if let Some(id) = self.transmitter.blocked_on() {
-            // The socket may be gone, or its interest was just reset to reading only.
-            self.resume(id);
+        if self.transmitter.blocked_on().is_some() {
+            // The socket may be gone, or is no longer watched for room.
+            self.resume();
         }
     }
 
-    /// A client's socket is full: the TUN device must wait, so that its queue can act. Or it has
-    /// room again.
-    fn hold_tun(&self, held: bool, socket: SocketId) {
-        let (tun_interest, socket_interest) =
-            if held { (Interest::NONE, Interest::BOTH) } else { (Interest::READ, Interest::READ) };
-        if let Some(tun) = &self.tun {
-            let _ = self.poller.modify(tun, TOKEN_TUN, tun_interest);
-        }
-        let at = self.sockets.iter().position(|(id, _)| *id == socket);
-        if let Some((at, (_, socket))) = at.and_then(|at| Some((at, self.sockets.get(at)?))) {
-            let _ = self.poller.modify(socket, TOKEN_SOCKET + at as u64, socket_interest);
-        }
-    }
-
-    /// Sends what waits for a socket that has room again.
-    fn resume(&mut self, id: SocketId) {
-        if self.transmitter.blocked_on() == Some(id) {
-            let held = !self.transmitter.resume();
-            self.hold_tun(held, id);
+    /// Sends what waits for a socket that has room again, and what was kept back meanwhile.
+    fn resume(&mut self) {
+        if self.transmitter.resume() && self.transmitter.is_parked() {
+            self.tun_turn();
+        } else {
+            self.settle();
         }
     }
 
     /// Seals and sends what the TUN device has, up to a cap.
     fn tun_turn(&mut self) {
         let Some(tun) = &self.tun else { return };
-        let alive = self.transmitter.tun_turn(tun, &mut self.packet);
-        if let Some(id) = self.transmitter.blocked_on() {
-            self.hold_tun(true, id);
-        }
+        let alive = self.transmitter.tun_turn(&tun.queue, &mut self.packet);
         if !alive {
             // The device was removed under us: reading it again would spin.
-            let _ = self.poller.remove(tun);
+            let _ = self.poller.remove(&*tun.queue);
             self.tun = None;
             self.shared.fail(Failure::TunGone);
         }
+        self.settle();
+    }
+
+    /// While a client's socket is full the TUN device is not read, so that its queue can act, and
+    /// the worker with sealed packets waits for room.
+    fn settle(&mut self) {
+        let blocked = self.transmitter.blocked_on();
+        let held = blocked.is_some() || self.transmitter.is_parked();
+        if held != self.held {
+            self.held = held;
+            let interest = if held { Interest::NONE } else { Interest::READ };
+            if let Some(tun) = self.tun.as_ref().filter(|tun| tun.reads) {
+                let _ = self.poller.modify(&*tun.queue, TOKEN_TUN, interest);
+            }
+        }
+        if blocked.is_some() == self.full.is_some() {
+            return;
+        }
+        if let Some(socket) = self.full.take() {
+            self.watch_for_room(&socket, false);
+        } else if let Some(id) = blocked
+            && let Some(socket) = find_socket(&self.published, id, self.index).cloned()
+        {
+            // If it is not there control has taken it away, and has woken this thread to see it.
+            self.watch_for_room(&socket, true);
+            self.full = Some(socket);
+        }
+    }
+
+    /// A socket that this worker receives from is in its set already.
+    fn watch_for_room(&self, socket: &Arc<UdpSocket>, watch: bool) {
+        let own = self.sockets.iter().position(|(_, own)| Arc::ptr_eq(own, socket));
+        // Fails only for one that could not be added before.
+        let _ = match (own, watch) {
+            (Some(at), _) => {
+                let interest = if watch { Interest::BOTH } else { Interest::READ };
+                self.poller.modify(socket, TOKEN_SOCKET + at as u64, interest)
+            }
+            (None, true) => self.poller.add(socket, TOKEN_FULL, Interest::WRITE),
+            (None, false) => self.poller.remove(socket),
+        };
+    }
+}
+
+/// A worker's way to the TUN device.
+pub(crate) struct Tun {
+    queue: Arc<TunQueue>,
+    /// It has the queue for itself, and reads it. Workers beyond the device's queues write only.
+    reads: bool,
+}
+
+impl Tun {
+    /// `None` without a device.
+    pub fn of_worker(queues: &[Arc<TunQueue>], worker: usize) -> Option<Self> {
+        let queue = queues.get(worker.checked_rem(queues.len())?)?;
+        Some(Self { queue: Arc::clone(queue), reads: worker < queues.len() })
     }
 }
 

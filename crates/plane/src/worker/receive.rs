@@ -68,7 +68,7 @@ impl Worker {
         }
         let Ingress { merger: merged, relays: passed, .. } = ingress;
         if let Some(tun) = tun {
-            merged.writes().for_each(|write| deliver(tun, &shared.stats, &write));
+            merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
         }
         if !passed.is_empty() {
             transmitter.relay(&passed);

@@ -1,8 +1,8 @@
 //! From the TUN device, and from other peers, to a socket.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::{io, mem};
 
 use adit_engine::verbs::PeerSpec;
 use adit_engine::{Notice, PeerId, SocketId};
@@ -17,8 +17,9 @@ use crate::egress::{Arena, Progress, Shape, Span};
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::routes::Routes;
+use crate::sockets::find_socket;
 use crate::stats::DropReason;
-use crate::tables::{PeerTable, find_socket};
+use crate::tables::PeerTable;
 
 /// Bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
 const ARENA: usize = 256 << 10;
@@ -37,9 +38,14 @@ const EINVAL_TRAINS: u32 = 16;
 /// Seals into an arena and sends from it.
 pub(super) struct Transmitter {
     shared: Arc<Shared>,
+    /// Of the worker.
+    index: usize,
     arena: Arena,
     scratch: SendScratch,
     blocked: Option<Blocked>,
+    /// A super-packet in the reader's buffer that must wait for a full socket, this worker's or
+    /// another's.
+    parked: Option<Routed>,
     einval: u32,
 }
 
@@ -117,12 +123,14 @@ impl Reader<'_> {
 }
 
 impl Transmitter {
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(shared: Arc<Shared>, index: usize) -> Self {
         Self {
             shared,
+            index,
             arena: Arena::new(ARENA),
             scratch: SendScratch::new(TRAINS),
             blocked: None,
+            parked: None,
             einval: 0,
         }
     }
@@ -130,6 +138,11 @@ impl Transmitter {
     /// The socket that a client waits for.
     pub fn blocked_on(&self) -> Option<SocketId> {
         self.blocked.as_ref().map(|blocked| blocked.socket)
+    }
+
+    /// Whether a super-packet waits in the reader's buffer: the TUN device must not be read.
+    pub fn is_parked(&self) -> bool {
+        self.parked.is_some()
     }
 
     /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
@@ -149,7 +162,7 @@ impl Transmitter {
             bytes_left: BYTES_PER_TURN,
             alive: true,
         };
-        let mut next = reader.next();
+        let mut next = self.parked.take().or_else(|| reader.next());
         while let Some(routed) = next {
             next = self.peer_turn(&mut reader, routed);
         }
@@ -161,13 +174,17 @@ impl Transmitter {
     fn peer_turn(&mut self, reader: &mut Reader<'_>, first: Routed) -> Option<Routed> {
         let peer = Arc::clone(&first.peer);
         let mut tx = peer.lock_tx();
+        if tx.blocked {
+            // Another worker waits for the full socket; it wakes this one.
+            tx.parked = true;
+            self.parked = Some(first);
+            return None;
+        }
         let keys = peer.keys.load();
         let spec = peer.settings.load();
         let mut current = first;
         let next = loop {
             match &keys.primary {
-                // Another worker waits for the same full socket.
-                _ if tx.blocked => self.shared.stats.drop(DropReason::SocketFull),
                 Some(key) => self.seal(reader, &current, key, &peer, &spec, &mut tx),
                 None => self.shared.stats.drop(DropReason::NoKey),
             }
@@ -187,8 +204,12 @@ impl Transmitter {
         if let Some(key) = &keys.primary {
             self.tell_near_limit(&peer, key);
         }
-        // A packet for another peer cannot be kept: the arena belongs to the blocked one.
-        next.filter(|_| self.blocked.is_none())
+        if self.blocked.is_some() {
+            // The arena belongs to the blocked peer: a packet for another must wait.
+            self.parked = next;
+            return None;
+        }
+        next
     }
 
     fn tell_near_limit(&self, peer: &Peer, key: &Key) {
@@ -296,7 +317,9 @@ impl Transmitter {
         let shared = Arc::clone(&self.shared);
         let sockets = shared.tables.sockets.load();
         let id = spec.link.socket();
-        let Some((id, socket)) = id.and_then(|id| Some((id, find_socket(&sockets, id)?))) else {
+        let Some((id, socket)) =
+            id.and_then(|id| Some((id, find_socket(&sockets, id, self.index)?)))
+        else {
             shared.stats.drop_many(DropReason::NoSocket, self.arena.datagrams());
             return self.arena.clear();
         };
@@ -321,7 +344,7 @@ impl Transmitter {
         let spec = peer.settings.load();
         let sockets = shared.tables.sockets.load();
         let mut next = next;
-        match find_socket(&sockets, id) {
+        match find_socket(&sockets, id, self.index) {
             Some(socket) => next = self.send(&peer, &spec, socket, &mut tx, next),
             None => {
                 let unsent = self.arena.spans().get(next..).unwrap_or(&[]);
@@ -337,6 +360,9 @@ impl Transmitter {
         }
         self.arena.clear();
         tx.blocked = false;
+        if mem::take(&mut tx.parked) {
+            shared.wake_all();
+        }
         while let Some(message) = tx.waiting.pop_front() {
             if let Err(reason) = shared.send_message(&peer, &mut tx, &message, &mut self.arena) {
                 shared.stats.drop(reason);
