@@ -33,6 +33,9 @@ const FAST_RETRANSMIT: u8 = 3;
 const MIN_TIMEOUT: Duration = Duration::from_millis(200);
 const MAX_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// Of a message that is not sent again.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
 /// What became of a received message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
@@ -73,7 +76,8 @@ pub(crate) struct Reliable {
     received: VecDeque<Option<(Opcode, Vec<u8>)>>,
     pending_acks: VecDeque<u32>,
     recent_acks: VecDeque<u32>,
-    timeout: RoundTrip,
+    /// `None` over a stream, which loses nothing: there a message is sent once.
+    timeout: Option<RoundTrip>,
 }
 
 impl Reliable {
@@ -92,8 +96,13 @@ impl Reliable {
             received: VecDeque::new(),
             pending_acks: VecDeque::new(),
             recent_acks: VecDeque::new(),
-            timeout: RoundTrip::new(initial),
+            timeout: Some(RoundTrip::new(initial)),
         }
+    }
+
+    /// Over a stream: acknowledgements as ever, which peers count on, and no retransmissions.
+    pub(crate) fn over_stream() -> Self {
+        Self { timeout: None, ..Self::new(Duration::ZERO) }
     }
 
     /// Whether another message fits into the send window.
@@ -131,9 +140,12 @@ impl Reliable {
             let Some(message) = self.outstanding.remove(at) else { continue };
             // Karn's rule: an acknowledgement of a repeated message measures nothing.
             if let (1, Some(sent)) = (message.transmissions, message.first_sent) {
-                self.timeout.sample(now.since(sent));
+                if let Some(timeout) = &mut self.timeout {
+                    timeout.sample(now.since(sent));
+                }
             }
-            for earlier in self.outstanding.iter_mut().filter(|m| m.id < id) {
+            let repeats = self.timeout.is_some();
+            for earlier in self.outstanding.iter_mut().filter(|m| repeats && m.id < id) {
                 earlier.later_acks = earlier.later_acks.saturating_add(1);
                 if earlier.later_acks == FAST_RETRANSMIT {
                     earlier.due = now;
@@ -205,11 +217,14 @@ impl Reliable {
 
     /// The next message that is due, marked as sent now.
     pub(crate) fn transmit(&mut self, now: Instant) -> Option<Due<'_>> {
-        let timeout = self.timeout.current();
+        let timeout = self.timeout.as_ref().map(RoundTrip::current);
         let message = self.outstanding.iter_mut().find(|m| m.due <= now)?;
         message.transmissions = message.transmissions.saturating_add(1);
         message.first_sent.get_or_insert(now);
-        message.due = now + backed_off(timeout, message.transmissions);
+        message.due = match timeout {
+            Some(timeout) => now + backed_off(timeout, message.transmissions),
+            None => NEVER,
+        };
         Some(Due { id: message.id, opcode: message.opcode, payload: &message.payload })
     }
 
@@ -220,7 +235,7 @@ impl Reliable {
 
     /// When the next message is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.outstanding.iter().map(|m| m.due).min()
+        self.outstanding.iter().map(|m| m.due).filter(|&due| due != NEVER).min()
     }
 }
 
@@ -321,6 +336,19 @@ mod tests {
         r.acknowledged(START, &acks(&[3]));
         assert_eq!(sent(&mut r, START), [0]);
         assert_eq!(sent(&mut r, START), [], "once only");
+    }
+
+    #[test]
+    fn over_a_stream_nothing_is_sent_twice_and_no_timer_runs() {
+        let mut r = Reliable::over_stream();
+        (0..5).for_each(|n| assert!(r.push(START, Opcode::ControlV1, vec![n])));
+        assert_eq!(sent(&mut r, START), [0, 1, 2, 3, 4]);
+        r.acknowledged(START, &acks(&[1, 2, 3, 4]));
+        assert_eq!(r.deadline(), None);
+        assert_eq!(sent(&mut r, START + Duration::from_secs(3600)), []);
+        assert!(!r.all_acknowledged());
+        r.acknowledged(START, &acks(&[0]));
+        assert!(r.all_acknowledged());
     }
 
     #[test]

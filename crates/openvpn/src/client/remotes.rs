@@ -50,6 +50,15 @@ impl Remotes {
         self.first_wait
     }
 
+    /// A session was lost in a way that speaks against its server or transport: the next one, soon.
+    pub(super) fn move_on(&mut self) -> Duration {
+        self.at = self.at.saturating_add(1);
+        if self.at >= self.remotes.len() {
+            self.at = 0;
+        }
+        self.first_wait
+    }
+
     /// The current server did not work. Each full round doubles the wait.
     pub(super) fn advance(&mut self) -> Next {
         self.at += 1;

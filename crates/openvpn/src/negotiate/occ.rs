@@ -8,6 +8,8 @@ use adit_engine::verbs::Framing;
 pub struct OptionsString<'a> {
     /// We are the TLS server.
     pub server: bool,
+    /// Whether packets travel over a stream.
+    pub stream: bool,
     /// `tun-mtu`
     pub tun_mtu: u16,
     /// The name in `cipher`; stock's default is `BF-CBC`.
@@ -59,10 +61,15 @@ impl RemoteOptions {
 impl fmt::Display for OptionsString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shape = Shape::of(self.cipher);
-        // Stock says UDPv4 over IPv6 too, so that both ends say the same.
+        // Stock says v4 over IPv6 too, so that both ends say the same.
+        let proto = match (self.stream, self.server) {
+            (false, _) => "UDPv4",
+            (true, true) => "TCPv4_SERVER",
+            (true, false) => "TCPv4_CLIENT",
+        };
         write!(
             f,
-            "V4,dev-type tun,link-mtu {},tun-mtu {},proto UDPv4",
+            "V4,dev-type tun,link-mtu {},tun-mtu {},proto {proto}",
             self.link_mtu(&shape),
             self.tun_mtu
         )?;
@@ -97,8 +104,12 @@ impl OptionsString<'_> {
             .saturating_add(shape.overhead)
             .saturating_add(digest)
             .saturating_add(framing)
+            .saturating_add(if self.stream { STREAM_LENGTH } else { 0 })
     }
 }
+
+/// The length before each packet on a stream.
+const STREAM_LENGTH: u32 = 2;
 
 /// What the options string needs to know of a cipher, ours or not.
 struct Shape {
@@ -156,6 +167,7 @@ mod tests {
     fn options_strings_are_those_of_stock() {
         let plain = OptionsString {
             server: false,
+            stream: false,
             tun_mtu: 1500,
             cipher: "BF-CBC",
             announce: false,
@@ -223,5 +235,30 @@ mod tests {
             let read = RemoteOptions::parse(&options.to_string());
             assert_eq!(read.cipher(), options.announce.then_some(options.cipher));
         }
+    }
+
+    /// As above, with `--proto tcp-client` and `--proto tcp-server`.
+    #[test]
+    fn options_strings_over_streams_are_those_of_stock() {
+        let client = OptionsString {
+            server: false,
+            stream: true,
+            tun_mtu: 1500,
+            cipher: "AES-256-GCM",
+            announce: true,
+            auth: "SHA1",
+            framing: Framing::None,
+            tls_auth: false,
+            key_direction: None,
+        };
+        let server = OptionsString { server: true, cipher: "BF-CBC", ..client.clone() };
+        assert_eq!(
+            client.to_string(),
+            "V4,dev-type tun,link-mtu 1551,tun-mtu 1500,proto TCPv4_CLIENT,cipher AES-256-GCM,auth [null-digest],keysize 256,key-method 2,tls-client"
+        );
+        assert_eq!(
+            server.to_string(),
+            "V4,dev-type tun,link-mtu 1543,tun-mtu 1500,proto TCPv4_SERVER,cipher BF-CBC,auth SHA1,keysize 128,key-method 2,tls-server"
+        );
     }
 }

@@ -10,6 +10,8 @@ use crate::tls::PeerIdentity;
 /// What the server's driver must know.
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
+    /// A stream was accepted; its first packet is awaited.
+    Accepted(Link),
     /// A peer, by this session id of its own, proved its address; a handshake begins.
     HandshakeStarted(Link, SessionId),
     /// A control message is on its way to a peer.

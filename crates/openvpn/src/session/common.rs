@@ -22,6 +22,9 @@ const OCC_EXIT: u8 = 6;
 /// DATA_V2 header, packet id and tag.
 const AEAD_OVERHEAD: u16 = 4 + 4 + 16;
 
+/// The length before each packet on a stream.
+const STREAM_LENGTH: u16 = 2;
+
 /// The exit notice that travels on the data channel.
 pub(crate) fn exit_notice() -> Vec<u8> {
     let mut message = OCC_MAGIC.to_vec();
@@ -68,10 +71,8 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
     if mssfix.size == 0 {
         return InnerMtu::default();
     }
-    let outer_headers = match link.remote() {
-        std::net::SocketAddr::V4(_) => 20 + 8,
-        std::net::SocketAddr::V6(_) => 40 + 8,
-    };
+    let ip_header = if link.remote().is_ipv4() { 20 } else { 40 };
+    let outer_headers = ip_header + if link.is_stream() { 20 } else { 8 };
     let framing = match settings.framing {
         Framing::None | Framing::StubV2 => 0,
         Framing::LzoStub | Framing::SwapStub => 1,
@@ -79,6 +80,9 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
     let mut inner = mssfix.size;
     if !mssfix.fixed {
         inner = inner.saturating_sub(AEAD_OVERHEAD + framing);
+        if link.is_stream() {
+            inner = inner.saturating_sub(STREAM_LENGTH);
+        }
         if mssfix.outer {
             inner = inner.saturating_sub(outer_headers);
         }
@@ -90,6 +94,7 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
 pub(crate) fn options_string(
     settings: &Settings,
     role: Role,
+    link: Link,
     cipher: Option<Cipher>,
 ) -> OptionsString<'_> {
     let (tls_auth, key_direction) = match &settings.wrap {
@@ -103,6 +108,7 @@ pub(crate) fn options_string(
         |cipher| settings.ciphers.contains(&cipher) || settings.cipher_fallback == Some(cipher);
     OptionsString {
         server: role == Role::Server,
+        stream: link.is_stream(),
         tun_mtu: settings.tun_mtu,
         cipher: match cipher {
             Some(cipher) => cipher.name(),
@@ -138,6 +144,22 @@ mod tests {
         s.mssfix = None;
         s.tun_mtu = 1400;
         assert_eq!(mss(&s, "192.0.2.1:1194"), (1360, 1340), "the inner packet's own size");
+    }
+
+    /// Stock prints mss_fix 1389 for `--proto tcp-client` with DATA_V1, whose header is 3 bytes shorter.
+    #[test]
+    fn over_streams_the_headers_are_larger() {
+        let mtu = |s: &Settings, remote: &str| {
+            let mtu = inner_mtu(s, Link::stream(1, remote.parse().expect("an address")));
+            (mtu.mss4, mtu.mss6)
+        };
+        let mut s = Settings::default();
+        assert_eq!(mtu(&s, "192.0.2.1:1194"), (1386, 1366));
+        assert_eq!(mtu(&s, "[2001:db8::1]:1194"), (1366, 1346));
+        s.mssfix = Some(Mssfix { size: 1300, outer: false, fixed: false });
+        assert_eq!(mtu(&s, "192.0.2.1:1194"), (1234, 1214));
+        s.mssfix = Some(Mssfix { size: 1300, outer: false, fixed: true });
+        assert_eq!(mtu(&s, "192.0.2.1:1194"), (1260, 1240));
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Conversation {
         tls: TlsSession,
         settings: &Settings,
     ) -> Self {
-        let reliable = Reliable::new(settings.first_timeout());
+        let reliable = reliable(link, settings);
         let give_up = now + settings.hand_window;
         let newest = Exchange::open(now, (Role::Client, 0), reset, tls, reliable, give_up);
         Self {
@@ -70,6 +70,32 @@ impl Conversation {
     ) -> Self {
         let reliable = Reliable::resume(settings.first_timeout(), 1);
         let newest = Exchange::resume(tls, reliable, now + settings.hand_window);
+        let remote = Some(remote);
+        Self {
+            link,
+            role: Role::Server,
+            local,
+            remote,
+            wrapper,
+            rewrapper: None,
+            newest,
+            former: None,
+        }
+    }
+
+    /// A server's over a stream, whose address needs no cookie: it begins at the client's reset, and
+    /// both resets are messages of it.
+    pub(crate) fn accept(
+        now: Instant,
+        link: Link,
+        (local, remote): (SessionId, SessionId),
+        wrapper: Wrapper,
+        tls: TlsSession,
+        give_up: Instant,
+    ) -> Self {
+        let reset = Opcode::HardResetServerV2;
+        let reliable = Reliable::over_stream();
+        let newest = Exchange::open(now, (Role::Server, 0), reset, tls, reliable, give_up);
         let remote = Some(remote);
         Self {
             link,
@@ -149,24 +175,24 @@ impl Conversation {
 
     fn belongs_here(&mut self, control: &Control<'_>) -> Result<(), Fault> {
         if control.remote.is_some_and(|remote| remote != self.local) {
-            return Err(Fault::Ignored("a session id that is not ours"));
+            return Err(Fault::Foreign("a session id that is not ours"));
         }
         match self.remote {
             Some(remote) if remote == control.session => Ok(()),
-            Some(_) => Err(Fault::Ignored("a session id that is not the peer's")),
+            Some(_) => Err(Fault::Foreign("a session id that is not the peer's")),
             // Without an acknowledgement of our reset anybody could have sent it.
             None if control.opcode == Opcode::HardResetServerV2 && control.remote.is_some() => {
                 self.remote = Some(control.session);
                 Ok(())
             }
-            None => Err(Fault::Ignored("a packet before the server's reset")),
+            None => Err(Fault::Foreign("a packet before the server's reset")),
         }
     }
 
     /// Begins another negotiation with a soft reset.
     pub(crate) fn renegotiate(&mut self, now: Instant, tls: TlsSession, settings: &Settings) {
         let key_id = next_key_id(self.newest.key_id);
-        let reliable = Reliable::new(settings.first_timeout());
+        let reliable = reliable(self.link, settings);
         let give_up = now + settings.hand_window;
         let next =
             Exchange::open(now, (self.role, key_id), Opcode::SoftResetV1, tls, reliable, give_up);
@@ -262,6 +288,13 @@ impl Conversation {
             .filter_map(|exchange| exchange.reliable.deadline())
             .map(|at| (at, "retransmit"));
         retransmit.chain(give_up).min()
+    }
+}
+
+fn reliable(link: Link, settings: &Settings) -> Reliable {
+    match link.is_stream() {
+        true => Reliable::over_stream(),
+        false => Reliable::new(settings.first_timeout()),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::negotiate::BadMessage;
 use crate::tls::TlsError;
 use crate::wrap::WrapError;
 use adit_crypto::CryptoError;
+use adit_engine::Link;
 
 /// What can be wrong with a packet or a session.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub(crate) enum Fault {
     Packet(WrapError),
     /// The packet is well-formed and does not belong here: dropped and counted.
     Ignored(&'static str),
+    /// The packet is well-formed and of another session: dropped and counted.
+    Foreign(&'static str),
     /// The TLS session failed.
     Tls(TlsError),
     /// The key exchange is malformed.
@@ -30,9 +33,16 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether only the packet is bad, and the session goes on.
-    pub(crate) fn is_harmless(&self) -> bool {
-        matches!(self, Self::Packet(_) | Self::Ignored(_))
+    /// Whether only the packet is bad on a datagram path, and the session goes on. On a stream, which
+    /// neither loses nor alters anything, a packet that is not authentic or of another session says
+    /// that the ends do not agree where packets begin.
+    pub(crate) fn is_harmless_on(&self, link: Link) -> bool {
+        let out_of_step = matches!(self, Self::Packet(_) | Self::Foreign(_));
+        self.is_harmless() && !(out_of_step && link.is_stream())
+    }
+
+    fn is_harmless(&self) -> bool {
+        matches!(self, Self::Packet(_) | Self::Ignored(_) | Self::Foreign(_))
     }
 }
 
@@ -40,7 +50,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Packet(error) => error.fmt(f),
-            Self::Ignored(what) => write!(f, "ignored {what}"),
+            Self::Ignored(what) | Self::Foreign(what) => write!(f, "ignored {what}"),
             Self::Tls(error) => error.fmt(f),
             Self::Keys(error) => error.fmt(f),
             Self::Message(error) => error.fmt(f),

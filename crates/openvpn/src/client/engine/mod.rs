@@ -192,6 +192,16 @@ impl ClientEngine {
         self.state = State::Waiting { until: now + self.remotes.after_loss() };
     }
 
+    /// The stream of a session ended: from the next server, which may be the same one by another
+    /// transport.
+    fn cut_off(&mut self, now: Instant, out: &mut Out) {
+        let wait = self.remotes.move_on();
+        self.lost(now, CUT_OFF.into(), out);
+        if let State::Waiting { until } = &mut self.state {
+            *until = now + wait;
+        }
+    }
+
     /// The attempt failed: on to the next server.
     fn failed(&mut self, now: Instant, reason: String, out: &mut Out) {
         self.failed_with(now, reason, AdvanceTo::Address, None, out);
@@ -235,6 +245,16 @@ impl ClientEngine {
         self.state = State::Dialing;
     }
 
+    /// The path of the attempt or session.
+    fn link(&self) -> Option<Link> {
+        match &self.state {
+            State::Connecting(attempt) => Some(attempt.conversation.link),
+            State::Up(tunnel) => Some(tunnel.conversation.link),
+            State::Leaving(leaving) => Some(leaving.tunnel.conversation.link),
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => None,
+        }
+    }
+
     fn connect(&mut self, now: Instant, link: Link, out: &mut Out) {
         let settings = &self.config.settings;
         let attempt = Wrapper::client(&settings.wrap).map_err(Fault::from).and_then(|wrapper| {
@@ -273,9 +293,7 @@ impl ClientEngine {
                 return;
             }
         };
-        if (conversation.link.socket(), conversation.link.remote())
-            != (link.socket(), link.remote())
-        {
+        if !same_path(conversation.link, link) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
@@ -293,6 +311,7 @@ impl ClientEngine {
     /// Sends what a step produced, and ends the session if it failed.
     fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
         let unix = self.clock.at(now);
+        let link = self.link();
         let flushed = match &mut self.state {
             State::Connecting(attempt) => attempt.conversation.flush(now, unix, out),
             State::Up(tunnel) => tunnel.conversation.flush(now, unix, out),
@@ -301,7 +320,7 @@ impl ClientEngine {
         };
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if fault.is_harmless() => self.dropped = self.dropped.saturating_add(1),
+            Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => self.dropped = self.dropped.saturating_add(1),
             Err(fault) => match self.state {
                 State::Up(_) => self.lost(now, fault.to_string(), out),
                 State::Connecting(_) => self.failed(now, fault.to_string(), out),
@@ -348,7 +367,7 @@ impl ClientEngine {
             State::Up(tunnel) => (&mut tunnel.conversation, Some(tunnel.schedule.cipher())),
             _ => return Ok(()),
         };
-        let options = options_string(settings, Role::Client, cipher).to_string();
+        let options = options_string(settings, Role::Client, conversation.link, cipher).to_string();
         let peer_info = LocalInfo {
             ciphers: &settings.ciphers,
             pull: true,
@@ -425,7 +444,9 @@ impl ClientEngine {
                 tunnel.schedule.near_limit(now, key_id);
                 self.tick(now, out);
             }
-            Notice::Floated(peer, link) if peer == ours => tunnel.conversation.link = link,
+            Notice::Floated(peer, link) if peer == ours && !link.is_stream() => {
+                tunnel.conversation.link = link;
+            }
             _ => {}
         }
     }
@@ -436,7 +457,7 @@ impl ClientEngine {
             State::Up(tunnel) => tunnel.conversation.link,
             _ => return,
         };
-        if (ours.socket(), ours.remote()) == (link.socket(), link.remote()) {
+        if same_path(ours, link) {
             out.event(ClientEvent::Unreachable(link, errno));
         }
     }
@@ -500,6 +521,18 @@ impl ClientEngine {
     }
 }
 
+/// As stock says it, without the error number, which is 0 there in most cases.
+const CUT_OFF: &str = "Connection reset, restarting [0]";
+
+/// Whether a packet from one link may be answered to a conversation on the other. A stream is the
+/// same only if it is the very same connection.
+fn same_path(ours: Link, link: Link) -> bool {
+    match ours.is_stream() || link.is_stream() {
+        true => ours == link,
+        false => (ours.socket(), ours.remote()) == (link.socket(), link.remote()),
+    }
+}
+
 /// An external authentication may take this long at most.
 const MAX_AUTH_PENDING: Duration = Duration::from_secs(600);
 
@@ -520,10 +553,13 @@ impl Engine for ClientEngine {
             // That of an attempt which is over says nothing about this one.
             Input::LinkDown(link) => match &self.state {
                 State::Up(tunnel) if tunnel.conversation.link == link => {
-                    self.lost(now, "connection reset".into(), out);
+                    self.cut_off(now, out);
                 }
                 State::Connecting(attempt) if attempt.conversation.link == link => {
-                    self.failed(now, "connection reset".into(), out);
+                    self.failed(now, CUT_OFF.into(), out);
+                }
+                State::Leaving(leaving) if leaving.tunnel.conversation.link == link => {
+                    self.stop(Stop::Requested, out);
                 }
                 _ => {}
             },

@@ -167,7 +167,7 @@ impl ClientEngine {
             PeerSpec {
                 link,
                 wire_id: pushed.peer_id,
-                float: settings.float,
+                float: settings.float && !link.is_stream(),
                 framing: settings.framing,
                 fragment: None,
                 keepalive,
@@ -187,7 +187,11 @@ impl ClientEngine {
             schedule,
             exporter: pushed.tls_ekm,
             exit_by_control: pushed.cc_exit,
-            exit_attempts: pushed.exit_notify.or(settings.exit_notify),
+            // The end of a stream is notice enough; stock ignores the option there too.
+            exit_attempts: pushed
+                .exit_notify
+                .or(settings.exit_notify)
+                .filter(|_| !link.is_stream()),
             exit_when_silent: pushed.exit_on_timeout,
             ends: pushed.session_timeout.map(|timeout| now + timeout),
             server,

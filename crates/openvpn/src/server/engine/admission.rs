@@ -1,7 +1,7 @@
 //! From the key exchange to a session, or to a refusal.
 
 use adit_engine::verbs::PeerSpec;
-use adit_engine::{Grant, Identity, Instant, Op, Output, PeerId, Question, Random, Reply, Ticket};
+use adit_engine::{Grant, Identity, Instant, Link, Op, Output, PeerId, Question, Random, Reply, Ticket};
 use zeroize::Zeroizing;
 
 use super::{Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
@@ -39,7 +39,7 @@ impl ServerEngine {
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
                 return Err(Fault::Protocol("another identity in a renegotiation"));
             }
-            let ours = our_keys(&mut self.random, settings, Some(cipher));
+            let ours = our_keys(&mut self.random, settings, client.conversation.link, Some(cipher));
             client.conversation.send_keys(ours)?;
             out.event(ServerEvent::Reverified(peer, Box::new(identity), tls));
             return self.rekeyed(now, peer, out);
@@ -50,7 +50,7 @@ impl ServerEngine {
         let fallback = settings.cipher_fallback;
         let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
         let link = client.conversation.link;
-        let ours = our_keys(&mut self.random, settings, chosen.as_ref().ok().copied());
+        let ours = our_keys(&mut self.random, settings, link, chosen.as_ref().ok().copied());
         client.conversation.send_keys(ours)?;
         let cipher = match chosen {
             Ok(cipher) => cipher,
@@ -192,7 +192,7 @@ impl ServerEngine {
             link,
             wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
             // Stock servers let clients that know their peer-id float; so do we.
-            float: settings.float || proto.has(IvProto::DATA_V2),
+            float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
             framing: settings.framing,
             fragment: None,
             keepalive: settings.keepalive,
@@ -225,7 +225,10 @@ impl ServerEngine {
             asked: false,
         }));
         self.handshakes.end(link.remote().ip());
-        self.limiter.refund(link.remote().ip());
+        match link.is_stream() {
+            true => self.streams.authenticated(link),
+            false => self.limiter.refund(link.remote().ip()),
+        }
         send_push(peer, client, out)
     }
 
@@ -262,9 +265,10 @@ impl ServerEngine {
 pub(super) fn our_keys(
     random: &mut Random,
     settings: &Settings,
+    link: Link,
     cipher: Option<adit_crypto::Cipher>,
 ) -> KeyMethod2 {
-    let options = options_string(settings, Role::Server, cipher).to_string();
+    let options = options_string(settings, Role::Server, link, cipher).to_string();
     let randoms = Randoms { random1: random.bytes(), random2: random.bytes() };
     KeyMethod2 {
         pre_master: None,

@@ -1,5 +1,6 @@
 mod admission;
 mod strangers;
+mod streams;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use crate::packet::{Header, Opcode, SessionId, split_front};
 use crate::session::{Fault, Heard, KeySchedule, Settings, WallClock, is_exit_notice};
 use crate::tls::{ServerTls, TlsSession};
 use crate::wrap::{WrapError, WrapServer};
+use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
 
@@ -46,6 +48,12 @@ pub struct ServerCounters {
     pub half_open_refused: u64,
     /// Handshakes refused because too many were under way.
     pub handshakes_refused: u64,
+    /// Streams refused because too many without a session were open, in all or from their network.
+    pub streams_refused: u64,
+    /// Streams ended because their first packet did not come in time.
+    pub streams_silent: u64,
+    /// Streams ended because they did not begin with an authentic reset.
+    pub streams_bad: u64,
     /// Packets within a session that were malformed, not authentic or replayed.
     pub session_bad: u64,
 }
@@ -70,6 +78,7 @@ pub struct ServerEngine {
     half_open: HalfOpen,
     naming: Naming,
     handshakes: Handshakes,
+    streams: Streams,
     pool: Pool,
     clients: HashMap<PeerId, Client>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
@@ -104,6 +113,7 @@ impl ServerEngine {
             naming: Naming::default(),
             half_open: HalfOpen::new(config.settings.hand_window),
             handshakes: Handshakes::default(),
+            streams: Streams::new(),
             pool,
             clock: WallClock::new(now, unix_time),
             random,
@@ -145,6 +155,11 @@ impl ServerEngine {
     /// Handshakes under way.
     pub fn handshakes(&self) -> usize {
         self.handshakes.total()
+    }
+
+    /// Streams without a session.
+    pub fn strange_streams(&self) -> usize {
+        self.streams.strangers()
     }
 
     /// Common names and the address each had last.
@@ -204,6 +219,9 @@ impl ServerEngine {
     }
 
     fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        if link.is_stream() {
+            return self.stream_frame(now, link, packet, out);
+        }
         let Ok((Header { opcode, .. }, session, _)) = split_front(packet) else {
             self.counters.strangers_bad += 1;
             return;
@@ -254,7 +272,9 @@ impl ServerEngine {
         let flushed = client.conversation.flush(now, unix, out);
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if fault.is_harmless() => self.counters.session_bad += 1,
+            Err(fault) if fault.is_harmless_on(client.conversation.link) => {
+                self.counters.session_bad += 1;
+            }
             Err(fault) => return self.remove(peer, fault.to_string(), out),
         }
         self.schedule(peer);
@@ -337,7 +357,7 @@ impl ServerEngine {
                 });
             }
         }
-        if link.is_stream() {
+        if self.streams.forget(link) {
             out.push(Output::Hangup(link));
         }
     }
@@ -383,6 +403,10 @@ impl ServerEngine {
 
     fn floated(&mut self, peer: PeerId, link: Link, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
+        // Only datagrams move.
+        if link.is_stream() || client.conversation.link.is_stream() {
+            return;
+        }
         let former = std::mem::replace(&mut client.conversation.link, link);
         if let Stage::Connected(connected) = &mut client.stage {
             connected.info.link = link;
@@ -420,6 +444,7 @@ impl ServerEngine {
     }
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
+        self.end_silent(now, out);
         while let Some(&(at, peer)) = self.timers.first() {
             if at > now {
                 break;
@@ -500,6 +525,8 @@ impl Engine for ServerEngine {
             Input::Frame(link, packet) => self.frame(now, link, packet, out),
             Input::Notice(notice) => self.notice(now, notice, out),
             Input::Answer(ticket, reply) => self.answer(now, ticket, reply, out),
+            Input::LinkUp(link) => self.stream_up(now, link, out),
+            Input::LinkDown(link) if link.is_stream() => self.stream_down(link, out),
             Input::LinkDown(link) => {
                 let lost: Vec<_> = self
                     .clients
@@ -511,15 +538,17 @@ impl Engine for ServerEngine {
                     self.remove(peer, "connection reset".into(), out);
                 }
             }
-            Input::LinkUp(_) | Input::DialFailed(_) => {}
+            Input::DialFailed(_) => {}
         }
         self.tick(now, out);
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let &(at, peer) = self.timers.first()?;
-        let why =
-            self.clients.get(&peer).and_then(Client::deadline).map_or("timer", |(_, why)| why);
-        Some((at, why))
+        let silent = self.streams.deadline().map(|at| (at, "first packet of a stream"));
+        let client = self.timers.first().map(|&(at, peer)| {
+            let deadline = self.clients.get(&peer).and_then(Client::deadline);
+            (at, deadline.map_or("timer", |(_, why)| why))
+        });
+        silent.into_iter().chain(client).min()
     }
 }

@@ -115,7 +115,13 @@ impl ServerEngine {
         wrapper: Wrapper,
         out: &mut Out,
     ) {
-        let (Some(local), Some(peer)) = (first.remote, self.free_peer_id()) else {
+        // Over a stream there was no cookie to come back.
+        let accepted = self.streams.accepted(link);
+        let local = match accepted {
+            Some(_) => Some(SessionId(self.random.bytes())),
+            None => first.remote,
+        };
+        let (Some(local), Some(peer)) = (local, self.free_peer_id()) else {
             self.handshakes.end(link.remote().ip());
             return;
         };
@@ -129,10 +135,19 @@ impl ServerEngine {
         };
         let ids = (local, first.session);
         let settings = &self.config.settings;
-        let conversation = Conversation::resume(now, link, ids, wrapper, tls, settings);
+        let conversation = match accepted {
+            Some(accepted) => {
+                let give_up = accepted + settings.hand_window;
+                Conversation::accept(now, link, ids, wrapper, tls, give_up)
+            }
+            None => Conversation::resume(now, link, ids, wrapper, tls, settings),
+        };
         let (session, stage) = (first.session, Stage::Negotiating);
         self.clients.insert(peer, Client { conversation, session, stage, scheduled: None });
-        self.by_session.insert((link.remote(), session), peer);
+        match accepted {
+            Some(_) => self.streams.begun(link, peer),
+            None => drop(self.by_session.insert((link.remote(), session), peer)),
+        }
         out.plane(Op::AdmitLink(link));
         out.event(ServerEvent::HandshakeStarted(link, first.session));
         self.step(now, peer, out, |client, tls, settings| {

@@ -1,0 +1,209 @@
+//! Clients that come by streams.
+//!
+//! TCP's own handshake has proved the address, so there is no cookie, and the conversation begins at
+//! the reset. What a stream costs before it is authenticated is a descriptor, so that is what is
+//! bounded: how many there are, in all and from one network, and for how long.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use adit_engine::{Instant, Link, Output, PeerId};
+
+use super::{Out, ServerEngine};
+use crate::packet::{Opcode, split_front};
+use crate::server::event::ServerEvent;
+use crate::server::handshakes::Handshakes;
+use crate::server::limiter::Limiter;
+use crate::wrap::First;
+
+/// How long a stream may be silent before its first packet: stock clients send it at once.
+const FIRST_PACKET: Duration = Duration::from_secs(10);
+
+/// All streams of a server.
+pub(super) struct Streams {
+    by_link: HashMap<Link, State>,
+    /// Those without a packet yet, by the time when they are given up.
+    silent: BTreeSet<(Instant, Link)>,
+    /// Those without a session, in all and by network; bounded as handshakes are.
+    strangers: Handshakes,
+    /// Of its own: a flood of forged datagrams in a network's name must not keep its streams out.
+    limiter: Limiter,
+}
+
+#[derive(Copy, Clone)]
+enum State {
+    /// Nothing came yet.
+    Silent { accepted: Instant, until: Instant },
+    /// A handshake.
+    Handshake(PeerId),
+    /// A session.
+    Session(PeerId),
+}
+
+impl Streams {
+    pub(super) fn new() -> Self {
+        Self {
+            by_link: HashMap::new(),
+            silent: BTreeSet::new(),
+            strangers: Handshakes::default(),
+            limiter: Limiter::new(),
+        }
+    }
+
+    /// Streams without a session.
+    pub(super) fn strangers(&self) -> usize {
+        self.strangers.total()
+    }
+
+    /// When the next silent stream is given up.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.silent.first().map(|&(until, _)| until)
+    }
+
+    /// When a stream that has said nothing yet was accepted.
+    pub(super) fn accepted(&self, link: Link) -> Option<Instant> {
+        match self.by_link.get(&link)? {
+            State::Silent { accepted, .. } => Some(*accepted),
+            _ => None,
+        }
+    }
+
+    /// A conversation has begun.
+    pub(super) fn begun(&mut self, link: Link, peer: PeerId) {
+        if let Some(State::Silent { until, .. }) =
+            self.by_link.insert(link, State::Handshake(peer))
+        {
+            self.silent.remove(&(until, link));
+        }
+    }
+
+    /// Its client has a session.
+    pub(super) fn authenticated(&mut self, link: Link) {
+        if let Some(state) = self.by_link.get_mut(&link)
+            && let State::Handshake(peer) = *state
+        {
+            *state = State::Session(peer);
+            self.strangers.end(link.remote().ip());
+            self.limiter.refund(link.remote().ip());
+        }
+    }
+
+    /// Forgets a stream. False if there is none.
+    pub(super) fn forget(&mut self, link: Link) -> bool {
+        let Some(state) = self.by_link.remove(&link) else { return false };
+        if let State::Silent { until, .. } = state {
+            self.silent.remove(&(until, link));
+        }
+        if !matches!(state, State::Session(_)) {
+            self.strangers.end(link.remote().ip());
+        }
+        true
+    }
+}
+
+impl ServerEngine {
+    /// A stream was accepted.
+    pub(super) fn stream_up(&mut self, now: Instant, link: Link, out: &mut Out) {
+        if !link.is_stream() || self.streams.by_link.contains_key(&link) {
+            return;
+        }
+        if !self.streams.strangers.begin(link.remote().ip()) {
+            self.counters.streams_refused += 1;
+            let why = "too many TCP connections without a session, in all or from this network";
+            out.event(ServerEvent::HandshakeFailed(link, why.into()));
+            return out.push(Output::Hangup(link));
+        }
+        let until = now + FIRST_PACKET.min(self.config.settings.hand_window);
+        self.streams.by_link.insert(link, State::Silent { accepted: now, until });
+        self.streams.silent.insert((until, link));
+        out.event(ServerEvent::Accepted(link));
+    }
+
+    /// A stream ended by itself.
+    pub(super) fn stream_down(&mut self, link: Link, out: &mut Out) {
+        match self.streams.by_link.get(&link).copied() {
+            Some(State::Handshake(peer) | State::Session(peer)) => {
+                self.remove(peer, "connection reset".into(), out);
+            }
+            Some(State::Silent { .. }) => {
+                self.streams.forget(link);
+                out.push(Output::Hangup(link));
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn stream_frame(
+        &mut self,
+        now: Instant,
+        link: Link,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        match self.streams.by_link.get(&link).copied() {
+            Some(State::Silent { .. }) => self.first_packet(now, link, packet, out),
+            Some(State::Handshake(peer) | State::Session(peer)) => {
+                let ours = self.clients.get(&peer).map(|client| client.session);
+                if split_front(packet).ok().map(|(_, session, _)| session) == ours {
+                    return self.session_frame(now, peer, packet, out);
+                }
+                // Nobody else can have written into the stream: what stands there now is no packet.
+                self.counters.session_bad += 1;
+                self.remove(peer, "its TCP connection is out of step: not a packet of this session".into(), out);
+            }
+            // It was hung up, and this was under way.
+            None => self.counters.strangers_bad += 1,
+        }
+    }
+
+    /// The first packet of a stream must be a reset: from there on there is a handshake.
+    fn first_packet(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        if !self.streams.limiter.allow(now, link.remote().ip()) {
+            self.counters.resets_limited += 1;
+            return self.hang_up(link, "too many resets from this network", out);
+        }
+        let reset = split_front(packet).is_ok_and(|(header, ..)| {
+            matches!(header.opcode, Opcode::HardResetClientV2 | Opcode::HardResetClientV3)
+        });
+        if !reset {
+            self.counters.streams_bad += 1;
+            return self.hang_up(link, "its TCP connection does not begin with a reset", out);
+        }
+        let Ok(First { control, wrapper, .. }) = self.wrap.open_first(packet) else {
+            self.unauthentic(now, link, out);
+            self.counters.streams_bad += 1;
+            return self.hang_up(link, "its reset is not authentic", out);
+        };
+        if control.message != Some(0) || !control.acks.is_empty() {
+            self.counters.streams_bad += 1;
+            return self.hang_up(link, "its reset is not the first message", out);
+        }
+        if !self.handshakes.begin(link.remote().ip()) {
+            self.counters.handshakes_refused += 1;
+            return self.hang_up(link, "too many handshakes are under way", out);
+        }
+        self.begin(now, link, &control, wrapper, out);
+        // There was no place, or no TLS.
+        if self.streams.accepted(link).is_some() {
+            self.hang_up(link, "no handshake can begin", out);
+        }
+    }
+
+    fn hang_up(&mut self, link: Link, why: &str, out: &mut Out) {
+        if self.streams.forget(link) {
+            out.event(ServerEvent::HandshakeFailed(link, why.into()));
+            out.push(Output::Hangup(link));
+        }
+    }
+
+    /// Ends the streams that have brought nothing for too long.
+    pub(super) fn end_silent(&mut self, now: Instant, out: &mut Out) {
+        while let Some(&(until, link)) = self.streams.silent.first() {
+            if until > now {
+                break;
+            }
+            self.counters.streams_silent += 1;
+            self.hang_up(link, "its TCP connection brought no packet in time", out);
+        }
+    }
+}
