@@ -29,6 +29,8 @@ const UNIX: UnixTime = UnixTime(1_800_000_000);
 pub enum Packet {
     Control(Vec<u8>),
     Data(Datagram),
+    /// The end of a stream.
+    Fin(u64),
 }
 
 /// A client with its own link to the server.
@@ -43,6 +45,10 @@ pub struct ClientNode {
     pub traffic: bool,
     seed: u8,
     impairment: Impairment,
+    /// The stream it has, where it came by one.
+    pub stream: Option<u64>,
+    /// Where it dialled, in order.
+    pub dialled: Vec<adit_engine::Target>,
 }
 
 pub struct World {
@@ -61,6 +67,11 @@ pub struct World {
     /// The session ids of client and server that were on the wire last.
     pub session_ids: ([u8; 8], [u8; 8]),
     next_traffic: Instant,
+    next_stream: u64,
+    /// Nobody listens for streams.
+    pub no_streams: bool,
+    /// What the server hung up.
+    pub hung_up: Vec<Link>,
 }
 
 pub fn server_address() -> SocketAddr {
@@ -115,6 +126,9 @@ impl World {
             password: None,
             session_ids: Default::default(),
             next_traffic: START,
+            next_stream: 1,
+            no_streams: false,
+            hung_up: Vec::new(),
         }
     }
 
@@ -133,6 +147,8 @@ impl World {
             traffic: false,
             seed: client_seed,
             impairment,
+            stream: None,
+            dialled: Vec::new(),
         });
         self.clients.len() - 1
     }
@@ -213,8 +229,12 @@ impl World {
     }
 
     fn server_receives(&mut self, n: usize, packet: Packet) {
-        let link = Link::datagram(Default::default(), None, self.clients[n].address);
+        let link = self.server_link(n);
         match packet {
+            Packet::Fin(id) => {
+                let link = Link::stream(id, self.clients[n].address);
+                self.to_server(Input::LinkDown(link));
+            }
             Packet::Control(mut bytes) => {
                 self.session_ids.0 = bytes[1..9].try_into().expect("eight bytes");
                 self.to_server(Input::Frame(link, &mut bytes));
@@ -228,8 +248,13 @@ impl World {
     }
 
     fn client_receives(&mut self, n: usize, packet: Packet) {
-        let link = Link::datagram(Default::default(), None, server_address());
+        let link = self.client_link(n);
         match packet {
+            Packet::Fin(id) if self.clients[n].stream == Some(id) => {
+                self.clients[n].stream = None;
+                self.to_client(n, Input::LinkDown(link));
+            }
+            Packet::Fin(_) => {}
             Packet::Control(mut bytes) => {
                 self.session_ids.1 = bytes[1..9].try_into().expect("eight bytes");
                 self.to_client(n, Input::Frame(link, &mut bytes));
@@ -253,7 +278,7 @@ impl World {
         while let Some(output) = out.pop() {
             match output {
                 Output::Send(link, frame) => {
-                    if let Some(c) = self.clients.iter_mut().find(|c| c.address == link.remote()) {
+                    if let Some(c) = self.clients.iter_mut().find(|c| c.is_behind(link)) {
                         c.down.push(self.now, Packet::Control(frame));
                     }
                 }
@@ -266,7 +291,15 @@ impl World {
                     }
                 }
                 Output::Event(event) => self.events.push(event),
-                Output::Dial(_) | Output::Hangup(_) => {}
+                Output::Hangup(link) => {
+                    self.hung_up.push(link);
+                    if let Some(id) = link.stream_id()
+                        && let Some(c) = self.clients.iter_mut().find(|c| c.is_behind(link))
+                    {
+                        c.down.push(self.now, Packet::Fin(id));
+                    }
+                }
+                Output::Dial(_) => {}
             }
         }
         for item in again {
@@ -284,24 +317,86 @@ impl World {
     }
 
     pub fn perform_client(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
-        let mut dialled = false;
+        let mut dialled = None;
         let client = &mut self.clients[n];
         let mut notices = Vec::new();
         while let Some(output) = out.pop() {
             match output {
                 Output::Send(_, frame) => client.up.push(self.now, Packet::Control(frame)),
                 Output::Plane(op) => notices.extend(client.plane.apply(op)),
-                Output::Dial(_) => dialled = true,
+                Output::Dial(target) => {
+                    client.dialled.push(target.clone());
+                    dialled = Some(target);
+                }
                 Output::Event(event) => client.events.push(event),
+                Output::Hangup(link) if link.is_stream() => {
+                    if let Some(id) = client.stream.take() {
+                        client.up.push(self.now, Packet::Fin(id));
+                    }
+                }
                 Output::Hangup(_) | Output::Ask(..) => {}
             }
         }
         for notice in notices {
             self.to_client(n, Input::Notice(notice));
         }
-        if dialled {
-            let link = Link::datagram(Default::default(), None, server_address());
-            self.to_client(n, Input::LinkUp(link));
+        let Some(target) = dialled else { return };
+        if target.transport == adit_engine::Transport::Tcp {
+            return self.open_stream(n);
+        }
+        let link = Link::datagram(Default::default(), None, server_address());
+        self.to_client(n, Input::LinkUp(link));
+    }
+
+    /// A connection of its own for a client, from another port.
+    fn open_stream(&mut self, n: usize) {
+        if self.no_streams {
+            return self.to_client(n, Input::DialFailed("Connection refused".into()));
+        }
+        let id = self.next_stream;
+        self.next_stream += 1;
+        // What the former one had under way is lost with it, but for its end.
+        while let Some(packet) = self.clients[n].up.pop(self.now + Duration::from_secs(3600)) {
+            if matches!(packet, Packet::Fin(_)) {
+                self.server_receives(n, packet);
+            }
+        }
+        let client = &mut self.clients[n];
+        let delay = Impairment { delay: client.impairment.delay, ..Impairment::default() };
+        let pipe = |which| Pipe::new(delay.clone(), seed_bytes(id, client.seed + which));
+        (client.up, client.down) = (pipe(1), pipe(2));
+        client.stream = Some(id);
+        let port = client.address.port() + 1;
+        client.address.set_port(port);
+        let link = self.server_link(n);
+        self.to_server(Input::LinkUp(link));
+        self.to_client(n, Input::LinkUp(Link::stream(id, server_address())));
+    }
+
+    /// The connection breaks: both ends hear of it, and what was under way is lost.
+    pub fn cut(&mut self, n: usize) {
+        let (server, client) = (self.server_link(n), self.client_link(n));
+        while self.clients[n].up.pop(self.now + Duration::from_secs(3600)).is_some() {}
+        while self.clients[n].down.pop(self.now + Duration::from_secs(3600)).is_some() {}
+        self.clients[n].stream = None;
+        self.to_server(Input::LinkDown(server));
+        self.to_client(n, Input::LinkDown(client));
+    }
+
+    /// The path as the server knows it.
+    pub fn server_link(&self, n: usize) -> Link {
+        let client = &self.clients[n];
+        match client.stream {
+            Some(id) => Link::stream(id, client.address),
+            None => Link::datagram(Default::default(), None, client.address),
+        }
+    }
+
+    /// The path as the client knows it.
+    pub fn client_link(&self, n: usize) -> Link {
+        match self.clients[n].stream {
+            Some(id) => Link::stream(id, server_address()),
+            None => Link::datagram(Default::default(), None, server_address()),
         }
     }
 
@@ -329,7 +424,7 @@ impl World {
         std::iter::from_fn(|| self.clients[n].up.pop(far))
             .filter_map(|packet| match packet {
                 Packet::Control(bytes) => Some(bytes),
-                Packet::Data(_) => None,
+                Packet::Data(_) | Packet::Fin(_) => None,
             })
             .collect()
     }
@@ -368,6 +463,12 @@ impl World {
     pub fn rebind(&mut self, n: usize) {
         let port = self.clients[n].address.port();
         self.clients[n].address.set_port(port + 1);
+    }
+}
+
+impl ClientNode {
+    fn is_behind(&self, link: Link) -> bool {
+        self.address == link.remote() && (!link.is_stream() || link.stream_id() == self.stream)
     }
 }
 

@@ -320,7 +320,9 @@ impl ClientEngine {
         };
         match result.and(flushed) {
             Ok(()) => {}
-            Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => self.dropped = self.dropped.saturating_add(1),
+            Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => {
+                self.dropped = self.dropped.saturating_add(1)
+            }
             Err(fault) => match self.state {
                 State::Up(_) => self.lost(now, fault.to_string(), out),
                 State::Connecting(_) => self.failed(now, fault.to_string(), out),

@@ -1,7 +1,9 @@
 //! From the key exchange to a session, or to a refusal.
 
 use adit_engine::verbs::PeerSpec;
-use adit_engine::{Grant, Identity, Instant, Link, Op, Output, PeerId, Question, Random, Reply, Ticket};
+use adit_engine::{
+    Grant, Identity, Instant, Link, Op, Output, PeerId, Question, Random, Reply, Ticket,
+};
 use zeroize::Zeroizing;
 
 use super::{Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};

@@ -70,8 +70,7 @@ impl Streams {
 
     /// A conversation has begun.
     pub(super) fn begun(&mut self, link: Link, peer: PeerId) {
-        if let Some(State::Silent { until, .. }) =
-            self.by_link.insert(link, State::Handshake(peer))
+        if let Some(State::Silent { until, .. }) = self.by_link.insert(link, State::Handshake(peer))
         {
             self.silent.remove(&(until, link));
         }
@@ -149,7 +148,11 @@ impl ServerEngine {
                 }
                 // Nobody else can have written into the stream: what stands there now is no packet.
                 self.counters.session_bad += 1;
-                self.remove(peer, "its TCP connection is out of step: not a packet of this session".into(), out);
+                self.remove(
+                    peer,
+                    "its TCP connection is out of step: not a packet of this session".into(),
+                    out,
+                );
             }
             // It was hung up, and this was under way.
             None => self.counters.strangers_bad += 1,
