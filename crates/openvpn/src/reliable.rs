@@ -139,10 +139,10 @@ impl Reliable {
             let Some(at) = self.outstanding.iter().position(|m| m.id == id) else { continue };
             let Some(message) = self.outstanding.remove(at) else { continue };
             // Karn's rule: an acknowledgement of a repeated message measures nothing.
-            if let (1, Some(sent)) = (message.transmissions, message.first_sent) {
-                if let Some(timeout) = &mut self.timeout {
-                    timeout.sample(now.since(sent));
-                }
+            if let (1, Some(sent)) = (message.transmissions, message.first_sent)
+                && let Some(timeout) = &mut self.timeout
+            {
+                timeout.sample(now.since(sent));
             }
             let repeats = self.timeout.is_some();
             for earlier in self.outstanding.iter_mut().filter(|m| repeats && m.id < id) {

@@ -9,6 +9,7 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
     };
     match event {
+        ServerEvent::Accepted(link) => say!(4, "{}: connected by TCP", link.remote()),
         ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: a handshake begins", link.remote()),
         ServerEvent::Told { link, message, .. } => {
             say!(4, "{}: sent '{message}'", link.remote());

@@ -91,7 +91,8 @@ impl Sessions {
                     session.key_since = now;
                 }
             }
-            ServerEvent::HandshakeStarted(..)
+            ServerEvent::Accepted(_)
+            | ServerEvent::HandshakeStarted(..)
             | ServerEvent::Told { .. }
             | ServerEvent::Reverified(..)
             | ServerEvent::HandshakeFailed(..)

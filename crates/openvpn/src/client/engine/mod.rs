@@ -523,8 +523,8 @@ impl ClientEngine {
     }
 }
 
-/// As stock says it, without the error number, which is 0 there in most cases.
-const CUT_OFF: &str = "Connection reset, restarting [0]";
+/// The stream ended, by whomever.
+const CUT_OFF: &str = "connection reset";
 
 /// Whether a packet from one link may be answered to a conversation on the other. A stream is the
 /// same only if it is the very same connection.
