@@ -502,8 +502,7 @@ fn a_kicked_client_hears_why_and_its_stream_ends() {
 #[test]
 fn a_client_that_leaves_closes_its_stream_and_sends_no_exit_notice() {
     let mut w = World::new(server_config(Settings::default()), 1);
-    let mut settings = Settings::default();
-    settings.exit_notify = Some(3);
+    let settings = Settings { exit_notify: Some(3), ..Settings::default() };
     let c = w.connect(by_tcp(settings), delay(10), 1);
     assert!(w.run(5 * SECOND, |w| w.is_up(c)));
     let mut out = Outbox::new();
