@@ -236,6 +236,10 @@ pub struct Choices {
     /// Whether clients go out with this machine's address [default: auto]
     #[arg(long, value_name = "auto|off")]
     pub nat: Option<NatChoice>,
+
+    /// Threads that move packets [default: as many as cores; one up to 2 cores, 16 at most]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u16>,
 }
 
 #[derive(Debug, Copy, Clone, ValueEnum)]
@@ -273,6 +277,10 @@ pub struct Run {
     /// More log lines; repeatable
     #[arg(long, short, action = clap::ArgAction::Count)]
     pub verbose: u8,
+
+    /// Threads that move packets, whatever the settings say
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u16>,
 
     #[command(flatten)]
     pub place: Place,

@@ -22,7 +22,7 @@ pub fn run(verb: Server) -> Done {
         Server::Up(options) => up(options),
         Server::Init(options) => init(options),
         Server::Run(options) => {
-            managed::run(&places(&options.place)?, options.verbose, None)?;
+            managed::run(&places(&options.place)?, options.verbose, options.workers, None)?;
             Ok(ExitCode::SUCCESS)
         }
         Server::Client(verb) => client(verb),
@@ -99,6 +99,7 @@ fn choices(choices: &Choices) -> managed::Choices {
         routes: choices.route.clone(),
         dns: choices.dns.clone(),
         nat: choices.nat.map(Nat::from),
+        workers: choices.workers,
     }
 }
 
@@ -114,6 +115,7 @@ fn arguments(choices: &managed::Choices) -> Vec<OsString> {
     choices.network6.iter().for_each(|network| option("network6", network.to_string()));
     choices.routes.iter().for_each(|route| option("route", route.to_string()));
     choices.dns.iter().for_each(|server| option("dns", server.to_string()));
+    choices.workers.iter().for_each(|workers| option("workers", workers.to_string()));
     match choices.nat {
         Some(Nat::Auto) => option("nat", "auto".into()),
         Some(Nat::Off) => option("nat", "off".into()),
@@ -400,6 +402,7 @@ mod tests {
             routes: vec!["192.168.0.0/24".parse().unwrap()],
             dns: vec!["9.9.9.9".parse().unwrap()],
             nat: Some(Nat::Off),
+            workers: Some(3),
         };
         let full = managed::Choices { full_tunnel: true, ..managed::Choices::default() };
         for given in [given, full, managed::Choices::default()] {

@@ -69,6 +69,9 @@ fn report(report: &StatusReport) -> String {
             certificate.whose
         ));
     }
+    if report.workers > 0 {
+        text.push_str(&format!("  workers: {}\n", report.workers));
+    }
     text.push_str(&offloads(report));
     if !report.drops.is_empty() {
         text.push_str(&format!("  dropped packets: {}\n", pairs(&report.drops)));

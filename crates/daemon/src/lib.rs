@@ -23,3 +23,4 @@ pub mod openvpn;
 mod plane;
 pub mod server;
 mod signals;
+mod workers;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use adit_engine::{Op, SocketId};
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_plane::{Histogram, Offloads, Plane, Totals, Upcall, Upcalls};
+use adit_plane::{Histogram, Offloads, Plane, Upcall, Upcalls};
 
 use crate::control::StatusReport;
 use crate::driver::{Arrival, Backend};
@@ -97,7 +97,9 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], Fault> {
 }
 
 /// Puts what the data plane counted into a report.
-pub(crate) fn fill_totals(report: &mut StatusReport, totals: &Totals) {
+pub(crate) fn fill_totals(report: &mut StatusReport, plane: &Plane) {
+    let totals = plane.totals();
+    report.workers = plane.workers();
     let drops = totals.drops.iter().filter(|(_, count)| *count > 0);
     report.drops.extend(drops.map(|(reason, count)| (reason.name().to_owned(), *count)));
     report.trains.sent = buckets(&totals.sent);

@@ -19,6 +19,7 @@ use crate::host::{Applied, Device, Host, HostPlan};
 use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
+use crate::workers;
 
 /// How long saying good-bye may take at most.
 const FAREWELL: Duration = Duration::from_secs(8);
@@ -138,7 +139,8 @@ impl Client {
             }
             other => other?,
         };
-        let (host, tun) = Host::open(&options.device, tun_offloads())?;
+        let (host, tun) =
+            Host::open(&options.device, tun_offloads(), workers::of_client()?.into())?;
         Ok(Self { options, host, tun, control })
     }
 
@@ -406,7 +408,7 @@ impl Running {
                 ..PeerReport::default()
             });
         }
-        fill_totals(&mut report, &self.driver.backend().plane().totals());
+        fill_totals(&mut report, self.driver.backend().plane());
         report
     }
 }

@@ -73,6 +73,9 @@ pub struct StatusReport {
     pub drops: BTreeMap<String, u64>,
     /// How long the trains are.
     pub trains: TrainReport,
+    /// Threads that move packets.
+    #[serde(default)]
+    pub workers: usize,
     /// Offloads in force, by name.
     pub offloads: BTreeMap<String, bool>,
     /// The certificate that runs out first.

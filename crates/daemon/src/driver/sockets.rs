@@ -60,7 +60,8 @@ pub struct Dialled {
 /// The UDP sockets of a process by their ids.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    open: BTreeMap<SocketId, Arc<UdpSocket>>,
+    /// Of each id at least one; further ones share its port, for further workers.
+    open: BTreeMap<SocketId, Vec<Arc<UdpSocket>>>,
     settings: DialSettings,
     dialled: u16,
 }
@@ -71,20 +72,29 @@ impl Sockets {
         Self { settings, ..Self::default() }
     }
 
-    /// A server's: those it listens on, with ids from 0.
-    pub fn server(listeners: impl IntoIterator<Item = UdpSocket>) -> Self {
+    /// A server's: those it listens on, with ids from 0; of each listener as many as share its port.
+    pub fn server(listeners: impl IntoIterator<Item = Vec<UdpSocket>>) -> Self {
         let ids = (0..FIRST_DIALLED.0).map(SocketId);
-        let open = ids.zip(listeners.into_iter().map(Arc::new)).collect();
-        Self { open, ..Self::default() }
+        let listeners = listeners.into_iter().filter(|group| !group.is_empty());
+        let groups = listeners.map(|group| group.into_iter().map(Arc::new).collect());
+        Self { open: ids.zip(groups).collect(), ..Self::default() }
     }
 
-    /// All of them.
+    /// All of them; those that share a port under one id.
     pub fn all(&self) -> Vec<(SocketId, Arc<UdpSocket>)> {
-        self.open.iter().map(|(id, socket)| (*id, Arc::clone(socket))).collect()
+        let all = self.open.iter();
+        all.flat_map(|(id, group)| group.iter().map(|socket| (*id, Arc::clone(socket)))).collect()
     }
 
+    /// The addresses they are bound to, each once.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let first = self.open.values().filter_map(|group| group.first());
+        first.map(|socket| socket.local_addr()).collect()
+    }
+
+    /// One to send by: from outside, those that share a port cannot be told apart.
     pub(super) fn get(&self, id: SocketId) -> Option<&UdpSocket> {
-        self.open.get(&id).map(|socket| &**socket)
+        self.open.get(&id)?.first().map(|socket| &**socket)
     }
 
     pub(super) fn dial_settings(&self) -> &DialSettings {
@@ -121,7 +131,7 @@ impl Sockets {
         };
         let socket = Arc::new(socket);
         backend.add_socket(id, Arc::clone(&socket)).map_err(|e| e.to_string())?;
-        self.open.insert(id, socket);
+        self.open.insert(id, vec![socket]);
         Ok(dialled)
     }
 

@@ -43,13 +43,14 @@ enum Change {
 }
 
 impl Host {
-    /// Opens the device, still down and without addresses. Call inside a tokio runtime.
+    /// Opens the device, still down and without addresses, with so many queues. Call inside a tokio runtime.
     ///
     /// # Errors
     /// No driver, no rights, the name is taken; each with its remedy.
     pub fn open(
         device: &Device,
         offloads: TunOffloads,
+        queues: usize,
     ) -> Result<(Self, Option<TunDevice>), Fault> {
         let net = Net::open().map_err(|e| {
             Fault::environment(format!("cannot speak with the kernel's network side: {e}"))
@@ -64,8 +65,7 @@ impl Host {
         };
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
         host.ledger = Ledger::open();
-        let options =
-            TunOptions { name: name.map(str::to_owned), offloads, mode, ..TunOptions::default() };
+        let options = TunOptions { name: name.map(str::to_owned), offloads, mode, queues };
         let tun = TunDevice::open(&options).map_err(|e| match e {
             TunError::BadName(_) => Fault::operator(e.to_string()),
             _ => Fault::environment(e.to_string()),
@@ -370,7 +370,7 @@ mod tests {
                     routes.iter().map(|route| route.to.to_string()).collect::<Vec<_>>()
                 };
                 let before = all(&net).await;
-                let opened = Host::open(&Device::Tun(None), TunOffloads::NONE);
+                let opened = Host::open(&Device::Tun(None), TunOffloads::NONE, 1);
                 let (mut host, device) = opened.unwrap();
                 assert_eq!(host.device(), Some("tun0"));
                 let notes = host.apply(&plan()).await.unwrap();

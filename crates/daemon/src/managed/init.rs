@@ -42,6 +42,8 @@ pub struct Choices {
     pub dns: Vec<IpAddr>,
     /// `--nat`.
     pub nat: Option<Nat>,
+    /// `--workers`.
+    pub workers: Option<u16>,
 }
 
 /// What [`init`] did, or would do.
@@ -155,6 +157,7 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
         nat: choices.nat.unwrap_or_default(),
         client_to_client: false,
         max_clients: 250,
+        workers: choices.workers,
     };
     // The same checks, with the same words, as for an edited file.
     Settings::parse(&settings.to_toml(), Path::new("the command line"))
@@ -198,6 +201,7 @@ fn refuse_difference(settings: &Settings, choices: &Choices, path: &Path) -> Out
         ("--full-tunnel or --route", reach_differs),
         ("--dns", !choices.dns.is_empty() && choices.dns != settings.dns),
         ("--nat", choices.nat.is_some_and(|nat| nat != settings.nat)),
+        ("--workers", choices.workers.is_some() && choices.workers != settings.workers),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
         None => Ok(()),

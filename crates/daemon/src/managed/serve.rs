@@ -28,6 +28,7 @@ use crate::fault::Fault;
 use crate::log;
 use crate::say;
 use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning};
+use crate::workers;
 
 /// What is said once the server serves.
 #[derive(Clone, Debug)]
@@ -44,15 +45,21 @@ pub struct Ready {
 pub type OnReady = Box<dyn FnOnce(Ready) + Send>;
 
 /// Runs the server until it is told to end, then undoes what it changed on the machine. `verbose`
-/// adds to the log.
+/// adds to the log; `workers` goes before the settings.
 ///
 /// # Errors
 /// What kept it from starting, or ended it.
-pub fn run(places: &Places, verbose: u8, on_ready: Option<OnReady>) -> Outcome<()> {
+pub fn run(
+    places: &Places,
+    verbose: u8,
+    workers: Option<u16>,
+    on_ready: Option<OnReady>,
+) -> Outcome<()> {
     log::start(log::Settings::friendly(verbose.saturating_add(1)))
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
     rights::protect_secrets();
     let settings = Settings::read(&places.settings_file())?;
+    let workers = workers::of_server(workers, settings.workers)?;
     let store = open_store(places)?;
     let (mut machine, leftover) = Machine::claim(places)?;
     if leftover {
@@ -63,7 +70,7 @@ pub fn run(places: &Places, verbose: u8, on_ready: Option<OnReady>) -> Outcome<(
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(places, settings, store, &mut machine, on_ready))
+    runtime.block_on(serve(places, settings, workers, store, &mut machine, on_ready))
 }
 
 /// Forwarding and firewall, before the first packet can come.
@@ -81,6 +88,7 @@ fn prepare(machine: &mut Machine, settings: &Settings) -> Outcome<()> {
 async fn serve(
     places: &Places,
     settings: Settings,
+    workers: u16,
     store: Store,
     machine: &mut Machine,
     on_ready: Option<OnReady>,
@@ -95,6 +103,7 @@ async fn serve(
         relay: engine::relay(&settings),
         control: Some(places.control_socket()),
         socket: SocketTuning::default(),
+        workers,
     };
     let service = Service::start(options).await?;
     rights::drop_all_but_needed(places)?;
@@ -237,6 +246,7 @@ impl Owner<'_> {
             ("network6", fresh.network6 != old.network6),
             ("device", fresh.device != old.device),
             ("client-to-client", fresh.client_to_client != old.client_to_client),
+            ("workers", fresh.workers != old.workers),
         ];
         for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
             tracing::warn!("the new value of {key} takes effect at the next start");

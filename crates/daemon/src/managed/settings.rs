@@ -44,6 +44,8 @@ pub struct Settings {
     pub client_to_client: bool,
     /// Most clients at a time.
     pub max_clients: u32,
+    /// Threads that move packets; `None`: by the number of cores.
+    pub workers: Option<u16>,
 }
 
 /// What clients send through the tunnel.
@@ -152,6 +154,8 @@ struct Raw {
     client_to_client: bool,
     #[serde(default = "default_max_clients")]
     max_clients: u32,
+    #[serde(default)]
+    workers: Option<u16>,
 }
 
 fn default_listen() -> Vec<Listen> {
@@ -197,6 +201,7 @@ impl TryFrom<Raw> for Settings {
             nat: raw.nat,
             client_to_client: raw.client_to_client,
             max_clients: raw.max_clients,
+            workers: raw.workers.map(crate::workers::checked).transpose()?,
         })
     }
 }
@@ -219,6 +224,7 @@ impl From<Settings> for Raw {
             nat: settings.nat,
             client_to_client: settings.client_to_client,
             max_clients: settings.max_clients,
+            workers: settings.workers,
         }
     }
 }
@@ -324,6 +330,7 @@ mod tests {
             nat: Nat::Auto,
             client_to_client: false,
             max_clients: 250,
+            workers: None,
         }
     }
 
@@ -338,6 +345,7 @@ mod tests {
         full.network6 = None;
         full.nat = Nat::Off;
         full.dns.clear();
+        full.workers = Some(4);
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
         for settings in [sample(), full] {
             assert_eq!(parse(&settings.to_toml()).unwrap(), settings);
@@ -366,6 +374,7 @@ mod tests {
             ("network6 = \"fd00::/128\"", "between 48 and 112"),
             ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),
             ("max-clients = 0", "from 1"),
+            ("workers = 0", "choose 1 to 64"),
         ] {
             let failure = parse(&format!("{base}{line}\n")).unwrap_err();
             assert_eq!(failure.blame(), crate::fault::Blame::Operator);

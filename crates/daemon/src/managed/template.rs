@@ -36,6 +36,13 @@ pub(super) fn render(settings: &Settings) -> String {
     key(NAT, format!("nat = \"{nat}\""));
     key(CLIENT_TO_CLIENT, format!("client-to-client = {}", settings.client_to_client));
     key(MAX_CLIENTS, format!("max-clients = {}", settings.max_clients));
+    key(
+        WORKERS,
+        match settings.workers {
+            Some(workers) => format!("workers = {workers}"),
+            None => "# workers = 4".into(),
+        },
+    );
     key(DEVICE, format!("device = \"{}\"", settings.device));
     text
 }
@@ -47,8 +54,8 @@ fn list<T: Display>(items: &[T]) -> String {
 
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
-# (`listen`, `network`, `network6`, `device` and `client-to-client` take effect at the
-# next start; clients get new routes and name servers when they connect again.)
+# (`listen`, `network`, `network6`, `device`, `workers` and `client-to-client` take effect at
+# the next start; clients get new routes and name servers when they connect again.)
 ";
 const LISTEN: &str = "\
 Where to listen: \"udp/PORT\" on every address, or \"udp/ADDRESS:PORT\" on one.
@@ -77,5 +84,8 @@ const CLIENT_TO_CLIENT: &str = "\
 Whether clients may talk to each other.";
 const MAX_CLIENTS: &str = "\
 Most clients connected at a time.";
+const WORKERS: &str = "\
+Threads that move packets. Without this line as many as there are cores: one up to
+2 cores, 16 at most.";
 const DEVICE: &str = "\
 The name of the tunnel's network device.";

@@ -73,7 +73,7 @@ pub fn up(
     for finding in doctor::in_the_way(places, &settings) {
         tell(Step::InTheWay(finding));
     }
-    serve::run(places, options.verbose, Some(on_ready))
+    serve::run(places, options.verbose, options.choices.workers, Some(on_ready))
 }
 
 fn client(places: &Places, options: &UpOptions, name: &str) -> Outcome<Step> {

@@ -25,6 +25,7 @@ use crate::say;
 use crate::server::{
     self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, SocketTuning,
 };
+use crate::workers;
 
 /// Everything read and asked for before the process leaves its terminal.
 pub(super) struct Prepared {
@@ -90,6 +91,7 @@ pub(super) async fn run(
             receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
             send_buffer: options.socket.send_buffer.map(|size| size as usize),
         },
+        workers: workers::of_server(None, None)?,
     })
     .await?;
     // Addresses and routes of a server's device go with the device.

@@ -50,6 +50,8 @@ pub struct Options {
     pub control: Option<PathBuf>,
     /// Buffers and marks of the sockets.
     pub socket: SocketTuning,
+    /// Threads that move packets.
+    pub workers: u16,
 }
 
 /// What sockets get besides their address.

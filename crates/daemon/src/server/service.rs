@@ -51,7 +51,8 @@ impl Service {
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         let bound = options.listeners.iter().map(|listener| bind(listener, &options));
         let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?);
-        let (mut host, tun) = Host::open(&options.host.device, tun_offloads())?;
+        let (mut host, tun) =
+            Host::open(&options.host.device, tun_offloads(), options.workers.into())?;
         for note in notes(host.apply(&options.host).await?) {
             tracing::warn!("{note}");
         }
@@ -70,7 +71,7 @@ impl Service {
 
     /// The addresses it listens on, with the ports that the kernel chose where none was asked for.
     pub fn listening(&self) -> Vec<SocketAddr> {
-        self.sockets.all().iter().map(|(_, socket)| socket.local_addr()).collect()
+        self.sockets.addresses()
     }
 
     /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
@@ -102,8 +103,7 @@ impl Service {
             let (plane, upcalls) = Plane::start(config, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
             let planes = Planes::new(plane, upcalls);
-            let listening: Vec<SocketAddr> =
-                sockets.all().iter().map(|(_, socket)| socket.local_addr()).collect();
+            let listening = sockets.addresses();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let mut running = Running {
                 driver,
@@ -353,7 +353,7 @@ impl Running {
             certificate: hooks.certificate(),
             ..StatusReport::default()
         };
-        fill_totals(&mut report, &self.driver.backend().plane().totals());
+        fill_totals(&mut report, self.driver.backend().plane());
         let counters = self.driver.engine().counters();
         let reasons = [
             ("reset-limited", counters.resets_limited),
@@ -389,7 +389,8 @@ impl Running {
     }
 }
 
-fn bind(listener: &Listener, options: &Options) -> Result<UdpSocket, Fault> {
+/// One socket for each worker.
+fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {
     let mut udp = UdpOptions::new(listener.bind);
     udp.v6only = listener.v6only;
     udp.gro = gates().udp_gro;
@@ -397,7 +398,8 @@ fn bind(listener: &Listener, options: &Options) -> Result<UdpSocket, Fault> {
     udp.fwmark = tuning.mark;
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
-    UdpSocket::bind(&udp).map_err(|e| Fault::environment(bind_problem(listener.bind, &e)))
+    UdpSocket::bind_group(&udp, options.workers.into())
+        .map_err(|e| Fault::environment(bind_problem(listener.bind, &e)))
 }
 
 fn notes(applied: crate::host::Applied) -> Vec<String> {
