@@ -98,9 +98,13 @@ const WORKER: &str = "plane-";
 /// The target cannot be opened. What was in force before stays.
 pub fn start(settings: Settings) -> std::io::Result<()> {
     let sink = Sink::open(&settings.target)?;
-    let writer = Writer { settings, sink, run: Run::default() };
+    let writer = Writer::new(settings, sink);
     match LOG.get() {
-        Some(shared) => *lock(shared) = writer,
+        Some(shared) => {
+            let mut former = lock(shared);
+            former.flush();
+            *former = writer;
+        }
         None => {
             let shared = Arc::new(Mutex::new(writer));
             let layer = Lines(Arc::clone(&shared));
@@ -141,6 +145,32 @@ struct Writer {
     settings: Settings,
     sink: Sink,
     run: Run,
+    /// Whether lines wait in `gathered` for the end of an event.
+    gathering: bool,
+    gathered: String,
+}
+
+/// Until it is dropped, lines wait for each other and then leave by one system call: what one event has to tell. Errors
+/// wait for nothing.
+#[must_use]
+pub struct Gathering(());
+
+/// Begins to gather the lines of one event.
+pub fn gather() -> Gathering {
+    if let Some(shared) = LOG.get() {
+        lock(shared).gathering = true;
+    }
+    Gathering(())
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if let Some(shared) = LOG.get() {
+            let mut writer = lock(shared);
+            writer.gathering = false;
+            writer.flush();
+        }
+    }
 }
 
 /// Consecutive lines from one place in the code, for `mute`.
@@ -175,6 +205,17 @@ impl<S: Subscriber> Layer<S> for Lines {
 }
 
 impl Writer {
+    fn new(settings: Settings, sink: Sink) -> Self {
+        Self { settings, sink, run: Run::default(), gathering: false, gathered: String::new() }
+    }
+
+    fn flush(&mut self) {
+        if !self.gathered.is_empty() {
+            self.sink.write(&self.gathered);
+            self.gathered.clear();
+        }
+    }
+
     fn take(&mut self, place: tracing::callsite::Identifier, level: Level, message: &str) {
         let former = self.run.count;
         if self.run.place.as_ref() == Some(&place) {
@@ -221,7 +262,11 @@ impl Writer {
                 format!("{stamp}{tag}{message}\n")
             }
         };
-        self.sink.write(&line);
+        self.gathered.push_str(&line);
+        // A process that is about to abort says why, and what came before.
+        if !self.gathering || level == Level::ERROR {
+            self.flush();
+        }
     }
 }
 
@@ -235,7 +280,7 @@ mod tests {
             other => panic!("the test reads a file, not {other:?}"),
         };
         let sink = Sink::open(&settings.target).unwrap();
-        let writer = Writer { settings, sink, run: Run::default() };
+        let writer = Writer::new(settings, sink);
         let layer = Lines(Arc::new(Mutex::new(writer)));
         tracing::subscriber::with_default(Registry::default().with(layer), work);
         std::fs::read_to_string(path).unwrap()
@@ -268,6 +313,23 @@ mod tests {
             say!(1, "name {}", "a\n2026-11-20 Initialization\u{1b}[2J\u{202e}");
         });
         assert_eq!(text, "name a\\x0a2026-11-20 Initialization\\x1b[2J\\u{202e}\n");
+    }
+
+    #[test]
+    fn gathered_lines_wait_for_the_end_of_the_event_and_for_an_error_not_even_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = stock(dir.path(), 3, None);
+        let sink = Sink::open(&settings.target).unwrap();
+        let mut writer = Writer::new(settings, sink);
+        let text = || std::fs::read_to_string(dir.path().join("log")).unwrap();
+        writer.gathering = true;
+        writer.write(Level::INFO, "one");
+        assert_eq!(text(), "");
+        writer.write(Level::ERROR, "two");
+        assert_eq!(text(), "one\ntwo\n");
+        writer.write(Level::INFO, "three");
+        writer.flush();
+        assert_eq!(text(), "one\ntwo\nthree\n");
     }
 
     #[test]

@@ -200,6 +200,7 @@ impl Running {
     }
 
     fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
+        let _lines = crate::log::gather();
         let told = match event {
             ServerEvent::HandshakeFailed(link, reason) => {
                 let peer = Some(link.remote().ip());
