@@ -188,6 +188,9 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
         )
     };
     match event {
+        ServerEvent::Accepted(link) => {
+            say!(3, "TCP connection established with {}", address(link.remote()));
+        }
         ServerEvent::HandshakeStarted(link, session) => {
             let remote = link.remote();
             initial_packet(&format!("{} ", real(remote)), remote, *session);
