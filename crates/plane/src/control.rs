@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
@@ -11,8 +12,10 @@ use adit_linux::poll::EventFd;
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::{TunDevice, TunQueue};
 use adit_linux::udp::UdpSocket;
+use adit_wire::ethernet::Mac;
 
 use crate::egress::{Arena, Shape};
+use crate::ethernet::{MacTotals, Switch};
 use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
 use crate::routes::Routes;
@@ -80,6 +83,8 @@ pub(crate) struct Shared {
     pub relay: Relay,
     pub client: bool,
     pub has_tun: bool,
+    /// With a TAP device.
+    pub ethernet: Option<Switch>,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
     /// Why packets no longer move; set once.
@@ -107,7 +112,7 @@ impl Plane {
     /// more, and at least one. A socket that shares its id with none is served by the first; all may
     /// send through it. `clock` must be the control thread's.
     pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
-        let PlaneConfig { tun, sockets, relay, gates, client, ethernet: _ } = config;
+        let PlaneConfig { tun, sockets, relay, gates, client, ethernet } = config;
         let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
         let gates = Offloads {
             tun_tso: gates.tun_tso && granted.tso,
@@ -120,9 +125,12 @@ impl Plane {
         let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
         let count = queues.len().max(shared_ports).max(1);
         let (mut plane, shared, upcalls) =
-            Self::idle(relay, client, !queues.is_empty(), gates, count, clock)?;
+            Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
         if let Some(queue) = queues.first() {
             restrict_tun(queue, granted, gates);
+            if let (Some(switch), Ok(mac)) = (&shared.ethernet, queue.mac()) {
+                switch.macs.set_own(Mac(mac));
+            }
         }
         sockets.into_iter().for_each(|group| plane.add_group(group));
         for index in 0..count {
@@ -138,6 +146,7 @@ impl Plane {
         relay: Relay,
         client: bool,
         has_tun: bool,
+        ethernet: bool,
         gates: Offloads,
         workers: usize,
         clock: fn() -> Instant,
@@ -150,6 +159,7 @@ impl Plane {
             relay,
             client,
             has_tun,
+            ethernet: ethernet.then(Switch::default),
             clock,
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
@@ -179,6 +189,9 @@ impl Plane {
             Op::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
             Op::DelPeer(id) => {
                 if let Some(peer) = tables.remove_peer(id) {
+                    if let Some(switch) = &self.shared.ethernet {
+                        switch.macs.remove(id);
+                    }
                     upcalls.notice(stats, Notice::PeerGone(id, peer.counters()));
                 }
             }
@@ -293,6 +306,20 @@ impl Plane {
     /// Drops, train lengths and offloads since the start.
     pub fn totals(&self) -> Totals {
         self.shared.stats.totals()
+    }
+
+    /// `max-routes-per-client` and `stale-routes-check`: how many stations one peer may have behind
+    /// it, and after how long a silent one is forgotten. Without effect on a plane without a TAP device.
+    pub fn limit_macs(&self, per_peer: usize, age: Option<Duration>) {
+        if let Some(switch) = &self.shared.ethernet {
+            switch.macs.limit(per_peer, age);
+            self.wake();
+        }
+    }
+
+    /// What the table of stations counts; `None` without a TAP device.
+    pub fn mac_totals(&self) -> Option<MacTotals> {
+        self.shared.ethernet.as_ref().map(|switch| switch.macs.totals())
     }
 
     /// Stops the workers and closes the TUN device.

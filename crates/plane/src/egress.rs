@@ -10,8 +10,8 @@ use crate::stats::DropReason;
 
 /// Longest payload of one train: an IPv4 packet without its IP and UDP headers.
 const MAX_TRAIN: usize = 65_507;
-/// Longest packet that the TUN device hands out, and that is framed.
-pub(crate) const MAX_PACKET: usize = 65_536;
+/// Longest packet or frame that the TUN or TAP device hands out, and that is framed.
+pub(crate) const MAX_PACKET: usize = 65_536 + adit_wire::ethernet::MAX_HEADER_LEN;
 
 /// Sealed datagrams back to back, in the order of their packet ids, and how they form trains.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl Arena {
         mut dropped: impl FnMut(DropReason),
     ) -> Progress {
         let most = sealer.overhead().saturating_add(framing::MAX_ADDED);
-        let whole = segments.is_whole();
+        let (whole, l2) = (segments.is_whole(), segments.l2());
         loop {
             if segments.longest().saturating_add(most) > self.room() {
                 return Progress::Full;
@@ -171,7 +171,9 @@ impl Arena {
             let Some(segment) = segments.next() else { return Progress::Done };
             if whole {
                 // SYNs are never part of a super-packet.
-                mss::clamp(segment, shape.mtu.mss4, shape.mtu.mss6);
+                if let Some(packet) = segment.get_mut(l2..) {
+                    mss::clamp(packet, shape.mtu.mss4, shape.mtu.mss6);
+                }
             }
             if let Some(Err(reason)) = self.seal(sealer, segment, shape) {
                 dropped(reason);

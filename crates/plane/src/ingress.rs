@@ -1,10 +1,13 @@
 //! From received datagrams to packets for the TUN device, for other peers, and upcalls. No I/O.
 
+mod ethernet;
+
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use adit_engine::verbs::PeerSpec;
 use adit_engine::{Instant, Link, Notice, PeerId};
+use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
 use adit_wire::merge::Merger;
 use adit_wire::mss;
@@ -33,6 +36,12 @@ pub struct Ingress<'a, 's> {
     pub(crate) merger: Merger<'a>,
     /// Packets for other peers, with [`Relay::Direct`].
     pub(crate) relays: Vec<(PeerId, &'a [u8])>,
+    /// Frames for all peers but the one that sent them.
+    pub(crate) floods: Vec<(PeerId, &'a [u8])>,
+    /// The station that sent last, and behind which peer.
+    sender: Option<(PeerId, Mac)>,
+    /// The station looked up last, and the peer that it is behind.
+    receiver: Option<(Mac, Option<PeerId>)>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
     source: Option<(PeerId, IpAddr)>,
 }
@@ -64,7 +73,18 @@ impl<'a, 's> Ingress<'a, 's> {
         merger: Merger<'a>,
         relays: Vec<(PeerId, &'a [u8])>,
     ) -> Self {
-        Self { shared, peers, routes, now, merger, relays, source: None }
+        Self {
+            shared,
+            peers,
+            routes,
+            now,
+            merger,
+            relays,
+            floods: Vec::new(),
+            sender: None,
+            receiver: None,
+            source: None,
+        }
     }
 
     /// Takes one received buffer: datagrams of `segment` bytes back to back, the last may be
@@ -239,6 +259,9 @@ impl<'a, 's> Ingress<'a, 's> {
 
     /// An authentic packet goes to the TUN device or to another peer.
     fn deliver(&mut self, run: &Run<'_>, packet: &'a mut [u8]) {
+        if let Some(switch) = &self.shared.ethernet {
+            return self.deliver_frame(run, switch, packet);
+        }
         let stats = &self.shared.stats;
         let Some(ip) = Ip::parse(packet) else {
             return stats.drop(DropReason::NotIp);

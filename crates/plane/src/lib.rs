@@ -30,6 +30,8 @@ mod control;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod egress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod ethernet;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod fragment;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod framing;
@@ -52,6 +54,7 @@ mod upcall;
 mod worker;
 
 pub use control::{Failure, Plane, PlaneConfig, Relay};
+pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
 pub use replay::{Place, Window};
 pub use routes::Routes;
 pub use stats::{DropReason, Histogram, Offloads, Totals};

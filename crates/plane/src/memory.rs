@@ -13,7 +13,9 @@ use adit_wire::split::Segments;
 
 use crate::control::{Plane, Relay, Shared};
 use crate::egress::{Arena, Progress, Shape};
+use crate::ethernet::{Outward, outward};
 use crate::ingress::Ingress;
+use crate::peer::Peer;
 use crate::stats::{DropReason, Offloads};
 use crate::upcall::Upcalls;
 
@@ -42,7 +44,27 @@ impl Memory {
         tun: bool,
         clock: fn() -> Instant,
     ) -> io::Result<(Self, Upcalls)> {
-        let (plane, shared, upcalls) = Plane::idle(relay, client, tun, Offloads::ALL, 1, clock)?;
+        Self::idle(relay, client, tun, false, clock)
+    }
+
+    /// As [`Self::new`], with a TAP device to deliver to: packets are frames.
+    pub fn ethernet(
+        relay: Relay,
+        client: bool,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        Self::idle(relay, client, true, true, clock)
+    }
+
+    fn idle(
+        relay: Relay,
+        client: bool,
+        tun: bool,
+        ethernet: bool,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
+        let (plane, shared, upcalls) =
+            Plane::idle(relay, client, tun, ethernet, Offloads::ALL, 1, clock)?;
         let arena = Arena::new(512 << 10);
         Ok((Self { plane, shared, arena, merger: Merger::default() }, upcalls))
     }
@@ -71,6 +93,9 @@ impl Memory {
         packet: &mut [u8],
         send: &mut impl FnMut(&[u8], usize),
     ) -> Result<(), DropReason> {
+        if self.shared.ethernet.is_some() {
+            return self.try_seal_frame(vnet, packet, send);
+        }
         let tables = &self.shared.tables;
         let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
         let owner = tables
@@ -79,7 +104,34 @@ impl Memory {
             .owner(ip.destination)
             .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
         let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
-        let mut segments = Segments::new(vnet, packet).map_err(|_| DropReason::TunMalformed)?;
+        let segments = Segments::new(vnet, packet).map_err(|_| DropReason::TunMalformed)?;
+        self.seal_for(&peer, segments, send)
+    }
+
+    fn try_seal_frame(
+        &mut self,
+        vnet: &VnetHeader,
+        frame: &[u8],
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Result<(), DropReason> {
+        let shared = Arc::clone(&self.shared);
+        let Some(switch) = &shared.ethernet else { return Ok(()) };
+        let peers = shared.tables.peers.load();
+        let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
+        let to: Vec<_> = peer.map_or_else(|| peers.iter().cloned().collect(), |one| vec![one]);
+        to.iter().try_for_each(|peer| {
+            let mut copy = frame.to_vec();
+            let segments = Segments::behind(vnet, &mut copy, l2);
+            self.seal_for(peer, segments.map_err(|_| DropReason::TunMalformed)?, send)
+        })
+    }
+
+    fn seal_for(
+        &mut self,
+        peer: &Peer,
+        mut segments: Segments<'_>,
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Result<(), DropReason> {
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
@@ -119,9 +171,13 @@ impl Memory {
         let mut ingress =
             Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
         ingress.datagram(link, segment, data);
-        let Ingress { merger, relays, .. } = ingress;
+        let Ingress { merger, relays, floods, .. } = ingress;
         merger.writes().for_each(|write| deliver(Delivered::Tun(&write)));
         relays.into_iter().for_each(|(peer, packet)| deliver(Delivered::Peer(peer, packet)));
+        for (sender, frame) in floods {
+            let others = peers.iter().filter(|peer| peer.id != sender);
+            others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
+        }
         self.merger = merger.recycle(true, true);
     }
 }

@@ -8,6 +8,7 @@ use adit_engine::verbs::{Counters, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, PeerId};
 use arc_swap::ArcSwap;
 
+use crate::ethernet::Bucket;
 use crate::key::Key;
 
 /// Messages of control that may wait while the peer's socket is full.
@@ -28,6 +29,8 @@ pub(crate) struct Peer {
     newest_used: AtomicU64,
     /// Silence was reported and nothing came since.
     pub silent: AtomicBool,
+    /// Copies of frames that it sent to everybody.
+    pub floods: Bucket,
     rx_packets: AtomicU64,
     rx_bytes: AtomicU64,
     tx_packets: AtomicU64,
@@ -84,6 +87,7 @@ impl Peer {
             generations: AtomicU64::new(0),
             newest_used: AtomicU64::new(0),
             silent: AtomicBool::new(false),
+            floods: Bucket::default(),
             rx_packets: AtomicU64::new(0),
             rx_bytes: AtomicU64::new(0),
             tx_packets: AtomicU64::new(0),

@@ -50,6 +50,14 @@ drop_reasons! {
     BadFraming = "bad-framing",
     /// Not an IP packet.
     NotIp = "not-ip",
+    /// Too short for an Ethernet frame.
+    NotEthernet = "not-ethernet",
+    /// The peer has as many stations behind it as it may, or there are too many in all.
+    MacsFull = "macs-full",
+    /// A frame for a station behind the peer that sent it.
+    SamePeer = "same-peer",
+    /// More frames for everybody than are passed on.
+    FloodLimited = "flood-limited",
     /// The source address does not belong to the peer.
     SourceSpoofed = "source-spoofed",
     /// From one peer to another, which is not allowed.

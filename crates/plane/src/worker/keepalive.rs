@@ -27,6 +27,11 @@ impl Worker {
         let peers = shared.tables.peers.load();
         let mut next: Option<Instant> = None;
         let mut wake_at = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+        if let Some(switch) = &shared.ethernet
+            && let Some(due) = switch.macs.expire(now)
+        {
+            wake_at(due);
+        }
         for peer in peers.iter() {
             let keepalive = peer.settings.load().keepalive;
             if keepalive.interval > Duration::ZERO {

@@ -66,12 +66,15 @@ impl Worker {
             let link = Link::datagram(socket, received.local, received.remote);
             ingress.datagram(link, received.segment, received.data);
         }
-        let Ingress { merger: merged, relays: passed, .. } = ingress;
+        let Ingress { merger: merged, relays: passed, floods, .. } = ingress;
         if let Some(tun) = tun {
             merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
         }
         if !passed.is_empty() {
             transmitter.relay(&passed);
+        }
+        if !floods.is_empty() {
+            transmitter.relay_to_all(&floods);
         }
         *merger = merged.recycle(tso, uso);
         *relays = recycle(passed);

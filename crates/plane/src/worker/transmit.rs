@@ -1,5 +1,7 @@
 //! From the TUN device, and from other peers, to a socket.
 
+mod frames;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::{io, mem};
@@ -20,6 +22,7 @@ use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::DropReason;
 use crate::tables::PeerTable;
+use frames::Frames;
 
 /// Bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
 const ARENA: usize = 256 << 10;
@@ -46,6 +49,7 @@ pub(super) struct Transmitter {
     /// A super-packet in the reader's buffer that must wait for a full socket, this worker's or
     /// another's.
     parked: Option<Routed>,
+    frames: Frames,
     einval: u32,
 }
 
@@ -64,6 +68,7 @@ struct Reader<'r> {
     peers: &'r PeerTable,
     routes: &'r Routes,
     shared: &'r Shared,
+    frames: &'r mut Frames,
     reads_left: usize,
     bytes_left: usize,
     alive: bool,
@@ -73,6 +78,8 @@ struct Reader<'r> {
 struct Routed {
     vnet: VnetHeader,
     len: usize,
+    /// Where its IP header starts.
+    l2: usize,
     peer: Arc<Peer>,
 }
 
@@ -101,10 +108,14 @@ impl Reader<'_> {
                 },
             };
             self.bytes_left = self.bytes_left.saturating_sub(len);
-            match self.route(len) {
-                Ok(peer) => {
-                    return Some(Routed { vnet: VnetHeader::decode(&vnet), len, peer });
-                }
+            let vnet = VnetHeader::decode(&vnet);
+            let routed = match &self.shared.ethernet {
+                None => self.route(len).map(|peer| Some((peer, 0))),
+                Some(switch) => self.route_frame(switch, &vnet, len),
+            };
+            match routed {
+                Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
+                Ok(None) => {}
                 Err(reason) => self.shared.stats.drop(reason),
             }
         }
@@ -131,6 +142,7 @@ impl Transmitter {
             scratch: SendScratch::new(TRAINS),
             blocked: None,
             parked: None,
+            frames: Frames::default(),
             einval: 0,
         }
     }
@@ -152,12 +164,14 @@ impl Transmitter {
         }
         let shared = Arc::clone(&self.shared);
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
+        let mut frames = mem::take(&mut self.frames);
         let mut reader = Reader {
             tun,
             packet,
             peers: &peers,
             routes: &routes,
             shared: &shared,
+            frames: &mut frames,
             reads_left: READS_PER_TURN,
             bytes_left: BYTES_PER_TURN,
             alive: true,
@@ -166,7 +180,14 @@ impl Transmitter {
         while let Some(routed) = next {
             next = self.peer_turn(&mut reader, routed);
         }
-        reader.alive
+        let alive = reader.alive;
+        if let (Some(switch), false) = (&shared.ethernet, frames.floods.is_empty()) {
+            self.flood(&frames.floods, &peers, switch);
+        }
+        frames.last = None;
+        frames.floods.clear();
+        self.frames = frames;
+        alive
     }
 
     /// Seals and sends super-packets while they are for the same peer, under one lock. Returns the
@@ -231,7 +252,7 @@ impl Transmitter {
         let shared = Arc::clone(&self.shared);
         let stats = &shared.stats;
         let packet = reader.packet.get_mut(..routed.len).unwrap_or(&mut []);
-        let Ok(mut segments) = Segments::new(&routed.vnet, packet) else {
+        let Ok(mut segments) = Segments::behind(&routed.vnet, packet, routed.l2) else {
             return stats.drop(DropReason::TunMalformed);
         };
         let shape = self.shape(spec);

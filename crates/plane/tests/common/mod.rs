@@ -67,6 +67,12 @@ impl End {
         Self { memory, upcalls }
     }
 
+    /// One with a TAP device.
+    pub fn ethernet(relay: Relay, client: bool) -> Self {
+        let (memory, upcalls) = Memory::ethernet(relay, client, clock).unwrap();
+        Self { memory, upcalls }
+    }
+
     pub fn apply(&self, op: Op) {
         self.memory.plane().apply(op);
     }
@@ -143,14 +149,23 @@ pub const SERVER: u8 = 1;
 
 /// A server with clients, client `n` with peer-id `n` and at 192.0.2.n:1000.
 pub fn world<const N: usize>(relay: Relay, clients: [u8; N]) -> (End, [End; N]) {
-    let server = End::new(relay, false);
+    world_of(End::new, relay, clients)
+}
+
+/// The same of another kind of ends.
+pub fn world_of<const N: usize>(
+    end: fn(Relay, bool) -> End,
+    relay: Relay,
+    clients: [u8; N],
+) -> (End, [End; N]) {
+    let server = end(relay, false);
     let ends = clients.map(|n| {
         let id = PeerId(u32::from(n));
         let wire_id = Some(u32::from(n));
         server.apply(Op::AddPeer(id, PeerSpec { wire_id, ..spec(link(n, 1000)) }));
         server.apply(Op::SetRoutes(id, vec![format!("10.8.0.{n}/32").parse().unwrap()]));
         server.apply(Op::InstallKey(id, KeySlot::Primary, key(n, 0, true)));
-        let client = End::new(Relay::Kernel, true);
+        let client = end(Relay::Kernel, true);
         client.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id, ..spec(link(200, 1194)) }));
         client.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
         client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(n, 0, false)));

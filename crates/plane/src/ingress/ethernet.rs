@@ -1,0 +1,93 @@
+//! Frames from peers.
+
+use adit_wire::ethernet::{Ethernet, Mac};
+use adit_wire::mss;
+
+use super::{Ingress, Run};
+use crate::control::Relay;
+use crate::ethernet::Switch;
+use crate::stats::DropReason;
+
+/// Where a frame goes besides the device.
+enum Also {
+    Nobody,
+    Everybody,
+}
+
+impl<'a> Ingress<'a, '_> {
+    /// An authentic frame goes to the TAP device, to another peer, or to all.
+    pub(super) fn deliver_frame(&mut self, run: &Run<'_>, switch: &Switch, frame: &'a mut [u8]) {
+        let stats = &self.shared.stats;
+        let Some(header) = Ethernet::parse(frame) else {
+            return stats.drop(DropReason::NotEthernet);
+        };
+        let l2 = header.ip(frame).unwrap_or(frame.len());
+        if let Some(packet) = frame.get_mut(l2..) {
+            mss::clamp(packet, run.spec.mtu.mss4, run.spec.mtu.mss6);
+        }
+        let frame: &'a [u8] = frame;
+        if !self.shared.client {
+            if let Err(reason) = self.learn(run, switch, header.source) {
+                return stats.drop(reason);
+            }
+            match self.between_peers(run, switch, header.destination, frame) {
+                Some(Also::Nobody) => {}
+                Some(Also::Everybody) => self.floods.push((run.peer.id, frame)),
+                None => return,
+            }
+        }
+        if !self.shared.has_tun {
+            return self.shared.stats.drop(DropReason::NoTun);
+        }
+        self.merger.push_behind(frame, l2);
+    }
+
+    /// Notes where the sender is. One look into the table per flow and burst.
+    fn learn(&mut self, run: &Run<'_>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
+        let id = run.peer.id;
+        if self.sender == Some((id, source)) {
+            return Ok(());
+        }
+        let tables = &self.shared.tables;
+        switch.macs.claim(source, id, self.now, || {
+            tables.peers.load().get(id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
+        })?;
+        self.sender = Some((id, source));
+        Ok(())
+    }
+
+    /// What other peers get of a frame; `None` if the device gets nothing then.
+    fn between_peers(
+        &mut self,
+        run: &Run<'_>,
+        switch: &Switch,
+        destination: Mac,
+        frame: &'a [u8],
+    ) -> Option<Also> {
+        let relay = self.shared.relay;
+        if relay == Relay::Kernel {
+            return Some(Also::Nobody);
+        }
+        if destination.is_group() {
+            let direct = relay == Relay::Direct;
+            return Some(if direct { Also::Everybody } else { Also::Nobody });
+        }
+        let owner = match self.receiver {
+            Some((mac, owner)) if mac == destination => owner,
+            _ => {
+                let owner = switch.macs.owner(destination);
+                self.receiver = Some((destination, owner));
+                owner
+            }
+        };
+        match owner {
+            // The device's own, somebody behind it, or nobody: as in stock the others do not see it.
+            None => return Some(Also::Nobody),
+            // As a switch does: it would come back to where it is from.
+            Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
+            Some(owner) if relay == Relay::Direct => self.relays.push((owner, frame)),
+            Some(_) => self.shared.stats.drop(DropReason::PeerToPeer),
+        }
+        None
+    }
+}

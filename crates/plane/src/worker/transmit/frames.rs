@@ -1,0 +1,117 @@
+//! Frames of a TAP device, and copies for everybody.
+
+use std::sync::Arc;
+
+use adit_engine::PeerId;
+use adit_wire::VnetHeader;
+use adit_wire::ethernet::Mac;
+use adit_wire::split::Segments;
+
+use super::{Reader, SUPER_PACKET, Transmitter};
+use crate::ethernet::{
+    Floods, Outward, PEER_COPIES_PER_SECOND, Switch, TOTAL_COPIES_PER_SECOND, outward,
+};
+use crate::peer::Peer;
+use crate::stats::DropReason;
+use crate::tables::PeerTable;
+
+/// What a reader of a TAP device keeps besides.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    /// The station looked up last, and the peer that it is behind. Of one turn.
+    pub(super) last: Option<(Mac, Arc<Peer>)>,
+    pub(super) floods: Floods,
+}
+
+impl Reader<'_> {
+    /// The peer of a frame. One for everybody is kept aside: its turn comes after this reading, since
+    /// a peer's lock may be held.
+    pub(super) fn route_frame(
+        &mut self,
+        switch: &Switch,
+        vnet: &VnetHeader,
+        len: usize,
+    ) -> Result<Option<(Arc<Peer>, usize)>, DropReason> {
+        let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
+        let Outward { peer, l2 } =
+            outward(switch, self.shared.client, self.peers, frame, &mut self.frames.last)?;
+        match peer {
+            Some(peer) => Ok(Some((peer, l2))),
+            None => {
+                let mut segments =
+                    Segments::behind(vnet, frame, l2).map_err(|_| DropReason::TunMalformed)?;
+                let stats = &self.shared.stats;
+                while let Some(segment) = segments.next() {
+                    if !self.frames.floods.add(segment) {
+                        stats.drop(DropReason::FloodLimited);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Transmitter {
+    /// Sends frames of the device to all peers, if there were not too many lately.
+    pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable, switch: &Switch) {
+        let shared = Arc::clone(&self.shared);
+        let copies = floods.len().saturating_mul(peers.iter().count());
+        if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES_PER_SECOND) {
+            return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
+        }
+        for peer in peers.iter() {
+            self.copy_to(peer, floods.iter(), floods.len());
+        }
+    }
+
+    /// Sends frames that peers sent to everybody to all but the sender, if there were not too many
+    /// lately.
+    pub fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
+        let shared = Arc::clone(&self.shared);
+        let Some(switch) = &shared.ethernet else { return };
+        let (peers, now) = (shared.tables.peers.load(), (shared.clock)());
+        let others = peers.iter().count().saturating_sub(1);
+        for run in floods.chunk_by(|a, b| a.0 == b.0) {
+            let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
+            let copies = run.len().saturating_mul(others);
+            if !sender.floods.take(now, copies, PEER_COPIES_PER_SECOND)
+                || !switch.from_peers.take(now, copies, TOTAL_COPIES_PER_SECOND)
+            {
+                shared.stats.drop_many(DropReason::FloodLimited, run.len());
+                continue;
+            }
+            for peer in peers.iter().filter(|peer| peer.id != sender.id) {
+                self.copy_to(peer, run.iter().map(|(_, frame)| *frame), run.len());
+            }
+        }
+    }
+
+    /// Seals and sends these frames to one peer.
+    fn copy_to<'f>(
+        &mut self,
+        peer: &Arc<Peer>,
+        frames: impl Iterator<Item = &'f [u8]>,
+        count: usize,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let mut tx = peer.lock_tx();
+        let (keys, spec) = (peer.keys.load(), peer.settings.load());
+        let Some(key) = &keys.primary else {
+            return shared.stats.drop_many(DropReason::NoKey, count);
+        };
+        let shape = self.shape(&spec);
+        for frame in frames {
+            if self.arena.room() < SUPER_PACKET {
+                self.flush(peer, &spec, &mut tx);
+            }
+            let mut sealer = key.sealer(&mut tx, spec.wire_id);
+            if let Some(Err(reason)) = self.arena.message(&mut sealer, frame, &shape) {
+                shared.stats.drop(reason);
+            }
+        }
+        self.flush(peer, &spec, &mut tx);
+        drop(tx);
+        self.tell_near_limit(peer, key);
+    }
+}
