@@ -22,7 +22,7 @@ pub enum Op {
     AddPeer(PeerId, PeerSpec),
     /// A new address for a peer, as the control channel learned it.
     SetLink(PeerId, Link),
-    /// New keepalive times.
+    /// New keepalive times; the timeout begins anew, and what comes next is [`Notice::PeerHeard`].
     SetKeepalive(PeerId, Keepalive),
     /// New inner MTU handling (pushed options arrive after the peer was added).
     SetMtu(PeerId, InnerMtu),
@@ -186,6 +186,8 @@ pub enum Notice {
     KeyNearLimit(PeerId, u8),
     /// Nothing authentic came for the keepalive timeout.
     PeerSilent(PeerId),
+    /// The first authentic packet since [`Notice::PeerSilent`] or [`Op::SetKeepalive`].
+    PeerHeard(PeerId),
     /// What a client sent there cannot arrive, says the other host or a router (ICMP): the errno,
     /// `ECONNREFUSED` where nothing listens. Anybody on the path can forge it: good for advice, not
     /// for decisions.

@@ -3,7 +3,7 @@
 //! From the wire inward: [`packet`] (headers and control packets), [`wrap`] (tls-auth, tls-crypt,
 //! tls-crypt-v2), `reliable` (ordered, acknowledged control messages), [`tls`], [`keys`] (key method 2
 //! and the data keys), [`negotiate`] (ciphers, peer info, options strings, push), `session`, and
-//! the two engines [`client`] and [`server`]. [`config`] reads the reference implementation's
+//! the engines [`client`], [`server`] and, for tunnels between two points, [`p2p`]. [`config`] reads the reference implementation's
 //! command line and config files.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ pub mod client;
 pub mod config;
 pub mod keys;
 pub mod negotiate;
+pub mod p2p;
 pub mod packet;
 mod reliable;
 pub mod server;

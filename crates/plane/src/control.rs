@@ -183,7 +183,10 @@ impl Plane {
                 peer.lock_tx().oversize = 0;
             }),
             Op::SetKeepalive(id, keepalive) => {
-                self.with(id, |peer| peer.update(|spec| spec.keepalive = keepalive));
+                self.with(id, |peer| {
+                    peer.update(|spec| spec.keepalive = keepalive);
+                    peer.await_anew(clock());
+                });
                 self.wake();
             }
             Op::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),

@@ -214,6 +214,9 @@ impl<'a, 's> Ingress<'a, 's> {
             peer.heard(self.now, packets, bytes);
             peer.used(key);
             key.count_opened(packets, bytes);
+            if peer.was_missed() {
+                upcalls.notice(stats, Notice::PeerHeard(peer.id));
+            }
             if key.first_use() {
                 upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id));
             }

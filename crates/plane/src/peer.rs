@@ -31,6 +31,8 @@ pub(crate) struct Peer {
     pub silent: AtomicBool,
     /// Copies of frames that it sent to everybody.
     pub floods: Bucket,
+    /// Control wants to know when it is heard next.
+    missed: AtomicBool,
     rx_packets: AtomicU64,
     rx_bytes: AtomicU64,
     tx_packets: AtomicU64,
@@ -88,6 +90,7 @@ impl Peer {
             newest_used: AtomicU64::new(0),
             silent: AtomicBool::new(false),
             floods: Bucket::default(),
+            missed: AtomicBool::new(false),
             rx_packets: AtomicU64::new(0),
             rx_bytes: AtomicU64::new(0),
             tx_packets: AtomicU64::new(0),
@@ -143,6 +146,24 @@ impl Peer {
         self.silent.store(false, Relaxed);
         self.rx_packets.fetch_add(packets, Relaxed);
         self.rx_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Nothing came for the timeout. True if that is news.
+    pub fn fell_silent(&self) -> bool {
+        self.missed.store(true, Relaxed);
+        !self.silent.swap(true, Relaxed)
+    }
+
+    /// The timeout begins anew.
+    pub fn await_anew(&self, now: Instant) {
+        self.last_heard.store(now.as_nanos(), Relaxed);
+        self.silent.store(false, Relaxed);
+        self.missed.store(true, Relaxed);
+    }
+
+    /// Whether it had been missed until now; says so once.
+    pub fn was_missed(&self) -> bool {
+        self.missed.load(Relaxed) && self.missed.swap(false, Relaxed)
     }
 
     pub fn sent(&self, now: Instant, packets: u64, bytes: u64) {

@@ -81,6 +81,7 @@ impl UpcallSender {
             // Said once per peer or key, whose numbers bound them; nobody repeats what is lost here.
             Notice::PeerGone(..)
             | Notice::PeerSilent(_)
+            | Notice::PeerHeard(_)
             | Notice::KeyFirstUse(..)
             | Notice::KeyNearLimit(..) => usize::MAX,
         };

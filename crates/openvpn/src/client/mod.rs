@@ -8,3 +8,4 @@ mod remotes;
 pub use config::{ClientConfig, Credentials, Remote};
 pub use engine::ClientEngine;
 pub use event::{ClientEvent, Route, Stop, TunnelConfig};
+pub(crate) use remotes::{Next, Remotes};

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::config::{ClientConfig, Remote};
+use super::config::Remote;
+use crate::p2p::Reach;
 
 /// What follows a failed attempt.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Another attempt after a wait.
     After(Duration),
     /// `connect-retry-max` rounds are over.
@@ -14,7 +15,7 @@ pub(super) enum Next {
 }
 
 #[derive(Debug)]
-pub(super) struct Remotes {
+pub(crate) struct Remotes {
     remotes: Vec<Remote>,
     at: usize,
     rounds: u32,
@@ -24,29 +25,29 @@ pub(super) struct Remotes {
 }
 
 impl Remotes {
-    pub(super) fn new(config: &ClientConfig) -> Self {
-        let (first_wait, longest_wait) = config.connect_retry;
+    pub(crate) fn new(reach: &Reach) -> Self {
+        let (first_wait, longest_wait) = reach.connect_retry;
         Self {
-            remotes: config.remotes.clone(),
+            remotes: reach.remotes.clone(),
             at: 0,
             rounds: 0,
             first_wait,
             longest_wait,
-            max_rounds: config.connect_retry_max,
+            max_rounds: reach.connect_retry_max,
         }
     }
 
-    pub(super) fn current(&self) -> Option<&Remote> {
+    pub(crate) fn current(&self) -> Option<&Remote> {
         self.remotes.get(self.at)
     }
 
     /// The current server worked.
-    pub(super) fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         self.rounds = 0;
     }
 
     /// A session was lost: the same server again, soon.
-    pub(super) fn after_loss(&self) -> Duration {
+    pub(crate) fn after_loss(&self) -> Duration {
         self.first_wait
     }
 
@@ -60,7 +61,7 @@ impl Remotes {
     }
 
     /// The current server did not work. Each full round doubles the wait.
-    pub(super) fn advance(&mut self) -> Next {
+    pub(crate) fn advance(&mut self) -> Next {
         self.at += 1;
         if self.at >= self.remotes.len() {
             self.at = 0;

@@ -49,6 +49,18 @@ impl IvProto {
         Self(if pull { base | Self::REQUEST_PUSH.0 } else { base })
     }
 
+    /// What this implementation announces between two points, as stock 2.6 does.
+    pub const fn between_two() -> Self {
+        Self(
+            Self::DATA_V2.0
+                | Self::TLS_EKM.0
+                | Self::P2P_NCP.0
+                | Self::DNS.0
+                | Self::CC_EXIT.0
+                | Self::DYN_TLS_CRYPT.0,
+        )
+    }
+
     /// Whether all bits of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

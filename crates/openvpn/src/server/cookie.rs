@@ -17,24 +17,24 @@ const FORMER_SLOTS: u64 = 2;
 /// is message 0, and its first TLS bytes are message 1.
 const HIGHEST_ID: u32 = 1;
 
-pub(super) struct Cookies {
+pub(crate) struct Cookies {
     key: HmacKey,
     slot: Duration,
 }
 
 impl Cookies {
-    pub(super) fn new(key: [u8; 32], hand_window: Duration) -> Result<Self, CryptoError> {
+    pub(crate) fn new(key: [u8; 32], hand_window: Duration) -> Result<Self, CryptoError> {
         let key = HmacKey::new(Digest::Sha256, &key)?;
         Ok(Self { key, slot: (hand_window / 2).max(Duration::from_secs(1)) })
     }
 
     /// The session id for an answer to a reset.
-    pub(super) fn bake(&self, now: Instant, address: SocketAddr, client: SessionId) -> SessionId {
+    pub(crate) fn bake(&self, now: Instant, address: SocketAddr, client: SessionId) -> SessionId {
         self.cookie(self.slot_at(now), address, client)
     }
 
     /// Whether a packet returns a cookie that we gave to this client at this address, not long ago.
-    pub(super) fn returned(&self, now: Instant, address: SocketAddr, packet: &Control<'_>) -> bool {
+    pub(crate) fn returned(&self, now: Instant, address: SocketAddr, packet: &Control<'_>) -> bool {
         let Some(returned) = packet.remote else { return false };
         if packet.key_id != 0
             || packet.message.is_some_and(|id| id > HIGHEST_ID)

@@ -22,18 +22,18 @@ const MAX_PER_NETWORK: usize = 16;
 type Key = (SocketAddr, SessionId);
 
 #[derive(Debug)]
-pub(super) struct HalfOpen {
+pub(crate) struct HalfOpen {
     entries: HashMap<Key, (Instant, Wrapper)>,
     lifetime: Duration,
 }
 
 impl HalfOpen {
-    pub(super) fn new(lifetime: Duration) -> Self {
+    pub(crate) fn new(lifetime: Duration) -> Self {
         Self { entries: HashMap::new(), lifetime }
     }
 
     /// Keeps a client's key. False if there is no place for it.
-    pub(super) fn insert(&mut self, now: Instant, key: Key, wrapper: Wrapper) -> bool {
+    pub(crate) fn insert(&mut self, now: Instant, key: Key, wrapper: Wrapper) -> bool {
         self.entries.retain(|_, (until, _)| *until > now);
         let network = Network::of(key.0.ip());
         let of_network = |(address, _): &&Key| Network::of(address.ip()) == network;
@@ -47,11 +47,11 @@ impl HalfOpen {
         true
     }
 
-    pub(super) fn get_mut(&mut self, now: Instant, key: &Key) -> Option<&mut Wrapper> {
+    pub(crate) fn get_mut(&mut self, now: Instant, key: &Key) -> Option<&mut Wrapper> {
         self.entries.get_mut(key).filter(|(until, _)| *until > now).map(|(_, wrapper)| wrapper)
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Wrapper> {
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Wrapper> {
         self.entries.remove(key).map(|(_, wrapper)| wrapper)
     }
 }

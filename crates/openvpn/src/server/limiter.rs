@@ -28,7 +28,7 @@ struct Bucket {
 
 /// A fixed table of leaky buckets.
 #[derive(Debug)]
-pub(super) struct Limiter<H = RandomState> {
+pub(crate) struct Limiter<H = RandomState> {
     buckets: Vec<Bucket>,
     hasher: H,
     burst: u32,
@@ -37,7 +37,7 @@ pub(super) struct Limiter<H = RandomState> {
 impl Limiter<RandomState> {
     // The hash key comes from the system and not from the engine's seed: it decides only which
     // networks share a bucket, and an attacker must not be able to compute that.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { buckets: vec![Bucket::default(); BUCKETS], hasher: RandomState::new(), burst: BURST }
     }
 }
@@ -49,7 +49,7 @@ impl<H: BuildHasher> Limiter<H> {
     }
 
     /// Whether one more answer to `address` is allowed; counts it if so.
-    pub(super) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
+    pub(crate) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
         let burst = self.burst;
         let Some(bucket) = self.bucket(address) else { return false };
         let now_ms = now.as_nanos() / 1_000_000;
@@ -68,7 +68,7 @@ impl<H: BuildHasher> Limiter<H> {
     }
 
     /// Gives an answer back: it led to a session.
-    pub(super) fn refund(&mut self, address: IpAddr) {
+    pub(crate) fn refund(&mut self, address: IpAddr) {
         if let Some(bucket) = self.bucket(address) {
             bucket.level = bucket.level.saturating_sub(1);
         }

@@ -13,5 +13,8 @@ mod pool;
 mod push;
 
 pub use config::{Network4, Network6, Offer, ServerConfig};
+pub(crate) use cookie::Cookies;
 pub use engine::{Farewell, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent};
+pub(crate) use half_open::HalfOpen;
+pub(crate) use limiter::Limiter;

@@ -34,7 +34,9 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// A client's: begins with a reset, towards a server that has not answered yet.
+    /// Begins with a reset, towards a peer that has not answered yet. A client's; or, with the reset of
+    /// a server, the invitation of one end of two: a client with an older session learns by it that
+    /// this end has forgotten that session.
     pub(crate) fn open(
         now: Instant,
         link: Link,
@@ -46,17 +48,12 @@ impl Conversation {
     ) -> Self {
         let reliable = reliable(link, settings);
         let give_up = now + settings.hand_window;
-        let newest = Exchange::open(now, (Role::Client, 0), reset, tls, reliable, give_up);
-        Self {
-            link,
-            role: Role::Client,
-            local,
-            remote: None,
-            wrapper,
-            rewrapper: None,
-            newest,
-            former: None,
-        }
+        let role = match reset {
+            Opcode::HardResetServerV2 => Role::Server,
+            _ => Role::Client,
+        };
+        let newest = Exchange::open(now, (role, 0), reset, tls, reliable, give_up);
+        Self { link, role, local, remote: None, wrapper, rewrapper: None, newest, former: None }
     }
 
     /// A server's, continuing after the stateless exchange of resets.
@@ -181,11 +178,19 @@ impl Conversation {
             Some(remote) if remote == control.session => Ok(()),
             Some(_) => Err(Fault::Foreign("a session id that is not the peer's")),
             // Without an acknowledgement of our reset anybody could have sent it.
-            None if control.opcode == Opcode::HardResetServerV2 && control.remote.is_some() => {
+            None if self.is_answer(control.opcode) && control.remote.is_some() => {
                 self.remote = Some(control.session);
                 Ok(())
             }
-            None => Err(Fault::Foreign("a packet before the server's reset")),
+            None => Err(Fault::Foreign("a packet before the peer's reset")),
+        }
+    }
+
+    /// Whether it is the other end's reset.
+    fn is_answer(&self, opcode: Opcode) -> bool {
+        match self.role {
+            Role::Client => opcode == Opcode::HardResetServerV2,
+            Role::Server => opcode == Opcode::HardResetClientV2,
         }
     }
 

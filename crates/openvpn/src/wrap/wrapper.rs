@@ -58,6 +58,22 @@ impl Wrapper {
         Ok(wrapper)
     }
 
+    /// A server's that speaks first, between two points. `None` under tls-crypt-v2, where the client's
+    /// key is not known before the client has spoken.
+    ///
+    /// # Errors
+    /// The configuration is a client's, or the cryptographic library failed.
+    pub(crate) fn inviting(config: &WrapConfig) -> Result<Option<Self>, WrapError> {
+        let mode = match config {
+            WrapConfig::None => Mode::None,
+            WrapConfig::TlsAuth { key, direction, digest } => Mode::auth(key, *direction, *digest)?,
+            WrapConfig::TlsCrypt { key } => Mode::crypt(key, Role::Server)?,
+            WrapConfig::TlsCryptV2Server { .. } => return Ok(None),
+            WrapConfig::TlsCryptV2Client { .. } => return Err(WrapError::WrongRole),
+        };
+        Ok(Some(Self::new(Role::Server, mode, WrappedKey::None)))
+    }
+
     pub(super) fn new(role: Role, mode: Mode, wrapped_key: WrappedKey) -> Self {
         let replay = ReplayWindow::default();
         Self { role, mode, wrapped_key, next_id: Some(1), time: None, replay }

@@ -1,7 +1,6 @@
 //! Pings when nothing was sent, and news of peers that fell silent.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use adit_engine::{Instant, Notice};
@@ -48,7 +47,7 @@ impl Worker {
                 if now < due {
                     wake_at(due);
                 } else {
-                    if !peer.silent.swap(true, Relaxed) {
+                    if peer.fell_silent() {
                         shared.upcalls.notice(&shared.stats, Notice::PeerSilent(peer.id));
                     }
                     // It may be heard again meanwhile, and fall silent again.

@@ -12,6 +12,7 @@ use super::event::{ClientEvent, Stop};
 use super::remotes::{Next, Remotes};
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler};
+use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
     Conversation, Fault, Heard, KeySchedule, RESEND_WRAPPED_KEY, WallClock, exit_notice,
@@ -96,7 +97,11 @@ struct Leaving {
 impl ClientEngine {
     /// A client that begins to dial at its first input.
     pub fn new(config: ClientConfig, seed: [u8; 32], now: Instant, unix_time: UnixTime) -> Self {
-        let remotes = Remotes::new(&config);
+        let remotes = Remotes::new(&Reach {
+            remotes: config.remotes.clone(),
+            connect_retry: config.connect_retry,
+            connect_retry_max: config.connect_retry_max,
+        });
         let random = Random::new(seed);
         let clock = WallClock::new(now, unix_time);
         Self {

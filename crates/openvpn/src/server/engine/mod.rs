@@ -390,7 +390,7 @@ impl ServerEngine {
                     self.schedule(peer);
                 }
             }
-            Notice::InBand(..) | Notice::Unreachable(..) => {}
+            Notice::InBand(..) | Notice::PeerHeard(_) | Notice::Unreachable(..) => {}
         }
     }
 

@@ -1,0 +1,171 @@
+//! What two ends without a server agree upon. Both compute it from the same facts, and so come to
+//! the same end without a word: this is stock's "P2P NCP" of 2.6.
+
+use std::fmt;
+
+use adit_crypto::Cipher;
+
+use crate::keys::{KeyMethod2, Role};
+use crate::negotiate::{IvProto, PeerInfo};
+use crate::session::{Fault, Settings};
+
+/// What holds for a session.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// The cipher of the data channel.
+    pub(super) cipher: Cipher,
+    /// Keys by TLS exporter.
+    pub(super) exporter: bool,
+    /// DATA_V2 with a peer-id.
+    pub(super) data_v2: bool,
+    /// EXIT on the control channel.
+    pub(super) exit_by_control: bool,
+    /// Dynamic tls-crypt for renegotiations.
+    pub(super) wrap_renegotiations: bool,
+}
+
+/// No cipher that both ends take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoCipher {
+    offered: Vec<String>,
+}
+
+impl fmt::Display for NoCipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.offered.as_slice() {
+            [] => f.write_str(
+                "the peer negotiates no cipher: name the one in its `cipher` line here, with \
+                 data-ciphers-fallback",
+            ),
+            offered => write!(
+                f,
+                "no common cipher: the peer offers {}; add one of these to data-ciphers",
+                offered.join(":")
+            ),
+        }
+    }
+}
+
+/// Compares notes.
+///
+/// # Errors
+/// A malformed peer info. The inner error is for the operator.
+pub(super) fn agree(
+    role: Role,
+    settings: &Settings,
+    remote: &KeyMethod2,
+) -> Result<Result<Agreed, NoCipher>, Fault> {
+    let info =
+        PeerInfo::parse(&remote.peer_info).map_err(|_| Fault::Protocol("malformed peer info"))?;
+    let proto = info.proto();
+    let both = |bit| proto.has(IvProto::P2P_NCP) && proto.has(bit);
+    let exporter = both(IvProto::TLS_EKM);
+    let offered = info.ciphers();
+    let theirs = |cipher: &Cipher| offered.iter().any(|n| Cipher::from_name(n) == Some(*cipher));
+    // The TLS server's preference counts, at both ends.
+    let common = match role {
+        Role::Server => settings.ciphers.iter().copied().find(theirs),
+        Role::Client => offered
+            .iter()
+            .filter_map(|name| Cipher::from_name(name))
+            .find(|cipher| settings.ciphers.contains(cipher)),
+    };
+    let fallback = settings.cipher_fallback.filter(|_| offered.is_empty());
+    let Some(cipher) = common.or(fallback) else {
+        let offered = offered.into_iter().map(str::to_owned).collect();
+        return Ok(Err(NoCipher { offered }));
+    };
+    Ok(Ok(Agreed {
+        cipher,
+        exporter,
+        data_v2: both(IvProto::DATA_V2),
+        exit_by_control: both(IvProto::CC_EXIT),
+        wrap_renegotiations: exporter && both(IvProto::DYN_TLS_CRYPT),
+    }))
+}
+
+/// The peer info between two points: as little as stock says there.
+pub(super) fn our_peer_info(settings: &Settings) -> String {
+    let names: Vec<_> = settings.ciphers.iter().map(|cipher| cipher.name()).collect();
+    let proto = IvProto::between_two().0;
+    format!("IV_CIPHERS={}\nIV_PROTO={proto}\n", names.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+    use crate::keys::Randoms;
+
+    fn said(peer_info: &str) -> KeyMethod2 {
+        KeyMethod2 {
+            pre_master: None,
+            randoms: Randoms { random1: [0; 32], random2: [0; 32] },
+            options: String::new(),
+            username: String::new(),
+            password: Zeroizing::default(),
+            peer_info: peer_info.into(),
+        }
+    }
+
+    fn settings(ciphers: &[Cipher]) -> Settings {
+        Settings { ciphers: ciphers.to_vec(), ..Settings::default() }
+    }
+
+    const AES: Cipher = Cipher::Aes256Gcm;
+    const CHACHA: Cipher = Cipher::ChaCha20Poly1305;
+
+    #[test]
+    fn both_ends_take_the_servers_first_choice() {
+        let (server, client) = (settings(&[AES, CHACHA]), settings(&[CHACHA, AES]));
+        let at_server = agree(Role::Server, &server, &said(&our_peer_info(&client)));
+        let at_client = agree(Role::Client, &client, &said(&our_peer_info(&server)));
+        let (at_server, at_client) = (at_server.unwrap().unwrap(), at_client.unwrap().unwrap());
+        assert_eq!(at_server.cipher, AES);
+        assert_eq!(at_server, at_client);
+        assert!(at_server.exporter && at_server.data_v2 && at_server.exit_by_control);
+    }
+
+    /// What stock 2.6.14 says.
+    #[test]
+    fn we_say_what_stock_says() {
+        let said = our_peer_info(&Settings::default());
+        assert_eq!(said, "IV_CIPHERS=AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305\nIV_PROTO=746\n");
+    }
+
+    #[test]
+    fn without_its_bit_no_other_bit_counts() {
+        let all_but = IvProto::between_two().0 & !IvProto::P2P_NCP.0;
+        let said = said(&format!("IV_CIPHERS=AES-256-GCM\nIV_PROTO={all_but}\n"));
+        let agreed = agree(Role::Server, &settings(&[AES]), &said).unwrap().unwrap();
+        assert_eq!(agreed.cipher, AES);
+        assert!(!agreed.exporter && !agreed.data_v2 && !agreed.exit_by_control);
+        assert!(!agreed.wrap_renegotiations);
+    }
+
+    #[test]
+    fn dynamic_wrapping_needs_the_exporter() {
+        let without = IvProto::between_two().0 & !IvProto::TLS_EKM.0;
+        let said = said(&format!("IV_CIPHERS=AES-256-GCM\nIV_PROTO={without}\n"));
+        let agreed = agree(Role::Client, &settings(&[AES]), &said).unwrap().unwrap();
+        assert!(!agreed.wrap_renegotiations && !agreed.exporter && agreed.data_v2);
+    }
+
+    #[test]
+    fn the_fallback_is_for_peers_that_say_nothing() {
+        let mut ours = settings(&[AES]);
+        let silent = agree(Role::Server, &ours, &said("")).unwrap();
+        assert!(silent.unwrap_err().to_string().contains("data-ciphers-fallback"));
+        ours.cipher_fallback = Some(CHACHA);
+        assert_eq!(agree(Role::Server, &ours, &said("")).unwrap().unwrap().cipher, CHACHA);
+        let other = said("IV_CIPHERS=AES-128-GCM\nIV_PROTO=746\n");
+        let refused = agree(Role::Server, &ours, &other).unwrap().unwrap_err();
+        assert!(refused.to_string().contains("AES-128-GCM"), "{refused}");
+    }
+
+    #[test]
+    fn malformed_peer_info_ends_the_attempt() {
+        assert!(agree(Role::Client, &settings(&[AES]), &said("IV_PROTO=\0")).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! The options strings of tunnels between two points, which name the addresses inside. Peers compare
+//! them with their own and warn.
+
+use std::fmt::Write as _;
+
+use adit_engine::verbs::Framing;
+
+use super::config::{Ends, Inside4, StaticConfig};
+use crate::keys::Direction;
+use crate::session::OCC_MAGIC;
+
+/// OCC: what are your options?
+const OCC_REQUEST: u8 = 0;
+/// OCC: the answer.
+const OCC_REPLY: u8 = 1;
+
+/// The items about the inside, each behind a comma. Of a pair each end names the other's address
+/// first, so that both strings differ by that alone.
+fn inside(ends: &Ends) -> String {
+    let mut items = String::new();
+    if ends.ipv6.is_some() {
+        items.push_str(",tun-ipv6");
+    }
+    let (first, second) = match ends.ipv4 {
+        Some(Inside4::Pair(local, remote)) => (remote, local),
+        Some(Inside4::Net(net)) => (net.network(), net.netmask()),
+        None => return items,
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(items, ",ifconfig {first} {second}");
+    items
+}
+
+/// The options string of a TLS session, with what this mode adds.
+pub(super) fn with_inside(options: &str, ends: &Ends) -> String {
+    let Some((at, proto)) = options.match_indices(",proto ").next() else {
+        return options.to_owned();
+    };
+    let end = at.saturating_add(proto.len());
+    let end = options
+        .get(end..)
+        .and_then(|rest| rest.find(','))
+        .map_or(options.len(), |length| end.saturating_add(length));
+    let (before, after) = options.split_at_checked(end).unwrap_or((options, ""));
+    format!("{before}{}{after}", inside(ends))
+}
+
+/// The options string of a static key.
+pub(super) fn of_secret(config: &StaticConfig) -> String {
+    /// Packet id and time.
+    const LONG_ID: u32 = 8;
+    /// CBC: IV and padding.
+    const CBC: u32 = 32;
+    let suite = &config.suite;
+    let digest = suite.digest.map_or(0, |digest| u32::try_from(digest.output_len()).unwrap_or(0));
+    let framed = config.settings.framing != Framing::None;
+    let one = matches!(config.settings.framing, Framing::LzoStub | Framing::SwapStub);
+    let link_mtu = u32::from(config.settings.tun_mtu)
+        .saturating_add(LONG_ID)
+        .saturating_add(if suite.cipher.is_some() { CBC } else { 0 })
+        .saturating_add(digest)
+        .saturating_add(u32::from(one));
+    let mut text = format!(
+        "V4,dev-type tun,link-mtu {link_mtu},tun-mtu {},proto UDPv4{}",
+        config.settings.tun_mtu,
+        inside(&config.ends)
+    );
+    if framed {
+        text.push_str(",comp-lzo");
+    }
+    if let Some(direction) = config.direction {
+        let _ = write!(text, ",keydir {}", u8::from(direction == Direction::Inverse));
+    }
+    let cipher = suite.cipher.map_or("[null-cipher]", |cipher| cipher.name());
+    let auth = suite.digest.map_or("[null-digest]", |digest| digest.name());
+    let bits = suite.cipher.map_or(0, |cipher| cipher.key_len().saturating_mul(8));
+    let _ = write!(text, ",cipher {cipher},auth {auth},keysize {bits},secret");
+    text
+}
+
+/// The answer to a message on the data channel, where it asks for our options.
+pub(super) fn reply(message: &[u8], config: &StaticConfig) -> Option<Vec<u8>> {
+    let asked = message.strip_prefix(&OCC_MAGIC)?.first() == Some(&OCC_REQUEST);
+    asked.then(|| {
+        let mut answer = OCC_MAGIC.to_vec();
+        answer.push(OCC_REPLY);
+        answer.extend_from_slice(of_secret(config).as_bytes());
+        answer.push(0);
+        answer
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_crypto::{BlockCipher, Digest};
+    use adit_engine::verbs::BlockSuite;
+
+    use super::*;
+    use crate::keys::StaticKey;
+    use crate::p2p::Reach;
+    use crate::session::Settings;
+
+    fn ends() -> Ends {
+        Ends {
+            ipv4: Some(Inside4::Pair("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap())),
+            ipv6: None,
+        }
+    }
+
+    fn config() -> StaticConfig {
+        StaticConfig {
+            settings: Settings::default(),
+            key: StaticKey::new([0; StaticKey::LEN]),
+            direction: None,
+            suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
+            reach: Reach::new(Vec::new()),
+            ends: ends(),
+        }
+    }
+
+    /// Printed by openvpn 2.6.14 at `--verb 7`.
+    #[test]
+    fn static_keys_have_stocks_string() {
+        let mut config = config();
+        config.ends.ipv6 = Some(("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap())));
+        config.suite.digest = Some(Digest::Sha256);
+        config.direction = Some(Direction::Normal);
+        assert_eq!(
+            of_secret(&config),
+            "V4,dev-type tun,link-mtu 1572,tun-mtu 1500,proto UDPv4,tun-ipv6,ifconfig 10.1.0.2 \
+             10.1.0.1,keydir 0,cipher AES-256-CBC,auth SHA256,keysize 256,secret"
+        );
+        let net = Inside4::Net("10.1.0.1/24".parse().unwrap());
+        let config = StaticConfig {
+            ends: Ends { ipv4: Some(net), ipv6: None },
+            direction: None,
+            ..self::config()
+        };
+        assert_eq!(
+            of_secret(&config),
+            "V4,dev-type tun,link-mtu 1560,tun-mtu 1500,proto UDPv4,ifconfig 10.1.0.0 \
+             255.255.255.0,cipher AES-256-CBC,auth SHA1,keysize 256,secret"
+        );
+    }
+
+    #[test]
+    fn tls_strings_name_the_inside_behind_the_protocol() {
+        let plain = "V4,dev-type tun,link-mtu 1541,tun-mtu 1500,proto UDPv4,auth SHA1,tls-server";
+        assert_eq!(
+            with_inside(plain, &ends()),
+            "V4,dev-type tun,link-mtu 1541,tun-mtu 1500,proto UDPv4,ifconfig 10.1.0.2 \
+             10.1.0.1,auth SHA1,tls-server"
+        );
+        assert_eq!(with_inside("V4", &ends()), "V4");
+    }
+
+    #[test]
+    fn only_a_request_is_answered() {
+        let mut request = OCC_MAGIC.to_vec();
+        assert_eq!(reply(&request, &config()), None);
+        request.push(OCC_REQUEST);
+        let answer = reply(&request, &config()).expect("an answer");
+        assert!(answer.starts_with(&OCC_MAGIC) && answer.ends_with(b",secret\0"));
+        assert_eq!(reply(&answer, &config()), None, "two ends would talk for ever");
+    }
+}

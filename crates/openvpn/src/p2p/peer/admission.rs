@@ -1,0 +1,127 @@
+//! From the key exchange to a session, and its further keys.
+
+use adit_engine::verbs::PeerSpec;
+use adit_engine::{Instant, Op, PeerId};
+use ipnet::IpNet;
+
+use super::{Out, PeerEngine, Session};
+use crate::client::ClientEvent;
+use crate::p2p::agree::agree;
+use crate::session::{Conversation, Fault, KeySchedule, inner_mtu};
+
+/// TLS exporter label of the peer-id, which both ends write into their packets.
+const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
+/// The peer-id where there is no exporter: "vpn".
+const FIXED_PEER_ID: u32 = 0x0076_706e;
+
+impl PeerEngine {
+    /// Makes a handshake the session, in place of the former one.
+    pub(super) fn admit(&mut self, now: Instant, at: usize, out: &mut Out) -> Result<(), Fault> {
+        // What can fail comes before there is anything to take back.
+        let role = self.config.tls.role();
+        let settings = &self.config.settings;
+        let Some(attempt) = self.attempts.get_mut(at) else { return Ok(()) };
+        let conversation = &mut attempt.conversation;
+        let exchange = conversation.exchange();
+        let remote = exchange.remote_keys().ok_or(Fault::Protocol("no keys"))?;
+        let identity = exchange.tls().peer().cloned().unwrap_or_default();
+        let tls = exchange.tls().description();
+        let agreed = match agree(role, settings, remote)? {
+            Ok(agreed) => agreed,
+            Err(problem) => {
+                out.event(ClientEvent::Warning(problem.to_string()));
+                return Err(Fault::Protocol("data channel cipher negotiation failed"));
+            }
+        };
+        let keys = conversation.data_keys(agreed.exporter)?;
+        let wire_id = match agreed.data_v2 {
+            true => Some(wire_id(conversation, agreed.exporter)?),
+            false => None,
+        };
+        if agreed.wrap_renegotiations {
+            conversation.wrap_renegotiations()?;
+        }
+        let attempt = self.attempts.remove(at);
+        // Of all who tried, this one could.
+        self.attempts.clear();
+        let conversation = attempt.conversation;
+        let link = conversation.link;
+        if let Some(door) = &mut self.door {
+            door.refund(link);
+        }
+        let peer = self.next_peer;
+        self.next_peer = PeerId(1_u32.saturating_sub(peer.0));
+        out.event(ClientEvent::Authenticated { server: identity.clone(), tls });
+        let spec = PeerSpec {
+            link,
+            wire_id,
+            float: settings.float || self.config.reach.remotes.is_empty(),
+            framing: settings.framing,
+            fragment: None,
+            keepalive: settings.keepalive,
+            mtu: inner_mtu(settings, link),
+            replay_window: settings.replay_window,
+        };
+        out.plane(Op::AddPeer(peer, spec));
+        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
+        out.plane(Op::SetRoutes(peer, everything.into()));
+        let schedule =
+            KeySchedule::start(now, peer, agreed.cipher, settings, &mut self.random, keys, out);
+        let former = self.session.replace(Session {
+            conversation,
+            peer,
+            schedule,
+            exporter: agreed.exporter,
+            exit_by_control: agreed.exit_by_control,
+            identity,
+        });
+        self.remotes.succeeded();
+        let mut tunnel = self.config.ends.tunnel();
+        tunnel.peer = Some(peer);
+        tunnel.mtu = Some(self.config.settings.tun_mtu);
+        tunnel.cipher = Some(agreed.cipher);
+        tunnel.remote = Some(link.remote());
+        out.event(ClientEvent::Up(Box::new(tunnel)));
+        if let Some(former) = former {
+            out.plane(Op::DelPeer(former.peer));
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_keys_in_session(&mut self) -> Result<(), Fault> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let (link, cipher) = (session.conversation.link, session.schedule.cipher());
+        let keys = self.our_keys(link, Some(cipher));
+        let Some(session) = &mut self.session else { return Ok(()) };
+        session.conversation.send_keys(keys)
+    }
+
+    /// A renegotiation is complete.
+    pub(super) fn rekeyed(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        let tls = session.conversation.exchange().tls();
+        let identity = tls.peer().cloned().unwrap_or_default();
+        if identity.fingerprint != session.identity.fingerprint {
+            return Err(Fault::Protocol("another certificate in a renegotiation"));
+        }
+        out.event(ClientEvent::Reverified { server: identity, tls: tls.description() });
+        let keys = session.conversation.data_keys(session.exporter)?;
+        let key_id = session.conversation.exchange().key_id;
+        session.schedule.negotiating();
+        session.schedule.install_next(now, key_id, &mut self.random, keys, out);
+        let cipher = session.schedule.cipher();
+        out.event(ClientEvent::Rekeyed { key_id, cipher });
+        Ok(())
+    }
+}
+
+/// The peer-id of a session, the same in both directions.
+fn wire_id(conversation: &Conversation, exporter: bool) -> Result<u32, Fault> {
+    if !exporter {
+        return Ok(FIXED_PEER_ID);
+    }
+    let mut id = [0; 4];
+    let [_, three @ ..] = &mut id;
+    conversation.exchange().tls().export(PEER_ID_LABEL, three)?;
+    Ok(u32::from_be_bytes(id))
+}

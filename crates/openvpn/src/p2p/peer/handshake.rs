@@ -1,0 +1,292 @@
+//! From the first packet to the key exchange.
+
+use adit_engine::{Instant, Link};
+use zeroize::Zeroizing;
+
+use super::{Attempt, INVITED_EVERY, MAX_ATTEMPTS, Out, PeerEngine, State, new_tls};
+use crate::client::ClientEvent;
+use crate::keys::{KeyMethod2, Randoms, Role};
+use crate::p2p::agree::our_peer_info;
+use crate::p2p::occ;
+use crate::packet::{Opcode, SessionId};
+use crate::session::{Conversation, Fault, Heard, RESEND_WRAPPED_KEY, options_string};
+use crate::wrap::{WrapConfig, Wrapper};
+
+impl PeerEngine {
+    /// Begins a handshake from our side, towards a peer whose address is known.
+    pub(super) fn begin(&mut self, now: Instant, link: Link, out: &mut Out) {
+        match self.open(now, link) {
+            Ok(Some(conversation)) => {
+                self.attempts.push(Attempt { conversation, own: true });
+                self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
+            }
+            // Under tls-crypt-v2 a server has to wait for the client's key.
+            Ok(None) => {}
+            Err(fault) => self.lost(now, fault.to_string(), out),
+        }
+    }
+
+    fn open(&mut self, now: Instant, link: Link) -> Result<Option<Conversation>, Fault> {
+        let settings = &self.config.settings;
+        let (wrapper, reset) = match self.config.tls.role() {
+            Role::Client => {
+                let reset = match settings.wrap {
+                    WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
+                    _ => Opcode::HardResetClientV2,
+                };
+                (Wrapper::client(&settings.wrap)?, reset)
+            }
+            Role::Server => match Wrapper::inviting(&settings.wrap)? {
+                Some(wrapper) => (wrapper, Opcode::HardResetServerV2),
+                None => return Ok(None),
+            },
+        };
+        let tls = new_tls(&self.config.tls)?;
+        let local = SessionId(self.random.bytes());
+        Ok(Some(Conversation::open(now, link, local, reset, wrapper, tls, settings)))
+    }
+
+    /// A server's reset of no known session: the answer to ours; or the server has restarted and says
+    /// so, which is worth a handshake beside the session, but not more.
+    pub(super) fn answered(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let waits = |attempt: &Attempt| {
+            attempt.conversation.remote().is_none()
+                && attempt.conversation.link.remote() == link.remote()
+        };
+        if let Some(at) = self.attempts.iter().position(waits) {
+            return self.attempt_frame(now, at, packet, out);
+        }
+        let recent = self.invited.is_some_and(|at| now < at + INVITED_EVERY);
+        // One that answers a reset of ours is the echo of a handshake that is over.
+        let unasked = Wrapper::client(&self.config.settings.wrap)
+            .is_ok_and(|mut wrapper| wrapper.open(packet).is_ok_and(|c| c.remote.is_none()));
+        if recent || !unasked || self.attempts.len() >= MAX_ATTEMPTS {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
+        self.invited = Some(now);
+        if let Ok(Some(conversation)) = self.open(now, link) {
+            self.attempts.push(Attempt { conversation, own: false });
+            self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
+        }
+    }
+
+    /// A client's reset of no known session: the answer to our invitation, or a client that begins.
+    pub(super) fn reset(
+        &mut self,
+        now: Instant,
+        link: Link,
+        opcode: Opcode,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        let invited = |attempt: &Attempt| {
+            attempt.conversation.remote().is_none()
+                && attempt.conversation.link.remote() == link.remote()
+        };
+        if let Some(at) = self.attempts.iter().position(invited)
+            && self.accepts(now, at, packet, out)
+        {
+            return;
+        }
+        let unix = self.clock.at(now);
+        let answer =
+            self.door.as_mut().and_then(|door| door.reset(now, unix, link, opcode, packet));
+        match answer {
+            Some(answer) => out.send(link, answer),
+            None => self.dropped = self.dropped.saturating_add(1),
+        }
+    }
+
+    /// Lets an invitation try a client's reset. It answers only if that names the invitation's id.
+    fn accepts(&mut self, now: Instant, at: usize, packet: &[u8], out: &mut Out) -> bool {
+        let Some(attempt) = self.attempts.get_mut(at) else { return false };
+        let tls = &self.config.tls;
+        // The packet is unwrapped in place, and others want to see it as it came.
+        let mut copy = packet.to_vec();
+        let heard =
+            attempt.conversation.frame(now, &mut copy, || new_tls(tls), &self.config.settings);
+        match heard {
+            Ok(heard) => {
+                self.attempt_step(now, at, heard, out);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// A stranger's packet that may bring a cookie back: from here on there is a handshake.
+    pub(super) fn third_packet(
+        &mut self,
+        now: Instant,
+        link: Link,
+        first: (Opcode, SessionId),
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        // An invitation that nobody has answered is of no use beside it.
+        let invitation = |attempt: &Attempt| attempt.own && attempt.conversation.remote().is_none();
+        let room = self.attempts.iter().filter(|attempt| !invitation(attempt)).count();
+        let opened =
+            self.door.as_mut().and_then(|door| door.third_packet(now, link, first, packet));
+        let (Some((control, wrapper)), true) = (opened, room < MAX_ATTEMPTS) else {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        };
+        let (Some(local), Ok(tls)) = (control.remote, new_tls(&self.config.tls)) else { return };
+        let ids = (local, control.session);
+        let settings = &self.config.settings;
+        let mut conversation = Conversation::resume(now, link, ids, wrapper, tls, settings);
+        out.event(ClientEvent::ServerAnswered(link, control.session));
+        let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
+        let heard = conversation.take(now, &control, refuse, settings);
+        self.attempts.retain(|attempt| !invitation(attempt));
+        self.attempts.push(Attempt { conversation, own: false });
+        let at = self.attempts.len().saturating_sub(1);
+        match heard {
+            Ok(heard) => self.attempt_step(now, at, heard, out),
+            Err(fault) if fault.is_harmless_on(link) => self.attempt_step(now, at, Vec::new(), out),
+            Err(fault) => self.attempt_failed(now, at, &fault, out),
+        }
+    }
+
+    pub(super) fn attempt_frame(
+        &mut self,
+        now: Instant,
+        at: usize,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        let Some(attempt) = self.attempts.get_mut(at) else { return };
+        let link = attempt.conversation.link;
+        // The first negotiation's keys are what is agreed upon: it must be the only one until then.
+        let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
+        match attempt.conversation.frame(now, packet, refuse, &self.config.settings) {
+            Ok(heard) => self.attempt_step(now, at, heard, out),
+            Err(fault) if fault.is_harmless_on(link) => {
+                self.dropped = self.dropped.saturating_add(1);
+                self.attempt_step(now, at, Vec::new(), out);
+            }
+            Err(fault) => self.attempt_failed(now, at, &fault, out),
+        }
+    }
+
+    /// Works on what a handshake heard, and sends what came of it.
+    pub(super) fn attempt_step(
+        &mut self,
+        now: Instant,
+        at: usize,
+        heard: Vec<Heard>,
+        out: &mut Out,
+    ) {
+        let mut heard = heard.into_iter();
+        while let Some(item) = heard.next() {
+            match self.attempt_hears(at, item, out) {
+                Ok(false) => {}
+                Ok(true) => {
+                    // From here on it is the session's.
+                    let result = self.admit(now, at, out);
+                    return match result {
+                        Ok(()) => {
+                            let result = self.hear_all(now, heard.collect(), out);
+                            self.settle(now, result, out);
+                        }
+                        Err(fault) => self.attempt_failed(now, at, &fault, out),
+                    };
+                }
+                Err(fault) => return self.attempt_failed(now, at, &fault, out),
+            }
+        }
+        let unix = self.clock.at(now);
+        let Some(attempt) = self.attempts.get_mut(at) else { return };
+        if let Err(fault) = attempt.conversation.flush(now, unix, out) {
+            self.attempt_failed(now, at, &fault, out);
+        }
+    }
+
+    /// True when both ends' keys are there.
+    fn attempt_hears(&mut self, at: usize, heard: Heard, out: &mut Out) -> Result<bool, Fault> {
+        let role = self.role();
+        let Some(attempt) = self.attempts.get_mut(at) else { return Ok(false) };
+        let conversation = &mut attempt.conversation;
+        match heard {
+            Heard::Reset(payload) => {
+                if role == Role::Client {
+                    let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
+                    conversation.newest().resend_wrapped_key = resend;
+                }
+                let session = conversation.remote().unwrap_or_default();
+                out.event(ClientEvent::ServerAnswered(conversation.link, session));
+                Ok(false)
+            }
+            Heard::TlsReady if role == Role::Client => {
+                let link = conversation.link;
+                let keys = self.our_keys(link, None);
+                self.attempts.get_mut(at).map_or(Ok(()), |a| a.conversation.send_keys(keys))?;
+                Ok(false)
+            }
+            Heard::Keys => {
+                if role == Role::Server {
+                    let link = conversation.link;
+                    let keys = self.our_keys(link, None);
+                    self.attempts.get_mut(at).map_or(Ok(()), |a| a.conversation.send_keys(keys))?;
+                }
+                Ok(true)
+            }
+            // What comes before the keys is not a message.
+            Heard::TlsReady | Heard::Message(_) => Ok(false),
+        }
+    }
+
+    pub(super) fn our_keys(
+        &mut self,
+        link: Link,
+        cipher: Option<adit_crypto::Cipher>,
+    ) -> KeyMethod2 {
+        let role = self.role();
+        let settings = &self.config.settings;
+        let options = options_string(settings, role, link, cipher).to_string();
+        let pre_master = (role == Role::Client).then(|| Zeroizing::new(self.random.bytes()));
+        KeyMethod2 {
+            pre_master,
+            randoms: Randoms { random1: self.random.bytes(), random2: self.random.bytes() },
+            options: occ::with_inside(&options, &self.config.ends),
+            username: String::new(),
+            password: Zeroizing::default(),
+            peer_info: our_peer_info(settings),
+        }
+    }
+
+    /// A handshake is over. Ours takes the place we dialled with it, unless there is a session.
+    pub(super) fn attempt_failed(&mut self, now: Instant, at: usize, fault: &Fault, out: &mut Out) {
+        if at >= self.attempts.len() {
+            return;
+        }
+        let mut attempt = self.attempts.remove(at);
+        // An alert that says why may still be under way.
+        let _ = attempt.conversation.flush(now, self.clock.at(now), out);
+        let dialled = matches!(self.state, State::Open(Some(_)));
+        if self.session.is_none() && dialled && self.attempts.is_empty() {
+            return self.lost(now, fault.to_string(), out);
+        }
+        let from = attempt.conversation.link.remote();
+        out.event(ClientEvent::Note(format!("TLS Error: handshake with {from} failed: {fault}")));
+    }
+
+    pub(super) fn tick_attempts(&mut self, now: Instant, out: &mut Out) {
+        let late = |attempt: &Attempt| attempt.conversation.expired(now);
+        while let Some(at) = self.attempts.iter().position(late) {
+            self.attempt_failed(now, at, &Fault::TimedOut, out);
+        }
+        let unix = self.clock.at(now);
+        let mut failed = None;
+        for (at, attempt) in self.attempts.iter_mut().enumerate() {
+            if let Err(fault) = attempt.conversation.flush(now, unix, out) {
+                failed = Some((at, fault));
+            }
+        }
+        if let Some((at, fault)) = failed {
+            self.attempt_failed(now, at, &fault, out);
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! TLS between two points: one peer, keys by TLS, nothing pushed.
+//!
+//! Handshakes are objects of their own beside the session: the peer may have restarted while we still
+//! believe in the session, and only one that authenticates replaces it. So nobody who merely sends
+//! packets can end a session.
+
+mod admission;
+mod handshake;
+
+use std::time::Duration;
+
+use adit_engine::{
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, UnixTime,
+};
+
+use super::config::{PeerConfig, PeerTls};
+use super::door::Door;
+use crate::client::{ClientEvent, Next, Remotes, Stop};
+use crate::keys::Role;
+use crate::negotiate::ControlMessage;
+use crate::packet::{Opcode, split_front};
+use crate::session::{
+    Conversation, Fault, Heard, KeySchedule, WallClock, exit_notice, is_exit_notice,
+};
+use crate::tls::{PeerIdentity, TlsSession};
+use crate::wrap::{WrapError, Wrapper};
+
+type Out = Outbox<ClientEvent>;
+
+/// Handshakes under way at once. One is the peer's; the others leave room for strangers who claim to
+/// be it.
+const MAX_ATTEMPTS: usize = 8;
+/// A server's reset that nobody asked for starts a handshake at most this often.
+const INVITED_EVERY: Duration = Duration::from_secs(5);
+/// Exit notices on the data channel are repeated this often.
+const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
+/// How long to wait for the acknowledgement of an exit notice on the control channel.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// One end of a tunnel between two points.
+pub struct PeerEngine {
+    config: PeerConfig,
+    random: Random,
+    clock: WallClock,
+    remotes: Remotes,
+    /// Of a `tls-server`.
+    door: Option<Door>,
+    state: State,
+    attempts: Vec<Attempt>,
+    session: Option<Session>,
+    /// The data plane's number of the next session: two sessions in a row differ.
+    next_peer: PeerId,
+    /// When a reset that nobody asked for was last believed.
+    invited: Option<Instant>,
+    /// Packets dropped because they were not authentic or did not belong.
+    dropped: u64,
+}
+
+enum State {
+    /// Until the first input.
+    New,
+    /// Between two attempts.
+    Waiting {
+        until: Instant,
+    },
+    Dialing,
+    /// Towards a peer whose address is configured; or `None`: anybody may come.
+    Open(Option<Link>),
+    /// Saying good-bye.
+    Leaving {
+        notices_left: u8,
+        next: Instant,
+    },
+    Stopped,
+}
+
+/// A handshake.
+struct Attempt {
+    conversation: Conversation,
+    /// Ours to begin: it fails together with the place we dialled, and not alone.
+    own: bool,
+}
+
+/// A session with its data channel.
+struct Session {
+    conversation: Conversation,
+    peer: PeerId,
+    schedule: KeySchedule,
+    exporter: bool,
+    exit_by_control: bool,
+    identity: PeerIdentity,
+}
+
+impl PeerEngine {
+    /// An engine that begins at its first input.
+    ///
+    /// # Errors
+    /// The wrapping is the other role's.
+    pub fn new(
+        config: PeerConfig,
+        seed: [u8; 32],
+        now: Instant,
+        unix_time: UnixTime,
+    ) -> Result<Self, WrapError> {
+        let mut random = Random::new(seed);
+        let door = match config.tls.role() {
+            Role::Server => Some(Door::new(&config, &mut random)?),
+            Role::Client => Wrapper::client(&config.settings.wrap).map(|_| None)?,
+        };
+        Ok(Self {
+            remotes: Remotes::new(&config.reach),
+            door,
+            random,
+            clock: WallClock::new(now, unix_time),
+            config,
+            state: State::New,
+            attempts: Vec::new(),
+            session: None,
+            next_peer: PeerId(0),
+            invited: None,
+            dropped: 0,
+        })
+    }
+
+    /// The wall clock was set.
+    pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
+        self.clock = WallClock::new(now, unix_time);
+    }
+
+    /// Packets dropped because they were not authentic or did not belong to anything.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Handshakes under way.
+    pub fn handshakes(&self) -> usize {
+        self.attempts.len()
+    }
+
+    /// Ends the session and begins again.
+    pub fn restart(&mut self, now: Instant, out: &mut Out) {
+        self.lost(now, "restart requested".into(), out);
+    }
+
+    /// Ends for good, after an exit notice where the configuration wants one.
+    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        let times = self.config.settings.exit_notify;
+        match (&mut self.session, &self.state, times) {
+            (_, State::Stopped, _) => {}
+            (Some(session), State::Open(_), Some(times)) => {
+                let times = times.max(1);
+                let by_control = session.exit_by_control;
+                if by_control {
+                    let message = ControlMessage::Exit.encode();
+                    let _ = session.conversation.send_message(message);
+                }
+                let patience = EXIT_PATIENCE.saturating_mul(times.into());
+                self.state = match by_control {
+                    true => State::Leaving { notices_left: 0, next: now + patience },
+                    false => State::Leaving { notices_left: times, next: now },
+                };
+                self.tick(now, out);
+            }
+            _ => self.stop(Stop::Requested, out),
+        }
+    }
+
+    fn stop(&mut self, why: Stop, out: &mut Out) {
+        self.take_down(out);
+        self.state = State::Stopped;
+        out.event(ClientEvent::Stopped(why));
+    }
+
+    /// Takes down what there is in the world.
+    fn take_down(&mut self, out: &mut Out) {
+        self.attempts.clear();
+        let session = self.session.take();
+        if let Some(session) = &session {
+            out.plane(Op::DelPeer(session.peer));
+        }
+        let link = match (&self.state, session) {
+            (State::Open(link), _) => *link,
+            (State::Leaving { .. }, Some(session)) => Some(session.conversation.link),
+            _ => None,
+        };
+        if let Some(link) = link {
+            out.push(Output::Hangup(link));
+        }
+    }
+
+    /// Begins again: after a session was lost or, where we dialled, after the handshake failed.
+    fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+        match self.state {
+            State::Stopped => return,
+            // We were going anyway.
+            State::Leaving { .. } => return self.stop(Stop::Requested, out),
+            _ => {}
+        }
+        let had_session = self.session.is_some();
+        self.take_down(out);
+        out.event(ClientEvent::Restarting(reason));
+        if self.config.reach.remotes.is_empty() {
+            self.state = State::Open(None);
+            return;
+        }
+        let next = match had_session {
+            true => Next::After(self.remotes.after_loss()),
+            false => self.remotes.advance(),
+        };
+        match next {
+            Next::After(wait) => self.state = State::Waiting { until: now + wait },
+            Next::Exhausted => {
+                self.state = State::Dialing;
+                self.stop(Stop::RetriesExhausted, out);
+            }
+        }
+    }
+
+    fn start(&mut self, out: &mut Out) {
+        let Some(remote) = self.remotes.current() else {
+            self.state = State::Open(None);
+            return;
+        };
+        let target = remote.target.clone();
+        out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
+        out.push(Output::Dial(target));
+        self.state = State::Dialing;
+    }
+
+    fn role(&self) -> Role {
+        self.config.tls.role()
+    }
+
+    /// Whether packets from there are looked at at all.
+    fn may_come_from(&self, link: Link) -> bool {
+        match &self.state {
+            State::Open(None) => true,
+            State::Open(Some(ours)) => {
+                self.config.settings.float
+                    || (ours.socket(), ours.remote()) == (link.socket(), link.remote())
+            }
+            State::Leaving { .. } => self
+                .session
+                .as_ref()
+                .is_some_and(|session| session.conversation.link.remote() == link.remote()),
+            _ => false,
+        }
+    }
+
+    fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let front = split_front(packet).map(|(header, session, _)| (header.opcode, session));
+        let (Ok((opcode, session)), true) = (front, self.may_come_from(link)) else {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        };
+        if self.session.as_ref().is_some_and(|s| s.conversation.remote() == Some(session)) {
+            return self.session_frame(now, packet, out);
+        }
+        let known = |attempt: &Attempt| {
+            attempt.conversation.remote() == Some(session)
+                && attempt.conversation.link.remote() == link.remote()
+        };
+        if let Some(at) = self.attempts.iter().position(known) {
+            return self.attempt_frame(now, at, packet, out);
+        }
+        if matches!(self.state, State::Leaving { .. }) {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
+        match (self.role(), opcode) {
+            (Role::Client, Opcode::HardResetServerV2) => self.answered(now, link, packet, out),
+            (Role::Server, Opcode::HardResetClientV2 | Opcode::HardResetClientV3) => {
+                self.reset(now, link, opcode, packet, out);
+            }
+            (Role::Server, Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1) => {
+                self.third_packet(now, link, (opcode, session), packet, out);
+            }
+            _ => self.dropped = self.dropped.saturating_add(1),
+        }
+    }
+
+    fn session_frame(&mut self, now: Instant, packet: &mut [u8], out: &mut Out) {
+        let Some(session) = &mut self.session else { return };
+        let tls = &self.config.tls;
+        let heard = session.conversation.frame(now, packet, || new_tls(tls), &self.config.settings);
+        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+        self.settle(now, result, out);
+    }
+
+    fn hear_all(&mut self, now: Instant, heard: Vec<Heard>, out: &mut Out) -> Result<(), Fault> {
+        heard.into_iter().try_for_each(|item| self.hear(now, item, out))
+    }
+
+    /// What the session's peer says.
+    fn hear(&mut self, now: Instant, heard: Heard, out: &mut Out) -> Result<(), Fault> {
+        let role = self.role();
+        match heard {
+            Heard::Reset(_) => Ok(()),
+            Heard::TlsReady if role == Role::Client => self.send_keys_in_session(),
+            Heard::TlsReady => Ok(()),
+            Heard::Keys => {
+                if role == Role::Server {
+                    self.send_keys_in_session()?;
+                }
+                self.rekeyed(now, out)
+            }
+            Heard::Message(record) => {
+                ControlMessage::parse_record(&record).try_for_each(|message| match message {
+                    Ok(ControlMessage::Exit) => Err(Fault::Exit),
+                    Ok(other) => {
+                        let text = format!("ignored control message '{other}'");
+                        out.event(ClientEvent::Note(text));
+                        Ok(())
+                    }
+                    Err(error) => {
+                        out.event(ClientEvent::Warning(error.to_string()));
+                        Ok(())
+                    }
+                })
+            }
+        }
+    }
+
+    /// Sends what a step of the session produced, and ends it if it failed.
+    fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
+        let unix = self.clock.at(now);
+        let Some(session) = &mut self.session else { return };
+        let link = session.conversation.link;
+        let flushed = session.conversation.flush(now, unix, out);
+        match result.and(flushed) {
+            Ok(()) => {}
+            Err(fault) if fault.is_harmless_on(link) => {
+                self.dropped = self.dropped.saturating_add(1)
+            }
+            Err(fault) => self.lost(now, fault.to_string(), out),
+        }
+    }
+
+    fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
+        if let Notice::Unreachable(link, errno) = notice {
+            if matches!(&self.state, State::Open(Some(ours)) if ours.remote() == link.remote()) {
+                out.event(ClientEvent::Unreachable(link, errno));
+            }
+            return;
+        }
+        let Some(session) = &mut self.session else { return };
+        let ours = session.peer;
+        match notice {
+            Notice::PeerSilent(peer) if peer == ours => {
+                self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
+            }
+            Notice::InBand(peer, message) if peer == ours && is_exit_notice(&message) => {
+                self.lost(now, "remote-exit".into(), out);
+            }
+            Notice::KeyFirstUse(peer, key_id) if peer == ours => {
+                session.schedule.first_use(now, key_id, out);
+            }
+            Notice::KeyNearLimit(peer, key_id) if peer == ours => {
+                session.schedule.near_limit(now, key_id);
+                self.tick(now, out);
+            }
+            Notice::Floated(peer, link) if peer == ours => {
+                session.conversation.link = link;
+                out.event(ClientEvent::Note(format!("the peer moved to {}", link.remote())));
+            }
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Out) {
+        match &mut self.state {
+            State::New => return self.start(out),
+            State::Waiting { until } if *until <= now => return self.start(out),
+            State::Leaving { notices_left, next } => {
+                let session = self.session.as_ref();
+                let told = session.is_none_or(|session| {
+                    session.exit_by_control && session.conversation.all_acknowledged()
+                });
+                if told || (*notices_left == 0 && *next <= now) {
+                    return self.stop(Stop::Requested, out);
+                }
+                if let (true, Some(session)) = (*next <= now, session) {
+                    *notices_left = notices_left.saturating_sub(1);
+                    *next = now + EXIT_NOTICE_EVERY;
+                    out.plane(Op::SendData(session.peer, exit_notice()));
+                }
+            }
+            _ => {}
+        }
+        self.tick_attempts(now, out);
+        self.tick_session(now, out);
+    }
+
+    fn tick_session(&mut self, now: Instant, out: &mut Out) {
+        let Some(session) = &mut self.session else { return };
+        if session.conversation.expired(now) {
+            return self.settle(now, Err(Fault::TimedOut), out);
+        }
+        let wanted = session.schedule.tick(now, out);
+        if wanted {
+            session.schedule.negotiating();
+        }
+        let mut result = Ok(());
+        // Otherwise the peer has begun already.
+        if wanted && session.conversation.exchange().is_complete() {
+            result = new_tls(&self.config.tls).map(|tls| {
+                session.conversation.renegotiate(now, tls, &self.config.settings);
+            });
+        }
+        self.settle(now, result, out);
+    }
+}
+
+fn new_tls(tls: &PeerTls) -> Result<TlsSession, Fault> {
+    Ok(match tls {
+        PeerTls::Client(tls) => TlsSession::client(tls)?,
+        PeerTls::Server(tls) => TlsSession::server(tls)?,
+    })
+}
+
+impl Engine for PeerEngine {
+    type Event = ClientEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
+                self.state = State::Open(Some(link));
+                self.begin(now, link, out);
+            }
+            Input::LinkUp(link) => out.push(Output::Hangup(link)),
+            Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
+                self.lost(now, reason, out);
+            }
+            Input::LinkDown(link) if matches!(self.state, State::Open(Some(ours)) if ours == link) =>
+            {
+                self.lost(now, "connection reset".into(), out);
+            }
+            Input::Notice(notice) => self.notice(now, notice, out),
+            Input::LinkDown(_) | Input::DialFailed(_) | Input::Answer(..) => {}
+        }
+        // The end of the exit notice's wait may be its acknowledgement.
+        if matches!(self.state, State::Leaving { notices_left: 0, .. })
+            && self.session.as_ref().is_none_or(|session| {
+                session.exit_by_control && session.conversation.all_acknowledged()
+            })
+        {
+            self.stop(Stop::Requested, out);
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let state = match &self.state {
+            State::New => Some((Instant::default(), "start")),
+            State::Waiting { until } => Some((*until, "connect-retry")),
+            State::Leaving { next, .. } => Some((*next, "exit notice")),
+            State::Dialing | State::Open(_) | State::Stopped => None,
+        };
+        let attempts = self.attempts.iter().filter_map(|attempt| attempt.conversation.deadline());
+        let session = self.session.as_ref();
+        let schedule = session.and_then(|session| session.schedule.deadline());
+        let conversation = session.and_then(|session| session.conversation.deadline());
+        attempts.chain([state, schedule, conversation].into_iter().flatten()).min()
+    }
+}

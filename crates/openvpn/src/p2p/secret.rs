@@ -1,0 +1,287 @@
+//! A shared key without TLS (`secret`): no handshake and no session, only authentic packets.
+//!
+//! The peer is added to the data plane once and stays for the engine's life, whatever restarts: its
+//! replay window must remember every packet that was ever let in under the one key.
+
+use std::time::Duration;
+
+use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
+use adit_engine::{
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, SocketId, UnixTime,
+};
+use ipnet::IpNet;
+
+use super::config::StaticConfig;
+use super::occ;
+use crate::client::{ClientEvent, Next, Remotes, Stop};
+use crate::session::{exit_notice, inner_mtu, is_exit_notice};
+
+type Out = Outbox<ClientEvent>;
+
+/// The only peer there is.
+const PEER: PeerId = PeerId(0);
+/// Exit notices are repeated this often.
+const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
+
+/// One end of a tunnel under a static key.
+pub struct StaticEngine {
+    config: StaticConfig,
+    remotes: Remotes,
+    state: State,
+    /// Where the other end is, as far as known.
+    link: Option<Link>,
+    /// The data plane has the peer.
+    added: bool,
+    /// Something authentic came since the last restart.
+    heard: bool,
+    /// Control packets, which this mode has none of.
+    dropped: u64,
+}
+
+enum State {
+    /// Until the first input.
+    New,
+    /// Between two attempts.
+    Waiting {
+        until: Instant,
+    },
+    Dialing,
+    /// Packets flow, or would.
+    Open,
+    Leaving {
+        notices_left: u8,
+        next: Instant,
+    },
+    Stopped,
+}
+
+/// Stands for an address that is not known yet: a socket that does not exist, so that nothing is sent.
+fn nowhere() -> Link {
+    let unspecified = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
+    Link::datagram(SocketId(u16::MAX), None, unspecified)
+}
+
+impl StaticEngine {
+    /// An engine that begins at its first input.
+    pub fn new(config: StaticConfig) -> Self {
+        let remotes = Remotes::new(&config.reach);
+        Self {
+            config,
+            remotes,
+            state: State::New,
+            link: None,
+            added: false,
+            heard: false,
+            dropped: 0,
+        }
+    }
+
+    /// The wall clock was set; nothing here asks for it.
+    pub fn set_unix_time(&mut self, _now: Instant, _unix_time: UnixTime) {}
+
+    /// Frames that came though this mode has no control channel.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Begins again: looks the other end up anew.
+    pub fn restart(&mut self, now: Instant, out: &mut Out) {
+        self.begin_again(now, "restart requested".into(), out);
+    }
+
+    /// Ends for good, after exit notices where the configuration wants them.
+    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        match (&self.state, self.config.settings.exit_notify) {
+            (State::Stopped, _) => {}
+            (State::Open, Some(times)) if self.link.is_some() => {
+                self.state = State::Leaving { notices_left: times.max(1), next: now };
+                self.tick(now, out);
+            }
+            _ => self.stop(Stop::Requested, out),
+        }
+    }
+
+    fn stop(&mut self, why: Stop, out: &mut Out) {
+        if std::mem::take(&mut self.added) {
+            out.plane(Op::DelPeer(PEER));
+        }
+        if let Some(link) = self.link.take() {
+            out.push(Output::Hangup(link));
+        }
+        self.state = State::Stopped;
+        out.event(ClientEvent::Stopped(why));
+    }
+
+    fn start(&mut self, out: &mut Out) {
+        match self.remotes.current() {
+            Some(remote) => {
+                let target = remote.target.clone();
+                out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
+                out.push(Output::Dial(target));
+                self.state = State::Dialing;
+            }
+            None => self.open(None, out),
+        }
+    }
+
+    /// Whether whoever sends authentic packets is the peer.
+    fn floats(&self) -> bool {
+        self.config.settings.float || self.config.reach.remotes.is_empty()
+    }
+
+    fn open(&mut self, link: Option<Link>, out: &mut Out) {
+        self.state = State::Open;
+        self.link = link;
+        let to = link.unwrap_or_else(nowhere);
+        if std::mem::replace(&mut self.added, true) {
+            out.plane(Op::SetLink(PEER, to));
+            // Silence counts from here.
+            out.plane(Op::SetKeepalive(PEER, self.config.settings.keepalive));
+            return;
+        }
+        let settings = &self.config.settings;
+        let spec = PeerSpec {
+            link: to,
+            wire_id: None,
+            float: self.floats(),
+            framing: settings.framing,
+            fragment: None,
+            keepalive: settings.keepalive,
+            mtu: inner_mtu(settings, to),
+            replay_window: settings.replay_window,
+        };
+        out.plane(Op::AddPeer(PEER, spec));
+        let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
+        out.plane(Op::SetRoutes(PEER, everything.into()));
+        let (seal, open) = match self.config.direction {
+            Some(direction) => self.config.key.directed(direction),
+            None => {
+                let [first, _] = self.config.key.halves();
+                (first.clone(), first)
+            }
+        };
+        let protection = Protection::Static(self.config.suite);
+        let limits = KeyLimits::default();
+        let key = DataKey { key_id: 0, protection, seal, open, limits };
+        out.plane(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    }
+
+    /// The other end has proved that it has the key.
+    fn hear(&mut self, out: &mut Out) {
+        let State::Open = self.state else { return };
+        if std::mem::replace(&mut self.heard, true) {
+            return;
+        }
+        self.remotes.succeeded();
+        let mut tunnel = self.config.ends.tunnel();
+        tunnel.peer = Some(PEER);
+        tunnel.mtu = Some(self.config.settings.tun_mtu);
+        tunnel.remote = self.link.map(|link| link.remote());
+        out.event(ClientEvent::Up(Box::new(tunnel)));
+    }
+
+    fn begin_again(&mut self, now: Instant, reason: String, out: &mut Out) {
+        match self.state {
+            State::Stopped => return,
+            State::Leaving { .. } => return self.stop(Stop::Requested, out),
+            _ => {}
+        }
+        let succeeded = std::mem::take(&mut self.heard);
+        out.event(ClientEvent::Restarting(reason));
+        if self.config.reach.remotes.is_empty() {
+            // Whoever was there may come back from anywhere, and is answered there.
+            return self.open(self.link, out);
+        }
+        let next = match succeeded {
+            true => Next::After(self.remotes.after_loss()),
+            false => self.remotes.advance(),
+        };
+        if let Some(link) = self.link.take() {
+            out.plane(Op::SetLink(PEER, nowhere()));
+            out.push(Output::Hangup(link));
+        }
+        match next {
+            Next::After(wait) => self.state = State::Waiting { until: now + wait },
+            Next::Exhausted => self.stop(Stop::RetriesExhausted, out),
+        }
+    }
+
+    fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
+        match notice {
+            Notice::KeyFirstUse(PEER, _) | Notice::PeerHeard(PEER) => self.hear(out),
+            Notice::Floated(PEER, link) if matches!(self.state, State::Open) => {
+                self.link = Some(link);
+                if self.heard {
+                    out.event(ClientEvent::Note(format!("the peer moved to {}", link.remote())));
+                }
+            }
+            // Until somebody came there is nobody to miss.
+            Notice::PeerSilent(PEER) if self.link.is_some() => {
+                let reason = "Inactivity timeout (--ping-restart), restarting";
+                self.begin_again(now, reason.into(), out);
+            }
+            Notice::InBand(PEER, message) if is_exit_notice(&message) => {
+                self.begin_again(now, "remote-exit".into(), out);
+            }
+            Notice::InBand(PEER, message) => {
+                if let Some(answer) = occ::reply(&message, &self.config) {
+                    out.plane(Op::SendData(PEER, answer));
+                }
+            }
+            Notice::Unreachable(link, errno)
+                if self.link.is_some_and(|ours| ours.remote() == link.remote()) =>
+            {
+                out.event(ClientEvent::Unreachable(link, errno));
+            }
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Out) {
+        match &mut self.state {
+            State::New => self.start(out),
+            State::Waiting { until } if *until <= now => self.start(out),
+            State::Leaving { notices_left, next } if *next <= now => {
+                if *notices_left == 0 {
+                    return self.stop(Stop::Requested, out);
+                }
+                *notices_left = notices_left.saturating_sub(1);
+                *next = now + EXIT_NOTICE_EVERY;
+                out.plane(Op::SendData(PEER, exit_notice()));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Engine for StaticEngine {
+    type Event = ClientEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Frame(..) => self.dropped = self.dropped.saturating_add(1),
+            Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
+                self.open(Some(link), out);
+            }
+            Input::LinkUp(link) => out.push(Output::Hangup(link)),
+            Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
+                self.begin_again(now, reason, out);
+            }
+            Input::LinkDown(link) if self.link == Some(link) => {
+                self.begin_again(now, "connection reset".into(), out);
+            }
+            Input::Notice(notice) => self.notice(now, notice, out),
+            Input::LinkDown(_) | Input::DialFailed(_) | Input::Answer(..) => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<(Instant, &'static str)> {
+        match &self.state {
+            State::New => Some((Instant::default(), "start")),
+            State::Waiting { until } => Some((*until, "connect-retry")),
+            State::Leaving { next, .. } => Some((*next, "exit notice")),
+            State::Dialing | State::Open | State::Stopped => None,
+        }
+    }
+}
