@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
-use adit_linux::poll::EventFd;
+use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::{TunDevice, TunQueue};
 use adit_linux::udp::UdpSocket;
@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     pub failure: OnceLock<Failure>,
     /// Makes the workers look at sockets, timers and `stop` again.
     pub wake: Vec<EventFd>,
+    /// What each worker waits for. Here, so that any thread can ask for room in a stream.
+    pub pollers: Vec<Arc<Poller>>,
 }
 
 /// A running data plane. Dropping it stops the workers.
@@ -164,6 +166,9 @@ impl Plane {
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
+            pollers: (0..workers)
+                .map(|_| Poller::new().map(Arc::new))
+                .collect::<io::Result<_>>()?,
         });
         let arena = Mutex::new(Arena::new(0));
         Ok((Self { shared: Arc::clone(&shared), workers: Vec::new(), arena }, shared, upcalls))
@@ -257,32 +262,40 @@ impl Plane {
     }
 
     /// Serves a stream from now on; the plane owns it. `link` must be [`Link::stream`] with an id
-    /// below 2^63 that was never used before.
+    /// below 2^62 that was never used before.
     pub fn add_stream(
         &self,
         link: Link,
         stream: TcpStream,
         options: StreamOptions,
     ) -> io::Result<()> {
-        let id = link.stream_id().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        self.shared.tables.streams.insert(id, Stream { link, socket: stream, options });
-        Ok(())
+        let streams = &self.shared.tables.streams;
+        let stream = Stream::open(link, stream, options, self.shared.poller_of(&link)?)?;
+        streams.insert(Arc::clone(&stream));
+        stream.watch().inspect_err(|_| drop(streams.remove(stream.id)))
     }
 
     /// Sends the control packets that wait, as far as the socket takes them, and closes the stream.
     pub fn remove_stream(&self, link: Link) {
-        if let Some(stream) = link.stream_id().and_then(|id| self.shared.tables.streams.remove(id))
-        {
-            // It may be closed already.
-            let _ = stream.socket.shutdown();
+        let streams = &self.shared.tables.streams;
+        if let Some(stream) = link.stream_id().and_then(|id| streams.remove(id)) {
+            stream.drain();
+            stream.end();
+            self.shared.tables.dismiss(&link);
+            // Those that wait for it wait for nothing now.
+            self.wake();
         }
     }
 
     /// Sends a whole control packet on a stream, ahead of all data that has not begun to leave.
     /// `false` if there is no such stream, or too much waits already (counted).
     pub fn send_control(&self, link: Link, frame: &[u8]) -> bool {
-        let stream = link.stream_id().and_then(|id| self.shared.tables.streams.get(id));
-        stream.is_some_and(|stream| stream.send_control(frame))
+        let Some(stream) = self.shared.tables.streams.of(&link) else { return false };
+        let taken = stream.send_control(frame);
+        if !taken {
+            self.shared.stats.drop(DropReason::ControlFull);
+        }
+        taken
     }
 
     /// Traffic of a peer so far.
@@ -377,6 +390,14 @@ impl Shared {
         self.wake.iter().for_each(EventFd::signal);
     }
 
+    /// What the worker waits for that owns a stream.
+    fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
+        let workers = self.pollers.len() as u64;
+        let owner = link.stream_id().and_then(|id| id.checked_rem(workers));
+        let poller = owner.and_then(|owner| self.pollers.get(owner as usize));
+        poller.cloned().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
     /// Tells control that the plane is at its end.
     pub fn fail(&self, failure: Failure) {
         if self.failure.set(failure).is_ok() {
@@ -393,6 +414,9 @@ impl Shared {
         arena: &mut Arena,
     ) -> Result<(), DropReason> {
         let spec = peer.settings.load();
+        if spec.link.is_stream() {
+            return self.send_on_stream(peer, tx, message, arena);
+        }
         let sockets = self.tables.sockets.load();
         let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
         let socket = socket.ok_or(DropReason::NoSocket)?;
@@ -421,7 +445,9 @@ impl Shared {
 }
 
 fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {
-    let PeerSpec { replay_window, .. } = **peer.settings.load();
+    let PeerSpec { replay_window, link, .. } = **peer.settings.load();
+    // A stream reorders nothing.
+    let replay_window = if link.is_stream() { 1 } else { replay_window };
     // Key material of the right length by type: the library has no reason to refuse it.
     if let Ok(key) = Key::new(key, replay_window, peer.next_generation()) {
         let key = Arc::new(key);

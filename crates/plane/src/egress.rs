@@ -7,6 +7,7 @@ use adit_wire::split::Segments;
 use crate::framing;
 pub use crate::key::Sealer;
 use crate::stats::DropReason;
+use crate::stream::frames::LENGTH;
 
 /// Longest payload of one train: an IPv4 packet without its IP and UDP headers.
 const MAX_TRAIN: usize = 65_507;
@@ -52,12 +53,14 @@ pub struct Shape {
     pub mtu: InnerMtu,
     /// Datagrams per train at most; 1 without GSO.
     pub train: usize,
+    /// Each packet behind its length, all in one train without an end.
+    pub stream: bool,
 }
 
 impl Arena {
     /// An arena of `size` bytes; at least one packet of 64 KiB fits.
     pub fn new(size: usize) -> Self {
-        let size = size.max(MAX_PACKET + crate::packet::OVERHEAD + framing::MAX_ADDED);
+        let size = size.max(MAX_PACKET + crate::packet::OVERHEAD + framing::MAX_ADDED + LENGTH);
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
     }
 
@@ -109,8 +112,13 @@ impl Arena {
     ) -> Option<Result<(), DropReason>> {
         let added = if shape.framing == Framing::None { 0 } else { framing::MAX_ADDED };
         let len = packet.len().checked_add(sealer.overhead())?.checked_add(added)?;
-        if len > self.room() {
+        let lead = if shape.stream { LENGTH } else { 0 };
+        if len.saturating_add(lead) > self.room() {
             return None;
+        }
+        if shape.stream && len > usize::from(u16::MAX) {
+            // Before it has a packet id: on a stream there must be no gap.
+            return Some(Err(DropReason::TooLong));
         }
         let Self { buffer, used, scratch, .. } = self;
         let plain = if added == 0 {
@@ -119,7 +127,13 @@ impl Arena {
             scratch.resize(MAX_PACKET + framing::MAX_ADDED, 0);
             framing::frame(shape.framing, packet, scratch)?
         };
-        match sealer.seal(plain, buffer.get_mut(*used..)?) {
+        let out = buffer.get_mut(*used..)?;
+        match sealer.seal(plain, out.get_mut(lead..)?) {
+            Ok(len) if shape.stream => {
+                *out.first_chunk_mut()? = (len as u16).to_be_bytes();
+                self.extend(len.saturating_add(lead));
+                Some(Ok(()))
+            }
             Ok(len) => {
                 self.append(len, shape.train);
                 Some(Ok(()))
@@ -143,6 +157,20 @@ impl Arena {
         self.spans.push(Span { start, len, segment: len, count: 1 });
     }
 
+    /// Adds the packet just sealed to what goes onto a stream.
+    #[inline]
+    fn extend(&mut self, len: usize) {
+        let start = self.used;
+        self.used = self.used.saturating_add(len);
+        match self.spans.last_mut() {
+            Some(last) => {
+                last.len = last.len.saturating_add(len);
+                last.count = last.count.saturating_add(1);
+            }
+            None => self.spans.push(Span { start, len, segment: len, count: 1 }),
+        }
+    }
+
     /// Seals one packet that is not a TUN device's: a ping, or a message of control. `None` if the
     /// arena is full.
     pub fn message(
@@ -162,7 +190,7 @@ impl Arena {
         shape: &Shape,
         mut dropped: impl FnMut(DropReason),
     ) -> Progress {
-        let most = sealer.overhead().saturating_add(framing::MAX_ADDED);
+        let most = sealer.overhead().saturating_add(framing::MAX_ADDED).saturating_add(LENGTH);
         let (whole, l2) = (segments.is_whole(), segments.l2());
         loop {
             if segments.longest().saturating_add(most) > self.room() {

@@ -20,6 +20,8 @@ use crate::peer::Peer;
 use crate::replay::Place;
 use crate::routes::Routes;
 use crate::stats::DropReason;
+use crate::stream::StreamEnd;
+use crate::stream::frames::{self, Next, Packets};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
 
@@ -44,6 +46,53 @@ pub struct Ingress<'a, 's> {
     receiver: Option<(Mac, Option<PeerId>)>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
     source: Option<(PeerId, IpAddr)>,
+    /// Control packets of strangers that came on a stream.
+    pub(crate) strangers: u32,
+    /// Why the stream whose packets these are must end.
+    fault: Option<StreamEnd>,
+}
+
+/// How a run of packets is cut.
+trait Cut: Copy {
+    /// Whether the transport changes, repeats and reorders nothing, so that a packet that fails
+    /// authentication or comes twice is an attack, or means that the ends are out of step.
+    const LOSSLESS: bool;
+    fn count(self, run: &[u8]) -> usize;
+    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
+}
+
+/// Datagrams of this length, the last may be shorter.
+#[derive(Copy, Clone)]
+struct Datagrams(usize);
+
+impl Cut for Datagrams {
+    const LOSSLESS: bool = false;
+
+    fn count(self, run: &[u8]) -> usize {
+        run.len().div_ceil(self.0)
+    }
+
+    #[inline]
+    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+        run.chunks_mut(self.0)
+    }
+}
+
+/// So many packets of a stream, each behind its length.
+#[derive(Copy, Clone)]
+struct Framed(usize);
+
+impl Cut for Framed {
+    const LOSSLESS: bool = true;
+
+    fn count(self, _: &[u8]) -> usize {
+        self.0
+    }
+
+    #[inline]
+    fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+        Packets::new(run)
+    }
 }
 
 /// One run of packets of one peer under one key.
@@ -84,6 +133,8 @@ impl<'a, 's> Ingress<'a, 's> {
             sender: None,
             receiver: None,
             source: None,
+            strangers: 0,
+            fault: None,
         }
     }
 
@@ -106,14 +157,52 @@ impl<'a, 's> Ingress<'a, 's> {
             let prefix = if lead.opcode == DATA_V2 { 4 } else { 1 };
             let (run, tail) = split_run(rest, segment, prefix);
             rest = tail;
-            self.run(link, lead, segment, run);
+            self.run(link, lead, Datagrams(segment), run);
         }
     }
 
-    /// Datagrams with the same opcode, key and peer.
-    fn run(&mut self, link: Link, lead: Lead, segment: usize, run: &'a mut [u8]) {
+    /// Takes what came on a stream, none of which is longer than `max`. Returns how many bytes of
+    /// whole packets there were; the rest must come again, ahead of what follows.
+    ///
+    /// # Errors
+    /// Why the stream must end. Packets before the bad one were taken.
+    pub fn stream(
+        &mut self,
+        link: Link,
+        max: usize,
+        data: &'a mut [u8],
+    ) -> Result<usize, StreamEnd> {
+        let (mut taken, mut packets) = (0usize, 0usize);
+        let mut rest = data;
+        let end = loop {
+            let frames::Run { len, count, next } = frames::run(rest, max, false);
+            let (run, tail) = rest.split_at_mut(len);
+            rest = tail;
+            (taken, packets) = (taken.saturating_add(len), packets.saturating_add(count));
+            if count > 0 {
+                match run.get(frames::LENGTH..).and_then(Lead::parse) {
+                    Some(lead) => self.run(link, lead, Framed(count), run),
+                    None => self.shared.stats.drop_many(DropReason::Short, count),
+                }
+            }
+            match next {
+                _ if self.fault.is_some() => break self.fault,
+                Next::Other => {}
+                Next::Partial => break None,
+                Next::Bad => {
+                    self.shared.stats.drop(DropReason::BadLength);
+                    break Some(StreamEnd::BadLength);
+                }
+            }
+        };
+        self.shared.stats.received.record(packets);
+        end.map_or(Ok(taken), Err)
+    }
+
+    /// Packets with the same opcode, key and peer.
+    fn run(&mut self, link: Link, lead: Lead, cut: impl Cut, run: &'a mut [u8]) {
         let stats = &self.shared.stats;
-        let count = run.len().div_ceil(segment);
+        let count = cut.count(run);
         match lead.opcode {
             DATA_V1 | DATA_V2 => {
                 let Some(peer) = self.find_peer(&link, lead.peer_id) else {
@@ -125,26 +214,33 @@ impl<'a, 's> Ingress<'a, 's> {
                 };
                 let spec = peer.settings.load_full();
                 let at_home = Peer::same_path(&spec, &link);
-                if !at_home && !spec.float {
+                if !at_home && !may_float(&spec, &link) {
                     return stats.drop_many(DropReason::WrongAddress, count);
                 }
-                self.open_run(Run { peer: &peer, spec, link, at_home }, key, segment, run);
+                self.open_run(Run { peer: &peer, spec, link, at_home }, key, cut, run);
             }
             3 | 4 | 5 | 7 | 8 | 10 | 11 => {
-                run.chunks(segment).for_each(|packet| self.control(link, packet));
+                cut.packets(run).for_each(|packet| self.control(link, packet));
             }
             _ => stats.drop_many(DropReason::BadOpcode, count),
         }
     }
 
-    fn control(&self, link: Link, packet: &[u8]) {
+    fn control(&mut self, link: Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         if packet.len() > MAX_CONTROL {
             stats.drop(DropReason::ControlTooLong);
         } else if tables.is_known(&link) || self.shared.client {
             upcalls.frame(stats, link, packet);
         } else {
-            upcalls.stranger(stats, link, packet);
+            let taken = upcalls.stranger(stats, link, packet);
+            if link.is_stream() {
+                self.strangers = self.strangers.saturating_add(1);
+                if !taken {
+                    // Nobody sends it again on a stream: the peer shall try anew, and at once.
+                    self.fault = Some(StreamEnd::Flood);
+                }
+            }
         }
     }
 
@@ -166,12 +262,12 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    fn open_run(&mut self, mut run: Run<'_>, key: &Key, segment: usize, data: &'a mut [u8]) {
+    fn open_run<C: Cut>(&mut self, mut run: Run<'_>, key: &Key, cut: C, data: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let (mut packets, mut bytes) = (0u64, 0u64);
         // Held for the run, not per packet; no other lock of a peer is taken meanwhile.
         let mut window = key.replay.lock().unwrap_or_else(PoisonError::into_inner);
-        for datagram in data.chunks_mut(segment) {
+        for datagram in cut.packets(data) {
             let len = datagram.len();
             let Some(sealed) = packet::parse(datagram) else {
                 stats.drop(DropReason::Short);
@@ -180,12 +276,20 @@ impl<'a, 's> Ingress<'a, 's> {
             let id = u64::from(sealed.packet_id);
             let Some(place) = window.check(id) else {
                 stats.drop(DropReason::Replayed);
+                if C::LOSSLESS {
+                    self.fault = Some(StreamEnd::BadPacket);
+                    break;
+                }
                 continue;
             };
             let packet::Sealed { packet_id, aad, tag, text } = sealed;
             let again = packet::Sealed { packet_id, aad, tag, text: &mut *text };
             if let Err(reason) = key.open(again) {
                 stats.drop(reason);
+                if C::LOSSLESS {
+                    self.fault = Some(StreamEnd::BadPacket);
+                    break;
+                }
                 continue;
             }
             window.accept(id);
@@ -290,6 +394,12 @@ impl<'a, 's> Ingress<'a, 's> {
         }
         self.merger.push(packet);
     }
+}
+
+/// Whether packets under the peer's keys may come from another path. Never to or from a stream: that
+/// is one client's connection and nobody else's.
+fn may_float(spec: &PeerSpec, link: &Link) -> bool {
+    spec.float && !link.is_stream() && !spec.link.is_stream()
 }
 
 /// Splits off the datagrams whose first bytes equal those of the first.

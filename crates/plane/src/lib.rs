@@ -48,7 +48,7 @@ mod replay;
 mod routes;
 mod sockets;
 mod stats;
-mod stream;
+pub mod stream;
 mod tables;
 mod upcall;
 mod worker;

@@ -17,6 +17,7 @@ use crate::ethernet::{Outward, outward};
 use crate::ingress::Ingress;
 use crate::peer::Peer;
 use crate::stats::{DropReason, Offloads};
+use crate::stream::{Rx, StreamEnd};
 use crate::upcall::Upcalls;
 
 /// One end of a tunnel in memory.
@@ -25,6 +26,7 @@ pub struct Memory {
     shared: Arc<Shared>,
     arena: Arena,
     merger: Merger<'static>,
+    rx: Rx,
 }
 
 /// What becomes of a received packet.
@@ -66,7 +68,7 @@ impl Memory {
         let (plane, shared, upcalls) =
             Plane::idle(relay, client, tun, ethernet, Offloads::ALL, 1, clock)?;
         let arena = Arena::new(512 << 10);
-        Ok((Self { plane, shared, arena, merger: Merger::default() }, upcalls))
+        Ok((Self { plane, shared, arena, merger: Merger::default(), rx: Rx::default() }, upcalls))
     }
 
     /// For verbs, counters and totals. Verbs that send find no socket.
@@ -135,7 +137,12 @@ impl Memory {
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape { framing: spec.framing, mtu: spec.mtu, train: 64 };
+        let shape = Shape {
+            framing: spec.framing,
+            mtu: spec.mtu,
+            train: 64,
+            stream: spec.link.is_stream(),
+        };
         loop {
             let mut sealer = key.sealer(&mut tx, spec.wire_id);
             let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {
@@ -163,14 +170,40 @@ impl Memory {
         link: Link,
         segment: usize,
         data: &mut [u8],
-        mut deliver: impl FnMut(Delivered<'_, '_>),
+        deliver: impl FnMut(Delivered<'_, '_>),
     ) {
+        self.ingest(deliver, |ingress| ingress.datagram(link, segment, data));
+    }
+
+    /// Takes the next bytes of the one stream, however they were cut, and passes on what comes out
+    /// of them.
+    ///
+    /// # Errors
+    /// Why the stream must end.
+    pub fn open_stream(
+        &mut self,
+        link: Link,
+        max: usize,
+        bytes: &[u8],
+        deliver: impl FnMut(Delivered<'_, '_>),
+    ) -> Result<(), StreamEnd> {
+        let mut buffer = [&self.rx.partial, bytes].concat();
+        let taken = self.ingest(deliver, |ingress| ingress.stream(link, max, &mut buffer))?;
+        self.rx.keep(buffer.get(taken..).unwrap_or(&[]));
+        Ok(())
+    }
+
+    fn ingest<'b, T>(
+        &mut self,
+        mut deliver: impl FnMut(Delivered<'_, '_>),
+        feed: impl FnOnce(&mut Ingress<'b, '_>) -> T,
+    ) -> T {
         let shared = &self.shared;
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
         let merger = mem::take(&mut self.merger).recycle(true, true);
         let mut ingress =
             Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
-        ingress.datagram(link, segment, data);
+        let fed = feed(&mut ingress);
         let Ingress { merger, relays, floods, .. } = ingress;
         merger.writes().for_each(|write| deliver(Delivered::Tun(&write)));
         relays.into_iter().for_each(|(peer, packet)| deliver(Delivered::Peer(peer, packet)));
@@ -179,6 +212,7 @@ impl Memory {
             others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
         }
         self.merger = merger.recycle(true, true);
+        fed
     }
 }
 

@@ -83,6 +83,14 @@ drop_reasons! {
     SendFailed = "send-failed",
     /// The peer's socket is gone.
     NoSocket = "no-socket",
+    /// A packet's length on a stream was 0 or above the maximum.
+    BadLength = "bad-length",
+    /// A stream's peer takes packets more slowly than they come (`tcp-queue-limit`).
+    StreamFull = "stream-full",
+    /// Too many control packets waited for a stream.
+    ControlFull = "control-full",
+    /// Too long for a stream, whose lengths have 16 bits.
+    TooLong = "too-long",
     /// Too many control packets of known peers waited.
     FramesFull = "frames-full",
     /// Too many control packets of strangers waited.

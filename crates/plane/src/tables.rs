@@ -68,8 +68,15 @@ impl PeerTable {
     }
 }
 
+/// Where packets of one peer come from.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+enum Address {
+    Datagram(SocketId, SocketAddr),
+    Stream(u64),
+}
+
 /// Peers by address, for packets that carry no peer-id and so that no peer floats onto another.
-type Addresses = HashMap<(SocketId, SocketAddr), PeerId>;
+type Addresses = HashMap<Address, PeerId>;
 
 /// Everything that is looked up.
 #[derive(Debug, Default)]
@@ -92,8 +99,11 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn address(link: &Link) -> Option<(SocketId, SocketAddr)> {
-    Some((link.socket()?, link.remote()))
+fn address(link: &Link) -> Option<Address> {
+    match link.socket() {
+        Some(socket) => Some(Address::Datagram(socket, link.remote())),
+        None => link.stream_id().map(Address::Stream),
+    }
 }
 
 fn release_in(addresses: &mut Addresses, link: &Link, id: PeerId) {

@@ -46,11 +46,18 @@ pub struct Upcalls(Arc<Queues>);
 #[derive(Clone, Debug)]
 pub(crate) struct UpcallSender(Arc<Queues>);
 
+/// What came on a link. An end follows the packets before it, hence one queue for both.
+#[derive(Debug)]
+enum Item {
+    Packet(Vec<u8>),
+    Ended(StreamEnd),
+}
+
 #[derive(Debug)]
 struct Queues {
     notices: Mutex<VecDeque<Notice>>,
-    frames: Mutex<VecDeque<(Link, Vec<u8>)>>,
-    strangers: Mutex<VecDeque<(Link, Vec<u8>)>>,
+    frames: Mutex<VecDeque<(Link, Item)>>,
+    strangers: Mutex<VecDeque<(Link, Item)>>,
     /// Whether `event` is signalled: saves a system call per upcall.
     raised: AtomicBool,
     event: EventFd,
@@ -89,13 +96,20 @@ impl UpcallSender {
     }
 
     pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8]) {
-        let item = (link, packet.to_vec());
+        let item = (link, Item::Packet(packet.to_vec()));
         self.push(&self.0.frames, item, MAX_FRAMES, stats, DropReason::FramesFull);
     }
 
-    pub fn stranger(&self, stats: &Stats, link: Link, packet: &[u8]) {
-        let item = (link, packet.to_vec());
-        self.push(&self.0.strangers, item, MAX_STRANGERS, stats, DropReason::StrangersFull);
+    /// `false` if there was no room.
+    pub fn stranger(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
+        let item = (link, Item::Packet(packet.to_vec()));
+        self.push(&self.0.strangers, item, MAX_STRANGERS, stats, DropReason::StrangersFull)
+    }
+
+    /// A stream's end: said once per stream, whose number bounds them.
+    pub fn stream_ended(&self, stats: &Stats, link: Link, why: StreamEnd, known: bool) {
+        let queue = if known { &self.0.frames } else { &self.0.strangers };
+        self.push(queue, (link, Item::Ended(why)), usize::MAX, stats, DropReason::FramesFull);
     }
 
     /// Makes the receiving end look, though nothing was queued.
@@ -110,15 +124,17 @@ impl UpcallSender {
         bound: usize,
         stats: &Stats,
         full: DropReason,
-    ) {
+    ) -> bool {
         {
             let mut queue = lock(queue);
             if queue.len() >= bound {
-                return stats.drop(full);
+                stats.drop(full);
+                return false;
             }
             queue.push_back(item);
         }
         self.0.raise();
+        true
     }
 }
 
@@ -140,13 +156,19 @@ impl Upcalls {
         let notices = std::mem::take(&mut *lock(&self.0.notices));
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));
         let frames = std::mem::take(&mut *lock(&self.0.frames));
-        frames.into_iter().for_each(|(link, packet)| take(Upcall::Frame(link, packet)));
+        frames.into_iter().for_each(|(link, item)| match item {
+            Item::Packet(packet) => take(Upcall::Frame(link, packet)),
+            Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
+        });
         let (strangers, left) = {
             let mut queue = lock(&self.0.strangers);
             let count = queue.len().min(STRANGERS_PER_DRAIN);
             (queue.drain(..count).collect::<Vec<_>>(), !queue.is_empty())
         };
-        strangers.into_iter().for_each(|(link, packet)| take(Upcall::Stranger(link, packet)));
+        strangers.into_iter().for_each(|(link, item)| match item {
+            Item::Packet(packet) => take(Upcall::Stranger(link, packet)),
+            Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
+        });
         if left {
             self.0.raise();
         }

@@ -227,6 +227,12 @@ impl AsFd for TcpStream {
     }
 }
 
+impl From<TcpStream> for OwnedFd {
+    fn from(stream: TcpStream) -> Self {
+        stream.fd
+    }
+}
+
 fn stream_socket(of: SocketAddr, fwmark: Option<u32>) -> io::Result<Socket> {
     let domain = Domain::for_address(of);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;

@@ -1,11 +1,18 @@
 //! Streams: peers over TCP. Each packet stands behind its length, `u16` big-endian.
 
+pub mod frames;
+mod pending;
+
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use adit_engine::Link;
+use adit_linux::poll::{Interest, Poller};
 use adit_linux::tcp::TcpStream;
+
+use pending::Pending;
 
 /// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
 /// frame of 9000 bytes with what any data format adds. Stock derives its own bound from `tun-mtu`
@@ -54,39 +61,250 @@ impl std::fmt::Display for StreamEnd {
     }
 }
 
+/// Bytes that may wait in the kernel without having been sent once (`TCP_NOTSENT_LOWAT`). More would
+/// only delay what is sent later: an inner ping, an inner TCP's knowledge that the path is full.
+const NOTSENT: u32 = 128 << 10;
+
+/// Control packets that a stranger may send: a TLS handshake needs fewer by far.
+pub(crate) const MAX_STRANGER_FRAMES: u32 = 64;
+
+/// Marks a token of the poller as a stream's; the rest is its id.
+pub(crate) const TOKEN: u64 = 1 << 62;
+
 /// The streams of the plane, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(RwLock<HashMap<u64, Arc<Stream>>>);
 
-/// One stream.
-#[derive(Debug)]
-pub(crate) struct Stream {
-    #[expect(dead_code)]
-    pub link: Link,
-    pub socket: TcpStream,
-    #[expect(dead_code)]
-    pub options: StreamOptions,
-}
-
 impl Streams {
-    pub fn insert(&self, id: u64, stream: Stream) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, Arc::new(stream));
+    pub fn insert(&self, stream: Arc<Stream>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(stream.id, stream);
     }
 
     pub fn get(&self, id: u64) -> Option<Arc<Stream>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
+    /// The stream of a link, if it is one.
+    pub fn of(&self, link: &Link) -> Option<Arc<Stream>> {
+        self.get(link.stream_id()?)
+    }
+
+    /// Whoever gets it is the one who ends it.
     pub fn remove(&self, id: u64) -> Option<Arc<Stream>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 }
 
+/// One stream. It is read by one worker, its owner, and written by whoever has something for it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub id: u64,
+    pub link: Link,
+    pub options: StreamOptions,
+    socket: TcpStream,
+    /// The owner's.
+    poller: Arc<Poller>,
+    tx: Mutex<Tx>,
+    /// Packets that wait because the socket is full: what [`Pending::packets`] said last.
+    backlog: AtomicUsize,
+    ended: AtomicBool,
+    /// Only the owner takes this lock.
+    pub rx: Mutex<Rx>,
+}
+
+#[derive(Debug, Default)]
+struct Tx {
+    pending: Pending,
+    /// Workers that stopped reading the TUN device want to be woken when nothing waits any more.
+    held: bool,
+}
+
+/// The receiving side.
+#[derive(Debug, Default)]
+pub(crate) struct Rx {
+    /// The start of a packet whose rest has not come yet.
+    pub partial: Vec<u8>,
+    /// The peer has a session, or control admitted it.
+    pub known: bool,
+    /// Control packets that came before.
+    pub strangers: u32,
+}
+
+impl Rx {
+    /// Keeps what is no whole packet yet; its memory is needed only until the rest comes.
+    pub fn keep(&mut self, rest: &[u8]) {
+        if rest.is_empty() {
+            self.partial = Vec::new();
+        } else {
+            self.partial.clear();
+            self.partial.extend_from_slice(rest);
+        }
+    }
+}
+
+/// How much of what waited has left.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Drained {
+    /// All. `held`: workers wait for it.
+    All { held: bool },
+    /// The socket is full again, or broken, which its owner will hear.
+    Part,
+}
+
 impl Stream {
-    pub fn send_control(&self, frame: &[u8]) -> bool {
-        let Ok(len) = u16::try_from(frame.len()) else { return false };
-        let mut framed = len.to_be_bytes().to_vec();
-        framed.extend_from_slice(frame);
-        self.socket.send(&framed).is_ok_and(|sent| sent == framed.len())
+    /// Takes a socket over and has the owner's poller watch it.
+    pub fn open(
+        link: Link,
+        socket: TcpStream,
+        options: StreamOptions,
+        poller: Arc<Poller>,
+    ) -> io::Result<Arc<Self>> {
+        let id = link.stream_id().filter(|id| *id < TOKEN);
+        let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // Only a bound on delay: a kernel without it serves the stream all the same.
+        let _ = socket.set_notsent_lowat(NOTSENT);
+        Ok(Arc::new(Self {
+            id,
+            link,
+            options,
+            socket,
+            poller,
+            tx: Mutex::default(),
+            backlog: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            rx: Mutex::default(),
+        }))
+    }
+
+    /// Begins to be read. The stream must be in the table already.
+    pub fn watch(&self) -> io::Result<()> {
+        self.poller.add(&self.socket, TOKEN | self.id, Interest::READ)
+    }
+
+    /// Whether a data packet may be sealed for it: once it has a packet id it must be sent, or the
+    /// peer sees a gap, which stock takes for an attack.
+    pub fn has_room(&self) -> bool {
+        self.backlog.load(Relaxed) < self.options.queue_limit as usize
+    }
+
+    /// Whether packets wait because the socket is full.
+    pub fn is_full(&self) -> bool {
+        self.backlog.load(Relaxed) > 0
+    }
+
+    /// Packets that wait.
+    pub fn backlog(&self) -> usize {
+        self.backlog.load(Relaxed)
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
+    /// Receives into `buffer` behind the start of a packet that came before; the bytes that are
+    /// there then.
+    pub fn receive(&self, rx: &Rx, buffer: &mut [u8]) -> io::Result<usize> {
+        let kept = rx.partial.len();
+        let (start, rest) = buffer
+            .split_at_mut_checked(kept)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match self.socket.recv(rest)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            received => {
+                start.copy_from_slice(&rx.partial);
+                Ok(kept.saturating_add(received))
+            }
+        }
+    }
+
+    /// Sends `count` sealed packets back to back, each behind its length; what the socket does not
+    /// take waits. `hold`: if so, remember that a worker wants to know when it has left.
+    pub fn send_data(&self, packets: &[u8], count: usize, hold: bool) {
+        let mut tx = self.lock();
+        if tx.pending.is_empty() {
+            let Some(sent) = self.try_send(packets) else { return };
+            if sent == packets.len() {
+                return;
+            }
+            tx.pending.append(packets, count, sent);
+            self.watch_for_room(true);
+        } else {
+            tx.pending.append(packets, count, 0);
+        }
+        tx.held |= hold;
+        self.backlog.store(tx.pending.packets(), Relaxed);
+    }
+
+    /// Sends a control packet ahead of all data that has not begun to leave. `false` if too much
+    /// waits.
+    pub fn send_control(&self, packet: &[u8]) -> bool {
+        let mut tx = self.lock();
+        let idle = tx.pending.is_empty();
+        if !tx.pending.insert_control(packet) {
+            return false;
+        }
+        if idle {
+            let Some(sent) = self.try_send(tx.pending.bytes()) else { return true };
+            tx.pending.advance(sent);
+            if !tx.pending.is_empty() {
+                self.watch_for_room(true);
+            }
+        }
+        self.backlog.store(tx.pending.packets(), Relaxed);
+        true
+    }
+
+    /// Sends what waits.
+    pub fn drain(&self) -> Drained {
+        let mut tx = self.lock();
+        if tx.pending.is_empty() {
+            return Drained::All { held: std::mem::take(&mut tx.held) };
+        }
+        if let Some(sent) = self.try_send(tx.pending.bytes()) {
+            tx.pending.advance(sent);
+        }
+        self.backlog.store(tx.pending.packets(), Relaxed);
+        if !tx.pending.is_empty() {
+            return Drained::Part;
+        }
+        self.watch_for_room(false);
+        Drained::All { held: std::mem::take(&mut tx.held) }
+    }
+
+    /// Ends it: nothing is sent or received any more, and its memory is given back.
+    pub fn end(&self) {
+        let mut tx = self.lock();
+        self.ended.store(true, Relaxed);
+        let _ = self.poller.remove(&self.socket);
+        tx.pending.clear();
+        self.backlog.store(0, Relaxed);
+        // With both directions shut the peer hears an end, and not a reset, of what it has sent by
+        // now.
+        let _ = self.socket.shutdown();
+    }
+
+    /// How many bytes the socket took; `None` if it is broken, which its owner will hear from the
+    /// poller.
+    fn try_send(&self, bytes: &[u8]) -> Option<usize> {
+        if self.is_ended() {
+            return None;
+        }
+        match self.socket.send(bytes) {
+            Ok(sent) => Some(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    /// Only under the lock, so that the poller's interest and the queue agree.
+    fn watch_for_room(&self, watch: bool) {
+        let interest = if watch { Interest::BOTH } else { Interest::READ };
+        // Fails only when the stream has ended.
+        let _ = self.poller.modify(&self.socket, TOKEN | self.id, interest);
+    }
+
+    /// Held for one send at most, which never waits.
+    fn lock(&self) -> MutexGuard<'_, Tx> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

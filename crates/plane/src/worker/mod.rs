@@ -3,6 +3,7 @@
 
 mod keepalive;
 mod receive;
+mod stream;
 mod transmit;
 
 use std::io;
@@ -40,7 +41,7 @@ pub(crate) struct Worker {
     tun: Option<Tun>,
     /// The TUN device waits: a client's socket is full.
     held: bool,
-    poller: Poller,
+    poller: Arc<Poller>,
     /// What `sockets` was made from.
     published: Arc<Sockets>,
     /// The sockets that this worker receives from, by position of their token.
@@ -50,6 +51,8 @@ pub(crate) struct Worker {
     batch: RecvBatch,
     merger: Merger<'static>,
     relays: Vec<(PeerId, &'static [u8])>,
+    /// What was received from a stream; empty until there is one.
+    stream_buffer: Vec<u8>,
     /// One super-packet as it was read.
     packet: Box<[u8]>,
     transmitter: Transmitter,
@@ -58,7 +61,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub fn new(shared: Arc<Shared>, index: usize, tun: Option<Tun>) -> io::Result<Self> {
-        let poller = Poller::new()?;
+        let poller = shared.pollers.get(index).cloned().ok_or(io::ErrorKind::InvalidInput)?;
         if let Some(wake) = shared.wake.get(index) {
             poller.add(wake, TOKEN_WAKE, Interest::READ)?;
         }
@@ -78,6 +81,7 @@ impl Worker {
             batch: RecvBatch::new(RECV_SLOTS),
             merger: Merger::default(),
             relays: Vec::new(),
+            stream_buffer: Vec::new(),
             packet: vec![0; MAX_PACKET].into(),
             next_sweep: None,
         };
@@ -107,6 +111,7 @@ impl Worker {
             TOKEN_WAKE => self.woken(),
             TOKEN_TUN => self.tun_turn(),
             TOKEN_FULL => self.resume(),
+            token if token & stream::TOKEN != 0 => self.stream_event(token & !stream::TOKEN, event),
             token => {
                 let at = token.wrapping_sub(TOKEN_SOCKET) as usize;
                 if let Some((id, socket)) = self.sockets.get(at).cloned() {
@@ -137,6 +142,8 @@ impl Worker {
         self.watch_sockets();
         if self.transmitter.is_parked() {
             self.tun_turn();
+        } else {
+            self.settle();
         }
         let soon = (self.shared.clock)() + SWEEP_GRAIN;
         self.next_sweep = Some(self.next_sweep.map_or(soon, |next| next.min(soon)));
@@ -196,7 +203,9 @@ impl Worker {
     /// the worker with sealed packets waits for room.
     fn settle(&mut self) {
         let blocked = self.transmitter.blocked_on();
-        let held = blocked.is_some() || self.transmitter.is_parked();
+        let held = blocked.is_some()
+            || self.transmitter.is_parked()
+            || self.transmitter.waits_for_stream();
         if held != self.held {
             self.held = held;
             let interest = if held { Interest::NONE } else { Interest::READ };

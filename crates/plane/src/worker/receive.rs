@@ -48,7 +48,19 @@ impl Worker {
     }
 
     fn burst(&mut self, socket: SocketId) {
-        let Self { shared, tun, batch, merger, relays, transmitter, .. } = self;
+        let mut batch = mem::take(&mut self.batch);
+        self.ingest(|ingress| {
+            for received in batch.datagrams_mut() {
+                let link = Link::datagram(socket, received.local, received.remote);
+                ingress.datagram(link, received.segment, received.data);
+            }
+        });
+        self.batch = batch;
+    }
+
+    /// Lets `feed` pass on received packets, and delivers what becomes of them.
+    pub(super) fn ingest<'b, T>(&mut self, feed: impl FnOnce(&mut Ingress<'b, '_>) -> T) -> T {
+        let Self { shared, tun, merger, relays, transmitter, .. } = self;
         let shared: &Shared = shared;
         // Loaded now: a key installed before these packets arrived is found.
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
@@ -62,10 +74,7 @@ impl Worker {
             mem::take(merger).recycle(tso, uso),
             recycle(mem::take(relays)),
         );
-        for received in batch.datagrams_mut() {
-            let link = Link::datagram(socket, received.local, received.remote);
-            ingress.datagram(link, received.segment, received.data);
-        }
+        let fed = feed(&mut ingress);
         let Ingress { merger: merged, relays: passed, floods, .. } = ingress;
         if let Some(tun) = tun {
             merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
@@ -78,6 +87,7 @@ impl Worker {
         }
         *merger = merged.recycle(tso, uso);
         *relays = recycle(passed);
+        fed
     }
 }
 

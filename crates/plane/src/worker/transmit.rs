@@ -14,6 +14,7 @@ use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
 
+use super::stream::Lane;
 use crate::control::Shared;
 use crate::egress::{Arena, Progress, Shape, Span};
 use crate::key::Key;
@@ -21,6 +22,7 @@ use crate::peer::{Peer, Tx};
 use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::DropReason;
+use crate::stream::Stream;
 use crate::tables::PeerTable;
 use frames::Frames;
 
@@ -40,10 +42,10 @@ const EINVAL_TRAINS: u32 = 16;
 
 /// Seals into an arena and sends from it.
 pub(super) struct Transmitter {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Of the worker.
     index: usize,
-    arena: Arena,
+    pub(super) arena: Arena,
     scratch: SendScratch,
     blocked: Option<Blocked>,
     /// A super-packet in the reader's buffer that must wait for a full socket, this worker's or
@@ -51,6 +53,8 @@ pub(super) struct Transmitter {
     parked: Option<Routed>,
     frames: Frames,
     einval: u32,
+    /// A client's stream that has not taken everything.
+    pub(super) full: Option<Arc<Stream>>,
 }
 
 /// A client's trains that its socket did not take yet. They lie in the arena.
@@ -59,6 +63,14 @@ struct Blocked {
     socket: SocketId,
     /// First train not sent.
     next: usize,
+}
+
+/// Where a burst goes.
+#[derive(Copy, Clone)]
+struct To<'t> {
+    peer: &'t Arc<Peer>,
+    spec: &'t PeerSpec,
+    lane: &'t Lane,
 }
 
 /// Reads super-packets and finds their peers.
@@ -144,6 +156,7 @@ impl Transmitter {
             parked: None,
             frames: Frames::default(),
             einval: 0,
+            full: None,
         }
     }
 
@@ -159,7 +172,7 @@ impl Transmitter {
 
     /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
     pub fn tun_turn(&mut self, tun: &TunQueue, packet: &mut [u8]) -> bool {
-        if self.blocked.is_some() {
+        if self.blocked.is_some() || self.waits_for_stream() {
             return true;
         }
         let shared = Arc::clone(&self.shared);
@@ -203,16 +216,21 @@ impl Transmitter {
         }
         let keys = peer.keys.load();
         let spec = peer.settings.load();
+        let lane = Lane::of(&self.shared, &spec);
+        let to = To { peer: &peer, spec: &spec, lane: &lane };
         let mut current = first;
         let next = loop {
             match &keys.primary {
-                Some(key) => self.seal(reader, &current, key, &peer, &spec, &mut tx),
+                Some(key) => match lane.refusal(self.shared.client) {
+                    None => self.seal(reader, &current, key, to, &mut tx),
+                    Some(reason) => self.shared.stats.drop(reason),
+                },
                 None => self.shared.stats.drop(DropReason::NoKey),
             }
-            if self.arena.room() < SUPER_PACKET {
-                self.flush(&peer, &spec, &mut tx);
+            if self.arena.room() < SUPER_PACKET || lane.is_due(&self.arena) {
+                self.flush(to, &mut tx);
             }
-            if self.blocked.is_some() {
+            if self.blocked.is_some() || self.full.is_some() {
                 break None;
             }
             match reader.next() {
@@ -220,7 +238,7 @@ impl Transmitter {
                 other => break other,
             }
         };
-        self.flush(&peer, &spec, &mut tx);
+        self.flush(to, &mut tx);
         drop(tx);
         if let Some(key) = &keys.primary {
             self.tell_near_limit(&peer, key);
@@ -245,8 +263,7 @@ impl Transmitter {
         reader: &mut Reader<'_>,
         routed: &Routed,
         key: &Key,
-        peer: &Arc<Peer>,
-        spec: &PeerSpec,
+        to: To<'_>,
         tx: &mut Tx,
     ) {
         let shared = Arc::clone(&self.shared);
@@ -255,17 +272,17 @@ impl Transmitter {
         let Ok(mut segments) = Segments::behind(&routed.vnet, packet, routed.l2) else {
             return stats.drop(DropReason::TunMalformed);
         };
-        let shape = self.shape(spec);
+        let shape = self.shape(to.spec);
         let before = self.arena.datagrams();
         loop {
             let progress = {
-                let mut sealer = key.sealer(tx, spec.wire_id);
+                let mut sealer = key.sealer(tx, to.spec.wire_id);
                 self.arena.egress(&mut segments, &mut sealer, &shape, |r| stats.drop(r))
             };
             if progress == Progress::Done {
                 break;
             }
-            self.flush(peer, spec, tx);
+            self.flush(to, tx);
             if self.blocked.is_some() {
                 // Only segments so tiny that one super-packet overflows the arena get here.
                 return stats.drop(DropReason::SocketFull);
@@ -277,7 +294,8 @@ impl Transmitter {
     fn shape(&self, spec: &PeerSpec) -> Shape {
         let gso = self.shared.stats.gates.udp_gso.load(Relaxed);
         let train = if gso { MAX_SEGMENTS } else { 1 };
-        Shape { framing: spec.framing, mtu: spec.mtu, train }
+        let stream = spec.link.is_stream();
+        Shape { framing: spec.framing, mtu: spec.mtu, train, stream }
     }
 
     /// Sends packets that other peers sent to these.
@@ -290,25 +308,7 @@ impl Transmitter {
                 shared.stats.drop_many(DropReason::NoRoute, run.len());
                 continue;
             };
-            let mut tx = peer.lock_tx();
-            let (keys, spec) = (peer.keys.load(), peer.settings.load());
-            let Some(key) = &keys.primary else {
-                shared.stats.drop_many(DropReason::NoKey, run.len());
-                continue;
-            };
-            let shape = self.shape(&spec);
-            for (_, packet) in run {
-                if self.arena.room() < SUPER_PACKET {
-                    self.flush(peer, &spec, &mut tx);
-                }
-                let mut sealer = key.sealer(&mut tx, spec.wire_id);
-                if let Some(Err(reason)) = self.arena.message(&mut sealer, packet, &shape) {
-                    shared.stats.drop(reason);
-                }
-            }
-            self.flush(peer, &spec, &mut tx);
-            drop(tx);
-            self.tell_near_limit(peer, key);
+            self.copy_to(peer, run.iter().map(|(_, packet)| *packet), run.len());
         }
     }
 
@@ -331,9 +331,13 @@ impl Transmitter {
 
     /// Sends what was sealed. What a full socket leaves is kept on a client and dropped on a server,
     /// where one slow path must not stall the others.
-    fn flush(&mut self, peer: &Arc<Peer>, spec: &PeerSpec, tx: &mut Tx) {
+    fn flush(&mut self, to: To<'_>, tx: &mut Tx) {
+        let To { peer, spec, lane } = to;
         if self.arena.is_empty() || self.blocked.is_some() {
             return;
+        }
+        if let Lane::Stream(stream) = lane {
+            return self.flush_stream(peer, stream);
         }
         let shared = Arc::clone(&self.shared);
         let sockets = shared.tables.sockets.load();

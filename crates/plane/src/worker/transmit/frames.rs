@@ -7,7 +7,7 @@ use adit_wire::VnetHeader;
 use adit_wire::ethernet::Mac;
 use adit_wire::split::Segments;
 
-use super::{Reader, SUPER_PACKET, Transmitter};
+use super::{Lane, Reader, SUPER_PACKET, To, Transmitter};
 use crate::ethernet::{
     Floods, Outward, PEER_COPIES_PER_SECOND, Switch, TOTAL_COPIES_PER_SECOND, outward,
 };
@@ -87,8 +87,8 @@ impl Transmitter {
         }
     }
 
-    /// Seals and sends these frames to one peer.
-    fn copy_to<'f>(
+    /// Seals and sends these packets to one peer.
+    pub(super) fn copy_to<'f>(
         &mut self,
         peer: &Arc<Peer>,
         frames: impl Iterator<Item = &'f [u8]>,
@@ -101,16 +101,22 @@ impl Transmitter {
             return shared.stats.drop_many(DropReason::NoKey, count);
         };
         let shape = self.shape(&spec);
+        let lane = Lane::of(&shared, &spec);
+        let to = To { peer, spec: &spec, lane: &lane };
         for frame in frames {
-            if self.arena.room() < SUPER_PACKET {
-                self.flush(peer, &spec, &mut tx);
+            if self.arena.room() < SUPER_PACKET || lane.is_due(&self.arena) {
+                self.flush(to, &mut tx);
+            }
+            if let Some(reason) = lane.refusal(shared.client) {
+                shared.stats.drop(reason);
+                continue;
             }
             let mut sealer = key.sealer(&mut tx, spec.wire_id);
             if let Some(Err(reason)) = self.arena.message(&mut sealer, frame, &shape) {
                 shared.stats.drop(reason);
             }
         }
-        self.flush(peer, &spec, &mut tx);
+        self.flush(to, &mut tx);
         drop(tx);
         self.tell_near_limit(peer, key);
     }

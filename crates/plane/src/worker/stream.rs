@@ -1,0 +1,202 @@
+//! From streams to the TUN device, and from there, and from other peers, to streams.
+
+use std::io;
+use std::mem;
+use std::sync::{Arc, PoisonError};
+
+use adit_engine::verbs::PeerSpec;
+use adit_linux::poll::Event;
+
+use super::Worker;
+use super::transmit::Transmitter;
+use crate::control::Shared;
+use crate::egress::{Arena, Shape};
+use crate::peer::{MAX_WAITING, Peer, Tx};
+use crate::stats::DropReason;
+pub(super) use crate::stream::TOKEN;
+use crate::stream::{Drained, MAX_STRANGER_FRAMES, Stream, StreamEnd};
+use crate::upcall::MAX_CONTROL;
+
+/// Bytes received at once: as much as fits a core's L2 cache beside what is made of it. One per
+/// worker, however many streams there are.
+const BUFFER: usize = 256 << 10;
+/// Bytes sealed before they are sent: what is beyond it adds no speed, but delay when the socket is
+/// full.
+const BURST: usize = 128 << 10;
+/// What an ordinary super-packet adds to a burst.
+const SUPER_PACKET: usize = 72 << 10;
+
+/// Where the packets of one burst go.
+pub(super) enum Lane {
+    Datagrams,
+    Stream(Arc<Stream>),
+    /// The stream has ended.
+    Gone,
+}
+
+impl Lane {
+    #[inline]
+    pub fn of(shared: &Shared, spec: &PeerSpec) -> Self {
+        if !spec.link.is_stream() {
+            return Self::Datagrams;
+        }
+        match shared.tables.streams.of(&spec.link) {
+            Some(stream) => Self::Stream(stream),
+            None => Self::Gone,
+        }
+    }
+
+    /// Why a packet may not even be sealed: on a stream, what has a packet id must be sent. A client
+    /// stops reading the TUN device instead.
+    #[inline]
+    pub fn refusal(&self, client: bool) -> Option<DropReason> {
+        match self {
+            Self::Datagrams => None,
+            Self::Stream(stream) if client || stream.has_room() => None,
+            Self::Stream(_) => Some(DropReason::StreamFull),
+            Self::Gone => Some(DropReason::NoSocket),
+        }
+    }
+
+    /// Whether what was sealed should be sent before more is.
+    #[inline]
+    pub fn is_due(&self, arena: &Arena) -> bool {
+        matches!(self, Self::Stream(_)) && arena.len().saturating_add(SUPER_PACKET) > BURST
+    }
+}
+
+impl Transmitter {
+    /// Whether a client's stream has not taken everything yet.
+    pub fn waits_for_stream(&mut self) -> bool {
+        if self.full.as_ref().is_some_and(|stream| !stream.is_full()) {
+            self.full = None;
+        }
+        self.full.is_some()
+    }
+
+    /// Sends what was sealed. What the socket does not take waits in the stream, in bounds: it was
+    /// only sealed because there was room.
+    pub(super) fn flush_stream(&mut self, peer: &Peer, stream: &Arc<Stream>) {
+        let Self { shared, arena, full, .. } = self;
+        shared.send_sealed(peer, stream, arena, shared.client);
+        if shared.client && stream.is_full() {
+            *full = Some(Arc::clone(stream));
+        }
+    }
+}
+
+impl Shared {
+    /// Sends the arena's packets and empties it.
+    fn send_sealed(&self, peer: &Peer, stream: &Stream, arena: &mut Arena, hold: bool) {
+        let (count, mut bytes) = (arena.datagrams(), 0);
+        for span in arena.spans() {
+            let packets = arena.bytes(span);
+            bytes += packets.len() as u64;
+            stream.send_data(packets, span.count, hold);
+        }
+        self.stats.sent.record(count);
+        peer.sent((self.clock)(), count as u64, bytes);
+        arena.clear();
+    }
+
+    /// As [`Shared::send_message`], to a peer that is on a stream.
+    pub(crate) fn send_on_stream(
+        &self,
+        peer: &Peer,
+        tx: &mut Tx,
+        message: &[u8],
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let spec = peer.settings.load();
+        let stream = self.tables.streams.of(&spec.link).ok_or(DropReason::NoSocket)?;
+        // Messages of control may exceed what packets are allowed.
+        if stream.backlog() >= stream.options.queue_limit as usize + MAX_WAITING {
+            return Err(DropReason::StreamFull);
+        }
+        let keys = peer.keys.load();
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        let shape = Shape { framing: spec.framing, stream: true, ..Shape::default() };
+        arena.clear();
+        let mut sealer = key.sealer(tx, spec.wire_id);
+        arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;
+        drop(sealer);
+        self.send_sealed(peer, &stream, arena, false);
+        if key.near_limit() {
+            let notice = adit_engine::Notice::KeyNearLimit(peer.id, key.id);
+            self.upcalls.notice(&self.stats, notice);
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    /// News of a stream that this worker owns. None of one that ended meanwhile.
+    pub(super) fn stream_event(&mut self, id: u64, event: Event) {
+        let Some(stream) = self.shared.tables.streams.get(id) else { return };
+        if event.writable
+            && let Drained::All { held } = stream.drain()
+        {
+            self.settle();
+            if held && self.shared.wake.len() > 1 {
+                self.shared.wake_all();
+            }
+        }
+        if event.readable {
+            self.stream_turn(&stream);
+        }
+    }
+
+    /// Receives what waits, up to a buffer; if there is more, others have their turn first.
+    fn stream_turn(&mut self, stream: &Arc<Stream>) {
+        let mut buffer = mem::take(&mut self.stream_buffer);
+        buffer.resize(BUFFER, 0);
+        if let Err(why) = self.receive_from(stream, &mut buffer) {
+            self.end_stream(stream, why);
+        }
+        self.stream_buffer = buffer;
+    }
+
+    fn receive_from(&mut self, stream: &Stream, buffer: &mut [u8]) -> Result<(), StreamEnd> {
+        let mut rx = stream.rx.lock().unwrap_or_else(PoisonError::into_inner);
+        let received = match stream.receive(&rx, buffer) {
+            Ok(received) => received,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock => Ok(()),
+                    io::ErrorKind::UnexpectedEof => Err(StreamEnd::Closed),
+                    _ => Err(StreamEnd::Failed(error.raw_os_error().unwrap_or(0))),
+                };
+            }
+        };
+        let shared = &self.shared;
+        rx.known = rx.known || shared.client || shared.tables.is_known(&stream.link);
+        // Strangers have nothing but control packets to send.
+        let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
+        let data = buffer.get_mut(..received).unwrap_or(&mut []);
+        let (taken, strangers) =
+            self.ingest(|ingress| (ingress.stream(stream.link, max, data), ingress.strangers));
+        let taken = taken?;
+        rx.strangers = rx.strangers.saturating_add(strangers);
+        if rx.strangers > MAX_STRANGER_FRAMES && !rx.known {
+            return Err(StreamEnd::Flood);
+        }
+        rx.keep(buffer.get(taken..received).unwrap_or(&[]));
+        Ok(())
+    }
+
+    fn end_stream(&mut self, stream: &Stream, why: StreamEnd) {
+        let Shared { tables, upcalls, stats, .. } = &*self.shared;
+        stream.end();
+        // Else control has closed it in this moment.
+        if tables.streams.remove(stream.id).is_some() {
+            let known = stream.rx.lock().unwrap_or_else(PoisonError::into_inner).known;
+            tables.dismiss(&stream.link);
+            upcalls.stream_ended(stats, stream.link, why, known);
+        }
+        self.settle();
+        if self.shared.wake.len() > 1 {
+            // Others may wait for it to take something.
+            self.shared.wake_all();
+        }
+    }
+}
