@@ -1,5 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
 /// Ties an answer to its question.
@@ -58,6 +59,18 @@ pub struct Grant {
     pub ipv4: Option<Ipv4Addr>,
     /// A fixed IPv6 tunnel address.
     pub ipv6: Option<Ipv6Addr>,
+    /// Exactly these words behind `ifconfig` (`ifconfig-push`): the address and, by topology, its
+    /// netmask or the far end. May lie outside of the server's network; wins over [`Self::ipv4`].
+    pub ifconfig4: Option<(Ipv4Addr, Ipv4Addr)>,
+    /// `ifconfig-ipv6-push`: address with prefix length, and the far end if it is not the server's
+    /// own address. Wins over [`Self::ipv6`].
+    pub ifconfig6: Option<(Ipv6Net, Option<Ipv6Addr>)>,
+    /// Networks behind this peer (`iroute`, `iroute-ipv6`). The newest peer to name one has it.
+    pub iroutes: Vec<IpNet>,
+    /// `push-reset`: none of the options that all peers get, but those of [`Self::push`].
+    pub push_reset: bool,
+    /// `push-remove`: options for all peers that begin so are left out for this one.
+    pub push_remove: Vec<String>,
     /// Further options to push.
     pub push: Vec<String>,
 }

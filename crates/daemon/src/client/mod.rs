@@ -306,6 +306,7 @@ impl Running {
             ClientEvent::Connecting(server) => self.server = server,
             ClientEvent::Authenticated { tls, .. } => self.tls = tls,
             ClientEvent::Up(tunnel) => self.up(*tunnel, hooks).await?,
+            ClientEvent::Updated(tunnel) => self.updated(*tunnel, hooks).await?,
             ClientEvent::Rekeyed { .. } => self.key_since = now(),
             ClientEvent::Restarting(_) => self.down().await,
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
@@ -330,6 +331,17 @@ impl Running {
         self.peer = tunnel.peer;
         self.since = unix_time().0;
         self.key_since = now();
+        self.tunnel = Some(tunnel);
+        Ok(())
+    }
+
+    /// The session goes on: only what differs is touched.
+    async fn updated(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
+        let (plan, notes) = hooks.plan(&tunnel)?;
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+        if let Applied::Changed(notes) = self.host.change(&plan).await? {
+            notes.iter().for_each(|note| tracing::warn!("{note}"));
+        }
         self.tunnel = Some(tunnel);
         Ok(())
     }

@@ -209,6 +209,7 @@ impl Hooks for Narrator<'_> {
                     say!(1, "the server offers DNS settings, which are not applied: {line}");
                 });
             }
+            ClientEvent::Updated(_) => say!(1, "the server changed the tunnel's options"),
             ClientEvent::Reverified { tls, .. } => say!(3, "the server's certificate again: {tls}"),
             ClientEvent::Rekeyed { key_id, cipher } => {
                 say!(2, "new data key {key_id}, {}", cipher.name());

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use adit_linux::net::{Address, Net, NetErrorKind, Route};
+use adit_linux::net::{Address, Net, NetError, NetErrorKind, Route};
 use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 
@@ -37,7 +37,7 @@ pub struct Host {
 
 /// One change, as it is undone.
 #[derive(Clone, Debug)]
-enum Change {
+pub(super) enum Change {
     Address(Address),
     Route(Route),
 }
@@ -114,7 +114,7 @@ impl Host {
     }
 
     async fn set_up(&mut self, plan: &HostPlan, name: &str, index: u32) -> Result<(), Fault> {
-        let failed = |e: adit_linux::net::NetError| Fault::environment(format!("{name}: {e}"));
+        let failed = |e: NetError| Fault::environment(format!("{name}: {e}"));
         say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);
         self.net.set_mtu(index, u32::from(plan.mtu)).await.map_err(failed)?;
         let queue = plan.tx_queue_len.unwrap_or(TX_QUEUE_LEN);
@@ -137,24 +137,45 @@ impl Host {
         Ok(())
     }
 
-    async fn add_route(
+    pub(super) fn link(&self) -> Option<(String, u32)> {
+        self.device.clone()
+    }
+
+    pub(super) fn outside(&self) -> &Outside {
+        &self.outside
+    }
+
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    pub(super) fn put_changes(&mut self, changes: Vec<Change>) {
+        self.changes = changes;
+    }
+
+    pub(super) fn set_plan(&mut self, plan: HostPlan) {
+        self.plan = Some(plan);
+    }
+
+    pub(super) async fn set_mtu(&self, index: u32, mtu: u16) -> Result<(), Fault> {
+        let set = self.net.set_mtu(index, u32::from(mtu)).await;
+        set.map_err(|e| Fault::environment(e.to_string()))
+    }
+
+    pub(super) async fn add_address(&mut self, index: u32, local: IpNet) -> Result<(), NetError> {
+        let address = Address::new(index, local);
+        self.net.add_address(&address).await?;
+        self.changes.push(Change::Address(address));
+        Ok(())
+    }
+
+    pub(super) async fn add_route(
         &mut self,
         route: &KernelRoute,
         index: u32,
         name: &str,
     ) -> Result<(), String> {
-        let link = match route.through {
-            Through::Tunnel => Some(index),
-            Through::Interface(other) => Some(other),
-            Through::Gateway => None,
-        };
-        let mut wanted = match (route.gateway, link) {
-            (Some(gateway), _) => Route::via(route.net, gateway),
-            (None, Some(link)) => Route::dev(route.net, link),
-            (None, None) => return Ok(()),
-        };
-        wanted.link = link;
-        wanted.metric = route.metric;
+        let Some(mut wanted) = kernel_route(route, index) else { return Ok(()) };
         let dev = if route.through == Through::Tunnel { name } else { "[NULL]" };
         say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
         let foreign = route.through != Through::Tunnel;
@@ -263,7 +284,7 @@ impl Host {
         }
     }
 
-    async fn revert(&mut self, change: &Change) {
+    pub(super) async fn revert(&mut self, change: &Change) {
         let undone = match change {
             Change::Address(address) => {
                 say!(3, "net_addr_{}_del: {}", family(&address.local), address.local);
@@ -285,6 +306,23 @@ impl Host {
     }
 }
 
+/// A route as the kernel is asked for it; `None` without gateway and interface.
+pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
+    let link = match route.through {
+        Through::Tunnel => Some(index),
+        Through::Interface(other) => Some(other),
+        Through::Gateway => None,
+    };
+    let mut wanted = match (route.gateway, link) {
+        (Some(gateway), _) => Route::via(route.net, gateway),
+        (None, Some(link)) => Route::dev(route.net, link),
+        (None, None) => return None,
+    };
+    wanted.link = link;
+    wanted.metric = route.metric;
+    Some(wanted)
+}
+
 /// A route as stock writes it.
 fn line(route: &Route, dev: &str) -> String {
     let via = route.via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
@@ -292,7 +330,7 @@ fn line(route: &Route, dev: &str) -> String {
     format!("{}{via} dev {dev} table 0 metric {metric}", route.to)
 }
 
-fn family(net: &IpNet) -> &'static str {
+pub(super) fn family(net: &IpNet) -> &'static str {
     match net {
         IpNet::V4(_) => "v4",
         IpNet::V6(_) => "v6",

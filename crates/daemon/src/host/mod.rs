@@ -1,6 +1,7 @@
 //! The machine's side of a tunnel: device, addresses, routes. What is applied is undone in reverse.
 
 mod apply;
+mod change;
 mod ledger;
 mod plan;
 mod routes;

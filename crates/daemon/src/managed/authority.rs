@@ -52,7 +52,7 @@ impl Authority {
         }
         Ok(match client.state {
             ClientState::Active => {
-                Ok(Grant { ipv4: client.address4, ipv6: client.address6, push: Vec::new() })
+                Ok(Grant { ipv4: client.address4, ipv6: client.address6, ..Grant::default() })
             }
             ClientState::Disabled => Err("the client is disabled".into()),
             ClientState::Revoked => Err("the client is revoked".into()),

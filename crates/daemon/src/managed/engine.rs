@@ -41,7 +41,7 @@ pub(super) fn network4(network: Ipv4Net) -> Network4 {
     let first = clients.next().unwrap_or(server);
     // Not `last()`: that walks a /8 address by address.
     let last = Ipv4Addr::from(u32::from(network.broadcast()).saturating_sub(1)).max(first);
-    Network4 { server: with_prefix4(server, network), first, last }
+    Network4::subnet(with_prefix4(server, network), first, last)
 }
 
 fn with_prefix4(address: Ipv4Addr, network: Ipv4Net) -> Ipv4Net {
@@ -147,6 +147,7 @@ pub(super) fn config(
         leases: kept.chain(offer.leases).collect(),
         force_cookie: false,
         authorize: true,
+        compress_migrate: false,
     })
 }
 

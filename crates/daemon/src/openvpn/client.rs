@@ -199,6 +199,10 @@ impl Hooks for Owner<'_> {
             ClientEvent::Up(tunnel) => {
                 tunnel.dns.iter().for_each(|line| say!(3, "dhcp-option from the server: {line}"));
             }
+            ClientEvent::Updated(tunnel) => {
+                say!(3, "PUSH_UPDATE: the session's options are changed");
+                tunnel.dns.iter().for_each(|line| say!(3, "dhcp-option from the server: {line}"));
+            }
             ClientEvent::Reverified { server, tls } => {
                 lines::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
             }

@@ -8,7 +8,7 @@ use adit_openvpn::config::{
     AuthRetry, ClientOptions, DeviceKind, Listen, Options, Routes, ServerOptions,
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
-use adit_openvpn::server::ServerConfig;
+use adit_openvpn::server::{ServerConfig, Topology};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
@@ -100,7 +100,8 @@ pub(crate) fn server_config(
         duplicate_cn: server.duplicate_cn,
         leases,
         force_cookie: server.force_cookie,
-        authorize: false,
+        authorize: server.client_config_dir.is_some(),
+        compress_migrate: server.compress_migrate,
     }
 }
 
@@ -210,7 +211,20 @@ pub(crate) fn server_plan(
         metric: options.routes.metric,
     };
     if !options.device.ifconfig_noexec {
-        plan.addresses.extend(server.network4.as_ref().map(|n| IpNet::V4(n.server)));
+        if let Some(network) = &server.network4 {
+            let subnet = network.topology == Topology::Subnet;
+            let own = network.server;
+            plan.addresses.push(if subnet {
+                own.into()
+            } else {
+                IpNet::from(IpAddr::V4(own.addr()))
+            });
+            // Clients' addresses are in no network of the device.
+            if !subnet && own.prefix_len() < 32 && !options.routes.noexec {
+                let (net, via) = (IpNet::V4(own.trunc()), Via::Tunnel(None));
+                plan.routes.push(PlannedRoute { net, via, metric: None });
+            }
+        }
         plan.addresses.extend(server.network6.as_ref().map(|n| IpNet::V6(n.server)));
     }
     let notes = add_configured(&mut plan, &options.routes, &context)?;
@@ -230,6 +244,7 @@ pub(crate) fn client_plan(
     plan.remote = tunnel.remote;
     if !options.device.ifconfig_noexec {
         plan.addresses.extend(tunnel.ipv4.map(IpNet::V4));
+        plan.routes.extend(tunnel.far4.map(to_far_end));
         plan.addresses.extend(tunnel.ipv6.map(IpNet::V6));
     }
     let context = RouteContext {
@@ -262,6 +277,11 @@ pub(crate) fn client_plan(
             .push("block-ipv6 is not supported yet: IPv6 that enters the tunnel is dropped".into());
     }
     Ok((plan, notes))
+}
+
+/// The other end of a link that has two addresses and no network.
+fn to_far_end(far: Ipv4Addr) -> PlannedRoute {
+    PlannedRoute { net: IpNet::from(IpAddr::V4(far)), via: Via::Tunnel(None), metric: None }
 }
 
 /// The routes of our own configuration.

@@ -1,7 +1,9 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
 mod client;
+mod client_files;
 mod genkey;
+mod lease_file;
 mod lines;
 mod mapping;
 mod material;

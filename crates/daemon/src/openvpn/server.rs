@@ -1,7 +1,6 @@
 //! The server role.
 
 use std::fs;
-use std::io::{Seek, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,15 +8,17 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_openvpn::config::{Options, PoolPersist, ServerOptions, Source, Wrap};
-use adit_openvpn::server::{ServerConfig, ServerEvent};
+use adit_openvpn::config::{Options, ServerOptions, Source, Wrap};
+use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
 use adit_openvpn::tls::ServerTls;
 use ipnet::IpNet;
 
 use super::client::open_status;
+use super::client_files::ClientFiles;
+use super::lease_file::LeaseFile;
 use super::status::{ClientRow, Status, StatusFile};
-use super::{Next, lines, mapping, material, process::Ground};
-use crate::ask::CertificateOnly;
+use super::{Next, lease_file, lines, mapping, material, process::Ground};
+use crate::ask::{Authorizer, CertificateOnly};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::fault::Fault;
@@ -41,32 +42,22 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     if let Err(fault) = tls.validity(unix_time().0) {
         tracing::warn!("WARNING: {fault}");
     }
-    if let Some(folder) = &role.client_config_dir {
-        refuse_client_files(folder)?;
+    if let Some(folder) = &role.client_config_dir
+        && let Err(e) = fs::read_dir(folder)
+    {
+        return Err(Fault::operator(format!(
+            "client-config-dir: cannot read '{}': {e}: make the directory, or remove the line",
+            folder.display()
+        )));
     }
     let wrap = material::wrap(options)?;
-    let leases = role.pool_persist.as_ref().map(|persist| read_leases(&persist.path));
+    let net30 = role.network4.as_ref().is_some_and(|net| net.topology == Topology::Net30);
+    let leases = role.pool_persist.as_ref().map(|persist| lease_file::read(&persist.path, net30));
     let leases = leases.transpose()?.unwrap_or_default();
     let engine = mapping::server_config(options, role, wrap, tls.server()?, leases);
     let listeners = mapping::listeners(options)?;
-    let lease_file = role.pool_persist.as_ref().and_then(LeaseFile::open);
+    let lease_file = role.pool_persist.as_ref().and_then(|persist| LeaseFile::open(persist, net30));
     Ok(Prepared { engine, listeners, tls, status: open_status(options), lease_file })
-}
-
-/// Files for single clients may grant or forbid: starting without reading them could let in whom they
-/// keep out.
-fn refuse_client_files(folder: &Path) -> Result<(), Fault> {
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
-    let hidden = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with('.');
-    let mut names = entries.filter_map(Result::ok).map(|entry| entry.file_name());
-    match names.find(|name| !hidden(name)) {
-        Some(name) => Err(Fault::operator(format!(
-            "client-config-dir is not supported yet, and there is a file for a client: '{}'. Move it \
-             away, or go on with openvpn for now",
-            folder.join(name).display()
-        ))),
-        None => Ok(()),
-    }
 }
 
 pub(super) async fn run(
@@ -83,7 +74,7 @@ pub(super) async fn run(
         engine,
         listeners,
         host,
-        authorizer: Arc::new(CertificateOnly),
+        authorizer: authorizer(role),
         relay: if role.client_to_client { Relay::Direct } else { Relay::Kernel },
         control: None,
         socket: SocketTuning {
@@ -117,7 +108,7 @@ pub(super) async fn run(
     let hangup = owner.hangup;
     owner.write_status();
     if let Some(file) = &mut owner.leases {
-        file.write(lease_text(std::mem::take(&mut owner.last_leases)));
+        file.write(std::mem::take(&mut owner.last_leases));
     }
     Ok(match ended {
         Ended::Signal(_) if hangup => {
@@ -133,6 +124,17 @@ pub(super) async fn run(
             Next::Exit(ExitCode::SUCCESS)
         }
     })
+}
+
+/// Who may in besides those whose certificate is good: all, or as the files of single clients say.
+fn authorizer(role: &ServerOptions) -> Arc<dyn Authorizer> {
+    match &role.client_config_dir {
+        Some(folder) => {
+            let (exclusive, rules) = (role.ccd_exclusive, role.client_rules);
+            Arc::new(ClientFiles::new(folder.clone(), exclusive, rules))
+        }
+        None => Arc::new(CertificateOnly),
+    }
 }
 
 /// Up to so many sessions the rows for the last status file are a second old, beyond as old as it.
@@ -308,118 +310,9 @@ impl CrlFile {
     }
 }
 
-/// `ifconfig-pool-persist`, held open: after a change of user it could not be opened again.
-struct LeaseFile {
-    file: fs::File,
-    every: Duration,
-    left: Duration,
-    written: String,
-}
-
-impl LeaseFile {
-    /// Opens the file; `None` if it is only to be read, or cannot be written.
-    fn open(persist: &PoolPersist) -> Option<Self> {
-        let PoolPersist { path, every } = persist;
-        if every.is_zero() {
-            return None;
-        }
-        match fs::OpenOptions::new().write(true).create(true).truncate(false).open(path) {
-            Ok(file) => Some(Self { file, every: *every, left: *every, written: String::new() }),
-            Err(e) => {
-                let path = path.display();
-                tracing::warn!("ifconfig-pool-persist: '{path}': {e}; addresses will not be kept");
-                None
-            }
-        }
-    }
-
-    /// Writes the leases when it is time to and they have changed.
-    fn offer(&mut self, leases: Vec<(String, Vec<IpNet>)>) {
-        self.left = self.left.saturating_sub(Duration::from_secs(1));
-        if self.left.is_zero() {
-            self.left = self.every;
-            self.write(lease_text(leases));
-        }
-    }
-
-    fn write(&mut self, text: String) {
-        if text == self.written {
-            return;
-        }
-        let written = self
-            .file
-            .rewind()
-            .and_then(|()| self.file.write_all(text.as_bytes()))
-            .and_then(|()| self.file.set_len(text.len() as u64));
-        match written {
-            Ok(()) => self.written = text,
-            Err(e) => tracing::warn!("ifconfig-pool-persist: {e}"),
-        }
-    }
-}
-
-fn lease_text(mut leases: Vec<(String, Vec<IpNet>)>) -> String {
-    leases.sort();
-    let line = |(name, nets): &(String, Vec<IpNet>)| {
-        let find = |v4: bool| {
-            let net = nets.iter().find(|net| matches!(net, IpNet::V4(_)) == v4);
-            net.map(|net| net.addr().to_string()).unwrap_or_default()
-        };
-        format!("{},{},{}\n", crate::log::clean(name).replace(',', "_"), find(true), find(false))
-    };
-    leases.iter().map(line).collect()
-}
-
-/// Reads `name,ipv4[,ipv6]` lines; a file that does not exist yet has none.
-fn read_leases(path: &Path) -> Result<Vec<(String, IpNet)>, Fault> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => {
-            let message = format!("ifconfig-pool-persist: cannot read '{}': {e}", path.display());
-            return Err(Fault::operator(message));
-        }
-    };
-    Ok(parse_leases(&text))
-}
-
-fn parse_leases(text: &str) -> Vec<(String, IpNet)> {
-    let mut leases = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with(['#', ';'])) {
-        let mut cells = line.split(',');
-        let Some(name) = cells.next().filter(|name| !name.is_empty()) else { continue };
-        for address in cells.take(2).filter_map(|cell| cell.trim().parse::<std::net::IpAddr>().ok())
-        {
-            leases.push((name.to_owned(), IpNet::from(address)));
-        }
-    }
-    leases
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn leases_survive_being_written_and_read() {
-        let v4: IpNet = "10.8.0.5/32".parse().unwrap();
-        let v6: IpNet = "fd00::1000/128".parse().unwrap();
-        let leases = vec![("b".to_owned(), vec![v4, v6]), ("a,x".to_owned(), vec![v4])];
-        let text = lease_text(leases);
-        assert_eq!(text, "a_x,10.8.0.5,\nb,10.8.0.5,fd00::1000\n");
-        let read = parse_leases(&text);
-        assert_eq!(read, [("a_x".into(), v4), ("b".into(), v4), ("b".into(), v6)]);
-    }
-
-    #[test]
-    fn files_for_single_clients_are_not_passed_over_in_silence() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(refuse_client_files(dir.path()), Ok(()));
-        assert_eq!(refuse_client_files(&dir.path().join("absent")), Ok(()));
-        fs::write(dir.path().join("alice"), "disable").unwrap();
-        let refused = refuse_client_files(dir.path()).unwrap_err().to_string();
-        assert!(refused.contains("/alice'"), "{refused}");
-    }
 
     #[test]
     fn a_changed_list_is_noticed_once() {

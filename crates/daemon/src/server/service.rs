@@ -239,7 +239,7 @@ impl Running {
             }
             Command::SetTls(tls) => self.set_tls(*tls),
             Command::SetOffer(offer) => {
-                self.driver.act(|engine, _, _| engine.set_offer(*offer));
+                self.driver.act(|engine, now, out| engine.set_offer(now, *offer, out));
             }
             Command::Status(reply) => {
                 let _ = reply.send(self.report(hooks));

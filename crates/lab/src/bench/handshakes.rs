@@ -186,11 +186,11 @@ impl Bench {
 }
 
 fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
-    let network4 = Network4 {
-        server: "10.9.0.1/16".parse().context("a network")?,
-        first: "10.9.0.2".parse().context("an address")?,
-        last: "10.9.255.254".parse().context("an address")?,
-    };
+    let network4 = Network4::subnet(
+        "10.9.0.1/16".parse().context("a network")?,
+        "10.9.0.2".parse().context("an address")?,
+        "10.9.255.254".parse().context("an address")?,
+    );
     Ok(ServerConfig {
         settings,
         tls,
@@ -203,6 +203,7 @@ fn server_config(settings: Settings, tls: ServerTls) -> Result<ServerConfig> {
         leases: Vec::new(),
         force_cookie: false,
         authorize: false,
+        compress_migrate: false,
     })
 }
 

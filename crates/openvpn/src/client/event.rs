@@ -24,11 +24,13 @@ pub enum ClientEvent {
         /// TLS version and suite, for the log.
         tls: String,
     },
-    /// A part of the server's PUSH_REPLY, as it came but for its secrets.
+    /// A part of the server's PUSH_REPLY or PUSH_UPDATE, as it came but for its secrets.
     Pushed(String),
     /// Apply this to the TUN and the routes, then traffic may flow. Sent again after a reconnect;
     /// equal to the former one if nothing changed.
     Up(Box<TunnelConfig>),
+    /// The server has changed the options of the session that is up: apply this in place of the former.
+    Updated(Box<TunnelConfig>),
     /// A renegotiation has found the server's certificate good; a new key follows.
     Reverified {
         /// The server's certificate.
@@ -77,8 +79,11 @@ pub enum Stop {
 pub struct TunnelConfig {
     /// The data plane's peer.
     pub peer: Option<PeerId>,
-    /// Our address and network.
+    /// Our address and network. A /32 with [`Self::far4`] where there is no network.
     pub ipv4: Option<Ipv4Net>,
+    /// The other end of a link with two addresses and no network (`topology p2p`): to be reached by the
+    /// tunnel.
+    pub far4: Option<Ipv4Addr>,
     /// Our IPv6 address and network.
     pub ipv6: Option<Ipv6Net>,
     /// The far end's address (`route-gateway`), gateway of pushed routes.

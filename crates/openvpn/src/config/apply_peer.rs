@@ -278,16 +278,6 @@ fn network(draft: &mut Draft, d: &Directive) -> Taken {
             }
             draft.server6 = Some((net, d.place.clone()));
         }
-        "ifconfig-pool" => {
-            d.shape("ifconfig-pool FIRST LAST [NETMASK]", 2..=3)?;
-            let (first, last) = (d.ipv4(0)?, d.ipv4(1)?);
-            if first > last {
-                return Err(
-                    d.error(format!("{first} is behind {last}"), "write the lower address first")
-                );
-            }
-            draft.pool4 = Some((first, last, d.place.clone()));
-        }
         "ifconfig-ipv6-pool" => {
             d.shape("ifconfig-ipv6-pool FIRST/BITS", 1..=1)?;
             draft.pool6 = Some((d.net6(0)?, d.place.clone()));
@@ -326,10 +316,6 @@ fn server(draft: &mut Draft, d: &Directive) -> Taken {
         "client-to-client" => {
             d.shape("client-to-client", 0..=0)?;
             draft.client_to_client = true;
-        }
-        "client-config-dir" => {
-            d.shape("client-config-dir DIRECTORY", 1..=1)?;
-            draft.client_config_dir = Some(d.path(0, draft.base.as_deref()));
         }
         _ => return Ok(false),
     }

@@ -10,6 +10,7 @@ use super::draft::Draft;
 use super::options::DeviceKind;
 use super::reader::Directive;
 use crate::negotiate::{REDIRECT_FLAGS, parse_route4, parse_route6};
+use crate::server::Topology;
 use crate::session::Mssfix;
 
 type Taken = Result<bool, ConfigError>;
@@ -80,22 +81,21 @@ fn addresses(draft: &mut Draft, d: &Directive) -> Taken {
             draft.device_rest.ifconfig_noexec = true;
         }
         "topology" => {
-            d.shape("topology subnet", 1..=1)?;
-            match d.arg(0) {
-                "subnet" => draft.topology = None,
-                known @ ("net30" | "p2p") => {
-                    draft.topology = Some((known.to_owned(), d.place.clone()));
-                }
+            d.shape("topology subnet|net30|p2p", 1..=1)?;
+            draft.topology = Some(match d.arg(0) {
+                "subnet" => Topology::Subnet,
+                "net30" => Topology::Net30,
+                "p2p" => Topology::P2p,
                 other => {
                     return Err(
                         d.error(format!("\"{other}\" is not known"), "write: topology subnet")
                     );
                 }
-            }
+            });
         }
         "ifconfig" => {
-            d.shape("ifconfig ADDRESS NETMASK", 2..=2)?;
-            draft.ifconfig = Some((d.net4(0, 1)?, d.place.clone()));
+            d.shape("ifconfig ADDRESS NETMASK|FAR-END", 2..=2)?;
+            draft.ifconfig_pair = Some((d.ipv4(0)?, d.ipv4(1)?, d.place.clone()));
         }
         "ifconfig-ipv6" => {
             d.shape("ifconfig-ipv6 ADDRESS/BITS [GATEWAY]", 1..=2)?;
@@ -213,16 +213,12 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
             draft.framing = Framing::LzoStub;
         }
         "compress" => {
-            d.shape("compress [stub|stub-v2]", 0..=1)?;
+            d.shape("compress [stub|stub-v2|migrate]", 0..=1)?;
+            draft.compress_migrate = d.get(0) == Some("migrate");
             draft.framing = match d.get(0) {
+                Some("migrate") => Framing::None,
                 None | Some("stub") => Framing::SwapStub,
                 Some("stub-v2") => Framing::StubV2,
-                Some("migrate") => {
-                    return Err(d.error(
-                        "moving single clients from compression to stubs is not supported yet",
-                        "remove it; where clients have comp-lzo no, write that here too",
-                    ));
-                }
                 Some(other) => {
                     return Err(d.error(
                         format!("{other}: packets are not compressed: it gives away their content (VORACLE)"),

@@ -14,8 +14,9 @@ use super::options::{
 };
 use super::reader::{Directive, Place};
 use super::table::{self, Fate};
-use super::{ConfigError, apply_peer, apply_process, apply_tls, apply_tunnel};
+use super::{ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel};
 use crate::negotiate::PullFilter;
+use crate::server::Topology;
 use crate::session::Mssfix;
 
 /// Why a directive was not taken.
@@ -45,6 +46,14 @@ pub(super) struct Remote {
 pub(super) enum Proto {
     Udp(Family),
     Tcp,
+}
+
+/// `ifconfig-pool`.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    pub(super) first: std::net::Ipv4Addr,
+    pub(super) last: std::net::Ipv4Addr,
+    pub(super) netmask: Option<std::net::Ipv4Addr>,
 }
 
 #[derive(Debug, Default)]
@@ -92,15 +101,16 @@ pub(super) struct Draft {
     pub(super) device_rest: Device,
     pub(super) tun_mtu: u16,
     pub(super) mssfix: Option<Mssfix>,
-    /// One that we do not have; where options are pulled the server's word counts anyway.
-    pub(super) topology: Option<(String, Place)>,
-    pub(super) ifconfig: Option<(Ipv4Net, Place)>,
+    /// As written; where options are pulled the server's word counts.
+    pub(super) topology: Option<Topology>,
+    /// Both words as addresses: the second is a netmask or the far end.
+    pub(super) ifconfig_pair: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, Place)>,
     pub(super) ifconfig6: Option<(Ipv6Net, Place)>,
     pub(super) routes: Routes,
 
     pub(super) server4: Option<(Ipv4Net, Place)>,
     pub(super) server6: Option<(Ipv6Net, Place)>,
-    pub(super) pool4: Option<(std::net::Ipv4Addr, std::net::Ipv4Addr, Place)>,
+    pub(super) pool4: Option<Pool>,
     pub(super) pool6: Option<(Ipv6Net, Place)>,
     pub(super) push: Vec<String>,
     pub(super) max_clients: u32,
@@ -108,6 +118,12 @@ pub(super) struct Draft {
     pub(super) client_to_client: bool,
     pub(super) pool_persist: Option<PoolPersist>,
     pub(super) client_config_dir: Option<PathBuf>,
+    pub(super) ccd_exclusive: bool,
+    pub(super) push_constraint: Option<Ipv4Net>,
+    pub(super) max_routes_per_client: u32,
+    pub(super) compress_migrate: bool,
+    /// `peer-fingerprint`, lower-case hex.
+    pub(super) fingerprints: Vec<String>,
     pub(super) management: Option<Vec<String>>,
 
     pub(super) ca: Option<Source>,
@@ -166,6 +182,7 @@ impl Draft {
             server_poll_timeout: Duration::from_secs(120),
             tun_mtu: 1500,
             max_clients: 1024,
+            max_routes_per_client: 256,
             hand_window: Duration::from_secs(60),
             tran_window: Duration::from_secs(3600),
             tls_timeout: Duration::from_secs(2),
@@ -218,7 +235,8 @@ impl Draft {
             }
             self.shared_by_connections(block, d)?;
         }
-        let taken = apply_peer::apply(self, d)?
+        let taken = apply_admin::apply(self, d)?
+            || apply_peer::apply(self, d)?
             || apply_tunnel::apply(self, d)?
             || apply_tls::apply(self, d)?
             || apply_process::apply(self, d)?;
@@ -258,6 +276,11 @@ impl Draft {
                 Ok(())
             }
         }
+    }
+
+    /// A server's topology; without a word openvpn's default up to 2.6.
+    pub(super) fn topology(&self) -> Topology {
+        self.topology.unwrap_or(Topology::Net30)
     }
 
     pub(super) fn warn(&mut self, d: &Directive, text: &str) {

@@ -30,10 +30,12 @@ const ON_CLIENTS: Foreign = Foreign {
         "client-to-client",
         "duplicate-cn",
         "client-config-dir",
+        "ccd-exclusive",
+        "ifconfig-push-constraint",
         "verify-client-cert",
         "tls-server",
     ],
-    idle: &["push", "max-clients", "ifconfig", "ifconfig-ipv6"],
+    idle: &["push", "max-clients", "max-routes-per-client", "ifconfig", "ifconfig-ipv6"],
 };
 const ON_SERVERS: Foreign = Foreign {
     refused: &["remote", "nobind", "auth-user-pass", "redirect-gateway"],
@@ -167,13 +169,6 @@ fn foreign(draft: &mut Draft, server: bool) -> Result<(), ConfigError> {
                 format!("{}:{}: {name} has no effect on a {this}", place.file, place.line);
             draft.warnings.push(warning);
         }
-    }
-    if let (Some((topology, place)), true) = (&draft.topology, server) {
-        return Err(place.error(
-            "topology",
-            format!("{topology} is not supported yet"),
-            "write: topology subnet, which every client since 2.1 understands",
-        ));
     }
     Ok(())
 }

@@ -5,9 +5,11 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
 use super::apply_tunnel::first_host;
-use super::draft::Draft;
+use super::client_file::ClientRules;
+use super::draft::{Draft, Pool};
 use super::options::ServerOptions;
-use crate::server::{Network4, Network6};
+use crate::negotiate::{Destination, RouteSpec, Via};
+use crate::server::{Network4, Network6, Topology};
 
 /// Longest option that fits into a PUSH_REPLY.
 const MAX_PUSH: usize = 980;
@@ -24,8 +26,9 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
     }
     if network4.is_some() && !draft.seen.contains_key("topology") {
         draft.warnings.push(
-            "no topology is named: clients get topology subnet (openvpn 2.6 would take net30); \
-             add topology subnet to silence this"
+            "no topology is named: clients get topology net30, as openvpn's own default is up to 2.6; \
+             write topology subnet, which every client since 2.1 understands and which openvpn 2.7 \
+             takes by default"
                 .into(),
         );
     }
@@ -35,18 +38,19 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         );
         draft.pool_persist = None;
     }
-    if let Some(place) =
-        draft.client_config_dir.is_some().then(|| draft.seen.get("client-config-dir")).flatten()
-    {
-        draft.warnings.push(format!(
-            "{}:{}: client-config-dir: files in it are not read yet",
-            place.file, place.line
+    if draft.ccd_exclusive && draft.client_config_dir.is_none() {
+        return Err(draft.error(
+            "ccd-exclusive",
+            "there are no files of single clients",
+            "add client-config-dir DIRECTORY, or remove it",
         ));
     }
+    let mut push = push(draft)?;
+    push.extend(route_to_server(draft));
     Ok(ServerOptions {
         network4,
         network6,
-        push: push(draft)?,
+        push,
         push_keepalive: draft.keepalive.map(|(interval, timeout)| Keepalive { interval, timeout }),
         max_clients: draft.max_clients,
         duplicate_cn: draft.duplicate_cn,
@@ -54,12 +58,33 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         pool_persist: draft.pool_persist.take(),
         force_cookie: draft.force_cookie,
         client_config_dir: draft.client_config_dir.take(),
+        ccd_exclusive: draft.ccd_exclusive,
+        client_rules: ClientRules {
+            max_routes: draft.max_routes_per_client,
+            constraint: draft.push_constraint,
+            framing: draft.framing,
+        },
+        compress_migrate: draft.compress_migrate,
     })
 }
 
-fn network4(draft: &Draft) -> Result<Option<Network4>, ConfigError> {
-    let pool = draft.pool4.as_ref();
-    if let Some((net, place)) = &draft.server4 {
+/// What `server` pushes where clients' addresses are not in one network: how they reach it, and with
+/// client-to-client each other.
+fn route_to_server(draft: &Draft) -> Option<String> {
+    let (net, _) = draft.server4.as_ref()?;
+    let server = first_host(*net)?;
+    match (draft.topology(), draft.client_to_client) {
+        (Topology::Subnet, _) => None,
+        (_, true) => Some(format!("route {} {}", net.network(), net.netmask())),
+        (Topology::Net30, false) => Some(format!("route {}", server.addr())),
+        (Topology::P2p, false) => None,
+    }
+}
+
+fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
+    let topology = draft.topology();
+    let pool = draft.pool4.clone();
+    if let Some((net, place)) = draft.server4.clone() {
         if pool.is_some() && !draft.no_pool {
             return Err(draft.error(
                 "ifconfig-pool",
@@ -69,11 +94,17 @@ fn network4(draft: &Draft) -> Result<Option<Network4>, ConfigError> {
         }
         let too_small =
             || place.error("server", "the network has no room for clients", "write a larger one");
-        let server = first_host(*net).ok_or_else(too_small)?;
-        let first = u32::from(server.addr()).checked_add(1).ok_or_else(too_small)?;
-        let last = u32::from(net.broadcast()).checked_sub(1).ok_or_else(too_small)?;
+        let server = first_host(net).ok_or_else(too_small)?;
+        // The server's own four addresses, and the last four, are nobody's where each has four.
+        let (below, above) = if topology == Topology::Subnet { (2, 1) } else { (4, 4) };
+        let first = u32::from(net.network()).checked_add(below).ok_or_else(too_small)?;
+        let last = u32::from(net.broadcast()).checked_sub(above).ok_or_else(too_small)?;
+        if first > last {
+            return Err(too_small());
+        }
+        let netmask = pool.as_ref().and_then(|pool| pool.netmask);
         let (first, last) = match pool {
-            Some((first, last, _)) => (*first, *last),
+            Some(pool) => (pool.first, pool.last),
             None if draft.no_pool => {
                 return Err(place.error(
                     "server",
@@ -83,12 +114,26 @@ fn network4(draft: &Draft) -> Result<Option<Network4>, ConfigError> {
             }
             None => (first.into(), last.into()),
         };
-        return in_network(draft, Network4 { server, first, last }).map(Some);
+        return in_network(draft, Network4 { server, first, last, topology, netmask }).map(Some);
     }
-    match (&draft.ifconfig, pool) {
+    match (draft.ifconfig_pair.clone(), pool) {
         (None, None) => Ok(None),
-        (Some((server, _)), Some((first, last, _))) => {
-            in_network(draft, Network4 { server: *server, first: *first, last: *last }).map(Some)
+        (Some((local, other, place)), Some(Pool { first, last, netmask, .. })) => {
+            let server = match topology {
+                Topology::Subnet => Ipv4Net::with_netmask(local, other).map_err(|_| {
+                    place.error(
+                        "ifconfig",
+                        format!("{other} is not a netmask"),
+                        "write: ifconfig 10.8.0.1 255.255.255.0",
+                    )
+                })?,
+                Topology::Net30 | Topology::P2p => {
+                    let far = Destination::Net(Ipv4Net::from(other));
+                    draft.routes.v4.push(RouteSpec { to: far, via: Via::Tunnel, metric: None });
+                    Ipv4Net::from(local)
+                }
+            };
+            in_network(draft, Network4 { server, first, last, topology, netmask }).map(Some)
         }
         (Some(_), None) => Err(draft.error(
             "ifconfig",
@@ -105,8 +150,11 @@ fn network4(draft: &Draft) -> Result<Option<Network4>, ConfigError> {
 
 fn in_network(draft: &Draft, network: Network4) -> Result<Network4, ConfigError> {
     let net: Ipv4Net = network.server;
+    // A server with a single address, whose clients have single ones too, has no network.
+    let has_network = net.prefix_len() < 32;
     for address in [network.first, network.last] {
-        if !net.contains(&address) || address == net.network() || address == net.broadcast() {
+        let edge = address == net.network() || address == net.broadcast();
+        if has_network && (!net.contains(&address) || edge) {
             return Err(draft.error(
                 "ifconfig-pool",
                 format!("{address} is not an address of {}", net.trunc()),
@@ -164,6 +212,29 @@ fn network6(draft: &Draft) -> Result<Option<Network6>, ConfigError> {
 
 /// The `push` lines, checked: a client that gets what the data channel cannot do is lost.
 fn push(draft: &mut Draft) -> Result<Vec<String>, ConfigError> {
+    let mut kept = Vec::new();
+    for option in std::mem::take(&mut draft.push) {
+        check_push(&option, draft.framing)
+            .map_err(|(problem, remedy)| draft.error("push", problem, remedy))?;
+        let mut words = option.split_whitespace();
+        match (words.next(), words.next()) {
+            // Pushed anyway.
+            (Some("topology"), Some(word)) if word == draft.topology().name() => {}
+            (Some("topology"), _) => {
+                return Err(draft.error(
+                    "push",
+                    format!("\"{option}\" is not what the server itself has"),
+                    "remove it: clients get the server's topology",
+                ));
+            }
+            _ => kept.push(option),
+        }
+    }
+    Ok(kept)
+}
+
+/// Whether an option may be pushed at all; problem and remedy where not.
+pub(super) fn check_push(option: &str, framing: Framing) -> Result<(), (String, String)> {
     const OURS: [&str; 9] = [
         "ifconfig",
         "ifconfig-ipv6",
@@ -175,56 +246,51 @@ fn push(draft: &mut Draft) -> Result<Vec<String>, ConfigError> {
         "auth-token",
         "fragment",
     ];
-    let mut kept = Vec::new();
-    for option in std::mem::take(&mut draft.push) {
-        let mut words = option.split_whitespace();
-        let (word, rest) = (words.next().unwrap_or_default(), words.next());
-        let framing = match (word, rest) {
-            ("comp-lzo", Some("no")) => Some(Framing::LzoStub),
-            ("compress", None | Some("stub")) => Some(Framing::SwapStub),
-            ("compress", Some("stub-v2")) => Some(Framing::StubV2),
-            ("comp-lzo" | "compress", _) => {
-                return Err(draft.error(
-                    "push",
-                    format!("\"{option}\": packets are not compressed: it gives away their content (VORACLE)"),
-                    "remove it",
-                ));
-            }
-            _ => None,
-        };
-        if framing.is_some_and(|framing| framing != draft.framing) {
-            return Err(draft.error(
-                "push",
-                format!("\"{option}\": the server itself is not set so"),
-                format!("add {option} to the server's configuration too, or remove it here"),
+    let mut words = option.split_whitespace();
+    let (word, rest) = (words.next().unwrap_or_default(), words.next());
+    let pushed = match (word, rest) {
+        ("comp-lzo", Some("no")) => Some(Framing::LzoStub),
+        ("compress", None | Some("stub")) => Some(Framing::SwapStub),
+        ("compress", Some("stub-v2")) => Some(Framing::StubV2),
+        ("comp-lzo" | "compress", _) => {
+            return Err((
+                format!(
+                    "\"{option}\": packets are not compressed: it gives away their content (VORACLE)"
+                ),
+                "remove it".into(),
             ));
         }
-        if OURS.contains(&word) {
-            return Err(draft.error(
-                "push",
-                format!("\"{option}\" is negotiated with each client"),
-                "remove it",
-            ));
-        }
-        if option.len() > MAX_PUSH {
-            return Err(draft.error(
-                "push",
-                format!("an option of {} bytes is too long", option.len()),
-                format!("write at most {MAX_PUSH} bytes"),
-            ));
-        }
-        match (word, rest) {
-            // Pushed anyway.
-            ("topology", Some("subnet")) => {}
-            ("topology", _) => {
-                return Err(draft.error(
-                    "push",
-                    format!("\"{option}\" is not supported"),
-                    "remove it: clients get topology subnet",
-                ));
-            }
-            _ => kept.push(option),
-        }
+        _ => None,
+    };
+    if pushed.is_some_and(|pushed| pushed != framing) {
+        return Err((
+            format!("\"{option}\": the server itself is not set so"),
+            format!("add {option} to the server's configuration too, or remove it here"),
+        ));
     }
-    Ok(kept)
+    if OURS.contains(&word) {
+        let remedy = match word {
+            "ifconfig" | "ifconfig-ipv6" => {
+                format!("remove it; a client's file may have {word}-push")
+            }
+            _ => "remove it".into(),
+        };
+        return Err((format!("\"{option}\" is negotiated with each client"), remedy));
+    }
+    if option.contains(',') {
+        return Err((
+            "there is a comma in the option".into(),
+            "commas separate options on the wire; write one push line for each".into(),
+        ));
+    }
+    if option.chars().any(char::is_control) {
+        return Err(("there is a control character in the option".into(), "remove it".into()));
+    }
+    if option.len() > MAX_PUSH {
+        return Err((
+            format!("an option of {} bytes is too long", option.len()),
+            format!("write at most {MAX_PUSH} bytes"),
+        ));
+    }
+    Ok(())
 }

@@ -14,11 +14,13 @@
     )
 )]
 
+mod apply_admin;
 mod apply_peer;
 mod apply_process;
 mod apply_tls;
 mod apply_tunnel;
 mod args;
+mod client_file;
 mod draft;
 mod error;
 mod finish;
@@ -35,6 +37,7 @@ pub(crate) use lexer::words;
 use std::io;
 use std::path::Path;
 
+pub use client_file::{ClientFile, ClientRules, client_file_name};
 pub use error::ConfigError;
 pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, Identity, Listen, Log, LogTo, NameKind,
@@ -83,6 +86,9 @@ pub fn fuzz(bytes: &[u8]) {
         fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
             Ok(self.0.to_vec())
         }
+    }
+    if let Err(error) = ClientFile::parse("client", bytes, &ClientRules::default()) {
+        assert!(!error.problem.is_empty());
     }
     if let Err(error) = parse(&["fuzz.conf".to_owned()], &One(bytes)) {
         assert!(!error.problem.is_empty());

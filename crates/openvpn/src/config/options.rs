@@ -141,9 +141,14 @@ pub struct ServerOptions {
     pub pool_persist: Option<PoolPersist>,
     /// `tls-crypt-v2 ... force-cookie`.
     pub force_cookie: bool,
-    /// `client-config-dir`. Its files are not read yet, and a warning says so. The caller should refuse
-    /// to start, naming the file, where the directory has any, and may go on where it has none.
+    /// `client-config-dir`: each client's [`super::ClientFile`], to be read when it connects.
     pub client_config_dir: Option<PathBuf>,
+    /// `ccd-exclusive`: a client without a file of its own may not in.
+    pub ccd_exclusive: bool,
+    /// What these files are held to.
+    pub client_rules: super::ClientRules,
+    /// `compress migrate`.
+    pub compress_migrate: bool,
 }
 
 /// `ifconfig-pool-persist FILE [SECONDS]`: lines `name,ipv4[,ipv6]`.

@@ -60,14 +60,50 @@ pub(super) struct Directive {
 
 /// Reads everything, in the order in which it takes effect.
 pub(super) fn read(args: &[String], files: &dyn Files) -> Result<Vec<Directive>, ConfigError> {
-    let mut reader =
-        Reader { files, out: Vec::new(), directory: None, connections: 0, depth: 0, read: 0 };
+    let mut reader = Reader {
+        files,
+        alone: false,
+        out: Vec::new(),
+        directory: None,
+        connections: 0,
+        depth: 0,
+        read: 0,
+    };
     reader.command_line(args)?;
+    Ok(reader.out)
+}
+
+/// Reads one file that includes no others.
+pub(super) fn read_alone(name: &str, bytes: &[u8]) -> Result<Vec<Directive>, ConfigError> {
+    struct Nothing;
+    impl Files for Nothing {
+        fn read(&self, _: &Path) -> std::io::Result<Vec<u8>> {
+            Err(std::io::ErrorKind::Unsupported.into())
+        }
+    }
+    let place = Place { file: name.into(), line: 1 };
+    if bytes.len() > super::client_file::MAX_CLIENT_FILE {
+        return Err(place.error("", "the file is too large for that of a single client", ""));
+    }
+    let text = decode(Path::new(name), bytes, &place)?;
+    let mut reader = Reader {
+        files: &Nothing,
+        alone: true,
+        out: Vec::new(),
+        directory: None,
+        connections: 0,
+        depth: 0,
+        read: 0,
+    };
+    let lines: Vec<&str> = text.split('\n').collect();
+    reader.lines(&lines, &place.file, 0, None)?;
     Ok(reader.out)
 }
 
 struct Reader<'a> {
     files: &'a dyn Files,
+    /// Neither `config` nor `cd` means anything.
+    alone: bool,
     out: Vec<Directive>,
     directory: Option<PathBuf>,
     connections: usize,
@@ -223,6 +259,7 @@ impl Reader<'_> {
         }
         let args: Vec<String> = words.collect();
         match (name.as_str(), args.as_slice()) {
+            _ if self.alone => {}
             ("config", [file]) if connection.is_none() => return self.file(file, &place),
             ("config", _) => {
                 return Err(place.error("config", "it takes one file", "write: config FILE"));

@@ -18,8 +18,10 @@ const TCP: (&str, &str) = ("TCP transport is not supported yet", "remove it and 
 const TAP: (&str, &str) = ("TAP devices are not supported yet", "remove it and use dev tun");
 const MANAGEMENT: (&str, &str) =
     ("there is no management interface yet", "remove it; adit status shows the state");
-const PER_CLIENT: (&str, &str) =
-    ("settings of single clients are not supported yet", "remove it; what all clients need, push");
+const PER_CLIENT: (&str, &str) = (
+    "it is for the file of a single client",
+    "write it into a file named as the client in the directory of client-config-dir",
+);
 const SERVER_AUTH: (&str, &str) = (
     "a server does not check user names yet",
     "remove it; clients prove themselves by certificate",
@@ -52,7 +54,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("fast-io", Fate::Harmless("")),
     ("hash-size", Fate::Harmless("")),
     ("ifconfig-nowarn", Fate::Harmless("")),
-    ("max-routes-per-client", Fate::Harmless("")),
     ("mtu-disc", Fate::Harmless("the kernel's own path MTU discovery is used")),
     ("mtu-test", Fate::Harmless("the MTU is not tested; adit connect --check does that")),
     ("mute-replay-warnings", Fate::Harmless("")),
@@ -87,7 +88,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("auth-token", Fate::Refused("it is for servers to push", "remove it")),
     ("auth-token-user", Fate::Refused("it is for servers to push", "remove it")),
     ("capath", Fate::Refused("directories of certificates are not supported", "put all of them into one file: ca FILE")),
-    ("ccd-exclusive", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
     ("chroot", Fate::Refused("it is not supported", "use RootDirectory= of systemd, or remove it: rights are dropped anyway")),
     ("client-cert-not-required", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
     ("client-connect", Fate::Refused(HOOKS.0, HOOKS.1)),
@@ -116,9 +116,8 @@ const TABLE: &[(&str, Fate)] = &[
     ("http-proxy-timeout", Fate::Refused(TCP.0, TCP.1)),
     ("http-proxy-user-pass", Fate::Refused(TCP.0, TCP.1)),
     ("ifconfig-ipv6-push", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
-    ("ifconfig-pool-linear", Fate::Refused("it belongs to topology p2p, which is not supported", "remove it and write topology subnet")),
+    ("ifconfig-pool-linear", Fate::Refused("it does not exist any more", "write topology p2p")),
     ("ifconfig-push", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
-    ("ifconfig-push-constraint", Fate::Refused(PER_CLIENT.0, PER_CLIENT.1)),
     ("inactive", Fate::Refused("ending an idle tunnel is not supported", "remove it")),
     ("ip-remote-hint", Fate::Refused("it is not supported", "name the address in remote")),
     ("ip-win32", Fate::Refused(WINDOWS.0, WINDOWS.1)),
@@ -156,7 +155,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("ns-cert-type", Fate::Refused("certificates have not carried this for years", "use remote-cert-tls")),
     ("opt-verify", Fate::Refused("it is not supported", "remove it; what peers must agree on is negotiated")),
     ("pause-exit", Fate::Refused(WINDOWS.0, WINDOWS.1)),
-    ("peer-fingerprint", Fate::Refused("it is not supported yet", "use ca with a certificate authority")),
     ("peer-id", Fate::Refused("it is for servers to push", "remove it")),
     ("pkcs11-cert-private", Fate::Refused(TOKENS.0, TOKENS.1)),
     ("pkcs11-id", Fate::Refused(TOKENS.0, TOKENS.1)),
@@ -234,6 +232,7 @@ pub(super) const HANDLED: &[&str] = &[
     "block-ipv6",
     "ca",
     "cd",
+    "ccd-exclusive",
     "cert",
     "cipher",
     "client",
@@ -268,6 +267,7 @@ pub(super) const HANDLED: &[&str] = &[
     "ifconfig-noexec",
     "ifconfig-pool",
     "ifconfig-pool-persist",
+    "ifconfig-push-constraint",
     "ignore-unknown-option",
     "keepalive",
     "key",
@@ -280,6 +280,7 @@ pub(super) const HANDLED: &[&str] = &[
     "management",
     "mark",
     "max-clients",
+    "max-routes-per-client",
     "mlock",
     "mode",
     "mssfix",
@@ -288,6 +289,7 @@ pub(super) const HANDLED: &[&str] = &[
     "ncp-ciphers",
     "nice",
     "nobind",
+    "peer-fingerprint",
     "persist-key",
     "persist-tun",
     "ping",

@@ -11,7 +11,7 @@ pub enum ControlMessage {
     PushRequest,
     /// `PUSH_REPLY`, with what stands after it and its comma: feed it to a [`super::PushAssembler`].
     PushReply(String),
-    /// `PUSH_UPDATE`, likewise. We do not announce that we know it.
+    /// `PUSH_UPDATE`, likewise.
     PushUpdate(String),
     /// `AUTH_FAILED`
     AuthFailed(AuthFailed),

@@ -19,18 +19,20 @@ mod pull;
 mod push;
 mod pushed;
 mod route;
+mod update;
 
 pub use cipher::{CipherRefused, choose_cipher};
 pub use message::{AdvanceTo, AuthFailed, BadMessage, ControlMessage, MAX_MESSAGE, Restart};
 pub use occ::{OptionsString, RemoteOptions};
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
 pub use pull::{FilterAction, PullFilter, PullFilters};
-pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply};
+pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply, build_push_update};
 pub(crate) use pushed::without_secrets;
 pub use pushed::{PushRefused, PushedOptions};
 pub(crate) use route::REDIRECT_FLAGS;
 pub use route::{Destination, RouteContext, RouteSpec, Via};
 pub(crate) use route::{parse_route4, parse_route6};
+pub use update::{apply_update, updates};
 
 /// For the fuzzer: everything here that reads what a peer wrote.
 #[doc(hidden)]
@@ -46,6 +48,9 @@ pub fn fuzz(bytes: &[u8]) {
             let context = pushed.route_context(None);
             let _ = pushed.routes4.iter().filter_map(|route| route.resolve(&context)).count();
             let _ = pushed.routes6.iter().filter_map(|route| route.resolve(&context)).count();
+        }
+        if let Ok((after, _)) = apply_update(&options, &options, &PullFilters::default()) {
+            let _ = updates(&options, &after);
         }
         if let Ok(messages) = build_push_reply(&options) {
             let mut assembler = PushAssembler::default();

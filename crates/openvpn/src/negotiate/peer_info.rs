@@ -37,7 +37,8 @@ impl IvProto {
     /// PUSH_UPDATE.
     pub const PUSH_UPDATE: Self = Self(1 << 12);
 
-    /// What this implementation announces as a client; [`Self::REQUEST_PUSH`] only with `pull`.
+    /// What this implementation announces as a client; [`Self::REQUEST_PUSH`]
+    /// and [`Self::PUSH_UPDATE`] only with `pull`.
     pub const fn ours(pull: bool) -> Self {
         let base = Self::DATA_V2.0
             | Self::TLS_EKM.0
@@ -46,7 +47,8 @@ impl IvProto {
             | Self::CC_EXIT.0
             | Self::AUTH_FAIL_TEMP.0
             | Self::DYN_TLS_CRYPT.0;
-        Self(if pull { base | Self::REQUEST_PUSH.0 } else { base })
+        let pulling = Self::REQUEST_PUSH.0 | Self::PUSH_UPDATE.0;
+        Self(if pull { base | pulling } else { base })
     }
 
     /// What this implementation announces between two points, as stock 2.6 does.
@@ -173,6 +175,11 @@ impl PeerInfo {
         Ok(info)
     }
 
+    /// What [`Self::entries`] gave.
+    pub fn from_entries(entries: &[(String, String)]) -> Self {
+        Self { entries: entries.to_vec(), skipped: 0 }
+    }
+
     /// The lines in their order.
     pub fn entries(&self) -> &[(String, String)] {
         &self.entries
@@ -240,8 +247,8 @@ mod tests {
         };
         let info = PeerInfo::parse(&local.encode()).unwrap();
         assert_eq!(info.skipped(), 0);
-        // What stock 2.6 announces.
-        assert_eq!(info.get("IV_PROTO"), Some("990"));
+        // What stock 2.6 announces, and that we take updates of options.
+        assert_eq!(info.get("IV_PROTO"), Some("5086"));
         assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM", "CHACHA20-POLY1305"]);
         assert_eq!(info.max_mtu(), Some(1600));
         assert_eq!(info.get("UV_SITE"), Some("a b"));

@@ -101,15 +101,26 @@ impl std::error::Error for PushTooLong {}
 /// # Errors
 /// [`PushTooLong`]
 pub fn build_push_reply(options: &[String]) -> Result<Vec<String>, PushTooLong> {
-    const START: &str = "PUSH_REPLY";
+    bundles("PUSH_REPLY", options)
+}
+
+/// Bundles the changes of an update into PUSH_UPDATE messages, likewise.
+///
+/// # Errors
+/// [`PushTooLong`]
+pub fn build_push_update(changes: &[String]) -> Result<Vec<String>, PushTooLong> {
+    bundles("PUSH_UPDATE", changes)
+}
+
+fn bundles(start: &str, options: &[String]) -> Result<Vec<String>, PushTooLong> {
     let mut bundles = Vec::new();
-    let mut current = START.to_owned();
+    let mut current = start.to_owned();
     for option in options {
-        if option.len() > room(START.len()) {
+        if option.len() > room(start.len()) {
             return Err(PushTooLong(option.clone()));
         }
         if option.len() > room(current.len()) {
-            bundles.push(std::mem::replace(&mut current, START.to_owned()));
+            bundles.push(std::mem::replace(&mut current, start.to_owned()));
         }
         current.push(',');
         current.push_str(option);

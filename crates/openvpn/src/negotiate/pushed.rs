@@ -17,6 +17,8 @@ use super::{
 pub struct PushedOptions {
     /// `ifconfig`: our address and network. A `net30` pair is given as its /30.
     pub ipv4: Option<Ipv4Net>,
+    /// The far end where there is no network: [`Self::ipv4`] is a /32 then.
+    pub far4: Option<Ipv4Addr>,
     /// `ifconfig-ipv6`: our address and network.
     pub ipv6: Option<Ipv6Net>,
     /// `route-gateway`, or the far end of a `net30` pair.
@@ -106,6 +108,8 @@ pub enum PushRefused {
         /// What is wrong with it.
         reason: String,
     },
+    /// A PUSH_UPDATE wants to change what cannot change in a session; restart it, as stock does.
+    NotUpdatable(String),
     /// A `pull-filter reject` of ours matches; restart the session, as stock does.
     Filtered(String),
 }
@@ -118,6 +122,12 @@ impl fmt::Display for PushRefused {
             }
             Self::Malformed { option, reason } => {
                 write!(f, "the server pushes \"{option}\", which is malformed: {reason}")
+            }
+            Self::NotUpdatable(option) => {
+                write!(
+                    f,
+                    "the server wants to change \"{option}\", which cannot change in a session"
+                )
             }
             Self::Filtered(option) => {
                 write!(f, "the server pushes \"{option}\", which a pull-filter rejects")
@@ -371,6 +381,12 @@ impl Reader {
     fn timers(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
         match name {
             "ping" => self.out.ping = Some(w.seconds()?),
+            // Servers push both halves; only an update may bring it whole.
+            "keepalive" => {
+                self.out.ping = Some(w.seconds()?);
+                let timeout = w.parse::<u32>(1, "two numbers of seconds")?;
+                self.out.ping_timeout = Some(Duration::from_secs(timeout.into()));
+            }
             "ping-restart" | "ping-exit" => {
                 self.out.ping_timeout = Some(w.seconds()?);
                 self.out.exit_on_timeout = name == "ping-exit";
@@ -429,16 +445,15 @@ impl Reader {
                 self.out.ipv4 = Some(net);
                 self.out.gateway4 = self.out.gateway4.or(Some(other));
             }
+            (None, _) if !self.subnet => {
+                self.out.ipv4 = Some(Ipv4Net::from(local));
+                self.out.far4 = Some(other);
+                self.out.gateway4 = self.out.gateway4.or(Some(other));
+            }
             _ => {
                 return Err(PushRefused::Unsupported {
                     option: format!("ifconfig {local} {other}"),
-                    reason: if self.subnet {
-                        "this is no netmask".into()
-                    } else {
-                        "point-to-point addresses are not supported yet; the server's operator can \
-                         write topology subnet"
-                            .into()
-                    },
+                    reason: "this is no netmask".into(),
                 });
             }
         }

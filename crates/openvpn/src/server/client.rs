@@ -1,4 +1,6 @@
-use adit_engine::{Instant, Ticket};
+use adit_engine::verbs::Framing;
+use adit_engine::{Grant, Instant, Ticket};
+use ipnet::IpNet;
 
 use super::event::ClientInfo;
 use super::pool::Lease;
@@ -36,6 +38,8 @@ pub(super) struct Hello {
     pub(super) peer_info: PeerInfo,
     pub(super) cipher: adit_crypto::Cipher,
     pub(super) tls: String,
+    /// Its options string speaks of compression.
+    pub(super) compressed: bool,
 }
 
 /// A session.
@@ -44,6 +48,13 @@ pub(super) struct Connected {
     pub(super) schedule: KeySchedule,
     pub(super) exporter: bool,
     pub(super) lease: Lease,
+    /// What is particular to it.
+    pub(super) grant: Grant,
+    /// The prefixes that are its own in the data plane.
+    pub(super) prefixes: Vec<IpNet>,
+    pub(super) framing: Framing,
+    /// Its options: what an update of them is measured by.
+    pub(super) options: Vec<String>,
     /// The bundles of its PUSH_REPLY: it may ask again.
     pub(super) push: Vec<String>,
     /// It has asked for them.

@@ -6,7 +6,30 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::session::Settings;
 use crate::tls::ServerTls;
 
-/// `server NETWORK NETMASK` with `topology subnet`: the server has the first address.
+/// How IPv4 addresses are given to clients.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Topology {
+    /// `subnet`: one network with all of them; `ifconfig ADDRESS NETMASK`.
+    #[default]
+    Subnet,
+    /// `net30`: a network of four addresses for each; `ifconfig ADDRESS FAR-END`.
+    Net30,
+    /// `p2p`: single addresses with the server's as far end.
+    P2p,
+}
+
+impl Topology {
+    /// The word behind `topology`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Subnet => "subnet",
+            Self::Net30 => "net30",
+            Self::P2p => "p2p",
+        }
+    }
+}
+
+/// `server NETWORK NETMASK`: the server has the first address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Network4 {
     /// The server's own address with the network's prefix length.
@@ -15,6 +38,17 @@ pub struct Network4 {
     pub first: Ipv4Addr,
     /// Last address of the pool.
     pub last: Ipv4Addr,
+    /// How clients see it.
+    pub topology: Topology,
+    /// With [`Topology::Subnet`], the netmask that clients get; `None`: the server's own.
+    pub netmask: Option<Ipv4Addr>,
+}
+
+impl Network4 {
+    /// A network with `topology subnet`.
+    pub const fn subnet(server: Ipv4Net, first: Ipv4Addr, last: Ipv4Addr) -> Self {
+        Self { server, first, last, topology: Topology::Subnet, netmask: None }
+    }
 }
 
 /// `server-ipv6`, `ifconfig-ipv6-pool`.
@@ -52,6 +86,9 @@ pub struct ServerConfig {
     pub force_cookie: bool,
     /// Ask [`adit_engine::Question::Authorize`] before a client is let in.
     pub authorize: bool,
+    /// `compress migrate`: clients that were set up with compression get a stub instead, by which
+    /// their packets are framed and not compressed.
+    pub compress_migrate: bool,
 }
 
 /// What a running server may change without touching sessions that exist.

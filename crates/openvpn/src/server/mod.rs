@@ -12,7 +12,7 @@ mod naming;
 mod pool;
 mod push;
 
-pub use config::{Network4, Network6, Offer, ServerConfig};
+pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
 pub(crate) use cookie::Cookies;
 pub use engine::{Farewell, ServerCounters, ServerEngine};
 pub use event::{ClientInfo, ServerEvent};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use adit_engine::PeerId;
 use ipnet::IpNet;
 
-use super::config::{Network4, Network6};
+use super::config::{Network4, Network6, Topology};
 
 /// Names whose former address is remembered.
 const MAX_REMEMBERED: usize = 65_536;
@@ -18,11 +18,22 @@ pub(super) struct Lease {
     pub(super) ipv6: Option<Ipv6Addr>,
 }
 
+/// Addresses that are a client's own.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fixed {
+    pub(super) ipv4: Option<Ipv4Addr>,
+    pub(super) ipv6: Option<Ipv6Addr>,
+    /// They may lie outside of the server's networks.
+    pub(super) anywhere: bool,
+}
+
 /// Why there is no address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoLease {
     /// All are taken.
     Exhausted,
+    /// The fixed address is another session's now.
+    Held(PeerId),
     /// The fixed address is outside the network, or the server's own.
     Unsuitable,
 }
@@ -70,23 +81,37 @@ impl Pool {
         &mut self,
         peer: PeerId,
         name: &str,
-        fixed: Lease,
+        fixed: Fixed,
     ) -> Result<Lease, NoLease> {
         let former = self.remembered.get(name).copied().unwrap_or_default();
-        let ipv4 = match self.network4.clone() {
-            Some(network) => Some(self.ipv4(&network, fixed.ipv4, former.ipv4)?),
-            None => None,
+        let ipv4 = match (fixed.ipv4, self.network4.clone()) {
+            (Some(address), network) => {
+                self.fixed(address.into(), network.map(|n| n.server.into()), fixed.anywhere)?;
+                Some(address)
+            }
+            (None, Some(network)) => Some(self.ipv4(&network, former.ipv4)?),
+            (None, None) => None,
         };
-        let ipv6 = match self.network6.clone() {
-            Some(network) => Some(self.ipv6(&network, fixed.ipv6, former.ipv6)?),
-            None => None,
+        let ipv6 = match (fixed.ipv6, self.network6.clone()) {
+            (Some(address), network) => {
+                self.fixed(address.into(), network.map(|n| n.server.into()), fixed.anywhere)?;
+                Some(address)
+            }
+            (None, Some(network)) => Some(self.ipv6(&network, former.ipv6)?),
+            (None, None) => None,
         };
         let lease = Lease { ipv4, ipv6 };
         for address in lease.addresses() {
             self.taken.insert(address, peer);
         }
-        if self.remembered.len() < MAX_REMEMBERED || self.remembered.contains_key(name) {
-            self.remembered.insert(name.to_owned(), lease);
+        // What is fixed elsewhere need not be remembered here.
+        let lent = Lease {
+            ipv4: ipv4.filter(|_| fixed.ipv4.is_none()),
+            ipv6: ipv6.filter(|_| fixed.ipv6.is_none()),
+        };
+        let known = self.remembered.contains_key(name);
+        if lent != Lease::default() && (known || self.remembered.len() < MAX_REMEMBERED) {
+            self.remembered.insert(name.to_owned(), lent);
         }
         Ok(lease)
     }
@@ -105,44 +130,38 @@ impl Pool {
         self.remembered.iter().map(|(name, lease)| (name.as_str(), *lease))
     }
 
-    fn ipv4(
-        &mut self,
-        network: &Network4,
-        fixed: Option<Ipv4Addr>,
-        former: Option<Ipv4Addr>,
-    ) -> Result<Ipv4Addr, NoLease> {
-        if let Some(fixed) = fixed {
-            return self.fixed(fixed.into(), IpNet::V4(network.server)).map(|()| fixed);
-        }
-        let (first, last) = (u32::from(network.first), u32::from(network.last));
+    fn ipv4(&mut self, network: &Network4, former: Option<Ipv4Addr>) -> Result<Ipv4Addr, NoLease> {
+        // With net30 the third of each four is a client's, and the second its far end.
+        let (step, first, last) = match network.topology {
+            Topology::Net30 => (4, (u32::from(network.first) & !3) | 2, network.last.into()),
+            Topology::Subnet | Topology::P2p => (1, network.first.into(), network.last.into()),
+        };
         let usable = |address: Ipv4Addr| {
-            (first..=last).contains(&address.into()) && address != network.server.addr()
+            let number = u32::from(address);
+            (first..=last).contains(&number)
+                && number.wrapping_sub(first) % step == 0
+                && address != network.server.addr()
         };
         if let Some(former) = former.filter(|&a| usable(a) && !self.taken.contains_key(&a.into())) {
             return Ok(former);
         }
         // Addresses of absent clients are spared while others are left, so that they find theirs.
         let spared: HashSet<_> = self.remembered.values().filter_map(|l| l.ipv4).collect();
-        let after = self.next4.clamp(first, last);
-        let candidates = || (after..=last).chain(first..after).map(Ipv4Addr::from);
+        let after = self.next4.clamp(first, last.max(first));
+        let after = after.saturating_add((step - after.wrapping_sub(first) % step) % step);
+        let by = step as usize;
+        let candidates =
+            || (after..=last).step_by(by).chain((first..after).step_by(by)).map(Ipv4Addr::from);
         let free = |a: &Ipv4Addr| usable(*a) && !self.taken.contains_key(&(*a).into());
         let address = candidates()
             .find(|a| free(a) && !spared.contains(a))
             .or_else(|| candidates().find(free))
             .ok_or(NoLease::Exhausted)?;
-        self.next4 = u32::from(address).wrapping_add(1);
+        self.next4 = u32::from(address).wrapping_add(step);
         Ok(address)
     }
 
-    fn ipv6(
-        &mut self,
-        network: &Network6,
-        fixed: Option<Ipv6Addr>,
-        former: Option<Ipv6Addr>,
-    ) -> Result<Ipv6Addr, NoLease> {
-        if let Some(fixed) = fixed {
-            return self.fixed(fixed.into(), IpNet::V6(network.server)).map(|()| fixed);
-        }
+    fn ipv6(&mut self, network: &Network6, former: Option<Ipv6Addr>) -> Result<Ipv6Addr, NoLease> {
         let usable = |a: Ipv6Addr| {
             network.server.contains(&a) && a != network.server.addr() && a >= network.first
         };
@@ -162,11 +181,17 @@ impl Pool {
         Ok(address)
     }
 
-    fn fixed(&self, address: IpAddr, network: IpNet) -> Result<(), NoLease> {
-        if !network.contains(&address) || address == network.addr() {
+    fn fixed(
+        &self,
+        address: IpAddr,
+        network: Option<IpNet>,
+        anywhere: bool,
+    ) -> Result<(), NoLease> {
+        let inside = network.is_some_and(|network| network.contains(&address));
+        if !(inside || anywhere) || network.is_some_and(|network| network.addr() == address) {
             return Err(NoLease::Unsuitable);
         }
-        if self.taken.contains_key(&address) { Err(NoLease::Exhausted) } else { Ok(()) }
+        self.taken.get(&address).map_or(Ok(()), |holder| Err(NoLease::Held(*holder)))
     }
 }
 
@@ -186,11 +211,11 @@ mod tests {
     use super::*;
 
     fn pool(last: &str) -> Pool {
-        let network4 = Network4 {
-            server: "10.9.0.1/24".parse().expect("net"),
-            first: "10.9.0.2".parse().expect("ip"),
-            last: last.parse().expect("ip"),
-        };
+        let network4 = Network4::subnet(
+            "10.9.0.1/24".parse().expect("net"),
+            "10.9.0.2".parse().expect("ip"),
+            last.parse().expect("ip"),
+        );
         let network6 = Network6 {
             server: "fd00::1/64".parse().expect("net"),
             first: "fd00::1000".parse().expect("ip"),
@@ -206,46 +231,94 @@ mod tests {
     fn an_address_reserved_later_is_spared() {
         let mut pool = pool("10.9.0.3");
         pool.reserve(&[("fixed".into(), "10.9.0.2/32".parse().expect("net"))]);
-        let lease = pool.lease(PeerId(1), "other", Lease::default()).expect("free");
+        let lease = pool.lease(PeerId(1), "other", Fixed::default()).expect("free");
         assert_eq!(lease.ipv4, Some("10.9.0.3".parse().expect("ip")));
     }
 
     #[test]
     fn a_returning_client_finds_its_address() {
         let mut p = pool("10.9.0.20");
-        let alice = p.lease(PeerId(1), "alice", Lease::default()).expect("lease");
+        let alice = p.lease(PeerId(1), "alice", Fixed::default()).expect("lease");
         p.release(PeerId(1), alice);
-        assert_eq!(v4(p.lease(PeerId(2), "bob", Lease::default())), "10.9.0.3");
-        assert_eq!(p.lease(PeerId(3), "alice", Lease::default()), Ok(alice));
+        assert_eq!(v4(p.lease(PeerId(2), "bob", Fixed::default())), "10.9.0.3");
+        assert_eq!(p.lease(PeerId(3), "alice", Fixed::default()), Ok(alice));
     }
 
     #[test]
     fn an_exhausted_pool_says_so_and_recovers() {
         let mut p = pool("10.9.0.3");
-        let a = p.lease(PeerId(1), "a", Lease::default()).expect("lease");
-        p.lease(PeerId(2), "b", Lease::default()).expect("lease");
-        assert_eq!(p.lease(PeerId(3), "c", Lease::default()), Err(NoLease::Exhausted));
+        let a = p.lease(PeerId(1), "a", Fixed::default()).expect("lease");
+        p.lease(PeerId(2), "b", Fixed::default()).expect("lease");
+        assert_eq!(p.lease(PeerId(3), "c", Fixed::default()), Err(NoLease::Exhausted));
         p.release(PeerId(1), a);
-        assert_eq!(v4(p.lease(PeerId(3), "c", Lease::default())), "10.9.0.2");
+        assert_eq!(v4(p.lease(PeerId(3), "c", Fixed::default())), "10.9.0.2");
     }
 
     #[test]
     fn a_release_by_the_former_owner_does_not_free_the_new_ones() {
         let mut p = pool("10.9.0.2");
-        let old = p.lease(PeerId(1), "a", Lease::default()).expect("lease");
+        let old = p.lease(PeerId(1), "a", Fixed::default()).expect("lease");
         p.release(PeerId(1), old);
-        p.lease(PeerId(2), "b", Lease::default()).expect("lease");
+        p.lease(PeerId(2), "b", Fixed::default()).expect("lease");
         p.release(PeerId(1), old);
-        assert_eq!(p.lease(PeerId(3), "c", Lease::default()), Err(NoLease::Exhausted));
+        assert_eq!(p.lease(PeerId(3), "c", Fixed::default()), Err(NoLease::Exhausted));
     }
 
     #[test]
     fn fixed_addresses_are_checked() {
         let mut p = pool("10.9.0.20");
-        let fixed = |text: &str| Lease { ipv4: text.parse().ok(), ipv6: None };
+        let fixed = |text: &str| Fixed { ipv4: text.parse().ok(), ..Fixed::default() };
         assert_eq!(v4(p.lease(PeerId(1), "a", fixed("10.9.0.77"))), "10.9.0.77");
-        assert_eq!(p.lease(PeerId(2), "b", fixed("10.9.0.77")), Err(NoLease::Exhausted));
+        assert_eq!(p.lease(PeerId(2), "b", fixed("10.9.0.77")), Err(NoLease::Held(PeerId(1))));
         assert_eq!(p.lease(PeerId(2), "b", fixed("10.8.0.5")), Err(NoLease::Unsuitable));
         assert_eq!(p.lease(PeerId(2), "b", fixed("10.9.0.1")), Err(NoLease::Unsuitable));
+    }
+
+    #[test]
+    fn an_address_by_ifconfig_push_may_lie_outside_and_is_not_remembered() {
+        let mut p = pool("10.9.0.3");
+        let outside = Fixed { ipv4: "10.20.0.9".parse().ok(), anywhere: true, ..Fixed::default() };
+        assert_eq!(v4(p.lease(PeerId(1), "a", outside)), "10.20.0.9");
+        assert!(p.remembered().all(|(_, lease)| lease.ipv4.is_none()));
+        let server = Fixed { ipv4: "10.9.0.1".parse().ok(), anywhere: true, ..Fixed::default() };
+        assert_eq!(p.lease(PeerId(2), "b", server), Err(NoLease::Unsuitable));
+    }
+
+    fn net30(first: &str, last: &str) -> Pool {
+        let network4 = Network4 {
+            topology: Topology::Net30,
+            ..Network4::subnet(
+                "10.9.0.1/24".parse().expect("net"),
+                first.parse().expect("ip"),
+                last.parse().expect("ip"),
+            )
+        };
+        Pool::new(Some(network4), None, &[])
+    }
+
+    /// As openvpn 2.6 with `server 10.9.0.0 255.255.255.0` and `topology net30` gives them.
+    #[test]
+    fn net30_gives_every_client_four_addresses() {
+        let mut p = net30("10.9.0.4", "10.9.0.251");
+        let mut lease = |n| v4(p.lease(PeerId(n), &format!("c{n}"), Fixed::default()));
+        assert_eq!(
+            (lease(1), lease(2), lease(3)),
+            ("10.9.0.6".into(), "10.9.0.10".into(), "10.9.0.14".into())
+        );
+        let rest = (4..63).filter(|n| !lease(*n).is_empty()).count();
+        assert_eq!(rest, 59, "62 places in all, of 10.9.0.4/30 to 10.9.0.248/30");
+        assert_eq!(p.lease(PeerId(99), "x", Fixed::default()), Err(NoLease::Exhausted));
+        p.release(PeerId(2), Lease { ipv4: "10.9.0.10".parse().ok(), ipv6: None });
+        assert_eq!(v4(p.lease(PeerId(99), "x", Fixed::default())), "10.9.0.10");
+    }
+
+    #[test]
+    fn net30_finds_the_first_place_from_any_beginning() {
+        let mut p = net30("10.9.0.5", "10.9.0.14");
+        let mut lease = |n| p.lease(PeerId(n), &format!("c{n}"), Fixed::default());
+        assert_eq!(v4(lease(1)), "10.9.0.6");
+        assert_eq!(v4(lease(2)), "10.9.0.10");
+        assert_eq!(v4(lease(3)), "10.9.0.14");
+        assert_eq!(lease(4), Err(NoLease::Exhausted));
     }
 }

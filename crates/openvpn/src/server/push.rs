@@ -1,52 +1,102 @@
 use adit_crypto::Cipher;
-use adit_engine::PeerId;
 use adit_engine::verbs::Framing;
+use adit_engine::{Grant, PeerId};
 
-use super::config::ServerConfig;
+use super::config::{Network4, ServerConfig, Topology};
 use super::pool::Lease;
 use crate::negotiate::{IvProto, PeerInfo};
 
-/// The options of one client: the configured ones, then those that the server makes.
-pub(super) fn pushed_options(
-    config: &ServerConfig,
-    granted: &[String],
-    peer: PeerId,
-    lease: Lease,
-    cipher: Cipher,
-    client: &PeerInfo,
-) -> Vec<String> {
-    let proto = client.proto();
-    let mut push: Vec<String> = config.push.iter().chain(granted).cloned().collect();
-    if let (Some(network), Some(address)) = (&config.network6, lease.ipv6) {
-        let (len, gateway) = (network.server.prefix_len(), network.server.addr());
-        push.push(format!("ifconfig-ipv6 {address}/{len} {gateway}"));
+/// Whom options are made for.
+pub(super) struct Recipient<'a> {
+    pub(super) peer: PeerId,
+    pub(super) grant: &'a Grant,
+    pub(super) lease: Lease,
+    pub(super) cipher: Cipher,
+    pub(super) framing: Framing,
+    pub(super) info: &'a PeerInfo,
+}
+
+/// The options of one client: the configured ones, its own, then those that the server makes.
+///
+/// `push-remove` leaves out of what all clients get whatever begins so; `push-reset` leaves out all of
+/// it. What a client cannot do without stays: its addresses with their topology, and what was
+/// negotiated with it.
+pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<String> {
+    let (grant, proto) = (to.grant, to.info.proto());
+    let removed = |option: &str| grant.push_remove.iter().any(|start| option.starts_with(start));
+    let general = |option: &String| !grant.push_reset && !removed(option);
+    let mut push: Vec<String> =
+        config.push.iter().filter(|option| general(option)).chain(&grant.push).cloned().collect();
+    let own = |word: &str| grant.push.iter().any(|o| o.split(' ').next() == Some(word));
+    if !removed("ifconfig-ipv6") {
+        push.extend(ifconfig6(config, to));
     }
-    if let (Some(network), Some(address)) = (&config.network4, lease.ipv4) {
-        push.push(format!("route-gateway {}", network.server.addr()));
-        push.push("topology subnet".into());
-        push.push(format!("ifconfig {address} {}", network.server.netmask()));
+    if let Some((address, other)) = ifconfig4(config.network4.as_ref(), to) {
+        let topology = config.network4.as_ref().map_or(Topology::Subnet, |n| n.topology);
+        let gateway =
+            config.network4.as_ref().map(|n| format!("route-gateway {}", n.server.addr()));
+        let gateway = gateway.filter(|_| topology == Topology::Subnet && !own("route-gateway"));
+        push.extend(gateway.filter(|option| !removed(option)));
+        if !own("topology") {
+            push.push(format!("topology {}", topology.name()));
+        }
+        push.push(format!("ifconfig {address} {other}"));
     }
     if let Some(keepalive) = config.push_keepalive {
-        push.push(format!("ping {}", keepalive.interval.as_secs()));
-        push.push(format!("ping-restart {}", keepalive.timeout.as_secs()));
+        let ping = [("ping", keepalive.interval), ("ping-restart", keepalive.timeout)];
+        let ping = ping.iter().map(|(word, time)| format!("{word} {}", time.as_secs()));
+        push.extend(ping.filter(general));
     }
-    match config.settings.framing {
+    match to.framing {
         Framing::None => {}
         Framing::LzoStub => push.push("comp-lzo no".into()),
         Framing::SwapStub => push.push("compress stub".into()),
         Framing::StubV2 => push.push("compress stub-v2".into()),
     }
     if proto.has(IvProto::DATA_V2) {
-        push.push(format!("peer-id {}", peer.0));
+        push.push(format!("peer-id {}", to.peer.0));
     }
-    if !client.ciphers().is_empty() {
-        push.push(format!("cipher {cipher}"));
+    if !to.info.ciphers().is_empty() {
+        push.push(format!("cipher {}", to.cipher));
     }
     push.extend(key_derivation(proto).map(str::to_owned));
-    if client.max_mtu().is_some() {
+    if to.info.max_mtu().is_some() {
         push.push(format!("tun-mtu {}", config.settings.tun_mtu));
     }
     push
+}
+
+/// Both words behind `ifconfig`.
+fn ifconfig4(
+    network: Option<&Network4>,
+    to: &Recipient<'_>,
+) -> Option<(std::net::Ipv4Addr, std::net::Ipv4Addr)> {
+    if to.grant.ifconfig4.is_some() {
+        return to.grant.ifconfig4;
+    }
+    let (network, address) = (network?, to.lease.ipv4?);
+    let other = match network.topology {
+        Topology::Subnet => network.netmask.unwrap_or(network.server.netmask()),
+        Topology::Net30 => far_end(address),
+        Topology::P2p => network.server.addr(),
+    };
+    Some((address, other))
+}
+
+/// The server's end of a client's four addresses: the second of them, where the client has the third.
+pub(super) fn far_end(address: std::net::Ipv4Addr) -> std::net::Ipv4Addr {
+    ((u32::from(address) & !3) | 1).into()
+}
+
+fn ifconfig6(config: &ServerConfig, to: &Recipient<'_>) -> Option<String> {
+    let server = config.network6.as_ref().map(|network| network.server);
+    if let Some((net, gateway)) = to.grant.ifconfig6 {
+        let gateway = gateway.or(server.map(|server| server.addr()));
+        let gateway = gateway.map(|gateway| format!(" {gateway}")).unwrap_or_default();
+        return Some(format!("ifconfig-ipv6 {net}{gateway}"));
+    }
+    let (server, address) = (server?, to.lease.ipv6?);
+    Some(format!("ifconfig-ipv6 {address}/{} {}", server.prefix_len(), server.addr()))
 }
 
 /// How the data keys are made, and how sessions end. A client with `protocol-flags` takes both at
@@ -60,5 +110,18 @@ fn key_derivation(proto: IvProto) -> Option<&'static str> {
         (true, false) => Some("key-derivation tls-ekm"),
         (false, true) => Some("protocol-flags cc-exit"),
         (false, false) => None,
+    }
+}
+
+/// What frames the packets of one client: with `compress migrate` a stub for one that was set up with
+/// compression, else what is configured for all.
+pub(super) fn framing(config: &ServerConfig, compressed: bool, client: &PeerInfo) -> Framing {
+    if !config.compress_migrate {
+        return config.settings.framing;
+    }
+    match (compressed, client.get("IV_COMP_STUBv2")) {
+        (false, _) => Framing::None,
+        (true, Some("1")) => Framing::StubV2,
+        (true, _) => Framing::LzoStub,
     }
 }

@@ -82,11 +82,11 @@ pub fn server_config(settings: Settings) -> ServerConfig {
     ServerConfig {
         settings,
         tls: server_tls(),
-        network4: Some(adit_openvpn::server::Network4 {
-            server: "10.9.0.1/24".parse().expect("a network"),
-            first: "10.9.0.2".parse().expect("an address"),
-            last: "10.9.0.254".parse().expect("an address"),
-        }),
+        network4: Some(adit_openvpn::server::Network4::subnet(
+            "10.9.0.1/24".parse().expect("a network"),
+            "10.9.0.2".parse().expect("an address"),
+            "10.9.0.254".parse().expect("an address"),
+        )),
         network6: Some(adit_openvpn::server::Network6 {
             server: "fd00::1/64".parse().expect("a network"),
             first: "fd00::1000".parse().expect("an address"),
@@ -98,6 +98,7 @@ pub fn server_config(settings: Settings) -> ServerConfig {
         leases: Vec::new(),
         force_cookie: false,
         authorize: false,
+        compress_migrate: false,
     }
 }
 

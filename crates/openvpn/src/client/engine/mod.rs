@@ -1,4 +1,5 @@
 mod pull;
+mod update;
 
 use std::time::Duration;
 
@@ -85,6 +86,7 @@ struct Tunnel {
     /// `session-timeout`.
     ends: Option<Instant>,
     server: String,
+    update: update::Updates,
 }
 
 /// Saying good-bye.

@@ -5,6 +5,7 @@ use adit_engine::verbs::{Keepalive, PeerSpec};
 use adit_engine::{Instant, Link, Op, PeerId};
 use ipnet::IpNet;
 
+use super::update::Updates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
 use crate::client::event::{ClientEvent, Stop, TunnelConfig};
 use crate::negotiate::{
@@ -31,6 +32,7 @@ impl ClientEngine {
     ) -> Result<(), Fault> {
         match message {
             ControlMessage::PushReply(part) => return self.push_reply(now, &part, out),
+            ControlMessage::PushUpdate(part) => self.push_update(now, &part, out),
             ControlMessage::AuthFailed(failed) if failed.temporary => {
                 let reason = format!("AUTH_FAILED,TEMP: {}", failed.reason);
                 self.failed_with(now, reason, failed.advance, failed.backoff, out);
@@ -96,7 +98,7 @@ impl ClientEngine {
             }
         };
         match PushedOptions::parse(&options, &self.config.pull_filters) {
-            Ok(pushed) => self.come_up(now, pushed, out),
+            Ok(pushed) => self.come_up(now, options, pushed, out),
             Err(error @ PushRefused::Unsupported { .. }) => {
                 self.stop(Stop::Incompatible(error.to_string()), out);
                 Ok(())
@@ -111,6 +113,7 @@ impl ClientEngine {
     pub(super) fn come_up(
         &mut self,
         now: Instant,
+        options: Vec<String>,
         pushed: PushedOptions,
         out: &mut Out,
     ) -> Result<(), Fault> {
@@ -195,6 +198,7 @@ impl ClientEngine {
             exit_when_silent: pushed.exit_on_timeout,
             ends: pushed.session_timeout.map(|timeout| now + timeout),
             server,
+            update: Updates::new(options, keepalive, settings.clone()),
         }));
         let config = tunnel_config(peer, cipher, link, settings.tun_mtu, pushed);
         out.event(ClientEvent::Up(Box::new(config)));
@@ -246,6 +250,7 @@ pub(super) fn tunnel_config(
     TunnelConfig {
         peer: Some(peer),
         ipv4: pushed.ipv4,
+        far4: pushed.far4,
         ipv6: pushed.ipv6,
         gateway4: pushed.gateway4,
         gateway6: pushed.gateway6,

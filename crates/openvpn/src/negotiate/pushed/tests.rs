@@ -89,7 +89,6 @@ fn what_changes_the_wire_ends_the_session() {
         "protocol-flags aead-epoch",
         "protocol-flags cc-exit tls-ekm something-new",
         "key-derivation other",
-        "ifconfig 10.8.0.6 10.9.0.5",
         "topology subnet,ifconfig 10.8.0.6 10.8.0.5",
     ] {
         let refused = parse(option).unwrap_err();
@@ -148,6 +147,18 @@ fn a_net30_pair_is_a_small_subnet() {
     let pushed = parse("topology net30,ifconfig 10.8.0.6 10.8.0.5,route 10.8.0.1").unwrap();
     assert_eq!(pushed.ipv4, Some("10.8.0.6/30".parse().unwrap()));
     assert_eq!(pushed.gateway4, Some(Ipv4Addr::new(10, 8, 0, 5)));
+}
+
+#[test]
+fn two_addresses_without_a_network_are_a_link_of_their_own() {
+    for topology in ["topology p2p,", "topology net30,", ""] {
+        let pushed = parse(&format!("{topology}ifconfig 10.8.0.6 10.9.0.5")).unwrap();
+        assert_eq!(pushed.ipv4, Some("10.8.0.6/32".parse().unwrap()), "{topology}");
+        assert_eq!(
+            (pushed.far4, pushed.gateway4),
+            (pushed.gateway4, Some(Ipv4Addr::new(10, 9, 0, 5)))
+        );
+    }
 }
 
 #[test]

@@ -1,20 +1,22 @@
 //! From the key exchange to a session, or to a refusal.
 
+use std::time::Duration;
+
 use adit_engine::verbs::PeerSpec;
 use adit_engine::{
     Grant, Identity, Instant, Link, Op, Output, PeerId, Question, Random, Reply, Ticket,
 };
 use zeroize::Zeroizing;
 
-use super::{Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
+use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply, choose_cipher,
 };
 use crate::server::client::{Connected, Hello, Stage};
 use crate::server::event::{ClientInfo, ServerEvent};
-use crate::server::pool::{Lease, NoLease};
-use crate::server::push::pushed_options;
+use crate::server::pool::{Fixed, Lease, NoLease};
+use crate::server::push::{Recipient, framing, pushed_options};
 use crate::session::{Fault, KeySchedule, Settings, inner_mtu, options_string};
 
 impl ServerEngine {
@@ -61,7 +63,8 @@ impl ServerEngine {
                 return self.refuse(now, peer, told, refused.to_string(), out);
             }
         };
-        let hello = Box::new(Hello { identity, username, peer_info, cipher, tls });
+        let compressed = occ.get("comp-lzo").is_some();
+        let hello = Box::new(Hello { identity, username, peer_info, cipher, tls, compressed });
         if !self.config.authorize {
             return self.accept(now, peer, *hello, Grant::default(), out);
         }
@@ -170,39 +173,50 @@ impl ServerEngine {
         if !self.config.duplicate_cn {
             self.replace(peer, &name, out);
         }
-        let lease = match self.lease(peer, &name, &grant) {
+        let lease = match self.lease(now, peer, &name, &grant, out) {
             Ok(lease) => lease,
-            Err(reason) => {
+            Err(NoPlace { reason, temporary }) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
-                failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
+                failed.temporary = temporary && proto.has(IvProto::AUTH_FAIL_TEMP);
+                failed.backoff = failed.temporary.then_some(BACKOFF);
                 return self.refuse_with(now, peer, failed, reason, out);
             }
         };
-        let settings = &self.config.settings;
-        let push =
-            pushed_options(&self.config, &grant.push, peer, lease, hello.cipher, &hello.peer_info);
-        let push = match build_push_reply(&push) {
+        let framing = framing(&self.config, hello.compressed, &hello.peer_info);
+        let to = Recipient {
+            peer,
+            grant: &grant,
+            lease,
+            cipher: hello.cipher,
+            framing,
+            info: &hello.peer_info,
+        };
+        let options = pushed_options(&self.config, &to);
+        let push = match build_push_reply(&options) {
             Ok(push) => push,
             Err(error) => {
                 self.pool.release(peer, lease);
                 return self.refuse(now, peer, "", error.to_string(), out);
             }
         };
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        let Some(client) = self.clients.get(&peer) else { return Ok(()) };
+        let settings = &self.config.settings;
         let link = client.conversation.link;
         let spec = PeerSpec {
             link,
             wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
             // Stock servers let clients that know their peer-id float; so do we.
             float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
-            framing: settings.framing,
+            framing,
             fragment: None,
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link),
             replay_window: settings.replay_window,
         };
         out.plane(Op::AddPeer(peer, spec));
-        out.plane(Op::SetRoutes(peer, lease.prefixes()));
+        let prefixes = self.own(peer, lease.prefixes(), &grant.iroutes, out);
+        let settings = &self.config.settings;
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let schedule =
             KeySchedule::start(now, peer, hello.cipher, settings, &mut self.random, keys, out);
         let info = ClientInfo {
@@ -223,6 +237,10 @@ impl ServerEngine {
             schedule,
             exporter,
             lease,
+            grant,
+            prefixes,
+            framing,
+            options,
             push,
             asked: false,
         }));
@@ -248,19 +266,82 @@ impl ServerEngine {
 
     pub(super) fn lease(
         &mut self,
+        now: Instant,
         peer: PeerId,
         name: &str,
         grant: &Grant,
-    ) -> Result<Lease, String> {
+        out: &mut Out,
+    ) -> Result<Lease, NoPlace> {
         let connected = self.clients.len().saturating_sub(self.handshakes.total());
         if connected >= self.config.max_clients as usize {
-            return Err("the server is full (max-clients)".into());
+            return Err(NoPlace::for_now("the server is full (max-clients)"));
         }
-        let fixed = Lease { ipv4: grant.ipv4, ipv6: grant.ipv6 };
-        self.pool.lease(peer, name, fixed).map_err(|no| match no {
-            NoLease::Exhausted => "the server has no free address".into(),
-            NoLease::Unsuitable => "the fixed address of this client is not in the network".into(),
-        })
+        let fixed = Fixed {
+            ipv4: grant.ifconfig4.map(|(address, _)| address).or(grant.ipv4),
+            ipv6: grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6),
+            anywhere: grant.ifconfig4.is_some() || grant.ifconfig6.is_some(),
+        };
+        // Each address may have to be taken back from somebody once.
+        for _ in 0..2 {
+            match self.pool.lease(peer, name, fixed) {
+                Ok(lease) => return Ok(lease),
+                Err(NoLease::Exhausted) => {
+                    return Err(NoPlace::for_now("the server has no free address"));
+                }
+                Err(NoLease::Unsuitable) => {
+                    let reason = "the fixed address of this client is not in the network, or the \
+                                  server's own";
+                    return Err(NoPlace { reason: reason.into(), temporary: false });
+                }
+                Err(NoLease::Held(holder)) => self.take_back(now, holder, name, fixed, out)?,
+            }
+        }
+        Err(NoPlace::for_now("the fixed address of this client is in use"))
+    }
+
+    /// Ends the session that was lent an address which is another client's own: it comes back and gets
+    /// another one. Two that claim the same address as their own are the operator's mistake.
+    fn take_back(
+        &mut self,
+        now: Instant,
+        holder: PeerId,
+        name: &str,
+        fixed: Fixed,
+        out: &mut Out,
+    ) -> Result<(), NoPlace> {
+        let connected = self.clients.get(&holder).and_then(|client| client.connected());
+        let theirs = connected.is_some_and(|connected| {
+            let (grant, lease) = (&connected.grant, connected.lease);
+            let v4 = grant.ifconfig4.map(|(a, _)| a).or(grant.ipv4);
+            let v6 = grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6);
+            (v4.is_some() && v4 == fixed.ipv4 && lease.ipv4 == v4)
+                || (v6.is_some() && v6 == fixed.ipv6 && lease.ipv6 == v6)
+        });
+        if theirs {
+            let holder = self.name_of(holder);
+            return Err(NoPlace::for_now(&format!(
+                "the fixed address of this client is in use by {holder}"
+            )));
+        }
+        let reason = format!("its address is the fixed one of {name}");
+        self.kick(now, holder, Farewell::ComeBack, &reason, out);
+        Ok(())
+    }
+}
+
+/// How long a client that finds no place here should stay away from this server.
+const BACKOFF: Duration = Duration::from_secs(30);
+
+/// Why a client has no place here.
+pub(super) struct NoPlace {
+    reason: String,
+    /// It may be otherwise later.
+    temporary: bool,
+}
+
+impl NoPlace {
+    fn for_now(reason: &str) -> Self {
+        Self { reason: reason.to_owned(), temporary: true }
     }
 }
 

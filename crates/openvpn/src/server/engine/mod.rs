@@ -1,6 +1,8 @@
 mod admission;
+mod ownership;
 mod strangers;
 mod streams;
+mod update;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -11,7 +13,7 @@ use adit_engine::{
 };
 
 use super::client::{Client, Stage};
-use super::config::{Offer, ServerConfig};
+use super::config::ServerConfig;
 use super::cookie::Cookies;
 use super::event::{ClientInfo, ServerEvent};
 use super::half_open::HalfOpen;
@@ -80,6 +82,7 @@ pub struct ServerEngine {
     handshakes: Handshakes,
     streams: Streams,
     pool: Pool,
+    ownership: ownership::Ownership,
     clients: HashMap<PeerId, Client>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
     by_ticket: HashMap<Ticket, PeerId>,
@@ -115,6 +118,7 @@ impl ServerEngine {
             handshakes: Handshakes::default(),
             streams: Streams::new(),
             pool,
+            ownership: Default::default(),
             clock: WallClock::new(now, unix_time),
             random,
             clients: HashMap::new(),
@@ -137,14 +141,6 @@ impl ServerEngine {
     /// Other certificates or another CRL: for new handshakes and for renegotiations.
     pub fn set_tls(&mut self, tls: ServerTls) {
         self.config.tls = tls;
-    }
-
-    /// Other options to push, another limit, more reserved addresses: for sessions that begin from
-    /// now on.
-    pub fn set_offer(&mut self, offer: Offer) {
-        self.config.push = offer.push;
-        self.config.max_clients = offer.max_clients;
-        self.pool.reserve(&offer.leases);
     }
 
     /// The connected clients.
@@ -340,6 +336,7 @@ impl ServerEngine {
         match client.stage {
             Stage::Connected(connected) => {
                 self.pool.release(peer, connected.lease);
+                self.disown(peer, &connected.prefixes);
                 out.plane(Op::DelPeer(peer));
                 self.departing.insert(peer, reason);
             }

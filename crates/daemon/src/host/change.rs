@@ -1,0 +1,67 @@
+//! One plan in place of another while the tunnel stands: only what differs is touched.
+
+use adit_linux::net::NetErrorKind;
+
+use super::apply::{Applied, Change, Host, family, kernel_route};
+use super::plan::HostPlan;
+use super::routes::{KernelRoute, expand};
+use crate::fault::Fault;
+use crate::say;
+
+impl Host {
+    /// Brings another plan into force without taking away what both have in common, so that traffic
+    /// goes on.
+    ///
+    /// # Errors
+    /// As [`Host::apply`].
+    pub async fn change(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+        let Some(former) = self.plan().cloned() else { return self.apply(plan).await };
+        if former == *plan {
+            return Ok(Applied::Same);
+        }
+        let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
+        let Some((name, index)) = self.link() else { return self.apply(plan).await };
+        if former.remote != plan.remote || blocks_local(&former) != blocks_local(plan) {
+            // How the world is reached has to be found out anew, without our own routes.
+            return self.apply(plan).await;
+        }
+        let (routes, mut notes) = expand(plan, self.outside());
+        let wanted = |change: &Change| match change {
+            Change::Address(address) => plan.addresses.contains(&address.local),
+            Change::Route(route) => {
+                routes.iter().any(|r| kernel_route(r, index).as_ref() == Some(route))
+            }
+        };
+        let (kept, stale): (Vec<_>, Vec<_>) = self.take_changes().into_iter().partition(wanted);
+        for change in stale.iter().rev() {
+            self.revert(change).await;
+        }
+        let is_new = |route: &KernelRoute| {
+            let route = kernel_route(route, index);
+            !kept
+                .iter()
+                .any(|change| matches!(change, Change::Route(r) if route.as_ref() == Some(r)))
+        };
+        let new: Vec<KernelRoute> = routes.iter().filter(|route| is_new(route)).cloned().collect();
+        self.put_changes(kept);
+        if former.mtu != plan.mtu {
+            say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);
+            self.set_mtu(index, plan.mtu).await?;
+        }
+        for local in plan.addresses.iter().filter(|local| !former.addresses.contains(local)) {
+            say!(3, "net_addr_{}_add: {local} dev {name}", family(local));
+            match self.add_address(index, *local).await {
+                Ok(()) => {}
+                Err(e) if e.kind() == NetErrorKind::Exists => {}
+                Err(e) => return Err(Fault::environment(format!("{name}: {e}"))),
+            }
+        }
+        for route in &new {
+            if let Err(note) = self.add_route(route, index, &name).await {
+                notes.push(note);
+            }
+        }
+        self.set_plan(plan.clone());
+        Ok(Applied::Changed(notes))
+    }
+}

@@ -1,0 +1,70 @@
+//! Options that change within a session (PUSH_UPDATE).
+
+use adit_engine::verbs::Keepalive;
+use adit_engine::{Instant, Op};
+
+use super::pull::tunnel_config;
+use super::{ClientEngine, Out, State};
+use crate::client::event::ClientEvent;
+use crate::negotiate::{PushAssembler, PushedOptions, apply_update, without_secrets};
+use crate::session::{Settings, inner_mtu};
+
+/// What a session was pushed, and the update under way.
+pub(super) struct Updates {
+    options: Vec<String>,
+    keepalive: Keepalive,
+    settings: Settings,
+    assembler: PushAssembler,
+}
+
+impl Updates {
+    pub(super) fn new(options: Vec<String>, keepalive: Keepalive, settings: Settings) -> Self {
+        Self { options, keepalive, settings, assembler: PushAssembler::default() }
+    }
+}
+
+impl ClientEngine {
+    /// Takes a part of an update; with the last one all of it is in force, or nothing and the session is
+    /// begun again.
+    pub(super) fn push_update(&mut self, now: Instant, part: &str, out: &mut Out) {
+        let State::Up(tunnel) = &mut self.state else {
+            let note = "an update of options is left out: there are none yet";
+            return out.event(ClientEvent::Note(note.into()));
+        };
+        out.event(ClientEvent::Pushed(format!("PUSH_UPDATE,{}", without_secrets(part))));
+        let update = match tunnel.update.assembler.add(part) {
+            Ok(None) => return,
+            Ok(Some(update)) => update,
+            Err(error) => return self.lost(now, error.to_string(), out),
+        };
+        let filters = &self.config.pull_filters;
+        let applied =
+            apply_update(&tunnel.update.options, &update, filters).and_then(|(options, notes)| {
+                Ok((PushedOptions::parse(&options, filters)?, options, notes))
+            });
+        let (pushed, options, notes) = match applied {
+            Ok(applied) => applied,
+            Err(error) => return self.lost(now, error.to_string(), out),
+        };
+        // The notes on the options as a whole were told when these came.
+        notes.into_iter().for_each(|note| out.event(ClientEvent::Note(note)));
+        let state = &mut tunnel.update;
+        state.options = options;
+        let keepalive = Keepalive {
+            interval: pushed.ping.unwrap_or(self.config.keepalive.interval),
+            timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
+        };
+        if keepalive != state.keepalive {
+            state.keepalive = keepalive;
+            out.plane(Op::SetKeepalive(tunnel.peer, keepalive));
+        }
+        let mtu = pushed.tun_mtu.unwrap_or(self.config.settings.tun_mtu);
+        let link = tunnel.conversation.link;
+        if mtu != state.settings.tun_mtu {
+            state.settings.tun_mtu = mtu;
+            out.plane(Op::SetMtu(tunnel.peer, inner_mtu(&state.settings, link)));
+        }
+        let config = tunnel_config(tunnel.peer, tunnel.schedule.cipher(), link, mtu, pushed);
+        out.event(ClientEvent::Updated(Box::new(config)));
+    }
+}

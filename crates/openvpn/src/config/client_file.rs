@@ -1,0 +1,340 @@
+//! Files of single clients (`client-config-dir`): what one client gets besides what all get.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use adit_engine::Grant;
+use adit_engine::verbs::Framing;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::ConfigError;
+use super::finish_server::check_push;
+use super::reader::{self, Directive};
+
+/// Largest file, bytes.
+pub const MAX_CLIENT_FILE: usize = 64 << 10;
+
+const ALLOWED: &str = "a client's file may have ifconfig-push, ifconfig-ipv6-push, iroute, iroute-ipv6, \
+                       push, push-reset, push-remove, max-routes-per-client and disable";
+
+/// What the server's own configuration says on the files of its clients.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ClientRules {
+    /// `max-routes-per-client`.
+    pub max_routes: u32,
+    /// `ifconfig-push-constraint`: where addresses of `ifconfig-push` must lie.
+    pub constraint: Option<Ipv4Net>,
+    /// What the server frames packets with: nothing else may be pushed.
+    pub framing: Framing,
+}
+
+impl Default for ClientRules {
+    fn default() -> Self {
+        Self { max_routes: 256, constraint: None, framing: Framing::None }
+    }
+}
+
+/// One client's file.
+#[derive(Clone, Debug, Default)]
+pub struct ClientFile {
+    /// `disable`: this client may not in.
+    pub disabled: bool,
+    /// What it gets.
+    pub grant: Grant,
+}
+
+/// The name of a client's file in the directory, or `None` where no file can stand for this name.
+///
+/// Letters and digits of any script and a few signs are allowed: nothing that leads out of the
+/// directory, hides the file, or means something to a shell. Other names are not mapped to these, as
+/// two clients would then share a file.
+pub fn client_file_name(common_name: &str) -> Option<&str> {
+    let allowed = |c: char| c.is_alphanumeric() || " _-.@+=,:()~'&".contains(c);
+    let plain = !common_name.is_empty()
+        && common_name.len() <= 255
+        && !common_name.starts_with('.')
+        && common_name.chars().all(allowed);
+    plain.then_some(common_name)
+}
+
+impl ClientFile {
+    /// Reads what stands in a client's file; `name` is for messages.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with file and line.
+    pub fn parse(name: &str, bytes: &[u8], rules: &ClientRules) -> Result<Self, ConfigError> {
+        let mut draft = Draft { max_routes: rules.max_routes, ..Draft::default() };
+        for directive in reader::read_alone(name, bytes)? {
+            draft.take(&directive, rules)?;
+        }
+        if let Some((place, excess)) = draft.excess() {
+            return Err(place.error(
+                format!("there are {excess} networks and at most {} are taken", draft.max_routes),
+                "remove some, or raise max-routes-per-client",
+            ));
+        }
+        Ok(draft.file)
+    }
+}
+
+#[derive(Default)]
+struct Draft {
+    file: ClientFile,
+    max_routes: u32,
+    last_route: Option<Directive>,
+}
+
+impl Draft {
+    fn take(&mut self, d: &Directive, rules: &ClientRules) -> Result<(), ConfigError> {
+        let grant = &mut self.file.grant;
+        match d.name.as_str() {
+            "disable" => {
+                d.shape("disable", 0..=0)?;
+                self.file.disabled = true;
+            }
+            "ifconfig-push" => grant.ifconfig4 = Some(ifconfig_push(d, rules)?),
+            "ifconfig-ipv6-push" => grant.ifconfig6 = Some(ifconfig_ipv6_push(d)?),
+            "iroute" => {
+                d.shape("iroute NETWORK [NETMASK]", 1..=2)?;
+                let net = if d.args.len() > 1 { d.net4(0, 1)? } else { Ipv4Net::from(d.ipv4(0)?) };
+                self.route(d, net.trunc().into());
+            }
+            "iroute-ipv6" => {
+                d.shape("iroute-ipv6 NETWORK/BITS", 1..=1)?;
+                let net = match d.arg(0).parse::<Ipv6Addr>() {
+                    Ok(address) => Ipv6Net::from(address),
+                    Err(_) => d.net6(0)?,
+                };
+                self.route(d, net.trunc().into());
+            }
+            "push" => {
+                d.shape("push \"OPTION\"", 1..=1)?;
+                let option = d.arg(0);
+                check_push(option, rules.framing)
+                    .map_err(|(problem, remedy)| d.error(problem, remedy))?;
+                grant.push.push(option.to_owned());
+            }
+            "push-reset" => {
+                d.shape("push-reset", 0..=0)?;
+                // Of this file too, what stands before it.
+                grant.push.clear();
+                grant.push_reset = true;
+            }
+            "push-remove" => {
+                d.shape("push-remove \"BEGINNING\"", 1..=1)?;
+                if d.arg(0).is_empty() {
+                    return Err(d.error("it would remove everything", "write: push-reset"));
+                }
+                grant.push.retain(|option| !option.starts_with(d.arg(0)));
+                grant.push_remove.push(d.arg(0).to_owned());
+            }
+            "max-routes-per-client" => {
+                d.shape("max-routes-per-client NUMBER", 1..=1)?;
+                self.max_routes = d.number(0, 1..=65_536)?;
+            }
+            _ if d.optional => {}
+            _ => return Err(d.error("it has no place in the file of a single client", ALLOWED)),
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, d: &Directive, net: IpNet) {
+        if !self.file.grant.iroutes.contains(&net) {
+            self.file.grant.iroutes.push(net);
+            self.last_route = Some(d.clone());
+        }
+    }
+
+    fn excess(&self) -> Option<(&Directive, usize)> {
+        let count = self.file.grant.iroutes.len();
+        let most = usize::try_from(self.max_routes).unwrap_or(usize::MAX);
+        Some((self.last_route.as_ref()?, count)).filter(|_| count > most)
+    }
+}
+
+fn ifconfig_push(d: &Directive, rules: &ClientRules) -> Result<(Ipv4Addr, Ipv4Addr), ConfigError> {
+    d.shape("ifconfig-push ADDRESS NETMASK|FAR-END", 2..=3)?;
+    if d.args.len() > 2 {
+        return Err(d.error("an alias for address translation is not supported", "remove it"));
+    }
+    let (address, other) = (d.ipv4(0)?, d.ipv4(1)?);
+    if let Some(net) = rules.constraint.filter(|net| !net.contains(&address)) {
+        return Err(d.error(
+            format!("{address} is not in {net}, where ifconfig-push-constraint keeps all of them"),
+            "write an address of that network",
+        ));
+    }
+    Ok((address, other))
+}
+
+fn ifconfig_ipv6_push(d: &Directive) -> Result<(Ipv6Net, Option<Ipv6Addr>), ConfigError> {
+    d.shape("ifconfig-ipv6-push ADDRESS/BITS [FAR-END]", 1..=2)?;
+    let net = match d.arg(0).parse::<Ipv6Addr>().ok().map(|address| Ipv6Net::new(address, 64)) {
+        Some(Ok(net)) => net,
+        _ => d.net6(0)?,
+    };
+    Ok((net, d.get(1).map(|_| d.ipv6(1)).transpose()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<ClientFile, ConfigError> {
+        ClientFile::parse("ccd/alice", text.as_bytes(), &ClientRules::default())
+    }
+
+    #[test]
+    fn everything_that_a_file_may_have() {
+        let file = parse(
+            "# alice\r\nifconfig-push 10.8.0.77 255.255.255.0\nifconfig-ipv6-push fd00::77/64 fd00::1\n\
+             iroute 10.50.1.0 255.255.255.0\niroute 10.50.2.9\niroute-ipv6 fd50::/32\n\
+             push \"route 10.1.0.0 255.255.0.0\"\npush-remove route-gateway\nmax-routes-per-client 3\n\
+             setenv opt something-new\n",
+        )
+        .unwrap();
+        let grant = &file.grant;
+        let ip = |text: &str| text.parse::<Ipv4Addr>().unwrap();
+        assert_eq!(grant.ifconfig4, Some((ip("10.8.0.77"), ip("255.255.255.0"))));
+        assert_eq!(grant.ifconfig6, Some(("fd00::77/64".parse().unwrap(), "fd00::1".parse().ok())));
+        let nets: Vec<_> = grant.iroutes.iter().map(ToString::to_string).collect();
+        assert_eq!(nets, ["10.50.1.0/24", "10.50.2.9/32", "fd50::/32"]);
+        assert_eq!((grant.push.len(), grant.push_remove.len()), (1, 1));
+        assert!(!grant.push_reset && !file.disabled);
+        assert!(parse("disable\n").unwrap().disabled);
+        assert!(parse("").unwrap().grant.push.is_empty());
+    }
+
+    #[test]
+    fn reset_and_remove_count_for_what_stands_before_them() {
+        let grant =
+            parse("push \"route 10.1.0.0\"\npush-reset\npush \"route 10.2.0.0\"\n").unwrap().grant;
+        assert!(grant.push_reset);
+        assert_eq!(grant.push, ["route 10.2.0.0"]);
+        let grant = parse("push \"route 10.1.0.0\"\npush-remove route\npush \"route 10.2.0.0\"\n")
+            .unwrap()
+            .grant;
+        assert_eq!(grant.push, ["route 10.2.0.0"]);
+    }
+
+    #[test]
+    fn anything_else_is_refused_by_name_with_file_and_line() {
+        for (line, word) in [
+            ("config other", "no place"),
+            ("up /bin/sh", "no place"),
+            ("verb 3", "no place"),
+            ("cipher none", "no place"),
+            ("gibberish", "no place"),
+            ("<ca>\nx\n</ca>", "no place"),
+            ("<connection>\nremote a\n</connection>", "no place"),
+            ("cd /", "no place"),
+            ("ifconfig-push 10.8.0.5", "NETMASK"),
+            ("ifconfig-push 10.8.0.5 255.255.255.0 1.2.3.4", "alias"),
+            ("ifconfig-push host 255.255.255.0", "IPv4"),
+            ("ifconfig-ipv6-push fd00::zz/64", "IPv6"),
+            ("iroute 10.0.0.0 255.0.255.0", "netmask"),
+            ("iroute-ipv6 fd00::/129", "IPv6"),
+            ("push", "OPTION"),
+            ("push \"ifconfig 10.8.0.9 255.255.255.0\"", "ifconfig-push"),
+            ("push \"route 10.1.0.0,route 10.2.0.0\"", "comma"),
+            ("push \"comp-lzo yes\"", "compress"),
+            ("push-remove \"\"", "everything"),
+            ("disable now", "no argument"),
+            ("max-routes-per-client 0", "1 to"),
+        ] {
+            let error = parse(&format!("# first\n{line}\n")).unwrap_err();
+            assert!(error.to_string().contains(word), "{line}: {error}");
+            assert_eq!(
+                (error.file.as_str(), error.line),
+                ("ccd/alice", if line.starts_with("<conn") { 3 } else { 2 }),
+                "{line}"
+            );
+        }
+        assert!(
+            ClientFile::parse("x", &vec![b'#'; MAX_CLIENT_FILE + 1], &ClientRules::default())
+                .is_err()
+        );
+        assert!(ClientFile::parse("x", b"disable\0", &ClientRules::default()).is_err());
+    }
+
+    #[test]
+    fn networks_are_counted_and_addresses_constrained() {
+        let many: String = (0..300)
+            .map(|n| format!("iroute 10.{}.{}.0 255.255.255.0\n", n / 256, n % 256))
+            .collect();
+        let error = parse(&many).unwrap_err();
+        assert_eq!((error.line, error.directive.as_str()), (300, "iroute"));
+        assert!(parse(&format!("{many}max-routes-per-client 300\n")).is_ok());
+        let rules =
+            ClientRules { constraint: "10.8.0.0/24".parse().ok(), ..ClientRules::default() };
+        let constrained = |text: &str| ClientFile::parse("a", text.as_bytes(), &rules);
+        assert!(constrained("ifconfig-push 10.8.0.5 255.255.255.0").is_ok());
+        let error = constrained("ifconfig-push 10.9.0.5 255.255.255.0").unwrap_err();
+        assert!(error.problem.contains("ifconfig-push-constraint"), "{error}");
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_have_no_file() {
+        for name in [
+            "alice",
+            "DEFAULT",
+            "John Doe",
+            "ali@example.org",
+            "Jürgen",
+            "a.b-c_d",
+            "O'Brien",
+            "a..b",
+        ] {
+            assert_eq!(client_file_name(name), Some(name));
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "../passwd",
+            "a/b",
+            "/etc/passwd",
+            "a\0b",
+            ".hidden",
+            "a\nb",
+            "a\\b",
+            "*",
+            "a;b",
+            "`x`",
+            "$x",
+            "a|b",
+            "<a>",
+        ] {
+            assert_eq!(client_file_name(name), None, "{name:?}");
+        }
+    }
+
+    proptest! {
+        /// CVE-2026-84790, CVE-2024-5594: whatever stands in a certificate, the file is a plain one of
+        /// the directory.
+        #[test]
+        fn a_name_never_leaves_the_directory(name in "\\PC{0,40}|[./\\\\\\x00a]{0,12}|(\\.\\./){1,3}[a-z]*") {
+            let folder = std::path::Path::new("/ccd");
+            if let Some(file) = client_file_name(&name) {
+                let path = folder.join(file);
+                prop_assert_eq!(path.parent(), Some(folder));
+                prop_assert_eq!(path.components().count(), 3);
+                prop_assert!(!file.contains(['\0', '/', '\n']) && !file.starts_with('.'));
+            }
+        }
+
+        #[test]
+        fn no_file_makes_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = ClientFile::parse("x", &bytes, &ClientRules::default());
+        }
+
+        #[test]
+        fn no_arguments_make_a_directive_panic(
+            name in "ifconfig-push|ifconfig-ipv6-push|iroute|iroute-ipv6|push|push-remove|disable|max-routes-per-client",
+            args in "( ([0-9]{1,12}|10\\.8\\.0\\.[0-9]{1,3}|255\\.255\\.255\\.252|fd00::/[0-9]{1,3}|[a-z!=\"\\\\]{0,9})){0,4}",
+        ) {
+            let _ = parse(&format!("{name}{args}\n"));
+        }
+    }
+}

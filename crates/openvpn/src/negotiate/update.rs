@@ -1,0 +1,243 @@
+//! PUSH_UPDATE: options that change within a session (openvpn 2.7).
+
+use super::PushRefused;
+use super::pull::{FilterAction, PullFilters};
+
+/// What may change in a session: what concerns addresses, routes, name servers and sizes, and none of
+/// what both ends must agree on packet by packet. Those of openvpn 2.7, and the ping times.
+const UPDATABLE: [&str; 19] = [
+    "block-ipv6",
+    "block-outside-dns",
+    "dhcp-option",
+    "dns",
+    "ifconfig",
+    "ifconfig-ipv6",
+    "keepalive",
+    "ping",
+    "ping-restart",
+    "redirect-gateway",
+    "redirect-private",
+    "route",
+    "route-gateway",
+    "route-ipv6",
+    "route-ipv6-gateway",
+    "route-metric",
+    "topology",
+    "tun-mtu",
+    "register-dns",
+];
+
+/// What a server of ours changes in a session of a client whose program it does not know.
+const OFFERED: [&str; 11] = [
+    "block-ipv6",
+    "block-outside-dns",
+    "dhcp-option",
+    "dns",
+    "redirect-gateway",
+    "redirect-private",
+    "route",
+    "route-gateway",
+    "route-ipv6",
+    "route-metric",
+    "tun-mtu",
+];
+
+/// Most options that a session may come to have by updates.
+const MAX_OPTIONS: usize = 4096;
+
+fn word(option: &str) -> &str {
+    option.split_whitespace().next().unwrap_or_default()
+}
+
+/// What leads from the options that a client has to those it should have: of each kind that differs
+/// all new ones, which replace the old ones, or `-kind` where there are none.
+pub fn updates(old: &[String], new: &[String]) -> Vec<String> {
+    let of = |options: &[String], kind: &str| -> Vec<String> {
+        options.iter().filter(|option| word(option) == kind).cloned().collect()
+    };
+    let mut changes = Vec::new();
+    for kind in OFFERED {
+        let (had, has) = (of(old, kind), of(new, kind));
+        if had == has {
+            continue;
+        }
+        if has.is_empty() {
+            changes.push(format!("-{kind}"));
+        }
+        changes.extend(has);
+    }
+    changes
+}
+
+/// The options of a session after an update, and notes for the log.
+///
+/// `-option` takes all of that kind away; `option ...` replaces those there were before this update.
+/// What may not change ends the session, unless `?` stands before it.
+///
+/// # Errors
+/// [`PushRefused`]: nothing of the update is in force.
+pub fn apply_update(
+    current: &[String],
+    update: &[String],
+    filters: &PullFilters,
+) -> Result<(Vec<String>, Vec<String>), PushRefused> {
+    let mut options = current.to_vec();
+    let mut notes = Vec::new();
+    let mut renewed: Vec<&str> = Vec::new();
+    for item in update {
+        let (away, rest) = match item.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, item.as_str()),
+        };
+        let (dispensable, option) = match rest.strip_prefix('?') {
+            Some(option) => (true, option),
+            None => (false, rest),
+        };
+        let kind = word(option);
+        if !UPDATABLE.contains(&kind) {
+            if dispensable {
+                notes.push(format!("left out of an update, cannot change: {}", bounded(option)));
+                continue;
+            }
+            return Err(PushRefused::NotUpdatable(bounded(option)));
+        }
+        match filters.decide(option) {
+            FilterAction::Accept => {}
+            FilterAction::Ignore => {
+                notes.push(format!("left out as configured: {}", bounded(option)));
+                continue;
+            }
+            FilterAction::Reject => return Err(PushRefused::Filtered(bounded(option))),
+        }
+        if away || !renewed.contains(&kind) {
+            options.retain(|other| word(other) != kind);
+            renewed.push(kind);
+        }
+        if !away {
+            options.push(option.to_owned());
+        }
+        if options.len() > MAX_OPTIONS {
+            return Err(PushRefused::Malformed {
+                option: bounded(option),
+                reason: "the session has more options than are taken".into(),
+            });
+        }
+    }
+    Ok((options, notes))
+}
+
+fn bounded(option: &str) -> String {
+    option.chars().take(120).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::PullFilter;
+    use super::*;
+
+    fn list(text: &str) -> Vec<String> {
+        text.split(',').filter(|o| !o.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn after(current: &str, update: &str) -> Result<String, PushRefused> {
+        let (options, _) = apply_update(&list(current), &list(update), &PullFilters::default())?;
+        Ok(options.join(","))
+    }
+
+    const NOW: &str = "route 10.1.0.0 255.255.0.0,route 10.2.0.0 255.255.0.0,ping 10,peer-id 3";
+
+    #[test]
+    fn the_first_of_a_kind_replaces_and_further_ones_are_added() {
+        assert_eq!(
+            after(NOW, "route 10.3.0.0 255.255.0.0,route 10.4.0.0 255.255.0.0").unwrap(),
+            "ping 10,peer-id 3,route 10.3.0.0 255.255.0.0,route 10.4.0.0 255.255.0.0"
+        );
+        assert_eq!(after(NOW, "-route").unwrap(), "ping 10,peer-id 3");
+        assert_eq!(
+            after(NOW, "-?route,dns search-domains a").unwrap(),
+            "ping 10,peer-id 3,dns search-domains a"
+        );
+        // The one that is removed and given again is there.
+        assert_eq!(after("route a", "-route,route b,route c").unwrap(), "route b,route c");
+        assert_eq!(after("route a", "route b,-route,route c").unwrap(), "route c");
+    }
+
+    #[test]
+    fn what_may_not_change_ends_the_session_unless_it_is_dispensable() {
+        for option in [
+            "cipher AES-128-GCM",
+            "peer-id 7",
+            "-peer-id",
+            "comp-lzo yes",
+            "up /bin/sh",
+            "-cipher",
+            "--route",
+            "auth-token x",
+            "",
+            "-",
+            "explicit-exit-notify 3",
+        ] {
+            let update = [option.to_owned()];
+            let refused = apply_update(&list(NOW), &update, &PullFilters::default());
+            assert!(matches!(refused, Err(PushRefused::NotUpdatable(_))), "{option}");
+        }
+        let (options, notes) =
+            apply_update(&list(NOW), &list("?cipher none,-?peer-id,?new"), &PullFilters::default())
+                .unwrap();
+        assert_eq!((options, notes.len()), (list(NOW), 3));
+    }
+
+    #[test]
+    fn filters_keep_what_there_is() {
+        let filter = |action| PullFilters {
+            filters: vec![PullFilter { action, prefix: "route ".into() }],
+            route_nopull: false,
+        };
+        let update = list("route 10.9.0.0 255.255.0.0");
+        let (options, notes) =
+            apply_update(&list(NOW), &update, &filter(FilterAction::Ignore)).unwrap();
+        assert_eq!((options, notes.len()), (list(NOW), 1));
+        let rejected = apply_update(&list(NOW), &update, &filter(FilterAction::Reject));
+        assert!(matches!(rejected, Err(PushRefused::Filtered(_))));
+    }
+
+    #[test]
+    fn updates_name_only_what_differs_and_may_change() {
+        let old = list("route a,route b,dhcp-option DNS 1.1.1.1,explicit-exit-notify 1,peer-id 1");
+        let new = list("route b,peer-id 1,redirect-gateway def1");
+        assert_eq!(updates(&old, &new), ["-dhcp-option", "redirect-gateway def1", "route b"]);
+        assert!(updates(&old, &old).is_empty());
+        assert!(updates(&list("explicit-exit-notify 1"), &list("ping 3")).is_empty());
+    }
+
+    #[test]
+    fn a_session_cannot_be_filled_without_end() {
+        let many: Vec<String> = (0..5000).map(|n| format!("route 10.0.{n}.0")).collect();
+        assert!(apply_update(&[], &many, &PullFilters::default()).is_err());
+    }
+
+    proptest! {
+        /// What is computed at one end leads at the other to the same options of each kind.
+        #[test]
+        fn an_update_arrives(
+            old in proptest::collection::vec("(route|dns|dhcp-option|redirect-gateway) [a-c]", 0..8),
+            new in proptest::collection::vec("(route|dns|dhcp-option|redirect-gateway) [a-c]", 0..8),
+        ) {
+            let changes = updates(&old, &new);
+            let (options, _) = apply_update(&old, &changes, &PullFilters::default()).unwrap();
+            for kind in OFFERED {
+                let of = |list: &[String]| -> Vec<String> {
+                    list.iter().filter(|o| word(o) == kind).cloned().collect()
+                };
+                prop_assert_eq!(of(&options), of(&new));
+            }
+        }
+
+        #[test]
+        fn no_update_panics(update in proptest::collection::vec("\\PC{0,30}", 0..8)) {
+            let _ = apply_update(&list(NOW), &update, &PullFilters::default());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Which client has which prefix: tunnel addresses, and the networks behind clients (`iroute`).
+
+use std::collections::HashMap;
+
+use adit_engine::{Op, PeerId};
+use ipnet::IpNet;
+
+use super::{Out, ServerEngine};
+use crate::server::client::Stage;
+use crate::server::event::ServerEvent;
+
+/// Who has which prefix. A prefix has one owner, so that the data plane never has to choose: the longest
+/// that fits decides there, and equal ones do not come.
+#[derive(Debug, Default)]
+pub(super) struct Ownership(HashMap<IpNet, PeerId>);
+
+impl Ownership {
+    fn release(&mut self, peer: PeerId, prefixes: &[IpNet]) {
+        for prefix in prefixes {
+            if self.0.get(prefix) == Some(&peer) {
+                self.0.remove(prefix);
+            }
+        }
+    }
+}
+
+impl ServerEngine {
+    /// Gives a new client its own addresses and the networks behind it, and tells the data plane. Of two
+    /// clients that name the same network the newest has it, as in stock; but nobody takes another
+    /// client's address so. Returns what it got.
+    pub(super) fn own(
+        &mut self,
+        peer: PeerId,
+        addresses: Vec<IpNet>,
+        behind: &[IpNet],
+        out: &mut Out,
+    ) -> Vec<IpNet> {
+        let mut all = addresses;
+        for prefix in &all {
+            self.take_over(peer, *prefix, out);
+        }
+        for prefix in behind {
+            let held = self.ownership.0.get(prefix).copied().filter(|owner| *owner != peer);
+            if let Some(owner) = held.filter(|owner| self.is_address_of(*owner, prefix)) {
+                let text = format!(
+                    "iroute {prefix} has no effect: it is the tunnel address of {}",
+                    self.name_of(owner)
+                );
+                out.event(ServerEvent::Warning(Some(peer), text));
+                continue;
+            }
+            if !all.contains(prefix) {
+                self.take_over(peer, *prefix, out);
+                all.push(*prefix);
+            }
+        }
+        out.plane(Op::SetRoutes(peer, all.clone()));
+        all
+    }
+
+    /// What a client had is nobody's now.
+    pub(super) fn disown(&mut self, peer: PeerId, prefixes: &[IpNet]) {
+        self.ownership.release(peer, prefixes);
+    }
+
+    fn take_over(&mut self, peer: PeerId, prefix: IpNet, out: &mut Out) {
+        let Some(former) = self.ownership.0.insert(prefix, peer) else { return };
+        if former == peer {
+            return;
+        }
+        let name = self.name_of(former);
+        if let Some(client) = self.clients.get_mut(&former)
+            && let Stage::Connected(connected) = &mut client.stage
+        {
+            connected.prefixes.retain(|other| *other != prefix);
+            out.plane(Op::SetRoutes(former, connected.prefixes.clone()));
+            let text = format!("{prefix} was behind {name} and is this client's from now on");
+            out.event(ServerEvent::Warning(Some(peer), text));
+        }
+    }
+
+    fn is_address_of(&self, peer: PeerId, prefix: &IpNet) -> bool {
+        let connected = self.clients.get(&peer).and_then(|client| client.connected());
+        connected.is_some_and(|connected| connected.lease.prefixes().contains(prefix))
+    }
+
+    pub(super) fn name_of(&self, peer: PeerId) -> String {
+        let connected = self.clients.get(&peer).and_then(|client| client.connected());
+        connected.map(|c| c.info.identity.common_name.clone()).unwrap_or_default()
+    }
+}
