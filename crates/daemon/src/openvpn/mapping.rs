@@ -27,6 +27,7 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
         occ_cipher: options.occ_cipher.clone(),
         cipher_fallback: options.cipher_fallback,
         auth: options.auth.clone(),
+        ethernet: options.device.kind == DeviceKind::Tap,
         tun_mtu: options.tun_mtu,
         mssfix: options.mssfix,
         hand_window: options.hand_window,

@@ -8,6 +8,8 @@ use adit_engine::verbs::Framing;
 pub struct OptionsString<'a> {
     /// We are the TLS server.
     pub server: bool,
+    /// `dev tap`
+    pub ethernet: bool,
     /// Whether packets travel over a stream.
     pub stream: bool,
     /// `tun-mtu`
@@ -52,6 +54,18 @@ impl RemoteOptions {
         self.items.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// A warning if the peer's device is of another kind than ours, in stock's words. Nothing that it
+    /// sends can be understood then.
+    pub fn device_mismatch(&self, ethernet: bool) -> Option<String> {
+        let (ours, theirs) = (device_type(ethernet), self.get("dev-type")?);
+        (theirs != ours).then(|| {
+            format!(
+                "WARNING: 'dev-type' is used inconsistently, local='dev-type {ours}', \
+                 remote='dev-type {theirs}'"
+            )
+        })
+    }
+
     /// The peer's `cipher`, for negotiation with those that know no other ("poor man's NCP").
     pub fn cipher(&self) -> Option<&str> {
         self.get("cipher")
@@ -69,7 +83,8 @@ impl fmt::Display for OptionsString<'_> {
         };
         write!(
             f,
-            "V4,dev-type tun,link-mtu {},tun-mtu {},proto {proto}",
+            "V4,dev-type {},link-mtu {},tun-mtu {},proto {proto}",
+            device_type(self.ethernet),
             self.link_mtu(&shape),
             self.tun_mtu
         )?;
@@ -105,8 +120,17 @@ impl OptionsString<'_> {
             .saturating_add(digest)
             .saturating_add(framing)
             .saturating_add(if self.stream { STREAM_LENGTH } else { 0 })
+            .saturating_add(if self.ethernet { ETHERNET_EXTRA } else { 0 })
     }
 }
+
+/// The word in `dev-type`.
+pub(crate) fn device_type(ethernet: bool) -> &'static str {
+    if ethernet { "tap" } else { "tun" }
+}
+
+/// What a frame may have besides its payload, as stock counts it.
+pub(crate) const ETHERNET_EXTRA: u32 = 32;
 
 /// The length before each packet on a stream.
 const STREAM_LENGTH: u32 = 2;
@@ -167,6 +191,7 @@ mod tests {
     fn options_strings_are_those_of_stock() {
         let plain = OptionsString {
             server: false,
+            ethernet: false,
             stream: false,
             tun_mtu: 1500,
             cipher: "BF-CBC",
@@ -237,11 +262,47 @@ mod tests {
         }
     }
 
+    #[test]
+    fn another_kind_of_device_is_worth_a_word() {
+        let remote = |text| RemoteOptions::parse(text).device_mismatch(true);
+        assert_eq!(remote("V4,dev-type tap,link-mtu 1573"), None);
+        assert_eq!(remote("V4"), None, "says nothing");
+        let warning = remote("V4,dev-type tun,link-mtu 1541").unwrap();
+        assert!(warning.ends_with("local='dev-type tap', remote='dev-type tun'"), "{warning}");
+    }
+
+    /// As above, with `--dev tap`, and then `--compress stub`.
+    #[test]
+    fn options_strings_of_frames_are_those_of_stock() {
+        let plain = OptionsString {
+            server: false,
+            ethernet: true,
+            stream: false,
+            tun_mtu: 1500,
+            cipher: "BF-CBC",
+            announce: false,
+            auth: "SHA1",
+            framing: Framing::None,
+            tls_auth: false,
+            key_direction: None,
+        };
+        assert_eq!(
+            plain.to_string(),
+            "V4,dev-type tap,link-mtu 1573,tun-mtu 1500,proto UDPv4,auth SHA1,keysize 128,key-method 2,tls-client"
+        );
+        let framed = OptionsString { framing: Framing::SwapStub, ..plain };
+        assert_eq!(
+            framed.to_string(),
+            "V4,dev-type tap,link-mtu 1574,tun-mtu 1500,proto UDPv4,comp-lzo,auth SHA1,keysize 128,key-method 2,tls-client"
+        );
+    }
+
     /// As above, with `--proto tcp-client` and `--proto tcp-server`.
     #[test]
     fn options_strings_over_streams_are_those_of_stock() {
         let client = OptionsString {
             server: false,
+            ethernet: false,
             stream: true,
             tun_mtu: 1500,
             cipher: "AES-256-GCM",

@@ -7,6 +7,7 @@ use adit_engine::verbs::Framing;
 
 use super::config::{Ends, Inside4, StaticConfig};
 use crate::keys::Direction;
+use crate::negotiate::{ETHERNET_EXTRA, device_type};
 use crate::session::OCC_MAGIC;
 
 /// OCC: what are your options?
@@ -59,9 +60,11 @@ pub(super) fn of_secret(config: &StaticConfig) -> String {
         .saturating_add(LONG_ID)
         .saturating_add(if suite.cipher.is_some() { CBC } else { 0 })
         .saturating_add(digest)
-        .saturating_add(u32::from(one));
+        .saturating_add(u32::from(one))
+        .saturating_add(if config.settings.ethernet { ETHERNET_EXTRA } else { 0 });
     let mut text = format!(
-        "V4,dev-type tun,link-mtu {link_mtu},tun-mtu {},proto UDPv4{}",
+        "V4,dev-type {},link-mtu {link_mtu},tun-mtu {},proto UDPv4{}",
+        device_type(config.settings.ethernet),
         config.settings.tun_mtu,
         inside(&config.ends)
     );

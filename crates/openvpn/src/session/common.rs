@@ -25,6 +25,9 @@ const AEAD_OVERHEAD: u16 = 4 + 4 + 16;
 /// The length before each packet on a stream.
 const STREAM_LENGTH: u16 = 2;
 
+/// What stock counts for the header of a frame: more than it ever is.
+const ETHERNET_OVERHEAD: u16 = 32;
+
 /// The exit notice that travels on the data channel.
 pub(crate) fn exit_notice() -> Vec<u8> {
     let mut message = OCC_MAGIC.to_vec();
@@ -79,6 +82,9 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
     };
     let mut inner = mssfix.size;
     if !mssfix.fixed {
+        if settings.ethernet {
+            inner = inner.saturating_sub(ETHERNET_OVERHEAD);
+        }
         inner = inner.saturating_sub(AEAD_OVERHEAD + framing);
         if link.is_stream() {
             inner = inner.saturating_sub(STREAM_LENGTH);
@@ -108,6 +114,7 @@ pub(crate) fn options_string(
         |cipher| settings.ciphers.contains(&cipher) || settings.cipher_fallback == Some(cipher);
     OptionsString {
         server: role == Role::Server,
+        ethernet: settings.ethernet,
         stream: link.is_stream(),
         tun_mtu: settings.tun_mtu,
         cipher: match cipher {
@@ -160,6 +167,24 @@ mod tests {
         assert_eq!(mtu(&s, "192.0.2.1:1194"), (1234, 1214));
         s.mssfix = Some(Mssfix { size: 1300, outer: false, fixed: true });
         assert_eq!(mtu(&s, "192.0.2.1:1194"), (1260, 1240));
+    }
+
+    /// As printed by openvpn 2.6.14 with `--dev tap --verb 7` ("Data Channel MTU parms").
+    #[test]
+    fn frames_need_room_for_their_header() {
+        let mut s = Settings { ethernet: true, ..Settings::default() };
+        let with = |size, outer, fixed| Some(Mssfix { size, outer, fixed });
+        for (mssfix, tun_mtu, expected) in [
+            (None, 1500, 1368),
+            (with(1300, false, false), 1500, 1204),
+            (with(1300, true, false), 1500, 1176),
+            (with(1300, false, true), 1500, 1260),
+            (None, 1400, 1360),
+            (with(0, false, false), 1500, 0),
+        ] {
+            (s.mssfix, s.tun_mtu) = (mssfix, tun_mtu);
+            assert_eq!(mss(&s, "192.0.2.1:1194").0, expected, "{mssfix:?} {tun_mtu}");
+        }
     }
 
     #[test]

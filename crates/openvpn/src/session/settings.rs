@@ -43,6 +43,8 @@ pub struct Settings {
     pub cipher_fallback: Option<Cipher>,
     /// `auth`: the digest named in the options string (tls-auth carries its own).
     pub auth: String,
+    /// `dev tap`: frames travel, not packets.
+    pub ethernet: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
     /// `mssfix`: `None` for the default (1492 bytes outside), `Some(0)` to leave SYNs alone.
@@ -90,6 +92,7 @@ impl Default for Settings {
             occ_cipher: "BF-CBC".into(),
             cipher_fallback: None,
             auth: "SHA1".into(),
+            ethernet: false,
             tun_mtu: 1500,
             mssfix: None,
             hand_window: Duration::from_secs(60),

@@ -137,6 +137,12 @@ impl ClientEngine {
         let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Dialing) else {
             return Ok(());
         };
+        let remote = attempt.conversation.exchange().remote_keys();
+        let theirs = remote.map(|remote| RemoteOptions::parse(&remote.options));
+        let ethernet = self.config.settings.ethernet;
+        if let Some(warning) = theirs.and_then(|theirs| theirs.device_mismatch(ethernet)) {
+            out.event(ClientEvent::Warning(warning));
+        }
         for note in &pushed.notes {
             out.event(ClientEvent::Note(note.clone()));
         }

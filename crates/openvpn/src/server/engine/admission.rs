@@ -51,6 +51,9 @@ impl ServerEngine {
         let peer_info = PeerInfo::parse(&remote.peer_info)
             .map_err(|_| Fault::Protocol("malformed peer info"))?;
         let occ = RemoteOptions::parse(&remote.options);
+        if let Some(warning) = occ.device_mismatch(settings.ethernet) {
+            out.event(ServerEvent::Warning(Some(peer), warning));
+        }
         let fallback = settings.cipher_fallback;
         let chosen = choose_cipher(&settings.ciphers, &peer_info, occ.cipher(), fallback);
         let link = client.conversation.link;
