@@ -5,10 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod aead;
-mod block;
+pub mod block;
 mod cipher;
 mod ctr;
 mod digest;
+pub mod epoch;
 mod key;
 mod prf;
 #[cfg(test)]

@@ -1,0 +1,199 @@
+//! The keys of the epoch data format: a chain of secrets, and an AEAD key from each.
+//!
+//! Each direction begins with epoch 1, whose secret is the first 32 bytes of its cipher key. All
+//! derivations are HKDF-Expand with SHA-256 and labels in the form of TLS 1.3's, under the prefix
+//! `ovpn ` (`openvpn-wire-protocol`, data channel, epoch format).
+
+use std::fmt;
+
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce,
+    UnboundKey,
+};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::aead::{Refused, TAG_LEN};
+use crate::{Cipher, KeyHalf, hkdf_expand_sha256};
+
+const SECRET_LEN: usize = 32;
+const NONCE_LEN: usize = 12;
+const PREFIX: &[u8] = b"ovpn ";
+
+/// The secret of one epoch and direction.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct EpochSecret([u8; SECRET_LEN]);
+
+/// The AEAD key of one epoch and direction. Seals or opens.
+pub struct EpochKey {
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+}
+
+fn expand_label(secret: &[u8; SECRET_LEN], label: &[u8], out: &mut [u8]) -> Result<(), Refused> {
+    let out_len = u16::try_from(out.len()).map_err(|_| Refused)?;
+    let label_len = u8::try_from(PREFIX.len().saturating_add(label.len())).map_err(|_| Refused)?;
+    // No context: its length is the last byte.
+    let lead = [out_len.to_be_bytes().as_slice(), &[label_len]].concat();
+    hkdf_expand_sha256(secret, &[&lead, PREFIX, label, &[0]], out).map_err(|_| Refused)
+}
+
+impl EpochSecret {
+    /// The secret of epoch 1.
+    ///
+    /// # Errors
+    /// Never: the key is long enough by its type.
+    pub fn first(half: &KeyHalf) -> Result<Self, Refused> {
+        half.cipher.first_chunk().copied().map(Self).ok_or(Refused)
+    }
+
+    /// The secret of the epoch after.
+    ///
+    /// # Errors
+    /// [`Refused`]: the library failed.
+    pub fn next(&self) -> Result<Self, Refused> {
+        let mut next = Self([0; SECRET_LEN]);
+        expand_label(&self.0, b"datakey upd", &mut next.0)?;
+        Ok(next)
+    }
+
+    /// The key that protects the packets of this epoch.
+    ///
+    /// # Errors
+    /// [`Refused`]: the library failed.
+    pub fn key(&self, cipher: Cipher) -> Result<EpochKey, Refused> {
+        let algorithm: &'static Algorithm = match cipher {
+            Cipher::Aes128Gcm => &AES_128_GCM,
+            Cipher::Aes192Gcm => &AES_192_GCM,
+            Cipher::Aes256Gcm => &AES_256_GCM,
+            Cipher::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        let mut material = Zeroizing::new([0; 32]);
+        let material = material.get_mut(..cipher.key_len()).ok_or(Refused)?;
+        expand_label(&self.0, b"data_key", material)?;
+        let unbound = UnboundKey::new(algorithm, material).map_err(|_| Refused)?;
+        let mut iv = [0; NONCE_LEN];
+        expand_label(&self.0, b"data_iv", &mut iv)?;
+        Ok(EpochKey { key: LessSafeKey::new(unbound), iv })
+    }
+}
+
+impl EpochKey {
+    /// The first 8 bytes of the IV, XOR the packet id; the rest as it is.
+    #[inline]
+    fn nonce(&self, packet_id: u64) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, id) in nonce.iter_mut().zip(packet_id.to_be_bytes()) {
+            *byte ^= id;
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// Encrypts `plain` into `out` (of the same length) and writes the tag. `packet_id`: epoch and
+    /// counter, as on the wire; never twice with one key.
+    ///
+    /// # Errors
+    /// [`Refused`]: the lengths differ.
+    #[inline]
+    pub fn seal(
+        &self,
+        packet_id: u64,
+        aad: &[u8],
+        plain: &[u8],
+        out: &mut [u8],
+        tag: &mut [u8; TAG_LEN],
+    ) -> Result<(), Refused> {
+        let nonce = self.nonce(packet_id);
+        self.key
+            .seal_out_of_place_scatter(nonce, Aad::from(aad), plain, out, &[], tag)
+            .map_err(|_| Refused)
+    }
+
+    /// Decrypts `text` in place. On failure its contents are garbage.
+    ///
+    /// # Errors
+    /// [`Refused`]: not authentic.
+    #[inline]
+    pub fn open(
+        &self,
+        packet_id: u64,
+        aad: &[u8],
+        tag: &[u8; TAG_LEN],
+        text: &mut [u8],
+    ) -> Result<(), Refused> {
+        let nonce = self.nonce(packet_id);
+        self.key
+            .open_in_place_separate_tag(nonce, Aad::from(aad), tag, text)
+            .map(|_| ())
+            .map_err(|_| Refused)
+    }
+}
+
+// By hand: keys never reach a log.
+impl fmt::Debug for EpochSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EpochSecret(..)")
+    }
+}
+
+impl fmt::Debug for EpochKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EpochKey(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key and the text of the reference implementation's test_ssl.c.
+    fn vector_key() -> KeyHalf {
+        let text = b"abcdefgh01234567ABCDEFGHjkuchenl";
+        let at = |i: usize| text[i % 32] ^ i as u8;
+        KeyHalf { cipher: std::array::from_fn(at), hmac: std::array::from_fn(|i| at(i + 64)) }
+    }
+
+    const PLAIN: &[u8] = b"The quick little fox jumps over the bureaucratic hurdles";
+
+    fn at_epoch(epoch: u16) -> EpochSecret {
+        let mut secret = EpochSecret::first(&vector_key()).unwrap();
+        for _ in 1..epoch {
+            secret = secret.next().unwrap();
+        }
+        secret
+    }
+
+    #[test]
+    fn the_reference_implementations_vector_of_epoch_4() {
+        let key = at_epoch(4).key(Cipher::Aes256Gcm).unwrap();
+        let aad = [7, 0, 0, 0x17, 0, 4, 0, 0, 0, 0, 0, 1];
+        let (mut text, mut tag) = ([0; PLAIN.len()], [0; TAG_LEN]);
+        key.seal(0x0004_0000_0000_0001, &aad, PLAIN, &mut text, &mut tag).unwrap();
+        let hex: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "0ffff5913d39d75b18573b5748589a7d");
+        key.open(0x0004_0000_0000_0001, &aad, &tag, &mut text).unwrap();
+        assert_eq!(text, PLAIN);
+    }
+
+    #[test]
+    fn a_key_opens_its_own_epoch_packet_and_bytes_only() {
+        for cipher in Cipher::ALL {
+            let key = at_epoch(2).key(cipher).unwrap();
+            let (mut text, mut tag) = ([0; PLAIN.len()], [0; TAG_LEN]);
+            key.seal(5, b"head", PLAIN, &mut text, &mut tag).unwrap();
+            let open = |key: &EpochKey, id, aad: &[u8], tag: [u8; TAG_LEN], flip: u8| {
+                let mut copy = text;
+                copy[3] ^= flip;
+                key.open(id, aad, &tag, &mut copy)
+            };
+            let mut bad = tag;
+            bad[15] ^= 1;
+            assert_eq!(open(&key, 5, b"head", tag, 0), Ok(()), "{cipher}");
+            assert_eq!(open(&key, 6, b"head", tag, 0), Err(Refused), "packet id, {cipher}");
+            assert_eq!(open(&key, 5, b"heaD", tag, 0), Err(Refused), "aad, {cipher}");
+            assert_eq!(open(&key, 5, b"head", bad, 0), Err(Refused), "tag, {cipher}");
+            assert_eq!(open(&key, 5, b"head", tag, 1), Err(Refused), "text, {cipher}");
+            let other = at_epoch(3).key(cipher).unwrap();
+            assert_eq!(open(&other, 5, b"head", tag, 0), Err(Refused), "epoch, {cipher}");
+        }
+    }
+}
