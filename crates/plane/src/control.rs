@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec};
+use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec, Protection};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
@@ -203,7 +203,12 @@ impl Plane {
                     upcalls.notice(stats, Notice::PeerGone(id, peer.counters()));
                 }
             }
-            Op::InstallKey(id, slot, key) => self.with(id, |peer| install(peer, slot, &key)),
+            Op::InstallKey(id, slot, key) => {
+                if let Protection::Static(_) = key.protection {
+                    tables.statics.store(true, Ordering::Relaxed);
+                }
+                self.with(id, |peer| install(peer, slot, &key));
+            }
             Op::SwapKeys(id) => self.with(id, |peer| {
                 change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
             }),

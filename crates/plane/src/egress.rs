@@ -6,6 +6,7 @@ use adit_wire::split::Segments;
 
 use crate::framing;
 pub use crate::key::Sealer;
+use crate::key::{MAX_OVERHEAD, Seal, Sealing};
 use crate::stats::DropReason;
 use crate::stream::frames::LENGTH;
 
@@ -60,7 +61,7 @@ pub struct Shape {
 impl Arena {
     /// An arena of `size` bytes; at least one packet of 64 KiB fits.
     pub fn new(size: usize) -> Self {
-        let size = size.max(MAX_PACKET + crate::packet::OVERHEAD + framing::MAX_ADDED + LENGTH);
+        let size = size.max(MAX_PACKET + MAX_OVERHEAD + framing::MAX_ADDED + LENGTH);
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
     }
 
@@ -106,7 +107,7 @@ impl Arena {
     #[inline]
     fn seal(
         &mut self,
-        sealer: &mut Sealer<'_>,
+        sealer: &mut impl Seal,
         packet: &[u8],
         shape: &Shape,
     ) -> Option<Result<(), DropReason>> {
@@ -179,7 +180,11 @@ impl Arena {
         packet: &[u8],
         shape: &Shape,
     ) -> Option<Result<(), DropReason>> {
-        self.seal(sealer, packet, shape)
+        match &mut sealer.0 {
+            Sealing::Aead(sealer) => self.seal(sealer, packet, shape),
+            Sealing::Epoch(sealer) => self.seal(sealer, packet, shape),
+            Sealing::Block(sealer) => self.seal(sealer, packet, shape),
+        }
     }
 
     /// Seals the rest of a super-packet. `dropped` hears of each packet that could not be sealed.
@@ -187,6 +192,21 @@ impl Arena {
         &mut self,
         segments: &mut Segments<'_>,
         sealer: &mut Sealer<'_>,
+        shape: &Shape,
+        dropped: impl FnMut(DropReason),
+    ) -> Progress {
+        match &mut sealer.0 {
+            Sealing::Aead(sealer) => self.egress_as(segments, sealer, shape, dropped),
+            Sealing::Epoch(sealer) => self.egress_as(segments, sealer, shape, dropped),
+            Sealing::Block(sealer) => self.egress_as(segments, sealer, shape, dropped),
+        }
+    }
+
+    /// [`Self::egress`] in one format.
+    fn egress_as(
+        &mut self,
+        segments: &mut Segments<'_>,
+        sealer: &mut impl Seal,
         shape: &Shape,
         mut dropped: impl FnMut(DropReason),
     ) -> Progress {

@@ -3,7 +3,8 @@
 mod ethernet;
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::verbs::PeerSpec;
 use adit_engine::{Instant, Link, Notice, PeerId};
@@ -14,8 +15,8 @@ use adit_wire::mss;
 
 use crate::control::{Relay, Shared};
 use crate::framing::{self, OCC, PING};
-use crate::key::Key;
-use crate::packet::{self, DATA_V1, DATA_V2, Lead};
+use crate::key::{Key, Open as _};
+use crate::packet::{DATA_V1, DATA_V2, Lead};
 use crate::peer::Peer;
 use crate::replay::Place;
 use crate::routes::Routes;
@@ -46,6 +47,8 @@ pub struct Ingress<'a, 's> {
     receiver: Option<(Mac, Option<PeerId>)>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
     source: Option<(PeerId, IpAddr)>,
+    /// Whether there may be static keys, whose packets have no opcode.
+    statics: bool,
     /// Control packets of strangers that came on a stream.
     pub(crate) strangers: u32,
     /// Why the stream whose packets these are must end.
@@ -133,6 +136,7 @@ impl<'a, 's> Ingress<'a, 's> {
             sender: None,
             receiver: None,
             source: None,
+            statics: shared.tables.statics.load(Relaxed),
             strangers: 0,
             fault: None,
         }
@@ -146,15 +150,17 @@ impl<'a, 's> Ingress<'a, 's> {
         }
         let segment = segment.clamp(1, data.len());
         self.shared.stats.received.record(data.len().div_ceil(segment));
+        let bare = self.statics && self.is_static(&link);
         let mut rest = data;
         while !rest.is_empty() {
-            let Some(lead) = Lead::parse(rest) else {
+            let lead = if bare { Some(Lead::OF_STATIC) } else { Lead::parse(rest) };
+            let Some(lead) = lead else {
                 let (_, tail) = rest.split_at_mut(segment.min(rest.len()));
                 self.shared.stats.drop(DropReason::Short);
                 rest = tail;
                 continue;
             };
-            let prefix = if lead.opcode == DATA_V2 { 4 } else { 1 };
+            let prefix = if bare { 0 } else { lead.prefix() };
             let (run, tail) = split_run(rest, segment, prefix);
             rest = tail;
             self.run(link, lead, Datagrams(segment), run);
@@ -172,15 +178,17 @@ impl<'a, 's> Ingress<'a, 's> {
         max: usize,
         data: &'a mut [u8],
     ) -> Result<usize, StreamEnd> {
+        let bare = self.statics && self.is_static(&link);
         let (mut taken, mut packets) = (0usize, 0usize);
         let mut rest = data;
         let end = loop {
-            let frames::Run { len, count, next } = frames::run(rest, max, false);
+            let frames::Run { len, count, next } = frames::run(rest, max, bare);
             let (run, tail) = rest.split_at_mut(len);
             rest = tail;
             (taken, packets) = (taken.saturating_add(len), packets.saturating_add(count));
             if count > 0 {
-                match run.get(frames::LENGTH..).and_then(Lead::parse) {
+                let lead = run.get(frames::LENGTH..).and_then(Lead::parse);
+                match if bare { Some(Lead::OF_STATIC) } else { lead } {
                     Some(lead) => self.run(link, lead, Framed(count), run),
                     None => self.shared.stats.drop_many(DropReason::Short, count),
                 }
@@ -226,6 +234,15 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
+    /// Whether what comes from there is data under a static key, whatever its first byte.
+    #[cold]
+    #[inline(never)]
+    fn is_static(&self, link: &Link) -> bool {
+        self.find_peer(link, None).is_some_and(|peer| {
+            peer.keys.load().primary.as_ref().is_some_and(|key| key.is_static())
+        })
+    }
+
     fn control(&mut self, link: Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         if packet.len() > MAX_CONTROL {
@@ -246,6 +263,7 @@ impl<'a, 's> Ingress<'a, 's> {
 
     /// On a server by the peer-id, or by the address where packets carry none. On a client, whose
     /// packets carry the id that the server gave us, by the address, else the newest session.
+    #[inline(always)]
     fn find_peer(&self, link: &Link, peer_id: Option<u32>) -> Option<Arc<Peer>> {
         let by_address =
             || self.shared.tables.by_address(link).and_then(|id| self.peers.get(id)).cloned();
@@ -265,34 +283,21 @@ impl<'a, 's> Ingress<'a, 's> {
     fn open_run<C: Cut>(&mut self, mut run: Run<'_>, key: &Key, cut: C, data: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let (mut packets, mut bytes) = (0u64, 0u64);
-        // Held for the run, not per packet; no other lock of a peer is taken meanwhile.
-        let mut window = key.replay.lock().unwrap_or_else(PoisonError::into_inner);
+        // Holds a lock for the run, not per packet; no other lock of a peer is taken meanwhile.
+        let mut opener = key.opener();
         for datagram in cut.packets(data) {
             let len = datagram.len();
-            let Some(sealed) = packet::parse(datagram) else {
-                stats.drop(DropReason::Short);
-                continue;
-            };
-            let id = u64::from(sealed.packet_id);
-            let Some(place) = window.check(id) else {
-                stats.drop(DropReason::Replayed);
-                if C::LOSSLESS {
-                    self.fault = Some(StreamEnd::BadPacket);
-                    break;
+            let (place, text) = match opener.open(datagram) {
+                Ok(opened) => opened,
+                Err(reason) => {
+                    stats.drop(reason);
+                    if C::LOSSLESS {
+                        self.fault = Some(StreamEnd::BadPacket);
+                        break;
+                    }
+                    continue;
                 }
-                continue;
             };
-            let packet::Sealed { packet_id, aad, tag, text } = sealed;
-            let again = packet::Sealed { packet_id, aad, tag, text: &mut *text };
-            if let Err(reason) = key.open(again) {
-                stats.drop(reason);
-                if C::LOSSLESS {
-                    self.fault = Some(StreamEnd::BadPacket);
-                    break;
-                }
-                continue;
-            }
-            window.accept(id);
             packets = packets.saturating_add(1);
             bytes = bytes.saturating_add(len as u64);
             let Some(content) = self.content(&run, text) else { continue };
@@ -307,7 +312,7 @@ impl<'a, 's> Ingress<'a, 's> {
                 self.deliver(&run, packet);
             }
         }
-        drop(window);
+        drop(opener);
         self.after(run.peer, key, packets, bytes);
     }
 

@@ -1,15 +1,19 @@
 //! A data channel key in use: its packet ids, its replay window and its limits.
+//!
+//! How packets look and what protects them is the key's [`Format`]; a burst or a run of packets asks
+//! for it once, so that each format has loops of its own.
 
-use std::sync::Mutex;
+mod aead;
+mod block;
+mod epoch;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use adit_crypto::Cipher;
-use adit_crypto::aead::{OpenKey, Refused, SealKey};
+use adit_crypto::aead::Refused;
 use adit_engine::verbs::{DataKey, KeyLimits, Protection};
 
-use crate::packet::Prefix;
 use crate::peer::Tx;
-use crate::replay::Window;
+use crate::replay::Place;
 use crate::stats::DropReason;
 
 /// AES-GCM's limit: blocks and packets together, after which confidentiality weakens.
@@ -25,17 +29,19 @@ const FAILED_NEAR: u64 = 1 << 35;
 /// Forgery attempts after which the key opens nothing any more.
 const FAILED_LIMIT: u64 = 1 << 36;
 
+/// Bytes that the widest format adds to a packet: the header with a peer-id, packet id and time,
+/// and the longest envelope.
+pub(crate) const MAX_OVERHEAD: usize = 4 + 8 + adit_crypto::block::MAX_ADDED;
+
 /// A key of one slot, shared by both directions.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub id: u8,
     /// Which key of the peer it is: later ones have higher numbers.
     pub generation: u64,
-    seal: SealKey,
-    open: OpenKey,
-    gcm: bool,
+    format: Format,
     limits: KeyLimits,
-    /// Next packet id to send. Written only through [`Sealer`], under the peer's TX lock.
+    /// Next packet id to send. Written only through a [`Ledger`], under the peer's TX lock.
     next_id: AtomicU64,
     /// Blocks and packets sealed, for GCM's limit.
     sealed: AtomicU64,
@@ -47,7 +53,71 @@ pub(crate) struct Key {
     failed: AtomicU64,
     used: AtomicBool,
     warned: AtomicBool,
-    pub replay: Mutex<Window>,
+}
+
+/// Layout, cryptography and replay protection.
+#[derive(Debug)]
+enum Format {
+    Aead(aead::Aead),
+    Epoch(Box<epoch::Epoch>),
+    Block(Box<block::Block>),
+}
+
+/// Seals packets under one key while the peer's TX lock is held. What it used is written back when
+/// it is dropped, whatever happens in between.
+#[derive(Debug)]
+pub struct Sealer<'k>(pub(crate) Sealing<'k>);
+
+#[derive(Debug)]
+pub(crate) enum Sealing<'k> {
+    Aead(aead::AeadSealer<'k>),
+    Epoch(epoch::EpochSealer<'k>),
+    Block(block::BlockSealer<'k>),
+}
+
+/// What a sealer of any format does.
+pub(crate) trait Seal {
+    /// Most bytes that sealing adds.
+    fn overhead(&self) -> usize;
+
+    /// Seals one packet into the start of `out` under the next packet id; returns its length.
+    fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason>;
+}
+
+/// Opens packets under one key; holds the lock of its replay window, so only for one run.
+pub(crate) enum Opening<'k> {
+    Aead(aead::AeadOpener<'k>),
+    Epoch(epoch::EpochOpener<'k>),
+    Block(block::BlockOpener<'k>),
+}
+
+impl Open for Opening<'_> {
+    // The common format stays in the loop that calls this; the others cost it one branch.
+    #[inline(always)]
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+        match self {
+            Self::Aead(opener) => opener.open(datagram),
+            Self::Epoch(opener) => opener.open(datagram),
+            Self::Block(opener) => opener.open(datagram),
+        }
+    }
+}
+
+/// What an opener of any format does.
+pub(crate) trait Open {
+    /// Opens one datagram in place, unless it was seen before: what it held, and whether it is the
+    /// newest.
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason>;
+}
+
+/// What a sealer uses up.
+#[derive(Debug)]
+pub(crate) struct Ledger<'k> {
+    key: &'k Key,
+    next_id: u64,
+    used: u64,
+    packets: u64,
+    bytes: u64,
 }
 
 /// Blocks and packets that a text of this length uses up.
@@ -58,13 +128,28 @@ fn usage(len: usize) -> u64 {
 
 impl Key {
     pub fn new(key: &DataKey, replay_window: u32, generation: u64) -> Result<Self, Refused> {
-        let Protection::Aead(cipher) = key.protection else { return Err(Refused) };
+        let format = match key.protection {
+            Protection::Aead(cipher) => {
+                Format::Aead(aead::Aead::new(cipher, &key.seal, &key.open, replay_window)?)
+            }
+            Protection::Epoch(cipher) => {
+                let epoch = epoch::Epoch::new(cipher, &key.seal, &key.open, replay_window)?;
+                Format::Epoch(Box::new(epoch))
+            }
+            Protection::Block(suite) => {
+                let block = block::Block::new(suite, &key.seal, &key.open, replay_window, None)?;
+                Format::Block(Box::new(block))
+            }
+            Protection::Static(suite) => {
+                let time = Some(block::unix_time());
+                let block = block::Block::new(suite, &key.seal, &key.open, replay_window, time)?;
+                Format::Block(Box::new(block))
+            }
+        };
         Ok(Self {
             id: key.key_id & 7,
             generation,
-            seal: SealKey::new(cipher, &key.seal)?,
-            open: OpenKey::new(cipher, &key.open)?,
-            gcm: !matches!(cipher, Cipher::ChaCha20Poly1305),
+            format,
             limits: key.limits,
             next_id: AtomicU64::new(1),
             sealed: AtomicU64::new(0),
@@ -74,35 +159,37 @@ impl Key {
             failed: AtomicU64::new(0),
             used: AtomicBool::new(false),
             warned: AtomicBool::new(false),
-            replay: Mutex::new(Window::new(replay_window)),
         })
     }
 
     /// The right to seal under this key for as long as the peer's TX lock is held: packet ids come
     /// out in the order in which packets are sent.
+    #[inline]
     pub fn sealer<'k>(&'k self, _lock: &'k mut Tx, wire_id: Option<u32>) -> Sealer<'k> {
-        let sealed = self.sealed.load(Relaxed);
-        Sealer {
-            key: self,
-            prefix: Prefix::new(self.id, wire_id),
-            next_id: self.next_id.load(Relaxed),
-            budget: if self.gcm { GCM_LIMIT.saturating_sub(sealed) } else { u64::MAX },
-            used: 0,
-            packets: 0,
-            bytes: 0,
+        Sealer(match &self.format {
+            Format::Aead(aead) => Sealing::Aead(aead.sealer(self, wire_id)),
+            Format::Epoch(epoch) => Sealing::Epoch(epoch.sealer(self, wire_id)),
+            Format::Block(block) => Sealing::Block(block.sealer(self, wire_id)),
+        })
+    }
+
+    /// The right to open packets, until the next run.
+    #[inline]
+    pub fn opener(&self) -> Opening<'_> {
+        match &self.format {
+            Format::Aead(aead) => Opening::Aead(aead.opener(self)),
+            Format::Epoch(epoch) => Opening::Epoch(epoch.opener()),
+            Format::Block(block) => Opening::Block(block.opener()),
         }
     }
 
-    /// Opens a packet in place.
-    #[inline]
-    pub fn open(&self, packet: crate::packet::Sealed<'_>) -> Result<(), DropReason> {
-        if self.failed.load(Relaxed) >= FAILED_LIMIT {
-            return Err(DropReason::KeyExhausted);
-        }
-        self.open.open(packet.packet_id, packet.aad, packet.tag, packet.text).map_err(|Refused| {
-            self.failed.fetch_add(1, Relaxed);
-            DropReason::BadTag
-        })
+    /// Whether every datagram from the peer is a data packet: its packets have no opcode.
+    pub fn is_static(&self) -> bool {
+        matches!(&self.format, Format::Block(block) if block.is_static())
+    }
+
+    fn ledger(&self) -> Ledger<'_> {
+        Ledger { key: self, next_id: self.next_id.load(Relaxed), used: 0, packets: 0, bytes: 0 }
     }
 
     /// Counts authentic packets of a burst. `bytes` are those on the wire.
@@ -124,9 +211,18 @@ impl Key {
     /// Whether a limit has come close; says so once.
     pub fn near_limit(&self) -> bool {
         let reached = |limit: u64, count: &AtomicU64| limit != 0 && count.load(Relaxed) >= limit;
-        let near = reached(ID_NEAR, &self.next_id)
-            || (self.gcm && (reached(GCM_NEAR, &self.sealed) || reached(GCM_NEAR, &self.opened)))
-            || reached(FAILED_NEAR, &self.failed)
+        let near = match &self.format {
+            Format::Aead(aead) => {
+                let gcm = aead.is_gcm();
+                reached(ID_NEAR, &self.next_id)
+                    || (gcm && (reached(GCM_NEAR, &self.sealed) || reached(GCM_NEAR, &self.opened)))
+                    || reached(FAILED_NEAR, &self.failed)
+            }
+            Format::Epoch(epoch) => epoch.near_end(),
+            // A static key has no successor; its packet ids begin anew with a later time.
+            Format::Block(block) => !block.is_static() && reached(ID_NEAR, &self.next_id),
+        };
+        let near = near
             || reached(self.limits.bytes, &self.bytes)
             || reached(self.limits.packets, &self.packets);
         near && !self.warned.swap(true, Relaxed)
@@ -140,46 +236,23 @@ impl Key {
     }
 }
 
-/// Seals packets under one key while the peer's TX lock is held. What it used is written back when
-/// it is dropped, whatever happens in between.
-#[derive(Debug)]
-pub struct Sealer<'k> {
-    key: &'k Key,
-    prefix: Prefix,
-    next_id: u64,
-    budget: u64,
-    used: u64,
-    packets: u64,
-    bytes: u64,
-}
-
-impl Sealer<'_> {
-    /// Bytes that sealing adds.
+impl Ledger<'_> {
+    /// The next packet id. It is spent even if sealing fails: a nonce is never tried twice.
     #[inline]
-    pub fn overhead(&self) -> usize {
-        self.prefix.overhead()
+    fn next_id(&mut self) -> Result<u32, DropReason> {
+        let id = u32::try_from(self.next_id).map_err(|_| DropReason::KeyExhausted)?;
+        self.next_id = u64::from(id).saturating_add(1);
+        Ok(id)
     }
 
-    /// Seals one packet into the start of `out` under the next packet id; returns its length.
     #[inline]
-    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
-        let used = self.used.saturating_add(usage(plain.len()));
-        let id = u32::try_from(self.next_id).map_err(|_| DropReason::KeyExhausted)?;
-        if used > self.budget {
-            return Err(DropReason::KeyExhausted);
-        }
-        // The id is spent even if sealing fails: a nonce is never tried twice.
-        self.next_id = u64::from(id).saturating_add(1);
-        self.used = used;
-        let len =
-            self.prefix.seal(&self.key.seal, id, plain, out).ok_or(DropReason::TunMalformed)?;
+    fn sealed(&mut self, len: usize) {
         self.packets = self.packets.saturating_add(1);
         self.bytes = self.bytes.saturating_add(len as u64);
-        Ok(len)
     }
 }
 
-impl Drop for Sealer<'_> {
+impl Drop for Ledger<'_> {
     fn drop(&mut self) {
         debug_assert!(self.next_id <= ID_LAST + 1);
         self.key.next_id.store(self.next_id, Relaxed);
@@ -192,7 +265,7 @@ impl Drop for Sealer<'_> {
 mod tests {
     use super::*;
     use crate::packet;
-    use adit_crypto::KeyHalf;
+    use adit_crypto::{Cipher, KeyHalf};
 
     fn key(cipher: Cipher, limits: KeyLimits) -> Key {
         let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
@@ -203,7 +276,9 @@ mod tests {
 
     fn seal(key: &Key, len: usize) -> Result<Vec<u8>, DropReason> {
         let mut out = vec![0; len + packet::OVERHEAD];
-        key.sealer(&mut Tx::default(), Some(1)).seal(&vec![0; len], &mut out).map(|_| out)
+        let mut tx = Tx::default();
+        let Sealing::Aead(mut sealer) = key.sealer(&mut tx, Some(1)).0 else { panic!() };
+        sealer.seal(&vec![0; len], &mut out).map(|_| out)
     }
 
     #[test]
@@ -247,11 +322,14 @@ mod tests {
     fn a_key_under_attack_opens_nothing_at_the_limit() {
         let key = key(Cipher::Aes256Gcm, KeyLimits::default());
         let mut sealed = seal(&key, 9).unwrap();
-        let mut again = sealed.clone();
-        assert_eq!(key.open(packet::parse(&mut sealed).unwrap()), Ok(()));
-        key.preset(2, 0, FAILED_LIMIT);
-        let refused = key.open(packet::parse(&mut again).unwrap());
-        assert_eq!(refused, Err(DropReason::KeyExhausted));
+        let mut again = seal(&key, 9).unwrap();
+        let open = |datagram: &mut [u8]| {
+            let Opening::Aead(mut opener) = key.opener() else { panic!() };
+            opener.open(datagram).map(|(place, _)| place)
+        };
+        assert_eq!(open(&mut sealed), Ok(Place::Newest));
+        key.preset(3, 0, FAILED_LIMIT);
+        assert_eq!(open(&mut again), Err(DropReason::KeyExhausted));
     }
 
     #[test]

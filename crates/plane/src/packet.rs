@@ -6,6 +6,7 @@
 //! ```
 
 use adit_crypto::aead::{SealKey, TAG_LEN};
+use adit_crypto::epoch::EpochKey;
 
 /// Opcode of data packets without a peer-id.
 pub const DATA_V1: u8 = 6;
@@ -17,6 +18,7 @@ pub const NO_PEER_ID: u32 = 0x00ff_ffff;
 const V1_AAD: usize = 1;
 const V2_PREFIX: usize = 4;
 const ID_LEN: usize = 4;
+const EPOCH_ID_LEN: usize = 8;
 
 /// Bytes that the longer of the two formats adds to a packet.
 pub const OVERHEAD: usize = V2_PREFIX + ID_LEN + TAG_LEN;
@@ -33,6 +35,15 @@ pub struct Lead {
 }
 
 impl Lead {
+    /// What stands for the lead of packets that have none: they are the one static key's.
+    pub(crate) const OF_STATIC: Self = Self { opcode: DATA_V1, key_id: 0, peer_id: None };
+
+    /// How many of the first bytes it was read from.
+    #[inline]
+    pub(crate) fn prefix(&self) -> usize {
+        if self.opcode == DATA_V2 { V2_PREFIX } else { V1_AAD }
+    }
+
     /// Reads the lead of a datagram; `None` if it is too short.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
@@ -77,6 +88,44 @@ pub fn parse(datagram: &mut [u8]) -> Option<Sealed<'_>> {
     Some(Sealed { packet_id, aad, tag, text })
 }
 
+/// The parts of a packet in the epoch format.
+#[derive(Debug)]
+pub struct EpochSealed<'a> {
+    /// Epoch (16 bits) and counter (48 bits): for key, replay window and nonce.
+    pub packet_id: u64,
+    /// What is authenticated but not encrypted.
+    pub aad: &'a [u8],
+    /// The authentication tag.
+    pub tag: &'a [u8; TAG_LEN],
+    /// Ciphertext, to be opened in place.
+    pub text: &'a mut [u8],
+}
+
+/// Takes a data packet in the epoch format apart:
+/// `header 4 or 1 | packet id 8 | ciphertext | tag 16`; `None` for what is too short or no data packet.
+#[inline]
+pub fn parse_epoch(datagram: &mut [u8]) -> Option<EpochSealed<'_>> {
+    let (start, end) = match datagram.first()? >> 3 {
+        DATA_V2 => (0, V2_PREFIX + EPOCH_ID_LEN),
+        DATA_V1 => (V1_AAD, V1_AAD + EPOCH_ID_LEN),
+        _ => return None,
+    };
+    let (head, rest) = datagram.split_at_mut_checked(end)?;
+    let (text, tag) = rest.split_last_chunk_mut::<TAG_LEN>()?;
+    let aad: &[u8] = head.get(start..)?;
+    let packet_id = u64::from_be_bytes(*aad.last_chunk()?);
+    Some(EpochSealed { packet_id, aad, tag, text })
+}
+
+/// Length of the header of a data packet: opcode and, if any, peer-id.
+#[inline]
+pub fn header_len(datagram: &[u8]) -> usize {
+    match datagram.first() {
+        Some(first) if first >> 3 == DATA_V2 => V2_PREFIX,
+        _ => V1_AAD,
+    }
+}
+
 /// What stands before the packet id in packets to one peer under one key.
 #[derive(Copy, Clone, Debug)]
 pub struct Prefix {
@@ -94,6 +143,36 @@ impl Prefix {
             }
             None => Self { bytes: [DATA_V1 << 3 | key_id & 7, 0, 0, 0], v2: false },
         }
+    }
+
+    /// The header's bytes.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        let len = if self.v2 { V2_PREFIX } else { V1_AAD };
+        self.bytes.get(..len).unwrap_or(&self.bytes)
+    }
+
+    /// Seals `plain` in the epoch format into the start of `out`; returns the length, or `None` if
+    /// `out` is too short or the crypto library refuses.
+    #[inline]
+    pub fn seal_epoch(
+        &self,
+        key: &EpochKey,
+        packet_id: u64,
+        plain: &[u8],
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let lead = self.head();
+        let head_len = lead.len().checked_add(EPOCH_ID_LEN)?;
+        let len = head_len.checked_add(plain.len())?.checked_add(TAG_LEN)?;
+        let (head, rest) = out.get_mut(..len)?.split_at_mut_checked(head_len)?;
+        let (text, tag) = rest.split_last_chunk_mut::<TAG_LEN>()?;
+        let (start, id) = head.split_last_chunk_mut::<EPOCH_ID_LEN>()?;
+        start.copy_from_slice(lead);
+        *id = packet_id.to_be_bytes();
+        // Without a peer-id the header is not authenticated, as in the format before.
+        let aad = if self.v2 { &*head } else { head.get(V1_AAD..)? };
+        key.seal(packet_id, aad, plain, text, tag).ok().map(|()| len)
     }
 
     /// Bytes that sealing adds to a packet.

@@ -34,6 +34,12 @@ impl Window {
         Self { newest: 0, size: u64::from(size), blocks: vec![0; blocks].into() }
     }
 
+    /// Forgets all ids.
+    pub(crate) fn clear(&mut self) {
+        self.newest = 0;
+        self.blocks.fill(0);
+    }
+
     /// Whether a packet with this id may still be accepted. Changes nothing: the packet is not
     /// authenticated yet.
     #[inline]

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use adit_engine::{Link, PeerId, SocketId};
@@ -89,6 +90,9 @@ pub(crate) struct Tables {
     addresses: RwLock<Addresses>,
     /// Links that proved their address. Read per control packet only.
     admitted: RwLock<HashSet<Link>>,
+    /// A static key was installed once: the first byte of a datagram may mean nothing. Read per
+    /// burst.
+    pub statics: AtomicBool,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

@@ -123,6 +123,13 @@ impl End {
         notices
     }
 
+    /// How many upcalls waited; they are forgotten.
+    pub fn upcalls_taken(&mut self) -> u64 {
+        let mut count = 0;
+        self.upcalls.drain(|_| count += 1);
+        count
+    }
+
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.memory.plane().totals().dropped(reason)
     }

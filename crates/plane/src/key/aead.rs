@@ -1,0 +1,117 @@
+//! The format of today: an AEAD, a 32-bit packet id before the tag.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use adit_crypto::aead::{OpenKey, Refused, SealKey};
+use adit_crypto::{Cipher, KeyHalf};
+
+use super::{FAILED_LIMIT, GCM_LIMIT, Key, Ledger, Open, Seal, usage};
+use crate::packet::{self, Prefix};
+use crate::replay::{Place, Window};
+use crate::stats::DropReason;
+
+#[derive(Debug)]
+pub(super) struct Aead {
+    seal: SealKey,
+    open: OpenKey,
+    gcm: bool,
+    replay: Mutex<Window>,
+}
+
+/// Seals one burst.
+#[derive(Debug)]
+pub(crate) struct AeadSealer<'k> {
+    ledger: Ledger<'k>,
+    seal: &'k SealKey,
+    prefix: Prefix,
+    budget: u64,
+}
+
+/// Opens one run.
+pub(crate) struct AeadOpener<'k> {
+    key: &'k Key,
+    open: &'k OpenKey,
+    window: MutexGuard<'k, Window>,
+}
+
+impl Aead {
+    pub fn new(
+        cipher: Cipher,
+        seal: &KeyHalf,
+        open: &KeyHalf,
+        replay_window: u32,
+    ) -> Result<Self, Refused> {
+        Ok(Self {
+            seal: SealKey::new(cipher, seal)?,
+            open: OpenKey::new(cipher, open)?,
+            gcm: is_gcm(cipher),
+            replay: Mutex::new(Window::new(replay_window)),
+        })
+    }
+
+    pub fn is_gcm(&self) -> bool {
+        self.gcm
+    }
+
+    #[inline]
+    pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> AeadSealer<'k> {
+        let sealed = key.sealed.load(Relaxed);
+        AeadSealer {
+            ledger: key.ledger(),
+            seal: &self.seal,
+            prefix: Prefix::new(key.id, wire_id),
+            budget: if self.gcm { GCM_LIMIT.saturating_sub(sealed) } else { u64::MAX },
+        }
+    }
+
+    #[inline]
+    pub fn opener<'k>(&'k self, key: &'k Key) -> AeadOpener<'k> {
+        let window = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
+        AeadOpener { key, open: &self.open, window }
+    }
+}
+
+/// Whether the cipher weakens after [`GCM_LIMIT`].
+pub(super) fn is_gcm(cipher: Cipher) -> bool {
+    !matches!(cipher, Cipher::ChaCha20Poly1305)
+}
+
+impl Seal for AeadSealer<'_> {
+    #[inline]
+    fn overhead(&self) -> usize {
+        self.prefix.overhead()
+    }
+
+    #[inline]
+    fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
+        let used = self.ledger.used.saturating_add(usage(plain.len()));
+        if used > self.budget {
+            return Err(DropReason::KeyExhausted);
+        }
+        let id = self.ledger.next_id()?;
+        self.ledger.used = used;
+        let len = self.prefix.seal(self.seal, id, plain, out).ok_or(DropReason::TunMalformed)?;
+        self.ledger.sealed(len);
+        Ok(len)
+    }
+}
+
+impl Open for AeadOpener<'_> {
+    #[inline(always)]
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+        let packet::Sealed { packet_id, aad, tag, text } =
+            packet::parse(datagram).ok_or(DropReason::Short)?;
+        let id = u64::from(packet_id);
+        let place = self.window.check(id).ok_or(DropReason::Replayed)?;
+        if self.key.failed.load(Relaxed) >= FAILED_LIMIT {
+            return Err(DropReason::KeyExhausted);
+        }
+        if self.open.open(packet_id, aad, tag, text).is_err() {
+            self.key.failed.fetch_add(1, Relaxed);
+            return Err(DropReason::BadTag);
+        }
+        self.window.accept(id);
+        Ok((place, text))
+    }
+}

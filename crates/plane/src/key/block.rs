@@ -1,0 +1,177 @@
+//! The formats before AEAD: CBC and HMAC, with an opcode (TLS) or without (static keys).
+//!
+//! ```text
+//! Block:   DATA_V1 or DATA_V2 header | HMAC | IV | encrypted: packet id 4 | packet
+//! Static:                              HMAC | IV | encrypted: packet id 4 | time 4 | packet
+//! ```
+//!
+//! A static key outlives its packet ids and the process: ids count within a time, and a later time
+//! begins anew (`openvpn-wire-protocol`, data channel, CBC mode).
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use adit_crypto::KeyHalf;
+use adit_crypto::aead::Refused;
+use adit_crypto::block::{OpenBlock, SealBlock};
+use adit_engine::verbs::BlockSuite;
+
+use super::{ID_NEAR, Key, Ledger, Open, Seal};
+use crate::packet::{self, Prefix};
+use crate::replay::{Place, Window};
+use crate::stats::DropReason;
+
+const ID_LEN: usize = 4;
+const TIME_LEN: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Block {
+    seal: SealBlock,
+    open: OpenBlock,
+    replay: Mutex<TimedWindow>,
+    /// Static keys: the time under which packet ids are counted now, in seconds since 1970. Written
+    /// under the peer's TX lock.
+    time: Option<AtomicU32>,
+}
+
+/// A replay window that begins anew with each later time. Without times all are 0.
+#[derive(Debug)]
+struct TimedWindow {
+    time: u32,
+    window: Window,
+}
+
+/// Seals one burst.
+#[derive(Debug)]
+pub(crate) struct BlockSealer<'k> {
+    ledger: Ledger<'k>,
+    seal: &'k SealBlock,
+    /// `None` for static keys.
+    prefix: Option<Prefix>,
+    time: u32,
+}
+
+/// Opens one run.
+pub(crate) struct BlockOpener<'k> {
+    open: &'k OpenBlock,
+    window: MutexGuard<'k, TimedWindow>,
+    timed: bool,
+}
+
+/// Now, in seconds since 1970; the wire has 32 bits for it.
+pub(super) fn unix_time() -> u32 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}
+
+impl Block {
+    /// `time`: when a static key came into use.
+    pub fn new(
+        suite: BlockSuite,
+        seal: &KeyHalf,
+        open: &KeyHalf,
+        replay_window: u32,
+        time: Option<u32>,
+    ) -> Result<Self, Refused> {
+        Ok(Self {
+            seal: SealBlock::new(suite.cipher, suite.digest, seal)?,
+            open: OpenBlock::new(suite.cipher, suite.digest, open)?,
+            replay: Mutex::new(TimedWindow { time: 0, window: Window::new(replay_window) }),
+            time: time.map(AtomicU32::new),
+        })
+    }
+
+    pub fn is_static(&self) -> bool {
+        self.time.is_some()
+    }
+
+    pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> BlockSealer<'k> {
+        let mut ledger = key.ledger();
+        let mut time = 0;
+        if let Some(current) = &self.time {
+            time = current.load(Relaxed);
+            if ledger.next_id >= ID_NEAR {
+                // Long before the ids end: a burst is far shorter than what is left.
+                time = unix_time().max(time.saturating_add(1));
+                current.store(time, Relaxed);
+                ledger.next_id = 1;
+            }
+        }
+        let prefix = (!self.is_static()).then(|| Prefix::new(key.id, wire_id));
+        BlockSealer { ledger, seal: &self.seal, prefix, time }
+    }
+
+    pub fn opener(&self) -> BlockOpener<'_> {
+        let window = self.replay.lock().unwrap_or_else(PoisonError::into_inner);
+        BlockOpener { open: &self.open, window, timed: self.is_static() }
+    }
+}
+
+impl Seal for BlockSealer<'_> {
+    fn overhead(&self) -> usize {
+        let head = match &self.prefix {
+            Some(prefix) => prefix.head().len().saturating_add(ID_LEN),
+            None => ID_LEN + TIME_LEN,
+        };
+        self.seal.overhead().saturating_add(head)
+    }
+
+    fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
+        let id = self.ledger.next_id()?;
+        let number = u64::from(self.time) << 32 | u64::from(id);
+        let mut head = [0; ID_LEN + TIME_LEN];
+        let (id_bytes, time_bytes) = head.split_at_mut(ID_LEN);
+        id_bytes.copy_from_slice(&id.to_be_bytes());
+        time_bytes.copy_from_slice(&self.time.to_be_bytes());
+        let (prefix, head) = match &self.prefix {
+            Some(prefix) => (prefix.head(), &*id_bytes),
+            None => (&[][..], &head[..]),
+        };
+        let sealed = out.split_at_mut_checked(prefix.len()).and_then(|(lead, rest)| {
+            lead.copy_from_slice(prefix);
+            let len = self.seal.seal(number, head, plain, rest)?;
+            prefix.len().checked_add(len)
+        });
+        let len = sealed.ok_or(DropReason::TunMalformed)?;
+        self.ledger.sealed(len);
+        Ok(len)
+    }
+}
+
+impl TimedWindow {
+    fn check(&self, time: u32, id: u32) -> Option<Place> {
+        if time > self.time && id != 0 {
+            return Some(Place::Newest);
+        }
+        if time == self.time { self.window.check(id.into()) } else { None }
+    }
+
+    fn accept(&mut self, time: u32, id: u32) {
+        if time > self.time {
+            self.time = time;
+            self.window.clear();
+        }
+        self.window.accept(id.into());
+    }
+}
+
+impl Open for BlockOpener<'_> {
+    #[inline(never)]
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+        let start = if self.timed { 0 } else { packet::header_len(datagram) };
+        let envelope = datagram.get_mut(start..).ok_or(DropReason::Short)?;
+        let text = self.open.open(envelope).map_err(|Refused| DropReason::BadTag)?;
+        let (id, text) = text.split_first_chunk_mut::<ID_LEN>().ok_or(DropReason::Short)?;
+        let id = u32::from_be_bytes(*id);
+        let (time, text) = if self.timed {
+            let (time, text) = text.split_first_chunk_mut::<TIME_LEN>().ok_or(DropReason::Short)?;
+            (u32::from_be_bytes(*time), text)
+        } else {
+            (0, text)
+        };
+        let place = self.window.check(time, id).ok_or(DropReason::Replayed)?;
+        self.window.accept(time, id);
+        Ok((place, text))
+    }
+}
