@@ -28,6 +28,7 @@ targets! {
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
+    stream in "../../../fuzz/fuzz_targets/stream.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
 }
 

@@ -62,6 +62,13 @@ pub const ALL: &[Piece] = &[
         "split a TCP super-packet of 64 KiB and seal its 49 segments",
     ),
     piece("open-super", 10, open_super, "open these 49 and merge them into two writes"),
+    piece("seal-super-stream", 10, seal_super_stream, "as seal-super, with a length before each"),
+    piece(
+        "open-super-stream",
+        10,
+        open_super_stream,
+        "find these in a stream, open and merge them",
+    ),
     piece("split-super", 10, split, "split a super-packet, checksums included"),
     piece("merge-super", 10, merge, "merge 49 packets into one write, checksums verified"),
     piece("checksum-1400", 500, checksum, "the Internet checksum of 1,400 bytes"),
@@ -111,28 +118,36 @@ fn counted_piece(work: &mut dyn FnMut() -> u64) -> u64 {
 const CIPHER: Cipher = Cipher::Aes256Gcm;
 
 fn seal_plain(times: u32) -> Result<Work, String> {
-    seal(CIPHER, (VnetHeader::default(), packets::plain(1400)), times)
+    seal(Tunnel::new(CIPHER)?, (VnetHeader::default(), packets::plain(1400)), times)
 }
 
 fn seal_chacha(times: u32) -> Result<Work, String> {
-    seal(Cipher::ChaCha20Poly1305, (VnetHeader::default(), packets::plain(1400)), times)
+    let tunnel = Tunnel::new(Cipher::ChaCha20Poly1305)?;
+    seal(tunnel, (VnetHeader::default(), packets::plain(1400)), times)
 }
 
 fn seal_super(times: u32) -> Result<Work, String> {
-    seal(CIPHER, packets::super_packet(), times)
+    seal(Tunnel::new(CIPHER)?, packets::super_packet(), times)
+}
+
+fn seal_super_stream(times: u32) -> Result<Work, String> {
+    seal(Tunnel::over_stream(CIPHER)?, packets::super_packet(), times)
 }
 
 fn open_plain(times: u32) -> Result<Work, String> {
-    open((VnetHeader::default(), packets::plain(1400)), times)
+    open(Tunnel::new(CIPHER)?, (VnetHeader::default(), packets::plain(1400)), times)
 }
 
 fn open_super(times: u32) -> Result<Work, String> {
-    open(packets::super_packet(), times)
+    open(Tunnel::new(CIPHER)?, packets::super_packet(), times)
+}
+
+fn open_super_stream(times: u32) -> Result<Work, String> {
+    open(Tunnel::over_stream(CIPHER)?, packets::super_packet(), times)
 }
 
 /// Copies of the packet are made beforehand: the kernel makes them in earnest.
-fn seal(cipher: Cipher, packet: (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
-    let mut tunnel = Tunnel::new(cipher)?;
+fn seal(mut tunnel: Tunnel, packet: (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
     let (vnet, packet) = packet;
     let mut copies = vec![packet; times as usize];
     Ok(Box::new(move || {
@@ -144,8 +159,11 @@ fn seal(cipher: Cipher, packet: (VnetHeader, Vec<u8>), times: u32) -> Result<Wor
     }))
 }
 
-fn open((vnet, packet): (VnetHeader, Vec<u8>), times: u32) -> Result<Work, String> {
-    let mut tunnel = Tunnel::new(CIPHER)?;
+fn open(
+    mut tunnel: Tunnel,
+    (vnet, packet): (VnetHeader, Vec<u8>),
+    times: u32,
+) -> Result<Work, String> {
     let mut trains = Vec::new();
     for _ in 0..times {
         tunnel.seal(&vnet, &mut packet.clone(), |bytes, segment| {
@@ -261,6 +279,8 @@ mod tests {
         let headers = 48 * 40;
         assert_eq!(result("seal-super", 2), 2 * (65_535 + headers + 49 * 24));
         assert_eq!(result("open-super", 2), 2 * 49);
+        assert_eq!(result("seal-super-stream", 2), 2 * (65_535 + headers + 49 * (24 + 2)));
+        assert_eq!(result("open-super-stream", 2), 2 * 49);
         assert_eq!(result("split-super", 2), 2 * (65_535 + headers));
         assert_eq!(result("merge-super", 2), 2 * 49);
         assert_eq!(result("replay", 800), 800, "no id is refused");

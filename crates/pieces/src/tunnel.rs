@@ -6,7 +6,7 @@ use adit_engine::verbs::{
 };
 use adit_engine::{Instant, Link, Op, PeerId, SocketId};
 use adit_plane::memory::{Delivered, Memory};
-use adit_plane::{Plane, Relay, Upcalls};
+use adit_plane::{MAX_FRAME, Plane, Relay, Upcalls};
 use adit_wire::VnetHeader;
 
 /// One peer at each end, so any number will do.
@@ -39,11 +39,23 @@ impl Tunnel {
     /// # Errors
     /// The kernel refused a file descriptor.
     pub fn new(cipher: Cipher) -> Result<Self, String> {
+        let remote = ([192, 0, 2, 1], 1194).into();
+        Self::over(Link::datagram(SocketId(0), None, remote), cipher)
+    }
+
+    /// As [`Tunnel::new`], over a stream: trains are packets behind their lengths.
+    ///
+    /// # Errors
+    /// The kernel refused a file descriptor.
+    pub fn over_stream(cipher: Cipher) -> Result<Self, String> {
+        Self::over(Link::stream(1, ([192, 0, 2, 1], 1194).into()), cipher)
+    }
+
+    fn over(link: Link, cipher: Cipher) -> Result<Self, String> {
         let end = || Memory::new(Relay::Kernel, false, true, standstill);
         let failed = |error| format!("an end of a tunnel in memory: {error}");
         let (near, near_upcalls) = end().map_err(failed)?;
         let (far, far_upcalls) = end().map_err(failed)?;
-        let link = Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1194).into());
         introduce(near.plane(), link, cipher, true);
         introduce(far.plane(), link, cipher, false);
         Ok(Self { near, far, link, _upcalls: (near_upcalls, far_upcalls) })
@@ -58,11 +70,17 @@ impl Tunnel {
     /// Opens a train at the far end; calls `deliver` with each write to its TUN device. Uses up the train.
     pub fn open(&mut self, train: &mut Train, mut deliver: impl FnMut(&Written<'_, '_>)) {
         let Train { bytes, segment } = train;
-        self.far.open(self.link, *segment, bytes, |what| {
+        let deliver = |what: Delivered<'_, '_>| {
             if let Delivered::Tun(write) = what {
                 deliver(write);
             }
-        });
+        };
+        if self.link.is_stream() {
+            // A stream that must end delivers nothing more, which whoever counts will miss.
+            let _ = self.far.open_stream(self.link, MAX_FRAME.into(), bytes, deliver);
+        } else {
+            self.far.open(self.link, *segment, bytes, deliver);
+        }
     }
 
     /// Packets that the near end sealed.

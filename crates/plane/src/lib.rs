@@ -18,7 +18,8 @@
 //! received train for the replay window. A worker never holds the former of two peers.
 //!
 //! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`],
-//! [`framing::strip`], [`memory::Memory::open`], [`memory::Memory::seal`].
+//! [`framing::strip`], [`stream::frames::run`], [`memory::Memory::open`],
+//! [`memory::Memory::open_stream`], [`memory::Memory::seal`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -184,12 +184,19 @@ impl Memory {
         &mut self,
         link: Link,
         max: usize,
-        bytes: &[u8],
+        data: &mut [u8],
         deliver: impl FnMut(Delivered<'_, '_>),
     ) -> Result<(), StreamEnd> {
-        let mut buffer = [&self.rx.partial, bytes].concat();
-        let taken = self.ingest(deliver, |ingress| ingress.stream(link, max, &mut buffer))?;
-        self.rx.keep(buffer.get(taken..).unwrap_or(&[]));
+        let mut joined = Vec::new();
+        let data = if self.rx.partial.is_empty() {
+            data
+        } else {
+            joined.extend_from_slice(&self.rx.partial);
+            joined.extend_from_slice(data);
+            &mut joined[..]
+        };
+        let taken = self.ingest(deliver, |ingress| ingress.stream(link, max, &mut *data))?;
+        self.rx.keep(data.get(taken..).unwrap_or(&[]));
         Ok(())
     }
 

@@ -56,7 +56,9 @@ pub fn run(bytes: &[u8], max: usize, plain: bool) -> Run {
     let prefix = match Lead::parse(head) {
         _ if plain => 0,
         Some(lead) if lead.opcode == DATA_V2 => 4,
-        _ => 1,
+        Some(_) => 1,
+        // Too short for its opcode, so that nothing says to whom it belongs: alone.
+        None => return Run { len: LENGTH.saturating_add(head.len()), count: 1, ..run },
     };
     let head = head.get(..prefix);
     let mut rest = bytes;
@@ -135,6 +137,9 @@ mod tests {
         let bytes = framed(&[&data, &data, &other_peer]);
         assert_eq!(run(&bytes, 100, false), Run { len: 14, count: 2, next: Next::Other });
         assert_eq!(run(&bytes[14..], 100, false), Run { len: 7, count: 1, next: Next::Partial });
+        // One that is too short for its opcode takes no other with it.
+        let bytes = framed(&[&[0x48, 0], &data]);
+        assert_eq!(run(&bytes, 100, false), Run { len: 4, count: 1, next: Next::Other });
         // Without a peer-id only the first byte counts.
         let bytes = framed(&[&[0x30, 1], &[0x30, 2], &[0x31, 2]]);
         assert_eq!(run(&bytes, 100, false), Run { len: 8, count: 2, next: Next::Other });
