@@ -3,7 +3,7 @@
 use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
 
-use super::{Attempt, INVITED_EVERY, MAX_ATTEMPTS, Out, PeerEngine, State, new_tls};
+use super::{Attempt, INVITED_EVERY, MAX_ATTEMPTS, MAX_RESETS, Out, PeerEngine, State, new_tls};
 use crate::client::ClientEvent;
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::p2p::agree::our_peer_info;
@@ -48,7 +48,21 @@ impl PeerEngine {
 
     /// A server's reset of no known session: the answer to ours; or the server has restarted and says
     /// so, which is worth a handshake beside the session, but not more.
-    pub(super) fn answered(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        link: Link,
+        session: SessionId,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        let known = self.resets.contains(&session);
+        if !known {
+            self.resets.push_back(session);
+        }
+        if self.resets.len() > MAX_RESETS {
+            self.resets.pop_front();
+        }
         let waits = |attempt: &Attempt| {
             attempt.conversation.remote().is_none()
                 && attempt.conversation.link.remote() == link.remote()
@@ -60,7 +74,7 @@ impl PeerEngine {
         // One that answers a reset of ours is the echo of a handshake that is over.
         let unasked = Wrapper::client(&self.config.settings.wrap)
             .is_ok_and(|mut wrapper| wrapper.open(packet).is_ok_and(|c| c.remote.is_none()));
-        if recent || !unasked || self.attempts.len() >= MAX_ATTEMPTS {
+        if known || recent || !unasked || self.attempts.len() >= MAX_ATTEMPTS {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }

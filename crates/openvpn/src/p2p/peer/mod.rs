@@ -7,6 +7,7 @@
 mod admission;
 mod handshake;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_engine::{
@@ -18,7 +19,7 @@ use super::door::Door;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
-use crate::packet::{Opcode, split_front};
+use crate::packet::{Opcode, SessionId, split_front};
 use crate::session::{
     Conversation, Fault, Heard, KeySchedule, WallClock, exit_notice, is_exit_notice,
 };
@@ -32,6 +33,8 @@ type Out = Outbox<ClientEvent>;
 const MAX_ATTEMPTS: usize = 8;
 /// A server's reset that nobody asked for starts a handshake at most this often.
 const INVITED_EVERY: Duration = Duration::from_secs(5);
+/// Ids of servers' resets that are remembered.
+const MAX_RESETS: usize = 64;
 /// Exit notices on the data channel are repeated this often.
 const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
 /// How long to wait for the acknowledgement of an exit notice on the control channel.
@@ -52,6 +55,8 @@ pub struct PeerEngine {
     next_peer: PeerId,
     /// When a reset that nobody asked for was last believed.
     invited: Option<Instant>,
+    /// Ids in servers' resets, the newest last: a captured one is not believed again.
+    resets: VecDeque<SessionId>,
     /// Packets dropped because they were not authentic or did not belong.
     dropped: u64,
 }
@@ -118,6 +123,7 @@ impl PeerEngine {
             session: None,
             next_peer: PeerId(0),
             invited: None,
+            resets: VecDeque::new(),
             dropped: 0,
         })
     }
@@ -268,7 +274,9 @@ impl PeerEngine {
             return;
         }
         match (self.role(), opcode) {
-            (Role::Client, Opcode::HardResetServerV2) => self.answered(now, link, packet, out),
+            (Role::Client, Opcode::HardResetServerV2) => {
+                self.answered(now, link, session, packet, out);
+            }
             (Role::Server, Opcode::HardResetClientV2 | Opcode::HardResetClientV3) => {
                 self.reset(now, link, opcode, packet, out);
             }

@@ -1,0 +1,494 @@
+//! Two ends without a server, on a simulated line.
+
+#[allow(dead_code)]
+#[path = "support/pki.rs"]
+mod pki;
+#[allow(dead_code)]
+#[path = "support/points.rs"]
+mod points;
+
+use std::time::Duration;
+
+use adit_crypto::{BlockCipher, Cipher, Digest};
+use adit_engine::verbs::{BlockSuite, Keepalive};
+use adit_engine::{Input, Link, Notice, PeerId, SocketId, Target};
+use adit_openvpn::client::{ClientEvent, Remote, Stop};
+use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
+use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+use adit_openvpn::session::{Renegotiation, Settings};
+use adit_openvpn::wrap::WrapConfig;
+use adit_sim::{Impairment, Loss};
+use points::{A, B, Config, Packet, World, address};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn line() -> Impairment {
+    Impairment { delay: Duration::from_millis(10), ..Impairment::default() }
+}
+
+fn rough(loss: f64) -> Impairment {
+    Impairment {
+        loss: Loss::Random(loss),
+        duplicate: 0.05,
+        reorder: 0.1,
+        reorder_by: Duration::from_millis(60),
+        delay: Duration::from_millis(25),
+        jitter: Duration::from_millis(10),
+    }
+}
+
+fn settings() -> Settings {
+    let keepalive = Keepalive { interval: 2 * SECOND, timeout: 10 * SECOND };
+    Settings { keepalive, ..Settings::default() }
+}
+
+fn rekey_every(seconds: u64) -> Settings {
+    let renegotiation = Renegotiation {
+        after: Duration::from_secs(seconds),
+        earliest: Duration::from_secs(seconds),
+        ..Renegotiation::default()
+    };
+    Settings { renegotiation, ..settings() }
+}
+
+fn key(byte: u8) -> StaticKey {
+    StaticKey::new(std::array::from_fn(|n| byte ^ (n as u8)))
+}
+
+/// A `remote`; the simulated line knows where it is.
+fn reach() -> Reach {
+    let target = Target {
+        host: "peer.example".into(),
+        port: 1194,
+        transport: Default::default(),
+        family: Default::default(),
+    };
+    Reach::new(vec![Remote { target }])
+}
+
+fn anybody() -> Reach {
+    Reach::new(Vec::new())
+}
+
+fn ends() -> Ends {
+    let pair = |a: &str, b: &str| Inside4::Pair(a.parse().unwrap(), b.parse().unwrap());
+    Ends { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None }
+}
+
+fn secret(direction: Option<Direction>, reach: Reach) -> StaticConfig {
+    StaticConfig {
+        settings: settings(),
+        key: key(1),
+        direction,
+        suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
+        reach,
+        ends: ends(),
+    }
+}
+
+fn fixed(config: StaticConfig) -> Config {
+    Config::Static(Box::new(config))
+}
+
+fn statics() -> [Config; 2] {
+    [
+        fixed(secret(Some(Direction::Normal), reach())),
+        fixed(secret(Some(Direction::Inverse), reach())),
+    ]
+}
+
+fn tls(server: bool, settings: Settings, reach: Reach) -> Config {
+    let tls = match server {
+        true => PeerTls::Server(pki::server_tls()),
+        false => PeerTls::Client(pki::client_tls()),
+    };
+    Config::Peer(Box::new(PeerConfig { settings, tls, force_cookie: false, reach, ends: ends() }))
+}
+
+fn pair(settings: &Settings) -> [Config; 2] {
+    [tls(true, settings.clone(), reach()), tls(false, settings.clone(), reach())]
+}
+
+fn up(configs: [Config; 2]) -> World {
+    let mut w = World::new(configs, &line(), 1);
+    assert!(
+        w.run(15 * SECOND, |w| w.both_up(1)),
+        "{:?} {:?}",
+        w.nodes[A].events,
+        w.nodes[B].events
+    );
+    w
+}
+
+// Static keys.
+
+#[test]
+fn a_static_key_needs_no_word_but_a_packet() {
+    let mut w = up(statics());
+    assert_eq!(w.tunnel(A).remote, Some(address(B)));
+    assert_eq!(w.tunnel(A).gateway4, Some("10.1.0.2".parse().unwrap()));
+    assert!(w.passes());
+    assert!(!w.run(60 * SECOND, |w| !w.restarts(A).is_empty()), "{:?}", w.restarts(A));
+}
+
+#[test]
+fn without_a_direction_both_ends_use_one_key() {
+    let mut w = up([fixed(secret(None, reach())), fixed(secret(None, reach()))]);
+    assert!(w.passes());
+}
+
+#[test]
+fn ends_with_the_same_direction_or_another_key_never_hear_each_other() {
+    let same = || fixed(secret(Some(Direction::Normal), reach()));
+    let mut other = secret(Some(Direction::Inverse), reach());
+    other.key = key(2);
+    for configs in [[same(), same()], [same(), fixed(other)]] {
+        let mut w = World::new(configs, &line(), 1);
+        assert!(!w.run(60 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
+        assert!(w.nodes[A].plane.refused > 5);
+    }
+}
+
+#[test]
+fn an_end_without_remote_learns_where_the_other_is_and_follows_it() {
+    let mut listening = secret(Some(Direction::Inverse), anybody());
+    listening.settings.keepalive.timeout = Duration::ZERO;
+    let [dialling, _] = statics();
+    let mut w = up([dialling, fixed(listening)]);
+    assert_eq!(w.tunnel(B).remote, Some(address(A)));
+    assert!(w.passes());
+    // Another port, as behind a NAT that forgot.
+    w.nodes[A].address.set_port(4000);
+    w.traffic(A);
+    assert!(w.run(SECOND, |w| {
+        w.nodes[B].events.iter().any(|e| matches!(e, ClientEvent::Note(n) if n.contains(":4000")))
+    }));
+    assert!(w.passes());
+}
+
+#[test]
+fn a_configured_peer_that_does_not_float_is_heard_at_its_address_alone() {
+    let mut w = up(statics());
+    w.nodes[A].address.set_port(4000);
+    let before = w.nodes[B].plane.delivered.len();
+    w.traffic(A);
+    w.run(SECOND, |_| false);
+    assert_eq!(w.nodes[B].plane.delivered.len(), before);
+    // The same with `float`.
+    let mut floating = secret(Some(Direction::Inverse), reach());
+    floating.settings.float = true;
+    let [a, _] = statics();
+    let mut w = up([a, fixed(floating)]);
+    w.nodes[A].address.set_port(4000);
+    let before = w.nodes[B].plane.delivered.len();
+    w.traffic(A);
+    w.run(SECOND, |_| false);
+    assert!(w.nodes[B].plane.delivered.len() > before);
+}
+
+#[test]
+fn a_static_peer_that_dies_is_missed_and_heard_again() {
+    let mut w = up(statics());
+    w.kill(B);
+    assert!(w.run(30 * SECOND, |w| !w.restarts(A).is_empty()));
+    assert!(w.restarts(A)[0].contains("ping-restart"));
+    // It goes on looking, every time anew.
+    assert!(w.run(60 * SECOND, |w| w.restarts(A).len() >= 3), "{:?}", w.restarts(A));
+    w.revive(B);
+    assert!(w.run(15 * SECOND, |w| w.ups(A) >= 2 && w.ups(B) >= 2));
+    assert!(w.passes());
+}
+
+/// The replay window outlives every restart of the engine.
+#[test]
+fn a_captured_static_packet_is_never_delivered_again() {
+    let mut w = up(statics());
+    for _ in 0..5 {
+        assert!(w.passes());
+    }
+    let captured = w.nodes[A].sent.clone();
+    let replay = |w: &mut World| {
+        let before = w.nodes[B].plane.delivered.len();
+        for packet in captured.clone() {
+            w.deliver(B, address(A), packet.clone());
+            w.deliver(B, "203.0.113.9:9".parse().unwrap(), packet);
+        }
+        assert_eq!(w.nodes[B].plane.delivered.len(), before);
+    };
+    replay(&mut w);
+    w.kill(A);
+    assert!(w.run(30 * SECOND, |w| !w.restarts(B).is_empty()));
+    replay(&mut w);
+    let ups = w.ups(B);
+    w.run(5 * SECOND, |_| false);
+    assert_eq!(w.ups(B), ups, "a replay passed for the peer");
+}
+
+#[test]
+fn a_static_end_that_says_goodbye_is_not_waited_for() {
+    let mut leaving = secret(Some(Direction::Normal), reach());
+    leaving.settings.exit_notify = Some(3);
+    let [_, other] = statics();
+    let mut w = up([fixed(leaving), other]);
+    w.act(A, |end, now, out| end.shutdown(now, out));
+    assert!(w.run(2 * SECOND, |w| w.stopped(A) == Some(&Stop::Requested)));
+    assert!(w.run(SECOND, |w| w.restarts(B) == ["remote-exit"]), "{:?}", w.restarts(B));
+    let notice =
+        |packet: &&Packet| matches!(packet, Packet::Data(data) if !data.message.is_empty());
+    assert_eq!(w.nodes[A].sent.iter().filter(notice).count(), 3);
+}
+
+#[test]
+fn without_exit_notify_nothing_is_said() {
+    let mut w = up(statics());
+    w.act(A, |end, now, out| end.shutdown(now, out));
+    assert_eq!(w.stopped(A), Some(&Stop::Requested));
+    w.run(SECOND, |_| false);
+    assert!(w.nodes[B].plane.messages.is_empty());
+}
+
+// TLS.
+
+#[test]
+fn tls_ends_agree_on_cipher_and_peer_id() {
+    let mut server = settings();
+    server.ciphers = vec![Cipher::ChaCha20Poly1305, Cipher::Aes256Gcm];
+    let configs = [tls(true, server, reach()), tls(false, settings(), reach())];
+    let mut w = up(configs);
+    assert_eq!(w.tunnel(A).cipher, Some(Cipher::ChaCha20Poly1305));
+    assert_eq!(w.tunnel(B).cipher, Some(Cipher::ChaCha20Poly1305));
+    let ids = w.nodes[A].plane.wire_ids();
+    assert!(matches!(ids.as_slice(), [Some(1..=0xff_ffff)]), "{ids:?}");
+    assert_eq!(ids, w.nodes[B].plane.wire_ids());
+    assert!(w.passes());
+}
+
+#[test]
+fn every_wrapping_connects_and_rekeys_on_a_bad_line() {
+    let master = ServerKey::new(&[9; ServerKey::LEN]);
+    let issued = master.client_key(key(5), None);
+    let auth = |direction| WrapConfig::TlsAuth { key: key(3), direction, digest: Digest::Sha256 };
+    let wrappings = [
+        (WrapConfig::None, WrapConfig::None),
+        (auth(None), auth(None)),
+        (auth(Some(Direction::Normal)), auth(Some(Direction::Inverse))),
+        (WrapConfig::TlsCrypt { key: key(4) }, WrapConfig::TlsCrypt { key: key(4) }),
+        (
+            WrapConfig::TlsCryptV2Server { key: master.clone() },
+            WrapConfig::TlsCryptV2Client { key: issued.expect("a key") },
+        ),
+    ];
+    for (n, (server, client)) in wrappings.into_iter().enumerate() {
+        for seed in 0..6 {
+            let with = |wrap: &WrapConfig| Settings { wrap: wrap.clone(), ..rekey_every(20) };
+            let configs = [tls(true, with(&server), reach()), tls(false, with(&client), reach())];
+            let mut w = World::new(configs, &rough(0.05), seed);
+            assert!(w.run(60 * SECOND, |w| w.both_up(1)), "wrapping {n}, seed {seed}");
+            let rekeyed = w.run(300 * SECOND, |w| w.rekeys(A) >= 4 && w.rekeys(B) >= 4);
+            assert!(rekeyed, "wrapping {n}, seed {seed}: {:?}", w.nodes[B].events);
+            assert!(w.restarts(A).is_empty() && w.restarts(B).is_empty(), "{n} {seed}");
+        }
+    }
+}
+
+#[test]
+fn handshakes_complete_in_many_bad_networks_whoever_is_known_to_whom() {
+    for seed in 0..300 {
+        let loss = f64::from((seed % 11) as u32) / 100.0;
+        let (a, b) = match seed % 3 {
+            0 => (reach(), reach()),
+            1 => (anybody(), reach()),
+            // Only the server knows where the other is: its invitation begins.
+            _ => (reach(), anybody()),
+        };
+        let configs = [tls(true, settings(), a), tls(false, settings(), b)];
+        let mut w = World::new(configs, &rough(loss), seed);
+        assert!(w.run(60 * SECOND, |w| w.both_up(1)), "seed {seed}: {:?}", w.nodes[B].events);
+    }
+}
+
+#[test]
+fn a_client_that_dies_and_comes_back_replaces_its_session_at_once() {
+    for server in [reach(), anybody()] {
+        let mut w = up([tls(true, settings(), server), tls(false, settings(), reach())]);
+        w.kill(B);
+        w.run(SECOND, |_| false);
+        w.revive(B);
+        assert!(w.run(3 * SECOND, |w| w.both_up(2)), "{:?}", w.nodes[A].events);
+        assert!(w.restarts(A).is_empty(), "the server was at its place all the time");
+        assert!(w.passes());
+    }
+}
+
+#[test]
+fn a_server_that_dies_and_comes_back_invites_its_client() {
+    let mut w = up(pair(&settings()));
+    w.kill(A);
+    w.run(SECOND, |_| false);
+    w.revive(A);
+    assert!(w.run(3 * SECOND, |w| w.both_up(2)), "{:?}", w.nodes[B].events);
+    assert!(w.restarts(B).is_empty(), "{:?}", w.restarts(B));
+    assert!(w.passes());
+}
+
+#[test]
+fn a_server_that_knows_nobody_is_found_again_after_silence() {
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    w.kill(A);
+    w.run(SECOND, |_| false);
+    w.revive(A);
+    assert!(w.run(30 * SECOND, |w| w.both_up(2)));
+    assert!(w.restarts(B)[0].contains("ping-restart"), "{:?}", w.restarts(B));
+}
+
+#[test]
+fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
+    let mut w = up(pair(&settings()));
+    let invitation = w.nodes[A].sent.iter().find_map(|packet| match packet {
+        Packet::Control(bytes) if bytes[0] >> 3 == 8 && bytes.len() == 14 => Some(bytes.clone()),
+        _ => None,
+    });
+    let invitation = invitation.expect("the server began with one");
+    let handshakes = |w: &mut World| match w.nodes[B].end.as_ref() {
+        Some(points::End::Peer(engine)) => engine.handshakes(),
+        _ => 0,
+    };
+    for n in 0..50 {
+        let mut forged = invitation.clone();
+        forged[1] ^= n + 1;
+        w.deliver(B, address(A), Packet::Control(forged));
+    }
+    assert_eq!(handshakes(&mut w), 1);
+    // From elsewhere it is not even looked at.
+    w.run(10 * SECOND, |_| false);
+    let before = handshakes(&mut w);
+    w.deliver(B, "203.0.113.9:1194".parse().unwrap(), Packet::Control(invitation));
+    assert_eq!(handshakes(&mut w), before);
+    w.run(120 * SECOND, |_| false);
+    assert!(w.restarts(B).is_empty() && w.restarts(A).is_empty());
+    assert!(w.passes());
+}
+
+#[test]
+fn a_stranger_costs_a_listening_server_nothing_and_disturbs_nobody() {
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let resets: Vec<Vec<u8>> = w.nodes[B]
+        .sent
+        .iter()
+        .filter_map(|packet| match packet {
+            Packet::Control(bytes) if bytes[0] >> 3 == 7 => Some(bytes.clone()),
+            _ => None,
+        })
+        .collect();
+    for n in 0..200_u8 {
+        let mut forged = resets[0].clone();
+        forged[1] = n;
+        let from = std::net::SocketAddr::from(([198, 51, 100, n], 1194));
+        w.deliver(A, from, Packet::Control(forged));
+    }
+    match w.nodes[A].end.as_ref() {
+        Some(points::End::Peer(engine)) => assert_eq!(engine.handshakes(), 0),
+        _ => unreachable!(),
+    }
+    assert!(w.passes());
+}
+
+/// A whole conversation, played again from the same address and from another.
+#[test]
+fn a_captured_handshake_replayed_gives_no_session_and_ends_none() {
+    for server in [reach(), anybody()] {
+        let mut w = up([tls(true, settings(), server), tls(false, settings(), reach())]);
+        assert!(w.passes());
+        for n in [A, B] {
+            let captured = w.nodes[n].sent.clone();
+            let delivered = w.nodes[1 - n].plane.delivered.len();
+            for packet in captured {
+                w.deliver(1 - n, address(n), packet.clone());
+                w.deliver(1 - n, "203.0.113.9:1194".parse().unwrap(), packet);
+            }
+            assert_eq!(w.nodes[1 - n].plane.delivered.len(), delivered);
+        }
+        w.run(SECOND, |_| false);
+        assert!(w.restarts(A).is_empty() && w.restarts(B).is_empty());
+        assert_eq!((w.ups(A), w.ups(B)), (1, 1));
+        assert!(w.passes());
+    }
+}
+
+#[test]
+fn ends_of_the_same_role_do_not_connect() {
+    for server in [true, false] {
+        let configs = [tls(server, settings(), reach()), tls(server, settings(), reach())];
+        let mut w = World::new(configs, &line(), 1);
+        assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
+        // Neither for ever in one place: names are looked up anew.
+        assert!(!w.restarts(A).is_empty());
+    }
+}
+
+#[test]
+fn ends_without_a_common_cipher_say_so_and_do_not_connect() {
+    let only = |cipher| Settings { ciphers: vec![cipher], ..settings() };
+    let configs = [
+        tls(true, only(Cipher::Aes256Gcm), reach()),
+        tls(false, only(Cipher::ChaCha20Poly1305), reach()),
+    ];
+    let mut w = World::new(configs, &line(), 1);
+    assert!(!w.run(20 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
+    let said = |e: &ClientEvent| matches!(e, ClientEvent::Warning(w) if w.contains("data-ciphers"));
+    assert!(w.nodes[A].events.iter().any(said) && w.nodes[B].events.iter().any(said));
+}
+
+#[test]
+fn an_end_that_says_goodbye_by_control_is_not_waited_for() {
+    let leaving = Settings { exit_notify: Some(1), ..settings() };
+    for n in [A, B] {
+        let mut w = up(pair(&leaving));
+        w.act(n, |end, now, out| end.shutdown(now, out));
+        assert!(w.run(2 * SECOND, |w| w.stopped(n) == Some(&Stop::Requested)));
+        assert!(w.run(SECOND, |w| w.restarts(1 - n) == ["remote-exit"]));
+        // And back again.
+        w.kill(n);
+        w.revive(n);
+        assert!(w.run(10 * SECOND, |w| w.both_up(2)), "{n}: {:?}", w.nodes[1 - n].events);
+    }
+}
+
+#[test]
+fn only_the_peers_own_address_is_listened_to_unless_it_floats() {
+    let mut w = World::new(pair(&settings()), &line(), 1);
+    w.nodes[B].address.set_port(4000);
+    assert!(!w.run(60 * SECOND, |w| w.ups(A) > 0));
+    let floating = Settings { float: true, ..settings() };
+    let configs = [tls(true, floating, reach()), tls(false, settings(), reach())];
+    let mut w = World::new(configs, &line(), 1);
+    w.nodes[B].address.set_port(4000);
+    assert!(w.run(10 * SECOND, |w| w.ups(A) > 0));
+}
+
+#[test]
+fn a_notice_about_a_former_session_does_not_touch_the_present_one() {
+    let mut w = up(pair(&settings()));
+    w.kill(B);
+    w.revive(B);
+    assert!(w.run(5 * SECOND, |w| w.both_up(2)));
+    w.feed(A, Input::Notice(Notice::PeerSilent(PeerId(0))));
+    assert!(w.restarts(A).is_empty());
+    w.feed(A, Input::Notice(Notice::PeerSilent(PeerId(1))));
+    assert_eq!(w.restarts(A).len(), 1);
+}
+
+#[test]
+fn rounds_of_failed_attempts_end_where_the_configuration_says() {
+    let limited = Reach { connect_retry_max: Some(2), ..reach() };
+    let mut w =
+        World::new([tls(false, settings(), limited), tls(true, settings(), reach())], &line(), 1);
+    w.kill(B);
+    assert!(w.run(300 * SECOND, |w| w.stopped(A) == Some(&Stop::RetriesExhausted)));
+    let link = Link::datagram(SocketId(1), None, address(B));
+    w.feed(A, Input::LinkUp(link));
+    assert_eq!(
+        w.nodes[A].events.iter().filter(|e| matches!(e, ClientEvent::Stopped(_))).count(),
+        1
+    );
+}
