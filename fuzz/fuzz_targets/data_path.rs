@@ -42,7 +42,7 @@ fn half() -> KeyHalf {
 fn end(framing: Framing) -> Memory {
     let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
-    let mtu = InnerMtu { mss4: 1400, mss6: 1380 };
+    let mtu = InnerMtu { mss4: 1400, mss6: 1380, largest: 0 };
     let spec = PeerSpec {
         link: link(),
         wire_id: Some(PEER.0),

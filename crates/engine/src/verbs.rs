@@ -26,6 +26,9 @@ pub enum Op {
     SetKeepalive(PeerId, Keepalive),
     /// New inner MTU handling (pushed options arrive after the peer was added).
     SetMtu(PeerId, InnerMtu),
+    /// Send the peer a message that it answers if it arrives, as an IP packet of this many bytes that
+    /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::Probed`].
+    ProbePath(PeerId, u16),
     /// Remove a peer with its keys and routes. Answered by [`Notice::PeerGone`].
     DelPeer(PeerId),
     /// Put a key into a slot. Both slots decrypt; only the primary encrypts.
@@ -98,6 +101,30 @@ pub struct InnerMtu {
     pub mss4: u16,
     /// The same for IPv6.
     pub mss6: u16,
+    /// The largest inner packet that the path carries in one piece, where it was found to be narrower
+    /// than the first link: whoever sends larger ones is told by ICMP. 0: nobody is told.
+    pub largest: u16,
+}
+
+/// What is wrong with a packet inside the encryption.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Misframed {
+    /// It is compressed: we never decompress.
+    Compressed,
+    /// It has not the compression framing that was agreed on.
+    Framing,
+    /// It has not the fragment header that was agreed on.
+    Fragment,
+}
+
+/// What came of [`Op::ProbePath`].
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Probed {
+    /// Bytes of the IP packet that left; 0: none did.
+    pub size: u16,
+    /// The largest IP packet to the peer in the kernel's opinion, from the device and from ICMP (which
+    /// anybody on the path can forge); 0: it has none.
+    pub kernel: u16,
 }
 
 /// The two places for keys.
@@ -192,6 +219,10 @@ pub enum Notice {
     /// `ECONNREFUSED` where nothing listens. Anybody on the path can forge it: good for advice, not
     /// for decisions.
     Unreachable(Link, i32),
+    /// A packet of the peer was compressed, or framed in another way than agreed. Said once per peer.
+    Misframed(PeerId, Misframed),
+    /// A probe of the path was sent, or could not be.
+    Probed(PeerId, Probed),
     /// The peer is removed; its final counters.
     PeerGone(PeerId, Counters),
 }

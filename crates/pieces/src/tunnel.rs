@@ -115,7 +115,7 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
         framing: Framing::None,
         fragment: None,
         keepalive: Keepalive::default(),
-        mtu: InnerMtu { mss4: 1360, mss6: 1340 },
+        mtu: InnerMtu { mss4: 1360, mss6: 1340, largest: 0 },
         replay_window: REPLAY_WINDOW,
     };
     let protection = Protection::Aead(cipher);

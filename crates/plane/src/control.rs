@@ -89,6 +89,8 @@ pub(crate) struct Shared {
     pub stop: AtomicBool,
     /// Why packets no longer move; set once.
     pub failure: OnceLock<Failure>,
+    /// Whether there ever was a peer whose packets may come in pieces.
+    pub pieces: AtomicBool,
     /// Makes the workers look at sockets, timers and `stop` again.
     pub wake: Vec<EventFd>,
     /// What each worker waits for. Here, so that any thread can ask for room in a stream.
@@ -165,6 +167,7 @@ impl Plane {
             clock,
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
+            pieces: AtomicBool::new(false),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
             pollers: (0..workers)
                 .map(|_| Poller::new().map(Arc::new))
@@ -179,6 +182,9 @@ impl Plane {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match op {
             Op::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
+                if spec.fragment.is_some() {
+                    self.shared.pieces.store(true, Ordering::Relaxed);
+                }
                 tables.add_peer(Peer::new(id, spec, clock()));
                 self.wake();
             }
@@ -195,6 +201,7 @@ impl Plane {
                 self.wake();
             }
             Op::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
+            Op::ProbePath(id, size) => self.with(id, |peer| self.probe(peer, size)),
             Op::DelPeer(id) => {
                 if let Some(peer) = tables.remove_peer(id) {
                     if let Some(switch) = &self.shared.ethernet {
@@ -359,6 +366,12 @@ impl Plane {
         }
     }
 
+    fn probe(&self, peer: &Peer, size: u16) {
+        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let probed = self.shared.probe(peer, &mut peer.lock_tx(), size, &mut arena);
+        self.shared.upcalls.notice(&self.shared.stats, Notice::Probed(peer.id, probed));
+    }
+
     fn send_data(&self, peer: &Peer, message: Vec<u8>) {
         let stats = &self.shared.stats;
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
@@ -427,7 +440,7 @@ impl Shared {
         let socket = socket.ok_or(DropReason::NoSocket)?;
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape { framing: spec.framing, train: 1, ..Shape::default() };
+        let shape = Shape::of(&spec, 1);
         arena.clear();
         let mut sealer = key.sealer(tx, spec.wire_id);
         arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;

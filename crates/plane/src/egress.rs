@@ -1,9 +1,12 @@
 //! From a super-packet to trains of sealed datagrams. No I/O.
 
-use adit_engine::verbs::{Framing, InnerMtu};
+use std::mem;
+
+use adit_engine::verbs::{Framing, InnerMtu, PeerSpec};
 use adit_wire::mss;
 use adit_wire::split::Segments;
 
+use crate::fragment::{self, Pieces};
 use crate::framing;
 pub use crate::key::Sealer;
 use crate::key::{MAX_OVERHEAD, Seal, Sealing};
@@ -48,8 +51,11 @@ pub enum Progress {
 /// How one peer wants its packets.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Shape {
-    /// Compression framing.
-    pub framing: Framing,
+    framing: Framing,
+    /// Longest encapsulated packet, if longer ones are sent in pieces.
+    fragment: Option<u16>,
+    /// Whether anything is added inside the encryption.
+    dressed: bool,
     /// Limits for SYNs.
     pub mtu: InnerMtu,
     /// Datagrams per train at most; 1 without GSO.
@@ -58,10 +64,40 @@ pub struct Shape {
     pub stream: bool,
 }
 
+impl Shape {
+    /// What a peer's settings ask for.
+    pub fn of(spec: &PeerSpec, train: usize) -> Self {
+        let PeerSpec { framing, fragment, mtu, .. } = *spec;
+        let dressed = framing != Framing::None || fragment.is_some();
+        Self { framing, fragment, dressed, mtu, train, stream: spec.link.is_stream() }
+    }
+
+    /// Bytes that the compression framing adds to a message of ours, which never needs escaping.
+    pub(crate) fn stub(&self) -> usize {
+        match self.framing {
+            Framing::None | Framing::StubV2 => 0,
+            Framing::LzoStub | Framing::SwapStub => 1,
+        }
+    }
+
+    /// Bytes by which a packet may grow when it is sealed, in all its pieces together.
+    #[inline]
+    fn growth(&self, overhead: usize) -> usize {
+        if !self.dressed {
+            return overhead;
+        }
+        let each = overhead.saturating_add(fragment::HEADER);
+        let all =
+            if self.fragment.is_some() { each.saturating_mul(fragment::MAX_PIECES) } else { each };
+        all.saturating_add(framing::MAX_ADDED)
+    }
+}
+
 impl Arena {
     /// An arena of `size` bytes; at least one packet of 64 KiB fits.
     pub fn new(size: usize) -> Self {
-        let size = size.max(MAX_PACKET + MAX_OVERHEAD + framing::MAX_ADDED + LENGTH);
+        const PIECES: usize = fragment::MAX_PIECES * (MAX_OVERHEAD + fragment::HEADER);
+        let size = size.max(MAX_PACKET + PIECES + framing::MAX_ADDED + LENGTH);
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
     }
 
@@ -108,11 +144,11 @@ impl Arena {
     fn seal(
         &mut self,
         sealer: &mut impl Seal,
+        sequence: &mut u8,
         packet: &[u8],
         shape: &Shape,
     ) -> Option<Result<(), DropReason>> {
-        let added = if shape.framing == Framing::None { 0 } else { framing::MAX_ADDED };
-        let len = packet.len().checked_add(sealer.overhead())?.checked_add(added)?;
+        let len = packet.len().checked_add(shape.growth(sealer.overhead()))?;
         let lead = if shape.stream { LENGTH } else { 0 };
         if len.saturating_add(lead) > self.room() {
             return None;
@@ -121,15 +157,64 @@ impl Arena {
             // Before it has a packet id: on a stream there must be no gap.
             return Some(Err(DropReason::TooLong));
         }
-        let Self { buffer, used, scratch, .. } = self;
-        let plain = if added == 0 {
-            packet
-        } else {
-            scratch.resize(MAX_PACKET + framing::MAX_ADDED, 0);
-            framing::frame(shape.framing, packet, scratch)?
+        if shape.dressed {
+            return self.seal_dressed(sealer, sequence, packet, shape);
+        }
+        self.seal_text(sealer, packet, shape)
+    }
+
+    /// Frames a packet, cuts it into pieces if it is too long, and seals these. There is room.
+    fn seal_dressed(
+        &mut self,
+        sealer: &mut impl Seal,
+        sequence: &mut u8,
+        packet: &[u8],
+        shape: &Shape,
+    ) -> Option<Result<(), DropReason>> {
+        let mut scratch = mem::take(&mut self.scratch);
+        scratch.resize(fragment::HEADER + MAX_PACKET + framing::MAX_ADDED, 0);
+        let sealed = self.seal_in(&mut scratch, sealer, sequence, packet, shape);
+        self.scratch = scratch;
+        sealed
+    }
+
+    fn seal_in(
+        &mut self,
+        scratch: &mut [u8],
+        sealer: &mut impl Seal,
+        sequence: &mut u8,
+        packet: &[u8],
+        shape: &Shape,
+    ) -> Option<Result<(), DropReason>> {
+        let framed = scratch.get_mut(fragment::HEADER..)?;
+        let len = framing::frame(shape.framing, packet, framed)?.len();
+        let text = scratch.get_mut(..len.checked_add(fragment::HEADER)?)?;
+        let Some(limit) = shape.fragment else {
+            return self.seal_text(sealer, text.get(fragment::HEADER..)?, shape);
         };
-        let out = buffer.get_mut(*used..)?;
-        match sealer.seal(plain, out.get_mut(lead..)?) {
+        let added = sealer.overhead().saturating_add(fragment::HEADER);
+        let most = usize::from(limit).saturating_sub(added);
+        let Some(mut pieces) = Pieces::new(text, most, sequence) else {
+            return Some(Err(DropReason::TooManyFragments));
+        };
+        while let Some(piece) = pieces.next() {
+            if let error @ Err(_) = self.seal_text(sealer, piece, shape)? {
+                return Some(error);
+            }
+        }
+        Some(Ok(()))
+    }
+
+    #[inline]
+    fn seal_text(
+        &mut self,
+        sealer: &mut impl Seal,
+        text: &[u8],
+        shape: &Shape,
+    ) -> Option<Result<(), DropReason>> {
+        let lead = if shape.stream { LENGTH } else { 0 };
+        let out = self.buffer.get_mut(self.used..)?;
+        match sealer.seal(text, out.get_mut(lead..)?) {
             Ok(len) if shape.stream => {
                 *out.first_chunk_mut()? = (len as u16).to_be_bytes();
                 self.extend(len.saturating_add(lead));
@@ -181,9 +266,9 @@ impl Arena {
         shape: &Shape,
     ) -> Option<Result<(), DropReason>> {
         match &mut sealer.0 {
-            Sealing::Aead(sealer) => self.seal(sealer, packet, shape),
-            Sealing::Epoch(sealer) => self.seal(sealer, packet, shape),
-            Sealing::Block(sealer) => self.seal(sealer, packet, shape),
+            Sealing::Aead(inner) => self.seal(inner, sealer.1, packet, shape),
+            Sealing::Epoch(inner) => self.seal(inner, sealer.1, packet, shape),
+            Sealing::Block(inner) => self.seal(inner, sealer.1, packet, shape),
         }
     }
 
@@ -196,9 +281,9 @@ impl Arena {
         dropped: impl FnMut(DropReason),
     ) -> Progress {
         match &mut sealer.0 {
-            Sealing::Aead(sealer) => self.egress_as(segments, sealer, shape, dropped),
-            Sealing::Epoch(sealer) => self.egress_as(segments, sealer, shape, dropped),
-            Sealing::Block(sealer) => self.egress_as(segments, sealer, shape, dropped),
+            Sealing::Aead(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
+            Sealing::Epoch(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
+            Sealing::Block(inner) => self.egress_as(segments, inner, sealer.1, shape, dropped),
         }
     }
 
@@ -207,10 +292,11 @@ impl Arena {
         &mut self,
         segments: &mut Segments<'_>,
         sealer: &mut impl Seal,
+        sequence: &mut u8,
         shape: &Shape,
         mut dropped: impl FnMut(DropReason),
     ) -> Progress {
-        let most = sealer.overhead().saturating_add(framing::MAX_ADDED).saturating_add(LENGTH);
+        let most = shape.growth(sealer.overhead()).saturating_add(LENGTH);
         let (whole, l2) = (segments.is_whole(), segments.l2());
         loop {
             if segments.longest().saturating_add(most) > self.room() {
@@ -223,7 +309,7 @@ impl Arena {
                     mss::clamp(packet, shape.mtu.mss4, shape.mtu.mss6);
                 }
             }
-            if let Some(Err(reason)) = self.seal(sealer, segment, shape) {
+            if let Some(Err(reason)) = self.seal(sealer, sequence, segment, shape) {
                 dropped(reason);
             }
         }

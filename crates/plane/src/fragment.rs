@@ -56,7 +56,7 @@ impl Header {
                 sequence: lowest,
                 number,
                 last: kind == LAST,
-                size: (word >> 15 & 0x3fff) as usize * 4,
+                size: (word >> 13 & 0xfffc) as usize,
             }),
             _ => None,
         }
@@ -131,6 +131,7 @@ impl<'t> Pieces<'t> {
     }
 
     /// The next piece with its header, to be sealed before the one after is asked for.
+    #[expect(clippy::should_implement_trait, reason = "an Iterator cannot lend")]
     pub fn next(&mut self) -> Option<&[u8]> {
         if self.next >= self.count {
             return None;
@@ -345,7 +346,7 @@ impl Partial {
         let behind = self.here.checked_shr(number).unwrap_or(0);
         self.size == piece.size
             && behind & 1 == 0
-            && !self.end.is_some_and(|(count, _)| number >= count)
+            && self.end.is_none_or(|(count, _)| number < count)
             && !(piece.last && behind != 0)
     }
 

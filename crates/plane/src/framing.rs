@@ -1,7 +1,7 @@
 //! The compression framing inside the encryption, in its "not compressed" forms, and the two magic
 //! messages of OpenVPN's data channel.
 
-use adit_engine::verbs::Framing;
+use adit_engine::verbs::{Framing, Misframed};
 
 /// What a keepalive ping holds.
 pub const PING: [u8; 16] = [
@@ -13,38 +13,52 @@ pub const OCC: [u8; 16] = [
     0x28, 0x7f, 0x34, 0x6b, 0xd4, 0xef, 0x7a, 0x81, 0x2d, 0x56, 0xb8, 0xd3, 0xaf, 0xc5, 0x45, 0x9c,
 ];
 
+/// The kind of message that asks for the largest datagrams received and sent. It may be padded.
+pub const OCC_MTU_REQUEST: u8 = 4;
+/// The answer: two sizes, `u16` big-endian.
+pub const OCC_MTU_REPLY: u8 = 5;
+
 const LZO_STUB: u8 = 0xfa;
 const SWAP_STUB: u8 = 0xfb;
 const V2_ESCAPE: u8 = 0x50;
+/// What stands before packets compressed by the algorithm of that name.
+const LZO: u8 = 0x66;
+const LZ4: u8 = 0x69;
 
 /// Bytes that framing adds at most.
 pub const MAX_ADDED: usize = 2;
 
-/// Removes the framing of a received packet. `None` if it is compressed, or not framed as agreed.
+/// Removes the framing of a received packet.
+///
+/// # Errors
+/// It is compressed, or not framed as agreed.
 #[inline]
-pub fn strip(framing: Framing, text: &mut [u8]) -> Option<&mut [u8]> {
+pub fn strip(framing: Framing, text: &mut [u8]) -> Result<&mut [u8], Misframed> {
     match framing {
-        Framing::None => Some(text),
-        Framing::LzoStub => match text.split_first_mut()? {
-            (&mut LZO_STUB, packet) => Some(packet),
-            _ => None,
+        Framing::None => Ok(text),
+        Framing::LzoStub => match text.split_first_mut() {
+            Some((&mut LZO_STUB, packet)) => Ok(packet),
+            // A peer that was told to use `compress` may answer so all the same.
+            Some((&mut (LZO | LZ4), _)) => Err(Misframed::Compressed),
+            _ => Err(Misframed::Framing),
         },
         Framing::SwapStub => {
             // The packet's first byte stands at the end; an empty packet is the stub alone.
-            let (head, packet) = text.split_last_mut()?;
+            let (head, packet) = text.split_last_mut().ok_or(Misframed::Framing)?;
             match packet.first_mut() {
                 Some(first) if *first == SWAP_STUB => *first = *head,
-                Some(_) => return None,
-                None if *head != SWAP_STUB => return None,
+                Some(&mut (LZO | LZ4)) => return Err(Misframed::Compressed),
+                Some(_) => return Err(Misframed::Framing),
+                None if *head != SWAP_STUB => return Err(Misframed::Framing),
                 None => {}
             }
-            Some(packet)
+            Ok(packet)
         }
         Framing::StubV2 => match text {
             // 0A is what an older peer escapes with.
-            [V2_ESCAPE, 0x00 | 0x0a, packet @ ..] => Some(packet),
-            [V2_ESCAPE, ..] => None,
-            _ => Some(text),
+            [V2_ESCAPE, 0x00 | 0x0a, packet @ ..] => Ok(packet),
+            [V2_ESCAPE, ..] => Err(Misframed::Compressed),
+            _ => Ok(text),
         },
     }
 }
@@ -83,12 +97,19 @@ mod tests {
 
     #[test]
     fn compressed_or_unframed_packets_are_refused() {
-        assert_eq!(strip(Framing::LzoStub, &mut [0x66, 1, 2]), None);
-        assert_eq!(strip(Framing::LzoStub, &mut []), None);
-        assert_eq!(strip(Framing::SwapStub, &mut [0x69, 1, 2]), None);
-        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x01, 2]), None);
-        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x0a, 2]).map(|p| p.to_vec()), Some(vec![2]));
-        assert_eq!(strip(Framing::SwapStub, &mut [0xfb]).map(|p| p.to_vec()), Some(vec![]));
+        let compressed = Err(Misframed::Compressed);
+        for algorithm in [0x66, 0x69] {
+            assert_eq!(strip(Framing::LzoStub, &mut [algorithm, 1, 2]), compressed);
+            assert_eq!(strip(Framing::SwapStub, &mut [algorithm, 1, 2]), compressed);
+        }
+        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x01, 2]), compressed);
+        let other = Err(Misframed::Framing);
+        assert_eq!(strip(Framing::LzoStub, &mut []), other);
+        assert_eq!(strip(Framing::LzoStub, &mut [0x45, 1, 2]), other);
+        assert_eq!(strip(Framing::SwapStub, &mut [0x45, 1, 2]), other);
+        assert_eq!(strip(Framing::SwapStub, &mut []), other);
+        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x0a, 2]).map(|p| p.to_vec()), Ok(vec![2]));
+        assert_eq!(strip(Framing::SwapStub, &mut [0xfb]).map(|p| p.to_vec()), Ok(vec![]));
     }
 
     proptest! {
@@ -101,7 +122,7 @@ mod tests {
             let mut out = [0u8; 64];
             let mut framed = frame(framing, &packet, &mut out).unwrap().to_vec();
             prop_assert!(framed.len() <= packet.len() + MAX_ADDED);
-            prop_assert_eq!(strip(framing, &mut framed).map(|p| p.to_vec()), Some(packet));
+            prop_assert_eq!(strip(framing, &mut framed).map(|p| p.to_vec()), Ok(packet));
         }
 
         #[test]

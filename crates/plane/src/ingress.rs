@@ -3,10 +3,11 @@
 mod ethernet;
 
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::verbs::PeerSpec;
+use adit_engine::verbs::{Framing, Misframed, PeerSpec};
 use adit_engine::{Instant, Link, Notice, PeerId};
 use adit_wire::ethernet::Mac;
 use adit_wire::ip::Ip;
@@ -14,7 +15,8 @@ use adit_wire::merge::Merger;
 use adit_wire::mss;
 
 use crate::control::{Relay, Shared};
-use crate::framing::{self, OCC, PING};
+use crate::fragment::{Arrived, Assembly, Origin};
+use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING};
 use crate::key::{Key, Open as _};
 use crate::packet::{DATA_V1, DATA_V2, Lead};
 use crate::peer::Peer;
@@ -45,6 +47,12 @@ pub struct Ingress<'a, 's> {
     sender: Option<(PeerId, Mac)>,
     /// The station looked up last, and the peer that it is behind.
     receiver: Option<(Mac, Option<PeerId>)>,
+    /// Peers that asked which sizes arrive here (OCC), once each.
+    pub(crate) asked: Vec<PeerId>,
+    /// Memory for packets that come together from pieces: they must last as long as the burst.
+    pub(crate) assembled: slice::IterMut<'a, Vec<u8>>,
+    /// The first of these that is free.
+    spare: Option<&'a mut Vec<u8>>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
     source: Option<(PeerId, IpAddr)>,
     /// Whether there may be static keys, whose packets have no opcode.
@@ -61,6 +69,8 @@ trait Cut: Copy {
     /// authentication or comes twice is an attack, or means that the ends are out of step.
     const LOSSLESS: bool;
     fn count(self, run: &[u8]) -> usize;
+    /// Length of the longest datagram; 0 where there are none.
+    fn longest(self, run: &[u8]) -> usize;
     fn packets(self, run: &mut [u8]) -> impl Iterator<Item = &mut [u8]>;
 }
 
@@ -73,6 +83,10 @@ impl Cut for Datagrams {
 
     fn count(self, run: &[u8]) -> usize {
         run.len().div_ceil(self.0)
+    }
+
+    fn longest(self, run: &[u8]) -> usize {
+        self.0.min(run.len())
     }
 
     #[inline]
@@ -90,6 +104,10 @@ impl Cut for Framed {
 
     fn count(self, _: &[u8]) -> usize {
         self.0
+    }
+
+    fn longest(self, _: &[u8]) -> usize {
+        0
     }
 
     #[inline]
@@ -135,6 +153,9 @@ impl<'a, 's> Ingress<'a, 's> {
             floods: Vec::new(),
             sender: None,
             receiver: None,
+            asked: Vec::new(),
+            assembled: [].iter_mut(),
+            spare: None,
             source: None,
             statics: shared.tables.statics.load(Relaxed),
             strangers: 0,
@@ -283,11 +304,15 @@ impl<'a, 's> Ingress<'a, 's> {
     fn open_run<C: Cut>(&mut self, mut run: Run<'_>, key: &Key, cut: C, data: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let (mut packets, mut bytes) = (0u64, 0u64);
-        // Holds a lock for the run, not per packet; no other lock of a peer is taken meanwhile.
+        let bare = run.spec.framing == Framing::None && run.spec.fragment.is_none();
+        let pieces = run.spec.fragment.is_some();
+        // Locks that are held for the run, not per packet, and taken in this order.
         let mut opener = key.opener();
+        let mut assembly = pieces.then(|| run.peer.lock_assembly());
+        let longest = cut.longest(data);
         for datagram in cut.packets(data) {
             let len = datagram.len();
-            let (place, text) = match opener.open(datagram) {
+            let (place, id, text) = match opener.open(datagram) {
                 Ok(opened) => opened,
                 Err(reason) => {
                     stats.drop(reason);
@@ -300,7 +325,16 @@ impl<'a, 's> Ingress<'a, 's> {
             };
             packets = packets.saturating_add(1);
             bytes = bytes.saturating_add(len as u64);
-            let Some(content) = self.content(&run, text) else { continue };
+            let text = if bare || text.is_empty() {
+                text
+            } else {
+                let origin = Origin { key: key.generation, packet_id: id, now: self.now };
+                match self.undress(&run, assembly.as_deref_mut(), origin, text) {
+                    Some(text) => text,
+                    None => continue,
+                }
+            };
+            let content = self.content(&run, text);
             let empty = matches!(content, Content::Other { empty: true });
             let newest = place == Place::Newest && run.peer.is_newest(key);
             if !run.at_home && newest && !empty {
@@ -313,6 +347,13 @@ impl<'a, 's> Ingress<'a, 's> {
             }
         }
         drop(opener);
+        if let Some(lost) = assembly.map(|mut assembly| assembly.take_lost()).filter(|n| *n > 0) {
+            stats.drop_many(DropReason::FragmentLost, lost);
+        }
+        if packets > 0 && longest > usize::from(run.peer.longest_received.load(Relaxed)) {
+            let longest = u16::try_from(longest).unwrap_or(u16::MAX);
+            run.peer.longest_received.fetch_max(longest, Relaxed);
+        }
         self.after(run.peer, key, packets, bytes);
     }
 
@@ -335,25 +376,85 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    /// Removes the framing and sorts out what is no packet.
-    fn content<'p>(&self, run: &Run<'_>, text: &'p mut [u8]) -> Option<Content<'p>> {
-        let Shared { stats, upcalls, .. } = self.shared;
-        if text.is_empty() {
-            return Some(Content::Other { empty: true });
+    /// Removes what was added inside the encryption. `None` if no packet comes of it, or not yet.
+    fn undress(
+        &mut self,
+        run: &Run<'_>,
+        assembly: Option<&mut Assembly>,
+        origin: Origin,
+        text: &'a mut [u8],
+    ) -> Option<&'a mut [u8]> {
+        let framed = match assembly {
+            None => text,
+            Some(assembly) => self.assemble(run, assembly, origin, text)?,
+        };
+        match framing::strip(run.spec.framing, framed) {
+            Ok(packet) => Some(packet),
+            Err(wrong) => {
+                self.misframed(run.peer, wrong);
+                None
+            }
         }
-        let Some(packet) = framing::strip(run.spec.framing, text) else {
-            stats.drop(DropReason::BadFraming);
+    }
+
+    fn assemble(
+        &mut self,
+        run: &Run<'_>,
+        assembly: &mut Assembly,
+        origin: Origin,
+        text: &'a mut [u8],
+    ) -> Option<&'a mut [u8]> {
+        let Some(spare) = self.spare.take().or_else(|| self.assembled.next()) else {
+            self.shared.stats.drop(DropReason::FragmentsFull);
             return None;
         };
+        match assembly.arrived(text, origin, spare) {
+            Arrived::Complete => return Some(spare),
+            Arrived::Whole(packet) => {
+                self.spare = Some(spare);
+                return Some(packet);
+            }
+            Arrived::Waiting => {}
+            Arrived::Bad => self.misframed(run.peer, Misframed::Fragment),
+        }
+        self.spare = Some(spare);
+        None
+    }
+
+    /// Counts a packet that is not framed as agreed, and tells control of the first.
+    fn misframed(&self, peer: &Peer, wrong: Misframed) {
+        let Shared { stats, upcalls, .. } = self.shared;
+        stats.drop(match wrong {
+            Misframed::Compressed => DropReason::Compressed,
+            Misframed::Framing => DropReason::BadFraming,
+            Misframed::Fragment => DropReason::BadFragment,
+        });
+        if !peer.misframed.swap(true, Relaxed) {
+            upcalls.notice(stats, Notice::Misframed(peer.id, wrong));
+        }
+    }
+
+    /// Sorts out what is no packet.
+    fn content<'p>(&mut self, run: &Run<'_>, packet: &'p mut [u8]) -> Content<'p> {
+        let Shared { stats, upcalls, .. } = self.shared;
+        if packet.is_empty() {
+            return Content::Other { empty: true };
+        }
         if packet.first() == PING.first() && *packet == PING {
-            return Some(Content::Other { empty: false });
+            return Content::Other { empty: false };
         }
         if packet.first() == OCC.first() && packet.starts_with(&OCC) {
-            let message = packet.get(..packet.len().min(MAX_IN_BAND)).unwrap_or(&[]).to_vec();
-            upcalls.notice(stats, Notice::InBand(run.peer.id, message));
-            return Some(Content::Other { empty: false });
+            if packet.get(OCC.len()) == Some(&OCC_MTU_REQUEST) {
+                if !self.asked.contains(&run.peer.id) {
+                    self.asked.push(run.peer.id);
+                }
+            } else {
+                let message = packet.get(..packet.len().min(MAX_IN_BAND)).unwrap_or(&[]).to_vec();
+                upcalls.notice(stats, Notice::InBand(run.peer.id, message));
+            }
+            return Content::Other { empty: false };
         }
-        Some(Content::Packet(packet))
+        Content::Packet(packet)
     }
 
     /// The newest packet came from elsewhere: answer there from now on, unless the address is

@@ -64,9 +64,10 @@ enum Format {
 }
 
 /// Seals packets under one key while the peer's TX lock is held. What it used is written back when
-/// it is dropped, whatever happens in between.
+/// it is dropped, whatever happens in between. Beside it the number of the peer's last packet that was
+/// sent in pieces.
 #[derive(Debug)]
-pub struct Sealer<'k>(pub(crate) Sealing<'k>);
+pub struct Sealer<'k>(pub(crate) Sealing<'k>, pub(crate) &'k mut u8);
 
 #[derive(Debug)]
 pub(crate) enum Sealing<'k> {
@@ -91,10 +92,21 @@ pub(crate) enum Opening<'k> {
     Block(block::BlockOpener<'k>),
 }
 
+impl Sealer<'_> {
+    /// Most bytes that sealing adds.
+    pub fn overhead(&self) -> usize {
+        match &self.0 {
+            Sealing::Aead(sealer) => sealer.overhead(),
+            Sealing::Epoch(sealer) => sealer.overhead(),
+            Sealing::Block(sealer) => sealer.overhead(),
+        }
+    }
+}
+
 impl Open for Opening<'_> {
     // The common format stays in the loop that calls this; the others cost it one branch.
     #[inline(always)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
         match self {
             Self::Aead(opener) => opener.open(datagram),
             Self::Epoch(opener) => opener.open(datagram),
@@ -103,11 +115,13 @@ impl Open for Opening<'_> {
     }
 }
 
+/// What a datagram held: its place in the replay window, its packet id and the text.
+pub(crate) type Opened<'p> = Result<(Place, u64, &'p mut [u8]), DropReason>;
+
 /// What an opener of any format does.
 pub(crate) trait Open {
-    /// Opens one datagram in place, unless it was seen before: what it held, and whether it is the
-    /// newest.
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason>;
+    /// Opens one datagram in place, unless it was seen before: what it held.
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p>;
 }
 
 /// What a sealer uses up.
@@ -165,12 +179,13 @@ impl Key {
     /// The right to seal under this key for as long as the peer's TX lock is held: packet ids come
     /// out in the order in which packets are sent.
     #[inline]
-    pub fn sealer<'k>(&'k self, _lock: &'k mut Tx, wire_id: Option<u32>) -> Sealer<'k> {
-        Sealer(match &self.format {
+    pub fn sealer<'k>(&'k self, lock: &'k mut Tx, wire_id: Option<u32>) -> Sealer<'k> {
+        let sealing = match &self.format {
             Format::Aead(aead) => Sealing::Aead(aead.sealer(self, wire_id)),
             Format::Epoch(epoch) => Sealing::Epoch(epoch.sealer(self, wire_id)),
             Format::Block(block) => Sealing::Block(block.sealer(self, wire_id)),
-        })
+        };
+        Sealer(sealing, &mut lock.sequence)
     }
 
     /// The right to open packets, until the next run.
@@ -325,7 +340,7 @@ mod tests {
         let mut again = seal(&key, 9).unwrap();
         let open = |datagram: &mut [u8]| {
             let Opening::Aead(mut opener) = key.opener() else { panic!() };
-            opener.open(datagram).map(|(place, _)| place)
+            opener.open(datagram).map(|(place, ..)| place)
         };
         assert_eq!(open(&mut sealed), Ok(Place::Newest));
         key.preset(3, 0, FAILED_LIMIT);

@@ -44,6 +44,7 @@ pub mod memory;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod packet;
 mod peer;
+mod probe;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;

@@ -4,6 +4,7 @@
 use std::io;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::{Instant, Link, PeerId};
 use adit_wire::VnetHeader;
@@ -19,6 +20,9 @@ use crate::peer::Peer;
 use crate::stats::{DropReason, Offloads};
 use crate::stream::{Rx, StreamEnd};
 use crate::upcall::Upcalls;
+
+/// Packets that may come together from pieces in one call of [`Memory::open`].
+const MAX_ASSEMBLED: usize = 64;
 
 /// One end of a tunnel in memory.
 pub struct Memory {
@@ -137,12 +141,7 @@ impl Memory {
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape {
-            framing: spec.framing,
-            mtu: spec.mtu,
-            train: 64,
-            stream: spec.link.is_stream(),
-        };
+        let shape = Shape::of(&spec, 64);
         loop {
             let mut sealer = key.sealer(&mut tx, spec.wire_id);
             let progress = self.arena.egress(&mut segments, &mut sealer, &shape, |reason| {
@@ -172,7 +171,12 @@ impl Memory {
         data: &mut [u8],
         deliver: impl FnMut(Delivered<'_, '_>),
     ) {
-        self.ingest(deliver, |ingress| ingress.datagram(link, segment, data));
+        let pieces = self.shared.pieces.load(Relaxed);
+        let mut assembled = vec![Vec::new(); if pieces { MAX_ASSEMBLED } else { 0 }];
+        self.ingest(deliver, |ingress| {
+            ingress.assembled = assembled.iter_mut();
+            ingress.datagram(link, segment, data);
+        });
     }
 
     /// Takes the next bytes of the one stream, however they were cut, and passes on what comes out

@@ -1,7 +1,7 @@
 //! One peer: settings and keys as snapshots, counters, and the TX lock.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_engine::verbs::{Counters, KeySlot, PeerSpec};
@@ -9,6 +9,7 @@ use adit_engine::{Instant, Link, PeerId};
 use arc_swap::ArcSwap;
 
 use crate::ethernet::Bucket;
+use crate::fragment::Assembly;
 use crate::key::Key;
 
 /// Messages of control that may wait while the peer's socket is full.
@@ -27,6 +28,14 @@ pub(crate) struct Peer {
     generations: AtomicU64,
     /// Generation of the newest key that the peer has used.
     newest_used: AtomicU64,
+    /// Packets that wait for pieces. Locked once per received run, after the replay window.
+    assembly: Mutex<Assembly>,
+    /// Longest datagram received and authenticated.
+    pub longest_received: AtomicU16,
+    /// Longest datagram sent.
+    pub longest_sent: AtomicU16,
+    /// It was told that the peer's packets are not framed as agreed.
+    pub misframed: AtomicBool,
     /// Silence was reported and nothing came since.
     pub silent: AtomicBool,
     /// Copies of frames that it sent to everybody.
@@ -60,6 +69,8 @@ pub(crate) struct Tx {
     /// Trains with datagrams of at least this length are sent singly, because the path takes them
     /// only in fragments; 0 knows of none.
     pub oversize: usize,
+    /// Number of the last packet that was sent in pieces.
+    pub sequence: u8,
 }
 
 impl Keys {
@@ -88,6 +99,10 @@ impl Peer {
             last_heard: AtomicU64::new(now.as_nanos()),
             generations: AtomicU64::new(0),
             newest_used: AtomicU64::new(0),
+            assembly: Mutex::default(),
+            longest_received: AtomicU16::new(0),
+            longest_sent: AtomicU16::new(0),
+            misframed: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             floods: Bucket::default(),
             missed: AtomicBool::new(false),
@@ -102,6 +117,11 @@ impl Peer {
     /// wait for each other.
     pub fn lock_tx(&self) -> MutexGuard<'_, Tx> {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lock of what waits for pieces.
+    pub fn lock_assembly(&self) -> MutexGuard<'_, Assembly> {
+        self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Replaces one setting.

@@ -46,8 +46,18 @@ drop_reasons! {
     Replayed = "replayed",
     /// From an address that is not the peer's, which may not move.
     WrongAddress = "wrong-address",
-    /// Compressed, or without the compression header that was agreed on.
+    /// Compressed: the peer must stop that.
+    Compressed = "compressed",
+    /// Without the compression header that was agreed on.
     BadFraming = "bad-framing",
+    /// Without the fragment header that was agreed on, or a piece that contradicts others.
+    BadFragment = "bad-fragment",
+    /// A packet of which pieces did not come.
+    FragmentLost = "fragment-lost",
+    /// More packets came together from pieces in one burst than there is room for.
+    FragmentsFull = "fragments-full",
+    /// Too large even for as many pieces as a packet may have.
+    TooManyFragments = "too-many-fragments",
     /// Not an IP packet.
     NotIp = "not-ip",
     /// Too short for an Ethernet frame.

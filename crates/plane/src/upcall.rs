@@ -85,12 +85,14 @@ impl UpcallSender {
             // Those that strangers can cause, too.
             Notice::InBand(..) | Notice::Unreachable(..) => MAX_IN_BAND,
             Notice::Floated(..) => MAX_NOTICES,
-            // Said once per peer or key, whose numbers bound them; nobody repeats what is lost here.
+            // Said once per peer, key or question, whose numbers bound them; nobody repeats what is lost here.
             Notice::PeerGone(..)
             | Notice::PeerSilent(_)
             | Notice::PeerHeard(_)
             | Notice::KeyFirstUse(..)
-            | Notice::KeyNearLimit(..) => usize::MAX,
+            | Notice::KeyNearLimit(..)
+            | Notice::Misframed(..)
+            | Notice::Probed(..) => usize::MAX,
         };
         self.push(&self.0.notices, notice, bound, stats, DropReason::NoticesFull);
     }

@@ -166,7 +166,7 @@ fn one_peer_has_so_many_stations_and_no_more() {
 fn syns_are_clamped_behind_the_header_and_its_tags() {
     for tags in 0..3 {
         let (mut server, [mut client]) = switch(Relay::Kernel, [2]);
-        let mtu = InnerMtu { mss4: 1300, mss6: 1280 };
+        let mtu = InnerMtu { mss4: 1300, mss6: 1280, largest: 0 };
         server.apply(Op::SetMtu(PeerId(2), mtu));
         let mut syn = vec![0u8; 44];
         let header = [0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1];

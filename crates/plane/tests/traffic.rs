@@ -140,7 +140,7 @@ fn without_a_key_packets_are_dropped_and_counted() {
 #[test]
 fn syns_are_clamped_in_both_directions() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
-    let mtu = InnerMtu { mss4: 1300, mss6: 1280 };
+    let mtu = InnerMtu { mss4: 1300, mss6: 1280, largest: 0 };
     server.apply(Op::SetMtu(PeerId(2), mtu));
     let mut syn = vec![0u8; 44];
     syn[..20].copy_from_slice(&[0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1]);

@@ -59,7 +59,7 @@ fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
     };
     let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
     let link = Link::datagram(SocketId(0), None, ([10, 77, 0, 3 - n], 5000).into());
-    let mtu = InnerMtu { mss4: mss, mss6: mss };
+    let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
     plane.apply(Op::AddPeer(PeerId(7), PeerSpec { wire_id: Some(7), mtu, ..spec(link) }));
     plane.apply(Op::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, n == 1)));
     plane.apply(Op::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));

@@ -11,7 +11,8 @@
 //! Entry points for fuzzing, none of which may panic on any input: [`ethernet::Ethernet::parse`],
 //! [`ip::Ip::parse`],
 //! [`transport::Tcp::parse`], [`transport::Udp::parse`], [`transport::Icmp::parse`], [`mss::clamp`],
-//! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`].
+//! [`split::Segments::new`] followed by `next` to the end, [`merge::Merger::push`],
+//! [`too_big::answer`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -32,6 +33,7 @@ pub mod ip;
 pub mod merge;
 pub mod mss;
 pub mod split;
+pub mod too_big;
 pub mod transport;
 mod vnet;
 

@@ -6,6 +6,7 @@
 //! from the one that was asked.
 
 mod message;
+mod path;
 mod receive;
 mod send;
 
@@ -80,6 +81,7 @@ pub struct UdpSocket {
     local: SocketAddr,
     v6: bool,
     gro: bool,
+    fragmentation: Fragmentation,
 }
 
 impl UdpSocket {
@@ -113,7 +115,7 @@ impl UdpSocket {
         socket.bind(&options.bind.into())?;
         let local = socket.local_addr()?.as_socket();
         let local = local.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-        Ok(Self { socket, local, v6, gro })
+        Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
     }
 
     /// Several sockets on one port, one for each thread that receives; the kernel gives all datagrams
@@ -191,11 +193,8 @@ impl AsFd for UdpSocket {
 }
 
 fn set_fragmentation(socket: &Socket, v6: bool, options: &UdpOptions) -> io::Result<()> {
-    let (v4_mode, v6_mode) = match options.fragmentation {
-        Fragmentation::Allowed => (libc::IP_PMTUDISC_DONT, libc::IPV6_PMTUDISC_DONT),
-        Fragmentation::Local => (libc::IP_PMTUDISC_WANT, libc::IPV6_PMTUDISC_WANT),
-        Fragmentation::Forbidden => (libc::IP_PMTUDISC_DO, libc::IPV6_PMTUDISC_DO),
-    };
+    let mode = |level| path::usual(options.fragmentation, level).0;
+    let (v4_mode, v6_mode) = (mode(libc::IPPROTO_IP), mode(libc::IPPROTO_IPV6));
     if v6 {
         send::set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6_mode)?;
     }

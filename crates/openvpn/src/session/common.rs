@@ -93,7 +93,11 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
             inner = inner.saturating_sub(outer_headers);
         }
     }
-    InnerMtu { mss4: inner.saturating_sub(20 + 20), mss6: inner.saturating_sub(40 + 20) }
+    InnerMtu {
+        mss4: inner.saturating_sub(20 + 20),
+        mss6: inner.saturating_sub(40 + 20),
+        largest: 0,
+    }
 }
 
 /// The options string of key method 2. In a session, `cipher` is the one agreed upon.

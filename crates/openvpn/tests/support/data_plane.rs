@@ -66,7 +66,7 @@ impl PlaneModel {
             Op::SendData(_, message) => self.sent_data.push(message),
             Op::AdmitLink(link) => drop(self.admitted.insert(link)),
             Op::DismissLink(link) => drop(self.admitted.remove(&link)),
-            Op::SetKeepalive(..) | Op::SetMtu(..) => {}
+            Op::SetKeepalive(..) | Op::SetMtu(..) | Op::ProbePath(..) => {}
         }
         None
     }

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use adit_crypto::aead::{OpenKey, Refused, SealKey};
 use adit_crypto::{Cipher, KeyHalf};
 
-use super::{FAILED_LIMIT, GCM_LIMIT, Key, Ledger, Open, Seal, usage};
+use super::{FAILED_LIMIT, GCM_LIMIT, Key, Ledger, Open, Opened, Seal, usage};
 use crate::packet::{self, Prefix};
-use crate::replay::{Place, Window};
+use crate::replay::Window;
 use crate::stats::DropReason;
 
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Seal for AeadSealer<'_> {
 
 impl Open for AeadOpener<'_> {
     #[inline(always)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
         let packet::Sealed { packet_id, aad, tag, text } =
             packet::parse(datagram).ok_or(DropReason::Short)?;
         let id = u64::from(packet_id);
@@ -112,6 +112,6 @@ impl Open for AeadOpener<'_> {
             return Err(DropReason::BadTag);
         }
         self.window.accept(id);
-        Ok((place, text))
+        Ok((place, id, text))
     }
 }

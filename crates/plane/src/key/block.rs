@@ -17,7 +17,7 @@ use adit_crypto::aead::Refused;
 use adit_crypto::block::{OpenBlock, SealBlock};
 use adit_engine::verbs::BlockSuite;
 
-use super::{ID_NEAR, Key, Ledger, Open, Seal};
+use super::{ID_NEAR, Key, Ledger, Open, Opened, Seal};
 use crate::packet::{self, Prefix};
 use crate::replay::{Place, Window};
 use crate::stats::DropReason;
@@ -158,7 +158,7 @@ impl TimedWindow {
 
 impl Open for BlockOpener<'_> {
     #[inline(never)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
         let start = if self.timed { 0 } else { packet::header_len(datagram) };
         let envelope = datagram.get_mut(start..).ok_or(DropReason::Short)?;
         let text = self.open.open(envelope).map_err(|Refused| DropReason::BadTag)?;
@@ -172,6 +172,6 @@ impl Open for BlockOpener<'_> {
         };
         let place = self.window.check(time, id).ok_or(DropReason::Replayed)?;
         self.window.accept(time, id);
-        Ok((place, text))
+        Ok((place, u64::from(time) << 32 | u64::from(id), text))
     }
 }

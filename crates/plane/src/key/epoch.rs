@@ -19,7 +19,9 @@ use adit_crypto::epoch::{EpochKey, EpochSecret};
 use adit_crypto::{Cipher, KeyHalf};
 
 use super::aead::is_gcm;
-use super::{FAILED_LIMIT, FAILED_NEAR, GCM_LIMIT, GCM_NEAR, Key, Ledger, Open, Seal, usage};
+use super::{
+    FAILED_LIMIT, FAILED_NEAR, GCM_LIMIT, GCM_NEAR, Key, Ledger, Open, Opened, Seal, usage,
+};
 use crate::packet::{self, Prefix};
 use crate::replay::{Place, Window};
 use crate::stats::DropReason;
@@ -238,7 +240,7 @@ impl Seal for EpochSealer<'_> {
 
 impl Open for EpochOpener<'_> {
     #[inline(never)]
-    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Result<(Place, &'p mut [u8]), DropReason> {
+    fn open<'p>(&mut self, datagram: &'p mut [u8]) -> Opened<'p> {
         let packet::EpochSealed { packet_id, aad, tag, text } =
             packet::parse_epoch(datagram).ok_or(DropReason::Short)?;
         let epoch = (packet_id >> COUNTER_BITS) as u16;
@@ -258,13 +260,13 @@ impl Open for EpochOpener<'_> {
         }
         key.window.accept(counter);
         match age {
-            Age::Current => Ok((place, text)),
-            Age::Retiring => Ok((Place::Late, text)),
+            Age::Current => Ok((place, packet_id, text)),
+            Age::Retiring => Ok((Place::Late, packet_id, text)),
             Age::Future(ahead) => {
                 self.receive.promote(ahead, self.epoch.cipher);
                 self.epoch.follow(epoch.into());
                 self.epoch.reached.fetch_max(epoch.into(), Relaxed);
-                Ok((Place::Newest, text))
+                Ok((Place::Newest, packet_id, text))
             }
         }
     }

@@ -4,6 +4,7 @@
 mod keepalive;
 mod receive;
 mod stream;
+mod too_big;
 mod transmit;
 
 use std::io;
@@ -53,6 +54,8 @@ pub(crate) struct Worker {
     relays: Vec<(PeerId, &'static [u8])>,
     /// What was received from a stream; empty until there is one.
     stream_buffer: Vec<u8>,
+    /// For packets that come together from pieces; empty until a peer sends such.
+    assembled: Vec<Vec<u8>>,
     /// One super-packet as it was read.
     packet: Box<[u8]>,
     transmitter: Transmitter,
@@ -82,6 +85,7 @@ impl Worker {
             merger: Merger::default(),
             relays: Vec::new(),
             stream_buffer: Vec::new(),
+            assembled: Vec::new(),
             packet: vec![0; MAX_PACKET].into(),
             next_sweep: None,
         };

@@ -18,6 +18,10 @@ use crate::stats::{DropReason, Stats};
 
 /// ICMP errors taken in one turn; what is left brings the next.
 const MAX_SOCKET_ERRORS: usize = 64;
+/// Packets that may come together from pieces in one burst.
+const MAX_ASSEMBLED: usize = 1024;
+/// Bytes of memory that each of them keeps for the next: more than most packets have.
+const MAX_KEPT: usize = 2048;
 
 impl Worker {
     /// Receives one burst; if more waits, the TUN device has its turn first.
@@ -49,13 +53,23 @@ impl Worker {
 
     fn burst(&mut self, socket: SocketId) {
         let mut batch = mem::take(&mut self.batch);
+        let mut assembled = mem::take(&mut self.assembled);
+        if self.shared.pieces.load(Relaxed) {
+            assembled.resize_with(MAX_ASSEMBLED, Vec::new);
+        }
         self.ingest(|ingress| {
+            ingress.assembled = assembled.iter_mut();
             for received in batch.datagrams_mut() {
                 let link = Link::datagram(socket, received.local, received.remote);
                 ingress.datagram(link, received.segment, received.data);
             }
         });
         self.batch = batch;
+        for buffer in assembled.iter_mut().take_while(|buffer| !buffer.is_empty()) {
+            buffer.clear();
+            buffer.shrink_to(MAX_KEPT);
+        }
+        self.assembled = assembled;
     }
 
     /// Lets `feed` pass on received packets, and delivers what becomes of them.
@@ -75,7 +89,7 @@ impl Worker {
             recycle(mem::take(relays)),
         );
         let fed = feed(&mut ingress);
-        let Ingress { merger: merged, relays: passed, floods, .. } = ingress;
+        let Ingress { merger: merged, relays: passed, floods, asked, .. } = ingress;
         if let Some(tun) = tun {
             merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
         }
@@ -87,6 +101,9 @@ impl Worker {
         }
         *merger = merged.recycle(tso, uso);
         *relays = recycle(passed);
+        if !asked.is_empty() {
+            transmitter.tell_sizes(&asked);
+        }
         fed
     }
 }

@@ -115,7 +115,7 @@ impl Shared {
         }
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape { framing: spec.framing, stream: true, ..Shape::default() };
+        let shape = Shape::of(&spec, 1);
         arena.clear();
         let mut sealer = key.sealer(tx, spec.wire_id);
         arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;

@@ -15,6 +15,7 @@ use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
 
 use super::stream::Lane;
+use super::too_big::TooBig;
 use crate::control::Shared;
 use crate::egress::{Arena, Progress, Shape, Span};
 use crate::key::Key;
@@ -55,6 +56,7 @@ pub(super) struct Transmitter {
     einval: u32,
     /// A client's stream that has not taken everything.
     pub(super) full: Option<Arc<Stream>>,
+    too_big: TooBig,
 }
 
 /// A client's trains that its socket did not take yet. They lie in the arena.
@@ -157,6 +159,7 @@ impl Transmitter {
             frames: Frames::default(),
             einval: 0,
             full: None,
+            too_big: TooBig::default(),
         }
     }
 
@@ -272,6 +275,10 @@ impl Transmitter {
         let Ok(mut segments) = Segments::behind(&routed.vnet, packet, routed.l2) else {
             return stats.drop(DropReason::TunMalformed);
         };
+        let largest = to.spec.mtu.largest;
+        if largest != 0 && routed.l2 == 0 && segments.longest() > usize::from(largest) {
+            self.too_big.tell((shared.clock)(), reader.tun, segments.packet(), largest);
+        }
         let shape = self.shape(to.spec);
         let before = self.arena.datagrams();
         loop {
@@ -294,8 +301,7 @@ impl Transmitter {
     fn shape(&self, spec: &PeerSpec) -> Shape {
         let gso = self.shared.stats.gates.udp_gso.load(Relaxed);
         let train = if gso { MAX_SEGMENTS } else { 1 };
-        let stream = spec.link.is_stream();
-        Shape { framing: spec.framing, mtu: spec.mtu, train, stream }
+        Shape::of(spec, train)
     }
 
     /// Sends packets that other peers sent to these.
@@ -309,6 +315,22 @@ impl Transmitter {
                 continue;
             };
             self.copy_to(peer, run.iter().map(|(_, packet)| *packet), run.len());
+        }
+    }
+
+    /// Tells peers that asked which sizes arrive and leave.
+    pub fn tell_sizes(&mut self, asked: &[PeerId]) {
+        let shared = Arc::clone(&self.shared);
+        let peers = shared.tables.peers.load();
+        for peer in asked.iter().filter_map(|id| peers.get(*id)) {
+            let mut tx = peer.lock_tx();
+            if tx.blocked || self.blocked.is_some() {
+                continue;
+            }
+            if let Err(reason) = shared.tell_sizes(peer, &mut tx, &mut self.arena) {
+                shared.stats.drop(reason);
+            }
+            self.arena.clear();
         }
     }
 
@@ -411,7 +433,7 @@ impl Transmitter {
         let empty =
             Train { to: spec.link.remote(), from: spec.link.local(), segment: 0, payload: &[] };
         let mut outbox = Outbox { socket, scratch, empty };
-        let (mut packets, mut bytes) = (0, 0);
+        let (mut packets, mut bytes, mut longest) = (0, 0, 0);
         while let Some(rest) = arena.spans().get(next..).filter(|rest| !rest.is_empty()) {
             let gso = stats.gates.udp_gso.load(Relaxed);
             let singly = |span: &Span| {
@@ -423,6 +445,7 @@ impl Transmitter {
                 stats.sent.record(span.count);
                 packets += span.count as u64;
                 bytes += arena.bytes(span).len() as u64;
+                longest = longest.max(span.segment);
                 if span.count > 1 {
                     *einval = 0;
                 }
@@ -462,6 +485,10 @@ impl Transmitter {
             }
         }
         if packets > 0 {
+            if longest > usize::from(peer.longest_sent.load(Relaxed)) {
+                let longest = u16::try_from(longest).unwrap_or(u16::MAX);
+                peer.longest_sent.fetch_max(longest, Relaxed);
+            }
             peer.sent((shared.clock)(), packets, bytes);
         }
         next

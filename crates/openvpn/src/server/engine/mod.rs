@@ -387,7 +387,11 @@ impl ServerEngine {
                     self.schedule(peer);
                 }
             }
-            Notice::InBand(..) | Notice::PeerHeard(_) | Notice::Unreachable(..) => {}
+            Notice::InBand(..)
+            | Notice::PeerHeard(_)
+            | Notice::Unreachable(..)
+            | Notice::Probed(..)
+            | Notice::Misframed(..) => {}
         }
     }
 

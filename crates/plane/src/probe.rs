@@ -1,0 +1,70 @@
+//! Probes of the path to a peer, and answers to the peer's.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use adit_engine::verbs::Probed;
+
+use crate::control::Shared;
+use crate::egress::{Arena, Shape};
+use crate::framing::{OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST};
+use crate::peer::{Peer, Tx};
+use crate::sockets::find_socket;
+use crate::stats::DropReason;
+
+/// Bytes of the IP and UDP headers before a datagram.
+fn headers(remote: std::net::SocketAddr) -> usize {
+    if remote.ip().to_canonical().is_ipv4() { 20 + 8 } else { 40 + 8 }
+}
+
+impl Shared {
+    /// Sends the peer a request of its sizes, padded so that the IP packet has `size` bytes, which
+    /// nobody may fragment. With `size` 0 nothing is sent.
+    pub fn probe(&self, peer: &Peer, tx: &mut Tx, size: u16, arena: &mut Arena) -> Probed {
+        let spec = peer.settings.load();
+        let sockets = self.tables.sockets.load();
+        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
+        // Pieces have sizes of their own.
+        let Some(socket) = socket.filter(|_| spec.fragment.is_none()) else {
+            return Probed::default();
+        };
+        let (to, from) = (spec.link.remote(), spec.link.local());
+        let mut probed = Probed { size: 0, kernel: socket.path_mtu(to, from).unwrap_or_default() };
+        let keys = peer.keys.load();
+        let Some(key) = keys.primary.as_ref().filter(|_| size != 0 && !tx.blocked) else {
+            return probed;
+        };
+        let mut sealer = key.sealer(tx, spec.wire_id);
+        let shape = Shape::of(&spec, 1);
+        let added = sealer.overhead() + headers(to) + shape.stub();
+        let mut message = OCC.to_vec();
+        message.push(OCC_MTU_REQUEST);
+        message.resize(usize::from(size).saturating_sub(added).max(message.len()), 0);
+        arena.clear();
+        let sealed = arena.message(&mut sealer, &message, &shape);
+        drop(sealer);
+        let span = arena.spans().first().filter(|_| matches!(sealed, Some(Ok(()))));
+        if let Some(datagram) = span.map(|span| arena.bytes(span))
+            && socket.send_whole(to, from, datagram).is_ok()
+        {
+            peer.sent((self.clock)(), 1, datagram.len() as u64);
+            let size = datagram.len() + headers(to);
+            probed.size = u16::try_from(size).unwrap_or(u16::MAX);
+        }
+        arena.clear();
+        probed
+    }
+
+    /// Tells a peer that asked how long the longest datagrams from and to it were.
+    pub fn tell_sizes(
+        &self,
+        peer: &Peer,
+        tx: &mut Tx,
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let mut message = OCC.to_vec();
+        message.push(OCC_MTU_REPLY);
+        message.extend(peer.longest_received.load(Relaxed).to_be_bytes());
+        message.extend(peer.longest_sent.load(Relaxed).to_be_bytes());
+        self.send_message(peer, tx, &message, arena)
+    }
+}

@@ -1,0 +1,213 @@
+//! "Packet too big": what a router answers when a packet must not be cut and does not fit (RFC 1191,
+//! RFC 4443).
+
+use std::net::IpAddr;
+
+use crate::checksum::Sum;
+use crate::field::get8;
+use crate::ip::{ICMP, ICMPV6, Ip, V4_LEN, V6_LEN};
+
+/// Longest answer: IPv6's smallest MTU.
+pub const MAX_ANSWER: usize = 1280;
+/// No IPv6 packet up to this length is too big (RFC 8200).
+pub const V6_MINIMUM: u16 = 1280;
+/// No IPv4 packet up to this length is called too big: below, path MTU discovery is refused anyway.
+pub const V4_MINIMUM: u16 = 576;
+
+const ICMP_LEN: usize = 8;
+/// Bytes of an IPv4 packet that are sent back: all its headers.
+const QUOTE4: usize = 128;
+const DONT_FRAGMENT: u8 = 0x40;
+const TTL: u8 = 64;
+
+/// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be
+/// a super-packet with the headers of its first segment.
+///
+/// `None` where there is nobody to tell: IPv4 without the DF bit, ICMP errors, multicast; or where the
+/// standards promise that the packet fits.
+///
+/// The answer comes from the address that the packet was for: hosts drop what claims to come from
+/// themselves, and any other address may be refused by a reverse path filter.
+pub fn answer<'o>(packet: &[u8], mtu: u16, out: &'o mut [u8; MAX_ANSWER]) -> Option<&'o [u8]> {
+    let ip = Ip::parse(packet)?;
+    if !is_host(ip.source) || !is_host(ip.destination) {
+        return None;
+    }
+    match ip.source {
+        IpAddr::V4(_) => answer4(packet, &ip, mtu.max(V4_MINIMUM), out),
+        IpAddr::V6(_) => answer6(packet, &ip, mtu.max(V6_MINIMUM), out),
+    }
+}
+
+fn is_host(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || broadcast)
+}
+
+fn answer4<'o>(
+    packet: &[u8],
+    ip: &Ip,
+    mtu: u16,
+    out: &'o mut [u8; MAX_ANSWER],
+) -> Option<&'o [u8]> {
+    if get8(packet, 6)? & DONT_FRAGMENT == 0 || packet.len() <= usize::from(mtu) {
+        return None;
+    }
+    // Only questions of ICMP are answered, or two hosts could tell each other of errors for ever.
+    if ip.protocol == ICMP && !matches!(get8(packet, ip.header_len)?, 0 | 8 | 13 | 14) {
+        return None;
+    }
+    let quote = packet.get(..packet.len().min(QUOTE4))?;
+    let total = V4_LEN.checked_add(ICMP_LEN)?.checked_add(quote.len())?;
+    let answer = out.get_mut(..total)?;
+    let (header, message) = answer.split_first_chunk_mut::<V4_LEN>()?;
+    let [l0, l1] = u16::try_from(total).ok()?.to_be_bytes();
+    let IpAddr::V4(to) = ip.source else { return None };
+    let IpAddr::V4(from) = ip.destination else { return None };
+    let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
+    *header = [0x45, 0, l0, l1, 0, 0, DONT_FRAGMENT, 0, TTL, ICMP, 0, 0, a, b, c, d, e, f, g, h];
+    let sum = Sum::new().bytes(header).finish().to_be_bytes();
+    header.get_mut(10..12)?.copy_from_slice(&sum);
+    let (fixed, quoted) = message.split_first_chunk_mut::<ICMP_LEN>()?;
+    let [m0, m1] = mtu.to_be_bytes();
+    *fixed = [3, 4, 0, 0, 0, 0, m0, m1];
+    quoted.copy_from_slice(quote);
+    let sum = Sum::new().bytes(message).finish().to_be_bytes();
+    message.get_mut(2..4)?.copy_from_slice(&sum);
+    Some(answer)
+}
+
+fn answer6<'o>(
+    packet: &[u8],
+    ip: &Ip,
+    mtu: u16,
+    out: &'o mut [u8; MAX_ANSWER],
+) -> Option<&'o [u8]> {
+    if packet.len() <= usize::from(mtu) {
+        return None;
+    }
+    // Types below 128 are errors.
+    if ip.protocol == ICMPV6 && get8(packet, ip.header_len)? < 128 {
+        return None;
+    }
+    let room = MAX_ANSWER.checked_sub(V6_LEN)?.checked_sub(ICMP_LEN)?;
+    let quote = packet.get(..packet.len().min(room))?;
+    let body = ICMP_LEN.checked_add(quote.len())?;
+    let answer = out.get_mut(..V6_LEN.checked_add(body)?)?;
+    let (header, message) = answer.split_first_chunk_mut::<V6_LEN>()?;
+    let IpAddr::V6(to) = ip.source else { return None };
+    let IpAddr::V6(from) = ip.destination else { return None };
+    let (fixed, addresses) = header.split_first_chunk_mut::<8>()?;
+    let [l0, l1] = u16::try_from(body).ok()?.to_be_bytes();
+    *fixed = [0x60, 0, 0, 0, l0, l1, ICMPV6, TTL];
+    let (source, destination) = addresses.split_first_chunk_mut::<16>()?;
+    *source = from.octets();
+    destination.copy_from_slice(&to.octets());
+    let (fixed, quoted) = message.split_first_chunk_mut::<ICMP_LEN>()?;
+    let [m0, m1] = mtu.to_be_bytes();
+    *fixed = [2, 0, 0, 0, 0, 0, m0, m1];
+    quoted.copy_from_slice(quote);
+    let sum = Sum::new().bytes(addresses).word(u16::try_from(body).ok()?).word(ICMPV6.into());
+    let sum = sum.bytes(message).finish().to_be_bytes();
+    message.get_mut(2..4)?.copy_from_slice(&sum);
+    Some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::naive_checksum;
+    use proptest::prelude::*;
+
+    fn v4(len: usize, flags: u8, protocol: u8, kind: u8) -> Vec<u8> {
+        let mut packet = vec![0x55; len];
+        let [l0, l1] = (len as u16).to_be_bytes();
+        packet[..20].copy_from_slice(&[
+            0x45, 0, l0, l1, 0, 7, flags, 0, 64, protocol, 0, 0, 10, 8, 0, 1, 10, 8, 0, 2,
+        ]);
+        packet[20] = kind;
+        packet
+    }
+
+    fn v6(len: usize, next: u8, kind: u8, destination: u8) -> Vec<u8> {
+        let mut packet = vec![0x55; len];
+        packet[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, next, 64]);
+        packet[4..6].copy_from_slice(&(len as u16 - 40).to_be_bytes());
+        packet[8] = 0xfd;
+        packet[24] = destination;
+        packet[40] = kind;
+        packet
+    }
+
+    #[test]
+    fn an_ipv4_packet_with_df_is_answered() {
+        let packet = v4(1400, DONT_FRAGMENT, 17, 0);
+        let mut out = [0; MAX_ANSWER];
+        let answer = answer(&packet, 1300, &mut out).unwrap();
+        let ip = Ip::parse(answer).unwrap();
+        assert_eq!(ip.source.to_string(), "10.8.0.2", "not from the host itself");
+        assert_eq!(ip.destination.to_string(), "10.8.0.1");
+        assert_eq!((ip.protocol, ip.total_len), (ICMP, answer.len()));
+        assert_eq!(naive_checksum(&answer[..20]), 0);
+        assert_eq!(naive_checksum(&answer[20..]), 0);
+        assert_eq!((answer[20], answer[21]), (3, 4));
+        assert_eq!(u16::from_be_bytes([answer[26], answer[27]]), 1300);
+        assert_eq!(answer[28..], packet[..QUOTE4]);
+    }
+
+    #[test]
+    fn an_ipv6_packet_is_answered() {
+        let packet = v6(1400, 17, 0, 0xfd);
+        let mut out = [0; MAX_ANSWER];
+        let answer = answer(&packet, 1300, &mut out).unwrap();
+        let ip = Ip::parse(answer).unwrap();
+        assert_eq!((ip.protocol, ip.total_len, answer.len()), (ICMPV6, MAX_ANSWER, MAX_ANSWER));
+        assert_eq!((ip.source, ip.destination), {
+            let asked = Ip::parse(&packet).unwrap();
+            (asked.destination, asked.source)
+        });
+        let pseudo = [&answer[8..40], &1240u32.to_be_bytes(), &[0, 0, 0, ICMPV6], &answer[40..]];
+        assert_eq!(naive_checksum(&pseudo.concat()), 0);
+        assert_eq!(
+            (answer[40], u32::from_be_bytes(*answer[44..].first_chunk().unwrap())),
+            (2, 1300)
+        );
+        assert_eq!(answer[48..], packet[..1232]);
+    }
+
+    #[test]
+    fn nobody_is_told_where_nobody_should_be() {
+        let mut out = [0; MAX_ANSWER];
+        let mut told = |packet: &[u8], mtu| answer(packet, mtu, &mut out).is_some();
+        assert!(told(&v4(1400, DONT_FRAGMENT, 1, 8), 1300), "an echo request may");
+        assert!(!told(&v4(1400, 0, 17, 0), 1300), "without DF");
+        assert!(!told(&v4(1400, DONT_FRAGMENT, 1, 3), 1300), "an ICMP error");
+        assert!(!told(&v4(1300, DONT_FRAGMENT, 17, 0), 1300), "fits");
+        assert!(!told(&v4(500, DONT_FRAGMENT, 17, 0), 100), "below the floor");
+        let mut multicast = v4(1400, DONT_FRAGMENT, 17, 0);
+        multicast[16] = 224;
+        assert!(!told(&multicast, 1300));
+        multicast[16..20].copy_from_slice(&[255; 4]);
+        assert!(!told(&multicast, 1300));
+        assert!(told(&v6(1400, ICMPV6, 128, 0xfd), 1300), "an echo request may");
+        assert!(!told(&v6(1400, ICMPV6, 1, 0xfd), 1300), "an ICMPv6 error");
+        assert!(!told(&v6(1400, 17, 0, 0xff), 1300), "multicast");
+        assert!(!told(&v6(1280, 17, 0, 0xfd), 600), "below the floor");
+        assert!(!told(&[], 1300));
+    }
+
+    proptest! {
+        #[test]
+        fn no_packet_panics(
+            mut packet in proptest::collection::vec(any::<u8>(), 0..1600), version in 0usize..3, mtu: u16,
+        ) {
+            if let (Some(first), Some(version)) = (packet.first_mut(), [0x45, 0x60].get(version)) {
+                *first = *version;
+            }
+            let mut out = [0; MAX_ANSWER];
+            if let Some(answer) = answer(&packet, mtu, &mut out) {
+                prop_assert!(Ip::parse(answer).is_some_and(|ip| ip.total_len == answer.len()));
+            }
+        }
+    }
+}
