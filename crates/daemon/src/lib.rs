@@ -21,6 +21,8 @@ pub mod log;
 pub mod managed;
 pub mod openvpn;
 mod plane;
+pub mod port_share;
+pub mod proxy;
 pub mod server;
 mod signals;
 mod workers;

@@ -1,0 +1,204 @@
+//! `port-share`: one TCP port for the tunnel and for something else, mostly a web server.
+//!
+//! The first bytes of a connection tell what it is. What is not a client's reset goes on, both ways, to the other service.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_linux::tcp::TcpStream;
+use tokio::sync::Semaphore;
+
+/// Foreign connections at once; further ones are closed.
+const MAX_FOREIGN: usize = 512;
+/// How long a connection may keep its first bytes to itself.
+const FIRST_BYTES: Duration = Duration::from_secs(10);
+/// How long the other service may take to accept.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes by which a client is known: the length of its first frame, and the opcode.
+const LEAD: usize = 3;
+/// Length of the shortest reset: opcode, session id, and no more than a count of acknowledgements and a message id.
+const SHORTEST_RESET: u16 = 14;
+/// HARD_RESET_CLIENT_V2 and _V3 under key id 0.
+const RESETS: [u8; 2] = [7 << 3, 10 << 3];
+
+/// Where connections go that are not the tunnel's.
+#[derive(Clone, Debug)]
+pub struct PortShare {
+    host: String,
+    port: u16,
+    room: Arc<Semaphore>,
+}
+
+/// What a connection turned out to be.
+#[derive(Debug)]
+pub enum Kind {
+    /// The tunnel's; nothing of it was read.
+    Tunnel,
+    /// Another protocol's.
+    Foreign,
+    /// It ended, or said nothing for too long.
+    Mute,
+}
+
+impl PortShare {
+    /// `port-share HOST PORT`.
+    pub fn new(host: String, port: u16) -> Self {
+        Self { host, port, room: Arc::new(Semaphore::new(MAX_FOREIGN)) }
+    }
+
+    /// Looks at a connection's first bytes without taking them.
+    pub async fn sort(&self, stream: &TcpStream) -> Kind {
+        let looked = async {
+            let watched = tokio_copy(stream)?;
+            let mut lead = [0; LEAD];
+            loop {
+                watched.readable().await?;
+                match watched.try_io(tokio::io::Interest::READABLE, || stream.peek(&mut lead)) {
+                    Ok(count) => match sort_lead(lead.get(..count).unwrap_or(&[])) {
+                        Some(kind) => return Ok(kind),
+                        // Readable all the while: look again a moment later.
+                        None => tokio::time::sleep(Duration::from_millis(20)).await,
+                    },
+                    Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        };
+        match tokio::time::timeout(FIRST_BYTES, looked).await {
+            Ok(Ok(kind)) => kind,
+            Ok(Err::<_, io::Error>(_)) | Err(_) => Kind::Mute,
+        }
+    }
+
+    /// Carries a foreign connection to the other service until either end closes.
+    pub async fn carry(&self, stream: TcpStream, remote: SocketAddr) {
+        let Ok(_place) = self.room.try_acquire() else {
+            tracing::warn!(
+                "port-share: {MAX_FOREIGN} foreign connections already; {remote} is closed"
+            );
+            return;
+        };
+        let service = (self.host.as_str(), self.port);
+        let connect = tokio::time::timeout(CONNECT, tokio::net::TcpStream::connect(service));
+        let (mut near, mut far) = match (tokio_copy(&stream), connect.await) {
+            (Ok(near), Ok(Ok(far))) => (near, far),
+            (_, Ok(Err(e))) => {
+                let Self { host, port, .. } = self;
+                tracing::warn!("port-share: {host}:{port}: {e}; {remote} is closed");
+                return;
+            }
+            _ => return,
+        };
+        drop(stream);
+        // How it ends is between the two.
+        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    }
+}
+
+/// A second descriptor of the same connection, with tokio.
+fn tokio_copy(stream: &TcpStream) -> io::Result<tokio::net::TcpStream> {
+    tokio::net::TcpStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
+}
+
+/// `None` while the bytes so far could be either's.
+fn sort_lead(bytes: &[u8]) -> Option<Kind> {
+    match *bytes {
+        [] => Some(Kind::Mute),
+        [high] => (high > MAX_LEAD_HIGH).then_some(Kind::Foreign),
+        [high, low] => {
+            let length = u16::from_be_bytes([high, low]);
+            (high > MAX_LEAD_HIGH || length < SHORTEST_RESET).then_some(Kind::Foreign)
+        }
+        [high, low, first, ..] => {
+            let length = u16::from_be_bytes([high, low]);
+            let tunnel =
+                high <= MAX_LEAD_HIGH && length >= SHORTEST_RESET && RESETS.contains(&first);
+            Some(if tunnel { Kind::Tunnel } else { Kind::Foreign })
+        }
+    }
+}
+
+/// A first packet is at most one with a wrapped key of 1024 bytes, below 2 KiB; text begins with higher bytes.
+const MAX_LEAD_HIGH: u8 = 0x07;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_linux::tcp::{TcpListenOptions, TcpListener};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[test]
+    fn a_reset_is_the_tunnels_and_everything_else_is_not() {
+        let kind = |bytes: &[u8]| format!("{:?}", sort_lead(bytes));
+        assert_eq!(kind(&[0, 14, 7 << 3, 1]), "Some(Tunnel)");
+        assert_eq!(kind(&[1, 100, 10 << 3]), "Some(Tunnel)");
+        assert_eq!(kind(&[0, 13, 7 << 3]), "Some(Foreign)");
+        assert_eq!(kind(&[0, 14, 8 << 3]), "Some(Foreign)");
+        assert_eq!(kind(b"GET / HTTP/1.1"), "Some(Foreign)");
+        assert_eq!(kind(&[0x16, 3, 1]), "Some(Foreign)");
+        assert_eq!(kind(b"S"), "Some(Foreign)");
+        assert_eq!(kind(&[0]), "None");
+        assert_eq!(kind(&[0, 54]), "None");
+        assert_eq!(kind(&[0, 3]), "Some(Foreign)");
+        assert_eq!(kind(&[]), "Some(Mute)");
+    }
+
+    async fn accepted(first: &[u8]) -> (tokio::net::TcpStream, TcpStream, SocketAddr) {
+        let listener =
+            TcpListener::bind(&TcpListenOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+        let mut client = tokio::net::TcpStream::connect(listener.local_addr()).await.unwrap();
+        client.write_all(first).await.unwrap();
+        loop {
+            match listener.accept() {
+                Ok((stream, remote)) => return (client, stream, remote),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => tokio::task::yield_now().await,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_foreign_connection_reaches_the_other_service_with_every_byte() {
+        let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = service.local_addr().unwrap().port();
+        let share = PortShare::new("127.0.0.1".into(), port);
+        let (mut client, stream, remote) = accepted(b"GET / HTTP/1.0\r\n\r\n").await;
+        assert!(matches!(share.sort(&stream).await, Kind::Foreign));
+        let serve = async {
+            let (mut connection, _) = service.accept().await.unwrap();
+            let mut asked = [0; 18];
+            connection.read_exact(&mut asked).await.unwrap();
+            connection.write_all(b"HTTP/1.0 200 OK\r\n\r\nhello").await.unwrap();
+            asked
+        };
+        let ask = async {
+            let mut told = String::new();
+            client.read_to_string(&mut told).await.unwrap();
+            client.shutdown().await.unwrap();
+            told
+        };
+        let ((), asked, told) = tokio::join!(share.carry(stream, remote), serve, ask);
+        assert_eq!(asked, *b"GET / HTTP/1.0\r\n\r\n");
+        assert!(told.ends_with("hello"));
+    }
+
+    #[tokio::test]
+    async fn the_tunnels_first_bytes_are_looked_at_and_left() {
+        let share = PortShare::new("127.0.0.1".into(), 1);
+        let (mut client, stream, _) = accepted(&[0]).await;
+        let (kind, ()) = tokio::join!(share.sort(&stream), async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            client.write_all(&[14, 7 << 3, 9]).await.unwrap();
+        });
+        assert!(matches!(kind, Kind::Tunnel));
+        let mut bytes = [0; 8];
+        let mut count = 0;
+        while count < 4 {
+            count += stream.recv(&mut bytes[count..]).unwrap_or(0);
+        }
+        assert_eq!(bytes[..4], [0, 14, 7 << 3, 9]);
+    }
+}

@@ -1,0 +1,94 @@
+//! What a client's streams may have to pass through: an HTTP proxy (CONNECT) or a SOCKS 5 proxy.
+//!
+//! Once a proxy has agreed, the connection carries the tunnel's bytes and nothing else. The name of the server is given to
+//! the proxy as it is: whoever is behind one often cannot resolve it.
+
+mod http;
+mod socks;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use adit_linux::tcp::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use zeroize::Zeroizing;
+
+pub use http::HttpProxy;
+pub use socks::SocksProxy;
+
+/// A proxy between a client and its servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// `http-proxy`.
+    Http(HttpProxy),
+    /// `socks-proxy`.
+    Socks(SocksProxy),
+}
+
+/// What a proxy is told about who asks.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    /// User name.
+    pub username: String,
+    /// Password.
+    pub password: Zeroizing<String>,
+}
+
+// By hand: passwords never reach a log.
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// Where the proxy is: host and port.
+    pub fn address(&self) -> (&str, u16) {
+        match self {
+            Self::Http(proxy) => (&proxy.host, proxy.port),
+            Self::Socks(proxy) => (&proxy.host, proxy.port),
+        }
+    }
+
+    /// Asks the proxy, at the other end of a connected stream, for a way to `host`.
+    ///
+    /// # Errors
+    /// What the proxy said, or that it said nothing within `limit`; the stream is of no use then.
+    pub async fn pass(
+        &self,
+        stream: &TcpStream,
+        host: &str,
+        port: u16,
+        limit: Duration,
+    ) -> Result<(), String> {
+        let broken = |e: std::io::Error| format!("the proxy's connection: {e}");
+        // A second descriptor of the same connection, for as long as tokio reads it.
+        let copy = stream.as_fd().try_clone_to_owned().map_err(broken)?;
+        let mut copy = tokio::net::TcpStream::from_std(copy.into()).map_err(broken)?;
+        let asked = async {
+            match self {
+                Self::Http(proxy) => proxy.pass(&mut copy, host, port).await,
+                Self::Socks(proxy) => proxy.pass(&mut copy, host, port).await,
+            }
+        };
+        let (proxy, at) = self.address();
+        let answered = tokio::time::timeout(limit, asked).await;
+        answered
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())))
+            .map_err(|problem| format!("proxy {proxy}:{at}: {problem}"))
+    }
+}
+
+/// What both kinds speak through; a test puts a pipe there.
+trait Wire: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
+
+/// Reads exactly so many bytes: what comes behind the proxy's answer is the tunnel's.
+async fn read<const N: usize>(wire: &mut impl Wire) -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    wire.read_exact(&mut bytes).await.map_err(|e| match e.kind() {
+        std::io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+        _ => e.to_string(),
+    })?;
+    Ok(bytes)
+}
