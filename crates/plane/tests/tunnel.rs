@@ -11,9 +11,12 @@ use adit_engine::verbs::{InnerMtu, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, Op, PeerId, SocketId};
 use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
+use adit_linux::tcp;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_plane::{DropReason, Failure, Offloads, Plane, PlaneConfig, Relay, Upcalls};
+use adit_plane::{
+    DropReason, Failure, Offloads, Plane, PlaneConfig, Relay, StreamOptions, Upcalls,
+};
 use common::{key, spec};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -59,11 +62,46 @@ fn side(ns: NetNs, n: u8, gates: Offloads, mss: u16, queues: usize) -> Side {
     };
     let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
     let link = Link::datagram(SocketId(0), None, ([10, 77, 0, 3 - n], 5000).into());
-    let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
-    plane.apply(Op::AddPeer(PeerId(7), PeerSpec { wire_id: Some(7), mtu, ..spec(link) }));
-    plane.apply(Op::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, n == 1)));
-    plane.apply(Op::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));
-    Side { ns, plane, _upcalls: upcalls, tun: index }
+    let side = Side { ns, plane, _upcalls: upcalls, tun: index };
+    side.introduce(link, mss, n == 1);
+    side
+}
+
+impl Side {
+    fn introduce(&self, link: Link, mss: u16, at_server: bool) {
+        let mtu = InnerMtu { mss4: mss, mss6: mss, largest: 0 };
+        let spec = PeerSpec { wire_id: Some(7), mtu, ..spec(link) };
+        self.plane.apply(Op::AddPeer(PeerId(7), spec));
+        self.plane.apply(Op::InstallKey(PeerId(7), KeySlot::Primary, key(2, 0, at_server)));
+        self.plane.apply(Op::SetRoutes(PeerId(7), vec!["0.0.0.0/0".parse().unwrap()]));
+    }
+}
+
+/// As [`tunnel_with_queues`], over a TCP connection through the cable.
+fn tunnel_over_stream(gates: Offloads, queues: usize) -> (Side, Side) {
+    let (a, b) = tunnel_with_queues(gates, 1400, queues);
+    let address = SocketAddr::from(([10, 77, 0, 1], 5000));
+    let listener = a.ns.run(|| tcp::TcpListener::bind(&tcp::TcpListenOptions::new(address)));
+    let listener = listener.unwrap().unwrap();
+    let connect = tcp::TcpConnectOptions::new(address);
+    let there = b.ns.run(|| tcp::TcpStream::connect(&connect)).unwrap().unwrap();
+    let end = Wall::now() + PATIENCE;
+    let here = loop {
+        match listener.accept() {
+            Ok((here, _)) => break here,
+            Err(_) => assert!(Wall::now() < end, "nobody connects"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    while !there.finish_connect().unwrap() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for (side, stream, at_server) in [(&a, here, true), (&b, there, false)] {
+        let link = Link::stream(5, stream.peer_addr().unwrap());
+        side.plane.add_stream(link, stream, StreamOptions::default()).unwrap();
+        side.introduce(link, 1400, at_server);
+    }
+    (a, b)
 }
 
 fn tunnel(gates: Offloads, mss: u16) -> (Side, Side) {
@@ -122,7 +160,10 @@ fn stream_passes(from: &Side, to: &Side, to_address: &str) {
 }
 
 fn everything_passes(gates: Offloads, mss: u16) -> (Side, Side) {
-    let (a, b) = tunnel(gates, mss);
+    everything_passes_between(tunnel(gates, mss))
+}
+
+fn everything_passes_between((a, b): (Side, Side)) -> (Side, Side) {
     datagrams_pass(&a, &b, "10.9.0.2:7000");
     datagrams_pass(&b, &a, "10.9.0.1:7000");
     stream_passes(&a, &b, "10.9.0.2:7000");
@@ -166,9 +207,54 @@ fn traffic_passes_without_any_offload() {
     assert_eq!(totals.offloads, Offloads::NONE);
 }
 
+/// What one end sealed the other has opened, or is about to: nothing was dropped after it had its
+/// packet id.
+fn nothing_is_missing(a: &Side, b: &Side) {
+    let counters = |side: &Side| side.plane.counters(PeerId(7)).unwrap();
+    for (from, to) in [(a, b), (b, a)] {
+        let end = Wall::now() + PATIENCE;
+        while counters(from).tx_packets != counters(to).rx_packets {
+            assert!(Wall::now() < end, "{:?} {:?}", counters(from), counters(to));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn traffic_passes_over_a_stream() {
+    for gates in [Offloads::ALL, Offloads::NONE] {
+        let (a, b) = everything_passes_between(tunnel_over_stream(gates, 1));
+        nothing_is_missing(&a, &b);
+        assert!(a.plane.totals().received.mean() > 2.0, "frames come in bursts");
+        // Only a server drops where its client takes too little; a client stops reading.
+        assert_eq!(b.plane.totals().dropped(DropReason::StreamFull), 0);
+    }
+}
+
+#[test]
+fn two_workers_share_a_stream() {
+    let (a, b) = tunnel_over_stream(Offloads::ALL, 2);
+    std::thread::scope(|scope| {
+        for port in 7000..7006 {
+            let (from, to, host) = if port % 2 == 0 { (&a, &b, 2) } else { (&b, &a, 1) };
+            scope.spawn(move || stream_passes(from, to, &format!("10.9.0.{host}:{port}")));
+        }
+    });
+    nothing_is_missing(&a, &b);
+}
+
 #[test]
 fn a_rekey_under_load_loses_nothing() {
-    let (a, b) = tunnel(Offloads::ALL, 1400);
+    rekeys_under_load(tunnel(Offloads::ALL, 1400));
+}
+
+#[test]
+fn a_rekey_under_load_over_a_stream_loses_nothing() {
+    let (a, b) = rekeys_under_load(tunnel_over_stream(Offloads::ALL, 1));
+    nothing_is_missing(&a, &b);
+}
+
+fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
     std::thread::scope(|scope| {
         let traffic = scope.spawn(|| stream_passes(&a, &b, "10.9.0.2:7000"));
         let mut generation = 0;
@@ -191,6 +277,7 @@ fn a_rekey_under_load_loses_nothing() {
             assert_eq!(totals.dropped(reason), 0, "{reason}");
         }
     }
+    (a, b)
 }
 
 /// The kernel spreads flows over the queues, so two workers send to one peer: under its lock, or
