@@ -28,6 +28,8 @@ pub enum Applied {
 pub struct Host {
     net: Net,
     device: Option<(String, u32)>,
+    /// A TAP device: gateways behind it are stations of their own.
+    ethernet: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
     /// How the world was reached when the plan came into force.
@@ -58,6 +60,7 @@ impl Host {
         let mut host = Self {
             net,
             device: None,
+            ethernet: device.is_ethernet(),
             changes: Vec::new(),
             plan: None,
             outside: Outside::default(),
@@ -117,6 +120,11 @@ impl Host {
         let failed = |e: NetError| Fault::environment(format!("{name}: {e}"));
         say!(3, "net_iface_mtu_set: mtu {} for {name}", plan.mtu);
         self.net.set_mtu(index, u32::from(plan.mtu)).await.map_err(failed)?;
+        if let Some(mac) = plan.mac {
+            let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+            say!(1, "TUN/TAP link layer address set to {}", text.join(":"));
+            self.net.set_mac(index, mac).await.map_err(failed)?;
+        }
         let queue = plan.tx_queue_len.unwrap_or(TX_QUEUE_LEN);
         self.net.set_txqueuelen(index, queue).await.map_err(failed)?;
         say!(3, "net_iface_up: set {name} up");
@@ -185,6 +193,7 @@ impl Host {
         let mut added = self.net.add_route(&wanted).await;
         if matches!(&added, Err(e) if e.kind() == NetErrorKind::Unreachable)
             && route.through == Through::Tunnel
+            && !self.ethernet
         {
             // A gateway that is in none of the device's networks: there is only one other end.
             wanted.via = None;

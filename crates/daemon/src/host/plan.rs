@@ -21,6 +21,8 @@ pub struct HostPlan {
     pub device: Device,
     /// `tun-mtu`.
     pub mtu: u16,
+    /// `lladdr`: the hardware address of a TAP device; `None`: a random one of the kernel's.
+    pub mac: Option<[u8; 6]>,
     /// `txqueuelen`; `None`: ours (1000), which lets a whole train wait.
     pub tx_queue_len: Option<u32>,
     /// Addresses of the device with their networks. Empty with `ifconfig-noexec`.
@@ -54,6 +56,7 @@ impl Default for HostPlan {
         Self {
             device: Device::Tun(None),
             mtu: 1500,
+            mac: None,
             tx_queue_len: None,
             addresses: Vec::new(),
             routes: Vec::new(),

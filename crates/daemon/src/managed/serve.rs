@@ -27,7 +27,7 @@ use crate::control::CertificateReport;
 use crate::fault::Fault;
 use crate::log;
 use crate::say;
-use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning};
+use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning, Stations};
 use crate::workers;
 
 /// What is said once the server serves.
@@ -101,6 +101,7 @@ async fn serve(
         host: engine::host_plan(&settings),
         authorizer: Arc::new(authority.clone()),
         relay: engine::relay(&settings),
+        stations: Stations::default(),
         control: Some(places.control_socket()),
         socket: SocketTuning::default(),
         workers,

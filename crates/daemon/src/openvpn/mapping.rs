@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use adit_engine::Family;
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
-    AuthRetry, ClientOptions, DeviceKind, Listen, Options, Routes, ServerOptions,
+    AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
 use adit_openvpn::server::{ServerConfig, Topology};
@@ -192,6 +192,7 @@ pub(crate) fn bare_plan(options: &Options) -> HostPlan {
     HostPlan {
         device: device(options),
         mtu: options.tun_mtu,
+        mac: options.device.mac,
         tx_queue_len: options.device.tx_queue,
         ..HostPlan::default()
     }
@@ -212,7 +213,9 @@ pub(crate) fn server_plan(
         metric: options.routes.metric,
     };
     if !options.device.ifconfig_noexec {
-        if let Some(network) = &server.network4 {
+        plan.addresses.extend(server.bridged_address.map(IpNet::V4));
+        // A bridged device has no address of the clients' network: the bridge has.
+        if let Some(network) = server.network4.as_ref().filter(|_| !server.bridged) {
             let subnet = network.topology == Topology::Subnet;
             let own = network.server;
             plan.addresses.push(if subnet {
@@ -243,10 +246,14 @@ pub(crate) fn client_plan(
     let mut plan = bare_plan(options);
     plan.mtu = tunnel.mtu.unwrap_or(options.tun_mtu);
     plan.remote = tunnel.remote;
+    let (own4, own6) = match &options.role {
+        Role::Client(role) => (role.ifconfig4, role.ifconfig6),
+        _ => (None, None),
+    };
     if !options.device.ifconfig_noexec {
-        plan.addresses.extend(tunnel.ipv4.map(IpNet::V4));
+        plan.addresses.extend(tunnel.ipv4.or(own4).map(IpNet::V4));
         plan.routes.extend(tunnel.far4.map(to_far_end));
-        plan.addresses.extend(tunnel.ipv6.map(IpNet::V6));
+        plan.addresses.extend(tunnel.ipv6.or(own6).map(IpNet::V6));
     }
     let context = RouteContext {
         remote: tunnel.remote.map(|remote| remote.ip()),

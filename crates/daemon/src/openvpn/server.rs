@@ -25,6 +25,7 @@ use crate::fault::Fault;
 use crate::say;
 use crate::server::{
     self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, SocketTuning,
+    Stations,
 };
 use crate::workers;
 
@@ -76,6 +77,10 @@ pub(super) async fn run(
         host,
         authorizer: authorizer(role),
         relay: if role.client_to_client { Relay::Direct } else { Relay::Kernel },
+        stations: Stations {
+            per_client: role.client_rules.max_routes as usize,
+            age: role.station_age,
+        },
         control: None,
         socket: SocketTuning {
             mark: options.socket.mark,

@@ -7,6 +7,7 @@ mod sessions;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_openvpn::server::{Offer, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
@@ -46,12 +47,29 @@ pub struct Options {
     pub authorizer: Arc<dyn Authorizer>,
     /// Packets between clients.
     pub relay: Relay,
+    /// Stations behind clients, with a TAP device.
+    pub stations: Stations,
     /// A control socket to open, and its name.
     pub control: Option<PathBuf>,
     /// Buffers and marks of the sockets.
     pub socket: SocketTuning,
     /// Threads that move packets.
     pub workers: u16,
+}
+
+/// How many stations are known, and for how long.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Stations {
+    /// `max-routes-per-client`.
+    pub per_client: usize,
+    /// `stale-routes-check`: forgotten after this long in silence.
+    pub age: Option<Duration>,
+}
+
+impl Default for Stations {
+    fn default() -> Self {
+        Self { per_client: adit_plane::MACS_PER_PEER, age: None }
+    }
 }
 
 /// What sockets get besides their address.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::sessions::Sessions;
-use super::{Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector};
+use super::{Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, Stations};
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
 use crate::driver::{Driver, News, Sockets, bind_problem};
@@ -102,6 +102,8 @@ impl Service {
             };
             let (plane, upcalls) = Plane::start(config, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+            let Stations { per_client, age } = options.stations;
+            plane.limit_macs(per_client, age);
             let planes = Planes::new(plane, upcalls);
             let listening = sockets.addresses();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;

@@ -41,13 +41,11 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
             draft.device = Some(name.to_owned());
         }
         "dev-type" => {
-            d.shape("dev-type tun", 1..=1)?;
+            d.shape("dev-type tun|tap", 1..=1)?;
             draft.device_type = Some(match d.arg(0) {
                 "tun" => DeviceKind::Tun,
                 "null" => DeviceKind::Null,
-                "tap" => {
-                    return Err(d.error("TAP devices are not supported yet", "write: dev-type tun"));
-                }
+                "tap" => DeviceKind::Tap,
                 other => {
                     return Err(d.error(format!("\"{other}\" is not known"), "write: dev-type tun"));
                 }
@@ -133,10 +131,8 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
         "route-gateway" => {
             d.shape("route-gateway ADDRESS", 1..=1)?;
             if d.arg(0) == "dhcp" {
-                return Err(d.error(
-                    "DHCP belongs to TAP devices, which are not supported",
-                    "write an address",
-                ));
+                draft.gateway_dhcp = Some(d.place.clone());
+                return Ok(true);
             }
             draft.routes.gateway4 = Some(d.ipv4(0)?);
         }

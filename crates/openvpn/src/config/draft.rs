@@ -8,13 +8,14 @@ use adit_engine::verbs::Framing;
 use adit_engine::{Family, Target};
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use super::bridge::Bridge;
 use super::options::{
     AskPass, AuthRetry, Device, DeviceKind, Log, PoolPersist, Process, Routes, Source, TlsVersion,
     Usage, UserPass, VerifyName, Wrap,
 };
 use super::reader::{Directive, Place};
 use super::table::{self, Fate};
-use super::{ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel};
+use super::{ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge};
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
 use crate::session::Mssfix;
@@ -121,6 +122,11 @@ pub(super) struct Draft {
     pub(super) ccd_exclusive: bool,
     pub(super) push_constraint: Option<Ipv4Net>,
     pub(super) max_routes_per_client: u32,
+    pub(super) bridge: Option<(Bridge, Place)>,
+    /// `route-gateway dhcp`.
+    pub(super) gateway_dhcp: Option<Place>,
+    /// `stale-routes-check`.
+    pub(super) station_age: Option<Duration>,
     pub(super) compress_migrate: bool,
     /// `peer-fingerprint`, lower-case hex.
     pub(super) fingerprints: Vec<String>,
@@ -238,6 +244,7 @@ impl Draft {
         let taken = apply_admin::apply(self, d)?
             || apply_peer::apply(self, d)?
             || apply_tunnel::apply(self, d)?
+            || bridge::apply(self, d)?
             || apply_tls::apply(self, d)?
             || apply_process::apply(self, d)?;
         if taken {
@@ -280,6 +287,10 @@ impl Draft {
 
     /// A server's topology; without a word openvpn's default up to 2.6.
     pub(super) fn topology(&self) -> Topology {
+        // Frames find their way by themselves.
+        if self.is_ethernet() {
+            return Topology::Subnet;
+        }
         self.topology.unwrap_or(Topology::Net30)
     }
 

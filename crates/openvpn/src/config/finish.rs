@@ -6,13 +6,13 @@ use adit_crypto::Cipher;
 use adit_engine::verbs::Keepalive;
 use adit_engine::{Family, Target};
 
-use super::ConfigError;
 use super::draft::{Draft, Proto};
 use super::finish_server;
 use super::options::{
     ClientOptions, DeviceKind, Identity, Listen, LogTo, Options, Role, Socket, Status, Tls, Wrap,
 };
 use super::reader::Place;
+use super::{ConfigError, bridge};
 use crate::session::Renegotiation;
 
 /// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
@@ -54,8 +54,9 @@ const ON_SERVERS: Foreign = Foreign {
 
 pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     let server = is_server(&draft)?;
-    foreign(&mut draft, server)?;
     device(&mut draft)?;
+    bridge::check(&mut draft)?;
+    foreign(&mut draft, server)?;
     let keepalive = keepalive(&draft, server)?;
     let ciphers = ciphers(&mut draft)?;
     let fallback = fallback(&mut draft)?;
@@ -114,7 +115,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
 }
 
 fn is_server(draft: &Draft) -> Result<bool, ConfigError> {
-    let helper = draft.server4.is_some() || draft.server6.is_some();
+    let helper = draft.server4.is_some() || draft.server6.is_some() || draft.bridge.is_some();
     let server = helper || draft.mode_server;
     let client = draft.client || draft.tls_client || draft.pull;
     if server && client {
@@ -163,7 +164,10 @@ fn foreign(draft: &mut Draft, server: bool) -> Result<(), ConfigError> {
         };
         return Err(draft.error(name, format!("it is for {other}"), remedy));
     }
-    for name in lists.idle {
+    // A TAP device may have its address from here.
+    let tap = !server && draft.is_ethernet();
+    let own = |name: &str| tap && name.starts_with("ifconfig");
+    for name in lists.idle.iter().filter(|name| !own(name)) {
         if let Some(place) = draft.seen.get(*name) {
             let warning =
                 format!("{}:{}: {name} has no effect on a {this}", place.file, place.line);
@@ -177,31 +181,25 @@ fn device(draft: &mut Draft) -> Result<(), ConfigError> {
     let Some(name) = draft.device.clone() else {
         return Err(draft.error("", "no device is named", "add: dev tun"));
     };
-    let digits = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit());
     let (kind, own) = match name.as_str() {
         "null" => (DeviceKind::Null, None),
         "tun" => (DeviceKind::Tun, None),
-        _ if name.strip_prefix("tun").is_some_and(digits) => (DeviceKind::Tun, Some(name.clone())),
-        "tap" => return Err(tap(draft)),
-        _ if name.strip_prefix("tap").is_some_and(digits) => return Err(tap(draft)),
+        "tap" => (DeviceKind::Tap, None),
         // As in stock, any name that begins like a type has that type.
         _ if name.starts_with("tun") => (DeviceKind::Tun, Some(name.clone())),
+        _ if name.starts_with("tap") => (DeviceKind::Tap, Some(name.clone())),
         _ if draft.device_type.is_some() => (DeviceKind::Tun, Some(name.clone())),
         _ => {
             return Err(draft.error(
                 "dev",
                 format!("the name {name} does not say what kind of device it is"),
-                "add: dev-type tun",
+                "add: dev-type tun, or dev-type tap",
             ));
         }
     };
     draft.device_rest.kind = if name == "null" { kind } else { draft.device_type.unwrap_or(kind) };
     draft.device_rest.name = own;
     Ok(())
-}
-
-fn tap(draft: &Draft) -> ConfigError {
-    draft.error("dev", "TAP devices are not supported yet", "write: dev tun, at both ends")
 }
 
 fn keepalive(draft: &Draft, server: bool) -> Result<Keepalive, ConfigError> {
@@ -410,6 +408,8 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
         server_poll_timeout: draft.server_poll_timeout,
         resolv_retry: draft.resolv_retry,
         pull: draft.pull,
+        ifconfig4: bridge::own_address(draft)?,
+        ifconfig6: draft.ifconfig6.as_ref().map(|(net, _)| *net).filter(|_| draft.is_ethernet()),
         pull_filters: std::mem::take(&mut draft.pull_filters),
         route_nopull: draft.route_nopull,
         auth_user_pass: draft.auth_user_pass.take(),

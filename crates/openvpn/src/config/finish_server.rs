@@ -5,6 +5,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
 use super::apply_tunnel::first_host;
+use super::bridge::{own_address, station_age};
 use super::client_file::ClientRules;
 use super::draft::{Draft, Pool};
 use super::options::ServerOptions;
@@ -17,14 +18,14 @@ const MAX_PUSH: usize = 980;
 pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigError> {
     let network4 = network4(draft)?;
     let network6 = network6(draft)?;
-    if network4.is_none() && network6.is_none() {
+    if network4.is_none() && network6.is_none() && draft.bridge.is_none() {
         return Err(draft.error(
             "mode",
             "clients have no network",
             "add: server 10.8.0.0 255.255.255.0",
         ));
     }
-    if network4.is_some() && !draft.seen.contains_key("topology") {
+    if network4.is_some() && !draft.seen.contains_key("topology") && !draft.is_ethernet() {
         draft.warnings.push(
             "no topology is named: clients get topology net30, as openvpn's own default is up to 2.6; \
              write topology subnet, which every client since 2.1 understands and which openvpn 2.7 \
@@ -65,6 +66,9 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
             framing: draft.framing,
         },
         compress_migrate: draft.compress_migrate,
+        bridged: draft.bridge.is_some(),
+        bridged_address: draft.bridge.as_ref().map_or(Ok(None), |_| own_address(draft))?,
+        station_age: station_age(draft),
     })
 }
 
@@ -82,6 +86,9 @@ fn route_to_server(draft: &Draft) -> Option<String> {
 }
 
 fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
+    if draft.bridge.is_some() {
+        return Ok(draft.bridged());
+    }
     let topology = draft.topology();
     let pool = draft.pool4.clone();
     if let Some((net, place)) = draft.server4.clone() {

@@ -20,6 +20,7 @@ mod apply_process;
 mod apply_tls;
 mod apply_tunnel;
 mod args;
+mod bridge;
 mod client_file;
 mod draft;
 mod error;

@@ -108,6 +108,10 @@ pub struct ClientOptions {
     pub resolv_retry: Option<Duration>,
     /// `pull`: ask for the server's options. Always so for now; a client without is refused.
     pub pull: bool,
+    /// `ifconfig` of our own, with a TAP device, where the server pushes none.
+    pub ifconfig4: Option<Ipv4Net>,
+    /// `ifconfig-ipv6` of our own, likewise.
+    pub ifconfig6: Option<Ipv6Net>,
     /// `pull-filter` lines in their order.
     pub pull_filters: Vec<PullFilter>,
     /// `route-nopull`: take no routes and no DNS from the server.
@@ -149,6 +153,12 @@ pub struct ServerOptions {
     pub client_rules: super::ClientRules,
     /// `compress migrate`.
     pub compress_migrate: bool,
+    /// `server-bridge`: the device is for a bridge, and has no address of [`Self::network4`] itself.
+    pub bridged: bool,
+    /// `ifconfig` beside it, which the device has then.
+    pub bridged_address: Option<Ipv4Net>,
+    /// `stale-routes-check` with a TAP device: how long a station that is silent is remembered.
+    pub station_age: Option<Duration>,
 }
 
 /// `ifconfig-pool-persist FILE [SECONDS]`: lines `name,ipv4[,ipv6]`.
@@ -167,6 +177,8 @@ pub struct Device {
     pub kind: DeviceKind,
     /// Its name; `None` for the first free `tunN` or `tapN`.
     pub name: Option<String>,
+    /// `lladdr` of a TAP device.
+    pub mac: Option<[u8; 6]>,
     /// `txqueuelen`.
     pub tx_queue: Option<u32>,
     /// `persist-tun`: keep the device over a reconnect.

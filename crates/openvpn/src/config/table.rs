@@ -15,7 +15,10 @@ const HOOKS: (&str, &str) = (
     "remove it; addresses and routes are set without it, and pushed DNS settings are in the log",
 );
 const TCP: (&str, &str) = ("TCP transport is not supported yet", "remove it and use proto udp");
-const TAP: (&str, &str) = ("TAP devices are not supported yet", "remove it and use dev tun");
+const VLAN: (&str, &str) = (
+    "VLANs are not told apart by the tunnel",
+    "remove it; tagged frames pass as they are, and a bridge with vlan_filtering can sort them",
+);
 const MANAGEMENT: (&str, &str) =
     ("there is no management interface yet", "remove it; adit status shows the state");
 const PER_CLIENT: (&str, &str) = (
@@ -66,7 +69,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("route-delay", Fate::Harmless("routes are added as soon as the tunnel is up")),
     ("single-session", Fate::Harmless("")),
     ("socket-flags", Fate::Harmless("")),
-    ("stale-routes-check", Fate::Harmless("")),
     ("tcp-nodelay", Fate::Harmless("")),
     ("tcp-queue-limit", Fate::Harmless("")),
     ("tmp-dir", Fate::Harmless("")),
@@ -130,7 +132,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("keysize", Fate::Refused("no cipher with a variable key is supported", "remove it")),
     ("learn-address", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("link-mtu", Fate::Refused("it is not supported", "use tun-mtu for the inside and mssfix for TCP")),
-    ("lladdr", Fate::Refused(TAP.0, TAP.1)),
     ("management-client", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
     ("management-client-auth", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
     ("management-client-group", Fate::Refused(MANAGEMENT.0, MANAGEMENT.1)),
@@ -180,7 +181,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("route-pre-down", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("route-up", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("secret", Fate::Refused(STATIC_KEY.0, STATIC_KEY.1)),
-    ("server-bridge", Fate::Refused(TAP.0, TAP.1)),
     ("service", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("session-timeout", Fate::Refused("it is not supported", "remove it")),
     ("setcon", Fate::Refused("it is not supported", "use SELinuxContext= of systemd")),
@@ -204,7 +204,7 @@ const TABLE: &[(&str, Fate)] = &[
     ("tls-export-cert", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("tls-remote", Fate::Refused("it does not exist any more", "use verify-x509-name")),
     ("tls-verify", Fate::Refused(HOOKS.0, "use verify-x509-name and remote-cert-tls")),
-    ("tun-mtu-extra", Fate::Refused(TAP.0, "remove it")),
+    ("tun-mtu-extra", Fate::Refused("packets have all the room they need", "remove it")),
     ("up", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("up-delay", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("up-restart", Fate::Refused(HOOKS.0, HOOKS.1)),
@@ -212,9 +212,9 @@ const TABLE: &[(&str, Fate)] = &[
     ("username-as-common-name", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
     ("verify-hash", Fate::Refused("it is not supported yet", "use ca with that authority alone")),
     ("version", Fate::Refused(STANDALONE.0, "adit --version")),
-    ("vlan-accept", Fate::Refused(TAP.0, TAP.1)),
-    ("vlan-pvid", Fate::Refused(TAP.0, TAP.1)),
-    ("vlan-tagging", Fate::Refused(TAP.0, TAP.1)),
+    ("vlan-accept", Fate::Refused(VLAN.0, VLAN.1)),
+    ("vlan-pvid", Fate::Refused(VLAN.0, VLAN.1)),
+    ("vlan-tagging", Fate::Refused(VLAN.0, VLAN.1)),
     ("win-sys", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("windows-driver", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("x509-track", Fate::Refused(HOOKS.0, HOOKS.1)),
@@ -272,6 +272,7 @@ pub(super) const HANDLED: &[&str] = &[
     "keepalive",
     "key",
     "key-direction",
+    "lladdr",
     "local",
     "log",
     "log-append",
@@ -323,11 +324,13 @@ pub(super) const HANDLED: &[&str] = &[
     "rport",
     "script-security",
     "server",
+    "server-bridge",
     "server-ipv6",
     "server-poll-timeout",
     "setenv",
     "setenv-safe",
     "sndbuf",
+    "stale-routes-check",
     "status",
     "status-version",
     "suppress-timestamps",

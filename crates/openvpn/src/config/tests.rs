@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::negotiate::{Destination, FilterAction, Via};
+use crate::server::Topology;
 
 /// Files by name.
 #[derive(Default)]
@@ -219,7 +220,13 @@ fn errors_name_file_line_directive_and_remedy() {
         ("compress lz4-v2\n", "compressed"),
         ("setenv GENERIC_CONFIG\n", "generic"),
         ("tls-server\n", "for servers"),
-        ("dev tap\n", "TAP"),
+        ("lladdr 02:00:00:00:00:01\n", "dev tap"),
+        ("route-gateway dhcp\n", "TAP"),
+        ("dev tap\nlladdr 01:00:00:00:00:01\n", "not the address of a station"),
+        ("dev tap\nlladdr 2:0:0:0:0\n", "not the address of a station"),
+        ("dev tap\nifconfig 10.8.0.9 10.8.0.1\n", "not a netmask"),
+        ("dev tap\ntun-mtu-extra 32\n", "tun-mtu-extra"),
+        ("dev lan0\n", "dev-type tap"),
         ("tls-version-max 1.1\n", "1.2"),
         ("data-ciphers AES-256-CBC\n", "AES-256-CBC"),
         ("duplicate-cn\n", "for servers"),
@@ -508,4 +515,78 @@ proptest! {
         }
         let _ = parse_file(&text);
     }
+}
+
+#[test]
+fn tap_devices_are_told_from_tun_devices() {
+    for (dev, kind, name) in [
+        ("dev tap\n", DeviceKind::Tap, None),
+        ("dev tap3\n", DeviceKind::Tap, Some("tap3")),
+        ("dev tapestry\n", DeviceKind::Tap, Some("tapestry")),
+        ("dev lan0\ndev-type tap\n", DeviceKind::Tap, Some("lan0")),
+        ("dev tap3\ndev-type tun\n", DeviceKind::Tun, Some("tap3")),
+        ("dev tun3\n", DeviceKind::Tun, Some("tun3")),
+    ] {
+        let device = client(dev).device;
+        assert_eq!((device.kind, device.name.as_deref()), (kind, name), "{dev}");
+    }
+    let options = client("dev tap\nlladdr 02:00:00:00:0a:1\nifconfig 10.8.0.9 255.255.255.0\n");
+    assert_eq!(options.device.mac, Some([2, 0, 0, 0, 10, 1]));
+    let Role::Client(role) = &options.role else { panic!() };
+    assert_eq!(role.ifconfig4, "10.8.0.9/24".parse().ok());
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+}
+
+#[test]
+fn a_tap_server_has_one_network_whatever_the_topology() {
+    for topology in ["", "topology subnet\n", "topology net30\n", "topology p2p\n"] {
+        let text = SERVER.replace("topology subnet\n", topology).replace("dev tun", "dev tap");
+        let options = parse_file(&text).unwrap();
+        let server = as_server(&options);
+        let network = server.network4.clone().unwrap();
+        assert_eq!((network.topology, network.first.octets()[3]), (Topology::Subnet, 2));
+        assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+        assert!(!server.bridged);
+    }
+    let options = server("dev tap\nstale-routes-check 240\n");
+    assert_eq!(as_server(&options).station_age, Some(Duration::from_secs(240)));
+    assert_eq!(as_server(&server("stale-routes-check 240\n")).station_age, None, "of a TUN device");
+}
+
+#[test]
+fn bridges_have_their_addresses_elsewhere() {
+    let bridge = |line: &str| {
+        let text = SERVER.replace("server 10.8.0.0 255.255.255.0", line);
+        parse_file(&text.replace("dev tun", "dev tap"))
+    };
+    let options = bridge("server-bridge 10.8.0.4 255.255.255.0 10.8.0.50 10.8.0.60").unwrap();
+    let server = as_server(&options);
+    let network = server.network4.clone().unwrap();
+    assert_eq!(network.server.to_string(), "10.8.0.4/24");
+    assert_eq!((network.first.octets()[3], network.last.octets()[3]), (50, 60));
+    assert!(server.bridged && server.push.is_empty());
+    let dhcp = bridge("server-bridge").unwrap();
+    assert_eq!(as_server(&dhcp).push, ["route-gateway dhcp"]);
+    assert_eq!(as_server(&dhcp).network4, None);
+    let nogw = bridge("server-bridge nogw").unwrap();
+    assert!(as_server(&nogw).push.is_empty() && as_server(&nogw).bridged);
+    let own = bridge("server-bridge\nifconfig 10.8.0.3 255.255.255.0").unwrap();
+    assert_eq!(as_server(&own).bridged_address, "10.8.0.3/24".parse().ok());
+    for (line, expected) in [
+        ("server-bridge gw", "server-bridge"),
+        ("server-bridge 10.8.0.4 255.255.255.0", "server-bridge"),
+        ("server-bridge 10.8.0.4 255.255.255.0 10.8.1.50 10.8.0.60", "10.8.1.50"),
+        ("server-bridge 10.8.0.4 255.255.255.0 10.8.0.50 10.8.0.255", "10.8.0.255"),
+        ("server-bridge 10.8.0.4 255.255.255.0 10.8.0.60 10.8.0.50", "behind"),
+        ("server-bridge 10.8.0.4 255.255.255.0 10.8.0.1 10.8.0.50", "gateway"),
+        ("server-bridge\nserver 10.9.0.0 255.255.255.0", "already"),
+        ("server-bridge\nifconfig-pool 10.8.0.50 10.8.0.60", "already"),
+        ("server-bridge\nvlan-tagging", "VLAN"),
+        ("server-bridge\nstale-routes-check 0", "forgets"),
+    ] {
+        let error = bridge(line).unwrap_err().to_string();
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+    let tun = bridge("server-bridge\ndev-type tun").unwrap_err().to_string();
+    assert!(tun.contains("dev tap"), "{tun}");
 }

@@ -37,7 +37,7 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
             config.network4.as_ref().map(|n| format!("route-gateway {}", n.server.addr()));
         let gateway = gateway.filter(|_| topology == Topology::Subnet && !own("route-gateway"));
         push.extend(gateway.filter(|option| !removed(option)));
-        if !own("topology") {
+        if !own("topology") && !config.settings.ethernet {
             push.push(format!("topology {}", topology.name()));
         }
         push.push(format!("ifconfig {address} {other}"));

@@ -1,0 +1,190 @@
+//! Directives about Ethernet: `server-bridge`, `lladdr`, ageing of stations; and what `dev tap` forbids.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::options::DeviceKind;
+use super::reader::{Directive, Place};
+use crate::server::Network4;
+
+/// `server-bridge`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Bridge {
+    /// `server-bridge GATEWAY NETMASK FIRST LAST`: the server gives addresses of a network that is
+    /// bridged to its device, which has none itself.
+    Pool {
+        /// The gateway with the network's prefix length.
+        gateway: Ipv4Net,
+        /// First address for clients.
+        first: Ipv4Addr,
+        /// Last address for clients.
+        last: Ipv4Addr,
+    },
+    /// `server-bridge`: a DHCP server in the bridged network gives addresses and gateway.
+    Dhcp,
+    /// `server-bridge nogw`: it gives addresses.
+    DhcpWithoutGateway,
+}
+
+type Taken = Result<bool, ConfigError>;
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+    match d.name.as_str() {
+        "server-bridge" => draft.bridge = Some((bridge(d)?, d.place.clone())),
+        "lladdr" => {
+            d.shape("lladdr ADDRESS", 1..=1)?;
+            let mac = mac(d.arg(0)).ok_or_else(|| {
+                d.error(
+                    format!("\"{}\" is not the address of a station", d.arg(0)),
+                    "write six pairs of digits whose first is even: lladdr 02:00:00:00:00:01",
+                )
+            })?;
+            draft.device_rest.mac = Some(mac);
+        }
+        "stale-routes-check" => {
+            d.shape("stale-routes-check AGE [INTERVAL]", 1..=2)?;
+            let age = d.seconds(0)?;
+            if age.is_zero() {
+                return Err(d.error("an age of 0 forgets everything", "write 300, or remove it"));
+            }
+            if d.args.len() > 1 {
+                d.seconds(1)?;
+            }
+            draft.station_age = Some(age);
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn bridge(d: &Directive) -> Result<Bridge, ConfigError> {
+    const SHAPE: &str = "server-bridge [nogw | GATEWAY NETMASK FIRST LAST]";
+    d.shape(SHAPE, 0..=4)?;
+    match (d.args.len(), d.arg(0)) {
+        (0, _) => return Ok(Bridge::Dhcp),
+        (1, "nogw") => return Ok(Bridge::DhcpWithoutGateway),
+        (4, _) => {}
+        _ => return Err(d.error("these words make no sense", format!("write: {SHAPE}"))),
+    }
+    let gateway = d.net4(0, 1)?;
+    let (first, last) = (d.ipv4(2)?, d.ipv4(3)?);
+    for address in [first, last] {
+        let edge = address == gateway.network() || address == gateway.broadcast();
+        if !gateway.contains(&address) || edge {
+            return Err(d.error(
+                format!("{address} is not an address of {}", gateway.trunc()),
+                "write addresses of the bridged network",
+            ));
+        }
+    }
+    if first > last {
+        return Err(d.error(
+            format!("{first} is behind {last}"),
+            "write the first address of the pool, then its last",
+        ));
+    }
+    if (first..=last).contains(&gateway.addr()) {
+        return Err(d.error(
+            format!("the gateway {} is among the addresses for clients", gateway.addr()),
+            "leave it out",
+        ));
+    }
+    Ok(Bridge::Pool { gateway, first, last })
+}
+
+/// Six bytes of the address of a single station.
+fn mac(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts.next()?;
+        let digits = part.bytes().all(|digit| digit.is_ascii_hexdigit());
+        *byte = u8::from_str_radix(part, 16).ok().filter(|_| digits && part.len() <= 2)?;
+    }
+    let [first, ..] = bytes;
+    let station = first & 1 == 0 && bytes != [0; 6];
+    (parts.next().is_none() && station).then_some(bytes)
+}
+
+/// What goes with `dev tap` only, and what does not go with it.
+pub(super) fn check(draft: &mut Draft) -> Result<(), ConfigError> {
+    let tap = draft.is_ethernet();
+    for name in ["server-bridge", "lladdr"] {
+        if draft.seen.contains_key(name) && !tap {
+            return Err(draft.error(name, "it makes sense with dev tap only", "write dev tap"));
+        }
+    }
+    if let Some(place) = draft.gateway_dhcp.take() {
+        if !tap {
+            return Err(place.error(
+                "route-gateway",
+                "addresses come by DHCP to TAP devices only",
+                "write an address",
+            ));
+        }
+        draft.warnings.push(no_dhcp(&place));
+    }
+    let Some((bridge, place)) = draft.bridge.clone() else { return Ok(()) };
+    for name in ["server", "ifconfig-pool"] {
+        if draft.seen.contains_key(name) {
+            return Err(place.error(
+                "server-bridge",
+                format!("{name} gives addresses to clients already"),
+                "keep one of the two",
+            ));
+        }
+    }
+    if bridge == Bridge::Dhcp {
+        draft.push.push("route-gateway dhcp".into());
+    }
+    Ok(())
+}
+
+fn no_dhcp(place: &Place) -> String {
+    format!(
+        "{}:{}: route-gateway dhcp: no DHCP client is started here: start one on the device",
+        place.file, place.line
+    )
+}
+
+impl Draft {
+    pub(super) fn is_ethernet(&self) -> bool {
+        self.device_rest.kind == DeviceKind::Tap
+    }
+
+    /// The clients' network that `server-bridge` names; the server's address in it is the gateway's.
+    pub(super) fn bridged(&self) -> Option<Network4> {
+        match self.bridge {
+            Some((Bridge::Pool { gateway, first, last }, _)) => {
+                Some(Network4::subnet(gateway, first, last))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `ifconfig` of a client, or beside `server-bridge`: with a TAP device it means a netmask.
+pub(super) fn own_address(draft: &Draft) -> Result<Option<Ipv4Net>, ConfigError> {
+    match &draft.ifconfig_pair {
+        Some((local, mask, place)) if draft.is_ethernet() => {
+            let net = Ipv4Net::with_netmask(*local, *mask).map_err(|_| {
+                place.error(
+                    "ifconfig",
+                    format!("{mask} is not a netmask"),
+                    "write: ifconfig ADDRESS NETMASK, as it is with dev tap",
+                )
+            })?;
+            Ok(Some(net))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// How long a silent station is remembered, where there is such a limit.
+pub(super) fn station_age(draft: &Draft) -> Option<Duration> {
+    draft.station_age.filter(|_| draft.is_ethernet())
+}
