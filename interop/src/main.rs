@@ -219,6 +219,9 @@ fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) ->
             tests.push(cell_test(name, cell, adit, &program));
         }
     }
+    if suite == "sid" {
+        tests.extend(scenario::newer(adit, &program, suite));
+    }
     Ok(tests)
 }
 

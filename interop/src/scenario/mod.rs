@@ -1,5 +1,6 @@
 //! Tests that are no combination of the matrix: roaming, crashes, other people's files, refusals, bad configurations.
 
+mod admin;
 mod faults;
 mod files;
 mod refusals;
@@ -65,6 +66,21 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("client-certificate-revoked", ALL, refusals::client_revoked),
     ("server-of-another-name", ALL, refusals::server_of_another_name),
     ("server-without-server-usage", ALL, refusals::server_without_server_usage),
+    ("ccd-fixed-address-and-network", ALL, admin::fixed_address_and_network),
+    ("ccd-push-reset-and-remove", ALL, admin::push_reset_and_remove),
+    ("ccd-disable", ALL, admin::disabled),
+    ("ccd-exclusive", ALL, admin::exclusive),
+    ("topology-net30", ALL, admin::net30),
+    ("topology-unnamed", ALL, admin::no_topology),
+    ("topology-p2p", ALL, admin::p2p),
+    ("topology-net30-with-fixed-address", ALL, admin::net30_with_fixed_address),
+    ("leases-survive-a-restart", ALL, admin::leases_survive),
+    ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
+    ("told-to-wait", DIALS, admin::told_to_wait),
+    ("compress-migrate", ALL, admin::compress_migrate),
+    ("fault/ccd-file-that-is-wrong", SERVES, admin::file_that_is_wrong),
+    // Stock does not answer where it is full, so it has no control.
+    ("fault/full", SERVES, admin::full),
     // Stock takes it, so it has no control.
     ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
@@ -82,6 +98,26 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
     }
     for (name, scene) in faults::SCENES {
         tests.push(test(format!("fault/{name}"), adit, adit, *scene));
+    }
+    tests
+}
+
+/// What only openvpn 2.7 has, with it in stock's place.
+#[must_use]
+pub fn newer(adit: &Program, newer: &Program, suite: &str) -> Vec<Test> {
+    let scenes: [(&str, &[Roles], Scene); 4] = [
+        ("push-update", DIALS, admin::push_update),
+        ("fault/full", SERVES, admin::full),
+        ("told-to-wait", DIALS, admin::told_to_wait),
+        ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
+    ];
+    let mut tests = Vec::new();
+    for (name, roles, scene) in scenes {
+        for roles in roles.iter().filter(|roles| **roles != Roles::AditBoth) {
+            let (server, client) = programs(*roles, adit, newer);
+            let name = format!("{suite}/{name}/{}", roles.name().replace("stock", suite));
+            tests.push(test(name, server, client, scene));
+        }
     }
     tests
 }

@@ -72,7 +72,8 @@ impl TlsMaterial {
     /// Reads what the configuration names.
     pub(crate) fn read(options: &Tls) -> Result<Self, Fault> {
         let mut common = CommonTlsOptions {
-            ca: Some(read("ca", &options.ca)?),
+            ca: options.ca.as_ref().map(|ca| read("ca", ca)).transpose()?,
+            peer_fingerprints: options.peer_fingerprints.clone(),
             crl: options.crl.as_ref().map(|crl| read("crl-verify", crl)).transpose()?,
             verify: VerifyOptions {
                 name: options.verify_name.as_ref().map(|verify| {

@@ -419,13 +419,22 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
 }
 
 fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
-    let Some(ca) = draft.ca.take() else {
+    let ca = draft.ca.take();
+    let peer_fingerprints = std::mem::take(&mut draft.fingerprints);
+    if ca.is_none() && peer_fingerprints.is_empty() {
         return Err(draft.error(
             "",
             "no certificate authority is named",
-            "add: ca FILE, or a <ca> block",
+            "add: ca FILE, or a <ca> block; or peer-fingerprint for peers without an authority",
         ));
-    };
+    }
+    if ca.is_none() && draft.crl.is_some() {
+        return Err(draft.error(
+            "crl-verify",
+            "a list of revoked certificates is of no use without the authority that signed it",
+            "add ca, or remove it: who is not in peer-fingerprint is not let in",
+        ));
+    }
     let identity = match (draft.cert.take(), draft.key.take()) {
         (Some(cert), Some(key)) => Some(Identity { cert, extra: draft.extra.take(), key }),
         (Some(_), None) => {
@@ -465,7 +474,8 @@ fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
             "remove one of the two",
         ));
     }
-    if !server && draft.peer_usage.is_none() && draft.verify_name.is_none() {
+    let unproved = draft.peer_usage.is_none() && draft.verify_name.is_none();
+    if !server && unproved && peer_fingerprints.is_empty() {
         draft.warnings.push(
             "WARNING: No server certificate verification method has been enabled.  Any client of the \
              same authority could pose as the server: add remote-cert-tls server"
@@ -474,6 +484,7 @@ fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
     }
     Ok(Tls {
         ca,
+        peer_fingerprints,
         identity,
         askpass: draft.askpass.take(),
         crl: draft.crl.take(),

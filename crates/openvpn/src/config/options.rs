@@ -260,8 +260,10 @@ impl std::fmt::Display for Source {
 /// Certificates and TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// `ca`.
-    pub ca: Source,
+    /// `ca`; with [`Self::peer_fingerprints`] there may be none.
+    pub ca: Option<Source>,
+    /// `peer-fingerprint`: SHA-256 of the certificates that may in, lower-case hex.
+    pub peer_fingerprints: Vec<String>,
     /// `cert` and `key`; a client may have none if it has a user name.
     pub identity: Option<Identity>,
     /// `askpass`: the key's password; without it an encrypted key is asked for on the terminal.

@@ -373,7 +373,7 @@ fn cd_moves_every_path_and_includes_follow_it() {
         ("/etc/vpn/more.conf", CLIENT),
     ]);
     let options = parse(&args("x.conf"), &files).unwrap();
-    assert_eq!(options.tls.ca, Source::File("/etc/vpn/ca.crt".into()));
+    assert_eq!(options.tls.ca, Some(Source::File("/etc/vpn/ca.crt".into())));
     assert_eq!(options.log.to, LogTo::Append("/etc/vpn/b.log".into()));
     assert_eq!(options.process.directory.as_deref(), Some(Path::new("/etc/vpn")));
     // An error in the included file names that file.

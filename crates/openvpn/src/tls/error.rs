@@ -131,6 +131,8 @@ pub enum CertificateProblem {
     ExtendedKeyUsage,
     /// The name is not what `verify-x509-name` demands.
     NameMismatch,
+    /// Not among those that `peer-fingerprint` names.
+    Fingerprint,
     /// An extension marked critical that we do not know.
     CriticalExtension,
 }

@@ -20,7 +20,7 @@ use super::{key, pem, suites};
 
 pub(super) fn client(options: ClientTlsOptions) -> Result<Context, TlsConfigError> {
     let common = options.common;
-    if common.ca.is_none() {
+    if common.ca.is_none() && common.peer_fingerprints.is_empty() {
         return Err(TlsConfigError::new(
             "ca",
             "missing; name the file with the CA that signed the server's certificate",
@@ -37,7 +37,8 @@ pub(super) fn server(options: ServerTlsOptions) -> Result<Context, TlsConfigErro
             "missing; a server needs `cert` and `key` (easyrsa build-server-full makes both)",
         ));
     }
-    if common.ca.is_none() && options.client_certificates != ClientCertificates::None {
+    let anonymous = common.ca.is_none() && common.peer_fingerprints.is_empty();
+    if anonymous && options.client_certificates != ClientCertificates::None {
         return Err(TlsConfigError::new(
             "ca",
             "missing; name the file with the CA that signs clients' certificates, or say \
@@ -60,17 +61,21 @@ fn context(
     let provider = Arc::new(provider(&options, &mut warnings)?);
     let versions = versions(&options, &provider)?;
     let own = own(&options, &provider, now, &mut warnings)?;
+    let algorithms = provider.signature_verification_algorithms;
+    let verify = options.verify.clone();
+    let fingerprints = options.peer_fingerprints.clone();
     let trust = match &options.ca {
-        Some(ca) => Some(Arc::new(Trust::new(
-            ca,
-            options.crl.as_ref(),
-            options.verify.clone(),
-            provider.signature_verification_algorithms,
-            now,
-            &mut warnings,
-        )?)),
+        Some(ca) => {
+            let crl = options.crl.as_ref();
+            let trust = Trust::new(ca, crl, verify, algorithms, now, &mut warnings)?;
+            Some(trust.with_fingerprints(fingerprints))
+        }
+        None if !fingerprints.is_empty() => {
+            Some(Trust::of_fingerprints(fingerprints, verify, algorithms))
+        }
         None => None,
     };
+    let trust = trust.map(Arc::new);
     Ok(Context { provider, versions, time, own, trust, client_certificates, warnings })
 }
 

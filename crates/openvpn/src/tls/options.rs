@@ -81,7 +81,7 @@ pub struct VerifyOptions {
 /// What client and server have in common; [`ClientTlsOptions`] and [`ServerTlsOptions`] hold one.
 #[derive(Clone, Default)]
 pub struct CommonTlsOptions {
-    /// `ca`: certificates of the authorities, at least one.
+    /// `ca`: certificates of the authorities, at least one; may be absent with `peer_fingerprints`.
     pub ca: Option<Pem>,
     /// `cert`: our certificate, then intermediates if any.
     pub cert: Option<Pem>,
@@ -95,6 +95,10 @@ pub struct CommonTlsOptions {
     pub crl: Option<Pem>,
     /// What is demanded of the peer.
     pub verify: VerifyOptions,
+    /// `peer-fingerprint`: SHA-256 of the certificates that are let in, lower-case hex; empty for all that
+    /// the CA vouches for. With it `ca` may be absent: then nothing else of the certificate counts, not
+    /// even its dates, as in stock.
+    pub peer_fingerprints: Vec<String>,
     /// `tls-version-min`; `None`: 1.2.
     pub min_version: Option<TlsVersion>,
     /// `tls-version-max`; `None`: 1.3.

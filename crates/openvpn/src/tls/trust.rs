@@ -16,7 +16,7 @@ use webpki::{
 };
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
-use x509_parser::prelude::FromDer;
+use x509_parser::prelude::{FromDer, X509Version};
 use x509_parser::public_key::PublicKey;
 
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
@@ -59,6 +59,10 @@ pub(super) struct Trust {
     intermediates: Vec<CertificateDer<'static>>,
     revocation_lists: Option<Vec<CertRevocationList<'static>>>,
     verify: VerifyOptions,
+    /// `peer-fingerprint`; empty: no such demand.
+    fingerprints: Vec<String>,
+    /// There are no CAs: the fingerprint alone decides.
+    pinned: bool,
     algorithms: WebPkiSupportedAlgorithms,
     pub(super) hints: Vec<DistinguishedName>,
 }
@@ -141,7 +145,41 @@ impl Trust {
         };
         let revocation_lists =
             crl.map(|crl| read_revocation_lists(crl, now, warnings)).transpose()?;
-        Ok(Self { anchors, intermediates, revocation_lists, verify, algorithms, hints })
+        let fingerprints = Vec::new();
+        Ok(Self {
+            anchors,
+            intermediates,
+            revocation_lists,
+            verify,
+            fingerprints,
+            pinned: false,
+            algorithms,
+            hints,
+        })
+    }
+
+    /// Demands a fingerprint besides a path to a CA.
+    pub(super) fn with_fingerprints(mut self, fingerprints: Vec<String>) -> Self {
+        self.fingerprints = fingerprints;
+        self
+    }
+
+    /// Peers known by their certificates' fingerprints alone.
+    pub(super) fn of_fingerprints(
+        fingerprints: Vec<String>,
+        verify: VerifyOptions,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        Self {
+            anchors: Vec::new(),
+            intermediates: Vec::new(),
+            revocation_lists: None,
+            verify,
+            fingerprints,
+            pinned: true,
+            algorithms,
+            hints: Vec::new(),
+        }
     }
 
     /// Whether the peer's chain is acceptable at `now`.
@@ -177,6 +215,12 @@ impl Trust {
             detail: format!("{}; issue it anew with a plain name", bad.0),
         })?;
         check_form(&parsed)?;
+        self.check_fingerprint(&parsed, &identity)?;
+        if self.pinned {
+            self.check_usage(&parsed, &identity.subject, peer_is_server)?;
+            self.check_name(&identity)?;
+            return Ok(identity);
+        }
         for der in intermediates {
             match parse(der) {
                 // A root sent along proves nothing and is not looked at.
@@ -200,6 +244,39 @@ impl Trust {
         })?;
         self.check_name(&identity)?;
         Ok(identity)
+    }
+
+    /// `peer-fingerprint`.
+    fn check_fingerprint(
+        &self,
+        certificate: &X509Certificate<'_>,
+        identity: &PeerIdentity,
+    ) -> Result<(), CertificateError> {
+        let refuse = |problem, detail: String| {
+            Err(CertificateError { problem, subject: identity.subject.clone(), detail })
+        };
+        if !(self.fingerprints.is_empty() && !self.pinned
+            || self.fingerprints.contains(&identity.fingerprint))
+        {
+            let shown: Vec<&str> = identity
+                .fingerprint
+                .as_bytes()
+                .chunks(2)
+                .filter_map(|pair| std::str::from_utf8(pair).ok())
+                .collect();
+            return refuse(
+                Problem::Fingerprint,
+                format!(
+                    "its fingerprint {} is not in `peer-fingerprint`; add it if this is the peer you mean",
+                    shown.join(":").to_uppercase()
+                ),
+            );
+        }
+        // On a path to a CA the library finds this out.
+        if self.pinned && certificate.version() != X509Version::V3 {
+            return refuse(Problem::Version, VERSION_REMEDY.into());
+        }
+        Ok(())
     }
 
     /// KeyUsage, and what `remote-cert-tls` demands beyond the library's check of ExtendedKeyUsage.

@@ -1,0 +1,420 @@
+//! What a server's administrator writes on single clients, addresses, topologies and fingerprints.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use super::{Stage, ping_until};
+use crate::cell::{Configs, READY, SETUP, Tunnel, dial, inner_of, serve};
+use crate::failure::{Context, Result, ensure};
+use crate::net::{Namespace, Pair, Star};
+use crate::process::{Daemon, run};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Configs of a server with files for single clients, and their directory.
+fn with_files(stage: &Stage<'_>) -> Result<(Configs, std::path::PathBuf)> {
+    let folder = stage.folder().join("ccd");
+    fs::create_dir_all(&folder)?;
+    let mut configs = stage.configs();
+    configs.server(&format!("client-config-dir {}", folder.display()));
+    Ok((configs, folder))
+}
+
+fn routes(namespace: &Namespace) -> Result<String> {
+    namespace.run("ip", &["route"])
+}
+
+fn has_address(namespace: &Namespace, address: &str) -> Result<()> {
+    let inner = inner_of(namespace)?;
+    ensure(inner.v4.to_string() == address, || format!("{address} was expected: {inner:?}"))
+}
+
+fn ip(text: &str) -> Result<IpAddr> {
+    text.parse().context(text)
+}
+
+/// A fixed address, a network behind the client, routes of its own; each reaches the other's side.
+pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(stage)?;
+    configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
+    fs::write(
+        folder.join("client"),
+        "ifconfig-push 10.88.0.77 255.255.255.0\nifconfig-ipv6-push fd88::77/64\n\
+         iroute 10.50.1.0 255.255.255.0\niroute-ipv6 fd50::/64\npush \"route 10.60.0.0 255.255.0.0\"\n",
+    )?;
+    let tunnel = stage.tunnel(&configs)?;
+    has_address(&tunnel.pair.client, "10.88.0.77")?;
+    let inner = inner_of(&tunnel.pair.client)?;
+    ensure(inner.v6 == Some(ip("fd88::77")?), || format!("{inner:?}"))?;
+    let known = routes(&tunnel.pair.client)?;
+    ensure(known.contains("10.60.0.0/16"), || {
+        format!("the client's own route is missing: {known}")
+    })?;
+    tunnel.ping_all(4)?;
+    for address in ["10.50.1.1/24", "fd50::1/64"] {
+        tunnel.pair.client.run("ip", &["address", "add", address, "dev", "lo", "nodad"])?;
+    }
+    // From the server to a host behind the client, and from that host, whose address is not the client's.
+    ping_until(&tunnel.pair.server, ip("10.50.1.1")?, SOON)?;
+    ping_until(&tunnel.pair.server, ip("fd50::1")?, SOON)?;
+    let server = tunnel.server_inner.v4.to_string();
+    tunnel.pair.client.run("ping", &["-c", "1", "-W", "5", "-I", "10.50.1.1", &server])?;
+    Ok(String::new())
+}
+
+/// `push-reset` leaves nothing of what all get, `push-remove` what begins so.
+pub(super) fn push_reset_and_remove(stage: &Stage<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(stage)?;
+    configs.server("push \"route 10.61.0.0 255.255.0.0\"\npush \"route 10.62.0.0 255.255.0.0\"");
+    let file = folder.join("client");
+    // Stock loses the topology by a reset, so its manual says; whoever resets writes it again.
+    fs::write(
+        &file,
+        "push-reset\npush \"topology subnet\"\npush \"route-gateway 10.88.0.1\"\n\
+         push \"route 10.63.0.0 255.255.0.0\"\n",
+    )?;
+    let mut tunnel = stage.tunnel(&configs)?;
+    tunnel.ping_all(4)?;
+    let expect = |namespace: &Namespace, yes: &[&str], no: &[&str]| -> Result<()> {
+        let known = routes(namespace)?;
+        let right = yes.iter().all(|r| known.contains(r)) && !no.iter().any(|r| known.contains(r));
+        ensure(right, || format!("{yes:?} and not {no:?} were expected: {known}"))
+    };
+    expect(&tunnel.pair.client, &["10.63.0.0/16"], &["10.61.0.0/16", "10.62.0.0/16"])?;
+    fs::write(&file, "push-remove \"route 10.61\"\n")?;
+    tunnel.client.stop()?;
+    // The file is read for each connection.
+    tunnel.client = dial(&tunnel.pair, stage.folder(), &configs, stage.client)?;
+    tunnel.client.wait_for(READY, SETUP)?;
+    expect(&tunnel.pair.client, &["10.62.0.0/16"], &["10.61.0.0/16", "10.63.0.0/16"])?;
+    ping_until(&tunnel.pair.client, tunnel.server_inner.v4, SOON)?;
+    Ok(String::new())
+}
+
+/// A file that says `disable`, then one that does not.
+pub(super) fn disabled(stage: &Stage<'_>) -> Result<String> {
+    let (configs, folder) = with_files(stage)?;
+    fs::write(folder.join("client"), "disable\n")?;
+    refused_then_let_in(stage, &configs, || Ok(fs::write(folder.join("client"), "# enabled\n")?))
+}
+
+/// `ccd-exclusive` without a file of the client's own, though there is one for all; then with one.
+pub(super) fn exclusive(stage: &Stage<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(stage)?;
+    configs.server("ccd-exclusive");
+    fs::write(folder.join("DEFAULT"), "# for all\n")?;
+    refused_then_let_in(stage, &configs, || Ok(fs::write(folder.join("client"), "")?))
+}
+
+fn refused_then_let_in(
+    stage: &Stage<'_>,
+    configs: &Configs,
+    change: impl Fn() -> Result<()>,
+) -> Result<String> {
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    client
+        .wait_for("AUTH_FAILED", SETUP)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    client.wait_exit(SOON)?;
+    ensure(client.count(READY) == 0, || client.failure("it was let in").0)?;
+    change()?;
+    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
+    Ok(String::new())
+}
+
+/// A file with a line that has no place there keeps its client out; adit names the line, and serves the
+/// others.
+pub(super) fn file_that_is_wrong(stage: &Stage<'_>) -> Result<String> {
+    let (configs, folder) = with_files(stage)?;
+    fs::write(folder.join("client"), "# first line\nup /bin/sh\n")?;
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for("AUTH_FAILED", SETUP)?;
+    server.wait_for("ccd/client:2: up: ", SOON)?;
+    fs::remove_file(folder.join("client"))?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for(READY, SETUP)?;
+    Ok(String::new())
+}
+
+fn with_topology(stage: &Stage<'_>, topology: &str, address: &str) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server = configs.server.replace("topology subnet", topology);
+    let tunnel = stage.tunnel(&configs)?;
+    has_address(&tunnel.pair.client, address)?;
+    tunnel.ping_all(4)?;
+    Ok(String::new())
+}
+
+/// Four addresses for each client: the second client's first would be 10.88.0.10.
+pub(super) fn net30(stage: &Stage<'_>) -> Result<String> {
+    with_topology(stage, "topology net30", "10.88.0.6")
+}
+
+/// No word on the topology means net30, as in 2.6.
+pub(super) fn no_topology(stage: &Stage<'_>) -> Result<String> {
+    with_topology(stage, "", "10.88.0.6")
+}
+
+/// Single addresses with the server's as far end.
+pub(super) fn p2p(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server = configs.server.replace("topology subnet", "topology p2p");
+    let tunnel = stage.tunnel(&configs)?;
+    has_address(&tunnel.pair.client, "10.88.0.4")?;
+    tunnel.ping_all(4)?;
+    Ok(String::new())
+}
+
+/// An own address by `ifconfig-push` with net30, outside of the pool.
+pub(super) fn net30_with_fixed_address(stage: &Stage<'_>) -> Result<String> {
+    let (mut configs, folder) = with_files(stage)?;
+    configs.server = configs.server.replace("topology subnet", "topology net30");
+    fs::write(folder.join("client"), "ifconfig-push 10.88.0.34 10.88.0.33\n")?;
+    let tunnel = stage.tunnel(&configs)?;
+    has_address(&tunnel.pair.client, "10.88.0.34")?;
+    tunnel.ping_all(4)?;
+    Ok(String::new())
+}
+
+/// What a client had is in the file, in stock's form, and is its own again after a restart of both.
+pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    let file = stage.folder().join("ipp.txt");
+    configs.server(&format!("ifconfig-pool-persist {} 1", file.display()));
+    for (topology, line, address) in [
+        ("topology subnet", "client,10.88.0.123,", "10.88.0.123"),
+        ("topology net30", "client,10.88.0.40,", "10.88.0.42"),
+    ] {
+        configs.server = configs.server.replace("topology subnet", topology);
+        fs::write(&file, format!("other,10.88.0.8,\n{line}\n"))?;
+        let tunnel = stage.tunnel(&configs)?;
+        has_address(&tunnel.pair.client, address)?;
+        tunnel.ping_all(4)?;
+        let end = Instant::now() + SOON;
+        // Stock fills in the IPv6 address; the line begins so all the same.
+        while !fs::read_to_string(&file)?
+            .lines()
+            .any(|l| l.starts_with(line) && l.len() > line.len())
+        {
+            ensure(Instant::now() < end, || {
+                format!("{line} was expected: {}", fs::read_to_string(&file).unwrap_or_default())
+            })?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let Tunnel { mut server, mut client, pair, .. } = tunnel;
+        client.stop()?;
+        server.stop()?;
+        let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+        server.wait_for(READY, SETUP)?;
+        let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+        client.wait_for(READY, SETUP)?;
+        has_address(&pair.client, address)?;
+    }
+    Ok(String::new())
+}
+
+/// A self-signed certificate with its key in `folder`; gives its fingerprint as `openssl` prints it.
+fn self_signed(folder: &Path, name: &str) -> Result<String> {
+    let path = |suffix: &str| folder.join(format!("{name}.{suffix}")).display().to_string();
+    let (cert, key, subject) = (path("crt"), path("key"), format!("/CN={name}"));
+    #[rustfmt::skip]
+    run("openssl", &[
+        "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30",
+        "-subj", &subject, "-keyout", &key, "-out", &cert,
+    ])?;
+    let shown = run("openssl", &["x509", "-fingerprint", "-sha256", "-noout", "-in", &cert])?;
+    let fingerprint = shown.trim().split('=').nth(1).context("no fingerprint")?;
+    Ok(fingerprint.to_owned())
+}
+
+/// Both ends know each other's self-signed certificate, and there is no authority; another one is kept out.
+pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
+    let folder = stage.folder();
+    let (server, client) = (self_signed(folder, "srv")?, self_signed(folder, "cli")?);
+    let other = self_signed(folder, "other")?;
+    let own = |name: &str| {
+        let path = folder.join(name).display().to_string();
+        format!("cert {path}.crt\nkey {path}.key\n")
+    };
+    let strip = |config: &str| -> String {
+        let drop = ["ca ", "cert ", "key ", "remote-cert-tls", "verify-x509-name"];
+        config
+            .lines()
+            .filter(|l| !drop.iter().any(|d| l.starts_with(d)))
+            .map(|l| format!("{l}\n"))
+            .collect()
+    };
+    let plain = stage.configs();
+    let configs = Configs {
+        server: format!(
+            "{}{}<peer-fingerprint>\n# those who may in\n{other}\n{client}\n</peer-fingerprint>\n",
+            strip(&plain.server),
+            own("srv")
+        ),
+        client: format!("{}{}peer-fingerprint {server}\n", strip(&plain.client), own("cli")),
+    };
+    let mut tunnel = stage.tunnel(&configs)?;
+    tunnel.ping_all(4)?;
+    // A server whose list has somebody else only; a client that expects another server.
+    let wrong = [
+        Configs {
+            server: configs.server.replace(&format!("{client}\n"), ""),
+            client: configs.client.clone(),
+        },
+        Configs { server: configs.server.clone(), client: configs.client.replace(&server, &other) },
+    ];
+    for configs in wrong {
+        tunnel.client.stop()?;
+        tunnel.server.stop()?;
+        tunnel.server = serve(&tunnel.pair, folder, &configs, stage.server)?;
+        tunnel.server.wait_for(READY, SETUP)?;
+        tunnel.client = dial(&tunnel.pair, folder, &configs, stage.client)?;
+        let signs = ["fingerprint", "tls_error", "tls error", "tls handshake failed", "alert"];
+        let end = Instant::now() + SETUP;
+        let moment = Duration::from_millis(100);
+        while tunnel.server.wait_for_any(&signs, moment).is_err() {
+            if let Err(failure) = tunnel.client.wait_for_any(&signs, moment) {
+                ensure(Instant::now() < end, || failure.0)?;
+            } else {
+                break;
+            }
+        }
+        ensure(tunnel.client.count(READY) == 0, || tunnel.client.failure("it came in").0)?;
+    }
+    Ok(String::new())
+}
+
+/// A server without room tells a client that it may try again later, and how much later.
+pub(super) fn full(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("duplicate-cn\nmax-clients 1");
+    let star = Star::new(2)?;
+    let path = |name: &str| stage.folder().join(name);
+    fs::write(path("server.conf"), &configs.server)?;
+    fs::write(path("client.conf"), &configs.client)?;
+    let command = stage.server.command(&star.server, &path("server.conf"));
+    let mut server = Daemon::spawn("server", command)?;
+    server.wait_for(READY, SETUP)?;
+    let [first, second] = star.clients.as_slice() else { return Err("two were asked for".into()) };
+    let mut one = Daemon::spawn("first", stage.client.command(first, &path("client.conf")))?;
+    one.wait_for(READY, SETUP)?;
+    let mut two = Daemon::spawn("second", stage.client.command(second, &path("client.conf")))?;
+    two.wait_for("AUTH_FAILED,TEMP", SETUP)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    // It stays and waits, where a bare refusal would have ended it.
+    std::thread::sleep(Duration::from_secs(2));
+    two.signal(Signal::SIGTERM)?;
+    two.wait_exit(SOON)?;
+    ensure(ping_ok(first)?, || one.failure("the first lost its tunnel").0)?;
+    Ok(String::new())
+}
+
+fn ping_ok(from: &Namespace) -> Result<bool> {
+    Ok(crate::traffic::ping(from, ip("10.88.0.1")?, 56, 2)? == 2)
+}
+
+/// A stock server that has its client wait: the client stays away that long and comes back by itself.
+pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = stage.folder();
+    let (script, mark) = (folder.join("verify.sh"), folder.join("seen"));
+    fs::write(
+        &script,
+        format!(
+            "#!/bin/sh\n[ -e {mark} ] && exit 0\ntouch {mark}\n\
+             echo 'TEMP[backoff 6,advance no]:come back later' > \"$auth_failed_reason_file\"\nexit 1\n",
+            mark = mark.display()
+        ),
+    )?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let credentials = folder.join("credentials");
+    fs::write(&credentials, "ali\nopen sesame\n")?;
+    let mut configs = stage.configs();
+    configs.server(&format!(
+        "script-security 2\nauth-user-pass-verify {} via-file\ntmp-dir {}",
+        script.display(),
+        folder.display()
+    ));
+    configs.client(&format!("auth-user-pass {}", credentials.display()));
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, folder, &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, folder, &configs, stage.client)?;
+    client
+        .wait_for("AUTH_FAILED,TEMP", SETUP)
+        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    let told = Instant::now();
+    client.wait_for(READY, SETUP)?;
+    let waited = told.elapsed();
+    ensure(waited >= Duration::from_secs(5), || format!("it waited {waited:?} of six seconds"))?;
+    ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
+    Ok(format!("came back after {} s", waited.as_secs()))
+}
+
+/// A client that was set up with compression, at a server that leads away from it.
+pub(super) fn compress_migrate(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("compress migrate");
+    for line in ["comp-lzo no", "compress stub-v2", ""] {
+        let mut configs = configs.clone();
+        configs.client(line);
+        let tunnel = stage.tunnel(&configs)?;
+        tunnel.ping_all(4)?;
+    }
+    Ok(String::new())
+}
+
+/// Changed options reach a connected client, and its tunnel stands meanwhile: a 2.7 server's by its
+/// management socket.
+pub(super) fn push_update(stage: &Stage<'_>) -> Result<String> {
+    use std::io::Write;
+    let mut configs = stage.configs();
+    let socket = stage.folder().join("management");
+    configs.server(&format!(
+        "management {} unix\npush \"route 10.61.0.0 255.255.0.0\"",
+        socket.display()
+    ));
+    configs.server("disable-dco");
+    let tunnel = stage.tunnel(&configs)?;
+    tunnel.ping_all(4)?;
+    let known = routes(&tunnel.pair.client)?;
+    ensure(known.contains("10.61.0.0/16"), || known.clone())?;
+    let management = std::os::unix::net::UnixStream::connect(&socket).context("management")?;
+    let client = &tunnel.pair.client;
+    let until = |command: &str, done: &dyn Fn(&str) -> bool| -> Result<()> {
+        writeln!(&management, "push-update-broad \"{command}\"")?;
+        let end = Instant::now() + SOON;
+        loop {
+            let known = routes(client)?;
+            if done(&known) {
+                return Ok(());
+            }
+            ensure(Instant::now() < end, || {
+                format!("{command} had no effect: {known}\n{}", tunnel.client.failure(""))
+            })?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until("route 10.62.0.0 255.255.0.0, route 10.63.0.0 255.255.0.0", &|known| {
+        known.contains("10.62.0.0/16")
+            && known.contains("10.63.0.0/16")
+            && !known.contains("10.61.0.0/16")
+    })?;
+    until("-route, ?new-thing of the future", &|known| !known.contains("10.62.0.0/16"))?;
+    tunnel.ping_all(4)?;
+    ensure(tunnel.client.count(READY) == 1, || tunnel.client.failure("it began again").0)?;
+    ensure(!tunnel.client.log().contains("estarting"), || tunnel.client.failure("it restarted").0)?;
+    Ok(String::new())
+}
