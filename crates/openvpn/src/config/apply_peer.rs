@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use adit_engine::Family;
-
 use super::ConfigError;
-use super::draft::{Draft, Proto, Remote};
+use super::draft::{Draft, Remote};
 use super::options::{AuthRetry, PoolPersist, UserPass};
 use super::reader::Directive;
 use super::table;
+use super::transport::{self, parse_proto};
 use crate::negotiate::{FilterAction, PullFilter};
 
 type Taken = Result<bool, ConfigError>;
 
 pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    Ok(role(draft, d)?
+    Ok(transport::apply(draft, d)?
+        || role(draft, d)?
         || remote(draft, d)?
         || socket(draft, d)?
         || network(draft, d)?
@@ -50,7 +50,7 @@ pub(super) fn in_connection(draft: &mut Draft, block: usize, d: &Directive) -> T
             }
         }
         "proto" => {
-            d.shape("proto udp", 1..=1)?;
+            d.shape("proto udp|tcp", 1..=1)?;
             let proto = parse_proto(d, 0)?;
             if let Some(remote) = draft.connection(block) {
                 remote.proto = Some(proto);
@@ -99,22 +99,8 @@ fn role(draft: &mut Draft, d: &Directive) -> Taken {
     Ok(true)
 }
 
-fn parse_proto(d: &Directive, index: usize) -> Result<Proto, ConfigError> {
-    Ok(match d.arg(index) {
-        "udp" => Proto::Udp(Family::Any),
-        "udp4" => Proto::Udp(Family::V4),
-        "udp6" => Proto::Udp(Family::V6),
-        tcp if tcp.starts_with("tcp") => Proto::Tcp,
-        other => {
-            return Err(
-                d.error(format!("there is no protocol \"{other}\""), "write udp, udp4 or udp6")
-            );
-        }
-    })
-}
-
 fn parse_remote(d: &Directive) -> Result<Remote, ConfigError> {
-    d.shape("remote HOST [PORT] [udp|udp4|udp6]", 1..=3)?;
+    d.shape("remote HOST [PORT] [PROTO]", 1..=3)?;
     let host = d.arg(0);
     // Some tools write IPv6 literals in brackets.
     let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
@@ -136,7 +122,7 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
             draft.remotes.push(remote);
         }
         "proto" => {
-            d.shape("proto udp", 1..=1)?;
+            d.shape("proto udp|tcp", 1..=1)?;
             draft.proto = Some(parse_proto(d, 0)?);
         }
         "remote-random" => {
@@ -182,10 +168,6 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
 
 fn socket(draft: &mut Draft, d: &Directive) -> Taken {
     match d.name.as_str() {
-        "local" => {
-            d.shape("local ADDRESS", 1..=1)?;
-            draft.local = (d.arg(0) != "*").then(|| d.arg(0).to_owned());
-        }
         "port" => {
             d.shape("port NUMBER", 1..=1)?;
             let port = Some(d.port(0)?);

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_engine::verbs::Framing;
-use adit_engine::{Family, Target};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::bridge::Bridge;
@@ -15,6 +14,7 @@ use super::options::{
 };
 use super::reader::{Directive, Place};
 use super::table::{self, Fate};
+use super::transport::{Proto, Sockets};
 use super::{ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge};
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
@@ -41,12 +41,6 @@ pub(super) struct Remote {
     pub(super) port: Option<u16>,
     pub(super) proto: Option<Proto>,
     pub(super) place: Option<Place>,
-}
-
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Proto {
-    Udp(Family),
-    Tcp,
 }
 
 /// `ifconfig-pool`.
@@ -81,7 +75,7 @@ pub(super) struct Draft {
     pub(super) remotes: Vec<Remote>,
     pub(super) connections: Vec<Remote>,
     pub(super) proto: Option<Proto>,
-    pub(super) local: Option<String>,
+    pub(super) sockets: Sockets,
     pub(super) lport: Option<u16>,
     pub(super) rport: Option<u16>,
     pub(super) bind: Option<bool>,
@@ -329,20 +323,4 @@ impl Draft {
 
 pub(super) fn one_line(error: &ConfigError) -> String {
     error.to_string().replace("\n ", ";")
-}
-
-impl Remote {
-    /// The target, unless it is over TCP.
-    pub(super) fn target(&self, draft: &Draft) -> Option<Target> {
-        let Proto::Udp(family) = self.proto.or(draft.proto).unwrap_or(Proto::Udp(Family::Any))
-        else {
-            return None;
-        };
-        Some(Target {
-            host: self.host.clone()?,
-            port: self.port.or(draft.rport).unwrap_or(1194),
-            transport: adit_engine::Transport::Udp,
-            family,
-        })
-    }
 }

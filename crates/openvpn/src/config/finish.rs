@@ -4,15 +4,13 @@ use std::time::Duration;
 
 use adit_crypto::Cipher;
 use adit_engine::verbs::Keepalive;
-use adit_engine::{Family, Target};
 
-use super::draft::{Draft, Proto};
+use super::draft::Draft;
 use super::finish_server;
 use super::options::{
-    ClientOptions, DeviceKind, Identity, Listen, LogTo, Options, Role, Socket, Status, Tls, Wrap,
+    ClientOptions, DeviceKind, Identity, LogTo, Options, Role, Status, Tls, Wrap,
 };
-use super::reader::Place;
-use super::{ConfigError, bridge};
+use super::{ConfigError, bridge, transport};
 use crate::session::Renegotiation;
 
 /// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
@@ -54,6 +52,7 @@ const ON_SERVERS: Foreign = Foreign {
 
 pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     let server = is_server(&draft)?;
+    transport::sides(&draft, server)?;
     device(&mut draft)?;
     bridge::check(&mut draft)?;
     foreign(&mut draft, server)?;
@@ -65,7 +64,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     } else {
         Role::Client(Box::new(client_options(&mut draft)?))
     };
-    let socket = socket(&draft, &role)?;
+    let socket = transport::socket(&draft, &role)?;
     let tls = tls(&mut draft, server)?;
     Ok(Options {
         occ_cipher: occ_cipher(&draft),
@@ -307,86 +306,6 @@ fn wrap(draft: &mut Draft) -> Wrap {
     }
 }
 
-fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> {
-    let bind = draft.bind.unwrap_or(true);
-    if !bind {
-        for name in ["local", "lport"] {
-            if draft.seen.contains_key(name) {
-                return Err(draft.error(
-                    name,
-                    "it makes no sense together with nobind",
-                    "remove one of the two",
-                ));
-            }
-        }
-    }
-    let family = match (draft.proto, role) {
-        (Some(Proto::Udp(family)), _) => family,
-        (Some(Proto::Tcp), Role::Server(_)) => {
-            return Err(draft.error(
-                "proto",
-                "TCP transport is not supported yet",
-                "write: proto udp, at both ends",
-            ));
-        }
-        (_, Role::Client(client)) => {
-            client.remotes.first().map_or(Family::Any, |remote| remote.family)
-        }
-        (None, Role::Server(_)) => Family::Any,
-    };
-    let listen = Listen {
-        host: draft.local.clone(),
-        port: draft.lport.unwrap_or(1194),
-        family,
-        ipv6_only: draft.ipv6_only,
-    };
-    Ok(Socket {
-        listen: if bind { vec![listen] } else { Vec::new() },
-        multihome: draft.multihome,
-        send_buffer: draft.send_buffer,
-        receive_buffer: draft.receive_buffer,
-        mark: draft.mark,
-    })
-}
-
-fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
-    let blocks = !draft.connections.is_empty();
-    if blocks && !draft.remotes.is_empty() {
-        let warning = "remote lines outside of connection blocks have no effect".to_owned();
-        draft.warnings.push(warning);
-    }
-    let list = if blocks { draft.connections.clone() } else { draft.remotes.clone() };
-    if list.iter().any(|remote| remote.host.is_none()) {
-        return Err(draft.error(
-            "",
-            "a connection block has no remote",
-            "add remote HOST PORT to it",
-        ));
-    }
-    let mut targets = Vec::new();
-    let mut tcp: Vec<Place> = Vec::new();
-    for remote in &list {
-        match remote.target(draft) {
-            Some(target) => targets.push(target),
-            None => tcp.extend(remote.place.clone()),
-        }
-    }
-    if let (Some(place), true) = (tcp.first(), targets.is_empty()) {
-        return Err(place.error(
-            "remote",
-            "TCP transport is not supported yet",
-            "write: proto udp, if the server has UDP too",
-        ));
-    }
-    draft.warnings.extend(tcp.iter().map(|place| {
-        format!("{}:{}: remote left out: no TCP transport yet", place.file, place.line)
-    }));
-    if targets.is_empty() {
-        return Err(draft.error("client", "no server is named", "add: remote HOST PORT"));
-    }
-    Ok(targets)
-}
-
 fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
     if !draft.pull {
         return Err(draft.error(
@@ -401,7 +320,7 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
         draft.warnings.push(warning);
     }
     Ok(ClientOptions {
-        remotes: remotes(draft)?,
+        remotes: transport::remotes(draft)?,
         remote_random: draft.remote_random,
         connect_retry: draft.connect_retry,
         connect_retry_max: draft.connect_retry_max,

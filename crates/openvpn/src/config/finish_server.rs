@@ -16,6 +16,9 @@ use crate::server::{Network4, Network6, Topology};
 const MAX_PUSH: usize = 980;
 
 pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigError> {
+    if draft.sockets.nodelay {
+        draft.push.push("socket-flags TCP_NODELAY".into());
+    }
     let network4 = network4(draft)?;
     let network6 = network6(draft)?;
     if network4.is_none() && network6.is_none() && draft.bridge.is_none() {

@@ -32,6 +32,7 @@ mod reader;
 mod table;
 #[cfg(test)]
 mod tests;
+mod transport;
 
 pub(crate) use lexer::words;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_crypto::Cipher;
 use adit_engine::verbs::{Framing, Keepalive};
-use adit_engine::{Family, Target};
+use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
@@ -204,6 +204,11 @@ pub enum DeviceKind {
 pub struct Socket {
     /// Where to listen, or to send from: one entry per `local`, or one with no host. Empty with `nobind`.
     pub listen: Vec<Listen>,
+    /// Whether a client's streams leave from that address and port too: stock binds them only where
+    /// `local`, `lport`, `port` or `bind` says so.
+    pub bind_streams: bool,
+    /// `tcp-queue-limit`: packets that may wait for a full stream.
+    pub queue_limit: u32,
     /// `multihome`: answer from the address that was spoken to. (We always do; kept for `status`.)
     pub multihome: bool,
     /// `sndbuf`, bytes.
@@ -219,9 +224,11 @@ pub struct Socket {
 pub struct Listen {
     /// `local`: address or name; `None` for all addresses.
     pub host: Option<String>,
-    /// `lport` or `port`, default 1194; 0 for any.
+    /// That of `local`, or `lport` or `port`, default 1194; 0 for any.
     pub port: u16,
-    /// `proto udp4`, `proto udp6`. `Any`: a dual-stack socket unless `host` says otherwise.
+    /// `proto`, or that of `local`.
+    pub transport: Transport,
+    /// `proto udp4`, `proto tcp6`. `Any`: a dual-stack socket unless `host` says otherwise.
     pub family: Family,
     /// `bind ipv6only`.
     pub ipv6_only: bool,

@@ -1,3 +1,5 @@
+mod transport;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::Ipv4Addr;
@@ -211,7 +213,6 @@ fn errors_name_file_line_directive_and_remedy() {
     let error = parse(&args("--config none.conf"), &files(&[])).unwrap_err();
     assert!(error.problem.contains("none.conf"), "{error}");
     for (text, word) in [
-        ("proto tcp\n", "TCP"),
         ("fragment 1300\n", "fragment"),
         ("plugin x.so\n", "plugin"),
         ("up /etc/openvpn/update-resolv-conf\n", "scripts"),
@@ -231,7 +232,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("data-ciphers AES-256-CBC\n", "AES-256-CBC"),
         ("duplicate-cn\n", "for servers"),
         ("block-outside-dns\n", "Windows"),
-        ("http-proxy 192.0.2.9 3128\n", "TCP"),
+        ("http-proxy 192.0.2.9 3128\n", "proxies"),
         ("key-direction 2\n", "0 to 1"),
         ("nobind\nlport 5\n", "nobind"),
         ("tls-crypt a\ntls-auth b 1\n", "another"),
@@ -266,7 +267,6 @@ fn errors_name_file_line_directive_and_remedy() {
         ("<peer-fingerprint>\n# none\n</peer-fingerprint>\n", "nobody"),
         ("redirect-gateway def1\n", "push"),
         ("crl-verify /etc/crls dir\n", "director"),
-        ("proto tcp-server\n", "TCP"),
     ] {
         let error = server_error(text);
         assert!(error.to_string().contains(word), "{text}: {error}");
@@ -330,9 +330,9 @@ fn connections_have_their_own_remote() {
     .unwrap();
     let client = as_client(&options);
     let seen: Vec<_> = client.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
-    assert_eq!(seen, [("a", 1, Family::Any), ("b", 2, Family::V6)]);
+    assert_eq!(seen, [("a", 1, Family::Any), ("b", 2, Family::V6), ("c", 443, Family::Any)]);
+    assert_eq!(client.remotes[2].transport, adit_engine::Transport::Tcp);
     assert_eq!(client.server_poll_timeout, Duration::from_secs(7));
-    assert!(options.warnings[0].contains("TCP"), "{:?}", options.warnings);
     let differ = "<connection>\nremote a\ntun-mtu 1400\n</connection>\n<connection>\nremote b\ntun-mtu 1300\n</connection>\n";
     assert!(client_error(differ).problem.contains("differ"));
     let keys = "<connection>\nremote a\n<tls-crypt>\n1\n</tls-crypt>\n</connection>\n\

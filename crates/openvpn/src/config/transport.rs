@@ -1,0 +1,262 @@
+//! Directives about sockets: protocols, addresses to listen on, servers to dial.
+
+use adit_engine::{Family, Target, Transport};
+
+use super::ConfigError;
+use super::draft::{Draft, Remote};
+use super::options::{Listen, Role, Socket};
+use super::reader::Directive;
+
+/// Stock's port.
+const PORT: u16 = 1194;
+/// Stock's `tcp-queue-limit`.
+const QUEUE_LIMIT: u32 = 64;
+/// Addresses to listen on.
+const MAX_LISTENERS: usize = 1024;
+
+/// A name after `proto`.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Proto {
+    pub(super) transport: Transport,
+    pub(super) family: Family,
+    /// `tcp-server` and `tcp-client` say which end this is; `tcp` leaves it to the role.
+    side: Option<Side>,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Side {
+    Server,
+    Client,
+}
+
+/// A `local` line; what is `None` comes from `port` and `proto`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Local {
+    host: Option<String>,
+    port: Option<u16>,
+    proto: Option<Proto>,
+}
+
+/// What these directives say.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    locals: Vec<Local>,
+    force: Option<Transport>,
+    queue_limit: Option<u32>,
+    /// `tcp-nodelay`: tell the clients too.
+    pub(super) nodelay: bool,
+}
+
+pub(super) fn parse_proto(d: &Directive, index: usize) -> Result<Proto, ConfigError> {
+    let name = d.arg(index);
+    let (base, side) = match name.rsplit_once('-') {
+        Some((base, "server")) => (base, Some(Side::Server)),
+        Some((base, "client")) => (base, Some(Side::Client)),
+        _ => (name, None),
+    };
+    let (transport, family) = match (base, side) {
+        ("udp", None) => (Transport::Udp, Family::Any),
+        ("udp4", None) => (Transport::Udp, Family::V4),
+        ("udp6", None) => (Transport::Udp, Family::V6),
+        ("tcp", _) => (Transport::Tcp, Family::Any),
+        ("tcp4", _) => (Transport::Tcp, Family::V4),
+        ("tcp6", _) => (Transport::Tcp, Family::V6),
+        _ => {
+            return Err(d.error(
+                format!("there is no protocol \"{name}\""),
+                "write udp or tcp, or one of them with a 4 or 6 for the address family",
+            ));
+        }
+    };
+    Ok(Proto { transport, family, side })
+}
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigError> {
+    match d.name.as_str() {
+        "local" => local(draft, d)?,
+        "proto-force" => {
+            d.shape("proto-force udp|tcp", 1..=1)?;
+            draft.sockets.force = Some(parse_proto(d, 0)?.transport);
+        }
+        "tcp-queue-limit" => {
+            d.shape("tcp-queue-limit PACKETS", 1..=1)?;
+            draft.sockets.queue_limit = Some(d.number(0, 1..=65_535)?);
+        }
+        "tcp-nodelay" => {
+            d.shape("tcp-nodelay", 0..=0)?;
+            draft.sockets.nodelay = true;
+        }
+        "socket-flags" => {
+            d.shape("socket-flags TCP_NODELAY", 1..=usize::MAX)?;
+            // It is always set.
+            if let Some(other) = d.args.iter().find(|flag| *flag != "TCP_NODELAY") {
+                return Err(d.error(
+                    format!("there is no flag \"{other}\""),
+                    "write TCP_NODELAY, or nothing: it is always set",
+                ));
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn local(draft: &mut Draft, d: &Directive) -> Result<(), ConfigError> {
+    d.shape("local ADDRESS|* [PORT] [PROTO]", 1..=3)?;
+    let host = d.arg(0);
+    // Some tools write IPv6 literals in brackets.
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let local = Local {
+        host: (host != "*").then(|| host.to_owned()),
+        port: d.get(1).map(|_| d.port(1)).transpose()?,
+        proto: d.get(2).map(|_| parse_proto(d, 2)).transpose()?,
+    };
+    // Connection blocks repeat it.
+    if !draft.sockets.locals.contains(&local) {
+        draft.sockets.locals.push(local);
+    }
+    if draft.sockets.locals.len() > MAX_LISTENERS {
+        return Err(d.error("there are too many addresses", "listen on * instead"));
+    }
+    Ok(())
+}
+
+/// The local side of the transport.
+pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> {
+    let bind = draft.bind.unwrap_or(true);
+    let chosen: Vec<&str> =
+        ["local", "lport"].into_iter().filter(|name| draft.seen.contains_key(*name)).collect();
+    if let (false, Some(name)) = (bind, chosen.first()) {
+        return Err(draft.error(
+            name,
+            "it makes no sense together with nobind",
+            "remove one of the two",
+        ));
+    }
+    let listen = match role {
+        _ if !bind => Vec::new(),
+        Role::Server(_) => listen(draft, Proto::default())?,
+        Role::Client(client) => {
+            let family = client.remotes.first().map_or(Family::Any, |remote| remote.family);
+            let mut listen = listen(draft, Proto { family, ..Proto::default() })?;
+            if listen.len() > 1 {
+                return Err(draft.error(
+                    "local",
+                    "a client sends from one address",
+                    "keep one of the local lines",
+                ));
+            }
+            listen.iter_mut().for_each(|listen| listen.family = family);
+            listen
+        }
+    };
+    Ok(Socket {
+        listen,
+        bind_streams: bind
+            && ["local", "lport", "port", "bind"].iter().any(|name| draft.seen.contains_key(*name)),
+        queue_limit: draft.sockets.queue_limit.unwrap_or(QUEUE_LIMIT),
+        multihome: draft.multihome,
+        send_buffer: draft.send_buffer,
+        receive_buffer: draft.receive_buffer,
+        mark: draft.mark,
+    })
+}
+
+/// One entry for each `local`, or one with no host.
+fn listen(draft: &Draft, default: Proto) -> Result<Vec<Listen>, ConfigError> {
+    let nowhere = Local { host: None, port: None, proto: None };
+    let locals = match draft.sockets.locals.as_slice() {
+        [] => std::slice::from_ref(&nowhere),
+        locals => locals,
+    };
+    let entry = |local: &Local| {
+        let proto = local.proto.or(draft.proto).unwrap_or(default);
+        Listen {
+            host: local.host.clone(),
+            port: local.port.or(draft.lport).unwrap_or(PORT),
+            transport: proto.transport,
+            family: proto.family,
+            ipv6_only: draft.ipv6_only,
+        }
+    };
+    let mut entries: Vec<Listen> = Vec::new();
+    for entry in locals.iter().map(entry) {
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
+}
+
+/// Refuses `tcp-client` in a server's configuration, and the reverse.
+pub(super) fn sides(draft: &Draft, server: bool) -> Result<(), ConfigError> {
+    let wrong = if server { Side::Client } else { Side::Server };
+    let of = |proto: &Option<Proto>| proto.is_some_and(|proto| proto.side == Some(wrong));
+    let (better, place) = match server {
+        true => ("tcp-server", "local"),
+        false => ("tcp-client", "remote"),
+    };
+    let problem = match server {
+        true => "a server does not dial",
+        false => "a client does not listen",
+    };
+    let remedy = format!("write: {better}, or tcp, which fits both ends");
+    if of(&draft.proto) {
+        return Err(draft.error("proto", problem, remedy));
+    }
+    let remotes = draft.remotes.iter().chain(&draft.connections).map(|remote| &remote.proto);
+    if remotes.chain(draft.sockets.locals.iter().map(|local| &local.proto)).any(of) {
+        return Err(draft.error(place, problem, remedy));
+    }
+    Ok(())
+}
+
+/// The servers to dial, in their order.
+pub(super) fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
+    let blocks = !draft.connections.is_empty();
+    if blocks && !draft.remotes.is_empty() {
+        let warning = "remote lines outside of connection blocks have no effect".to_owned();
+        draft.warnings.push(warning);
+    }
+    let list = if blocks { draft.connections.clone() } else { draft.remotes.clone() };
+    if list.iter().any(|remote| remote.host.is_none()) {
+        return Err(draft.error(
+            "",
+            "a connection block has no remote",
+            "add remote HOST PORT to it",
+        ));
+    }
+    let mut targets: Vec<Target> = list.iter().filter_map(|remote| target(remote, draft)).collect();
+    if targets.is_empty() {
+        return Err(draft.error("client", "no server is named", "add: remote HOST PORT"));
+    }
+    if let Some(transport) = draft.sockets.force {
+        targets.retain(|target| target.transport == transport);
+        if targets.is_empty() {
+            return Err(draft.error(
+                "proto-force",
+                "it leaves no server",
+                "remove it, or add a remote with that protocol",
+            ));
+        }
+    }
+    if draft.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
+        let place = draft.seen.get("explicit-exit-notify");
+        let place = place.map(|place| format!("{}:{}: ", place.file, place.line));
+        draft.warnings.push(format!(
+            "{}explicit-exit-notify has no effect: the end of a TCP connection is notice enough",
+            place.unwrap_or_default()
+        ));
+    }
+    Ok(targets)
+}
+
+fn target(remote: &Remote, draft: &Draft) -> Option<Target> {
+    let proto = remote.proto.or(draft.proto).unwrap_or_default();
+    Some(Target {
+        host: remote.host.clone()?,
+        port: remote.port.or(draft.rport).unwrap_or(PORT),
+        transport: proto.transport,
+        family: proto.family,
+    })
+}
