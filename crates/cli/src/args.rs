@@ -205,7 +205,7 @@ pub struct Place {
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct Choices {
-    /// Where to listen: udp/PORT or udp/ADDRESS:PORT; repeatable [default: udp/1194]
+    /// Where to listen: udp/PORT, tcp/PORT or udp/ADDRESS:PORT; repeatable [default: udp/1194]
     #[arg(long, value_name = "udp/PORT")]
     pub listen: Vec<Listen>,
 
@@ -494,7 +494,7 @@ mod tests {
         for line in [
             "adit server up --client laptop",
             "adit server up --host h --full-tunnel --dns 9.9.9.9 --dns 2620:fe::fe",
-            "adit server init --listen udp/1194 --listen udp/10.0.0.1:443 --dry-run",
+            "adit server init --listen udp/1194 --listen tcp/10.0.0.1:443 --dry-run",
             "adit server init --network 10.3.0.0/24 --network6 fd00::/64 --route 10.9.0.0/16",
             "adit server run --dir /tmp/x",
             "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn a_mistake_is_a_usage_error_that_says_what_to_write() {
         for (line, said) in [
-            ("adit server init --listen tcp/443", "TCP is not supported yet; write udp/443"),
+            ("adit server init --listen sctp/443", "write udp/1194 or tcp/443"),
             ("adit server init --full-tunnel --route 10.0.0.0/8", "cannot be used with"),
             ("adit server client add x --days 0", "1..=36500"),
             ("adit sevrer", "server"),

@@ -113,7 +113,7 @@ fn peers(report: &StatusReport) -> String {
         return format!("  {none}\n");
     }
     let mut rows =
-        vec![row(["  NAME", "FROM", "INSIDE", "FOR", "RECEIVED", "SENT", "KEY", "CIPHER"])];
+        vec![row(["  NAME", "FROM", "BY", "INSIDE", "FOR", "RECEIVED", "SENT", "KEY", "CIPHER"])];
     for peer in &report.peers {
         let flow = |total: u64, now: u64| match now {
             0 => bytes(total),
@@ -123,6 +123,7 @@ fn peers(report: &StatusReport) -> String {
         rows.push(vec![
             format!("  {}", peer.name),
             peer.address.clone(),
+            peer.transport.clone(),
             peer.tunnel.first().cloned().unwrap_or_default(),
             span(since),
             flow(peer.rx_bytes, peer.rx_bps),
@@ -159,6 +160,7 @@ mod tests {
             peers: vec![PeerReport {
                 name: "laptop".into(),
                 address: "203.0.113.9:50000".into(),
+                transport: "tcp".into(),
                 tunnel: vec!["10.9.9.2".into()],
                 cipher: "AES-256-GCM".into(),
                 rx_bytes: 1_500_000,
@@ -179,6 +181,7 @@ mod tests {
         for said in [
             "up 1 h 2 min",
             "udp [::]:1194",
+            "203.0.113.9:50000  tcp",
             "device adit0",
             "without tun-uso",
             "replayed 3",

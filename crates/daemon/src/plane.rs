@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_engine::{Op, SocketId};
+use adit_engine::{Link, Op, SocketId};
+use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_plane::{Histogram, Offloads, Plane, Upcall, Upcalls};
+use adit_plane::{Histogram, Offloads, Plane, StreamOptions, Upcall, Upcalls};
 
 use crate::control::StatusReport;
 use crate::driver::{Arrival, Backend};
@@ -19,11 +20,12 @@ use crate::fault::Fault;
 pub(crate) struct Planes {
     plane: Plane,
     upcalls: Upcalls,
+    streams: StreamOptions,
 }
 
 impl Planes {
-    pub(crate) fn new(plane: Plane, upcalls: Upcalls) -> Self {
-        Self { plane, upcalls }
+    pub(crate) fn new(plane: Plane, upcalls: Upcalls, streams: StreamOptions) -> Self {
+        Self { plane, upcalls, streams }
     }
 
     pub(crate) fn plane(&self) -> &Plane {
@@ -45,6 +47,18 @@ impl Backend for Planes {
         self.plane.remove_socket(id);
     }
 
+    fn add_stream(&self, link: Link, stream: TcpStream) -> io::Result<()> {
+        self.plane.add_stream(link, stream, self.streams)
+    }
+
+    fn remove_stream(&self, link: Link) {
+        self.plane.remove_stream(link);
+    }
+
+    fn send_control(&self, link: Link, frame: &[u8]) -> bool {
+        self.plane.send_control(link, frame)
+    }
+
     fn wakeup(&self) -> io::Result<OwnedFd> {
         self.upcalls.as_fd().try_clone_to_owned()
     }
@@ -55,7 +69,7 @@ impl Backend for Planes {
                 sink(Arrival::Frame(link, packet));
             }
             Upcall::Notice(notice) => sink(Arrival::Notice(notice)),
-            Upcall::StreamEnded(..) => {}
+            Upcall::StreamEnded(link, why) => sink(Arrival::StreamEnded(link, why.to_string())),
         });
     }
 }

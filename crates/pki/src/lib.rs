@@ -18,6 +18,6 @@ mod store;
 pub use disk::write_private;
 pub use error::PkiError;
 pub use name::ClientName;
-pub use profile::{Profile, Proto, Remote};
+pub use profile::{Endpoint, Profile, Proto, Remote};
 pub use registry::{Admission, Client, ClientState, FormerCertificate};
 pub use store::{Files, InitOptions, Issued, NewClient, ServerInfo, Store};

@@ -17,6 +17,8 @@ pub enum Proto {
     Udp4,
     /// UDP over IPv6 only.
     Udp6,
+    /// TCP over whatever the host's name resolves to.
+    Tcp,
 }
 
 impl Proto {
@@ -25,6 +27,7 @@ impl Proto {
             Self::Udp => "udp",
             Self::Udp4 => "udp4",
             Self::Udp6 => "udp6",
+            Self::Tcp => "tcp",
         }
     }
 }
@@ -34,10 +37,28 @@ impl Proto {
 pub struct Remote {
     /// A DNS name or an address, IPv6 without brackets.
     pub host: String,
-    /// UDP port.
+    /// UDP or TCP port.
     pub port: u16,
     /// Transport.
     pub proto: Proto,
+    /// Where else the same host listens, in the order in which clients try.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further: Vec<Endpoint>,
+}
+
+/// A port of the server's host.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// UDP or TCP port.
+    pub port: u16,
+    /// Transport.
+    pub proto: Proto,
+}
+
+impl Default for Endpoint {
+    fn default() -> Self {
+        Self { port: 1194, proto: Proto::Udp }
+    }
 }
 
 impl Remote {
@@ -55,7 +76,7 @@ impl Remote {
                 ),
             ));
         }
-        if self.port == 0 {
+        if self.port == 0 || self.further.iter().any(|end| end.port == 0) {
             return Err(PkiError::BadSetting("port", "0 is no port; 1194 is the usual one".into()));
         }
         Ok(())
@@ -86,14 +107,34 @@ pub(crate) struct Parts<'a> {
     pub tls_crypt_v2: &'a str,
 }
 
+/// How long a server may be silent before the next one is tried: where a network lets no UDP out,
+/// that is what people wait for. (Stock's default is two minutes.)
+const PATIENCE: &str = "server-poll-timeout 10";
+
+fn remote_lines(remote: &Remote) -> Vec<String> {
+    let mut lines = vec![
+        format!("proto {}", remote.proto.name()),
+        format!("remote {} {}", remote.host, remote.port),
+    ];
+    for end in &remote.further {
+        lines.push(format!("remote {} {} {}", remote.host, end.port, end.proto.name()));
+    }
+    if !remote.further.is_empty() {
+        lines.push(PATIENCE.to_owned());
+    }
+    lines
+}
+
 impl Profile {
     pub(crate) fn new(parts: &Parts<'_>) -> Self {
         let mut text = Zeroizing::new(String::with_capacity(16 * 1024));
         text.push_str("client\ndev tun\n");
+        for line in remote_lines(parts.remote) {
+            text.push_str(&line);
+            text.push('\n');
+        }
         for line in [
-            format!("proto {}", parts.remote.proto.name()),
-            format!("remote {} {}", parts.remote.host, parts.remote.port),
-            "resolv-retry infinite".into(),
+            "resolv-retry infinite".to_owned(),
             "nobind".into(),
             "persist-key".into(),
             "persist-tun".into(),

@@ -16,7 +16,7 @@ fn name(text: &str) -> ClientName {
 }
 
 fn remote() -> Remote {
-    Remote { host: "vpn.example.org".into(), port: 1194, proto: Proto::Udp }
+    Remote { host: "vpn.example.org".into(), port: 1194, proto: Proto::Udp, further: Vec::new() }
 }
 
 fn now() -> SystemTime {
@@ -254,12 +254,13 @@ fn mistakes_are_told_apart() {
 fn a_new_address_goes_into_new_profiles() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = init(dir.path());
-    let remote = Remote { host: "2001:db8::1".into(), port: 443, proto: Proto::Udp6 };
+    let remote = Remote { host: "2001:db8::1".into(), port: 443, proto: Proto::Udp6, ..remote() };
     store.set_remote(remote.clone()).unwrap();
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.server().remote, remote);
     let issued = store.add_client(&new("alice"), now()).unwrap();
     assert!(issued.profile.text().contains("\nproto udp6\nremote 2001:db8::1 443\n"));
+    assert!(!issued.profile.text().contains("server-poll-timeout"), "there is no next one");
 }
 
 #[test]
@@ -500,7 +501,7 @@ fn stock_openvpn_takes_the_profile_unchanged() {
     openvpn(dir, &["--genkey", "tls-crypt-v2-server", "v2.key"]);
     let server_key = Zeroizing::new(std::fs::read_to_string(dir.join("v2.key")).unwrap());
     let port = free_port();
-    let remote = Remote { host: "127.0.0.1".into(), port, proto: Proto::Udp4 };
+    let remote = Remote { host: "127.0.0.1".into(), port, proto: Proto::Udp4, ..remote() };
     let options = InitOptions::new(name("adit-server"), remote, server_key);
     let store = Store::init(dir, &options, now()).unwrap();
     openvpn(dir, &["--tls-crypt-v2", "v2.key", "--genkey", "tls-crypt-v2-client", "alice.v2"]);

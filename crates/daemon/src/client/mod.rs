@@ -1,5 +1,6 @@
 //! A running client: engine, data plane, device and routes joined, for `adit openvpn` and `adit connect`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,11 @@ pub struct Options {
 pub trait Hooks {
     /// Every event of the engine, before it is acted upon.
     fn event(&mut self, event: &ClientEvent);
+
+    /// A stream to this server is about to be opened.
+    fn dialling(&mut self, remote: SocketAddr) {
+        let _ = remote;
+    }
 
     /// A socket towards a server is open.
     fn dialled(&mut self, dialled: &Dialled);
@@ -151,6 +157,7 @@ impl Client {
     /// What ended it otherwise.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
         let Self { options, host, tun, mut control } = self;
+        let streams = options.dial.streams;
         let sockets = Sockets::client(options.dial);
         let config = PlaneConfig {
             tun,
@@ -163,7 +170,7 @@ impl Client {
         let (plane, upcalls) = Plane::start(config, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
         let engine = ClientEngine::new(options.engine, random()?, now(), unix_time());
-        let planes = Planes::new(plane, upcalls);
+        let planes = Planes::new(plane, upcalls, streams);
         let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
         let mut running = Running {
             driver,
@@ -182,6 +189,7 @@ impl Client {
             since: 0,
             key_since: now(),
             server: String::new(),
+            stream: false,
             tls: String::new(),
             past: Counters::default(),
             session: Counters::default(),
@@ -208,6 +216,8 @@ struct Running {
     since: u64,
     key_since: Instant,
     server: String,
+    /// Whether the socket that was dialled last is a stream.
+    stream: bool,
     tls: String,
     /// Traffic of former sessions.
     past: Counters,
@@ -290,7 +300,14 @@ impl Running {
         hooks: &mut dyn Hooks,
     ) -> Result<Option<Stop>, Fault> {
         let event = match news {
+            News::Dialling(remote) => {
+                hooks.dialling(remote);
+                // Its packets must not enter the tunnel that it is to carry.
+                self.host.keep_reachable(remote.ip()).await;
+                return Ok(None);
+            }
             News::Dialled(dialled) => {
+                self.stream = dialled.link.is_stream();
                 hooks.dialled(&dialled);
                 self.host.keep_reachable(dialled.link.remote().ip()).await;
                 return Ok(None);
@@ -408,6 +425,7 @@ impl Running {
                 id: peer.0,
                 name: self.server.clone(),
                 address: tunnel.remote.map(|remote| remote.to_string()).unwrap_or_default(),
+                transport: if self.stream { "tcp" } else { "udp" }.into(),
                 tunnel: inside.into_iter().flatten().collect(),
                 cipher: tunnel.cipher.map(|c| c.name().to_owned()).unwrap_or_default(),
                 tls: self.tls.clone(),

@@ -1,6 +1,6 @@
 //! `adit connect --check`: which stage fails.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -116,6 +116,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     engine.connect_retry = (Duration::from_secs(1), Duration::from_secs(1));
     engine.connect_retry_max = Some(1);
     engine.server_poll_timeout = engine.server_poll_timeout.min(ANSWER);
+    dial.connect_timeout = engine.server_poll_timeout;
     engine.settings.hand_window = engine.settings.hand_window.min(HANDSHAKE);
     engine.retry_auth = false;
     let options = client::Options {
@@ -144,6 +145,8 @@ struct Checker {
     findings: Vec<Finding>,
     talk: bool,
     remote: String,
+    /// Whether that was dialled by TCP.
+    stream: bool,
     probe: Option<Probe>,
     /// The reason of the last failed attempt, for the end.
     last_reason: String,
@@ -167,6 +170,7 @@ impl Checker {
             findings: Vec::new(),
             talk,
             remote: String::new(),
+            stream: false,
             probe: None,
             last_reason: String::new(),
         }
@@ -242,10 +246,11 @@ impl Checker {
         let reason = &self.last_reason;
         match self.next_stage() {
             Stage::Reply => format!(
-                "{} does not answer ({reason}): is the server running, is UDP to this port let \
+                "{} does not answer ({reason}): is the server running, is {} to this port let \
                  through, and is the wrapping key (tls-crypt, tls-auth) the server's? A server says \
                  nothing to a wrong key",
-                self.remote
+                self.remote,
+                if self.stream { "TCP" } else { "UDP" }
             ),
             _ => reason.clone(),
         }
@@ -337,7 +342,14 @@ impl Hooks for Checker {
         }
     }
 
+    fn dialling(&mut self, remote: SocketAddr) {
+        self.remote = remote.to_string();
+        self.stream = true;
+        self.pass(Stage::Dns, format!("{remote} (TCP)"));
+    }
+
     fn dialled(&mut self, dialled: &Dialled) {
+        self.stream = dialled.link.is_stream();
         self.remote = dialled.link.remote().to_string();
         self.pass(Stage::Dns, self.remote.clone());
     }

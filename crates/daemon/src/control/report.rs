@@ -104,6 +104,9 @@ pub struct PeerReport {
     pub username: Option<String>,
     /// Address outside.
     pub address: String,
+    /// `udp` or `tcp`.
+    #[serde(default)]
+    pub transport: String,
     /// Addresses inside.
     pub tunnel: Vec<String>,
     /// Cipher of the data channel.

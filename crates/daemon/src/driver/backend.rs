@@ -3,6 +3,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use adit_engine::{Link, Notice, Op, SocketId};
+use adit_linux::tcp::TcpStream;
 use adit_linux::udp::UdpSocket;
 
 /// A data plane as the driver sees it. Ours stands behind it; a test's, or the kernel's own one
@@ -19,6 +20,18 @@ pub trait Backend {
 
     /// Forgets a socket.
     fn remove_socket(&self, id: SocketId);
+
+    /// Serves a stream from now on.
+    ///
+    /// # Errors
+    /// The plane has no room for another, or has ended.
+    fn add_stream(&self, link: Link, stream: TcpStream) -> io::Result<()>;
+
+    /// Closes a stream, after what was given to [`Self::send_control`].
+    fn remove_stream(&self, link: Link);
+
+    /// Sends a control packet on a stream. False if there is no room, or no such stream.
+    fn send_control(&self, link: Link, frame: &[u8]) -> bool;
 
     /// A descriptor that becomes readable when [`Self::drain`] has something to give.
     ///
@@ -37,4 +50,6 @@ pub enum Arrival {
     Frame(Link, Vec<u8>),
     /// News.
     Notice(Notice),
+    /// A stream ended by itself; why, for the log.
+    StreamEnded(Link, String),
 }

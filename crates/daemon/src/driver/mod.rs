@@ -8,22 +8,28 @@
 mod backend;
 mod dial;
 mod sockets;
+mod streams;
 mod timer;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket};
+use adit_engine::{
+    Engine, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket, Transport,
+};
+use adit_linux::tcp::TcpStream;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
 pub(crate) use sockets::bind_problem;
-pub use sockets::{DialSettings, Dialled, Sockets};
+pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
+use streams::{StreamNews, Streams};
 use timer::BootTimer;
 
 use crate::ask::{Authorizer, answer};
@@ -38,6 +44,8 @@ pub const QUESTION_LIMIT: usize = 1024;
 pub enum News<E> {
     /// The engine says so.
     Event(E),
+    /// A stream to this server is about to be opened.
+    Dialling(SocketAddr),
     /// A socket towards a server is open.
     Dialled(Dialled),
     /// A server could not be dialled.
@@ -52,6 +60,10 @@ pub struct Driver<E: Engine, B: Backend> {
     wakeup: AsyncFd<OwnedFd>,
     timer: BootTimer,
     sockets: Sockets,
+    streams: Streams,
+    next_stream: u64,
+    /// Where to connect a stream to, once the caller has heard of it.
+    connect_to: Option<SocketAddr>,
     book: AddressBook,
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
@@ -64,7 +76,7 @@ pub struct Driver<E: Engine, B: Backend> {
     ticked: bool,
 }
 
-type LookedUp = (Target, Result<Vec<std::net::SocketAddr>, String>);
+type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
 type Answered = (Ticket, Reply);
 
 /// Packets of the control channel that the kernel refused to send.
@@ -84,12 +96,14 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     pub fn new(
         engine: E,
         backend: B,
-        sockets: Sockets,
+        mut sockets: Sockets,
         authorizer: Arc<dyn Authorizer>,
     ) -> Result<Self, Fault> {
+        let streams = Streams::listen(sockets.take_listeners())
+            .map_err(|e| Fault::environment(format!("cannot watch the listeners: {e}")))?;
         let wakeup = backend
             .wakeup()
-            .and_then(watch)
+            .and_then(|fd| watch(fd, Interest::READABLE))
             .map_err(|e| Fault::environment(format!("cannot watch the data plane: {e}")))?;
         let timer = BootTimer::new()
             .map_err(|e| Fault::environment(format!("cannot make a timer: {e}")))?;
@@ -100,6 +114,9 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             wakeup,
             timer,
             sockets,
+            streams,
+            next_stream: 1,
+            connect_to: None,
             book: AddressBook::default(),
             lookup: None,
             looked_up: mpsc::channel(4),
@@ -133,6 +150,11 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.send_errors
     }
 
+    /// How often a connection could not be accepted for want of descriptors or memory.
+    pub fn accept_shortages(&self) -> u64 {
+        self.streams.shortages()
+    }
+
     /// Calls the engine outside of its inputs (shut down, kick, restart); what it then wants done is
     /// performed by [`Self::next`].
     pub fn act<R>(&mut self, act: impl FnOnce(&mut E, Instant, &mut Outbox<E::Event>) -> R) -> R {
@@ -143,6 +165,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     pub fn perform(&mut self) -> Option<News<E::Event>> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
+        }
+        // Whoever keeps servers reachable outside the tunnel has heard where this one is.
+        if let Some(remote) = self.connect_to.take() {
+            self.connect(remote);
         }
         while let Some(output) = self.outbox.pop() {
             match output {
@@ -202,11 +228,14 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 }
                 Some((target, found)) = self.looked_up.1.recv() => self.found(target, found),
                 fired = self.timer.fired() => fired.map_err(broken)?,
-                ready = self.wakeup.readable() => {
-                    // Cleared before the queues are emptied: what comes later wakes us again.
-                    ready.map_err(broken)?.clear_ready();
-                    self.backend.drain(&mut |arrival| self.arrivals.push_back(arrival));
-                }
+                arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
+                    Arrived::Packets(ready) => {
+                        // Cleared before the queues are emptied: what comes later wakes us again.
+                        ready.map_err(broken)?.clear_ready();
+                        self.backend.drain(&mut |arrival| self.arrivals.push_back(arrival));
+                    }
+                    Arrived::Stream(news) => self.stream(news),
+                },
             }
         }
     }
@@ -219,10 +248,80 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         match arrival {
             Arrival::Frame(link, mut frame) => self.feed(Input::Frame(link, &mut frame)),
             Arrival::Notice(notice) => self.feed(Input::Notice(notice)),
+            Arrival::StreamEnded(link, why) => {
+                tracing::debug!("{}: its TCP connection ended: {why}", link.remote());
+                self.end_stream(link);
+            }
+        }
+    }
+
+    fn end_stream(&mut self, link: Link) {
+        self.feed(Input::LinkDown(link));
+        // The engine hangs up what it knows; this one it may have forgotten.
+        self.backend.remove_stream(link);
+    }
+
+    fn stream(&mut self, news: StreamNews) {
+        match news {
+            StreamNews::Accepted(stream, peer) => {
+                let link = self.stream_link(peer);
+                match self.backend.add_stream(link, stream) {
+                    Ok(()) => self.feed(Input::LinkUp(link)),
+                    Err(e) => tracing::debug!("{peer}: its TCP connection is not served: {e}"),
+                }
+            }
+            StreamNews::Connected(Ok(stream)) => self.connected(stream),
+            StreamNews::Connected(Err(problem)) => self.dial_failed(problem),
+        }
+    }
+
+    fn stream_link(&mut self, peer: SocketAddr) -> Link {
+        let id = self.next_stream;
+        self.next_stream = self.next_stream.wrapping_add(1);
+        Link::stream(id, peer)
+    }
+
+    fn connect(&mut self, remote: SocketAddr) {
+        match self.sockets.connect_options(remote) {
+            Ok(options) => {
+                self.streams.connect(options, self.sockets.dial_settings().connect_timeout);
+            }
+            Err(problem) => self.dial_failed(problem),
+        }
+    }
+
+    fn connected(&mut self, stream: TcpStream) {
+        let served = stream.peer_addr().and_then(|peer| {
+            let link = self.stream_link(peer);
+            let dialled = Dialled {
+                link,
+                local: stream.local_addr()?,
+                bound: self.sockets.dial_settings().bind_streams,
+                descriptor: stream.as_fd().as_raw_fd(),
+                buffers: None,
+            };
+            self.backend.add_stream(link, stream)?;
+            Ok(dialled)
+        });
+        match served {
+            Ok(dialled) => {
+                let link = dialled.link;
+                self.news.push_back(News::Dialled(dialled));
+                self.feed(Input::LinkUp(link));
+            }
+            Err(e) => self.dial_failed(format!("TCP: the connection broke at once: {e}")),
         }
     }
 
     fn send(&mut self, link: Link, frame: &[u8]) {
+        if link.is_stream() {
+            if !self.backend.send_control(link, frame) {
+                // Nothing is sent twice on a stream: without this packet the session cannot go on.
+                self.send_errors.full += 1;
+                self.end_stream(link);
+            }
+            return;
+        }
         let Some(socket) = link.socket().and_then(|id| self.sockets.get(id)) else { return };
         match socket.send_to(link.remote(), link.local(), frame) {
             Ok(()) => {}
@@ -237,8 +336,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 
     fn dial(&mut self, target: Target) {
         self.lookup = None;
+        self.connect_to = None;
+        self.streams.forget();
         if let Some(address) = self.book.next(&target) {
-            self.open(address);
+            self.open(target.transport, address);
             return;
         }
         let (tx, retry) = (self.looked_up.0.clone(), self.sockets.dial_settings().resolve_retry);
@@ -248,19 +349,24 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         })));
     }
 
-    fn found(&mut self, target: Target, found: Result<Vec<std::net::SocketAddr>, String>) {
+    fn found(&mut self, target: Target, found: Result<Vec<SocketAddr>, String>) {
         let found = found.and_then(|addresses| {
             self.book
                 .learn(&target, addresses)
                 .ok_or_else(|| format!("RESOLVE: {} has no address", target.host))
         });
         match found {
-            Ok(address) => self.open(address),
+            Ok(address) => self.open(target.transport, address),
             Err(problem) => self.dial_failed(problem),
         }
     }
 
-    fn open(&mut self, address: std::net::SocketAddr) {
+    fn open(&mut self, transport: Transport, address: SocketAddr) {
+        if transport == Transport::Tcp {
+            self.connect_to = Some(address);
+            self.news.push_back(News::Dialling(address));
+            return;
+        }
         match self.sockets.dial(address, &self.backend) {
             Ok(dialled) => {
                 let link = dialled.link;
@@ -277,8 +383,9 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     fn hang_up(&mut self, link: Link) {
-        if let Some(id) = link.socket() {
-            self.sockets.hang_up(id, &self.backend);
+        match link.socket() {
+            Some(id) => self.sockets.hang_up(id, &self.backend),
+            None => self.backend.remove_stream(link),
         }
     }
 }
@@ -293,12 +400,26 @@ impl Drop for Lookup {
     }
 }
 
-/// Registers a descriptor with the runtime, for reading.
-fn watch(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+/// What there is to receive from.
+enum Arrived<'a> {
+    Packets(std::io::Result<AsyncFdReadyGuard<'a, OwnedFd>>),
+    Stream(StreamNews),
+}
+
+/// Fair to both, so that a flood of packets does not hold up connections, nor the reverse.
+async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Arrived<'a> {
+    tokio::select! {
+        ready = wakeup.readable() => Arrived::Packets(ready),
+        news = streams.next() => Arrived::Stream(news),
+    }
+}
+
+/// Registers a descriptor with the runtime.
+fn watch(fd: OwnedFd, interest: Interest) -> std::io::Result<AsyncFd<OwnedFd>> {
     // tokio deprecates the safe constructor since a type could lend another descriptor each time; an
     // `OwnedFd` is one descriptor for as long as it lives, which is what the unsafe one demands.
     #[allow(deprecated)]
-    AsyncFd::with_interest(fd, Interest::READABLE)
+    AsyncFd::with_interest(fd, interest)
 }
 
 /// A socket id that no listener has: those of dialled sockets count up from here.

@@ -1,13 +1,17 @@
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use adit_engine::{Link, SocketId};
+use adit_engine::{Link, SocketId, Transport};
+use adit_linux::tcp::{TcpConnectOptions, TcpListener};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 
 use super::{Backend, FIRST_DIALLED, ResolveRetry};
+use crate::server::StreamOptions;
 
 /// How a client opens its sockets.
 #[derive(Clone, Debug)]
@@ -26,6 +30,12 @@ pub struct DialSettings {
     pub gro: bool,
     /// `resolv-retry`.
     pub resolve_retry: ResolveRetry,
+    /// Whether streams leave from `local` and `lport` too.
+    pub bind_streams: bool,
+    /// `connect-timeout`, `server-poll-timeout`: how long a TCP connection may take.
+    pub connect_timeout: Duration,
+    /// How streams are served.
+    pub streams: StreamOptions,
 }
 
 impl Default for DialSettings {
@@ -38,6 +48,9 @@ impl Default for DialSettings {
             send_buffer: None,
             gro: true,
             resolve_retry: ResolveRetry::Forever,
+            bind_streams: false,
+            connect_timeout: Duration::from_secs(120),
+            streams: StreamOptions::default(),
         }
     }
 }
@@ -64,6 +77,26 @@ pub struct Sockets {
     open: BTreeMap<SocketId, Vec<Arc<UdpSocket>>>,
     settings: DialSettings,
     dialled: u16,
+    listeners: Vec<TcpListener>,
+}
+
+/// A place where a server listens.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// UDP or TCP.
+    pub transport: Transport,
+    /// Address and port.
+    pub address: SocketAddr,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+        };
+        write!(f, "{transport} {}", self.address)
+    }
 }
 
 impl Sockets {
@@ -80,16 +113,30 @@ impl Sockets {
         Self { open: ids.zip(groups).collect(), ..Self::default() }
     }
 
+    /// Also streams, by these listeners.
+    #[must_use]
+    pub fn with_streams(mut self, listeners: Vec<TcpListener>) -> Self {
+        self.listeners = listeners;
+        self
+    }
+
+    pub(super) fn take_listeners(&mut self) -> Vec<TcpListener> {
+        std::mem::take(&mut self.listeners)
+    }
+
     /// All of them; those that share a port under one id.
     pub fn all(&self) -> Vec<(SocketId, Arc<UdpSocket>)> {
         let all = self.open.iter();
         all.flat_map(|(id, group)| group.iter().map(|socket| (*id, Arc::clone(socket)))).collect()
     }
 
-    /// The addresses they are bound to, each once.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
+    /// The places they are bound to, each once.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
         let first = self.open.values().filter_map(|group| group.first());
-        first.map(|socket| socket.local_addr()).collect()
+        let datagrams = first.map(|socket| (Transport::Udp, socket.local_addr()));
+        let streams = self.listeners.iter().map(|listener| (Transport::Tcp, listener.local_addr()));
+        let all = datagrams.chain(streams);
+        all.map(|(transport, address)| Endpoint { transport, address }).collect()
     }
 
     /// One to send by: from outside, those that share a port cannot be told apart.
@@ -119,7 +166,8 @@ impl Sockets {
             let former: Vec<SocketId> = self.open.keys().copied().collect();
             former.into_iter().for_each(|id| self.hang_up(id, backend));
         }
-        let socket = UdpSocket::bind(&options).map_err(|e| bind_problem(local, &e))?;
+        let socket =
+            UdpSocket::bind(&options).map_err(|e| bind_problem(Transport::Udp, local, &e))?;
         let id = SocketId(FIRST_DIALLED.0 | (self.dialled & !FIRST_DIALLED.0));
         self.dialled = self.dialled.wrapping_add(1);
         let dialled = Dialled {
@@ -133,6 +181,18 @@ impl Sockets {
         backend.add_socket(id, Arc::clone(&socket)).map_err(|e| e.to_string())?;
         self.open.insert(id, vec![socket]);
         Ok(dialled)
+    }
+
+    /// How to connect a stream to `remote`.
+    pub(super) fn connect_options(&self, remote: SocketAddr) -> Result<TcpConnectOptions, String> {
+        let mut options = TcpConnectOptions::new(remote);
+        if self.settings.bind_streams {
+            options.from = Some(self.local_for(remote)?);
+        }
+        options.fwmark = self.settings.mark;
+        options.recv_buffer = self.settings.receive_buffer;
+        options.send_buffer = self.settings.send_buffer;
+        Ok(options)
     }
 
     /// Closes a dialled socket; one we listen on stays, since a peer's end is not its end.
@@ -158,12 +218,16 @@ impl Sockets {
 }
 
 /// What to do about an address that cannot be bound.
-pub(crate) fn bind_problem(address: SocketAddr, e: &io::Error) -> String {
+pub(crate) fn bind_problem(transport: Transport, address: SocketAddr, e: &io::Error) -> String {
     let port = address.port();
+    let (name, letter) = match transport {
+        Transport::Udp => ("UDP", 'u'),
+        Transport::Tcp => ("TCP", 't'),
+    };
     match e.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "UDP port {port} on {} is in use by another program: stop that (`ss -ulpn 'sport = \
-             :{port}'` names it) or choose another port",
+            "{name} port {port} on {} is in use by another program: stop that (`ss -{letter}lpn \
+             'sport = :{port}'` names it) or choose another port",
             address.ip()
         ),
         io::ErrorKind::AddrNotAvailable => format!(
@@ -172,7 +236,7 @@ pub(crate) fn bind_problem(address: SocketAddr, e: &io::Error) -> String {
             address.ip()
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "no right to bind UDP port {port} ({e}): run as root, or choose a port above 1023"
+            "no right to bind {name} port {port} ({e}): run as root, or choose a port above 1023"
         ),
         _ => format!("cannot bind {address}: {e}"),
     }

@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use adit_engine::{Family, Grant, Identity, Notice, Op, PeerId, Question, Transport};
 use adit_linux::poll::EventFd;
+use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
 
 use super::*;
@@ -31,7 +33,7 @@ impl Engine for Script {
             Input::Frame(link, frame) => format!("frame {} {frame:?}", link.remote().ip()),
             Input::LinkUp(link) => format!("up {}", link.remote()),
             Input::DialFailed(why) => format!("failed {why}"),
-            Input::LinkDown(_) => "down".into(),
+            Input::LinkDown(link) => format!("down {}", link.remote()),
             Input::Notice(notice) => format!("{notice:?}"),
             Input::Answer(ticket, reply) => {
                 let word = if matches!(reply, Reply::Accept(_)) { "yes" } else { "no" };
@@ -55,6 +57,7 @@ struct Fake {
     wakeup: Rc<EventFd>,
     verbs: Rc<RefCell<Vec<String>>>,
     waiting: Rc<RefCell<Vec<Arrival>>>,
+    streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
 }
 
 impl Fake {
@@ -63,6 +66,7 @@ impl Fake {
             wakeup: Rc::new(EventFd::new().unwrap()),
             verbs: Rc::default(),
             waiting: Rc::default(),
+            streams: Rc::default(),
         }
     }
 
@@ -82,6 +86,21 @@ impl Backend for Fake {
     }
     fn remove_socket(&self, id: SocketId) {
         self.verbs.borrow_mut().push(format!("remove {:x}", id.0));
+    }
+    fn add_stream(&self, link: Link, stream: TcpStream) -> io::Result<()> {
+        let id = link.stream_id().unwrap();
+        self.verbs.borrow_mut().push(format!("add stream {id}"));
+        self.streams.borrow_mut().insert(link, stream);
+        Ok(())
+    }
+    fn remove_stream(&self, link: Link) {
+        if self.streams.borrow_mut().remove(&link).is_some() {
+            self.verbs.borrow_mut().push(format!("remove stream {}", link.stream_id().unwrap()));
+        }
+    }
+    fn send_control(&self, link: Link, frame: &[u8]) -> bool {
+        let streams = self.streams.borrow();
+        streams.get(&link).is_some_and(|stream| stream.send(frame).is_ok())
     }
     fn wakeup(&self) -> io::Result<OwnedFd> {
         use std::os::fd::AsFd;
@@ -231,10 +250,93 @@ async fn a_deadline_is_kept_under_a_flood_of_packets() {
 fn what_cannot_be_bound_is_a_sentence_with_a_remedy() {
     let taken = UdpSocket::bind(&UdpOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let problem = |address: SocketAddr| {
-        bind_problem(address, &UdpSocket::bind(&UdpOptions::new(address)).unwrap_err())
+        bind_problem(
+            Transport::Udp,
+            address,
+            &UdpSocket::bind(&UdpOptions::new(address)).unwrap_err(),
+        )
     };
     let busy = problem(taken.local_addr());
     assert!(busy.contains("in use by another program: stop that (`ss -ulpn"), "{busy}");
     let foreign = problem("192.0.2.1:0".parse().unwrap());
     assert!(foreign.contains("not an address of this machine: `ip addr`"), "{foreign}");
+}
+
+fn listening() -> TcpListener {
+    TcpListener::bind(&TcpListenOptions::new("127.0.0.1:0".parse().unwrap())).unwrap()
+}
+
+#[tokio::test]
+async fn an_accepted_stream_is_the_planes_before_the_engine_hears_of_it() {
+    let fake = Fake::new();
+    let listener = listening();
+    let address = listener.local_addr();
+    let sockets = Sockets::server([]).with_streams(vec![listener]);
+    assert_eq!(sockets.endpoints()[0].to_string(), format!("tcp {address}"));
+    let mut driver =
+        Driver::new(Script::default(), fake.clone(), sockets, Arc::new(SlowYes)).unwrap();
+    let client = std::net::TcpStream::connect(address).unwrap();
+    fed(&mut driver, 1).await;
+    let peer = client.local_addr().unwrap();
+    assert_eq!(driver.engine.log, [format!("up {peer}")]);
+    assert_eq!(*fake.verbs.borrow(), ["add stream 1"]);
+    let link = Link::stream(1, peer);
+    driver.act(|_, _, out| {
+        out.send(link, b"hello".to_vec());
+        out.push(Output::Hangup(link));
+    });
+    while driver.perform().is_some() {}
+    let mut said = Vec::new();
+    io::Read::read_to_end(&mut { client }, &mut said).unwrap();
+    assert_eq!(said, b"hello");
+    assert_eq!(*fake.verbs.borrow(), ["add stream 1", "remove stream 1"]);
+}
+
+#[tokio::test]
+async fn a_stream_is_dialled_after_the_caller_has_heard_where() {
+    let listener = listening();
+    let address = listener.local_addr();
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let target = Target { transport: Transport::Tcp, ..target(address) };
+    driver.act(|_, _, out| out.push(Output::Dial(target)));
+    let first = driver.next().await.unwrap();
+    assert!(matches!(first, News::Dialling(to) if to == address), "{first:?}");
+    assert!(listener.accept().is_err(), "nothing was sent yet");
+    let next = tokio::time::timeout(Duration::from_secs(10), driver.next()).await;
+    let News::Dialled(dialled) = next.expect("it connects").unwrap() else { panic!("dialled") };
+    assert!(dialled.link.is_stream() && !dialled.bound);
+    assert_eq!(driver.engine.log, [format!("up {address}")]);
+    assert_eq!(listener.accept().unwrap().1, dialled.local);
+}
+
+#[tokio::test]
+async fn a_stream_without_room_or_at_its_end_is_a_link_that_went_down() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let link = Link::stream(7, "192.0.2.9:5".parse().unwrap());
+    // The plane knows no such stream.
+    driver.act(|_, _, out| out.send(link, b"hello".to_vec()));
+    while driver.perform().is_some() {}
+    assert_eq!(driver.engine.log, ["down 192.0.2.9:5"]);
+    assert_eq!(driver.send_errors().full, 1);
+    fake.bring(Arrival::StreamEnded(link, "the peer closed the connection".into()));
+    fed(&mut driver, 1).await;
+    assert_eq!(driver.engine.log.len(), 2);
+}
+
+#[tokio::test]
+async fn another_dial_gives_up_the_one_under_way() {
+    let listener = listening();
+    let address = listener.local_addr();
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let tcp = Target { transport: Transport::Tcp, ..target(address) };
+    driver.act(|_, _, out| out.push(Output::Dial(tcp)));
+    assert!(matches!(driver.next().await.unwrap(), News::Dialling(_)));
+    driver.act(|_, _, out| out.push(Output::Dial(target(address))));
+    assert!(matches!(driver.next().await.unwrap(), News::Dialled(d) if !d.link.is_stream()));
+    fed(&mut driver, 0).await;
+    assert!(listener.accept().is_err());
+    assert_eq!(*fake.verbs.borrow(), ["add 8000"]);
 }

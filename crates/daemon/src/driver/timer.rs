@@ -19,7 +19,7 @@ impl BootTimer {
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        Ok(Self { fd: super::watch(fd)?, armed: None })
+        Ok(Self { fd: super::watch(fd, tokio::io::Interest::READABLE)?, armed: None })
     }
 
     /// Fires at `deadline` (at once if it is past), or never.

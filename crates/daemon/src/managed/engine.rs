@@ -160,6 +160,7 @@ pub(super) fn listeners(listen: &[Listen], ipv6: bool) -> Vec<Listener> {
         .map(|listen| Listener {
             bind: SocketAddr::new(listen.address.unwrap_or(any), listen.port),
             v6only: false,
+            transport: listen.transport,
         })
         .collect()
 }

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::failure::Outcome;
+use super::settings::Listen;
 use super::settings::{Nat, Settings};
 use crate::fault::Fault;
 
@@ -168,13 +169,14 @@ impl ForeignDrop {
     }
 
     /// The command that lets clients' packets in.
-    pub(super) fn let_port(&self, port: u16) -> Vec<String> {
+    pub(super) fn let_port(&self, listen: Listen) -> Vec<String> {
+        let (protocol, port) = (listen.protocol(), listen.port);
         vec![match self.iptables() {
-            _ if self.ufw => format!("ufw allow {port}/udp"),
+            _ if self.ufw => format!("ufw allow {port}/{protocol}"),
             Some(program) => {
-                format!("{program} -I {} -p udp --dport {port} -j ACCEPT", self.chain)
+                format!("{program} -I {} -p {protocol} --dport {port} -j ACCEPT", self.chain)
             }
-            None => format!("nft insert rule {self} udp dport {port} accept"),
+            None => format!("nft insert rule {self} {protocol} dport {port} accept"),
         }]
     }
 
@@ -195,14 +197,19 @@ pub(super) fn drops_forwarded(listing: &Value, device: &str) -> Vec<ForeignDrop>
     foreign_drops(listing, "forward", |rule| rule.to_string().contains(&named))
 }
 
-/// Foreign chains that drop what comes in, in tables without a rule for the UDP port.
-pub(super) fn drops_port(listing: &Value, port: u16) -> Vec<ForeignDrop> {
+/// Foreign chains that drop what comes in, in tables without a rule for the port.
+pub(super) fn drops_port(listing: &Value, listen: Listen) -> Vec<ForeignDrop> {
+    let protocol = format!("\"{}\"", listen.protocol());
+    let other = if listen.protocol() == "udp" { "\"tcp\"" } else { "\"udp\"" };
     foreign_drops(listing, "input", |rule| {
         let text = rule.to_string();
         // Old matches of iptables are shown without what they match: they may well be meant.
-        let opaque = ["\"udp\"", "\"multiport\""].iter().any(|name| text.contains(name))
+        let opaque = [protocol.as_str(), "\"multiport\""].iter().any(|name| text.contains(name))
             && text.contains("\"xt\"");
-        opaque || (text.contains("\"dport\"") && has_number(rule, u64::from(port)))
+        let port = text.contains("\"dport\"") && has_number(rule, u64::from(listen.port));
+        // A rule for the other protocol alone lets nothing of this one in.
+        let others = text.contains(other) && !text.contains(&protocol);
+        opaque || (port && !others)
     })
 }
 
@@ -329,7 +336,7 @@ mod tests {
             .unwrap();
             let list = || super::listing().unwrap();
             let mut remedies = drops_forwarded(&list(), "adit0")[0].let_device("adit0");
-            remedies.extend(drops_port(&list(), 1194)[0].let_port(1194));
+            remedies.extend(drops_port(&list(), Listen::udp(1194))[0].let_port(Listen::udp(1194)));
             assert_eq!(remedies.len(), 3);
             for remedy in remedies {
                 let mut words = remedy.split(' ');
@@ -337,7 +344,7 @@ mod tests {
                 assert!(command.args(words).status().unwrap().success(), "{remedy}");
             }
             assert_eq!(drops_forwarded(&list(), "adit0"), []);
-            assert_eq!(drops_port(&list(), 1194), []);
+            assert_eq!(drops_port(&list(), Listen::udp(1194)), []);
         })
         .unwrap();
     }
@@ -353,9 +360,12 @@ mod tests {
             let left = serde_json::json!({"payload": {"protocol": "udp", "field": "dport"}});
             rule(serde_json::json!({"match": {"left": left, "right": right}}))
         };
-        let drops = |rule: Value| drops_port(&listing(&[input.clone(), rule]), 1194);
+        let drops = |rule: Value| drops_port(&listing(&[input.clone(), rule]), Listen::udp(1194));
         let found = drops(dport(serde_json::json!(53)));
-        assert_eq!(found[0].let_port(1194), ["iptables -I INPUT -p udp --dport 1194 -j ACCEPT"]);
+        assert_eq!(
+            found[0].let_port(Listen::udp(1194)),
+            ["iptables -I INPUT -p udp --dport 1194 -j ACCEPT"]
+        );
         for lets in [
             serde_json::json!(1194),
             serde_json::json!({"set": [53, 1194]}),
@@ -367,6 +377,6 @@ mod tests {
         assert_eq!(drops(rule(opaque)), []);
         let ufw = serde_json::json!({"chain": {"family": "ip", "table": "filter",
             "name": "ufw-user-input"}});
-        assert_eq!(drops(ufw)[0].let_port(1194), ["ufw allow 1194/udp"]);
+        assert_eq!(drops(ufw)[0].let_port(Listen::udp(1194)), ["ufw allow 1194/udp"]);
     }
 }

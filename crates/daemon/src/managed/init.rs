@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use adit_engine::Transport;
 use adit_openvpn::keys::ServerKey;
-use adit_pki::{ClientName, InitOptions, PkiError, Proto, Remote, Store};
+use adit_pki::{ClientName, Endpoint, InitOptions, PkiError, Proto, Remote, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::failure::Outcome;
@@ -164,11 +165,7 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
 }
 
 fn listen_or_default(choices: &Choices) -> Vec<Listen> {
-    if choices.listen.is_empty() {
-        vec![Listen { address: None, port: 1194 }]
-    } else {
-        choices.listen.clone()
-    }
+    if choices.listen.is_empty() { vec![Listen::udp(1194)] } else { choices.listen.clone() }
 }
 
 fn guess_host(notes: &mut Vec<String>) -> Outcome<String> {
@@ -214,11 +211,26 @@ fn refuse_difference(settings: &Settings, choices: &Choices, path: &Path) -> Out
 
 /// Where profiles send clients.
 pub(super) fn remote(settings: &Settings) -> Remote {
-    Remote {
-        host: settings.host.clone(),
-        port: settings.listen.first().map_or(1194, |listen| listen.port),
-        proto: Proto::Udp,
+    let places = |transport| {
+        settings
+            .listen
+            .iter()
+            .filter(move |l| l.transport == transport)
+            .map(|l| (l.transport, l.port))
+    };
+    // UDP first, whatever the order of the settings.
+    let mut ends: Vec<Endpoint> = Vec::new();
+    for (transport, port) in places(Transport::Udp).chain(places(Transport::Tcp)) {
+        let proto = match transport {
+            Transport::Udp => Proto::Udp,
+            Transport::Tcp => Proto::Tcp,
+        };
+        if !ends.contains(&Endpoint { port, proto }) {
+            ends.push(Endpoint { port, proto });
+        }
     }
+    let first = if ends.is_empty() { Endpoint::default() } else { ends.remove(0) };
+    Remote { host: settings.host.clone(), port: first.port, proto: first.proto, further: ends }
 }
 
 fn make_store(places: &Places, settings: &Settings) -> Outcome<()> {

@@ -1,7 +1,6 @@
 //! `adit server run`: the machine prepared, the service run, the machine as it was before.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use super::settings::{Nat, Settings};
 use super::survey;
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
+use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::log;
 use crate::say;
@@ -130,14 +130,9 @@ fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnRead
     let settings = settings.clone();
     let key = super::clients::server_key(store);
     tokio::task::spawn_blocking(move || {
-        let self_test = match (&settings.listen.first(), key) {
-            (Some(listen), Ok(key)) => {
-                let loopback = std::net::Ipv4Addr::LOCALHOST.into();
-                let to = SocketAddr::new(listen.address.unwrap_or(loopback), listen.port);
-                selftest::knock(to, &key)
-            }
-            (_, Err(fault)) => Err(fault.to_string()),
-            (None, _) => Err("it listens nowhere".into()),
+        let self_test = match key {
+            Ok(key) => selftest::knock_everywhere(&settings.listen, &key),
+            Err(fault) => Err(fault.to_string()),
         };
         on_ready(Ready { device, settings, self_test });
     });
@@ -177,11 +172,11 @@ impl Hooks for Owner<'_> {
         }
     }
 
-    fn serving(&mut self, device: Option<&str>, listening: &[SocketAddr]) {
+    fn serving(&mut self, device: Option<&str>, listening: &[Endpoint]) {
         let device = device.unwrap_or(&self.running.device).to_owned();
         let places: Vec<String> = listening.iter().map(ToString::to_string).collect();
         let places = places.join(", ");
-        say!(1, "the server is up: device {device}, listening on {places} (UDP)");
+        say!(1, "the server is up: device {device}, listening on {places}");
         if let Some(notifier) = &self.notifier {
             // Nothing depends on it but the manager's own patience.
             let _ = notifier.ready(&format!("serving on {places}"));

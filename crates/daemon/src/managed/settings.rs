@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 
+use adit_engine::Transport;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ const MAX_DEVICE_NAME: usize = 15;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Raw", into = "Raw")]
 pub struct Settings {
-    /// Where to listen; the first one's port goes into profiles.
+    /// Where to listen; profiles name all of them, UDP first.
     pub listen: Vec<Listen>,
     /// The name or address that clients dial.
     pub host: String,
@@ -68,14 +69,16 @@ pub enum Nat {
     Off,
 }
 
-/// One place to listen: `udp/1194`, `udp/192.0.2.1:1194`, `udp/[2001:db8::1]:1194`.
+/// One place to listen: `udp/1194`, `tcp/443`, `udp/192.0.2.1:1194`, `tcp/[2001:db8::1]:443`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Listen {
     /// One address, or all of both families.
     pub address: Option<IpAddr>,
-    /// UDP port.
+    /// UDP or TCP port.
     pub port: u16,
+    /// UDP or TCP.
+    pub transport: Transport,
 }
 
 impl FromStr for Listen {
@@ -85,17 +88,15 @@ impl FromStr for Listen {
         let Some((protocol, place)) = text.split_once('/') else {
             return Err(format!("{text:?} is not PROTOCOL/PORT; write udp/1194"));
         };
-        match protocol {
-            "udp" => {}
-            "tcp" => {
-                return Err(format!("{text}: TCP is not supported yet; write udp/{place}"));
-            }
-            _ => return Err(format!("{protocol:?} is no protocol; write udp/1194")),
-        }
+        let transport = match protocol {
+            "udp" => Transport::Udp,
+            "tcp" => Transport::Tcp,
+            _ => return Err(format!("{protocol:?} is no protocol; write udp/1194 or tcp/443")),
+        };
         let listen = if let Ok(socket) = place.parse::<SocketAddr>() {
-            Self { address: Some(socket.ip()), port: socket.port() }
+            Self { address: Some(socket.ip()), port: socket.port(), transport }
         } else if let Ok(port) = place.parse() {
-            Self { address: None, port }
+            Self { address: None, port, transport }
         } else {
             return Err(format!(
                 "{place:?} is neither a port nor ADDRESS:PORT; write udp/1194 or udp/192.0.2.1:1194"
@@ -110,9 +111,25 @@ impl FromStr for Listen {
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = self.protocol();
         match self.address {
-            Some(address) => write!(f, "udp/{}", SocketAddr::new(address, self.port)),
-            None => write!(f, "udp/{}", self.port),
+            Some(address) => write!(f, "{protocol}/{}", SocketAddr::new(address, self.port)),
+            None => write!(f, "{protocol}/{}", self.port),
+        }
+    }
+}
+
+impl Listen {
+    /// A UDP port on every address.
+    pub const fn udp(port: u16) -> Self {
+        Self { address: None, port, transport: Transport::Udp }
+    }
+
+    /// `udp` or `tcp`.
+    pub fn protocol(&self) -> &'static str {
+        match self.transport {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
         }
     }
 }
@@ -159,7 +176,7 @@ struct Raw {
 }
 
 fn default_listen() -> Vec<Listen> {
-    vec![Listen { address: None, port: 1194 }]
+    vec![Listen::udp(1194)]
 }
 
 fn default_device() -> String {
@@ -347,6 +364,8 @@ mod tests {
         full.dns.clear();
         full.workers = Some(4);
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
+        full.listen.push("tcp/443".parse().unwrap());
+        full.listen.push("tcp/192.0.2.1:443".parse().unwrap());
         for settings in [sample(), full] {
             assert_eq!(parse(&settings.to_toml()).unwrap(), settings);
         }
@@ -364,7 +383,7 @@ mod tests {
     fn a_mistake_names_file_line_and_what_to_write() {
         let base = "host = \"h\"\nnetwork = \"10.9.9.0/24\"\n";
         for (line, said) in [
-            ("listen = [\"tcp/443\"]", "TCP is not supported yet; write udp/443"),
+            ("listen = [\"sctp/443\"]", "write udp/1194 or tcp/443"),
             ("listen = [\"1194\"]", "write udp/1194"),
             ("listen = [\"udp/0\"]", "port 0"),
             ("device = \"a b\"", "device = \"adit0\""),
@@ -381,7 +400,7 @@ mod tests {
             assert!(failure.to_string().starts_with("server.toml line "), "{}", failure);
             assert!(failure.to_string().contains(said), "{line}: {}", failure);
         }
-        let failure = parse(&format!("{base}listen = [\"tcp/443\"]\n")).unwrap_err();
+        let failure = parse(&format!("{base}listen = [\"tcp/0\"]\n")).unwrap_err();
         assert!(failure.to_string().contains("line 3"), "{}", failure);
     }
 

@@ -58,8 +58,9 @@ const HEAD: &str = "\
 # the next start; clients get new routes and name servers when they connect again.)
 ";
 const LISTEN: &str = "\
-Where to listen: \"udp/PORT\" on every address, or \"udp/ADDRESS:PORT\" on one.
-Profiles carry the first port. Open it in the firewall in front of this machine.";
+Where to listen: \"udp/PORT\" or \"tcp/PORT\" on every address, \"udp/ADDRESS:PORT\" on one.
+Profiles name them all, UDP first: TCP is slower, and for networks that let nothing else out.
+Open them in the firewall in front of this machine.";
 const HOST: &str = "\
 The name or address that clients dial; it is written into each new profile.
 A DNS name survives a change of address.";

@@ -1,5 +1,6 @@
 //! The client role.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -223,6 +224,10 @@ impl Hooks for Owner<'_> {
             ClientEvent::Note(text) => say!(3, "{text}"),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
+    }
+
+    fn dialling(&mut self, remote: SocketAddr) {
+        lines::dialling(remote);
     }
 
     fn dialled(&mut self, dialled: &Dialled) {

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 
+use adit_engine::Transport;
 use adit_openvpn::packet::SessionId;
 use adit_openvpn::server::{ClientInfo, ServerEvent};
 use adit_openvpn::tls::PeerIdentity;
 
-use crate::driver::Dialled;
+use crate::driver::{Dialled, Endpoint};
 use crate::say;
 use crate::server::Sessions;
 
@@ -29,14 +30,29 @@ fn udp(address: SocketAddr) -> &'static str {
     if address.is_ipv4() { "UDPv4" } else { "UDPv6" }
 }
 
+/// The line about a stream that is to be opened.
+pub(super) fn dialling(remote: SocketAddr) {
+    say!(1, "TCP/UDP: Preserving recently used remote address: {}", address(remote));
+    say!(1, "Attempting to establish TCP connection with {}", address(remote));
+}
+
 /// The lines about a fresh client socket.
 pub(super) fn dialled(dialled: &Dialled) {
     let remote = dialled.link.remote();
-    say!(1, "TCP/UDP: Preserving recently used remote address: {}", address(remote));
+    let stream = dialled.link.is_stream();
+    if stream {
+        say!(1, "TCP connection established with {}", address(remote));
+    } else {
+        say!(1, "TCP/UDP: Preserving recently used remote address: {}", address(remote));
+    }
     if let Some((receive, send)) = dialled.buffers {
         say!(3, "Socket Buffers: R=[{receive}->{receive}] S=[{send}->{send}]");
     }
-    let protocol = udp(remote);
+    let protocol = match (stream, remote.is_ipv4()) {
+        (false, _) => udp(remote),
+        (true, true) => "TCPv4_CLIENT",
+        (true, false) => "TCPv6_CLIENT",
+    };
     if dialled.bound {
         say!(1, "{protocol} link local (bound): {}", local(dialled.local));
     } else {
@@ -46,9 +62,17 @@ pub(super) fn dialled(dialled: &Dialled) {
 }
 
 /// The lines about a server's socket.
-pub(super) fn listening(bound: SocketAddr) {
-    say!(1, "{} link local (bound): {}", udp(bound), local(bound));
-    say!(1, "{} link remote: [AF_UNSPEC]", udp(bound));
+pub(super) fn listening(endpoint: Endpoint) {
+    let bound = endpoint.address;
+    let protocol = match (endpoint.transport, bound.is_ipv4()) {
+        (Transport::Udp, _) => udp(bound),
+        (Transport::Tcp, v4) => {
+            say!(1, "Listening for incoming TCP connection on {}", local(bound));
+            if v4 { "TCPv4_SERVER" } else { "TCPv6_SERVER" }
+        }
+    };
+    say!(1, "{protocol} link local (bound): {}", local(bound));
+    say!(1, "{protocol} link remote: [AF_UNSPEC]");
 }
 
 fn local(bound: SocketAddr) -> String {
@@ -189,7 +213,7 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
     };
     match event {
         ServerEvent::Accepted(link) => {
-            say!(3, "TCP connection established with {}", address(link.remote()));
+            say!(1, "TCP connection established with {}", address(link.remote()));
         }
         ServerEvent::HandshakeStarted(link, session) => {
             let remote = link.remote();
@@ -205,6 +229,14 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
             let real = real(link.remote());
             if reason == SHUTDOWN {
                 // Not the client's failure, which programs that ban would make of it.
+                return;
+            }
+            if reason == "connection reset" {
+                say!(1, "{real} Connection reset, restarting [0]");
+                say!(
+                    2,
+                    "{real} SIGUSR1[soft,connection-reset] received, client-instance restarting"
+                );
                 return;
             }
             if reason.starts_with("peer certificate") {
@@ -313,6 +345,9 @@ fn client_down(label: &str, reason: &str) {
     } else if reason.starts_with("ping-restart") {
         say!(1, "{label} [{name}] Inactivity timeout (--ping-restart), restarting");
         say!(1, "{label} SIGUSR1[soft,ping-restart] received, client-instance restarting");
+    } else if reason == "connection reset" {
+        say!(1, "{label} Connection reset, restarting [0]");
+        say!(1, "{label} SIGUSR1[soft,connection-reset] received, client-instance restarting");
     } else if reason == "remote-exit" {
         say!(1, "{label} SIGTERM[soft,remote-exit] received, client-instance exiting");
     } else {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-use adit_engine::Family;
+use adit_engine::{Family, Transport};
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
     AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use crate::driver::{DialSettings, ResolveRetry};
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, PlannedRoute, Redirect, Via};
-use crate::server::Listener;
+use crate::server::{Listener, StreamOptions};
 
 /// What both engines are told.
 pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
@@ -134,6 +134,9 @@ pub(crate) fn dial_settings(
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
         gro: true,
         resolve_retry,
+        bind_streams: options.socket.bind_streams,
+        connect_timeout: client.server_poll_timeout,
+        streams: stream_options(options),
     })
 }
 
@@ -142,7 +145,13 @@ pub(crate) fn dial_settings(
 /// # Errors
 /// `local` is a name without an address.
 pub(crate) fn listeners(options: &Options) -> Result<Vec<Listener>, Fault> {
-    let any = Listen { host: None, port: 1194, family: Family::Any, ipv6_only: false };
+    let any = Listen {
+        host: None,
+        port: 1194,
+        transport: Transport::Udp,
+        family: Family::Any,
+        ipv6_only: false,
+    };
     let wanted = match options.socket.listen.as_slice() {
         [] => std::slice::from_ref(&any),
         listen => listen,
@@ -157,7 +166,11 @@ fn listener(listen: &Listen) -> Result<Listener, Fault> {
         // Stock binds IPv4 only where `proto udp` names no family.
         (None, _) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     };
-    Ok(Listener { bind: SocketAddr::new(ip, listen.port), v6only: listen.ipv6_only })
+    Ok(Listener {
+        bind: SocketAddr::new(ip, listen.port),
+        v6only: listen.ipv6_only,
+        transport: listen.transport,
+    })
 }
 
 fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
@@ -176,6 +189,11 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
     addresses.map(|address| address.ip()).find(fits).ok_or_else(|| {
         Fault::operator(format!("local {host}: no address of the family that 'proto' asks for"))
     })
+}
+
+/// How streams are served.
+pub(crate) fn stream_options(options: &Options) -> StreamOptions {
+    StreamOptions { queue_limit: options.socket.queue_limit, ..StreamOptions::default() }
 }
 
 /// The device.

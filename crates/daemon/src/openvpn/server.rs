@@ -1,7 +1,6 @@
 //! The server role.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,6 +20,7 @@ use super::{Next, lease_file, lines, mapping, material, process::Ground};
 use crate::ask::{Authorizer, CertificateOnly};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
+use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::say;
 use crate::server::{
@@ -86,6 +86,7 @@ pub(super) async fn run(
             mark: options.socket.mark,
             receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
             send_buffer: options.socket.send_buffer.map(|size| size as usize),
+            streams: mapping::stream_options(options),
         },
         workers: workers::of_server(None, None)?,
     })
@@ -169,8 +170,8 @@ impl Hooks for Owner<'_> {
         lines::server_event(event, sessions, self.style);
     }
 
-    fn serving(&mut self, _device: Option<&str>, listening: &[SocketAddr]) {
-        listening.iter().for_each(|bound| lines::listening(*bound));
+    fn serving(&mut self, _device: Option<&str>, listening: &[Endpoint]) {
+        listening.iter().for_each(|endpoint| lines::listening(*endpoint));
         self.ground.ready();
     }
 

@@ -9,17 +9,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use adit_engine::Transport;
 use adit_openvpn::server::{Offer, ServerConfig, ServerEvent};
 use adit_openvpn::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot};
 
-pub use adit_plane::Relay;
+pub use adit_plane::{Relay, StreamOptions};
 pub use service::Service;
 pub(crate) use service::{next_request, tun_report};
 pub use sessions::{Session, Sessions};
 
 use crate::ask::Authorizer;
 use crate::control::{CertificateReport, StatusReport};
+use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::host::HostPlan;
 
@@ -33,6 +35,8 @@ pub struct Listener {
     pub bind: SocketAddr,
     /// IPv6 only.
     pub v6only: bool,
+    /// UDP or TCP.
+    pub transport: Transport,
 }
 
 /// What a [`Service`] is built from.
@@ -73,7 +77,7 @@ impl Default for Stations {
 }
 
 /// What sockets get besides their address.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default)]
 pub struct SocketTuning {
     /// `mark`.
     pub mark: Option<u32>,
@@ -81,6 +85,8 @@ pub struct SocketTuning {
     pub receive_buffer: Option<usize>,
     /// `sndbuf`, bytes; `None`: ours.
     pub send_buffer: Option<usize>,
+    /// How streams are served.
+    pub streams: StreamOptions,
 }
 
 /// Which sessions a [`Handle::kick`] ends.
@@ -203,7 +209,7 @@ pub trait Hooks {
     }
 
     /// The data plane runs; clients can come.
-    fn serving(&mut self, device: Option<&str>, listening: &[SocketAddr]) {
+    fn serving(&mut self, device: Option<&str>, listening: &[Endpoint]) {
         let _ = (device, listening);
     }
 

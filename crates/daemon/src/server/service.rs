@@ -1,8 +1,8 @@
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_engine::{Instant, PeerId};
+use adit_engine::{Instant, PeerId, Transport};
+use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent};
@@ -15,7 +15,7 @@ use super::sessions::Sessions;
 use super::{Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, Stations};
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
-use crate::driver::{Driver, News, Sockets, bind_problem};
+use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::log::{Repeats, Seen};
@@ -49,8 +49,13 @@ impl Service {
     pub async fn start(options: Options) -> Result<Self, Fault> {
         let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
-        let bound = options.listeners.iter().map(|listener| bind(listener, &options));
-        let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?);
+        raise_descriptor_limit();
+        let (streams, datagrams): (Vec<_>, Vec<_>) =
+            options.listeners.iter().partition(|l| l.transport == Transport::Tcp);
+        let bound = datagrams.into_iter().map(|listener| bind(listener, &options));
+        let listening = streams.into_iter().map(|listener| listen(listener, &options));
+        let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?)
+            .with_streams(listening.collect::<Result<Vec<_>, _>>()?);
         let (mut host, tun) =
             Host::open(&options.host.device, tun_offloads(), options.workers.into())?;
         for note in notes(host.apply(&options.host).await?) {
@@ -69,9 +74,9 @@ impl Service {
         self.host.device()
     }
 
-    /// The addresses it listens on, with the ports that the kernel chose where none was asked for.
-    pub fn listening(&self) -> Vec<SocketAddr> {
-        self.sockets.addresses()
+    /// The places it listens on, with the ports that the kernel chose where none was asked for.
+    pub fn listening(&self) -> Vec<Endpoint> {
+        self.sockets.endpoints()
     }
 
     /// Serves until [`Handle::stop`], SIGTERM or SIGINT, then undoes the host plan.
@@ -104,8 +109,8 @@ impl Service {
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
             let Stations { per_client, age } = options.stations;
             plane.limit_macs(per_client, age);
-            let planes = Planes::new(plane, upcalls);
-            let listening = sockets.addresses();
+            let planes = Planes::new(plane, upcalls, options.socket.streams);
+            let listening = sockets.endpoints();
             let driver = Driver::new(engine, planes, sockets, Arc::clone(&options.authorizer))?;
             let mut running = Running {
                 driver,
@@ -134,7 +139,7 @@ struct Running {
     repeats: Repeats,
     started: Instant,
     wall: WallClock,
-    listening: Vec<SocketAddr>,
+    listening: Vec<Endpoint>,
     tun: Option<TunReport>,
     instance: String,
 }
@@ -197,7 +202,7 @@ impl Running {
         match news {
             News::Event(event) => self.event(&event, hooks),
             // A server dials nobody.
-            News::Dialled(_) | News::DialFailed(_) => {}
+            News::Dialling(_) | News::Dialled(_) | News::DialFailed(_) => {}
         }
     }
 
@@ -365,6 +370,10 @@ impl Running {
             ("half-open-refused", counters.half_open_refused),
             ("handshake-refused", counters.handshakes_refused),
             ("control-bad", counters.session_bad),
+            ("stream-refused", counters.streams_refused),
+            ("stream-silent", counters.streams_silent),
+            ("stream-bad", counters.streams_bad),
+            ("accept-failed", self.driver.accept_shortages()),
         ];
         let occurred = reasons.into_iter().filter(|(_, count)| *count > 0);
         report.drops.extend(occurred.map(|(name, count)| (name.to_owned(), count)));
@@ -402,7 +411,29 @@ fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault>
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
     UdpSocket::bind_group(&udp, options.workers.into())
-        .map_err(|e| Fault::environment(bind_problem(listener.bind, &e)))
+        .map_err(|e| Fault::environment(bind_problem(Transport::Udp, listener.bind, &e)))
+}
+
+/// One listener, from which the control thread hands streams to the workers.
+fn listen(listener: &Listener, options: &Options) -> Result<TcpListener, Fault> {
+    let mut tcp = TcpListenOptions::new(listener.bind);
+    tcp.v6only = listener.v6only;
+    tcp.fwmark = options.socket.mark;
+    tcp.recv_buffer = options.socket.receive_buffer;
+    tcp.send_buffer = options.socket.send_buffer;
+    TcpListener::bind(&tcp)
+        .map_err(|e| Fault::environment(bind_problem(Transport::Tcp, listener.bind, &e)))
+}
+
+/// Each stream is a descriptor, and the usual limit of 1024 is meant for programs that use `select`.
+fn raise_descriptor_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::debug!("the limit of open files stays at {soft}: {e}");
+    }
 }
 
 fn notes(applied: crate::host::Applied) -> Vec<String> {

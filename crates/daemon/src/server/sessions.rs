@@ -155,6 +155,7 @@ impl Session {
             name: info.identity.common_name.clone(),
             username: info.username.clone(),
             address: info.link.remote().to_string(),
+            transport: if info.link.is_stream() { "tcp" } else { "udp" }.into(),
             tunnel: inside.into_iter().flatten().collect(),
             cipher: info.cipher.name().to_owned(),
             tls: info.tls.clone(),

@@ -107,8 +107,8 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     let settings = Settings::read(&places.settings_file());
     let settings_exist = places.settings_file().exists();
     let device = settings.as_ref().map_or("adit0", |settings| settings.device.as_str());
-    let ports = settings.as_ref().map(ports).unwrap_or_default();
-    findings.extend(network::firewall(device, &ports));
+    let listen = settings.as_ref().map(|settings| settings.listen.clone()).unwrap_or_default();
+    findings.extend(network::firewall(device, &listen));
     findings.push(network::mtu());
     findings.push(network::dns());
     match settings {
@@ -124,10 +124,6 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings
 }
 
-fn ports(settings: &Settings) -> Vec<u16> {
-    settings.listen.iter().map(|listen| listen.port).collect()
-}
-
 /// What every tunnel needs.
 pub(super) fn for_a_tunnel() -> Vec<Finding> {
     vec![kernel::tun(), kernel::rights()]
@@ -136,7 +132,7 @@ pub(super) fn for_a_tunnel() -> Vec<Finding> {
 /// What `adit server up` tells before it starts: whatever is not fine.
 pub(super) fn in_the_way(places: &Places, settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![kernel::tun(), kernel::rights(), kernel::clock()];
-    findings.extend(network::firewall(&settings.device, &ports(settings)));
+    findings.extend(network::firewall(&settings.device, &settings.listen));
     findings.extend(server::examine(places, settings));
     findings.retain(|finding| finding.level != Level::Fine);
     findings

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::super::firewall;
+use super::super::settings::Listen;
 use super::Finding;
 
 /// What an IPv4 UDP packet with a full inner packet of OpenVPN's takes at most, so that a path
@@ -39,7 +40,7 @@ fn read_only(mount: &str) -> bool {
 }
 
 /// Foreign rule sets in the way of what `device` carries and of the ports that clients dial.
-pub(super) fn firewall(device: &str, ports: &[u16]) -> Vec<Finding> {
+pub(super) fn firewall(device: &str, listen: &[Listen]) -> Vec<Finding> {
     let Some(listing) = firewall::listing() else {
         return vec![
             Finding::warning("firewall", "the rules cannot be read: nft is missing or may not")
@@ -55,12 +56,14 @@ pub(super) fn firewall(device: &str, ports: &[u16]) -> Vec<Finding> {
                 .fold(Finding::warning("firewall", what), Finding::remedy),
         );
     }
-    for port in ports {
-        for drop in firewall::drops_port(&listing, *port) {
-            let what =
-                format!("the chain {drop} drops what comes in, and has no rule for udp/{port}");
+    for listen in listen {
+        for drop in firewall::drops_port(&listing, *listen) {
+            let (protocol, port) = (listen.protocol(), listen.port);
+            let what = format!(
+                "the chain {drop} drops what comes in, and has no rule for {protocol}/{port}"
+            );
             let finding = Finding::warning("firewall", what);
-            findings.push(drop.let_port(*port).into_iter().fold(finding, Finding::remedy));
+            findings.push(drop.let_port(*listen).into_iter().fold(finding, Finding::remedy));
         }
     }
     if findings.is_empty() {

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use adit_engine::Transport;
 use adit_pki::Store;
 use ipnet::IpNet;
 
@@ -39,17 +40,21 @@ fn port(listen: Listen, runs: bool) -> Finding {
         return Finding::fine("port", format!("{listen} is ours: the server runs"));
     }
     let any: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+    let bind = |address: IpAddr| match listen.transport {
+        Transport::Udp => UdpSocket::bind((address, listen.port)).map(drop),
+        Transport::Tcp => TcpListener::bind((address, listen.port)).map(drop),
+    };
     let bound = match listen.address {
-        Some(address) => UdpSocket::bind((address, listen.port)),
-        None => UdpSocket::bind((any, listen.port)).or_else(|error| match error.kind() {
+        Some(address) => bind(address),
+        None => bind(any).or_else(|error| match error.kind() {
             io::ErrorKind::AddrInUse => Err(error),
-            _ => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, listen.port)),
+            _ => bind(Ipv4Addr::UNSPECIFIED.into()),
         }),
     };
     match bound {
         Ok(_) => Finding::fine("port", format!("{listen} is free")),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let by = owner(listen.port).unwrap_or_else(|| "another program".into());
+            let by = owner(listen).unwrap_or_else(|| "another program".into());
             Finding::problem("port", format!("{listen} is taken by {by}"))
                 .remedy("stop that program, or write another port into `listen` in server.toml")
         }
@@ -64,14 +69,20 @@ fn port(listen: Listen, runs: bool) -> Finding {
     }
 }
 
-/// Who has a UDP port: the socket's inode, then the process that holds it.
-fn owner(port: u16) -> Option<String> {
-    let wanted = format!(":{port:04X}");
-    let inode = ["/proc/net/udp", "/proc/net/udp6"].iter().find_map(|file| {
+/// A listening TCP socket's state in /proc/net/tcp; a connection may have the same port.
+const LISTENS: &str = "0A";
+
+/// Who has a port: the socket's inode, then the process that holds it.
+fn owner(listen: Listen) -> Option<String> {
+    let wanted = format!(":{:04X}", listen.port);
+    let stream = listen.transport == Transport::Tcp;
+    let inode = ["", "6"].iter().find_map(|family| {
+        let file = format!("/proc/net/{}{family}", listen.protocol());
         fs::read_to_string(file).ok()?.lines().skip(1).find_map(|line| {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
             let local = fields.get(1)?;
-            local.ends_with(&wanted).then(|| fields.get(9).map(ToString::to_string))?
+            let listens = !stream || fields.get(3) == Some(&LISTENS);
+            (listens && local.ends_with(&wanted)).then(|| fields.get(9).map(ToString::to_string))?
         })
     })?;
     let link = PathBuf::from(format!("socket:[{inode}]"));
@@ -92,7 +103,8 @@ fn owner(port: u16) -> Option<String> {
 
 /// Whether clients that dial `host` arrive here.
 fn host(settings: &Settings) -> Finding {
-    let port = settings.listen.first().map_or(1194, |listen| listen.port);
+    let first = settings.listen.first().copied().unwrap_or(Listen::udp(1194));
+    let (port, name) = (first.port, first.protocol().to_ascii_uppercase());
     let ours: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
         .into_iter()
         .flatten()
@@ -120,7 +132,7 @@ fn host(settings: &Settings) -> Finding {
                 "{private}, which clients dial, is a private address: only this site reaches it"
             ),
         )
-        .remedy(format!("on the router: forward UDP port {port} to {inside}"))
+        .remedy(format!("on the router: forward {name} port {port} to {inside}"))
         .remedy("and write the router's outside name or address into `host` in server.toml");
     }
     if addresses.iter().any(|address| ours.contains(address)) {
@@ -128,7 +140,7 @@ fn host(settings: &Settings) -> Finding {
     }
     let here = survey::outside_address().map_or("this machine".into(), |a| a.to_string());
     Finding::warning("host", format!("{host} leads to no address of this machine: NAT in front"))
-        .remedy(format!("let the router forward UDP port {port} to {here}"))
+        .remedy(format!("let the router forward {name} port {port} to {here}"))
 }
 
 fn network(settings: &Settings) -> Finding {
@@ -204,10 +216,15 @@ mod tests {
     #[test]
     fn names_who_has_the_port() {
         let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let listen = Listen {
-            address: Some(Ipv4Addr::LOCALHOST.into()),
-            port: taken.local_addr().unwrap().port(),
+        let at = |address: SocketAddr, transport| Listen {
+            address: Some(address.ip()),
+            port: address.port(),
+            transport,
         };
+        let stream = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let finding = port(at(stream.local_addr().unwrap(), Transport::Tcp), false);
+        assert!(finding.what.contains(&format!("{}", std::process::id())), "{}", finding.what);
+        let listen = at(taken.local_addr().unwrap(), Transport::Udp);
         let finding = port(listen, false);
         assert_eq!(finding.level, Level::Problem);
         let me = format!("(process {})", std::process::id());

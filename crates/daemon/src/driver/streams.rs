@@ -1,0 +1,311 @@
+//! Streams before the data plane has them: listening, accepting, dialling.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use adit_engine::Instant;
+use adit_linux::tcp::{TcpConnectOptions, TcpListener, TcpStream};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Sleep;
+
+use super::watch;
+use crate::clock::now;
+
+/// How long nothing is accepted after the machine had no room for a connection.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
+/// How often that is said.
+const SHORTAGE_SAID: Duration = Duration::from_secs(60);
+
+/// What became of a stream.
+#[derive(Debug)]
+pub(super) enum StreamNews {
+    /// A client's connection, with its address.
+    Accepted(TcpStream, SocketAddr),
+    /// The dialled server's connection, or why there is none.
+    Connected(Result<TcpStream, String>),
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>;
+
+/// The listeners, and the one connection that is being made.
+#[derive(Default)]
+pub(super) struct Streams {
+    listeners: Vec<Listening>,
+    /// Whose turn it is: a flood at one listener must not hold up the others.
+    turn: usize,
+    pause: Option<Pin<Box<Sleep>>>,
+    shortages: u64,
+    said: Option<Instant>,
+    connecting: Option<Connecting>,
+}
+
+struct Listening {
+    listener: TcpListener,
+    ready: AsyncFd<OwnedFd>,
+}
+
+impl Streams {
+    pub(super) fn listen(listeners: Vec<TcpListener>) -> io::Result<Self> {
+        let listen = |listener: TcpListener| {
+            let ready = watch(listener.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+            Ok(Listening { listener, ready })
+        };
+        let listeners = listeners.into_iter().map(listen).collect::<io::Result<_>>()?;
+        Ok(Self { listeners, ..Self::default() })
+    }
+
+    /// Begins to connect; a former attempt is given up.
+    pub(super) fn connect(&mut self, options: TcpConnectOptions, limit: Duration) {
+        self.connecting = Some(Box::pin(connect(options, limit)));
+    }
+
+    /// Gives a connection up that is being made.
+    pub(super) fn forget(&mut self) {
+        self.connecting = None;
+    }
+
+    /// How often the machine had no room for a connection.
+    pub(super) fn shortages(&self) -> u64 {
+        self.shortages
+    }
+
+    /// The next connection. Cancel-safe; waits for ever where nothing is listened for or dialled.
+    pub(super) async fn next(&mut self) -> StreamNews {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<StreamNews> {
+        if let Some(connecting) = &mut self.connecting
+            && let Poll::Ready(result) = connecting.as_mut().poll(cx)
+        {
+            self.connecting = None;
+            return Poll::Ready(StreamNews::Connected(result));
+        }
+        self.poll_accept(cx).map(|(stream, peer)| StreamNews::Accepted(stream, peer))
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<(TcpStream, SocketAddr)> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+            }
+            let count = self.listeners.len();
+            let turns = (self.turn..count).chain(0..self.turn.min(count));
+            let found = turns
+                .filter_map(|at| self.listeners.get(at).map(|listening| (at, listening)))
+                .find_map(|(at, listening)| listening.poll_accept(cx).map(|result| (at, result)));
+            match found {
+                None => return Poll::Pending,
+                Some((at, Ok(accepted))) => {
+                    self.turn = at.wrapping_add(1);
+                    return Poll::Ready(accepted);
+                }
+                Some((_, Err(e))) => self.short(&e),
+            }
+        }
+    }
+
+    /// There are no descriptors, or no memory: trying again at once would be a busy loop.
+    fn short(&mut self, e: &io::Error) {
+        self.shortages = self.shortages.saturating_add(1);
+        self.pause = Some(Box::pin(tokio::time::sleep(SHORTAGE_PAUSE)));
+        if self.said.is_none_or(|said| now().since(said) >= SHORTAGE_SAID) {
+            self.said = Some(now());
+            tracing::warn!(
+                "cannot accept TCP connections: {e}; trying again every second. More descriptors: \
+                 LimitNOFILE= in the service, or ulimit -n"
+            );
+        }
+    }
+}
+
+impl Listening {
+    /// A connection, `None` if none waits, or a lack that the next try will meet too.
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Option<io::Result<(TcpStream, SocketAddr)>> {
+        loop {
+            let mut ready = match self.ready.poll_read_ready(cx) {
+                Poll::Ready(Ok(ready)) => ready,
+                Poll::Ready(Err(e)) => return Some(Err(e)),
+                Poll::Pending => return None,
+            };
+            match self.listener.accept() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                Err(e) if is_of_one_connection(&e) => {}
+                other => return Some(other),
+            }
+        }
+    }
+}
+
+/// Whether an error of `accept` is that of a connection which broke while it waited; the others are
+/// the listener's or the machine's, and the next try meets them too.
+fn is_of_one_connection(e: &io::Error) -> bool {
+    use nix::errno::Errno;
+    matches!(
+        Errno::from_raw(e.raw_os_error().unwrap_or(0)),
+        Errno::ECONNABORTED
+            | Errno::ECONNRESET
+            | Errno::ENOTCONN
+            | Errno::EPROTO
+            | Errno::EPERM
+            | Errno::EINTR
+            | Errno::ETIMEDOUT
+            | Errno::ENETDOWN
+            | Errno::ENETUNREACH
+            | Errno::EHOSTDOWN
+            | Errno::EHOSTUNREACH
+            | Errno::ENOPROTOOPT
+            | Errno::EOPNOTSUPP
+    )
+}
+
+impl fmt::Debug for Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streams")
+            .field("listeners", &self.listeners.len())
+            .field("connecting", &self.connecting.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection to a server, on which the tunnel's first byte may be sent.
+///
+/// # Errors
+/// Stock's sentence about it, also when it takes longer than `limit`.
+async fn connect(options: TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
+    let made = async {
+        let stream = TcpStream::connect(&options)?;
+        let ready = watch(stream.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        loop {
+            let mut guard = ready.writable().await?;
+            if stream.finish_connect()? {
+                return Ok(stream);
+            }
+            guard.clear_ready();
+        }
+    };
+    let made = tokio::time::timeout(limit, made);
+    let late = || io::Error::from_raw_os_error(nix::errno::Errno::ETIMEDOUT as i32);
+    let made = made.await.unwrap_or_else(|_| Err(late()));
+    made.map_err(|e: io::Error| {
+        let to = options.to;
+        let family = if to.is_ipv4() { "AF_INET" } else { "AF_INET6" };
+        let words = match e.raw_os_error() {
+            Some(errno) => nix::errno::Errno::from_raw(errno).desc().to_owned(),
+            None => e.to_string(),
+        };
+        format!("TCP: connect to [{family}]{}:{} failed: {words}", to.ip(), to.port())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream as StdStream;
+
+    use adit_linux::tcp::TcpListenOptions;
+
+    use super::*;
+
+    fn listener() -> (TcpListener, SocketAddr) {
+        let listener =
+            TcpListener::bind(&TcpListenOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let address = listener.local_addr();
+        (listener, address)
+    }
+
+    async fn within<T>(future: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(10), future).await.expect("it takes too long")
+    }
+
+    #[tokio::test]
+    async fn connections_are_accepted_by_turns() {
+        let ((first, one), (second, two)) = (listener(), listener());
+        let mut streams = Streams::listen(vec![first, second]).unwrap();
+        let _flood: Vec<_> = (0..20).map(|_| StdStream::connect(one).unwrap()).collect();
+        let other = StdStream::connect(two).unwrap();
+        let wanted = other.local_addr().unwrap();
+        let mut peers = Vec::new();
+        for _ in 0..3 {
+            let StreamNews::Accepted(_, peer) = within(streams.next()).await else {
+                panic!("nothing was dialled")
+            };
+            peers.push(peer);
+        }
+        assert!(peers.contains(&wanted), "{wanted} waits behind the flood: {peers:?}");
+    }
+
+    #[tokio::test]
+    async fn a_dialled_stream_is_connected_when_it_is_news() {
+        let (listener, address) = listener();
+        let mut streams = Streams::default();
+        streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5));
+        let StreamNews::Connected(Ok(stream)) = within(streams.next()).await else {
+            panic!("it connects")
+        };
+        let mut accepting = Streams::listen(vec![listener]).unwrap();
+        let StreamNews::Accepted(_, peer) = within(accepting.next()).await else {
+            panic!("it is accepted")
+        };
+        assert_eq!(stream.local_addr().unwrap(), peer);
+    }
+
+    #[tokio::test]
+    async fn a_port_without_a_listener_is_stocks_sentence() {
+        let (listener, address) = listener();
+        drop(listener);
+        let mut streams = Streams::default();
+        streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5));
+        let StreamNews::Connected(Err(why)) = within(streams.next()).await else {
+            panic!("nobody listens")
+        };
+        let expected = format!("TCP: connect to [AF_INET]{address} failed: Connection refused");
+        assert_eq!(why, expected);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_given_up() {
+        // Its queue is full, so the kernel answers no more.
+        let mut options = TcpListenOptions::new("127.0.0.1:0".parse().unwrap());
+        options.backlog = 0;
+        let listener = TcpListener::bind(&options).unwrap();
+        let address = listener.local_addr();
+        let _fill: Vec<_> =
+            (0..4).map(|_| TcpStream::connect(&TcpConnectOptions::new(address)).unwrap()).collect();
+        let mut streams = Streams::default();
+        streams.connect(TcpConnectOptions::new(address), Duration::from_millis(50));
+        let StreamNews::Connected(Err(why)) = within(streams.next()).await else {
+            panic!("nobody answers")
+        };
+        assert!(why.ends_with("failed: Connection timed out"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_lack_of_descriptors_pauses_and_does_not_spin() {
+        let (listener, address) = listener();
+        let mut streams = Streams::listen(vec![listener]).unwrap();
+        let mut peer = StdStream::connect(address).unwrap();
+        streams.short(&io::Error::from_raw_os_error(nix::errno::Errno::EMFILE as i32));
+        let began = now();
+        let StreamNews::Accepted(..) = within(streams.next()).await else { panic!("it goes on") };
+        assert!(now().since(began) >= SHORTAGE_PAUSE);
+        assert_eq!(streams.shortages(), 1);
+        peer.write_all(b"x").unwrap();
+    }
+
+    #[test]
+    fn only_a_lack_is_the_listeners_own() {
+        use nix::errno::Errno;
+        let of_one =
+            |errno: Errno| is_of_one_connection(&io::Error::from_raw_os_error(errno as i32));
+        assert!(of_one(Errno::ECONNABORTED) && of_one(Errno::EPROTO) && of_one(Errno::EPERM));
+        assert!(!of_one(Errno::EMFILE) && !of_one(Errno::ENFILE) && !of_one(Errno::ENOBUFS));
+    }
+}
