@@ -252,11 +252,11 @@ fn without_exit_notify_nothing_is_said() {
 #[test]
 fn tls_ends_agree_on_cipher_and_peer_id() {
     let mut server = settings();
-    server.ciphers = vec![Cipher::ChaCha20Poly1305, Cipher::Aes256Gcm];
+    server.ciphers = vec![Cipher::ChaCha20Poly1305.into(), Cipher::Aes256Gcm.into()];
     let configs = [tls(true, server, reach()), tls(false, settings(), reach())];
     let mut w = up(configs);
-    assert_eq!(w.tunnel(A).cipher, Some(Cipher::ChaCha20Poly1305));
-    assert_eq!(w.tunnel(B).cipher, Some(Cipher::ChaCha20Poly1305));
+    assert_eq!(w.tunnel(A).cipher, Some(Cipher::ChaCha20Poly1305.into()));
+    assert_eq!(w.tunnel(B).cipher, Some(Cipher::ChaCha20Poly1305.into()));
     let ids = w.nodes[A].plane.wire_ids();
     assert!(matches!(ids.as_slice(), [Some(1..=0xff_ffff)]), "{ids:?}");
     assert_eq!(ids, w.nodes[B].plane.wire_ids());
@@ -430,8 +430,8 @@ fn ends_of_the_same_role_do_not_connect() {
 fn ends_without_a_common_cipher_say_so_and_do_not_connect() {
     let only = |cipher| Settings { ciphers: vec![cipher], ..settings() };
     let configs = [
-        tls(true, only(Cipher::Aes256Gcm), reach()),
-        tls(false, only(Cipher::ChaCha20Poly1305), reach()),
+        tls(true, only(Cipher::Aes256Gcm.into()), reach()),
+        tls(false, only(Cipher::ChaCha20Poly1305.into()), reach()),
     ];
     let mut w = World::new(configs, &line(), 1);
     assert!(!w.run(20 * SECOND, |w| w.ups(A) + w.ups(B) > 0));

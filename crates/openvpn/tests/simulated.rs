@@ -320,8 +320,8 @@ fn long_pushes_come_in_several_parts() {
 fn no_common_cipher_is_said_to_the_client() {
     use adit_crypto::Cipher;
     let only = |cipher| Settings { ciphers: vec![cipher], ..Settings::default() };
-    let mut w = World::new(server_config(only(Cipher::Aes256Gcm)), 9);
-    let c = w.connect(client_config(only(Cipher::ChaCha20Poly1305)), delay(10), 9);
+    let mut w = World::new(server_config(only(Cipher::Aes256Gcm.into())), 9);
+    let c = w.connect(client_config(only(Cipher::ChaCha20Poly1305.into())), delay(10), 9);
     assert!(w.run(10 * SECOND, |w| stopped(w, c).is_some()));
     let Some(Stop::AuthFailed(words)) = stopped(&w, c) else { panic!("{:?}", stopped(&w, c)) };
     assert!(words.contains("cipher negotiation failed"), "{words}");

@@ -129,7 +129,9 @@ pub(super) fn config(
     Ok(ServerConfig {
         settings: SessionSettings {
             wrap: WrapConfig::TlsCryptV2Server { key: server_key(store)? },
-            ciphers: vec![Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305],
+            ciphers: [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]
+                .map(Into::into)
+                .to_vec(),
             tun_mtu: TUN_MTU,
             float: true,
             keepalive: Keepalive { interval: PING, timeout: SERVER_FORGETS },

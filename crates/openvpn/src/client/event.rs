@@ -1,6 +1,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 use adit_engine::{Link, PeerId};
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -43,7 +43,7 @@ pub enum ClientEvent {
         /// Its 3-bit id.
         key_id: u8,
         /// Its cipher.
-        cipher: Cipher,
+        cipher: DataCipher,
     },
     /// The session ended; the engine goes on to the next server after a wait.
     Restarting(String),
@@ -104,7 +104,7 @@ pub struct TunnelConfig {
     /// `tun-mtu`.
     pub mtu: Option<u16>,
     /// Cipher of the data channel.
-    pub cipher: Option<Cipher>,
+    pub cipher: Option<DataCipher>,
     /// The server's address, to keep reachable outside the tunnel.
     pub remote: Option<std::net::SocketAddr>,
 }

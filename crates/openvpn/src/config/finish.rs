@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 use adit_engine::verbs::Keepalive;
 
 use super::draft::Draft;
@@ -223,7 +223,7 @@ fn keepalive(draft: &Draft, server: bool) -> Result<Keepalive, ConfigError> {
     })
 }
 
-fn ciphers(draft: &mut Draft) -> Result<Vec<Cipher>, ConfigError> {
+fn ciphers(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError> {
     const DEFAULT: &str = "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305";
     let (list, place) = match draft.data_ciphers.clone() {
         Some((list, place)) => (list.replace("DEFAULT", DEFAULT), Some(place)),
@@ -236,7 +236,7 @@ fn ciphers(draft: &mut Draft) -> Result<Vec<Cipher>, ConfigError> {
             Some(name) => (name, true),
             None => (name, false),
         };
-        match Cipher::from_name(&name.to_ascii_uppercase()) {
+        match DataCipher::from_name(name) {
             Some(cipher) if !found.contains(&cipher) => found.push(cipher),
             Some(_) => {}
             None if optional => {}
@@ -244,6 +244,9 @@ fn ciphers(draft: &mut Draft) -> Result<Vec<Cipher>, ConfigError> {
         }
     }
     let Some(place) = place else { return Ok(found) };
+    if let Some(name) = missing.iter().find(|name| has_small_blocks(name)) {
+        return Err(small_blocks(name, "data-ciphers", &place));
+    }
     if found.is_empty() {
         return Err(place.error(
             "data-ciphers",
@@ -262,23 +265,74 @@ fn ciphers(draft: &mut Draft) -> Result<Vec<Cipher>, ConfigError> {
             missing.join(" and ")
         ));
     }
+    for cipher in &found {
+        needs_digest(draft, *cipher, "data-ciphers", &place)?;
+    }
     Ok(found)
 }
 
 fn supported() -> String {
-    Cipher::ALL.map(Cipher::name).join(", ")
+    DataCipher::names().collect::<Vec<_>>().join(", ")
 }
 
-fn fallback(draft: &mut Draft) -> Result<Option<Cipher>, ConfigError> {
+fn fallback(draft: &mut Draft) -> Result<Option<DataCipher>, ConfigError> {
+    const NAME: &str = "data-ciphers-fallback";
     let Some((name, place)) = draft.fallback.clone() else { return Ok(None) };
-    let found = Cipher::from_name(&name.to_ascii_uppercase());
-    if found.is_none() {
+    if has_small_blocks(&name) {
+        return Err(small_blocks(&name, NAME, &place));
+    }
+    let found = DataCipher::from_name(&name);
+    match found {
+        Some(cipher) => needs_digest(draft, cipher, NAME, &place)?,
+        None => draft.warnings.push(format!(
+            "{}:{}: {NAME}: {name} is not supported; peers that have no other are refused",
+            place.file, place.line
+        )),
+    }
+    Ok(found)
+}
+
+/// Ciphers that give away what they encrypt after some gigabytes (SWEET32).
+fn has_small_blocks(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["BF-", "DES-", "DES3-", "CAST5-", "RC2-", "RC4-", "IDEA-"]
+        .iter()
+        .any(|small| name.starts_with(small))
+}
+
+fn small_blocks(name: &str, directive: &str, place: &Place) -> ConfigError {
+    place.error(
+        directive,
+        format!("{name} is too weak: its blocks are small (SWEET32), and it is not supported"),
+        "write AES-256-CBC, and cipher AES-256-CBC in the configuration of the old peer",
+    )
+}
+
+/// What is no AEAD is authenticated by the digest of `auth`, and must be: else anybody on the way
+/// could write into the tunnel.
+fn needs_digest(
+    draft: &mut Draft,
+    cipher: DataCipher,
+    directive: &str,
+    place: &Place,
+) -> Result<(), ConfigError> {
+    if cipher.is_aead() {
+        return Ok(());
+    }
+    if draft.auth.as_deref() == Some("none") {
+        return Err(draft.error(
+            "auth",
+            format!("packets under {cipher} would not be authenticated"),
+            format!("write auth SHA256, at both ends, or leave {cipher} out of {directive}"),
+        ));
+    }
+    if cipher == DataCipher::Block(None) {
         draft.warnings.push(format!(
-            "{}:{}: data-ciphers-fallback: {name} is not supported; peers that have no other are refused",
+            "{}:{}: {directive}: none: what goes through the tunnel can be READ by anybody on the way",
             place.file, place.line
         ));
     }
-    Ok(found)
+    Ok(())
 }
 
 fn occ_cipher(draft: &Draft) -> String {

@@ -2,7 +2,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 use adit_engine::verbs::{Framing, Keepalive};
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -29,9 +29,9 @@ pub struct Options {
     /// Control channel wrapping.
     pub wrap: Wrap,
     /// `data-ciphers`, most wanted first, never empty; ciphers behind a `?` that we lack are left out.
-    pub ciphers: Vec<Cipher>,
+    pub ciphers: Vec<DataCipher>,
     /// `data-ciphers-fallback`: the cipher of a peer that names none.
-    pub cipher_fallback: Option<Cipher>,
+    pub cipher_fallback: Option<DataCipher>,
     /// What the options string for the peer names: `data-ciphers-fallback`, or `cipher`; stock's default
     /// is `BF-CBC`. Announced only where it is in [`Self::ciphers`] or is the fallback.
     pub occ_cipher: String,

@@ -181,7 +181,7 @@ const TABLE: &[(&str, Fate)] = &[
     ("session-timeout", Fate::Refused("it is not supported", "remove it")),
     ("setcon", Fate::Refused("it is not supported", "use SELinuxContext= of systemd")),
     ("shaper", Fate::Refused("it is not supported", "use tc on the tunnel's device")),
-    ("show-ciphers", Fate::Refused(STANDALONE.0, "AES-128-GCM, AES-192-GCM, AES-256-GCM and CHACHA20-POLY1305 are supported")),
+    ("show-ciphers", Fate::Refused(STANDALONE.0, "AES-128-GCM, AES-192-GCM, AES-256-GCM and CHACHA20-POLY1305 are supported; for old peers AES-128-CBC, AES-192-CBC and AES-256-CBC, and none")),
     ("show-curves", Fate::Refused(STANDALONE.0, STANDALONE.1)),
     ("show-digests", Fate::Refused(STANDALONE.0, STANDALONE.1)),
     ("show-engines", Fate::Refused(STANDALONE.0, STANDALONE.1)),

@@ -6,12 +6,13 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use adit_crypto::Cipher;
+use adit_crypto::{BlockCipher, Cipher};
 use adit_engine::Family;
 use adit_engine::verbs::Framing;
 use proptest::prelude::*;
 
 use super::*;
+use crate::negotiate::DataCipher;
 use crate::negotiate::{Destination, FilterAction, Via};
 use crate::server::Topology;
 
@@ -229,7 +230,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("dev tap\ntun-mtu-extra 32\n", "tun-mtu-extra"),
         ("dev lan0\n", "dev-type tap"),
         ("tls-version-max 1.1\n", "1.2"),
-        ("data-ciphers AES-256-CBC\n", "AES-256-CBC"),
+        ("data-ciphers ARIA-256-GCM\n", "AES-256-CBC"),
         ("duplicate-cn\n", "for servers"),
         ("block-outside-dns\n", "Windows"),
         ("http-proxy 192.0.2.9 3128\n", "proxies"),
@@ -443,17 +444,44 @@ fn routes_and_filters() {
 #[test]
 fn ciphers_that_are_not_supported_are_left_out_with_a_word() {
     let options =
-        client("data-ciphers AES-256-GCM:AES-256-CBC:?BF-CBC:aes-192-gcm\ncipher AES-256-CBC\n");
+        client("data-ciphers AES-256-GCM:ARIA-256-GCM:?BF-CBC:aes-192-gcm\ncipher AES-256-CBC\n");
     assert_eq!(options.ciphers, [Cipher::Aes256Gcm, Cipher::Aes192Gcm]);
     assert_eq!(options.warnings.len(), 1);
-    assert!(options.warnings[0].contains("AES-256-CBC"));
+    assert!(options.warnings[0].contains("ARIA-256-GCM"));
     assert_eq!(options.occ_cipher, "AES-256-CBC");
     let options = client("data-ciphers-fallback AES-128-GCM\ncipher AES-256-CBC\nauth sha-256\n");
     assert_eq!(
         (options.cipher_fallback, options.occ_cipher.as_str()),
-        (Some(Cipher::Aes128Gcm), "AES-128-GCM")
+        (Some(Cipher::Aes128Gcm.into()), "AES-128-GCM")
     );
     assert_eq!(options.auth, "SHA256");
+}
+
+#[test]
+fn cbc_is_for_who_asks_for_it_by_name() {
+    let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
+    let options = client("cipher AES-256-CBC\n");
+    assert!(!options.ciphers.contains(&cbc) && options.cipher_fallback.is_none());
+    let options = client("data-ciphers AES-256-GCM:AES-256-CBC\n");
+    assert_eq!(options.ciphers, [DataCipher::Aead(Cipher::Aes256Gcm), cbc]);
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+    assert_eq!(client("data-ciphers-fallback aes-256-cbc\n").cipher_fallback, Some(cbc));
+    let open = client("data-ciphers none\n");
+    assert_eq!(open.ciphers, [DataCipher::Block(None)]);
+    assert!(open.warnings[0].contains("READ"), "{:?}", open.warnings);
+    for (text, directive, word) in [
+        ("data-ciphers AES-256-GCM:BF-CBC\n", "data-ciphers", "SWEET32"),
+        ("data-ciphers-fallback DES-EDE3-CBC\n", "data-ciphers-fallback", "SWEET32"),
+        ("auth none\ndata-ciphers AES-256-CBC\n", "auth", "authenticated"),
+        ("auth none\ndata-ciphers-fallback AES-256-CBC\n", "auth", "authenticated"),
+        ("data-ciphers none\nauth none\n", "auth", "authenticated"),
+    ] {
+        let error = client_error(text);
+        assert_eq!(error.directive, directive, "{text}");
+        assert!(error.to_string().contains(word), "{text}: {error}");
+    }
+    // AEADs need no digest.
+    assert_eq!(client("auth none\n").auth, "none");
 }
 
 #[test]

@@ -1,8 +1,95 @@
 use std::fmt;
 
-use adit_crypto::Cipher;
+use adit_crypto::{BlockCipher, Cipher, Digest};
+use adit_engine::verbs::{BlockSuite, Protection};
 
 use super::PeerInfo;
+
+/// What a name in `data-ciphers` stands for.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Hash)]
+pub enum DataCipher {
+    /// An AEAD.
+    Aead(Cipher),
+    /// CBC, authenticated by the digest of `auth`; `None` for `none`, which is only authenticated.
+    Block(Option<BlockCipher>),
+}
+
+impl DataCipher {
+    /// The names of all, AEADs first, without `none`.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Cipher::ALL.map(Cipher::name).into_iter().chain(BlockCipher::ALL.map(BlockCipher::name))
+    }
+
+    /// The name OpenVPN uses where ciphers are negotiated.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aead(cipher) => cipher.name(),
+            Self::Block(Some(cipher)) => cipher.name(),
+            Self::Block(None) => "none",
+        }
+    }
+
+    /// The name OpenVPN uses in its options string.
+    pub const fn options_name(self) -> &'static str {
+        match self {
+            Self::Block(None) => "[null-cipher]",
+            _ => self.name(),
+        }
+    }
+
+    /// Parses a name of either kind, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        if name.eq_ignore_ascii_case("none") || name == "[null-cipher]" {
+            return Some(Self::Block(None));
+        }
+        let aead = Cipher::from_name(name).map(Self::Aead);
+        aead.or_else(|| BlockCipher::from_name(name).map(|cipher| Self::Block(Some(cipher))))
+    }
+
+    /// Whether it authenticates by itself.
+    pub const fn is_aead(self) -> bool {
+        matches!(self, Self::Aead(_))
+    }
+
+    /// The packet format: of AEADs that of today or, with `epoch`, that of 2.7; of others CBC with the
+    /// digest that `auth` names.
+    pub fn protection(self, auth: &str, epoch: bool) -> Protection {
+        match self {
+            Self::Aead(cipher) if epoch => Protection::Epoch(cipher),
+            Self::Aead(cipher) => Protection::Aead(cipher),
+            Self::Block(cipher) => {
+                Protection::Block(BlockSuite { cipher, digest: Digest::from_name(auth) })
+            }
+        }
+    }
+}
+
+impl From<Cipher> for DataCipher {
+    fn from(cipher: Cipher) -> Self {
+        Self::Aead(cipher)
+    }
+}
+
+impl From<Protection> for DataCipher {
+    fn from(protection: Protection) -> Self {
+        match protection {
+            Protection::Aead(cipher) | Protection::Epoch(cipher) => Self::Aead(cipher),
+            Protection::Block(suite) | Protection::Static(suite) => Self::Block(suite.cipher),
+        }
+    }
+}
+
+impl PartialEq<Cipher> for DataCipher {
+    fn eq(&self, other: &Cipher) -> bool {
+        *self == Self::Aead(*other)
+    }
+}
+
+impl fmt::Display for DataCipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// Why no cipher can be agreed upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +97,7 @@ pub struct CipherRefused {
     /// What the peer offers, for the log.
     pub offered: Vec<String>,
     /// What we allow.
-    pub allowed: Vec<Cipher>,
+    pub allowed: Vec<DataCipher>,
 }
 
 impl fmt::Display for CipherRefused {
@@ -37,11 +124,11 @@ impl std::error::Error for CipherRefused {}
 /// # Errors
 /// [`CipherRefused`]: AUTH_FAILED with "Data channel cipher negotiation failed (no shared cipher)".
 pub fn choose_cipher(
-    allowed: &[Cipher],
+    allowed: &[DataCipher],
     info: &PeerInfo,
     occ: Option<&str>,
-    fallback: Option<Cipher>,
-) -> Result<Cipher, CipherRefused> {
+    fallback: Option<DataCipher>,
+) -> Result<DataCipher, CipherRefused> {
     let mut offered = info.ciphers();
     let negotiates = !offered.is_empty();
     if let Some(occ) = occ {
@@ -50,7 +137,7 @@ pub fn choose_cipher(
     let found = allowed
         .iter()
         .copied()
-        .find(|cipher| offered.iter().any(|name| Cipher::from_name(name) == Some(*cipher)));
+        .find(|cipher| offered.iter().any(|name| DataCipher::from_name(name) == Some(*cipher)));
     if let Some(cipher) = found {
         return Ok(cipher);
     }
@@ -58,7 +145,8 @@ pub fn choose_cipher(
     // One that names another cipher would only exchange packets neither side can open.
     match fallback {
         Some(cipher)
-            if !negotiates && occ.is_none_or(|name| Cipher::from_name(name) == Some(cipher)) =>
+            if !negotiates
+                && occ.is_none_or(|name| DataCipher::from_name(name) == Some(cipher)) =>
         {
             Ok(cipher)
         }
@@ -73,35 +161,43 @@ pub fn choose_cipher(
 mod tests {
     use super::*;
 
-    const SERVER: [Cipher; 3] = [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
+    const SERVER: [DataCipher; 3] = [
+        DataCipher::Aead(Cipher::Aes256Gcm),
+        DataCipher::Aead(Cipher::Aes128Gcm),
+        DataCipher::Aead(Cipher::ChaCha20Poly1305),
+    ];
 
     fn choose(
         info: &str,
         occ: Option<&str>,
         fallback: Option<Cipher>,
-    ) -> Result<Cipher, CipherRefused> {
+    ) -> Result<DataCipher, CipherRefused> {
+        let fallback = fallback.map(DataCipher::Aead);
         choose_cipher(&SERVER, &PeerInfo::parse(info).unwrap(), occ, fallback)
     }
 
     #[test]
     fn the_servers_order_decides() {
         let got = choose("IV_CIPHERS=CHACHA20-POLY1305:AES-128-GCM\n", None, None);
-        assert_eq!(got, Ok(Cipher::Aes128Gcm));
+        assert_eq!(got, Ok(Cipher::Aes128Gcm.into()));
         // A 2.4 client
-        assert_eq!(choose("IV_NCP=2\n", Some("BF-CBC"), None), Ok(Cipher::Aes256Gcm));
+        assert_eq!(choose("IV_NCP=2\n", Some("BF-CBC"), None), Ok(Cipher::Aes256Gcm.into()));
     }
 
     #[test]
     fn the_options_string_counts_as_an_offer() {
-        assert_eq!(choose("", Some("AES-128-GCM"), None), Ok(Cipher::Aes128Gcm));
+        assert_eq!(choose("", Some("AES-128-GCM"), None), Ok(Cipher::Aes128Gcm.into()));
         let got = choose("IV_CIPHERS=AES-256-CBC\n", Some("CHACHA20-POLY1305"), None);
-        assert_eq!(got, Ok(Cipher::ChaCha20Poly1305));
+        assert_eq!(got, Ok(Cipher::ChaCha20Poly1305.into()));
     }
 
     #[test]
     fn the_fallback_is_for_those_that_name_none() {
-        assert_eq!(choose("", None, Some(Cipher::Aes192Gcm)), Ok(Cipher::Aes192Gcm));
-        assert_eq!(choose("", Some("AES-192-GCM"), Some(Cipher::Aes192Gcm)), Ok(Cipher::Aes192Gcm));
+        assert_eq!(choose("", None, Some(Cipher::Aes192Gcm)), Ok(Cipher::Aes192Gcm.into()));
+        assert_eq!(
+            choose("", Some("AES-192-GCM"), Some(Cipher::Aes192Gcm)),
+            Ok(Cipher::Aes192Gcm.into())
+        );
         assert!(choose("", Some("BF-CBC"), Some(Cipher::Aes192Gcm)).is_err());
         assert!(choose("IV_CIPHERS=AES-256-CBC\n", None, Some(Cipher::Aes192Gcm)).is_err());
         assert!(choose("", None, None).is_err());
@@ -112,5 +208,34 @@ mod tests {
         let refused = choose("IV_CIPHERS=AES-256-CBC:BF-CBC\n", Some("BF-CBC"), None).unwrap_err();
         assert!(refused.to_string().contains("AES-256-CBC:BF-CBC"), "{refused}");
         assert!(refused.to_string().contains("data-ciphers"), "{refused}");
+    }
+
+    #[test]
+    fn cbc_is_for_those_that_name_it_and_only_where_it_is_allowed() {
+        const CBC: DataCipher = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
+        let info = |text| PeerInfo::parse(text).unwrap();
+        let both = [DataCipher::Aead(Cipher::Aes256Gcm), CBC];
+        // `cipher` of an old client, in its options string.
+        assert_eq!(choose_cipher(&both, &info(""), Some("AES-256-CBC"), None), Ok(CBC));
+        assert!(choose_cipher(&both[..1], &info(""), Some("AES-256-CBC"), None).is_err());
+        assert_eq!(choose_cipher(&both[..1], &info(""), Some("AES-256-CBC"), Some(CBC)), Ok(CBC));
+        let new = info("IV_CIPHERS=AES-256-CBC:AES-256-GCM\n");
+        assert_eq!(choose_cipher(&both, &new, None, None), Ok(both[0]), "ours decides");
+        let none = DataCipher::Block(None);
+        assert_eq!(choose_cipher(&[none], &info(""), Some("[null-cipher]"), None), Ok(none));
+        assert!(choose_cipher(&both, &info("IV_CIPHERS=none\n"), None, Some(CBC)).is_err());
+    }
+
+    #[test]
+    fn names_go_both_ways() {
+        for name in DataCipher::names().chain(["none"]) {
+            let cipher = DataCipher::from_name(&name.to_ascii_lowercase()).unwrap();
+            assert_eq!(cipher.name(), name);
+            assert_eq!(DataCipher::from_name(cipher.options_name()), Some(cipher));
+        }
+        // Blocks of 64 bits.
+        for name in ["BF-CBC", "DES-EDE3-CBC", "CAST5-CBC", "RC2-CBC", "DES-CBC"] {
+            assert_eq!(DataCipher::from_name(name), None);
+        }
     }
 }

@@ -21,7 +21,7 @@ mod pushed;
 mod route;
 mod update;
 
-pub use cipher::{CipherRefused, choose_cipher};
+pub use cipher::{CipherRefused, DataCipher, choose_cipher};
 pub use message::{AdvanceTo, AuthFailed, BadMessage, ControlMessage, MAX_MESSAGE, Restart};
 pub(crate) use occ::{ETHERNET_EXTRA, device_type};
 pub use occ::{OptionsString, RemoteOptions};
@@ -64,7 +64,8 @@ pub fn fuzz(bytes: &[u8]) {
         let occ = RemoteOptions::parse(text);
         if let Ok(info) = PeerInfo::parse(text) {
             let _ = (info.proto(), info.max_mtu());
-            let _ = choose_cipher(&adit_crypto::Cipher::ALL, &info, occ.cipher(), None);
+            let all = adit_crypto::Cipher::ALL.map(DataCipher::Aead);
+            let _ = choose_cipher(&all, &info, occ.cipher(), None);
         }
     }
 }

@@ -2,6 +2,8 @@ use std::fmt;
 
 use adit_crypto::Cipher;
 
+use super::DataCipher;
+
 /// Longest peer info taken from a peer, in bytes; stock's own buffers end at 2048.
 pub const MAX_PEER_INFO: usize = 4096;
 /// Most lines of peer info kept.
@@ -46,12 +48,13 @@ impl IvProto {
             | Self::DNS.0
             | Self::CC_EXIT.0
             | Self::AUTH_FAIL_TEMP.0
-            | Self::DYN_TLS_CRYPT.0;
+            | Self::DYN_TLS_CRYPT.0
+            | Self::DATA_EPOCH.0;
         let pulling = Self::REQUEST_PUSH.0 | Self::PUSH_UPDATE.0;
         Self(if pull { base | pulling } else { base })
     }
 
-    /// What this implementation announces between two points, as stock 2.6 does.
+    /// What this implementation announces between two points, as stock 2.7 does.
     pub const fn between_two() -> Self {
         Self(
             Self::DATA_V2.0
@@ -59,7 +62,8 @@ impl IvProto {
                 | Self::P2P_NCP.0
                 | Self::DNS.0
                 | Self::CC_EXIT.0
-                | Self::DYN_TLS_CRYPT.0,
+                | Self::DYN_TLS_CRYPT.0
+                | Self::DATA_EPOCH.0,
         )
     }
 
@@ -73,7 +77,7 @@ impl IvProto {
 #[derive(Copy, Clone, Debug)]
 pub struct LocalInfo<'a> {
     /// `data-ciphers`.
-    pub ciphers: &'a [Cipher],
+    pub ciphers: &'a [DataCipher],
     /// Whether options will be pulled.
     pub pull: bool,
     /// Largest `tun-mtu` that the server may push (`IV_MTU`).
@@ -100,7 +104,10 @@ impl LocalInfo<'_> {
             let _ = writeln!(out, "IV_MTU={}", self.max_mtu);
         }
         // A server of 2.4 knows only IV_NCP, which promises both of these.
-        if self.ciphers.contains(&Cipher::Aes256Gcm) && self.ciphers.contains(&Cipher::Aes128Gcm) {
+        if [Cipher::Aes256Gcm, Cipher::Aes128Gcm]
+            .iter()
+            .all(|c| self.ciphers.contains(&(*c).into()))
+        {
             let _ = writeln!(out, "IV_NCP=2");
         }
         let _ = writeln!(out, "IV_CIPHERS={}", ciphers.join(":"));
@@ -235,6 +242,7 @@ mod tests {
     #[test]
     fn ours_reads_back_and_promises_what_we_do() {
         let ciphers = [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305];
+        let ciphers = ciphers.map(DataCipher::Aead);
         let extra =
             [("UV_SITE".to_owned(), "a b".to_owned()), ("UV_BAD".to_owned(), "a\nb".to_owned())];
         let local = LocalInfo {
@@ -248,12 +256,12 @@ mod tests {
         let info = PeerInfo::parse(&local.encode()).unwrap();
         assert_eq!(info.skipped(), 0);
         // What stock 2.6 announces, and that we take updates of options.
-        assert_eq!(info.get("IV_PROTO"), Some("5086"));
+        assert_eq!(info.get("IV_PROTO"), Some("6110"));
         assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM", "CHACHA20-POLY1305"]);
         assert_eq!(info.max_mtu(), Some(1600));
         assert_eq!(info.get("UV_SITE"), Some("a b"));
         assert_eq!(info.get("UV_BAD"), None);
-        assert!(info.proto().has(IvProto::TLS_EKM) && !info.proto().has(IvProto::DATA_EPOCH));
+        assert!(info.proto().has(IvProto::TLS_EKM) && info.proto().has(IvProto::DATA_EPOCH));
         let quiet = LocalInfo { full: false, ..local }.encode();
         assert!(!quiet.contains("UV_") && !quiet.contains("IV_SSL"), "{quiet}");
         let alone = LocalInfo { pull: false, ..local }.encode();

@@ -2,7 +2,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use adit_crypto::Cipher;
+use super::DataCipher;
 use adit_engine::verbs::Framing;
 use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -48,13 +48,15 @@ pub struct PushedOptions {
     /// `peer-id`, 24 bits; `None` also for 0xFFFFFF.
     pub peer_id: Option<u32>,
     /// `cipher`
-    pub cipher: Option<Cipher>,
+    pub cipher: Option<DataCipher>,
     /// `key-derivation tls-ekm` or `protocol-flags tls-ekm`
     pub tls_ekm: bool,
     /// `protocol-flags cc-exit`
     pub cc_exit: bool,
     /// `protocol-flags dyn-tls-crypt`
     pub dyn_tls_crypt: bool,
+    /// `protocol-flags aead-epoch`: the data format of 2.7.
+    pub epoch: bool,
     /// `tun-mtu`
     pub tun_mtu: Option<u16>,
     /// `auth-token`: to be sent instead of the password from now on, also in rekeys.
@@ -341,7 +343,7 @@ impl Reader {
                 self.out.peer_id = (id != 0xff_ffff).then_some(id);
             }
             "cipher" => {
-                let cipher = Cipher::from_name(&w.arg(0).to_ascii_uppercase());
+                let cipher = DataCipher::from_name(&w.arg(0).to_ascii_uppercase());
                 self.out.cipher = Some(cipher.ok_or_else(|| {
                     w.unsupported("this cipher is not supported; the server's data-ciphers should have AES-256-GCM")
                 })?);
@@ -356,6 +358,7 @@ impl Reader {
                         "tls-ekm" => self.out.tls_ekm = true,
                         "cc-exit" => self.out.cc_exit = true,
                         "dyn-tls-crypt" => self.out.dyn_tls_crypt = true,
+                        "aead-epoch" => self.out.epoch = true,
                         other => {
                             return Err(
                                 w.unsupported(format!("protocol flag {other} is not supported"))

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 
 use crate::keys::{KeyMethod2, Role};
 use crate::negotiate::{IvProto, PeerInfo};
@@ -13,7 +13,7 @@ use crate::session::{Fault, Settings};
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// The cipher of the data channel.
-    pub(super) cipher: Cipher,
+    pub(super) cipher: DataCipher,
     /// Keys by TLS exporter.
     pub(super) exporter: bool,
     /// DATA_V2 with a peer-id.
@@ -22,6 +22,8 @@ pub(super) struct Agreed {
     pub(super) exit_by_control: bool,
     /// Dynamic tls-crypt for renegotiations.
     pub(super) wrap_renegotiations: bool,
+    /// The data format of 2.7; AEADs only.
+    pub(super) epoch: bool,
 }
 
 /// No cipher that both ends take.
@@ -61,13 +63,14 @@ pub(super) fn agree(
     let both = |bit| proto.has(IvProto::P2P_NCP) && proto.has(bit);
     let exporter = both(IvProto::TLS_EKM);
     let offered = info.ciphers();
-    let theirs = |cipher: &Cipher| offered.iter().any(|n| Cipher::from_name(n) == Some(*cipher));
+    let theirs =
+        |cipher: &DataCipher| offered.iter().any(|n| DataCipher::from_name(n) == Some(*cipher));
     // The TLS server's preference counts, at both ends.
     let common = match role {
         Role::Server => settings.ciphers.iter().copied().find(theirs),
         Role::Client => offered
             .iter()
-            .filter_map(|name| Cipher::from_name(name))
+            .filter_map(|name| DataCipher::from_name(name))
             .find(|cipher| settings.ciphers.contains(cipher)),
     };
     let fallback = settings.cipher_fallback.filter(|_| offered.is_empty());
@@ -81,6 +84,7 @@ pub(super) fn agree(
         data_v2: both(IvProto::DATA_V2),
         exit_by_control: both(IvProto::CC_EXIT),
         wrap_renegotiations: exporter && both(IvProto::DYN_TLS_CRYPT),
+        epoch: cipher.is_aead() && both(IvProto::DATA_EPOCH),
     }))
 }
 
@@ -93,6 +97,7 @@ pub(super) fn our_peer_info(settings: &Settings) -> String {
 
 #[cfg(test)]
 mod tests {
+    use adit_crypto::{BlockCipher, Cipher};
     use zeroize::Zeroizing;
 
     use super::*;
@@ -109,12 +114,12 @@ mod tests {
         }
     }
 
-    fn settings(ciphers: &[Cipher]) -> Settings {
+    fn settings(ciphers: &[DataCipher]) -> Settings {
         Settings { ciphers: ciphers.to_vec(), ..Settings::default() }
     }
 
-    const AES: Cipher = Cipher::Aes256Gcm;
-    const CHACHA: Cipher = Cipher::ChaCha20Poly1305;
+    const AES: DataCipher = DataCipher::Aead(Cipher::Aes256Gcm);
+    const CHACHA: DataCipher = DataCipher::Aead(Cipher::ChaCha20Poly1305);
 
     #[test]
     fn both_ends_take_the_servers_first_choice() {
@@ -127,11 +132,11 @@ mod tests {
         assert!(at_server.exporter && at_server.data_v2 && at_server.exit_by_control);
     }
 
-    /// What stock 2.6.14 says.
+    /// What stock 2.6.14 says, and 2.7's bit 10.
     #[test]
     fn we_say_what_stock_says() {
         let said = our_peer_info(&Settings::default());
-        assert_eq!(said, "IV_CIPHERS=AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305\nIV_PROTO=746\n");
+        assert_eq!(said, "IV_CIPHERS=AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305\nIV_PROTO=1770\n");
     }
 
     #[test]
@@ -142,6 +147,20 @@ mod tests {
         assert_eq!(agreed.cipher, AES);
         assert!(!agreed.exporter && !agreed.data_v2 && !agreed.exit_by_control);
         assert!(!agreed.wrap_renegotiations);
+    }
+
+    #[test]
+    fn epochs_are_for_aeads_at_ends_that_both_know_them() {
+        const CBC: DataCipher = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
+        let epoch = |cipher: DataCipher, proto: u32| {
+            let said = said(&format!("IV_CIPHERS={cipher}\nIV_PROTO={proto}\n"));
+            let agreed = agree(Role::Client, &settings(&[cipher]), &said).unwrap().unwrap();
+            (agreed.cipher == cipher, agreed.epoch)
+        };
+        let all = IvProto::between_two().0;
+        assert_eq!(epoch(AES, all), (true, true));
+        assert_eq!(epoch(AES, all & !IvProto::DATA_EPOCH.0), (true, false));
+        assert_eq!(epoch(CBC, all), (true, false));
     }
 
     #[test]
@@ -159,7 +178,7 @@ mod tests {
         assert!(silent.unwrap_err().to_string().contains("data-ciphers-fallback"));
         ours.cipher_fallback = Some(CHACHA);
         assert_eq!(agree(Role::Server, &ours, &said("")).unwrap().unwrap().cipher, CHACHA);
-        let other = said("IV_CIPHERS=AES-128-GCM\nIV_PROTO=746\n");
+        let other = said("IV_CIPHERS=AES-128-GCM\nIV_PROTO=1770\n");
         let refused = agree(Role::Server, &ours, &other).unwrap().unwrap_err();
         assert!(refused.to_string().contains("AES-128-GCM"), "{refused}");
     }

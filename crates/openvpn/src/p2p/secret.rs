@@ -147,7 +147,7 @@ impl StaticEngine {
             framing: settings.framing,
             fragment: None,
             keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, to),
+            mtu: inner_mtu(settings, to, Protection::Static(self.config.suite)),
             replay_window: settings.replay_window,
         };
         out.plane(Op::AddPeer(PEER, spec));

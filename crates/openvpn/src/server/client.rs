@@ -36,7 +36,7 @@ pub(super) struct Hello {
     pub(super) identity: PeerIdentity,
     pub(super) username: Option<String>,
     pub(super) peer_info: PeerInfo,
-    pub(super) cipher: adit_crypto::Cipher,
+    pub(super) cipher: crate::negotiate::DataCipher,
     pub(super) tls: String,
     /// Its options string speaks of compression.
     pub(super) compressed: bool,

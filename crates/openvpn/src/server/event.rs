@@ -1,6 +1,6 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 use adit_engine::verbs::Counters;
 use adit_engine::{Link, PeerId, UnixTime};
 
@@ -65,7 +65,7 @@ pub struct ClientInfo {
     /// IPv6 tunnel address.
     pub ipv6: Option<Ipv6Addr>,
     /// Cipher of the data channel.
-    pub cipher: Cipher,
+    pub cipher: DataCipher,
     /// `IV_VER` and the like, filtered.
     pub peer_info: Vec<(String, String)>,
     /// TLS version and suite.

@@ -1,4 +1,4 @@
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 use adit_engine::verbs::Framing;
 use adit_engine::{Grant, PeerId};
 
@@ -11,7 +11,7 @@ pub(super) struct Recipient<'a> {
     pub(super) peer: PeerId,
     pub(super) grant: &'a Grant,
     pub(super) lease: Lease,
-    pub(super) cipher: Cipher,
+    pub(super) cipher: DataCipher,
     pub(super) framing: Framing,
     pub(super) info: &'a PeerInfo,
 }
@@ -59,7 +59,7 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     if !to.info.ciphers().is_empty() {
         push.push(format!("cipher {}", to.cipher));
     }
-    push.extend(key_derivation(proto).map(str::to_owned));
+    push.extend(key_derivation(proto, to.cipher));
     if to.info.max_mtu().is_some() {
         push.push(format!("tun-mtu {}", config.settings.tun_mtu));
     }
@@ -99,18 +99,32 @@ fn ifconfig6(config: &ServerConfig, to: &Recipient<'_>) -> Option<String> {
     Some(format!("ifconfig-ipv6 {address}/{} {}", server.prefix_len(), server.addr()))
 }
 
-/// How the data keys are made, and how sessions end. A client with `protocol-flags` takes both at
-/// once; without either, the keys come from the PRF of old.
-fn key_derivation(proto: IvProto) -> Option<&'static str> {
-    match (proto.has(IvProto::TLS_EKM), proto.has(IvProto::CC_EXIT)) {
-        (true, true) if proto.has(IvProto::DYN_TLS_CRYPT) => {
-            Some("protocol-flags cc-exit tls-ekm dyn-tls-crypt")
-        }
-        (true, true) => Some("protocol-flags cc-exit tls-ekm"),
-        (true, false) => Some("key-derivation tls-ekm"),
-        (false, true) => Some("protocol-flags cc-exit"),
-        (false, false) => None,
+/// How the data keys are made and used, and how sessions end. A client with `protocol-flags` takes all
+/// at once; without either, the keys come from the PRF of old.
+fn key_derivation(proto: IvProto, cipher: DataCipher) -> Option<String> {
+    let exporter = proto.has(IvProto::TLS_EKM);
+    if !proto.has(IvProto::CC_EXIT) {
+        return exporter.then(|| "key-derivation tls-ekm".into());
     }
+    let mut flags = "protocol-flags cc-exit".to_owned();
+    let dynamic = exporter && proto.has(IvProto::DYN_TLS_CRYPT);
+    for (chosen, flag) in [
+        (exporter, " tls-ekm"),
+        (dynamic, " dyn-tls-crypt"),
+        (uses_epochs(proto, cipher), " aead-epoch"),
+    ] {
+        if chosen {
+            flags.push_str(flag);
+        }
+    }
+    Some(flags)
+}
+
+/// Whether a client gets the epoch data format: it knows it, takes the flag that says so, and the
+/// cipher is an AEAD.
+pub(super) fn uses_epochs(proto: IvProto, cipher: DataCipher) -> bool {
+    let all = IvProto(IvProto::CC_EXIT.0 | IvProto::TLS_EKM.0 | IvProto::DATA_EPOCH.0);
+    cipher.is_aead() && proto.has(all)
 }
 
 /// What frames the packets of one client: with `compress migrate` a stub for one that was set up with

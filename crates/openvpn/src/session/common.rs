@@ -1,7 +1,8 @@
 use std::time::Duration;
 
-use adit_crypto::Cipher;
-use adit_engine::verbs::{Framing, InnerMtu};
+use crate::negotiate::DataCipher;
+use adit_crypto::BlockCipher;
+use adit_engine::verbs::{BlockSuite, Framing, InnerMtu, Protection};
 use adit_engine::{Instant, Link, UnixTime};
 
 use super::settings::{Mssfix, Settings};
@@ -21,6 +22,8 @@ const OCC_EXIT: u8 = 6;
 
 /// DATA_V2 header, packet id and tag.
 const AEAD_OVERHEAD: u16 = 4 + 4 + 16;
+/// The same in the epoch format, whose packet id is longer.
+const EPOCH_OVERHEAD: u16 = 4 + 8 + 16;
 
 /// The length before each packet on a stream.
 const STREAM_LENGTH: u16 = 2;
@@ -65,7 +68,7 @@ impl Settings {
 }
 
 /// What the largest TCP segments may be, from `mssfix`, for a peer behind `link`.
-pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
+pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection) -> InnerMtu {
     const DEFAULT_TUN_MTU: u16 = 1500;
     let mssfix = settings.mssfix.unwrap_or(match settings.tun_mtu {
         DEFAULT_TUN_MTU => Mssfix { size: 1492, outer: true, fixed: false },
@@ -82,15 +85,15 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
     };
     let mut inner = mssfix.size;
     if !mssfix.fixed {
-        if settings.ethernet {
-            inner = inner.saturating_sub(ETHERNET_OVERHEAD);
+        if mssfix.outer {
+            inner = inner.saturating_sub(outer_headers);
         }
-        inner = inner.saturating_sub(AEAD_OVERHEAD + framing);
         if link.is_stream() {
             inner = inner.saturating_sub(STREAM_LENGTH);
         }
-        if mssfix.outer {
-            inner = inner.saturating_sub(outer_headers);
+        inner = protected(inner, protection).saturating_sub(framing);
+        if settings.ethernet {
+            inner = inner.saturating_sub(ETHERNET_OVERHEAD);
         }
     }
     InnerMtu {
@@ -100,12 +103,33 @@ pub(crate) fn inner_mtu(settings: &Settings, link: Link) -> InnerMtu {
     }
 }
 
+/// How much fits into a packet of `size` bytes when it is protected.
+fn protected(size: u16, protection: Protection) -> u16 {
+    const BLOCK: u16 = BlockCipher::BLOCK_LEN as u16;
+    let block = |suite: BlockSuite, header: u16, id: u16| {
+        let digest = suite.digest.map_or(0, |digest| digest.output_len() as u16);
+        let text = size.saturating_sub(header + digest);
+        let plain = match suite.cipher {
+            // Whole blocks behind the IV, at least one byte of them padding.
+            Some(_) => (text.saturating_sub(BLOCK) & !(BLOCK - 1)).saturating_sub(1),
+            None => text,
+        };
+        plain.saturating_sub(id)
+    };
+    match protection {
+        Protection::Aead(_) => size.saturating_sub(AEAD_OVERHEAD),
+        Protection::Epoch(_) => size.saturating_sub(EPOCH_OVERHEAD),
+        Protection::Block(suite) => block(suite, 4, 4),
+        Protection::Static(suite) => block(suite, 0, 4 + 4),
+    }
+}
+
 /// The options string of key method 2. In a session, `cipher` is the one agreed upon.
 pub(crate) fn options_string(
     settings: &Settings,
     role: Role,
     link: Link,
-    cipher: Option<Cipher>,
+    cipher: Option<DataCipher>,
 ) -> OptionsString<'_> {
     let (tls_auth, key_direction) = match &settings.wrap {
         WrapConfig::TlsAuth { direction, .. } => {
@@ -113,7 +137,7 @@ pub(crate) fn options_string(
         }
         _ => (false, None),
     };
-    let named = Cipher::from_name(&settings.occ_cipher);
+    let named = DataCipher::from_name(&settings.occ_cipher);
     let allowed =
         |cipher| settings.ciphers.contains(&cipher) || settings.cipher_fallback == Some(cipher);
     OptionsString {
@@ -122,8 +146,11 @@ pub(crate) fn options_string(
         stream: link.is_stream(),
         tun_mtu: settings.tun_mtu,
         cipher: match cipher {
-            Some(cipher) => cipher.name(),
-            None => &settings.occ_cipher,
+            Some(cipher) => cipher.options_name(),
+            None => match named {
+                Some(DataCipher::Block(None)) => "[null-cipher]",
+                _ => &settings.occ_cipher,
+            },
         },
         announce: cipher.or(named).is_some_and(allowed),
         auth: &settings.auth,
@@ -136,10 +163,14 @@ pub(crate) fn options_string(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adit_crypto::{Cipher, Digest};
+
+    const AEAD: Protection = Protection::Aead(Cipher::Aes256Gcm);
 
     fn mss(settings: &Settings, remote: &str) -> (u16, u16) {
         let remote = remote.parse().expect("an address");
-        let mtu = inner_mtu(settings, Link::datagram(Default::default(), None, remote));
+        let link = Link::datagram(Default::default(), None, remote);
+        let mtu = inner_mtu(settings, link, AEAD);
         (mtu.mss4, mtu.mss6)
     }
 
@@ -161,7 +192,7 @@ mod tests {
     #[test]
     fn over_streams_the_headers_are_larger() {
         let mtu = |s: &Settings, remote: &str| {
-            let mtu = inner_mtu(s, Link::stream(1, remote.parse().expect("an address")));
+            let mtu = inner_mtu(s, Link::stream(1, remote.parse().expect("an address")), AEAD);
             (mtu.mss4, mtu.mss6)
         };
         let mut s = Settings::default();
@@ -171,6 +202,28 @@ mod tests {
         assert_eq!(mtu(&s, "192.0.2.1:1194"), (1234, 1214));
         s.mssfix = Some(Mssfix { size: 1300, outer: false, fixed: true });
         assert_eq!(mtu(&s, "192.0.2.1:1194"), (1260, 1240));
+    }
+
+    /// Other formats leave other room: worked out from their layout.
+    #[test]
+    fn formats_differ_in_what_they_add() {
+        let suite = |digest| BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest };
+        let s = Settings {
+            mssfix: Some(Mssfix { size: 1400, outer: false, fixed: false }),
+            ..Settings::default()
+        };
+        let mss = |protection| {
+            let link = Link::datagram(Default::default(), None, ([192, 0, 2, 1], 1).into());
+            inner_mtu(&s, link, protection).mss4
+        };
+        assert_eq!(mss(AEAD), 1400 - 24 - 40);
+        assert_eq!(mss(Protection::Epoch(Cipher::Aes256Gcm)), 1400 - 28 - 40);
+        // 1400 - 4 - 20 - 16 = 1360 = 85 blocks, less a byte of padding, a packet id and headers.
+        assert_eq!(mss(Protection::Block(suite(Some(Digest::Sha1)))), 1359 - 4 - 40);
+        // 1400 - 32 - 16 = 1352: 84 blocks.
+        assert_eq!(mss(Protection::Static(suite(Some(Digest::Sha256)))), 1343 - 8 - 40);
+        let none = BlockSuite { cipher: None, digest: Some(Digest::Sha1) };
+        assert_eq!(mss(Protection::Block(none)), 1400 - 4 - 20 - 4 - 40);
     }
 
     /// As printed by openvpn 2.6.14 with `--dev tap --verb 7` ("Data Channel MTU parms").

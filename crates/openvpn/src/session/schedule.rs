@@ -7,17 +7,17 @@
 
 use std::time::Duration;
 
-use adit_crypto::Cipher;
 use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, Protection};
 use adit_engine::{Instant, Op, Outbox, PeerId, Random};
 
 use super::settings::{Renegotiation, Settings};
 use crate::keys::DataKeys;
+use crate::negotiate::DataCipher;
 
 #[derive(Debug)]
 pub(crate) struct KeySchedule {
     peer: PeerId,
-    cipher: Cipher,
+    protection: Protection,
     renegotiation: Renegotiation,
     hand_window: Duration,
     tran_window: Duration,
@@ -35,7 +35,7 @@ impl KeySchedule {
     pub(crate) fn start<E>(
         now: Instant,
         peer: PeerId,
-        cipher: Cipher,
+        protection: Protection,
         settings: &Settings,
         random: &mut Random,
         keys: DataKeys,
@@ -43,7 +43,7 @@ impl KeySchedule {
     ) -> Self {
         let mut schedule = Self {
             peer,
-            cipher,
+            protection,
             renegotiation: settings.renegotiation,
             hand_window: settings.hand_window,
             tran_window: settings.tran_window,
@@ -78,8 +78,7 @@ impl KeySchedule {
         let limits =
             KeyLimits { bytes: self.renegotiation.bytes, packets: self.renegotiation.packets };
         let DataKeys { seal, open } = keys;
-        let protection = Protection::Aead(self.cipher);
-        let key = DataKey { key_id, protection, seal, open, limits };
+        let key = DataKey { key_id, protection: self.protection, seal, open, limits };
         out.plane(Op::InstallKey(self.peer, slot, Box::new(key)));
     }
 
@@ -136,8 +135,13 @@ impl KeySchedule {
     }
 
     /// The cipher of the session.
-    pub(crate) fn cipher(&self) -> Cipher {
-        self.cipher
+    pub(crate) fn cipher(&self) -> DataCipher {
+        self.protection.into()
+    }
+
+    /// How the packets of the session are protected.
+    pub(crate) fn protection(&self) -> Protection {
+        self.protection
     }
 
     fn plan(&mut self, now: Instant, random: &mut Random) {
@@ -190,11 +194,11 @@ mod tests {
 
     fn schedule(out: &mut Outbox<()>) -> (KeySchedule, Random) {
         let mut random = Random::new([7; 32]);
-        let cipher = Cipher::Aes256Gcm;
+        let protection = Protection::Aead(adit_crypto::Cipher::Aes256Gcm);
         let s = KeySchedule::start(
             NOW,
             PeerId(3),
-            cipher,
+            protection,
             &Settings::default(),
             &mut random,
             keys(),

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use crate::negotiate::DataCipher;
 use adit_crypto::Cipher;
 use adit_engine::verbs::{Framing, Keepalive};
 
@@ -36,11 +37,11 @@ pub struct Settings {
     /// Control channel wrapping.
     pub wrap: WrapConfig,
     /// `data-ciphers`, most wanted first.
-    pub ciphers: Vec<Cipher>,
+    pub ciphers: Vec<DataCipher>,
     /// `cipher`, as named in the options string: all that peers without negotiation go by.
     pub occ_cipher: String,
     /// `data-ciphers-fallback`: for peers that do not negotiate.
-    pub cipher_fallback: Option<Cipher>,
+    pub cipher_fallback: Option<DataCipher>,
     /// `auth`: the digest named in the options string (tls-auth carries its own).
     pub auth: String,
     /// `dev tap`: frames travel, not packets.
@@ -88,7 +89,9 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             wrap: WrapConfig::None,
-            ciphers: vec![Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305],
+            ciphers: [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]
+                .map(DataCipher::Aead)
+                .to_vec(),
             occ_cipher: "BF-CBC".into(),
             cipher_fallback: None,
             auth: "SHA1".into(),

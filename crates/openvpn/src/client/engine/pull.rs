@@ -1,6 +1,6 @@
 //! Asking for the options, and what the server says on its own.
 
-use adit_crypto::Cipher;
+use crate::negotiate::DataCipher;
 use adit_engine::verbs::{Keepalive, PeerSpec};
 use adit_engine::{Instant, Link, Op, PeerId};
 use ipnet::IpNet;
@@ -171,6 +171,7 @@ impl ClientEngine {
         };
         let peer = PeerId(pushed.peer_id.unwrap_or(0));
         let link = conversation.link;
+        let protection = cipher.protection(&settings.auth, pushed.epoch);
         out.plane(Op::AddPeer(
             peer,
             PeerSpec {
@@ -180,14 +181,14 @@ impl ClientEngine {
                 framing: settings.framing,
                 fragment: None,
                 keepalive,
-                mtu: inner_mtu(&settings, link),
+                mtu: inner_mtu(&settings, link, protection),
                 replay_window: settings.replay_window,
             },
         ));
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
         out.plane(Op::SetRoutes(peer, everything.into()));
         let schedule =
-            KeySchedule::start(now, peer, cipher, &settings, &mut self.random, keys, out);
+            KeySchedule::start(now, peer, protection, &settings, &mut self.random, keys, out);
         self.remember_token(&pushed);
         self.remotes.succeeded();
         self.state = State::Up(Box::new(Tunnel {
@@ -213,7 +214,7 @@ impl ClientEngine {
 
     /// The cipher of the session: the pushed one if we allow it; of a server that pushes none, the
     /// configured fallback or the one it names in its options string.
-    pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<Cipher> {
+    pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<DataCipher> {
         let settings = &self.config.settings;
         if let Some(cipher) = pushed.cipher {
             return settings.ciphers.contains(&cipher).then_some(cipher);
@@ -222,7 +223,7 @@ impl ClientEngine {
         let remote = attempt.conversation.exchange().remote_keys()?;
         let named = RemoteOptions::parse(&remote.options)
             .cipher()
-            .and_then(Cipher::from_name)
+            .and_then(DataCipher::from_name)
             .filter(|cipher| settings.ciphers.contains(cipher));
         named.or(settings.cipher_fallback)
     }
@@ -242,7 +243,7 @@ impl ClientEngine {
 
 pub(super) fn tunnel_config(
     peer: PeerId,
-    cipher: Cipher,
+    cipher: DataCipher,
     link: Link,
     mtu: u16,
     pushed: PushedOptions,

@@ -60,9 +60,10 @@ impl ClientEngine {
         }
         let mtu = pushed.tun_mtu.unwrap_or(self.config.settings.tun_mtu);
         let link = tunnel.conversation.link;
+        let protection = tunnel.schedule.protection();
         if mtu != state.settings.tun_mtu {
             state.settings.tun_mtu = mtu;
-            out.plane(Op::SetMtu(tunnel.peer, inner_mtu(&state.settings, link)));
+            out.plane(Op::SetMtu(tunnel.peer, inner_mtu(&state.settings, link, protection)));
         }
         let config = tunnel_config(tunnel.peer, tunnel.schedule.cipher(), link, mtu, pushed);
         out.event(ClientEvent::Updated(Box::new(config)));

@@ -36,7 +36,7 @@ fn what_a_stock_server_pushes() {
     );
     assert_eq!(
         (pushed.peer_id, pushed.cipher, pushed.tun_mtu),
-        (Some(0), Some(Cipher::Aes256Gcm), Some(1500))
+        (Some(0), Some(adit_crypto::Cipher::Aes256Gcm.into()), Some(1500))
     );
     assert!(pushed.cc_exit && pushed.tls_ekm && pushed.dyn_tls_crypt);
     assert!(pushed.notes.is_empty(), "{:?}", pushed.notes);
@@ -76,6 +76,14 @@ fn routes_with_words_are_resolved_later() {
 }
 
 #[test]
+fn other_data_formats_are_taken() {
+    let pushed = parse("cipher AES-256-CBC,protocol-flags cc-exit tls-ekm aead-epoch").unwrap();
+    assert_eq!(pushed.cipher.map(|cipher| cipher.name()), Some("AES-256-CBC"));
+    assert!(pushed.epoch && pushed.tls_ekm && pushed.cc_exit && !pushed.dyn_tls_crypt);
+    assert!(!parse("protocol-flags cc-exit tls-ekm").unwrap().epoch);
+}
+
+#[test]
 fn what_changes_the_wire_ends_the_session() {
     for option in [
         "comp-lzo",
@@ -84,9 +92,8 @@ fn what_changes_the_wire_ends_the_session() {
         "compress lz4-v2",
         "compress lzo",
         "fragment 1300",
-        "cipher AES-256-CBC",
-        "cipher none",
-        "protocol-flags aead-epoch",
+        "cipher BF-CBC",
+        "cipher ARIA-256-GCM",
         "protocol-flags cc-exit tls-ekm something-new",
         "key-derivation other",
         "topology subnet,ifconfig 10.8.0.6 10.8.0.5",

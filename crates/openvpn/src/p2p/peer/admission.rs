@@ -52,6 +52,7 @@ impl PeerEngine {
         let peer = self.next_peer;
         self.next_peer = PeerId(1_u32.saturating_sub(peer.0));
         out.event(ClientEvent::Authenticated { server: identity.clone(), tls });
+        let protection = agreed.cipher.protection(&settings.auth, agreed.epoch);
         let spec = PeerSpec {
             link,
             wire_id,
@@ -59,14 +60,14 @@ impl PeerEngine {
             framing: settings.framing,
             fragment: None,
             keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, link),
+            mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,
         };
         out.plane(Op::AddPeer(peer, spec));
         let everything = [IpNet::V4(Default::default()), IpNet::V6(Default::default())];
         out.plane(Op::SetRoutes(peer, everything.into()));
         let schedule =
-            KeySchedule::start(now, peer, agreed.cipher, settings, &mut self.random, keys, out);
+            KeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
         let former = self.session.replace(Session {
             conversation,
             peer,

@@ -255,7 +255,7 @@ impl PeerEngine {
     pub(super) fn our_keys(
         &mut self,
         link: Link,
-        cipher: Option<adit_crypto::Cipher>,
+        cipher: Option<crate::negotiate::DataCipher>,
     ) -> KeyMethod2 {
         let role = self.role();
         let settings = &self.config.settings;

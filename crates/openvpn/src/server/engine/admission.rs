@@ -16,7 +16,7 @@ use crate::negotiate::{
 use crate::server::client::{Connected, Hello, Stage};
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
-use crate::server::push::{Recipient, framing, pushed_options};
+use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
 use crate::session::{Fault, KeySchedule, Settings, inner_mtu, options_string};
 
 impl ServerEngine {
@@ -205,6 +205,8 @@ impl ServerEngine {
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
         let link = client.conversation.link;
+        let epoch = uses_epochs(proto, hello.cipher);
+        let protection = hello.cipher.protection(&settings.auth, epoch);
         let spec = PeerSpec {
             link,
             wire_id: proto.has(IvProto::DATA_V2).then_some(peer.0),
@@ -213,7 +215,7 @@ impl ServerEngine {
             framing,
             fragment: None,
             keepalive: settings.keepalive,
-            mtu: inner_mtu(settings, link),
+            mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,
         };
         out.plane(Op::AddPeer(peer, spec));
@@ -221,7 +223,7 @@ impl ServerEngine {
         let settings = &self.config.settings;
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let schedule =
-            KeySchedule::start(now, peer, hello.cipher, settings, &mut self.random, keys, out);
+            KeySchedule::start(now, peer, protection, settings, &mut self.random, keys, out);
         let info = ClientInfo {
             peer,
             identity: hello.identity,
@@ -352,7 +354,7 @@ pub(super) fn our_keys(
     random: &mut Random,
     settings: &Settings,
     link: Link,
-    cipher: Option<adit_crypto::Cipher>,
+    cipher: Option<crate::negotiate::DataCipher>,
 ) -> KeyMethod2 {
     let options = options_string(settings, Role::Server, link, cipher).to_string();
     let randoms = Randoms { random1: random.bytes(), random2: random.bytes() };
