@@ -271,3 +271,27 @@ impl Drop for Alarm {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Plane, Relay};
+    use crate::stats::Offloads;
+
+    #[test]
+    fn a_worker_that_panics_is_told_of_and_one_that_ends_is_not() {
+        let clock = || Instant::from_nanos(1);
+        let (plane, shared, _upcalls) =
+            Plane::idle(Relay::Kernel, false, false, Offloads::ALL, 2, clock).unwrap();
+        let alarm = Alarm(Arc::clone(&shared));
+        std::thread::spawn(move || drop(alarm)).join().unwrap();
+        assert_eq!(plane.failure(), None);
+        let alarm = Alarm(shared);
+        let worker = std::thread::spawn(move || {
+            let _alarm = alarm;
+            std::panic::resume_unwind(Box::new("a bug of ours"));
+        });
+        assert!(worker.join().is_err());
+        assert_eq!(plane.failure(), Some(Failure::WorkerDied));
+    }
+}
