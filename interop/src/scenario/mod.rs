@@ -6,6 +6,7 @@ mod files;
 mod refusals;
 mod roaming;
 mod several;
+mod tap;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,13 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("server-killed", ALL, roaming::server_killed),
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
     ("several-clients", ALL, several::clients_reach_each_other),
+    ("tap/frames", ALL, tap::frames),
+    ("tap/clients-together", ALL, tap::clients_together),
+    ("tap/clients-apart", ALL, tap::clients_apart),
+    ("tap/bridge-with-pool", ALL, tap::bridge_with_pool),
+    ("tap/bridges-at-both-ends", ALL, tap::bridges_at_both_ends),
+    // Stock says nothing of it.
+    ("fault/tap-against-tun", ALL, tap::against_tun),
     ("second-remote", DIALS, roaming::second_remote),
     ("files-with-redirect-gateway", ALL, files::redirect_gateway),
     ("files-with-pinned-suites", ALL, files::pinned_suites),

@@ -1,0 +1,226 @@
+//! Frames: `dev tap`, between two, among several, and with bridges and the hosts behind them.
+
+use std::fs;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::{Stage, ping_until};
+use crate::cell::{Configs, Inner, READY, SETUP, dial, inner_on, serve};
+use crate::failure::{Context, Result, ensure};
+use crate::net::{Namespace, Pair, Star, ip};
+use crate::process::Daemon;
+use crate::traffic::{ping, tcp};
+
+const DEVICE: &str = "tap0";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The plain configs with a TAP device.
+fn configs(stage: &Stage<'_>) -> Configs {
+    let mut configs = stage.configs();
+    for text in [&mut configs.server, &mut configs.client] {
+        *text = text.replace("dev tun\n", "dev tap\n");
+    }
+    configs
+}
+
+/// The same with another line in place of the server's networks.
+fn bridged(stage: &Stage<'_>, helper: &str) -> Configs {
+    let mut configs = configs(stage);
+    let networks = "server 10.88.0.0 255.255.255.0\nserver-ipv6 fd88::/64";
+    configs.server = configs.server.replace(networks, helper);
+    configs
+}
+
+fn address(text: &str) -> Result<IpAddr> {
+    text.parse().context(text)
+}
+
+/// Pings of both sizes and a stream, both ways and in both families.
+fn everything_passes(ends: [(&Namespace, Inner); 2]) -> Result<()> {
+    for ((from, _), (to, inner)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        for address in std::iter::once(inner.v4).chain(inner.v6) {
+            ping_until(from, address, PATIENCE)?;
+            for size in [56, 3000] {
+                let got = ping(from, address, size, 4)?;
+                ensure(got == 4, || format!("{got} of 4 pings of {size} bytes to {address}"))?;
+            }
+            tcp(from, to, address, 3_000_000)?;
+        }
+    }
+    Ok(())
+}
+
+/// A server and a client with frames between them, and a hardware address of the client's choice.
+pub(super) fn frames(stage: &Stage<'_>) -> Result<String> {
+    const MAC: &str = "02:ad:17:00:00:07";
+    let mut configs = configs(stage);
+    configs.client(&format!("lladdr {MAC}"));
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for(READY, SETUP)?;
+    let both = || format!("{}\n{}", server.failure(""), client.failure(""));
+    let ends = [&pair.server, &pair.client];
+    let inner = [inner_on(ends[0], DEVICE)?, inner_on(ends[1], DEVICE)?];
+    everything_passes([(ends[0], inner[0]), (ends[1], inner[1])])
+        .map_err(|failure| format!("{failure}\n{}", both()))?;
+    // ARP and neighbour discovery found it.
+    let neighbours = ends[0].run("ip", &["neighbour", "show", "dev", DEVICE])?;
+    let found = neighbours.lines().filter(|line| line.contains(MAC)).count();
+    ensure(found >= 2, || format!("{MAC} is not a neighbour twice:\n{neighbours}"))?;
+    Ok(format!("{found} neighbours"))
+}
+
+/// Starts a server and its clients at a switch; the addresses of the clients.
+fn crowd(
+    stage: &Stage<'_>,
+    configs: &Configs,
+    star: &Star,
+) -> Result<(Daemon, Vec<Daemon>, Vec<Inner>)> {
+    let path = |name: &str| stage.folder().join(name);
+    fs::write(path("server.conf"), &configs.server)?;
+    fs::write(path("client.conf"), &configs.client)?;
+    let command = stage.server.command(&star.server, &path("server.conf"));
+    let mut server = Daemon::spawn("server", command)?;
+    server.wait_for(READY, SETUP)?;
+    let (mut clients, mut inner) = (Vec::new(), Vec::new());
+    for namespace in &star.clients {
+        let command = stage.client.command(namespace, &path("client.conf"));
+        let mut client = Daemon::spawn("client", command)?;
+        client
+            .wait_for(READY, SETUP)
+            .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+        inner.push(inner_on(namespace, DEVICE)?);
+        clients.push(client);
+    }
+    Ok((server, clients, inner))
+}
+
+/// Three clients find each other by broadcast and multicast, talk, and one leaves.
+pub(super) fn clients_together(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = configs(stage);
+    configs.server("duplicate-cn\nclient-to-client");
+    let star = Star::new(3)?;
+    let (server, mut clients, inner) = crowd(stage, &configs, &star)?;
+    for (from, namespace) in star.clients.iter().enumerate() {
+        for (_, other) in inner.iter().enumerate().filter(|(to, _)| *to != from) {
+            ping_until(namespace, other.v4, PATIENCE)?;
+            ping_until(namespace, other.newest(), PATIENCE)?;
+            let got = ping(namespace, other.v4, 3000, 2)?;
+            ensure(got == 2, || format!("{from}: {got} of 2 large pings to {}", other.v4))?;
+        }
+    }
+    let [first, second, _] = star.clients.as_slice() else { return Err("three".into()) };
+    let [_, at_second, at_third] = inner.as_slice() else { return Err("three".into()) };
+    tcp(first, second, at_second.v4, 3_000_000)?;
+    tcp(first, &star.server, address("10.88.0.1")?, 3_000_000)?;
+    if let Some(mut third) = clients.pop() {
+        third.stop()?;
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    ensure(ping(first, at_third.v4, 56, 1)? == 0, || "the third answers after its end".to_owned())?;
+    ensure(ping(first, at_second.v4, 56, 4)? == 4, || {
+        server.failure("the third took the others with it").0
+    })?;
+    Ok(String::new())
+}
+
+/// Without `client-to-client` the server alone is reached.
+pub(super) fn clients_apart(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = configs(stage);
+    configs.server("duplicate-cn");
+    let star = Star::new(2)?;
+    let (_server, _clients, inner) = crowd(stage, &configs, &star)?;
+    let [first, second] = star.clients.as_slice() else { return Err("two".into()) };
+    for client in [first, second] {
+        ping_until(client, address("10.88.0.1")?, PATIENCE)?;
+        ping_until(&star.server, inner[0].v4, PATIENCE)?;
+    }
+    let got = ping(first, inner[1].v4, 56, 3)?;
+    ensure(got == 0, || "the other client answers".to_owned())?;
+    Ok(String::new())
+}
+
+/// Puts the TAP device of a namespace into a bridge with a cable to a host, and gives the host its
+/// addresses.
+fn bridge_to(
+    namespace: &Namespace,
+    label: &str,
+    bridge: &[&str],
+    host: &[&str],
+) -> Result<Namespace> {
+    let other = Namespace::new(label)?;
+    let cable = format!("type veth peer name lan netns {}", other.name());
+    let lines = [
+        "link add br0 up type bridge stp_state 0 forward_delay 0 mcast_snooping 0".to_owned(),
+        format!("link add lan up master br0 {cable}"),
+        format!("link set {DEVICE} up master br0"),
+    ];
+    let own = bridge.iter().map(|address| format!("address add {address} dev br0 nodad"));
+    ip(Some(namespace), lines.into_iter().chain(own))?;
+    let theirs = host.iter().map(|address| format!("address add {address} dev lan nodad"));
+    ip(Some(&other), std::iter::once("link set lan up".to_owned()).chain(theirs))?;
+    Ok(other)
+}
+
+/// A client gets an address of a network that the server is bridged to, and reaches a host in it.
+pub(super) fn bridge_with_pool(stage: &Stage<'_>) -> Result<String> {
+    let line = "server-bridge 10.88.0.1 255.255.255.0 10.88.0.50 10.88.0.60";
+    let configs = bridged(stage, line);
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let host = ["10.88.0.9/24", "fd88::9/64"];
+    let host = bridge_to(&pair.server, "lan", &["10.88.0.1/24", "fd88::1/64"], &host)?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for(READY, SETUP)?;
+    let both = || format!("{}\n{}", server.failure(""), client.failure(""));
+    let inner = inner_on(&pair.client, DEVICE)?;
+    ensure(inner.v4 == address("10.88.0.50")?, || format!("{} is not the pool's first", inner.v4))?;
+    let added = format!("address add fd88::50/64 dev {DEVICE} nodad");
+    ip(Some(&pair.client), std::iter::once(added))?;
+    let inner = Inner { v6: Some(address("fd88::50")?), ..inner };
+    for (other, v4, v6) in [(&host, "10.88.0.9", "fd88::9"), (&pair.server, "10.88.0.1", "fd88::1")]
+    {
+        let at = Inner { v4: address(v4)?, v6: Some(address(v6)?) };
+        everything_passes([(&pair.client, inner), (other, at)])
+            .map_err(|failure| format!("{failure}\n{}", both()))?;
+    }
+    let alone =
+        pair.server.run("ip", &["-o", "address", "show", "dev", DEVICE, "scope", "global"])?;
+    ensure(alone.is_empty(), || format!("the bridged device has an address: {alone}"))?;
+    Ok(String::new())
+}
+
+/// Two networks become one: bridges at both ends, addresses by nobody.
+pub(super) fn bridges_at_both_ends(stage: &Stage<'_>) -> Result<String> {
+    let configs = bridged(stage, "server-bridge nogw");
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let here = bridge_to(&pair.server, "here", &[], &["10.88.0.9/24", "fd88::9/64"])?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for(READY, SETUP)?;
+    let there = bridge_to(&pair.client, "there", &[], &["10.88.0.19/24", "fd88::19/64"])?;
+    let both = || format!("{}\n{}", server.failure(""), client.failure(""));
+    let at = |v4, v6| Ok::<_, crate::Failure>(Inner { v4: address(v4)?, v6: Some(address(v6)?) });
+    let ends = [(&here, at("10.88.0.9", "fd88::9")?), (&there, at("10.88.0.19", "fd88::19")?)];
+    everything_passes(ends).map_err(|failure| format!("{failure}\n{}", both()))?;
+    Ok(String::new())
+}
+
+/// A client with a TUN device at a server with a TAP device is told what is wrong.
+pub(super) fn against_tun(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = configs(stage);
+    configs.client = configs.client.replace("dev tap\n", "dev tun\n");
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for(READY, SETUP)?;
+    let warning = "'dev-type' is used inconsistently";
+    let said = [&server, &client].map(|end| end.log().contains(warning));
+    ensure(said.contains(&true), || format!("{}\n{}", server.failure(""), client.failure("")))?;
+    Ok(String::new())
+}
