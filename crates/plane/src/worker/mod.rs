@@ -282,7 +282,7 @@ mod tests {
     fn a_worker_that_panics_is_told_of_and_one_that_ends_is_not() {
         let clock = || Instant::from_nanos(1);
         let (plane, shared, _upcalls) =
-            Plane::idle(Relay::Kernel, false, false, Offloads::ALL, 2, clock).unwrap();
+            Plane::idle(Relay::Kernel, false, false, false, Offloads::ALL, 2, clock).unwrap();
         let alarm = Alarm(Arc::clone(&shared));
         std::thread::spawn(move || drop(alarm)).join().unwrap();
         assert_eq!(plane.failure(), None);
