@@ -10,6 +10,7 @@ use super::finish_server;
 use super::options::{
     ClientOptions, DeviceKind, Identity, LogTo, Options, Role, Status, Tls, Wrap,
 };
+use super::reader::Place;
 use super::{ConfigError, bridge, transport};
 use crate::session::Renegotiation;
 
