@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::negotiate::DataCipher;
 use adit_engine::verbs::Keepalive;
 
 use super::draft::Draft;
@@ -10,8 +9,7 @@ use super::finish_server;
 use super::options::{
     ClientOptions, DeviceKind, Identity, LogTo, Options, Role, Status, Tls, Wrap,
 };
-use super::reader::Place;
-use super::{ConfigError, bridge, transport};
+use super::{ConfigError, bridge, ciphers, transport};
 use crate::session::Renegotiation;
 
 /// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
@@ -58,8 +56,8 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     bridge::check(&mut draft)?;
     foreign(&mut draft, server)?;
     let keepalive = keepalive(&draft, server)?;
-    let ciphers = ciphers(&mut draft)?;
-    let fallback = fallback(&mut draft)?;
+    let ciphers = ciphers::allowed(&mut draft)?;
+    let fallback = ciphers::fallback(&mut draft)?;
     let role = if server {
         Role::Server(Box::new(finish_server::server_options(&mut draft)?))
     } else {
@@ -68,7 +66,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     let socket = transport::socket(&draft, &role)?;
     let tls = tls(&mut draft, server)?;
     Ok(Options {
-        occ_cipher: occ_cipher(&draft),
+        occ_cipher: ciphers::named(&draft),
         renegotiation: renegotiation(&draft, server),
         wrap: wrap(&mut draft),
         peer_info: draft
@@ -222,125 +220,6 @@ fn keepalive(draft: &Draft, server: bool) -> Result<Keepalive, ConfigError> {
         interval: draft.ping.unwrap_or_default(),
         timeout: draft.ping_timeout.unwrap_or(until_pulled),
     })
-}
-
-fn ciphers(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError> {
-    const DEFAULT: &str = "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305";
-    let (list, place) = match draft.data_ciphers.clone() {
-        Some((list, place)) => (list.replace("DEFAULT", DEFAULT), Some(place)),
-        None => (DEFAULT.to_owned(), None),
-    };
-    let mut found = Vec::new();
-    let mut missing = Vec::new();
-    for name in list.split(':').filter(|name| !name.is_empty()) {
-        let (name, optional) = match name.strip_prefix('?') {
-            Some(name) => (name, true),
-            None => (name, false),
-        };
-        match DataCipher::from_name(name) {
-            Some(cipher) if !found.contains(&cipher) => found.push(cipher),
-            Some(_) => {}
-            None if optional => {}
-            None => missing.push(name.to_owned()),
-        }
-    }
-    let Some(place) = place else { return Ok(found) };
-    if let Some(name) = missing.iter().find(|name| has_small_blocks(name)) {
-        return Err(small_blocks(name, "data-ciphers", &place));
-    }
-    if found.is_empty() {
-        return Err(place.error(
-            "data-ciphers",
-            format!("none of {list} is supported"),
-            format!(
-                "add AES-256-GCM, which every peer since 2.4 has; supported are {}",
-                supported()
-            ),
-        ));
-    }
-    if !missing.is_empty() {
-        draft.warnings.push(format!(
-            "{}:{}: data-ciphers: {} left out: not supported",
-            place.file,
-            place.line,
-            missing.join(" and ")
-        ));
-    }
-    for cipher in &found {
-        needs_digest(draft, *cipher, "data-ciphers", &place)?;
-    }
-    Ok(found)
-}
-
-fn supported() -> String {
-    DataCipher::names().collect::<Vec<_>>().join(", ")
-}
-
-fn fallback(draft: &mut Draft) -> Result<Option<DataCipher>, ConfigError> {
-    const NAME: &str = "data-ciphers-fallback";
-    let Some((name, place)) = draft.fallback.clone() else { return Ok(None) };
-    if has_small_blocks(&name) {
-        return Err(small_blocks(&name, NAME, &place));
-    }
-    let found = DataCipher::from_name(&name);
-    match found {
-        Some(cipher) => needs_digest(draft, cipher, NAME, &place)?,
-        None => draft.warnings.push(format!(
-            "{}:{}: {NAME}: {name} is not supported; peers that have no other are refused",
-            place.file, place.line
-        )),
-    }
-    Ok(found)
-}
-
-/// Ciphers that give away what they encrypt after some gigabytes (SWEET32).
-fn has_small_blocks(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    ["BF-", "DES-", "DES3-", "CAST5-", "RC2-", "RC4-", "IDEA-"]
-        .iter()
-        .any(|small| name.starts_with(small))
-}
-
-fn small_blocks(name: &str, directive: &str, place: &Place) -> ConfigError {
-    place.error(
-        directive,
-        format!("{name} is too weak: its blocks are small (SWEET32), and it is not supported"),
-        "write AES-256-CBC, and cipher AES-256-CBC in the configuration of the old peer",
-    )
-}
-
-/// What is no AEAD is authenticated by the digest of `auth`, and must be: else anybody on the way
-/// could write into the tunnel.
-fn needs_digest(
-    draft: &mut Draft,
-    cipher: DataCipher,
-    directive: &str,
-    place: &Place,
-) -> Result<(), ConfigError> {
-    if cipher.is_aead() {
-        return Ok(());
-    }
-    if draft.auth.as_deref() == Some("none") {
-        return Err(draft.error(
-            "auth",
-            format!("packets under {cipher} would not be authenticated"),
-            format!("write auth SHA256, at both ends, or leave {cipher} out of {directive}"),
-        ));
-    }
-    if cipher == DataCipher::Block(None) {
-        draft.warnings.push(format!(
-            "{}:{}: {directive}: none: what goes through the tunnel can be READ by anybody on the way",
-            place.file, place.line
-        ));
-    }
-    Ok(())
-}
-
-fn occ_cipher(draft: &Draft) -> String {
-    match (&draft.fallback, &draft.cipher) {
-        (Some((name, _)), _) | (None, Some((name, _))) => name.to_ascii_uppercase(),
-        (None, None) => "BF-CBC".into(),
-    }
 }
 
 fn renegotiation(draft: &Draft, server: bool) -> Renegotiation {

@@ -21,6 +21,7 @@ mod apply_tls;
 mod apply_tunnel;
 mod args;
 mod bridge;
+mod ciphers;
 mod client_file;
 mod draft;
 mod error;

@@ -1,0 +1,129 @@
+//! Ciphers of the data channel. As in stock, CBC is for who asks for it by name, in `data-ciphers` or
+//! `data-ciphers-fallback`; `cipher` alone is only told to the peer.
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::reader::Place;
+use crate::negotiate::DataCipher;
+
+/// `data-ciphers`: what may be negotiated, most wanted first.
+pub(super) fn allowed(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError> {
+    const DEFAULT: &str = "AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305";
+    let (list, place) = match draft.data_ciphers.clone() {
+        Some((list, place)) => (list.replace("DEFAULT", DEFAULT), Some(place)),
+        None => (DEFAULT.to_owned(), None),
+    };
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for name in list.split(':').filter(|name| !name.is_empty()) {
+        let (name, optional) = match name.strip_prefix('?') {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
+        match DataCipher::from_name(name) {
+            Some(cipher) if !found.contains(&cipher) => found.push(cipher),
+            Some(_) => {}
+            None if optional => {}
+            None => missing.push(name.to_owned()),
+        }
+    }
+    let Some(place) = place else { return Ok(found) };
+    if let Some(name) = missing.iter().find(|name| has_small_blocks(name)) {
+        return Err(small_blocks(name, "data-ciphers", &place));
+    }
+    if found.is_empty() {
+        return Err(place.error(
+            "data-ciphers",
+            format!("none of {list} is supported"),
+            format!(
+                "add AES-256-GCM, which every peer since 2.4 has; supported are {}",
+                supported()
+            ),
+        ));
+    }
+    if !missing.is_empty() {
+        draft.warnings.push(format!(
+            "{}:{}: data-ciphers: {} left out: not supported",
+            place.file,
+            place.line,
+            missing.join(" and ")
+        ));
+    }
+    for cipher in &found {
+        needs_digest(draft, *cipher, "data-ciphers", &place)?;
+    }
+    Ok(found)
+}
+
+fn supported() -> String {
+    DataCipher::names().collect::<Vec<_>>().join(", ")
+}
+
+/// `data-ciphers-fallback`: for peers that negotiate nothing.
+pub(super) fn fallback(draft: &mut Draft) -> Result<Option<DataCipher>, ConfigError> {
+    const NAME: &str = "data-ciphers-fallback";
+    let Some((name, place)) = draft.fallback.clone() else { return Ok(None) };
+    if has_small_blocks(&name) {
+        return Err(small_blocks(&name, NAME, &place));
+    }
+    let found = DataCipher::from_name(&name);
+    match found {
+        Some(cipher) => needs_digest(draft, cipher, NAME, &place)?,
+        None => draft.warnings.push(format!(
+            "{}:{}: {NAME}: {name} is not supported; peers that have no other are refused",
+            place.file, place.line
+        )),
+    }
+    Ok(found)
+}
+
+/// Ciphers that give away what they encrypt after some gigabytes (SWEET32).
+fn has_small_blocks(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["BF-", "DES-", "DES3-", "CAST5-", "RC2-", "RC4-", "IDEA-"]
+        .iter()
+        .any(|small| name.starts_with(small))
+}
+
+fn small_blocks(name: &str, directive: &str, place: &Place) -> ConfigError {
+    place.error(
+        directive,
+        format!("{name} is too weak: its blocks are small (SWEET32), and it is not supported"),
+        "write AES-256-CBC, and cipher AES-256-CBC in the configuration of the old peer",
+    )
+}
+
+/// What is no AEAD is authenticated by the digest of `auth`, and must be: else anybody on the way
+/// could write into the tunnel.
+fn needs_digest(
+    draft: &mut Draft,
+    cipher: DataCipher,
+    directive: &str,
+    place: &Place,
+) -> Result<(), ConfigError> {
+    if cipher.is_aead() {
+        return Ok(());
+    }
+    if draft.auth.as_deref() == Some("none") {
+        return Err(draft.error(
+            "auth",
+            format!("packets under {cipher} would not be authenticated"),
+            format!("write auth SHA256, at both ends, or leave {cipher} out of {directive}"),
+        ));
+    }
+    if cipher == DataCipher::Block(None) {
+        draft.warnings.push(format!(
+            "{}:{}: {directive}: none: what goes through the tunnel can be READ by anybody on the way",
+            place.file, place.line
+        ));
+    }
+    Ok(())
+}
+
+/// What the options string names: it enables nothing by itself.
+pub(super) fn named(draft: &Draft) -> String {
+    match (&draft.fallback, &draft.cipher) {
+        (Some((name, _)), _) | (None, Some((name, _))) => name.to_ascii_uppercase(),
+        (None, None) => "BF-CBC".into(),
+    }
+}
