@@ -411,7 +411,7 @@ impl Fixture {
         }
         let link = || Point([("link".to_owned(), "offload".to_owned())].into());
         for (subject, outcome) in [
-            ("adit-tcp", Outcome::Skipped("adit has no TCP transport yet".into())),
+            ("adit-tcp", Outcome::Skipped("adit is not built".into())),
             ("openvpn-tcp", Outcome::Failed("iperf3: <b>connection</b> reset | after 2 s".into())),
         ] {
             let key = TrialKey {

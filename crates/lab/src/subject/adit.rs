@@ -15,12 +15,13 @@ use crate::bed::Bed;
 pub(super) fn start(
     kit: &Kit,
     wanted: Option<&str>,
+    carrier: Carrier,
     bed: &Bed,
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
     let program = kit.adit(wanted)?;
     let end = End { own: "", command: &|host, config| command(&program, host, config) };
-    directives::start(kit, bed, spec, Carrier::Udp, [&end, &end])
+    directives::start(kit, bed, spec, carrier, [&end, &end])
 }
 
 /// adit at one end, openvpn at the other.

@@ -60,8 +60,10 @@ impl Kit {
         match subject {
             Subject::Bare => bare::start(bed, spec),
             Subject::Copy => copy::start(bed, spec),
-            Subject::Adit(revision) => adit::start(self, revision.as_deref(), bed, spec),
-            Subject::AditTcp => Err("adit speaks OpenVPN over UDP only so far".into()),
+            Subject::Adit(revision) => {
+                adit::start(self, revision.as_deref(), Carrier::Udp, bed, spec)
+            }
+            Subject::AditTcp => adit::start(self, None, Carrier::Tcp, bed, spec),
             Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, true),
             Subject::OpenvpnServes => adit::start_beside_openvpn(self, bed, spec, false),
             Subject::Openvpn => openvpn::start(self, Carrier::Udp, bed, spec),
@@ -120,13 +122,9 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare => Ok(format!("Linux {}", kernel())),
         Subject::Copy => copy::version(),
-        Subject::Adit(None) => adit::version(&adit::beside()?, false),
+        Subject::Adit(None) | Subject::AditTcp => adit::version(&adit::beside()?, false),
         Subject::Adit(Some(revision)) => {
             Err(format!("adit@{revision} is built when a run needs it"))
-        }
-        Subject::AditTcp => {
-            Err("adit speaks OpenVPN over UDP only so far: there is nothing to measure over TCP"
-                .to_owned())
         }
         Subject::AditServes | Subject::OpenvpnServes => {
             Ok(format!("{}; {}", here(&Subject::Adit(None))?, openvpn::version()?))
