@@ -11,11 +11,13 @@ use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::subject::{Kit, Subject, TunnelSpec, check, prepare};
 use adit_sim::Impairment;
 
-const SUBJECTS: [Subject; 8] = [
+const SUBJECTS: [Subject; 10] = [
     Subject::Bare,
     Subject::Copy,
     Subject::Adit(None),
     Subject::AditTcp,
+    Subject::AditServesTcp,
+    Subject::OpenvpnServesTcp,
     Subject::Openvpn,
     Subject::OpenvpnTcp,
     Subject::Tinc,

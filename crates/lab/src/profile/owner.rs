@@ -27,8 +27,13 @@ impl Owner {
             }
             Subject::Copy => "adit-lab",
             // Of a mixed pair it is the server.
-            Subject::Adit(_) | Subject::AditTcp | Subject::AditServes => "adit",
-            Subject::Openvpn | Subject::OpenvpnTcp | Subject::OpenvpnServes => "openvpn",
+            Subject::Adit(_) | Subject::AditTcp | Subject::AditServes | Subject::AditServesTcp => {
+                "adit"
+            }
+            Subject::Openvpn
+            | Subject::OpenvpnTcp
+            | Subject::OpenvpnServes
+            | Subject::OpenvpnServesTcp => "openvpn",
             Subject::Tinc => "tincd",
             Subject::WireguardGo => "wireguard-go",
         }))

@@ -75,7 +75,9 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             Subject::WireguardGo => 7,
             Subject::AditServes => 8,
             Subject::OpenvpnServes => 9,
-            Subject::Adit(Some(_)) => return None,
+            Subject::Adit(Some(_)) | Subject::AditServesTcp | Subject::OpenvpnServesTcp => {
+                return None;
+            }
         })
     };
     let mut others = (10..STYLES).cycle();

@@ -40,9 +40,10 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         Subject::Adit(revision) => kit.adit(revision.as_deref()).map(Program::Adit),
         Subject::AditServes => kit.adit(None).map(Program::Adit),
         Subject::Openvpn | Subject::OpenvpnServes => kit.available(subject).map(|_| Program::Stock),
-        Subject::AditTcp | Subject::OpenvpnTcp => {
-            Err("the crowd of clients comes over UDP only so far".to_owned())
-        }
+        Subject::AditTcp
+        | Subject::AditServesTcp
+        | Subject::OpenvpnServesTcp
+        | Subject::OpenvpnTcp => Err("the crowd of clients comes over UDP only so far".to_owned()),
         Subject::Bare | Subject::Copy | Subject::Tinc | Subject::WireguardGo => {
             Err(format!("{subject} has no server that OpenVPN's clients could come to"))
         }

@@ -29,14 +29,15 @@ pub(super) fn start_beside_openvpn(
     kit: &Kit,
     bed: &Bed,
     spec: &TunnelSpec,
+    carrier: Carrier,
     adit_serves: bool,
 ) -> Result<Tunnels> {
     let program = kit.adit(None)?;
     let adit = End { own: "", command: &|host, config| command(&program, host, config) };
-    let own = if adit_serves { openvpn::CLIENT } else { openvpn::server_lines(bed, Carrier::Udp) };
+    let own = if adit_serves { openvpn::CLIENT } else { openvpn::server_lines(bed, carrier) };
     let openvpn = End { own, command: &openvpn::command };
     let ends = if adit_serves { [&adit, &openvpn] } else { [&openvpn, &adit] };
-    directives::start(kit, bed, spec, Carrier::Udp, ends)
+    directives::start(kit, bed, spec, carrier, ends)
 }
 
 fn command(program: &Path, host: &Namespace, config: &Path) -> Command {

@@ -64,8 +64,16 @@ impl Kit {
                 adit::start(self, revision.as_deref(), Carrier::Udp, bed, spec)
             }
             Subject::AditTcp => adit::start(self, None, Carrier::Tcp, bed, spec),
-            Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, true),
-            Subject::OpenvpnServes => adit::start_beside_openvpn(self, bed, spec, false),
+            Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, Carrier::Udp, true),
+            Subject::OpenvpnServes => {
+                adit::start_beside_openvpn(self, bed, spec, Carrier::Udp, false)
+            }
+            Subject::AditServesTcp => {
+                adit::start_beside_openvpn(self, bed, spec, Carrier::Tcp, true)
+            }
+            Subject::OpenvpnServesTcp => {
+                adit::start_beside_openvpn(self, bed, spec, Carrier::Tcp, false)
+            }
             Subject::Openvpn => openvpn::start(self, Carrier::Udp, bed, spec),
             Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
             Subject::Tinc => tinc::start(self, bed, spec),
@@ -126,7 +134,10 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         Subject::Adit(Some(revision)) => {
             Err(format!("adit@{revision} is built when a run needs it"))
         }
-        Subject::AditServes | Subject::OpenvpnServes => {
+        Subject::AditServes
+        | Subject::OpenvpnServes
+        | Subject::AditServesTcp
+        | Subject::OpenvpnServesTcp => {
             Ok(format!("{}; {}", here(&Subject::Adit(None))?, openvpn::version()?))
         }
         Subject::Openvpn | Subject::OpenvpnTcp => openvpn::version(),

@@ -42,6 +42,10 @@ pub enum Subject {
     AditServes,
     /// openvpn as the server of adit's clients.
     OpenvpnServes,
+    /// As [`Subject::AditServes`], over TCP.
+    AditServesTcp,
+    /// As [`Subject::OpenvpnServes`], over TCP.
+    OpenvpnServesTcp,
     /// `openvpn` over UDP.
     Openvpn,
     /// `openvpn` over TCP.
@@ -60,13 +64,15 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there is `adit@REVISION`.
-    pub const NAMED: [Subject; 10] = [
+    pub const NAMED: [Subject; 12] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
         Subject::AditTcp,
         Subject::AditServes,
         Subject::OpenvpnServes,
+        Subject::AditServesTcp,
+        Subject::OpenvpnServesTcp,
         Subject::Openvpn,
         Subject::OpenvpnTcp,
         Subject::Tinc,
@@ -84,6 +90,8 @@ impl fmt::Display for Subject {
             Subject::AditTcp => f.write_str("adit-tcp"),
             Subject::AditServes => f.write_str("adit/openvpn"),
             Subject::OpenvpnServes => f.write_str("openvpn/adit"),
+            Subject::AditServesTcp => f.write_str("adit-tcp/openvpn-tcp"),
+            Subject::OpenvpnServesTcp => f.write_str("openvpn-tcp/adit-tcp"),
             Subject::Openvpn => f.write_str("openvpn"),
             Subject::OpenvpnTcp => f.write_str("openvpn-tcp"),
             Subject::Tinc => f.write_str("tinc"),
@@ -103,6 +111,8 @@ impl FromStr for Subject {
             "adit-tcp" => Ok(Subject::AditTcp),
             "adit/openvpn" => Ok(Subject::AditServes),
             "openvpn/adit" => Ok(Subject::OpenvpnServes),
+            "adit-tcp/openvpn-tcp" => Ok(Subject::AditServesTcp),
+            "openvpn-tcp/adit-tcp" => Ok(Subject::OpenvpnServesTcp),
             "openvpn" => Ok(Subject::Openvpn),
             "openvpn-tcp" => Ok(Subject::OpenvpnTcp),
             "tinc" => Ok(Subject::Tinc),
@@ -112,8 +122,8 @@ impl FromStr for Subject {
                     Ok(Subject::Adit(Some(revision.to_owned())))
                 }
                 _ => Err(format!(
-                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, adit/openvpn, openvpn/adit, openvpn, \
-                     openvpn-tcp, tinc or wireguard-go"
+                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, adit/openvpn, openvpn/adit, \
+                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, tinc or wireguard-go"
                 )),
             },
         }
