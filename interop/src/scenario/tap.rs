@@ -42,7 +42,7 @@ fn everything_passes(ends: [(&Namespace, Inner); 2]) -> Result<()> {
             ping_until(from, address, PATIENCE)?;
             for size in [56, 3000] {
                 let got = ping(from, address, size, 4)?;
-                ensure(got == 4, || format!("{got} of 4 pings of {size} bytes to {address}"))?;
+                ensure(got >= 4, || format!("{got} of 4 pings of {size} bytes to {address}"))?;
             }
             tcp(from, to, address, 3_000_000)?;
         }

@@ -1,0 +1,135 @@
+//! Frames, from both ends. The first byte chooses what the rest is: the inside of an authentic packet
+//! of a peer, or what a TAP device hands out with its header.
+#![cfg_attr(fuzzing, no_main)]
+
+use std::net::SocketAddr;
+
+use adit_crypto::aead::SealKey;
+use adit_crypto::{Cipher, KeyHalf};
+use adit_engine::verbs::{
+    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+};
+use adit_engine::{Instant, Link, Op, PeerId};
+use adit_plane::Relay;
+use adit_plane::memory::Memory;
+use adit_wire::VnetHeader;
+use adit_wire::ethernet::{Ethernet, MAX_HEADER_LEN};
+use adit_wire::split::Segments;
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+const PEERS: [PeerId; 2] = [PeerId(1), PeerId(2)];
+const RELAYS: [Relay; 3] = [Relay::Kernel, Relay::Direct, Relay::Deny];
+
+pub fn run(bytes: &[u8]) {
+    let Some((&choice, rest)) = bytes.split_first() else { return };
+    let relay = RELAYS[usize::from(choice >> 4) % RELAYS.len()];
+    match choice & 0x0f {
+        0 => inside(relay, rest),
+        _ => handed_out(relay, rest),
+    }
+}
+
+fn link(peer: PeerId) -> Link {
+    let port = 1000 + peer.0 as u16;
+    Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], port)))
+}
+
+fn half() -> KeyHalf {
+    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+}
+
+fn end(relay: Relay, client: bool) -> Memory {
+    let (end, _upcalls) =
+        Memory::ethernet(relay, client, || Instant::from_nanos(1)).expect("an end in memory");
+    for peer in PEERS {
+        let spec = PeerSpec {
+            link: link(peer),
+            wire_id: Some(peer.0),
+            float: true,
+            framing: Framing::None,
+            fragment: None,
+            keepalive: Keepalive::default(),
+            mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },
+            replay_window: 64,
+        };
+        let key = DataKey {
+            key_id: 0,
+            protection: Protection::Aead(Cipher::Aes128Gcm),
+            seal: half(),
+            open: half(),
+            limits: KeyLimits::default(),
+        };
+        end.plane().apply(Op::AddPeer(peer, spec));
+        end.plane().apply(Op::InstallKey(peer, KeySlot::Primary, Box::new(key)));
+    }
+    end
+}
+
+/// A malicious peer's frames, two at a time, so that merging is tried; then another peer's, so that
+/// looking up is.
+fn inside(relay: Relay, bytes: &[u8]) {
+    let Some((&len, rest)) = bytes.split_first() else { return };
+    let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
+    if let Some(header) = Ethernet::parse(first) {
+        assert!(header.header_len <= first.len() && header.header_len <= MAX_HEADER_LEN);
+        assert!(header.ip(first).is_none_or(|at| at == header.header_len));
+    }
+    let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
+    let mut end = end(relay, false);
+    for (peer, id, plain) in [(PEERS[0], 1u32, first), (PEERS[0], 2, second), (PEERS[1], 1, first)] {
+        let mut packet = vec![0x48, 0, 0, peer.0 as u8];
+        packet.extend_from_slice(&id.to_be_bytes());
+        let mut tag = [0; 16];
+        let mut text = vec![0; plain.len()];
+        seal.seal(id, &packet, plain, &mut text, &mut tag).expect("sealed");
+        packet.extend_from_slice(&tag);
+        packet.extend_from_slice(&text);
+        let segment = packet.len();
+        end.open(link(peer), segment, &mut packet, |_| {});
+    }
+    let known = end.plane().mac_totals().expect("a switch").known;
+    assert!(known <= 2, "no more stations than frames named");
+}
+
+/// What a TAP device hands out, with its header: cut as its packet is, and all that is sent opens at
+/// the other end.
+fn handed_out(relay: Relay, bytes: &[u8]) {
+    let Some((vnet, frame)) = bytes.split_first_chunk() else { return };
+    let vnet = VnetHeader::decode(vnet);
+    cut_like_its_packet(&vnet, frame);
+    let mut far = end(relay, true);
+    let mut trains = Vec::new();
+    end(relay, false).seal(&vnet, &mut frame.to_vec(), |train, segment| {
+        trains.push((train.to_vec(), segment));
+    });
+    for (mut train, segment) in trains {
+        far.open(link(PEERS[0]), segment, &mut train, |_| {});
+    }
+}
+
+fn cut_like_its_packet(vnet: &VnetHeader, frame: &[u8]) {
+    let Some(at) = Ethernet::parse(frame).and_then(|header| header.ip(frame)) else { return };
+    let Some(csum_start) = vnet.csum_start.checked_sub(at as u16) else { return };
+    let (header, packet) = frame.split_at(at);
+    let (mut frame, mut packet) = (frame.to_vec(), packet.to_vec());
+    let alone = VnetHeader { csum_start, ..*vnet };
+    let behind = Segments::behind(vnet, &mut frame, at);
+    match (behind, Segments::new(&alone, &mut packet)) {
+        (Ok(mut frames), Ok(mut packets)) => loop {
+            match (frames.next(), packets.next()) {
+                (Some(frame), Some(packet)) => {
+                    assert_eq!(&frame[..at], header);
+                    assert_eq!(&frame[at..], packet);
+                }
+                (None, None) => return,
+                _ => panic!("not as many"),
+            }
+        },
+        (Err(_), Err(_)) => {}
+        // A header that leaves no room for the Ethernet header before it.
+        (Err(_), Ok(_)) => {}
+        (Ok(_), Err(_)) => panic!("a frame whose packet makes no sense was taken"),
+    }
+}
