@@ -6,6 +6,7 @@ mod files;
 mod refusals;
 mod roaming;
 mod several;
+mod sizes;
 mod tap;
 
 use std::net::IpAddr;
@@ -45,6 +46,8 @@ type Scene = fn(&Stage<'_>) -> Result<String>;
 const ALL: &[Roles] = &[Roles::AditServes, Roles::StockServes, Roles::AditBoth];
 /// With adit as the client of a stock server.
 const DIALS: &[Roles] = &[Roles::StockServes];
+/// With adit in either part, stock in the other.
+const NOT_ALONE: &[Roles] = &[Roles::AditServes, Roles::StockServes];
 /// With adit as the server of a stock client.
 const SERVES: &[Roles] = &[Roles::AditServes];
 
@@ -92,6 +95,17 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     // Stock takes it, so it has no control.
     ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
+    ("fragment", ALL, sizes::fragment),
+    ("fragment-of-all-sizes", ALL, sizes::fragment_of_all),
+    ("framing-comp-lzo-no", ALL, sizes::comp_lzo_no),
+    ("framing-compress", ALL, sizes::compress),
+    ("framing-compress-stub", ALL, sizes::compress_stub),
+    ("framing-compress-stub-v2", ALL, sizes::compress_stub_v2),
+    ("framing-pushed", ALL, sizes::pushed_stub),
+    ("tun-mtu-9000", ALL, sizes::jumbo),
+    // They are about adit's own sentence.
+    ("fault/peer-compresses-lzo", NOT_ALONE, sizes::compressed_lzo),
+    ("fault/peer-compresses-lz4", NOT_ALONE, sizes::compressed_lz4),
 ];
 
 /// All scenarios with their roles, then those that only concern adit's own sentences.

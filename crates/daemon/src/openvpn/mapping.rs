@@ -29,6 +29,8 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
         auth: options.auth.clone(),
         ethernet: options.device.kind == DeviceKind::Tap,
         tun_mtu: options.tun_mtu,
+        occ_mtu: options.occ_mtu,
+        fragment: options.fragment,
         mssfix: options.mssfix,
         hand_window: options.hand_window,
         tran_window: options.tran_window,

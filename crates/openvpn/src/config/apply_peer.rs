@@ -26,6 +26,7 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
 #[rustfmt::skip]
 const IN_CONNECTION: &[&str] = &[
     "bind", "connect-retry", "connect-retry-max", "connect-timeout", "explicit-exit-notify", "float",
+    "fragment",
     "key-direction", "local", "lport", "mssfix", "nobind", "port", "proto", "remote", "rport",
     "server-poll-timeout", "tls-auth", "tls-crypt", "tls-crypt-v2", "tun-mtu",
 ];

@@ -11,7 +11,7 @@ use super::options::DeviceKind;
 use super::reader::Directive;
 use crate::negotiate::{REDIRECT_FLAGS, parse_route4, parse_route6};
 use crate::server::Topology;
-use crate::session::Mssfix;
+use crate::session::{Fragment, Mssfix};
 
 type Taken = Result<bool, ConfigError>;
 
@@ -180,8 +180,17 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
 fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
     match d.name.as_str() {
         "tun-mtu" => {
-            d.shape("tun-mtu BYTES", 1..=2)?;
+            d.shape("tun-mtu BYTES [TOLD]", 1..=2)?;
             draft.tun_mtu = d.number(0, 100..=65_535)?;
+            draft.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
+        }
+        "fragment" => {
+            d.shape("fragment BYTES [mtu]", 1..=2)?;
+            if let Some(flag) = d.get(1).filter(|flag| *flag != "mtu") {
+                return Err(d.error(format!("\"{flag}\" is not known"), "write mtu, or nothing"));
+            }
+            let size = d.number(0, 68..=65_535)?;
+            draft.fragment = Some(Fragment { size, outer: d.get(1).is_some() });
         }
         "mssfix" => {
             d.shape("mssfix [BYTES [mtu|fixed]]", 0..=2)?;

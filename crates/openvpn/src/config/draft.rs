@@ -18,7 +18,7 @@ use super::transport::{Proto, Sockets};
 use super::{ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge};
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
-use crate::session::Mssfix;
+use crate::session::{Fragment, Mssfix};
 
 /// Why a directive was not taken.
 pub(super) enum Fault {
@@ -95,6 +95,8 @@ pub(super) struct Draft {
     pub(super) device_type: Option<DeviceKind>,
     pub(super) device_rest: Device,
     pub(super) tun_mtu: u16,
+    pub(super) occ_mtu: Option<u16>,
+    pub(super) fragment: Option<Fragment>,
     pub(super) mssfix: Option<Mssfix>,
     /// As written; where options are pulled the server's word counts.
     pub(super) topology: Option<Topology>,

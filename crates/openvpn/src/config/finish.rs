@@ -52,6 +52,7 @@ const ON_SERVERS: Foreign = Foreign {
 pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     let server = is_server(&draft)?;
     transport::sides(&draft, server)?;
+    super::sizes::check(&draft)?;
     device(&mut draft)?;
     bridge::check(&mut draft)?;
     foreign(&mut draft, server)?;
@@ -95,6 +96,8 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         auth: draft.auth.unwrap_or_else(|| "SHA1".into()),
         framing: draft.framing,
         tun_mtu: draft.tun_mtu,
+        occ_mtu: draft.occ_mtu,
+        fragment: draft.fragment,
         mssfix: draft.mssfix,
         hand_window: draft.hand_window,
         tran_window: draft.tran_window,

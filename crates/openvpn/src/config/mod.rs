@@ -30,6 +30,7 @@ mod finish_server;
 mod lexer;
 mod options;
 mod reader;
+mod sizes;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::negotiate::{PullFilter, RouteSpec};
 use crate::server::{Network4, Network6};
-use crate::session::{Mssfix, Renegotiation};
+use crate::session::{Fragment, Mssfix, Renegotiation};
 
 /// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
 ///
@@ -41,6 +41,10 @@ pub struct Options {
     pub framing: Framing,
     /// `tun-mtu`.
     pub tun_mtu: u16,
+    /// The second argument of `tun-mtu`: what the options string says instead.
+    pub occ_mtu: Option<u16>,
+    /// `fragment`.
+    pub fragment: Option<Fragment>,
     /// `mssfix`: `None` for the default, size 0 to leave SYNs alone.
     pub mssfix: Option<Mssfix>,
     /// `hand-window`.

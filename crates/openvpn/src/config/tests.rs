@@ -214,7 +214,10 @@ fn errors_name_file_line_directive_and_remedy() {
     let error = parse(&args("--config none.conf"), &files(&[])).unwrap_err();
     assert!(error.problem.contains("none.conf"), "{error}");
     for (text, word) in [
-        ("fragment 1300\n", "fragment"),
+        ("fragment 60\n", "68"),
+        ("fragment 1300 max\n", "max"),
+        ("fragment 1300\nproto tcp-client\n", "TCP"),
+        ("fragment 1300\n<connection>\nremote h 1 tcp\n</connection>\n", "TCP"),
         ("plugin x.so\n", "plugin"),
         ("up /etc/openvpn/update-resolv-conf\n", "scripts"),
         ("secret static.key\n", "static keys"),
@@ -311,7 +314,7 @@ fn unknown_directives_are_skipped_only_where_allowed() {
     assert_eq!(client("setenv FORWARD_COMPATIBLE 1\nnewer\n").warnings.len(), 1);
     // A known directive that is not supported is not from the future.
     assert!(
-        client_error("setenv FORWARD_COMPATIBLE 1\nfragment 1300\n")
+        client_error("setenv FORWARD_COMPATIBLE 1\nlink-mtu 1300\n")
             .problem
             .contains("not supported")
     );

@@ -22,6 +22,10 @@ pub struct OptionsString<'a> {
     pub auth: &'a str,
     /// Compression framing.
     pub framing: Framing,
+    /// Whether packets carry a fragment header.
+    pub fragment: bool,
+    /// What is told as `tun-mtu` instead.
+    pub told_mtu: Option<u16>,
     /// Whether tls-auth is in use.
     pub tls_auth: bool,
     /// `key-direction` of tls-auth.
@@ -86,10 +90,13 @@ impl fmt::Display for OptionsString<'_> {
             "V4,dev-type {},link-mtu {},tun-mtu {},proto {proto}",
             device_type(self.ethernet),
             self.link_mtu(&shape),
-            self.tun_mtu
+            self.told_mtu.unwrap_or(self.tun_mtu)
         )?;
         if self.framing != Framing::None {
             f.write_str(",comp-lzo")?;
+        }
+        if self.fragment {
+            f.write_str(",mtu-dynamic")?;
         }
         if let Some(direction) = self.key_direction.filter(|_| self.tls_auth) {
             write!(f, ",keydir {direction}")?;
@@ -119,6 +126,7 @@ impl OptionsString<'_> {
             .saturating_add(shape.overhead)
             .saturating_add(digest)
             .saturating_add(framing)
+            .saturating_add(if self.fragment { 4 } else { 0 })
             .saturating_add(if self.stream { STREAM_LENGTH } else { 0 })
             .saturating_add(if self.ethernet { ETHERNET_EXTRA } else { 0 })
     }
@@ -198,6 +206,8 @@ mod tests {
             announce: false,
             auth: "SHA1",
             framing: Framing::None,
+            fragment: false,
+            told_mtu: None,
             tls_auth: false,
             key_direction: None,
         };
@@ -238,6 +248,21 @@ mod tests {
             (
                 OptionsString { framing: Framing::StubV2, ..plain.clone() },
                 "link-mtu 1541,tun-mtu 1500,proto UDPv4,comp-lzo,auth SHA1,keysize 128,key-method 2",
+            ),
+            // --fragment 1300
+            (
+                OptionsString { fragment: true, ..plain.clone() },
+                "link-mtu 1545,tun-mtu 1500,proto UDPv4,mtu-dynamic,auth SHA1,keysize 128,key-method 2",
+            ),
+            // --fragment 1300 --comp-lzo no
+            (
+                OptionsString { fragment: true, framing: Framing::LzoStub, ..plain.clone() },
+                "link-mtu 1546,tun-mtu 1500,proto UDPv4,comp-lzo,mtu-dynamic,auth SHA1,keysize 128,key-method 2",
+            ),
+            // --tun-mtu 1500 1600
+            (
+                OptionsString { told_mtu: Some(1600), ..plain.clone() },
+                "link-mtu 1541,tun-mtu 1600,proto UDPv4,auth SHA1,keysize 128,key-method 2",
             ),
             // --auth SHA512
             (
@@ -283,6 +308,8 @@ mod tests {
             announce: false,
             auth: "SHA1",
             framing: Framing::None,
+            fragment: false,
+            told_mtu: None,
             tls_auth: false,
             key_direction: None,
         };
@@ -309,6 +336,8 @@ mod tests {
             announce: true,
             auth: "SHA1",
             framing: Framing::None,
+            fragment: false,
+            told_mtu: None,
             tls_auth: false,
             key_direction: None,
         };

@@ -73,6 +73,8 @@ pub struct PushedOptions {
     pub receive_buffer: Option<u32>,
     /// `comp-lzo no`, `compress stub|stub-v2`: replaces the configured framing.
     pub framing: Option<Framing>,
+    /// `fragment`, whole: the session can only go on if it is configured here too.
+    pub fragment: Option<String>,
     /// `session-timeout`: end after this long.
     pub session_timeout: Option<Duration>,
     /// What was left out, harmless: a line each for the log.
@@ -373,9 +375,7 @@ impl Reader {
             }
             "compress" if w.arg(0) == "stub-v2" => self.out.framing = Some(Framing::StubV2),
             "comp-lzo" | "compress" => return Err(w.unsupported(COMPRESSION)),
-            "fragment" => {
-                return Err(w.unsupported("fragments inside the tunnel are not supported; the server's operator can remove it and lower mssfix"));
-            }
+            "fragment" => self.out.fragment = Some(shown(w.option)),
             _ => return Ok(false),
         }
         Ok(true)

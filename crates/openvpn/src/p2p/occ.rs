@@ -61,6 +61,7 @@ pub(super) fn of_secret(config: &StaticConfig) -> String {
         .saturating_add(if suite.cipher.is_some() { CBC } else { 0 })
         .saturating_add(digest)
         .saturating_add(u32::from(one))
+        .saturating_add(if config.settings.fragment.is_some() { 4 } else { 0 })
         .saturating_add(if config.settings.ethernet { ETHERNET_EXTRA } else { 0 });
     let mut text = format!(
         "V4,dev-type {},link-mtu {link_mtu},tun-mtu {},proto UDPv4{}",
@@ -70,6 +71,9 @@ pub(super) fn of_secret(config: &StaticConfig) -> String {
     );
     if framed {
         text.push_str(",comp-lzo");
+    }
+    if config.settings.fragment.is_some() {
+        text.push_str(",mtu-dynamic");
     }
     if let Some(direction) = config.direction {
         let _ = write!(text, ",keydir {}", u8::from(direction == Direction::Inverse));

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use super::config::StaticConfig;
 use super::occ;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
-use crate::session::{exit_notice, inner_mtu, is_exit_notice};
+use crate::session::{exit_notice, fragment_size, inner_mtu, is_exit_notice};
 
 type Out = Outbox<ClientEvent>;
 
@@ -145,7 +145,7 @@ impl StaticEngine {
             wire_id: None,
             float: self.floats(),
             framing: settings.framing,
-            fragment: None,
+            fragment: fragment_size(settings, to),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, to, Protection::Static(self.config.suite)),
             replay_window: settings.replay_window,

@@ -5,7 +5,7 @@ use adit_crypto::BlockCipher;
 use adit_engine::verbs::{BlockSuite, Framing, InnerMtu, Protection};
 use adit_engine::{Instant, Link, UnixTime};
 
-use super::settings::{Mssfix, Settings};
+use super::settings::{Fragment, Mssfix, Settings};
 use crate::keys::{Direction, Role};
 use crate::negotiate::OptionsString;
 use crate::wrap::WrapConfig;
@@ -67,34 +67,56 @@ impl Settings {
     }
 }
 
-/// What the largest TCP segments may be, from `mssfix`, for a peer behind `link`.
-pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection) -> InnerMtu {
-    const DEFAULT_TUN_MTU: u16 = 1500;
-    let mssfix = settings.mssfix.unwrap_or(match settings.tun_mtu {
-        DEFAULT_TUN_MTU => Mssfix { size: 1492, outer: true, fixed: false },
-        other => Mssfix { size: other, outer: false, fixed: true },
-    });
-    if mssfix.size == 0 {
-        return InnerMtu::default();
-    }
-    let ip_header = if link.remote().is_ipv4() { 20 } else { 40 };
-    let outer_headers = ip_header + if link.is_stream() { 20 } else { 8 };
+/// The `tun-mtu` with which sizes outside are what counts; with another the operator has them in mind.
+pub(crate) const DEFAULT_TUN_MTU: u16 = 1500;
+/// Bytes of the fragment header.
+const FRAGMENT_HEADER: u16 = 4;
+
+/// Bytes of the IP and UDP or TCP headers outside.
+pub(crate) fn outer_headers(link: Link) -> u16 {
+    let ip_header = if link.remote().ip().to_canonical().is_ipv4() { 20 } else { 40 };
+    ip_header + if link.is_stream() { 20 } else { 8 }
+}
+
+/// The largest inner packet for which `size` bytes behind the headers outside are enough.
+pub(crate) fn inside(settings: &Settings, link: Link, protection: Protection, size: u16) -> u16 {
+    let transport = if link.is_stream() { STREAM_LENGTH } else { 0 };
     let framing = match settings.framing {
         Framing::None | Framing::StubV2 => 0,
         Framing::LzoStub | Framing::SwapStub => 1,
     };
+    let fragment = match settings.fragment {
+        Some(_) if !link.is_stream() => FRAGMENT_HEADER,
+        _ => 0,
+    };
+    let ethernet = if settings.ethernet { ETHERNET_OVERHEAD } else { 0 };
+    protected(size.saturating_sub(transport), protection)
+        .saturating_sub(framing + fragment + ethernet)
+}
+
+/// The longest encapsulated packet, where `fragment` limits it.
+pub(crate) fn fragment_size(settings: &Settings, link: Link) -> Option<u16> {
+    let Fragment { size, outer } = settings.fragment.filter(|_| !link.is_stream())?;
+    Some(if outer { size.saturating_sub(outer_headers(link)) } else { size })
+}
+
+/// What the largest TCP segments may be, from `mssfix`, for a peer behind `link`.
+pub(crate) fn inner_mtu(settings: &Settings, link: Link, protection: Protection) -> InnerMtu {
+    let mssfix = settings.mssfix.unwrap_or(match (settings.fragment, settings.tun_mtu) {
+        // Stock counts the headers outside here, whether `fragment` does or not.
+        (Some(fragment), _) => Mssfix { size: fragment.size, outer: true, fixed: false },
+        (None, DEFAULT_TUN_MTU) => Mssfix { size: 1492, outer: true, fixed: false },
+        (None, other) => Mssfix { size: other, outer: false, fixed: true },
+    });
+    if mssfix.size == 0 {
+        return InnerMtu::default();
+    }
     let mut inner = mssfix.size;
     if !mssfix.fixed {
         if mssfix.outer {
-            inner = inner.saturating_sub(outer_headers);
+            inner = inner.saturating_sub(outer_headers(link));
         }
-        if link.is_stream() {
-            inner = inner.saturating_sub(STREAM_LENGTH);
-        }
-        inner = protected(inner, protection).saturating_sub(framing);
-        if settings.ethernet {
-            inner = inner.saturating_sub(ETHERNET_OVERHEAD);
-        }
+        inner = inside(settings, link, protection, inner);
     }
     InnerMtu {
         mss4: inner.saturating_sub(20 + 20),
@@ -155,6 +177,8 @@ pub(crate) fn options_string(
         announce: cipher.or(named).is_some_and(allowed),
         auth: &settings.auth,
         framing: settings.framing,
+        fragment: settings.fragment.is_some() && !link.is_stream(),
+        told_mtu: settings.occ_mtu,
         tls_auth,
         key_direction,
     }
@@ -184,6 +208,9 @@ mod tests {
         s.mssfix = Some(Mssfix { size: 0, outer: false, fixed: false });
         assert_eq!(mss(&s, "192.0.2.1:1194"), (0, 0));
         s.mssfix = None;
+        s.fragment = Some(Fragment { size: 1300, outer: false });
+        assert_eq!(mss(&s, "192.0.2.1:1194"), (1204, 1184), "with the fragment header");
+        s.fragment = None;
         s.tun_mtu = 1400;
         assert_eq!(mss(&s, "192.0.2.1:1194"), (1360, 1340), "the inner packet's own size");
     }

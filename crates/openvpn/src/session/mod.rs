@@ -9,10 +9,11 @@ mod settings;
 
 pub use common::OCC_MAGIC;
 pub(crate) use common::{
-    RESEND_WRAPPED_KEY, WallClock, exit_notice, inner_mtu, is_exit_notice, options_string,
+    RESEND_WRAPPED_KEY, WallClock, exit_notice, fragment_size, inner_mtu, is_exit_notice,
+    options_string,
 };
 pub(crate) use conversation::Conversation;
 pub(crate) use exchange::Heard;
 pub(crate) use fault::Fault;
 pub(crate) use schedule::KeySchedule;
-pub use settings::{Mssfix, Renegotiation, Settings};
+pub use settings::{Fragment, Mssfix, Renegotiation, Settings};

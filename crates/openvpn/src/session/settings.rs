@@ -48,7 +48,12 @@ pub struct Settings {
     pub ethernet: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
-    /// `mssfix`: `None` for the default (1492 bytes outside), `Some(0)` to leave SYNs alone.
+    /// The second argument of `tun-mtu`: what the options string says instead.
+    pub occ_mtu: Option<u16>,
+    /// `fragment`: over datagrams only.
+    pub fragment: Option<Fragment>,
+    /// `mssfix`: `None` for the default (that of `fragment`, or 1492 bytes outside), `Some(0)` to leave
+    /// SYNs alone.
     pub mssfix: Option<Mssfix>,
     /// `hand-window`: a handshake that takes longer is given up.
     pub hand_window: Duration,
@@ -74,6 +79,15 @@ pub struct Settings {
     pub push_peer_info: bool,
 }
 
+/// `fragment`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Largest datagram in bytes.
+    pub size: u16,
+    /// `fragment N mtu`: the size includes IP and UDP headers.
+    pub outer: bool,
+}
+
 /// `mssfix`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Mssfix {
@@ -97,6 +111,8 @@ impl Default for Settings {
             auth: "SHA1".into(),
             ethernet: false,
             tun_mtu: 1500,
+            occ_mtu: None,
+            fragment: None,
             mssfix: None,
             hand_window: Duration::from_secs(60),
             tran_window: Duration::from_secs(3600),

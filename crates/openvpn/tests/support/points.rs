@@ -149,7 +149,11 @@ impl Plane {
             Op::DelKey(id, KeySlot::Primary) => self.peer(id).primary = None,
             Op::DelKey(id, KeySlot::Secondary) => self.peer(id).secondary = None,
             Op::SendData(id, message) => return (None, self.seal(now, id, message)),
-            Op::SetRoutes(..) | Op::SetMtu(..) | Op::AdmitLink(_) | Op::DismissLink(_) => {}
+            Op::SetRoutes(..)
+            | Op::SetMtu(..)
+            | Op::ProbePath(..)
+            | Op::AdmitLink(_)
+            | Op::DismissLink(_) => {}
         }
         (None, None)
     }

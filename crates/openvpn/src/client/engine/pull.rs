@@ -11,7 +11,7 @@ use crate::client::event::{ClientEvent, Stop, TunnelConfig};
 use crate::negotiate::{
     ControlMessage, PushRefused, PushedOptions, RemoteOptions, RouteContext, without_secrets,
 };
-use crate::session::{Fault, KeySchedule, inner_mtu};
+use crate::session::{Fault, KeySchedule, fragment_size, inner_mtu};
 
 impl ClientEngine {
     pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
@@ -117,6 +117,14 @@ impl ClientEngine {
         pushed: PushedOptions,
         out: &mut Out,
     ) -> Result<(), Fault> {
+        if let (Some(option), None) = (&pushed.fragment, self.config.settings.fragment) {
+            let reason = format!(
+                "the server pushes \"{option}\": its packets have a header that this side must be told \
+                 of; write {option} here, or let the server's operator remove it"
+            );
+            self.stop(Stop::Incompatible(reason), out);
+            return Ok(());
+        }
         let Some(cipher) = self.cipher(&pushed) else {
             let reason = match pushed.cipher {
                 Some(cipher) => format!("the server chose {cipher}, which is not in data-ciphers"),
@@ -179,7 +187,7 @@ impl ClientEngine {
                 wire_id: pushed.peer_id,
                 float: settings.float && !link.is_stream(),
                 framing: settings.framing,
-                fragment: None,
+                fragment: fragment_size(&settings, link),
                 keepalive,
                 mtu: inner_mtu(&settings, link, protection),
                 replay_window: settings.replay_window,

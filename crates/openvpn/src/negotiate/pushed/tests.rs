@@ -91,7 +91,6 @@ fn what_changes_the_wire_ends_the_session() {
         "comp-lzo adaptive",
         "compress lz4-v2",
         "compress lzo",
-        "fragment 1300",
         "cipher BF-CBC",
         "cipher ARIA-256-GCM",
         "protocol-flags cc-exit tls-ekm something-new",

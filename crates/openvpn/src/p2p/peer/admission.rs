@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
 use crate::p2p::agree::agree;
-use crate::session::{Conversation, Fault, KeySchedule, inner_mtu};
+use crate::session::{Conversation, Fault, KeySchedule, fragment_size, inner_mtu};
 
 /// TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
@@ -58,7 +58,7 @@ impl PeerEngine {
             wire_id,
             float: settings.float || self.config.reach.remotes.is_empty(),
             framing: settings.framing,
-            fragment: None,
+            fragment: fragment_size(settings, link),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,

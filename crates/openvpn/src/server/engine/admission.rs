@@ -17,7 +17,7 @@ use crate::server::client::{Connected, Hello, Stage};
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
-use crate::session::{Fault, KeySchedule, Settings, inner_mtu, options_string};
+use crate::session::{Fault, KeySchedule, Settings, fragment_size, inner_mtu, options_string};
 
 impl ServerEngine {
     /// The client's key message: ours follows, and then either a session or, in a renegotiation,
@@ -213,7 +213,7 @@ impl ServerEngine {
             // Stock servers let clients that know their peer-id float; so do we.
             float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
             framing,
-            fragment: None,
+            fragment: fragment_size(settings, link),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link, protection),
             replay_window: settings.replay_window,
