@@ -231,6 +231,57 @@ fn traffic_passes_over_a_stream() {
     }
 }
 
+/// What a client cannot send stays where its queue can act on it: in the TUN device.
+#[test]
+fn a_client_whose_stream_is_full_stops_reading_the_device() {
+    let (_a, b) = tunnel(Offloads::ALL, 1400);
+    let listener = b.ns.run(|| TcpListener::bind("10.77.0.2:0")).unwrap().unwrap();
+    let to = listener.local_addr().unwrap();
+    let stream = b.ns.run(|| tcp::TcpStream::connect(&tcp::TcpConnectOptions::new(to)));
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let link = Link::stream(9, to);
+    b.plane.add_stream(link, stream.unwrap().unwrap(), StreamOptions::default()).unwrap();
+    b.introduce(link, 1400, false);
+    let sender = b.ns.run(|| StdUdp::bind("0.0.0.0:0")).unwrap().unwrap();
+    let sealed = || b.plane.counters(PeerId(7)).unwrap().tx_packets;
+    // Far more than the connection's buffers hold: the rest is the device's to drop.
+    let end = Wall::now() + PATIENCE;
+    let (mut before, mut same) = (u64::MAX, 0);
+    while same < 20 {
+        assert!(Wall::now() < end, "it is never full");
+        for _ in 0..500 {
+            sender.send_to(&[7; 1300], "10.9.0.1:7000").unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        same = if sealed() == before { same + 1 } else { 0 };
+        before = sealed();
+    }
+    let mut ids = 0;
+    let mut read_one = || {
+        let mut length = [0; 2];
+        server.read_exact(&mut length).unwrap();
+        let mut frame = vec![0; u16::from_be_bytes(length).into()];
+        server.read_exact(&mut frame).unwrap();
+        ids += 1;
+        assert_eq!(frame[4..8], u32::to_be_bytes(ids), "a gap");
+        u64::from(ids)
+    };
+    // Everything that was sealed comes, and after it what waited in the device.
+    while read_one() < before + 100 {}
+    let totals = b.plane.totals();
+    let bad = [DropReason::StreamFull, DropReason::SocketFull, DropReason::NoSocket];
+    bad.into_iter().for_each(|reason| assert_eq!(totals.dropped(reason), 0, "{reason}"));
+    // A stream that ends lets the device go: nothing is held for it.
+    drop(server);
+    let end = Wall::now() + PATIENCE;
+    while b.plane.totals().dropped(DropReason::NoSocket) == 0 {
+        assert!(Wall::now() < end, "the device is still held");
+        let _ = sender.send_to(&[7; 1300], "10.9.0.1:7000");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn two_workers_share_a_stream() {
     let (a, b) = tunnel_over_stream(Offloads::ALL, 2);
