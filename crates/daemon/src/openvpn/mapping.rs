@@ -195,7 +195,8 @@ fn local_address(host: &str, family: Family) -> Result<IpAddr, Fault> {
 
 /// How streams are served.
 pub(crate) fn stream_options(options: &Options) -> StreamOptions {
-    StreamOptions { queue_limit: options.socket.queue_limit, ..StreamOptions::default() }
+    let queue_limit = options.socket.queue_limit;
+    StreamOptions { queue_limit, ..StreamOptions::default() }.of_mtu(options.tun_mtu)
 }
 
 /// The device.

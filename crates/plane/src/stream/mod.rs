@@ -19,6 +19,9 @@ use pending::Pending;
 /// and so refuses more than we do.
 pub const MAX_FRAME: u16 = 9_600;
 
+/// What is added to an inner packet at most: an Ethernet header, framings, and the longest data format.
+const FRAME_ADDED: u16 = 256;
+
 /// How to serve a stream.
 #[derive(Copy, Clone, Debug)]
 pub struct StreamOptions {
@@ -26,6 +29,14 @@ pub struct StreamOptions {
     pub queue_limit: u32,
     /// Longest packet taken; a longer one ends the stream.
     pub max_frame: u16,
+}
+
+impl StreamOptions {
+    /// Takes packets of up to `mtu` bytes, where that is more than the default.
+    #[must_use]
+    pub fn of_mtu(self, mtu: u16) -> Self {
+        Self { max_frame: self.max_frame.max(mtu.saturating_add(FRAME_ADDED)), ..self }
+    }
 }
 
 impl Default for StreamOptions {
@@ -306,5 +317,26 @@ impl Stream {
     /// Held for one send at most, which never waits.
     fn lock(&self) -> MutexGuard<'_, Tx> {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_may_be_as_long_as_the_tunnels_packets() {
+        let max = |mtu| StreamOptions::default().of_mtu(mtu).max_frame;
+        assert_eq!([max(1500), max(9000)], [MAX_FRAME; 2]);
+        assert_eq!([max(20_000), max(65_535)], [20_256, 65_535]);
+    }
+
+    #[test]
+    fn an_idle_stream_costs_little() {
+        assert!(size_of::<Stream>() <= 512, "{}", size_of::<Stream>());
+        let mut rx = Rx::default();
+        rx.keep(&[0; 1000]);
+        rx.keep(&[]);
+        assert_eq!(rx.partial.capacity(), 0);
     }
 }
