@@ -8,6 +8,7 @@ mod roaming;
 mod several;
 mod sizes;
 mod tap;
+mod workers;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ const ALL: &[Roles] = &[Roles::AditServes, Roles::StockServes, Roles::AditBoth];
 const DIALS: &[Roles] = &[Roles::StockServes];
 /// With adit in either part, stock in the other.
 const NOT_ALONE: &[Roles] = &[Roles::AditServes, Roles::StockServes];
+/// With adit as the server of clients of both kinds.
+const OURS: &[Roles] = &[Roles::AditServes, Roles::AditBoth];
 /// With adit as the server of a stock client.
 const SERVES: &[Roles] = &[Roles::AditServes];
 
@@ -57,6 +60,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("server-killed", ALL, roaming::server_killed),
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
     ("several-clients", ALL, several::clients_reach_each_other),
+    ("several-workers", OURS, workers::several_workers),
     ("tap/frames", ALL, tap::frames),
     ("tap/clients-together", ALL, tap::clients_together),
     ("tap/clients-apart", ALL, tap::clients_apart),

@@ -183,7 +183,13 @@ impl Worker {
 
     /// Sends what waits for a socket that has room again, and what was kept back meanwhile.
     fn resume(&mut self) {
-        if self.transmitter.resume() && self.transmitter.is_parked() {
+        self.transmitter.resume();
+        self.go_on();
+    }
+
+    /// Something has room again: what was kept back goes first.
+    fn go_on(&mut self) {
+        if self.transmitter.is_parked() {
             self.tun_turn();
         } else {
             self.settle();

@@ -136,7 +136,7 @@ impl Worker {
         if event.writable
             && let Drained::All { held } = stream.drain()
         {
-            self.settle();
+            self.go_on();
             if held && self.shared.wake.len() > 1 {
                 self.shared.wake_all();
             }

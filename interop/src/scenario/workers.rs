@@ -1,0 +1,153 @@
+//! A server of several workers, with clients of one process each.
+
+use std::fs;
+use std::net::IpAddr;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{Stage, ping_until};
+use crate::cell::{Inner, READY, SETUP, inner_of, rekeys};
+use crate::failure::{Result, ensure};
+use crate::net::Star;
+use crate::peer::Program;
+use crate::process::Daemon;
+use crate::traffic::{Delivery, Stream, ping, tcp};
+
+/// What says how many workers adit has.
+const VARIABLE: &str = "ADIT_WORKERS";
+const WORKERS: usize = 3;
+const CLIENTS: u8 = 4;
+
+/// Streams between clients in both directions and to the server, rekeys meanwhile, a client that moves, and a second
+/// server that must not share the port.
+pub(super) fn several_workers(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.server("duplicate-cn\nclient-to-client\nreneg-sec 5\nhand-window 4");
+    configs.client("reneg-sec 0");
+    let star = Star::new(CLIENTS)?;
+    let path = |name: &str| stage.folder().join(name);
+    fs::write(path("server.conf"), &configs.server)?;
+    fs::write(path("client.conf"), &configs.client)?;
+    let start = |program: &Program, namespace, file| -> Command {
+        let mut command = program.command(namespace, &path(file));
+        command.env(VARIABLE, WORKERS.to_string());
+        command
+    };
+    let mut server = Daemon::spawn("server", start(stage.server, &star.server, "server.conf"))?;
+    server.wait_for(READY, SETUP)?;
+    // A thread takes its name when it first runs.
+    let soon = Instant::now() + Duration::from_secs(5);
+    while threads(&server)?.len() < WORKERS && Instant::now() < soon {
+        sleep(Duration::from_millis(10));
+    }
+    ensure(threads(&server)?.len() == WORKERS, || format!("{:?}", threads(&server)))?;
+    let mut clients = Vec::new();
+    let mut inner: Vec<Inner> = Vec::new();
+    for namespace in &star.clients {
+        let mut client = Daemon::spawn("client", start(stage.client, namespace, "client.conf"))?;
+        client
+            .wait_for(READY, SETUP)
+            .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+        inner.push(inner_of(namespace)?);
+        clients.push(client);
+    }
+    let at_server = inner_of(&star.server)?;
+    under_rekeys(&star, &inner, at_server.v4, &server)?;
+    let took = a_client_moves(&star, &inner, at_server.v4, &clients)?;
+    second_server(stage, &star)?;
+    let busy = threads(&server)?.into_iter().filter(|ticks| *ticks > 0).count();
+    let log = server.log();
+    ensure(!log.contains("died"), || server.failure("a worker died").0)?;
+    for client in &mut clients {
+        client.stop()?;
+    }
+    server.stop()?;
+    Ok(format!(
+        "{busy} of {WORKERS} workers had work, {} rekeys, moved in {took:?}",
+        rekeys(&server)
+    ))
+}
+
+/// All pairs of neighbours send to each other, and one to the server, until each client has had two new keys.
+fn under_rekeys(star: &Star, inner: &[Inner], at_server: IpAddr, server: &Daemon) -> Result<()> {
+    let mut streams = Vec::new();
+    for (from, namespace) in star.clients.iter().enumerate() {
+        let (Some(to), Some(address)) = (star.clients.get(from ^ 1), inner.get(from ^ 1)) else {
+            return Err("clients come in pairs".into());
+        };
+        ping_until(namespace, address.v4, Duration::from_secs(5))?;
+        streams.push(Stream::start(namespace, to, address.v4, 1300)?);
+    }
+    if let Some(first) = star.clients.first() {
+        streams.push(Stream::start(first, &star.server, at_server, 1300)?);
+    }
+    let (before, end) = (rekeys(server), Instant::now() + Duration::from_secs(40));
+    while rekeys(server) < before + 2 * usize::from(CLIENTS) {
+        ensure(Instant::now() < end, || server.failure("too few rekeys").0)?;
+        sleep(Duration::from_millis(100));
+    }
+    streams.into_iter().try_for_each(|stream| judge(&stream.finish()?))
+}
+
+/// Not one doubled or changed. A busy machine's kernel may drop some; what a replay window refuses comes in trains.
+fn judge(delivery: &Delivery) -> Result<()> {
+    let Delivery { sent, received, duplicated, corrupted } = *delivery;
+    let enough = sent > 100 && u64::from(received) * 100 >= u64::from(sent) * 99;
+    ensure(duplicated == 0 && corrupted == 0 && enough, || format!("{delivery:?}"))
+}
+
+/// The first client moves while others talk; its session goes on from there, and so do theirs.
+fn a_client_moves(
+    star: &Star,
+    inner: &[Inner],
+    at_server: IpAddr,
+    clients: &[Daemon],
+) -> Result<Duration> {
+    let ([first, second, third, fourth], [at_first, at_second, _, at_fourth]) =
+        (star.clients.as_slice(), inner)
+    else {
+        return Err("four were asked for".into());
+    };
+    let others = Stream::start(third, fourth, at_fourth.v4, 1300)?;
+    let device = first.run("ip", &["-o", "route", "get", "192.0.2.1"])?;
+    let device = device.split_whitespace().skip_while(|word| *word != "dev").nth(1).unwrap_or("");
+    first.run("ip", &["address", "flush", "dev", device, "scope", "global"])?;
+    first.run("ip", &["address", "add", "192.0.2.77/24", "dev", device])?;
+    let took = ping_until(first, at_server, Duration::from_secs(10))?;
+    let got = ping(second, at_first.v4, 3000, 4)?;
+    ensure(got == 4, || format!("{got} of 4 pings find the client where it is now"))?;
+    tcp(first, second, at_second.v4, 1_000_000)?;
+    judge(&others.finish()?)?;
+    for client in clients {
+        ensure(client.count(READY) == 1, || client.failure("began anew").0)?;
+    }
+    Ok(took)
+}
+
+/// A second process on the port is told that it is in use: SO_REUSEPORT would give it half of the clients.
+fn second_server(stage: &Stage<'_>, star: &Star) -> Result<()> {
+    for workers in [1, WORKERS] {
+        let mut command = stage.server.command(&star.server, &stage.folder().join("server.conf"));
+        command.env(VARIABLE, workers.to_string());
+        let mut second = Daemon::spawn("second server", command)?;
+        let status = second.wait_exit(Duration::from_secs(10))?;
+        let told = second.log().contains("UDP port 1194") && second.log().contains("in use");
+        ensure(!status.success() && told, || second.failure("shares the port").0)?;
+    }
+    Ok(())
+}
+
+/// The workers' CPU time so far, in ticks.
+fn threads(server: &Daemon) -> Result<Vec<u64>> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{}/task", server.pid()))? {
+        let stat = fs::read_to_string(task?.path().join("stat"))?;
+        let Some((name, rest)) = stat.rsplit_once(')') else { continue };
+        if name.contains("(plane-") {
+            let ticks = rest.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>());
+            found.push(ticks.map(|ticks| ticks.unwrap_or(0)).sum());
+        }
+    }
+    Ok(found)
+}
