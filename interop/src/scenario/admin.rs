@@ -11,6 +11,7 @@ use super::{Stage, ping_until};
 use crate::cell::{Configs, READY, SETUP, Tunnel, dial, inner_of, serve};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star};
+use crate::peer::Program;
 use crate::process::{Daemon, run};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -325,20 +326,12 @@ fn ping_ok(from: &Namespace) -> Result<bool> {
     Ok(crate::traffic::ping(from, ip("10.88.0.1")?, 56, 2)? == 2)
 }
 
-/// A stock server that has its client wait: the client stays away that long and comes back by itself.
+/// A stock server that has its client wait: the client stays away that long, and comes back to this
+/// server or by way of the next one, as it was told.
 pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
     use std::os::unix::fs::PermissionsExt;
     let folder = stage.folder();
     let (script, mark) = (folder.join("verify.sh"), folder.join("seen"));
-    fs::write(
-        &script,
-        format!(
-            "#!/bin/sh\n[ -e {mark} ] && exit 0\ntouch {mark}\n\
-             echo 'TEMP[backoff 6,advance no]:come back later' > \"$auth_failed_reason_file\"\nexit 1\n",
-            mark = mark.display()
-        ),
-    )?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
     let credentials = folder.join("credentials");
     fs::write(&credentials, "ali\nopen sesame\n")?;
     let mut configs = stage.configs();
@@ -347,20 +340,38 @@ pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
         script.display(),
         folder.display()
     ));
-    configs.client(&format!("auth-user-pass {}", credentials.display()));
+    configs.client(&format!(
+        "auth-user-pass {}\nremote 192.0.2.1 1195\nconnect-timeout 2\nconnect-retry 1 1",
+        credentials.display()
+    ));
     let pair = Pair::new()?;
     let mut server = serve(&pair, folder, &configs, stage.server)?;
     server.wait_for(READY, SETUP)?;
-    let mut client = dial(&pair, folder, &configs, stage.client)?;
-    client
-        .wait_for("AUTH_FAILED,TEMP", SETUP)
-        .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
-    let told = Instant::now();
-    client.wait_for(READY, SETUP)?;
-    let waited = told.elapsed();
-    ensure(waited >= Duration::from_secs(5), || format!("it waited {waited:?} of six seconds"))?;
-    ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
-    Ok(format!("came back after {} s", waited.as_secs()))
+    for (advance, elsewhere) in [("no", false), ("remote", true)] {
+        let _ = fs::remove_file(&mark);
+        fs::write(
+            &script,
+            format!(
+                "#!/bin/sh\n[ -e {mark} ] && exit 0\ntouch {mark}\n\
+                 echo 'TEMP[backoff 5,advance {advance}]:later' > \"$auth_failed_reason_file\"\nexit 1\n",
+                mark = mark.display()
+            ),
+        )?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        let mut client = dial(&pair, folder, &configs, stage.client)?;
+        client
+            .wait_for("AUTH_FAILED,TEMP", SETUP)
+            .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+        let told = Instant::now();
+        client.wait_for(READY, SETUP)?;
+        let waited = told.elapsed();
+        ensure(waited >= Duration::from_secs(4), || format!("it waited {waited:?} of five seconds"))?;
+        let tried = client.log().contains("192.0.2.1:1195");
+        ensure(tried == elsewhere, || client.failure(&format!("advance {advance}")).0)?;
+        ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
+        client.stop()?;
+    }
+    Ok(String::new())
 }
 
 /// A client that was set up with compression, at a server that leads away from it.
@@ -416,5 +427,53 @@ pub(super) fn push_update(stage: &Stage<'_>) -> Result<String> {
     tunnel.ping_all(4)?;
     ensure(tunnel.client.count(READY) == 1, || tunnel.client.failure("it began again").0)?;
     ensure(!tunnel.client.log().contains("estarting"), || tunnel.client.failure("it restarted").0)?;
+    Ok(String::new())
+}
+
+/// `adit server` with changed settings: `adit reload` changes the routes of a connected 2.7 client.
+pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
+    let Program::Adit(adit) = stage.server else { return Err("adit serves here".into()) };
+    let (pair, folder) = (Pair::new()?, stage.folder());
+    let settings = folder.join("vpn/server.toml");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (vpn, profile) = (path("vpn"), path("laptop.ovpn"));
+    let adit = adit.display().to_string();
+    let ask = |line: &str| {
+        let words: Vec<&str> = line.split(' ').chain(["--dir", &vpn]).collect();
+        pair.server.run(&adit, &words)
+    };
+    ask("server init --host 192.0.2.1 --network 10.88.0.0/24 --network6 fd88::/64")?;
+    ask(&format!("server client add laptop -o {profile}"))?;
+    let mut command = pair.server.command(&adit);
+    command.args(["server", "run", "--dir", &vpn]);
+    let mut server = Daemon::spawn("server", command)?;
+    server.wait_for("the server is up", SETUP)?;
+    let mut options: Vec<std::ffi::OsString> = vec!["--config".into(), profile.into()];
+    options.extend(["--dev", "tun0", "--verb", "3", "--disable-dco"].map(Into::into));
+    let mut client = Daemon::spawn("client", stage.client.command_with(&pair.client, &options))?;
+    client.wait_for(READY, SETUP)?;
+    ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
+    for (from, to, there) in [
+        ("routes = []", "routes = [\"10.62.0.0/16\", \"10.63.0.0/16\"]", true),
+        ("routes = [\"10.62.0.0/16\", \"10.63.0.0/16\"]", "routes = []", false),
+    ] {
+        let text = fs::read_to_string(&settings)?;
+        ensure(text.contains(from), || format!("{from} is not in the settings: {text}"))?;
+        fs::write(&settings, text.replace(from, to))?;
+        ask("reload")?;
+        let end = Instant::now() + SOON;
+        loop {
+            let known = routes(&pair.client)?;
+            if ["10.62.0.0/16", "10.63.0.0/16"].iter().all(|net| known.contains(net) == there) {
+                break;
+            }
+            ensure(Instant::now() < end, || {
+                format!("{to} had no effect: {known}\n{}\n{}", client.failure(""), server.failure(""))
+            })?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        ping_until(&pair.client, ip("10.88.0.1")?, SOON)?;
+    }
+    ensure(client.count(READY) == 1, || client.failure("it began again").0)?;
     Ok(String::new())
 }

@@ -131,7 +131,8 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
 /// What only openvpn 2.7 has, with it in stock's place.
 #[must_use]
 pub fn newer(adit: &Program, newer: &Program, suite: &str) -> Vec<Test> {
-    let scenes: [(&str, &[Roles], Scene); 4] = [
+    let scenes: [(&str, &[Roles], Scene); 5] = [
+        ("reload-reaches-clients", SERVES, admin::reload_reaches_clients),
         ("push-update", DIALS, admin::push_update),
         ("fault/full", SERVES, admin::full),
         ("told-to-wait", DIALS, admin::told_to_wait),

@@ -248,7 +248,11 @@ impl Owner<'_> {
             tracing::warn!("the new value of {key} takes effect at the next start");
         }
         if fresh.reach != old.reach || fresh.dns != old.dns {
-            say!(1, "clients get the new routes and name servers when they connect again");
+            say!(
+                1,
+                "connected clients that can take them get the new routes and name servers now (adit, \
+                 openvpn from 2.7), the others when they connect again"
+            );
         }
         if fresh.nat != old.nat {
             self.machine.filter(&Settings { nat: fresh.nat, ..old.clone() })?;

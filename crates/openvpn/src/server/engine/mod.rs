@@ -316,6 +316,11 @@ impl ServerEngine {
             }
             // The acknowledgement still goes out, so that the client need not repeat it and wait.
             ControlMessage::Exit => return Err(Fault::Exit),
+            // Nobody asked, and what it says may be a secret.
+            ControlMessage::ChallengeResponse(_) => {
+                let text = "ignored CR_RESPONSE: no challenge is open";
+                out.event(ServerEvent::Note(Some(peer), text.into()));
+            }
             other => {
                 let text = format!("ignored control message '{other}'");
                 out.event(ServerEvent::Note(Some(peer), text));

@@ -1,0 +1,471 @@
+//! What a server's administrator grants to single clients, and messages that change or end sessions.
+
+mod support;
+
+use std::time::Duration;
+
+use adit_engine::verbs::Framing;
+use adit_engine::{Engine, Grant, Input, Outbox, Reply, Ticket};
+use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::negotiate::ControlMessage;
+use adit_openvpn::server::{Farewell, Network4, Offer, ServerConfig, ServerEvent, Topology};
+use adit_openvpn::session::Settings;
+use adit_sim::Impairment;
+use ipnet::IpNet;
+use proptest::prelude::*;
+use support::{World, client_config, client_tls_named, server_config};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn registry() -> ServerConfig {
+    ServerConfig { authorize: true, ..server_config(Settings::default()) }
+}
+
+fn named(name: &str) -> ClientConfig {
+    ClientConfig { tls: client_tls_named(name), ..client_config(Settings::default()) }
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a network")
+}
+
+fn behind(networks: &[&str]) -> Reply {
+    Reply::Accept(Grant { iroutes: networks.iter().map(|n| net(n)).collect(), ..Grant::default() })
+}
+
+/// Connects a client to whom the registry grants this.
+fn join(w: &mut World, name: &str, reply: Reply) -> usize {
+    w.reply = reply;
+    let c = w.connect(named(name), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{name}: {:?}", w.clients[c].events);
+    c
+}
+
+/// The prefixes of a client in the data plane.
+fn routes(w: &World, name: &str) -> Vec<String> {
+    let info = w.server.clients().find(|info| info.identity.common_name == name);
+    let peer = info.expect("it is connected").peer;
+    let model = w.plane.peers.get(&peer).expect("it is in the data plane");
+    let mut routes: Vec<String> = model.routes.iter().map(ToString::to_string).collect();
+    routes.sort();
+    routes
+}
+
+fn tunnel(w: &World, c: usize) -> &TunnelConfig {
+    let config = w.clients[c].events.iter().rev().find_map(|event| match event {
+        ClientEvent::Up(config) | ClientEvent::Updated(config) => Some(config),
+        _ => None,
+    });
+    config.expect("the client is up")
+}
+
+fn nets(w: &World, c: usize) -> Vec<String> {
+    tunnel(w, c).routes4.iter().map(|route| route.net.to_string()).collect()
+}
+
+fn warned(w: &World, words: &str) -> bool {
+    w.events.iter().any(|e| matches!(e, ServerEvent::Warning(_, text) if text.contains(words)))
+}
+
+fn told(w: &World, words: &str) -> usize {
+    let says = |e: &&ServerEvent| matches!(e, ServerEvent::Told { message, .. } if message.contains(words));
+    w.events.iter().filter(says).count()
+}
+
+fn stopped(w: &World, c: usize) -> Option<&Stop> {
+    w.clients[c].events.iter().find_map(|event| match event {
+        ClientEvent::Stopped(why) => Some(why),
+        _ => None,
+    })
+}
+
+#[test]
+fn networks_behind_a_client_are_its_own_until_it_leaves() {
+    let mut w = World::new(registry(), 1);
+    let a = join(&mut w, "alice", behind(&["10.50.0.0/16", "fd50::/32"]));
+    assert_eq!(routes(&w, "alice"), ["10.50.0.0/16", "10.9.0.2/32", "fd00::1000/128", "fd50::/32"]);
+    // A part of it is another client's: the longest prefix decides, and nobody loses anything.
+    join(&mut w, "bob", behind(&["10.50.7.0/24"]));
+    assert_eq!(routes(&w, "alice").len(), 4);
+    assert!(routes(&w, "bob").contains(&"10.50.7.0/24".into()));
+    let mut out = Outbox::new();
+    w.clients[a].engine.shutdown(w.now, &mut out);
+    w.perform_client(a, out);
+    let peer = w.server.clients().find(|i| i.identity.common_name == "alice").expect("alice").peer;
+    let mut out = Outbox::new();
+    w.server.kick(w.now, peer, Farewell::StayAway, "gone", &mut out);
+    w.perform_server(out);
+    join(&mut w, "carol", behind(&["10.50.0.0/16"]));
+    assert!(routes(&w, "carol").contains(&"10.50.0.0/16".into()));
+    assert!(!warned(&w, "was behind"), "nobody was there any more");
+}
+
+#[test]
+fn of_two_clients_with_the_same_network_behind_them_the_newest_has_it() {
+    let mut w = World::new(registry(), 1);
+    join(&mut w, "alice", behind(&["10.50.0.0/16", "10.51.0.0/16"]));
+    join(&mut w, "bob", behind(&["10.50.0.0/16"]));
+    assert!(!routes(&w, "alice").contains(&"10.50.0.0/16".into()), "one owner at a time");
+    assert!(routes(&w, "alice").contains(&"10.51.0.0/16".into()));
+    assert!(routes(&w, "bob").contains(&"10.50.0.0/16".into()));
+    assert!(warned(&w, "10.50.0.0/16 was behind alice"), "{:?}", w.events);
+}
+
+#[test]
+fn a_client_does_not_take_anothers_address_by_a_network_behind_it() {
+    let mut w = World::new(registry(), 1);
+    join(&mut w, "alice", behind(&[]));
+    join(&mut w, "mallory", behind(&["10.9.0.2/32"]));
+    assert!(routes(&w, "alice").contains(&"10.9.0.2/32".into()));
+    assert!(!routes(&w, "mallory").contains(&"10.9.0.2/32".into()));
+    assert!(warned(&w, "tunnel address of alice"));
+}
+
+fn at(address: &str) -> Grant {
+    let mask = "255.255.255.0".parse().expect("a mask");
+    Grant { ifconfig4: Some((address.parse().expect("ip"), mask)), ..Grant::default() }
+}
+
+#[test]
+fn a_fixed_address_is_taken_back_from_whom_it_was_lent_to() {
+    let mut w = World::new(registry(), 1);
+    let lent = join(&mut w, "guest", Reply::Accept(Grant::default()));
+    assert!(routes(&w, "guest").contains(&"10.9.0.2/32".into()));
+    let fixed = join(&mut w, "owner", Reply::Accept(at("10.9.0.2")));
+    assert_eq!(tunnel(&w, fixed).ipv4.map(|n| n.to_string()).as_deref(), Some("10.9.0.2/24"));
+    w.reply = Reply::Accept(Grant::default());
+    assert!(w.run(30 * SECOND, |w| w.ups(lent) == 2), "{:?}", w.clients[lent].events);
+    assert!(routes(&w, "guest").contains(&"10.9.0.3/32".into()), "{:?}", routes(&w, "guest"));
+}
+
+#[test]
+fn two_that_claim_the_same_address_do_not_throw_each_other_out() {
+    let mut w = World::new(registry(), 1);
+    let first = join(&mut w, "alice", Reply::Accept(at("10.9.0.77")));
+    let second = w.connect(named("bob"), Impairment::default(), 1);
+    w.run(20 * SECOND, |_| false);
+    assert!(!w.is_up(second) && w.ups(first) == 1);
+    assert!(told(&w, "AUTH_FAILED,TEMP[backoff 30]") > 0, "{:?}", w.events);
+    let why = |e: &ServerEvent| matches!(e, ServerEvent::Refused(_, _, why) if why.contains("in use by alice"));
+    assert!(w.events.iter().any(why));
+}
+
+#[test]
+fn an_address_by_ifconfig_push_goes_out_as_it_is_written() {
+    let mut w = World::new(registry(), 1);
+    let six = Some(("fd77::5/48".parse().expect("net"), "fd77::1".parse().ok()));
+    let c = join(&mut w, "alice", Reply::Accept(Grant { ifconfig6: six, ..at("10.20.0.5") }));
+    assert_eq!(tunnel(&w, c).ipv4.map(|n| n.to_string()).as_deref(), Some("10.20.0.5/24"));
+    assert_eq!(tunnel(&w, c).ipv6.map(|n| n.to_string()).as_deref(), Some("fd77::5/48"));
+    assert_eq!(tunnel(&w, c).gateway6, "fd77::1".parse().ok());
+    assert_eq!(routes(&w, "alice"), ["10.20.0.5/32", "fd77::5/128"]);
+}
+
+#[test]
+fn push_reset_and_push_remove_take_away_what_all_get() {
+    let mut config = registry();
+    config.push =
+        ["route 10.1.0.0 255.255.0.0", "route 10.2.0.0 255.255.0.0", "dhcp-option DNS 1.1.1.1"]
+            .map(str::to_owned)
+            .into();
+    let mut w = World::new(config, 1);
+    let own = vec!["route 10.3.0.0 255.255.0.0".to_owned()];
+    let reset = Grant { push_reset: true, push: own.clone(), ..Grant::default() };
+    let c = join(&mut w, "alice", Reply::Accept(reset));
+    assert_eq!(nets(&w, c), ["10.3.0.0/16"]);
+    assert!(tunnel(&w, c).dns.is_empty());
+    // Without these it could not live: they stay.
+    assert!(tunnel(&w, c).ipv4.is_some() && tunnel(&w, c).gateway4.is_some());
+    let push_remove = ["route 10.1", "ifconfig-ipv6", "route-gateway"].map(str::to_owned).into();
+    let remove = Grant { push_remove, push: own, ..Grant::default() };
+    let c = join(&mut w, "bob", Reply::Accept(remove));
+    assert_eq!(nets(&w, c), ["10.2.0.0/16", "10.3.0.0/16"]);
+    assert_eq!(
+        (tunnel(&w, c).dns.len(), tunnel(&w, c).ipv6, tunnel(&w, c).gateway4),
+        (1, None, None)
+    );
+}
+
+fn with_topology(topology: Topology) -> ServerConfig {
+    let mut config = server_config(Settings::default());
+    let [server, first, last] =
+        ["10.9.0.1", "10.9.0.4", "10.9.0.251"].map(|a| a.parse().expect("ip"));
+    let server = ipnet::Ipv4Net::new(server, 24).expect("net");
+    config.network4 = Some(Network4 { topology, ..Network4::subnet(server, first, last) });
+    config
+}
+
+#[test]
+fn every_topology_gives_its_own_two_addresses() {
+    for (topology, address, far, gateway) in [
+        (Topology::Subnet, "10.9.0.4/24", None, "10.9.0.1"),
+        (Topology::Net30, "10.9.0.6/30", None, "10.9.0.5"),
+        (Topology::P2p, "10.9.0.4/32", Some("10.9.0.1"), "10.9.0.1"),
+    ] {
+        let mut w = World::new(with_topology(topology), 1);
+        let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+        assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{topology:?}: {:?}", w.clients[c].events);
+        let tunnel = tunnel(&w, c);
+        assert_eq!(tunnel.ipv4.map(|n| n.to_string()).as_deref(), Some(address), "{topology:?}");
+        assert_eq!(tunnel.far4, far.and_then(|far| far.parse().ok()), "{topology:?}");
+        assert_eq!(tunnel.gateway4, gateway.parse().ok(), "{topology:?}");
+        assert_eq!(told(&w, &format!("topology {}", topology.name())), 1);
+    }
+}
+
+#[test]
+fn a_full_server_says_when_to_come_back_and_the_client_does() {
+    let mut config = server_config(Settings::default());
+    config.max_clients = 1;
+    let mut w = World::new(config, 1);
+    let first = w.connect(named("alice"), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(first)));
+    let second = w.connect(named("bob"), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| told(w, "AUTH_FAILED,TEMP[backoff 30]") == 1), "{:?}", w.events);
+    let peer = w.server.clients().next().expect("alice").peer;
+    let mut out = Outbox::new();
+    w.server.kick(w.now, peer, Farewell::StayAway, "room for others", &mut out);
+    w.perform_server(out);
+    let before = w.now;
+    assert!(w.run(60 * SECOND, |w| w.is_up(second)), "{:?}", w.clients[second].events);
+    let waited = w.now.since(before);
+    assert!((29 * SECOND..40 * SECOND).contains(&waited), "{waited:?}");
+    assert_eq!(stopped(&w, second), None, "a temporary failure does not end it");
+}
+
+fn offer(push: &[&str]) -> Offer {
+    let push = push.iter().map(|&option| option.to_owned()).collect();
+    Offer { push, max_clients: 100, leases: Vec::new() }
+}
+
+fn change(w: &mut World, push: &[&str]) {
+    let mut out = Outbox::new();
+    w.server.set_offer(w.now, offer(push), &mut out);
+    w.perform_server(out);
+}
+
+fn updates(w: &World, c: usize) -> usize {
+    w.clients[c].events.iter().filter(|e| matches!(e, ClientEvent::Updated(_))).count()
+}
+
+#[test]
+fn a_changed_offer_reaches_connected_clients_without_a_new_session() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+    assert_eq!(nets(&w, c), ["10.77.0.0/16"]);
+    w.clients[c].traffic = true;
+    change(&mut w, &["route 10.78.0.0 255.255.0.0", "dhcp-option DNS 10.9.0.1"]);
+    assert!(w.run(5 * SECOND, |w| updates(w, c) == 1), "{:?}", w.clients[c].events);
+    assert_eq!((nets(&w, c), tunnel(&w, c).dns.len()), (vec!["10.78.0.0/16".to_owned()], 1));
+    assert_eq!(tunnel(&w, c).ipv4.map(|n| n.to_string()).as_deref(), Some("10.9.0.2/24"));
+    // Everything away again.
+    change(&mut w, &[]);
+    assert!(w.run(5 * SECOND, |w| updates(w, c) == 2));
+    assert!(nets(&w, c).is_empty() && tunnel(&w, c).dns.is_empty());
+    // The same offer says nothing.
+    change(&mut w, &[]);
+    w.run(5 * SECOND, |_| false);
+    assert_eq!((updates(&w, c), w.ups(c)), (2, 1));
+    assert_eq!((w.plane.failed, w.clients[c].plane.failed), (0, 0), "no packet was lost by it");
+}
+
+#[test]
+fn an_update_of_many_parts_is_in_force_when_the_last_is_there() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let slow = Impairment { delay: Duration::from_millis(20), ..Impairment::default() };
+    let c = w.connect(client_config(Settings::default()), slow, 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+    let many: Vec<String> = (0..200).map(|n| format!("route 10.{n}.0.0 255.255.0.0")).collect();
+    change(&mut w, &many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(told(&w, "PUSH_UPDATE") > 3, "several messages");
+    assert!(w.run(20 * SECOND, |w| updates(w, c) > 0), "{:?}", w.clients[c].events);
+    assert_eq!((updates(&w, c), nets(&w, c).len()), (1, 200));
+}
+
+#[test]
+fn what_cannot_change_in_a_session_waits_for_the_next_one() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+    change(&mut w, &["route 10.77.0.0 255.255.0.0", "explicit-exit-notify 3", "reneg-sec 60"]);
+    w.run(5 * SECOND, |_| false);
+    assert_eq!((told(&w, "PUSH_UPDATE"), updates(&w, c), w.ups(c)), (0, 0, 1));
+}
+
+/// The client's own networks survive a change of what all get; a client's `push-remove` still counts.
+#[test]
+fn an_update_keeps_what_is_particular_to_a_client() {
+    let mut w = World::new(registry(), 1);
+    let own = vec!["route 10.3.0.0 255.255.0.0".to_owned()];
+    let remove = vec!["route 10.79".to_owned()];
+    let grant = Grant { push: own, push_remove: remove, ..Grant::default() };
+    let c = join(&mut w, "alice", Reply::Accept(grant));
+    change(&mut w, &["route 10.78.0.0 255.255.0.0", "route 10.79.0.0 255.255.0.0"]);
+    assert!(w.run(5 * SECOND, |w| updates(w, c) == 1));
+    assert_eq!(nets(&w, c), ["10.78.0.0/16", "10.3.0.0/16"]);
+}
+
+#[test]
+fn compression_is_led_away_from_client_by_client() {
+    for (at_client, pushed) in [
+        (Framing::None, None),
+        (Framing::LzoStub, Some("comp-lzo no")),
+        (Framing::StubV2, Some("comp-lzo no")),
+    ] {
+        let mut config = server_config(Settings::default());
+        config.compress_migrate = true;
+        let mut w = World::new(config, 1);
+        let settings = Settings { framing: at_client, ..Settings::default() };
+        let c = w.connect(client_config(settings), Impairment::default(), 1);
+        assert!(w.run(10 * SECOND, |w| w.is_up(c)), "{at_client:?}");
+        let told = told(&w, "comp-lzo no") + told(&w, "compress");
+        assert_eq!(told, usize::from(pushed.is_some()), "{at_client:?}: {:?}", w.events);
+    }
+}
+
+/// No PUSH_REPLY, key or address before the last word on a client is spoken, however it asks.
+#[test]
+fn cve_2020_15078_nothing_is_given_before_a_deferred_check_ends() {
+    let mut w = World::new(registry(), 1);
+    w.slow_registry = true;
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
+    // It asks for its options every five seconds meanwhile.
+    w.run(30 * SECOND, |_| false);
+    assert_eq!(told(&w, "PUSH_REPLY"), 0);
+    assert!(w.plane.peers.is_empty() && w.server.clients().next().is_none());
+    assert!(!w.is_up(c));
+    let ticket = w.asked[0];
+    w.to_server(Input::Answer(ticket, Reply::Accept(Grant::default())));
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+}
+
+/// Whatever is answered to other questions, or to the same one later, a refused client stays out.
+#[test]
+fn cve_2022_0547_one_yes_does_not_outweigh_a_no() {
+    let mut w = World::new(registry(), 1);
+    w.slow_registry = true;
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
+    let ticket = w.asked[0];
+    // One that was never asked, or is another client's, says nothing about this one.
+    w.to_server(Input::Answer(Ticket(ticket.0 + 1), Reply::Accept(Grant::default())));
+    assert!(w.server.clients().next().is_none());
+    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
+    w.to_server(Input::Answer(ticket, Reply::Accept(Grant::default())));
+    w.run(20 * SECOND, |_| false);
+    assert!(!w.is_up(c) && w.plane.peers.is_empty());
+    assert_eq!(told(&w, "PUSH_REPLY"), 0);
+    assert!(matches!(stopped(&w, c), Some(Stop::AuthFailed(_))));
+}
+
+fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
+    let mut w = World::new(registry(), 1);
+    w.slow_registry = true;
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| !w.asked.is_empty()));
+    // Everything that it has under way is kept, to be sent again and again.
+    w.tick_client(c);
+    let mut kept = w.capture(c);
+    let mut out = Outbox::new();
+    w.clients[c].engine.handle(w.now + 6 * SECOND, Input::Tick, &mut out);
+    w.perform_client(c, out);
+    kept.extend(w.capture(c));
+    assert!(!kept.is_empty(), "there is something to send again");
+    let ticket = w.asked[0];
+    w.to_server(Input::Answer(ticket, Reply::Reject("no".into())));
+    let refused = w.now;
+    if deaf {
+        // It never acknowledges what it is told.
+        let _ = w.clients[c].down.pop(w.now + 3600 * SECOND);
+        w.clients[c].address.set_port(1);
+    }
+    let link = adit_engine::Link::datagram(
+        Default::default(),
+        None,
+        std::net::SocketAddr::from(([198, 51, 100, 0], 40_000)),
+    );
+    for gap in gaps {
+        w.now = w.now + Duration::from_millis(*gap);
+        for packet in &kept {
+            w.to_server(Input::Frame(link, &mut packet.clone()));
+        }
+        w.to_server(Input::Tick);
+        let gone = w.events.iter().any(|e| matches!(e, ServerEvent::Refused(..)));
+        if gone {
+            return (w.now.since(refused), w.plane.peers.is_empty());
+        }
+    }
+    (Duration::MAX, false)
+}
+
+/// A client that was told AUTH_FAILED is gone within seconds, whatever it sends.
+#[test]
+fn cve_2024_28882_a_refused_client_cannot_stay() {
+    for deaf in [false, true] {
+        let (stayed, clean) = refused_with_replay(deaf, &[200; 100]);
+        assert!(stayed <= 6 * SECOND && clean, "{deaf}: {stayed:?}");
+    }
+}
+
+/// Nor can one that says EXIT: the session ends with the message, and what follows is a stranger's.
+#[test]
+fn cve_2024_28882_an_exit_ends_the_session_at_once() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+    for message in [ControlMessage::Exit, ControlMessage::PushRequest, ControlMessage::Exit] {
+        let mut out = Outbox::new();
+        w.clients[c].engine.say(w.now, &message, &mut out);
+        w.perform_client(c, out);
+    }
+    w.run(SECOND, |w| w.server.clients().next().is_none());
+    assert_eq!(w.server.clients().count(), 0, "{:?}", w.events);
+    let given = told(&w, "PUSH_REPLY");
+    w.run(2 * SECOND, |_| false);
+    assert_eq!(told(&w, "PUSH_REPLY"), given, "nothing is given after it");
+    assert_eq!(w.downs(), ["remote-exit"]);
+}
+
+/// Control characters in a message: dropped with a warning that has none, and the session goes on.
+#[test]
+fn cve_2024_5594_messages_with_control_characters_are_dropped() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+    for text in ["x\nFAKE LOG LINE", "\u{1b}[2J", "a\rb", "a\u{7}"] {
+        let mut out = Outbox::new();
+        w.clients[c].engine.say(w.now, &ControlMessage::Info(text.into()), &mut out);
+        w.perform_client(c, out);
+    }
+    // An answer to a challenge that nobody asked may be a secret: it does not reach the log.
+    let mut out = Outbox::new();
+    w.clients[c].engine.say(w.now, &ControlMessage::ChallengeResponse("c2VjcmV0".into()), &mut out);
+    w.perform_client(c, out);
+    w.run(5 * SECOND, |_| false);
+    let said: Vec<&String> = w
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            ServerEvent::Warning(_, text) | ServerEvent::Note(_, text) => Some(text),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(said.len(), 5, "{said:?}");
+    assert!(said.iter().all(|text| !text.chars().any(char::is_control) && !text.contains("c2Vj")));
+    assert_eq!((w.ups(c), w.server.clients().count()), (1, 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// As above with any rhythm.
+    #[test]
+    fn cve_2024_28882_at_any_rhythm(deaf: bool, gap in 1_u64..3000) {
+        let steps = 8000 / gap + 4;
+        let (stayed, clean) = refused_with_replay(deaf, &vec![gap; steps as usize]);
+        prop_assert!(stayed <= 5 * SECOND + Duration::from_millis(gap), "{:?}", stayed);
+        prop_assert!(clean);
+    }
+}
