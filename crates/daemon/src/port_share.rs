@@ -13,6 +13,8 @@ use tokio::sync::Semaphore;
 
 /// Foreign connections at once; further ones are closed.
 const MAX_FOREIGN: usize = 512;
+/// Connections that have not shown what they are; further ones are closed.
+const MAX_LOOKING: usize = 1024;
 /// How long a connection may keep its first bytes to itself.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// How long the other service may take to accept.
@@ -30,6 +32,7 @@ pub struct PortShare {
     host: String,
     port: u16,
     room: Arc<Semaphore>,
+    looking: Arc<Semaphore>,
 }
 
 /// What a connection turned out to be.
@@ -46,11 +49,13 @@ pub enum Kind {
 impl PortShare {
     /// `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
-        Self { host, port, room: Arc::new(Semaphore::new(MAX_FOREIGN)) }
+        let room = Arc::new(Semaphore::new(MAX_FOREIGN));
+        Self { host, port, room, looking: Arc::new(Semaphore::new(MAX_LOOKING)) }
     }
 
     /// Looks at a connection's first bytes without taking them.
     pub async fn sort(&self, stream: &TcpStream) -> Kind {
+        let Ok(_place) = self.looking.try_acquire() else { return Kind::Mute };
         let looked = async {
             let watched = tokio_copy(stream)?;
             let mut lead = [0; LEAD];

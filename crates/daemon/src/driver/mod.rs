@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket, Transport,
+    Engine, Family, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket,
+    Transport,
 };
 use adit_linux::tcp::TcpStream;
 use tokio::io::Interest;
@@ -29,7 +30,7 @@ pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
 pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
-use streams::{StreamNews, Streams};
+use streams::{Beyond, StreamNews, Streams};
 use timer::BootTimer;
 
 use crate::ask::{Authorizer, answer};
@@ -64,6 +65,8 @@ pub struct Driver<E: Engine, B: Backend> {
     next_stream: u64,
     /// Where to connect a stream to, once the caller has heard of it.
     connect_to: Option<SocketAddr>,
+    /// The server, where a proxy is dialled in its stead.
+    beyond: Option<Beyond>,
     book: AddressBook,
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
@@ -99,8 +102,11 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         mut sockets: Sockets,
         authorizer: Arc<dyn Authorizer>,
     ) -> Result<Self, Fault> {
-        let streams = Streams::listen(sockets.take_listeners())
+        let mut streams = Streams::listen(sockets.take_listeners())
             .map_err(|e| Fault::environment(format!("cannot watch the listeners: {e}")))?;
+        if let Some(share) = sockets.take_share() {
+            streams.share(share);
+        }
         let wakeup = backend
             .wakeup()
             .and_then(|fd| watch(fd, Interest::READABLE))
@@ -117,6 +123,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             streams,
             next_stream: 1,
             connect_to: None,
+            beyond: None,
             book: AddressBook::default(),
             lookup: None,
             looked_up: mpsc::channel(4),
@@ -284,7 +291,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     fn connect(&mut self, remote: SocketAddr) {
         match self.sockets.connect_options(remote) {
             Ok(options) => {
-                self.streams.connect(options, self.sockets.dial_settings().connect_timeout);
+                let limit = self.sockets.dial_settings().connect_timeout;
+                self.streams.connect(options, limit, self.beyond.take());
             }
             Err(problem) => self.dial_failed(problem),
         }
@@ -338,6 +346,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.lookup = None;
         self.connect_to = None;
         self.streams.forget();
+        let target = self.first_hop(target);
         if let Some(address) = self.book.next(&target) {
             self.open(target.transport, address);
             return;
@@ -347,6 +356,19 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             let found = resolve(target.clone(), retry).await;
             let _ = tx.send((target, found)).await;
         })));
+    }
+
+    /// The target, or the proxy before it, which is told the target's name.
+    fn first_hop(&mut self, target: Target) -> Target {
+        let proxy = self.sockets.dial_settings().proxy.clone();
+        self.beyond = None;
+        let Some(proxy) = proxy.filter(|_| target.transport == Transport::Tcp) else {
+            return target;
+        };
+        let (host, port) = (proxy.address().0.to_owned(), proxy.address().1);
+        let hop = Target { host, port, transport: Transport::Tcp, family: Family::Any };
+        self.beyond = Some(Beyond { proxy, host: target.host, port: target.port });
+        hop
     }
 
     fn found(&mut self, target: Target, found: Result<Vec<SocketAddr>, String>) {

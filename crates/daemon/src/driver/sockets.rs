@@ -11,6 +11,8 @@ use adit_linux::tcp::{TcpConnectOptions, TcpListener};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 
 use super::{Backend, FIRST_DIALLED, ResolveRetry};
+use crate::port_share::PortShare;
+use crate::proxy::Proxy;
 use crate::server::StreamOptions;
 
 /// How a client opens its sockets.
@@ -36,6 +38,8 @@ pub struct DialSettings {
     pub connect_timeout: Duration,
     /// How streams are served.
     pub streams: StreamOptions,
+    /// What streams go through.
+    pub proxy: Option<Arc<Proxy>>,
 }
 
 impl Default for DialSettings {
@@ -51,6 +55,7 @@ impl Default for DialSettings {
             bind_streams: false,
             connect_timeout: Duration::from_secs(120),
             streams: StreamOptions::default(),
+            proxy: None,
         }
     }
 }
@@ -78,6 +83,7 @@ pub struct Sockets {
     settings: DialSettings,
     dialled: u16,
     listeners: Vec<TcpListener>,
+    share: Option<PortShare>,
 }
 
 /// A place where a server listens.
@@ -118,6 +124,17 @@ impl Sockets {
     pub fn with_streams(mut self, listeners: Vec<TcpListener>) -> Self {
         self.listeners = listeners;
         self
+    }
+
+    /// Shares the streams' ports with another service.
+    #[must_use]
+    pub fn with_share(mut self, share: Option<PortShare>) -> Self {
+        self.share = share;
+        self
+    }
+
+    pub(super) fn take_share(&mut self) -> Option<PortShare> {
+        self.share.take()
     }
 
     pub(super) fn take_listeners(&mut self) -> Vec<TcpListener> {

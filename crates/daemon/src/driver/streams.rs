@@ -12,15 +12,20 @@ use adit_engine::Instant;
 use adit_linux::tcp::{TcpConnectOptions, TcpListener, TcpStream};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use super::watch;
 use crate::clock::now;
+use crate::port_share::{Kind, PortShare};
+use crate::proxy::Proxy;
 
 /// How long nothing is accepted after the machine had no room for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 /// How often that is said.
 const SHORTAGE_SAID: Duration = Duration::from_secs(60);
+/// Connections of a shared port that turned out to be the tunnel's and wait for the driver.
+const SORTED: usize = 64;
 
 /// What became of a stream.
 #[derive(Debug)]
@@ -29,6 +34,23 @@ pub(super) enum StreamNews {
     Accepted(TcpStream, SocketAddr),
     /// The dialled server's connection, or why there is none.
     Connected(Result<TcpStream, String>),
+}
+
+/// A server behind a proxy: its name and port, as the proxy is told.
+#[derive(Clone, Debug)]
+pub(super) struct Beyond {
+    pub(super) proxy: std::sync::Arc<Proxy>,
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// A connection and its address.
+type Accepted = (TcpStream, SocketAddr);
+
+/// A shared port: connections are looked at before they are news.
+struct Sorting {
+    share: PortShare,
+    sorted: (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>),
 }
 
 type Connecting = Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>;
@@ -43,6 +65,7 @@ pub(super) struct Streams {
     shortages: u64,
     said: Option<Instant>,
     connecting: Option<Connecting>,
+    sorting: Option<Sorting>,
 }
 
 struct Listening {
@@ -60,9 +83,25 @@ impl Streams {
         Ok(Self { listeners, ..Self::default() })
     }
 
-    /// Begins to connect; a former attempt is given up.
-    pub(super) fn connect(&mut self, options: TcpConnectOptions, limit: Duration) {
-        self.connecting = Some(Box::pin(connect(options, limit)));
+    /// Shares the listeners' ports with another service.
+    pub(super) fn share(&mut self, share: PortShare) {
+        self.sorting = Some(Sorting { share, sorted: mpsc::channel(SORTED) });
+    }
+
+    /// Begins to connect, to a server or to the proxy before it; a former attempt is given up.
+    pub(super) fn connect(
+        &mut self,
+        options: TcpConnectOptions,
+        limit: Duration,
+        beyond: Option<Beyond>,
+    ) {
+        self.connecting = Some(Box::pin(async move {
+            let stream = connect(options, limit).await?;
+            if let Some(Beyond { proxy, host, port }) = beyond {
+                proxy.pass(&stream, &host, port, limit).await?;
+            }
+            Ok(stream)
+        }));
     }
 
     /// Gives a connection up that is being made.
@@ -87,7 +126,18 @@ impl Streams {
             self.connecting = None;
             return Poll::Ready(StreamNews::Connected(result));
         }
-        self.poll_accept(cx).map(|(stream, peer)| StreamNews::Accepted(stream, peer))
+        loop {
+            if let Some(sorting) = &mut self.sorting
+                && let Poll::Ready(Some((stream, peer))) = sorting.sorted.1.poll_recv(cx)
+            {
+                return Poll::Ready(StreamNews::Accepted(stream, peer));
+            }
+            let (stream, peer) = ready!(self.poll_accept(cx));
+            match &self.sorting {
+                None => return Poll::Ready(StreamNews::Accepted(stream, peer)),
+                Some(sorting) => sorting.sort(stream, peer),
+            }
+        }
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<(TcpStream, SocketAddr)> {
@@ -123,6 +173,21 @@ impl Streams {
                  LimitNOFILE= in the service, or ulimit -n"
             );
         }
+    }
+}
+
+impl Sorting {
+    /// Looks at a connection beside the driver, which gets it back if it is the tunnel's.
+    fn sort(&self, stream: TcpStream, peer: SocketAddr) {
+        let (share, sorted) = (self.share.clone(), self.sorted.0.clone());
+        tokio::spawn(async move {
+            match share.sort(&stream).await {
+                // Fails only when the driver is gone.
+                Kind::Tunnel => drop(sorted.send((stream, peer)).await),
+                Kind::Foreign => share.carry(stream, peer).await,
+                Kind::Mute => {}
+            }
+        });
     }
 }
 
@@ -246,7 +311,7 @@ mod tests {
     async fn a_dialled_stream_is_connected_when_it_is_news() {
         let (listener, address) = listener();
         let mut streams = Streams::default();
-        streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5));
+        streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5), None);
         let StreamNews::Connected(Ok(stream)) = within(streams.next()).await else {
             panic!("it connects")
         };
@@ -262,7 +327,7 @@ mod tests {
         let (listener, address) = listener();
         drop(listener);
         let mut streams = Streams::default();
-        streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5));
+        streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5), None);
         let StreamNews::Connected(Err(why)) = within(streams.next()).await else {
             panic!("nobody listens")
         };
@@ -280,7 +345,7 @@ mod tests {
         let _fill: Vec<_> =
             (0..4).map(|_| TcpStream::connect(&TcpConnectOptions::new(address)).unwrap()).collect();
         let mut streams = Streams::default();
-        streams.connect(TcpConnectOptions::new(address), Duration::from_millis(50));
+        streams.connect(TcpConnectOptions::new(address), Duration::from_millis(50), None);
         let StreamNews::Connected(Err(why)) = within(streams.next()).await else {
             panic!("nobody answers")
         };

@@ -104,6 +104,7 @@ async fn serve(
         stations: Stations::default(),
         control: Some(places.control_socket()),
         socket: SocketTuning::default(),
+        port_share: None,
         workers,
     };
     let service = Service::start(options).await?;

@@ -1,11 +1,13 @@
 //! From a parsed configuration to what engine, driver and host are built from.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 
 use adit_engine::{Family, Transport};
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
-    AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
+    self, AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
+    Source,
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
 use adit_openvpn::server::{ServerConfig, Topology};
@@ -14,9 +16,11 @@ use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
 use ipnet::IpNet;
 
+use super::material;
 use crate::driver::{DialSettings, ResolveRetry};
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, PlannedRoute, Redirect, Via};
+use crate::proxy::{HttpProxy, Login, Proxy, SocksProxy};
 use crate::server::{Listener, StreamOptions};
 
 /// What both engines are told.
@@ -139,7 +143,30 @@ pub(crate) fn dial_settings(
         bind_streams: options.socket.bind_streams,
         connect_timeout: client.server_poll_timeout,
         streams: stream_options(options),
+        proxy: client.proxy.as_ref().map(proxy).transpose()?,
     })
+}
+
+fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
+    let login = |directive, source: &Option<Source>| -> Result<Option<Login>, Fault> {
+        let login = source.as_ref().map(|source| material::login(directive, source)).transpose()?;
+        Ok(login.map(|login| Login { username: login.username, password: login.password }))
+    };
+    Ok(Arc::new(match proxy {
+        config::Proxy::Http(http) => Proxy::Http(HttpProxy {
+            host: http.host.clone(),
+            port: http.port,
+            login: login("http-proxy", &http.login)?,
+            version: http.version.clone(),
+            agent: http.agent.clone(),
+            headers: http.headers.clone(),
+        }),
+        config::Proxy::Socks(socks) => Proxy::Socks(SocksProxy {
+            host: socks.host.clone(),
+            port: socks.port,
+            login: login("socks-proxy", &socks.login)?,
+        }),
+    }))
 }
 
 /// Where a server listens.

@@ -223,17 +223,26 @@ fn key_file<T, E: std::fmt::Display>(
 
 /// `auth-user-pass`: from the file, the inline lines, or the terminal.
 pub(crate) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
-    let (username, password) = match from {
-        UserPass::Prompt => (None, None),
-        UserPass::Source(source) => {
-            let pem = read("auth-user-pass", source)?;
-            let text = Zeroizing::new(String::from_utf8_lossy(&pem.bytes).into_owned());
-            let mut lines = text.lines().map(|line| line.trim_end_matches('\r'));
-            let mut next = || lines.next().filter(|line| !line.is_empty());
-            let username = next().map(str::to_owned);
-            (username, next().map(|line| Zeroizing::new(line.to_owned())))
-        }
-    };
+    match from {
+        UserPass::Prompt => complete(None, None),
+        UserPass::Source(source) => login("auth-user-pass", source),
+    }
+}
+
+/// User name and password from two lines; what is missing is asked for.
+pub(crate) fn login(directive: &str, source: &Source) -> Result<Credentials, Fault> {
+    let pem = read(directive, source)?;
+    let text = Zeroizing::new(String::from_utf8_lossy(&pem.bytes).into_owned());
+    let mut lines = text.lines().map(|line| line.trim_end_matches('\r'));
+    let mut next = || lines.next().filter(|line| !line.is_empty());
+    let username = next().map(str::to_owned);
+    complete(username, next().map(|line| Zeroizing::new(line.to_owned())))
+}
+
+fn complete(
+    username: Option<String>,
+    password: Option<Zeroizing<String>>,
+) -> Result<Credentials, Fault> {
     let username = match username {
         Some(username) => username,
         None => prompt_name("Enter Auth Username: ")?,

@@ -22,6 +22,7 @@ use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::Endpoint;
 use crate::fault::Fault;
+use crate::port_share::PortShare;
 use crate::say;
 use crate::server::{
     self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, SocketTuning,
@@ -81,6 +82,7 @@ pub(super) async fn run(
             per_client: role.client_rules.max_routes as usize,
             age: role.station_age,
         },
+        port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: None,
         socket: SocketTuning {
             mark: options.socket.mark,

@@ -24,6 +24,7 @@ use crate::control::{CertificateReport, StatusReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::host::HostPlan;
+use crate::port_share::PortShare;
 
 /// How many commands of [`Handle`]s may wait.
 pub const COMMAND_LIMIT: usize = 64;
@@ -57,6 +58,8 @@ pub struct Options {
     pub control: Option<PathBuf>,
     /// Buffers and marks of the sockets.
     pub socket: SocketTuning,
+    /// Where TCP connections go that are not the tunnel's.
+    pub port_share: Option<PortShare>,
     /// Threads that move packets.
     pub workers: u16,
 }

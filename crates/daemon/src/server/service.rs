@@ -55,7 +55,8 @@ impl Service {
         let bound = datagrams.into_iter().map(|listener| bind(listener, &options));
         let listening = streams.into_iter().map(|listener| listen(listener, &options));
         let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?)
-            .with_streams(listening.collect::<Result<Vec<_>, _>>()?);
+            .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
+            .with_share(options.port_share.clone());
         let (mut host, tun) =
             Host::open(&options.host.device, tun_offloads(), options.workers.into())?;
         for note in notes(host.apply(&options.host).await?) {

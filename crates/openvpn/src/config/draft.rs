@@ -15,7 +15,9 @@ use super::options::{
 use super::reader::{Directive, Place};
 use super::table::{self, Fate};
 use super::transport::{Proto, Sockets};
-use super::{ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge};
+use super::{
+    ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge, proxies,
+};
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};
@@ -64,6 +66,7 @@ pub(super) struct Draft {
     /// `setenv FORWARD_COMPATIBLE 1`.
     pub(super) forward_compatible: bool,
     pub(super) warnings: Vec<String>,
+    pub(super) proxies: proxies::Proxies,
 
     pub(super) client: bool,
     pub(super) pull: bool,
@@ -238,6 +241,7 @@ impl Draft {
             self.shared_by_connections(block, d)?;
         }
         let taken = apply_admin::apply(self, d)?
+            || proxies::apply(self, d)?
             || apply_peer::apply(self, d)?
             || apply_tunnel::apply(self, d)?
             || bridge::apply(self, d)?

@@ -9,7 +9,7 @@ use super::finish_server;
 use super::options::{
     ClientOptions, DeviceKind, Identity, LogTo, Options, Role, Status, Tls, Wrap,
 };
-use super::{ConfigError, bridge, ciphers, transport};
+use super::{ConfigError, bridge, ciphers, proxies, transport};
 use crate::session::Renegotiation;
 
 /// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
@@ -31,11 +31,19 @@ const ON_CLIENTS: Foreign = Foreign {
         "ifconfig-push-constraint",
         "verify-client-cert",
         "tls-server",
+        "port-share",
     ],
     idle: &["push", "max-clients", "max-routes-per-client", "ifconfig", "ifconfig-ipv6"],
 };
 const ON_SERVERS: Foreign = Foreign {
-    refused: &["remote", "nobind", "auth-user-pass", "redirect-gateway"],
+    refused: &[
+        "remote",
+        "nobind",
+        "auth-user-pass",
+        "redirect-gateway",
+        "http-proxy",
+        "socks-proxy",
+    ],
     idle: &[
         "remote-random",
         "pull-filter",
@@ -65,6 +73,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         Role::Client(Box::new(client_options(&mut draft)?))
     };
     let socket = transport::socket(&draft, &role)?;
+    proxies::check_share(&draft, &role, &socket)?;
     let tls = tls(&mut draft, server)?;
     Ok(Options {
         occ_cipher: ciphers::named(&draft),
@@ -256,8 +265,10 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
             "auth-nocache: the password stays in memory until the end, for reconnects".into();
         draft.warnings.push(warning);
     }
+    let remotes = transport::remotes(draft)?;
+    let proxy = proxies::finish(draft, &remotes)?;
     Ok(ClientOptions {
-        remotes: transport::remotes(draft)?,
+        remotes,
         remote_random: draft.remote_random,
         connect_retry: draft.connect_retry,
         connect_retry_max: draft.connect_retry_max,
@@ -271,6 +282,7 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
         auth_user_pass: draft.auth_user_pass.take(),
         auth_nocache: draft.auth_nocache,
         auth_retry: draft.auth_retry,
+        proxy,
     })
 }
 

@@ -59,6 +59,7 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         max_clients: draft.max_clients,
         duplicate_cn: draft.duplicate_cn,
         client_to_client: draft.client_to_client,
+        port_share: draft.proxies.port_share.take(),
         pool_persist: draft.pool_persist.take(),
         force_cookie: draft.force_cookie,
         client_config_dir: draft.client_config_dir.take(),

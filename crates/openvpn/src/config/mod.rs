@@ -29,6 +29,7 @@ mod finish;
 mod finish_server;
 mod lexer;
 mod options;
+mod proxies;
 mod reader;
 mod sizes;
 mod table;
@@ -44,9 +45,9 @@ use std::path::Path;
 pub use client_file::{ClientFile, ClientRules, client_file_name};
 pub use error::ConfigError;
 pub use options::{
-    AskPass, AuthRetry, ClientOptions, Device, DeviceKind, Identity, Listen, Log, LogTo, NameKind,
-    Options, PoolPersist, Process, Remap, Role, Routes, ServerOptions, Socket, Source, Status, Tls,
-    TlsVersion, Usage, UserPass, VerifyName, Wrap,
+    AskPass, AuthRetry, ClientOptions, Device, DeviceKind, HttpProxy, Identity, Listen, Log, LogTo,
+    NameKind, Options, PoolPersist, PortShare, Process, Proxy, Remap, Role, Routes, ServerOptions,
+    Socket, SocksProxy, Source, Status, Tls, TlsVersion, Usage, UserPass, VerifyName, Wrap,
 };
 
 /// How config files are read.

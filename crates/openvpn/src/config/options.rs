@@ -126,6 +126,8 @@ pub struct ClientOptions {
     pub auth_nocache: bool,
     /// `auth-retry`.
     pub auth_retry: AuthRetry,
+    /// `http-proxy` or `socks-proxy`: what every `remote` is reached through.
+    pub proxy: Option<Proxy>,
 }
 
 /// What only a server has.
@@ -145,6 +147,8 @@ pub struct ServerOptions {
     pub duplicate_cn: bool,
     /// `client-to-client`.
     pub client_to_client: bool,
+    /// `port-share`.
+    pub port_share: Option<PortShare>,
     /// `ifconfig-pool-persist`.
     pub pool_persist: Option<PoolPersist>,
     /// `tls-crypt-v2 ... force-cookie`.
@@ -375,6 +379,52 @@ pub enum Wrap {
     TlsCrypt(Source),
     /// `tls-crypt-v2`: the client's key with its wrapped form, or the server's key, by role.
     TlsCryptV2(Source),
+}
+
+/// What a client's streams pass through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// `http-proxy`.
+    Http(HttpProxy),
+    /// `socks-proxy`.
+    Socks(SocksProxy),
+}
+
+/// `http-proxy`, `http-proxy-option`, `http-proxy-user-pass`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpProxy {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// User name and password, one line each.
+    pub login: Option<Source>,
+    /// Of HTTP: 1.0 or 1.1.
+    pub version: String,
+    /// User agent.
+    pub agent: Option<String>,
+    /// Further headers.
+    pub headers: Vec<(String, String)>,
+}
+
+/// `socks-proxy`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocksProxy {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// User name and password, one line each.
+    pub login: Option<Source>,
+}
+
+/// `port-share`: where connections go that are not the tunnel's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortShare {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
 }
 
 /// `auth-user-pass`.

@@ -621,3 +621,42 @@ fn bridges_have_their_addresses_elsewhere() {
     let tun = bridge("server-bridge\ndev-type tun").unwrap_err().to_string();
     assert!(tun.contains("dev tap"), "{tun}");
 }
+
+#[test]
+fn a_proxy_stands_before_every_remote_and_takes_tcp_only() {
+    let http = "proto tcp-client\nhttp-proxy proxy.lan 3128 login.txt basic\n\
+                http-proxy-option AGENT test\nhttp-proxy-option CUSTOM-HEADER X-A b\n";
+    let Some(Proxy::Http(http)) = as_client(&client(http)).proxy.clone() else {
+        panic!("no HTTP proxy")
+    };
+    assert_eq!((http.host.as_str(), http.port, http.version.as_str()), ("proxy.lan", 3128, "1.0"));
+    assert_eq!(http.headers, [("X-A".to_owned(), "b".to_owned())]);
+    assert!(http.login.is_some() && http.agent.as_deref() == Some("test"));
+    let socks = "proto tcp-client\nsocks-proxy 192.0.2.9\n";
+    let Some(Proxy::Socks(socks)) = as_client(&client(socks)).proxy.clone() else {
+        panic!("no SOCKS proxy")
+    };
+    assert_eq!((socks.host.as_str(), socks.port, socks.login), ("192.0.2.9", 1080, None));
+}
+
+#[test]
+fn what_a_proxy_cannot_do_is_refused_by_name() {
+    for (more, word) in [
+        ("http-proxy proxy 3128\n", "UDP"),
+        ("proto tcp\nhttp-proxy proxy 3128\nsocks-proxy other\n", "chain"),
+        ("proto tcp\nhttp-proxy proxy 3128 login.txt ntlm2\n", "ntlm2"),
+        ("proto tcp\nhttp-proxy proxy 0\n", "port 0"),
+        ("proto tcp\nhttp-proxy proxy 3128\nhttp-proxy-option VERSION 2\n", "HTTP/1"),
+        ("proto tcp\nhttp-proxy proxy 3128\nhttp-proxy-option COOKIE x\n", "COOKIE"),
+        ("port-share web 443\n", "port-share"),
+    ] {
+        let error = client_error(more).to_string();
+        assert!(error.contains(word), "{more}: {error}");
+    }
+    let shared = server("proto tcp-server\nport-share 127.0.0.1 8443\n");
+    let shared = as_server(&shared).port_share.clone();
+    assert_eq!(shared.map(|to| (to.host, to.port)), Some(("127.0.0.1".into(), 8443)));
+    assert!(server_error("port-share 127.0.0.1 8443\n").to_string().contains("no TCP port"));
+    let error = server_error("proto tcp-server\nport-share 127.0.0.1 8443 /tmp/x\n").to_string();
+    assert!(error.contains("directory"), "{error}");
+}

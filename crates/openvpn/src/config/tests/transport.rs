@@ -123,10 +123,3 @@ fn an_exit_notice_that_no_server_will_hear_is_said() {
     assert!(!warned("proto tcp\nremote b 1 udp\nexplicit-exit-notify 2\n"));
     assert!(!warned("explicit-exit-notify 2\n"));
 }
-
-#[test]
-fn proxies_and_shared_ports_are_refused_by_name() {
-    assert!(client_error("http-proxy 192.0.2.9 3128\n").problem.contains("proxies"));
-    assert!(client_error("socks-proxy 192.0.2.9 1080\n").problem.contains("proxies"));
-    assert!(server_error("port-share 127.0.0.1 8443\n").problem.contains("web server"));
-}

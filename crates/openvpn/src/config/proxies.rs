@@ -1,0 +1,185 @@
+//! Proxies between a client and its servers, and a port shared with another service.
+
+use adit_engine::{Target, Transport};
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::options::{HttpProxy, PortShare, Proxy, Role, Socket, SocksProxy, Source};
+use super::reader::Directive;
+
+type Taken = Result<bool, ConfigError>;
+
+/// Where a SOCKS proxy listens if nothing else is said (RFC 1928).
+const SOCKS_PORT: u16 = 1080;
+
+/// What stands in a draft; the directives may come in any order.
+#[derive(Debug, Default)]
+pub(super) struct Proxies {
+    http: Option<HttpProxy>,
+    socks: Option<SocksProxy>,
+    /// `http-proxy-user-pass`, in a file or inline.
+    login: Option<Source>,
+    version: Option<String>,
+    agent: Option<String>,
+    headers: Vec<(String, String)>,
+    pub(super) port_share: Option<PortShare>,
+}
+
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
+    let base = draft.base.clone();
+    let proxies = &mut draft.proxies;
+    match d.name.as_str() {
+        "http-proxy" => {
+            d.shape("http-proxy HOST PORT [FILE|auto] [none|basic]", 2..=4)?;
+            let login = match d.get(2) {
+                None | Some("auto" | "auto-nct" | "none" | "basic") => None,
+                Some(_) => Some(Source::File(d.path(2, base.as_deref()))),
+            };
+            method(d)?;
+            proxies.http = Some(HttpProxy {
+                host: host(d)?,
+                port: port(d, 1)?,
+                login,
+                version: String::new(),
+                agent: None,
+                headers: Vec::new(),
+            });
+        }
+        "http-proxy-user-pass" => {
+            d.shape("http-proxy-user-pass FILE <inline>", 0..=1)?;
+            proxies.login = d.source("http-proxy-user-pass", base.as_deref());
+        }
+        "http-proxy-option" => option(proxies, d)?,
+        "socks-proxy" => {
+            d.shape("socks-proxy HOST [PORT] [FILE]", 1..=3)?;
+            let port = d.get(1).map(|_| port(d, 1)).transpose()?;
+            let login = d.get(2).map(|_| Source::File(d.path(2, base.as_deref())));
+            let port = port.unwrap_or(SOCKS_PORT);
+            proxies.socks = Some(SocksProxy { host: host(d)?, port, login });
+        }
+        "port-share" => {
+            d.shape("port-share HOST PORT", 2..=3)?;
+            if d.get(2).is_some() {
+                return Err(d.error(
+                    "a directory with the addresses of foreign clients is not supported",
+                    "write the host and the port only",
+                ));
+            }
+            proxies.port_share = Some(PortShare { host: host(d)?, port: port(d, 1)? });
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn host(d: &Directive) -> Result<String, ConfigError> {
+    let host = d.arg(0);
+    let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    if host.is_empty() || host.len() > 253 || host.contains(|c: char| c.is_whitespace()) {
+        return Err(d.error(format!("\"{host}\" is not a host"), "write a name or an address"));
+    }
+    Ok(host.to_owned())
+}
+
+fn port(d: &Directive, at: usize) -> Result<u16, ConfigError> {
+    match d.port(at)? {
+        0 => Err(d.error("port 0 cannot be reached", "write the port on which it listens")),
+        port => Ok(port),
+    }
+}
+
+/// The kind of authentication, in the third place or the fourth.
+fn method(d: &Directive) -> Result<(), ConfigError> {
+    match d.get(3) {
+        None | Some("none" | "basic") => Ok(()),
+        Some(other) => Err(d.error(
+            format!("authentication \"{other}\" is not supported towards a proxy"),
+            "write basic, or put a proxy on this machine that knows it (cntlm)",
+        )),
+    }
+}
+
+fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigError> {
+    d.shape("http-proxy-option VERSION|AGENT|CUSTOM-HEADER ...", 2..=3)?;
+    let plain = |text: &str| text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    if !plain(d.arg(1)) || !d.get(2).is_none_or(plain) {
+        return Err(d.error("it has characters that a header cannot", "write plain ASCII"));
+    }
+    match d.arg(0) {
+        "VERSION" if matches!(d.arg(1), "1.0" | "1.1") => {
+            proxies.version = Some(d.arg(1).to_owned());
+        }
+        "VERSION" => return Err(d.error("it is no version of HTTP/1", "write 1.0 or 1.1")),
+        "AGENT" => proxies.agent = Some(d.arg(1).to_owned()),
+        "CUSTOM-HEADER" => {
+            // "Name: value" in one argument, or both.
+            let (name, value) = match d.get(2) {
+                Some(value) => (d.arg(1).trim_end_matches(':'), value),
+                None => d.arg(1).split_once(':').unwrap_or((d.arg(1), "")),
+            };
+            proxies.headers.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+        other => {
+            return Err(d.error(
+                format!("\"{other}\" is not known"),
+                "write VERSION, AGENT or CUSTOM-HEADER",
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Proxies {
+    /// The one proxy of a client.
+    pub(super) fn http(&self) -> Option<HttpProxy> {
+        let http = self.http.clone()?;
+        Some(HttpProxy {
+            login: http.login.or_else(|| self.login.clone()),
+            version: self.version.clone().unwrap_or_else(|| "1.0".into()),
+            agent: self.agent.clone(),
+            headers: self.headers.clone(),
+            ..http
+        })
+    }
+
+    pub(super) fn socks(&self) -> Option<SocksProxy> {
+        self.socks.clone()
+    }
+}
+
+/// The one proxy of a client with these servers.
+pub(super) fn finish(draft: &Draft, remotes: &[Target]) -> Result<Option<Proxy>, ConfigError> {
+    let (name, proxy) = match (draft.proxies.http(), draft.proxies.socks()) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            return Err(draft.error(
+                "socks-proxy",
+                "there is an http-proxy already, and a chain of proxies is not supported",
+                "remove one of the two",
+            ));
+        }
+        (Some(http), None) => ("http-proxy", Proxy::Http(http)),
+        (None, Some(socks)) => ("socks-proxy", Proxy::Socks(socks)),
+    };
+    if remotes.iter().any(|target| target.transport == Transport::Udp) {
+        return Err(draft.error(
+            name,
+            "proxies carry TCP only here, and a remote is over UDP",
+            "write proto tcp-client, or a remote with tcp",
+        ));
+    }
+    Ok(Some(proxy))
+}
+
+/// A port can be shared only where connections are accepted.
+pub(super) fn check_share(draft: &Draft, role: &Role, socket: &Socket) -> Result<(), ConfigError> {
+    let accepts = socket.listen.iter().any(|listen| listen.transport == Transport::Tcp);
+    match role {
+        Role::Server(server) if server.port_share.is_some() && !accepts => Err(draft.error(
+            "port-share",
+            "there is no TCP port to share",
+            "write proto tcp-server, or add local ADDRESS PORT tcp-server",
+        )),
+        _ => Ok(()),
+    }
+}
