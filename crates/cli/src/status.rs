@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_daemon::control::StatusReport;
+use adit_daemon::control::{PeerReport, StatusReport};
 use adit_daemon::managed::{self, Places};
 
 use crate::args::{Status, Top};
@@ -112,8 +112,9 @@ fn peers(report: &StatusReport) -> String {
         let none = if report.role == "server" { "no client is connected" } else { "no session" };
         return format!("  {none}\n");
     }
-    let mut rows =
-        vec![row(["  NAME", "FROM", "BY", "INSIDE", "FOR", "RECEIVED", "SENT", "KEY", "CIPHER"])];
+    let mut rows = vec![row([
+        "  NAME", "FROM", "BY", "INSIDE", "FOR", "RECEIVED", "SENT", "KEY", "CIPHER", "PATH",
+    ])];
     for peer in &report.peers {
         let flow = |total: u64, now: u64| match now {
             0 => bytes(total),
@@ -130,14 +131,25 @@ fn peers(report: &StatusReport) -> String {
             flow(peer.tx_bytes, peer.tx_bps),
             span(peer.key_age_s),
             peer.cipher.clone(),
+            path(peer),
         ]);
     }
     table(&rows)
 }
 
+/// The path's MTU and the largest TCP segment inside.
+fn path(peer: &PeerReport) -> String {
+    match (peer.path_mtu, peer.mss) {
+        (Some(mtu), Some(mss)) => format!("mtu {mtu} mss {mss}"),
+        (Some(mtu), None) => format!("mtu {mtu}"),
+        (None, Some(mss)) => format!("mss {mss}"),
+        (None, None) => "-".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use adit_daemon::control::{CertificateReport, PeerReport, TunReport};
+    use adit_daemon::control::{CertificateReport, TunReport};
 
     use super::*;
 
@@ -166,6 +178,8 @@ mod tests {
                 rx_bytes: 1_500_000,
                 rx_bps: 9_400_000_000,
                 since: crate::text::now(),
+                path_mtu: Some(1420),
+                mss: Some(1328),
                 ..PeerReport::default()
             }],
             drops: [("replayed".to_owned(), 3)].into(),
@@ -188,6 +202,7 @@ mod tests {
             "renew it",
             "laptop",
             "1.5 MB 9.4 Gb/s",
+            "mtu 1420 mss 1328",
         ] {
             assert!(page.contains(said), "{said} is missing in:\n{page}");
         }

@@ -8,6 +8,7 @@ use adit_engine::verbs::Counters;
 use adit_engine::{Instant, Op, PeerId};
 use adit_linux::tun::TunDevice;
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::session::PathReport;
 use adit_plane::{Plane, PlaneConfig, Relay};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -188,6 +189,7 @@ impl Client {
             peer: None,
             since: 0,
             key_since: now(),
+            path: PathReport::default(),
             server: String::new(),
             stream: false,
             tls: String::new(),
@@ -215,6 +217,7 @@ struct Running {
     peer: Option<PeerId>,
     since: u64,
     key_since: Instant,
+    path: PathReport,
     server: String,
     /// Whether the socket that was dialled last is a stream.
     stream: bool,
@@ -325,6 +328,7 @@ impl Running {
             ClientEvent::Up(tunnel) => self.up(*tunnel, hooks).await?,
             ClientEvent::Updated(tunnel) => self.updated(*tunnel, hooks).await?,
             ClientEvent::Rekeyed { .. } => self.key_since = now(),
+            ClientEvent::Path(path) => self.path = path,
             ClientEvent::Restarting(_) => self.down().await,
             ClientEvent::Stopped(stop) => return Ok(Some(stop)),
             ClientEvent::ServerAnswered(..)
@@ -348,6 +352,7 @@ impl Running {
         self.peer = tunnel.peer;
         self.since = unix_time().0;
         self.key_since = now();
+        self.path = PathReport::default();
         self.tunnel = Some(tunnel);
         Ok(())
     }
@@ -435,6 +440,8 @@ impl Running {
                 rx_bytes: self.session.rx_bytes,
                 tx_packets: self.session.tx_packets,
                 tx_bytes: self.session.tx_bytes,
+                path_mtu: self.path.mtu,
+                mss: Some(self.path.mss4).filter(|mss| *mss != 0),
                 ..PeerReport::default()
             });
         }

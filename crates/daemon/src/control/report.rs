@@ -131,6 +131,13 @@ pub struct PeerReport {
     pub rx_bps: u64,
     /// Bits per second sent, over the last few seconds.
     pub tx_bps: u64,
+    /// The largest IP packet that the path outside was found to carry in one piece, at most 1500; none
+    /// where the peer does not answer probes, and over TCP.
+    #[serde(default)]
+    pub path_mtu: Option<u16>,
+    /// The largest TCP segment of IPv4 that is let through inside; none: any.
+    #[serde(default)]
+    pub mss: Option<u16>,
 }
 
 /// Histograms of packets per train; the key is the lower bound of a bucket, in packets.

@@ -270,6 +270,18 @@ impl Writer {
     }
 }
 
+/// What was found of a path, in words.
+pub(crate) fn path(report: &adit_openvpn::session::PathReport) -> String {
+    let mss = match report.mss4 {
+        0 => "TCP segments are left as they are".to_owned(),
+        mss => format!("TCP segments of at most {mss} bytes"),
+    };
+    match report.mtu {
+        Some(mtu) => format!("path MTU {mtu}: {mss}"),
+        None => format!("path MTU unknown, nobody answers probes: {mss}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

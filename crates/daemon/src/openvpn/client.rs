@@ -222,6 +222,7 @@ impl Hooks for Owner<'_> {
             }
             ClientEvent::Stopped(_) => {}
             ClientEvent::Note(text) => say!(3, "{text}"),
+            ClientEvent::Path(path) => say!(3, "{}", crate::log::path(path)),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
     }

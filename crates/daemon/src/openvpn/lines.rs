@@ -276,6 +276,7 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
         }
         ServerEvent::Note(Some(peer), text) => say!(3, "{} {text}", label(peer)),
         ServerEvent::Note(None, text) => say!(3, "{text}"),
+        ServerEvent::Path(peer, path) => say!(3, "{} {}", label(peer), crate::log::path(path)),
         ServerEvent::Warning(Some(peer), text) => tracing::warn!("{} {text}", label(peer)),
         ServerEvent::Warning(None, text) => tracing::warn!("{text}"),
     }

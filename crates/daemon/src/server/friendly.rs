@@ -58,6 +58,7 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
             Some(peer) => say!(2, "{}: {text}", label(peer)),
             None => say!(2, "{text}"),
         },
+        ServerEvent::Path(peer, path) => say!(3, "{}: {}", label(peer), crate::log::path(path)),
         ServerEvent::Warning(peer, text) => match peer {
             Some(peer) => tracing::warn!("{}: {text}", label(peer)),
             None => tracing::warn!("{text}"),

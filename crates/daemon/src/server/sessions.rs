@@ -4,6 +4,7 @@ use std::time::Duration;
 use adit_engine::verbs::Counters;
 use adit_engine::{Instant, PeerId};
 use adit_openvpn::server::{ClientInfo, ServerEvent};
+use adit_openvpn::session::PathReport;
 
 use crate::control::PeerReport;
 
@@ -30,6 +31,8 @@ pub struct Session {
     pub key_since: Instant,
     /// When its counter of received packets last moved, in seconds since 1970.
     pub heard: u64,
+    /// What is known of the path to it.
+    pub path: PathReport,
     sample: Sample,
 }
 
@@ -73,6 +76,7 @@ impl Sessions {
                     counters: Counters::default(),
                     key_since: now,
                     heard: info.since.0,
+                    path: PathReport::default(),
                     sample: Sample { at: now, ..Sample::default() },
                     info: (**info).clone(),
                 };
@@ -84,6 +88,11 @@ impl Sessions {
             ServerEvent::Floated(peer, link) => {
                 if let Some(session) = self.open.get_mut(peer) {
                     session.info.link = *link;
+                }
+            }
+            ServerEvent::Path(peer, path) => {
+                if let Some(session) = self.open.get_mut(peer) {
+                    session.path = *path;
                 }
             }
             ServerEvent::Rekeyed(peer, _) => {
@@ -168,6 +177,8 @@ impl Session {
             tx_bytes: self.counters.tx_bytes,
             rx_bps: self.sample.rx_bps,
             tx_bps: self.sample.tx_bps,
+            path_mtu: self.path.mtu,
+            mss: Some(self.path.mss4).filter(|mss| *mss != 0),
         }
     }
 }

@@ -1,3 +1,4 @@
+use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::negotiate::DataCipher;
@@ -53,6 +54,8 @@ pub enum ClientEvent {
     Note(String),
     /// Worth a warning.
     Warning(String),
+    /// What is known of the path to the server, and what was made of it.
+    Path(PathReport),
 }
 
 /// Why a client ended for good.

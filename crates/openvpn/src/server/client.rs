@@ -6,7 +6,7 @@ use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
-use crate::session::{Conversation, KeySchedule};
+use crate::session::{Conversation, KeySchedule, Sizes};
 use crate::tls::PeerIdentity;
 
 /// One peer that has proved its address.
@@ -46,6 +46,7 @@ pub(super) struct Hello {
 pub(super) struct Connected {
     pub(super) info: ClientInfo,
     pub(super) schedule: KeySchedule,
+    pub(super) sizes: Sizes,
     pub(super) exporter: bool,
     pub(super) lease: Lease,
     /// What is particular to it.
@@ -75,7 +76,12 @@ impl Client {
             Stage::Negotiating => None,
             Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
-            Stage::Connected(connected) => connected.schedule.deadline(),
+            Stage::Connected(connected) => {
+                [connected.schedule.deadline(), connected.sizes.deadline()]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
         };
         [stage, self.conversation.deadline()].into_iter().flatten().min()
     }

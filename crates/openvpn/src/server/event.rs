@@ -1,3 +1,4 @@
+use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::negotiate::DataCipher;
@@ -41,6 +42,8 @@ pub enum ServerEvent {
     /// A renegotiation has found a client's certificate good: the certificate, TLS version and suite. A
     /// new key follows.
     Reverified(PeerId, Box<PeerIdentity>, String),
+    /// What is known of the path to a client, and what was made of it.
+    Path(PeerId, PathReport),
     /// A client has a new key.
     Rekeyed(PeerId, u8),
     /// Worth a line in the log.

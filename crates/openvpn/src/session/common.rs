@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::BlockCipher;
-use adit_engine::verbs::{BlockSuite, Framing, InnerMtu, Protection};
+use adit_engine::verbs::{BlockSuite, Framing, InnerMtu, Misframed, Protection};
 use adit_engine::{Instant, Link, UnixTime};
 
 use super::settings::{Fragment, Mssfix, Settings};
@@ -143,6 +143,25 @@ fn protected(size: u16, protection: Protection) -> u16 {
         Protection::Epoch(_) => size.saturating_sub(EPOCH_OVERHEAD),
         Protection::Block(suite) => block(suite, 4, 4),
         Protection::Static(suite) => block(suite, 0, 4 + 4),
+    }
+}
+
+/// What to do about packets that are not framed as agreed.
+pub(crate) fn misframed(wrong: Misframed) -> &'static str {
+    match wrong {
+        Misframed::Compressed => {
+            "its packets are compressed and dropped: nothing is decompressed here, because compression \
+             gives away what it compresses (VORACLE); write allow-compression no at the other end, or \
+             remove comp-lzo and compress at both"
+        }
+        Misframed::Framing => {
+            "its packets are not framed as this end expects and are dropped: comp-lzo and compress must \
+             be the same at both ends"
+        }
+        Misframed::Fragment => {
+            "its packets have no fragment header, or a wrong one, and are dropped: fragment must be \
+             written at both ends, or at none"
+        }
     }
 }
 

@@ -4,16 +4,20 @@ mod common;
 mod conversation;
 mod exchange;
 mod fault;
+mod path_mtu;
 mod schedule;
 mod settings;
+mod sizes;
 
 pub use common::OCC_MAGIC;
 pub(crate) use common::{
     RESEND_WRAPPED_KEY, WallClock, exit_notice, fragment_size, inner_mtu, is_exit_notice,
-    options_string,
+    misframed, options_string,
 };
 pub(crate) use conversation::Conversation;
 pub(crate) use exchange::Heard;
 pub(crate) use fault::Fault;
 pub(crate) use schedule::KeySchedule;
 pub use settings::{Fragment, Mssfix, Renegotiation, Settings};
+pub use sizes::PathReport;
+pub(crate) use sizes::Sizes;

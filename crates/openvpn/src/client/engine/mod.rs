@@ -16,8 +16,8 @@ use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler};
 use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
-    Conversation, Fault, Heard, KeySchedule, RESEND_WRAPPED_KEY, WallClock, exit_notice,
-    is_exit_notice, options_string,
+    Conversation, Fault, Heard, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock, exit_notice,
+    is_exit_notice, misframed, options_string,
 };
 use crate::tls::{ClientTls, TlsSession};
 use crate::wrap::{WrapConfig, Wrapper};
@@ -78,6 +78,7 @@ struct Tunnel {
     conversation: Conversation,
     peer: PeerId,
     schedule: KeySchedule,
+    sizes: Sizes,
     exporter: bool,
     exit_by_control: bool,
     exit_attempts: Option<u8>,
@@ -443,7 +444,7 @@ impl ClientEngine {
             Notice::PeerSilent(peer) if peer == ours => {
                 self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
             }
-            Notice::InBand(peer, message) if peer == ours && is_exit_notice(&message) => {
+            Notice::InBand(peer, ref message) if peer == ours && is_exit_notice(message) => {
                 self.lost(now, "remote-exit".into(), out);
             }
             Notice::KeyFirstUse(peer, key_id) if peer == ours => {
@@ -455,6 +456,15 @@ impl ClientEngine {
             }
             Notice::Floated(peer, link) if peer == ours && !link.is_stream() => {
                 tunnel.conversation.link = link;
+                tunnel.sizes.moved(now, link);
+            }
+            Notice::Misframed(peer, wrong) if peer == ours => {
+                out.event(ClientEvent::Warning(format!("the server: {}", misframed(wrong))));
+            }
+            Notice::InBand(peer, _) | Notice::Probed(peer, _) if peer == ours => {
+                let settings = tunnel.update.settings();
+                let report = tunnel.sizes.notice(now, &notice, settings, out);
+                report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
             }
             _ => {}
         }
@@ -497,6 +507,8 @@ impl ClientEngine {
                 if tunnel.conversation.expired(now) {
                     return self.settle(now, Err(Fault::TimedOut), out);
                 }
+                let report = tunnel.sizes.tick(now, tunnel.update.settings(), out);
+                report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
                 let wanted = tunnel.schedule.tick(now, out);
                 if wanted {
                     tunnel.schedule.negotiating();
@@ -599,7 +611,8 @@ impl Engine for ClientEngine {
             State::Up(tunnel) => {
                 let ends = tunnel.ends.map(|at| (at, "session-timeout"));
                 let schedule = tunnel.schedule.deadline();
-                [ends, schedule, tunnel.conversation.deadline()].into_iter().flatten().min()
+                let sizes = tunnel.sizes.deadline();
+                [ends, schedule, sizes, tunnel.conversation.deadline()].into_iter().flatten().min()
             }
             State::Leaving(leaving) => {
                 let next = Some((leaving.next, "exit notice"));

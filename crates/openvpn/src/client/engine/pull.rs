@@ -11,7 +11,7 @@ use crate::client::event::{ClientEvent, Stop, TunnelConfig};
 use crate::negotiate::{
     ControlMessage, PushRefused, PushedOptions, RemoteOptions, RouteContext, without_secrets,
 };
-use crate::session::{Fault, KeySchedule, fragment_size, inner_mtu};
+use crate::session::{Fault, KeySchedule, Sizes, fragment_size, inner_mtu};
 
 impl ClientEngine {
     pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
@@ -203,6 +203,7 @@ impl ClientEngine {
             conversation,
             peer,
             schedule,
+            sizes: Sizes::new(now, peer, link, protection, &settings),
             exporter: pushed.tls_ekm,
             exit_by_control: pushed.cc_exit,
             // The end of a stream is notice enough; stock ignores the option there too.

@@ -18,6 +18,10 @@ pub(super) struct Updates {
 }
 
 impl Updates {
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     pub(super) fn new(options: Vec<String>, keepalive: Keepalive, settings: Settings) -> Self {
         Self { options, keepalive, settings, assembler: PushAssembler::default() }
     }

@@ -17,7 +17,9 @@ use crate::server::client::{Connected, Hello, Stage};
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
-use crate::session::{Fault, KeySchedule, Settings, fragment_size, inner_mtu, options_string};
+use crate::session::{
+    Fault, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, options_string,
+};
 
 impl ServerEngine {
     /// The client's key message: ours follows, and then either a session or, in a renegotiation,
@@ -240,6 +242,7 @@ impl ServerEngine {
         client.stage = Stage::Connected(Box::new(Connected {
             info,
             schedule,
+            sizes: Sizes::new(now, peer, link, protection, settings),
             exporter,
             lease,
             grant,

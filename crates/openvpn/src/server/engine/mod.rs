@@ -23,7 +23,7 @@ use super::naming::Naming;
 use super::pool::Pool;
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::{Header, Opcode, SessionId, split_front};
-use crate::session::{Fault, Heard, KeySchedule, Settings, WallClock, is_exit_notice};
+use crate::session::{Fault, Heard, KeySchedule, Settings, WallClock, is_exit_notice, misframed};
 use crate::tls::{ServerTls, TlsSession};
 use crate::wrap::{WrapError, WrapServer};
 use streams::Streams;
@@ -376,10 +376,10 @@ impl ServerEngine {
                     self.remove(peer, "ping-restart: nothing heard from the client".into(), out);
                 }
             }
-            Notice::InBand(peer, message) if is_exit_notice(&message) => {
+            Notice::InBand(peer, ref message) if is_exit_notice(message) => {
                 self.remove(peer, "remote-exit".into(), out);
             }
-            Notice::Floated(peer, link) => self.floated(peer, link, out),
+            Notice::Floated(peer, link) => self.floated(now, peer, link, out),
             Notice::KeyFirstUse(peer, key_id) => {
                 if let Some(schedule) = self.key_schedule(peer) {
                     schedule.first_use(now, key_id, out);
@@ -392,11 +392,19 @@ impl ServerEngine {
                     self.schedule(peer);
                 }
             }
-            Notice::InBand(..)
-            | Notice::PeerHeard(_)
-            | Notice::Unreachable(..)
-            | Notice::Probed(..)
-            | Notice::Misframed(..) => {}
+            Notice::Misframed(peer, wrong) => {
+                out.event(ServerEvent::Warning(Some(peer), misframed(wrong).into()));
+            }
+            Notice::InBand(peer, _) | Notice::Probed(peer, _) => {
+                let settings = &self.config.settings;
+                let client = self.clients.get_mut(&peer);
+                if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
+                    let report = connected.sizes.notice(now, &notice, settings, out);
+                    report.into_iter().for_each(|r| out.event(ServerEvent::Path(peer, r)));
+                    self.schedule(peer);
+                }
+            }
+            Notice::PeerHeard(_) | Notice::Unreachable(..) => {}
         }
     }
 
@@ -407,7 +415,7 @@ impl ServerEngine {
         }
     }
 
-    fn floated(&mut self, peer: PeerId, link: Link, out: &mut Out) {
+    fn floated(&mut self, now: Instant, peer: PeerId, link: Link, out: &mut Out) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         // Only datagrams move.
         if link.is_stream() || client.conversation.link.is_stream() {
@@ -416,12 +424,14 @@ impl ServerEngine {
         let former = std::mem::replace(&mut client.conversation.link, link);
         if let Stage::Connected(connected) = &mut client.stage {
             connected.info.link = link;
+            connected.sizes.moved(now, link);
         }
         let session = client.session;
         self.unfile(former, session, peer);
         self.by_session.insert((link.remote(), session), peer);
         out.plane(Op::DismissLink(former));
         out.plane(Op::AdmitLink(link));
+        self.schedule(peer);
         out.event(ServerEvent::Floated(peer, link));
     }
 
@@ -480,6 +490,8 @@ impl ServerEngine {
                 return self.remove(peer, reason.into(), out);
             }
             Stage::Connected(connected) => {
+                let report = connected.sizes.tick(now, &self.config.settings, out);
+                report.into_iter().for_each(|r| out.event(ServerEvent::Path(peer, r)));
                 let wanted = connected.schedule.tick(now, out);
                 if wanted {
                     connected.schedule.negotiating();

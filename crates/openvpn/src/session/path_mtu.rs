@@ -1,0 +1,414 @@
+//! Finding the path's MTU (RFC 8899): which sizes to try, when, and what the answers mean.
+//!
+//! A probe is a message that the peer answers if it arrives, in an IP packet that nobody may fragment.
+//! What counts are answers alone. ICMP only says what to try next: whoever forges it costs us a few
+//! probes and nothing else, and who drops our probes gets us down to [`FLOOR4`] or [`FLOOR6`], until the
+//! next search.
+//!
+//! ```text
+//! Resting ──> the ceiling? ──answered──> Resting (found: the ceiling)
+//!                  └─no─> what ICMP said? the floor? ──no──> Resting (mute: nothing is known)
+//!                               └─answered─> between the largest that was answered and the smallest
+//!                                            that was not, until they are neighbours ──> Resting
+//! ```
+
+use std::time::Duration;
+
+use adit_engine::verbs::Probed;
+use adit_engine::{Instant, Link};
+
+/// The largest IP packet that is tried: that of Ethernet. Larger ones gain nothing for a `tun-mtu` of
+/// 1500.
+pub(crate) const CEILING: u16 = 1500;
+/// No path is taken to be narrower than this, whatever is lost: what every IPv4 host must take.
+pub(crate) const FLOOR4: u16 = 576;
+/// The same: what every IPv6 link must carry.
+pub(crate) const FLOOR6: u16 = 1280;
+
+/// The peer has its keys by then.
+const START: Duration = Duration::from_secs(2);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Probes of the ceiling, of the floor and of a size that was found before are repeated this often: loss
+/// must not pass for a narrow path.
+const MANY_TRIES: u8 = 4;
+/// Others.
+const FEW_TRIES: u8 = 2;
+/// How often the size that was found is tried again.
+const CONFIRM: Duration = Duration::from_secs(120);
+/// How often larger ones are, after a search that did not reach the ceiling; and a mute peer is.
+const RAISE: Duration = Duration::from_secs(600);
+
+/// What links are known to have; tried before anything between them.
+const USUAL: [u16; 16] =
+    [576, 1006, 1280, 1300, 1350, 1380, 1400, 1420, 1428, 1440, 1452, 1454, 1460, 1472, 1480, 1492];
+
+/// The search for one peer.
+#[derive(Clone, Debug)]
+pub(crate) struct PathMtu {
+    floor: u16,
+    found: Option<u16>,
+    /// The last search had no answer.
+    mute: bool,
+    /// When the ceiling is tried again.
+    raise: Instant,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Resting { until: Instant },
+    Searching(Search),
+}
+
+#[derive(Clone, Debug)]
+struct Search {
+    /// The largest that was answered; 0: none yet.
+    low: u16,
+    /// The smallest that was not.
+    high: u16,
+    /// What ICMP or the device said, until it is tried.
+    hint: u16,
+    /// Is tried now.
+    size: u16,
+    tries: u8,
+    /// When the answer is overdue.
+    due: Instant,
+}
+
+impl PathMtu {
+    /// For a peer behind `link` that has keys from now on.
+    pub(crate) fn new(now: Instant, link: Link) -> Self {
+        let v4 = link.remote().ip().to_canonical().is_ipv4();
+        Self {
+            floor: if v4 { FLOOR4 } else { FLOOR6 },
+            found: None,
+            mute: false,
+            raise: now,
+            state: State::Resting { until: now + START },
+        }
+    }
+
+    /// The largest IP packet that the path was found to carry, at most [`CEILING`]; `None` while that is
+    /// not known, because the peer does not answer or was not asked yet.
+    pub(crate) fn found(&self) -> Option<u16> {
+        self.found
+    }
+
+    /// Whether answers are awaited or the first search has not begun.
+    pub(crate) fn is_searching(&self) -> bool {
+        self.found.is_none() && !self.mute || matches!(self.state, State::Searching(_))
+    }
+
+    /// When to call [`PathMtu::tick`].
+    pub(crate) fn deadline(&self) -> Instant {
+        match &self.state {
+            State::Resting { until } => *until,
+            State::Searching(search) => search.due,
+        }
+    }
+
+    /// Time has passed: the size of a probe to send now, if any. After each call [`PathMtu::found`] may
+    /// have changed.
+    pub(crate) fn tick(&mut self, now: Instant) -> Option<u16> {
+        if now < self.deadline() {
+            return None;
+        }
+        let search = match &mut self.state {
+            State::Searching(search) => search,
+            State::Resting { .. } => {
+                // A size below the ceiling is confirmed until it is time to look for more.
+                let size = self.found.filter(|_| now < self.raise).unwrap_or(CEILING);
+                let search = Search {
+                    low: 0,
+                    high: CEILING.saturating_add(1),
+                    hint: 0,
+                    size,
+                    tries: 1,
+                    due: now + PATIENCE,
+                };
+                self.state = State::Searching(search);
+                return Some(size);
+            }
+        };
+        let important =
+            search.size == CEILING || search.size == self.floor || self.found == Some(search.size);
+        if search.tries < if important { MANY_TRIES } else { FEW_TRIES } {
+            search.tries = search.tries.saturating_add(1);
+            search.due = now + PATIENCE;
+            return Some(search.size);
+        }
+        self.failed(now)
+    }
+
+    /// What became of the probe that was asked for: the size of another one to send now, if any.
+    pub(crate) fn probed(&mut self, now: Instant, probed: Probed) -> Option<u16> {
+        let State::Searching(search) = &mut self.state else { return None };
+        if probed.kernel >= self.floor && probed.kernel < search.high {
+            search.hint = probed.kernel;
+        }
+        // Too large for the first link: no answer to wait for.
+        if probed.size == 0 && probed.kernel != 0 && probed.kernel < search.size {
+            return self.failed(now);
+        }
+        None
+    }
+
+    /// The peer answered a probe. `received` is the longest datagram that it had from us, with its
+    /// headers: an answer to an earlier, smaller probe says less than was asked.
+    pub(crate) fn answered(&mut self, now: Instant, received: u16) -> Option<u16> {
+        let State::Searching(search) = &mut self.state else { return None };
+        if received < search.size {
+            return None;
+        }
+        if self.found == Some(search.size) && now < self.raise {
+            self.state = State::Resting { until: (now + CONFIRM).min(self.raise.max(now)) };
+            return None;
+        }
+        search.low = search.size;
+        self.next(now)
+    }
+
+    /// The peer is reached by another path.
+    pub(crate) fn moved(&mut self, now: Instant, link: Link) {
+        let found = self.found;
+        *self = Self { found, ..Self::new(now, link) };
+    }
+
+    fn failed(&mut self, now: Instant) -> Option<u16> {
+        let State::Searching(search) = &mut self.state else { return None };
+        let confirming = self.found == Some(search.size) && now < self.raise;
+        if confirming {
+            // The path has become narrower, or the peer is gone.
+            self.raise = now;
+        }
+        search.high = search.size;
+        self.next(now)
+    }
+
+    /// The next size, or the end of the search.
+    fn next(&mut self, now: Instant) -> Option<u16> {
+        let State::Searching(search) = &mut self.state else { return None };
+        match search.candidate(self.floor) {
+            Some(size) => {
+                search.size = size;
+                search.tries = 1;
+                search.due = now + PATIENCE;
+                Some(size)
+            }
+            None => {
+                self.found = Some(search.low).filter(|low| *low != 0);
+                self.mute = self.found.is_none();
+                self.raise = now + RAISE;
+                let wait = if self.found.is_some() { CONFIRM } else { RAISE };
+                self.state = State::Resting { until: now + wait };
+                None
+            }
+        }
+    }
+}
+
+impl Search {
+    fn candidate(&mut self, floor: u16) -> Option<u16> {
+        let Self { low, high, .. } = *self;
+        let between = |size: &u16| (low.saturating_add(1)..high).contains(size);
+        let hint = std::mem::take(&mut self.hint);
+        if Some(hint).filter(between).is_some_and(|hint| hint >= floor) {
+            return Some(hint);
+        }
+        if low == 0 {
+            return Some(floor).filter(between);
+        }
+        let above = low.saturating_add(1);
+        if above >= high {
+            return None;
+        }
+        // A size that links have is mostly the path's own.
+        if self.size == low && (USUAL.contains(&low) || low == hint) {
+            return Some(above);
+        }
+        let usual: Vec<u16> = USUAL.into_iter().filter(between).collect();
+        usual.get(usual.len() / 2).copied().or(Some(low.midpoint(high)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A path and the peer behind it, on virtual time.
+    struct World {
+        path: PathMtu,
+        now: Instant,
+        /// What the path carries.
+        mtu: u16,
+        /// What the first link takes.
+        first: u16,
+        /// Whether routers say so; what a forger says instead.
+        icmp: Option<u16>,
+        answers: bool,
+        /// Every so many probes is lost; 0: none.
+        loss: usize,
+        sent: Vec<u16>,
+    }
+
+    impl World {
+        fn new(mtu: u16) -> Self {
+            let link = Link::datagram(Default::default(), None, "192.0.2.1:1194".parse().unwrap());
+            let now = Instant::from_nanos(1);
+            World {
+                path: PathMtu::new(now, link),
+                now,
+                mtu,
+                first: 1500,
+                icmp: Some(mtu),
+                answers: true,
+                loss: 0,
+                sent: Vec::new(),
+            }
+        }
+
+        fn run(&mut self, time: Duration) -> Option<u16> {
+            let end = self.now + time;
+            while self.path.deadline() <= end {
+                self.now = self.now.max(self.path.deadline());
+                let mut next = self.path.tick(self.now);
+                while let Some(size) = next.take() {
+                    assert!(self.sent.len() < 10_000, "no end: {:?}", self.path);
+                    next = self.send(size);
+                }
+            }
+            self.now = end;
+            self.path.found()
+        }
+
+        fn send(&mut self, size: u16) -> Option<u16> {
+            assert!((FLOOR4..=CEILING).contains(&size), "{size}");
+            let kernel = self.icmp.unwrap_or(self.first).min(self.first);
+            if size > self.first {
+                return self.path.probed(self.now, Probed { size: 0, kernel });
+            }
+            self.sent.push(size);
+            let next = self.path.probed(self.now, Probed { size, kernel });
+            assert_eq!(next, None, "it was sent: an answer may come");
+            let lost = self.loss != 0 && self.sent.len().is_multiple_of(self.loss);
+            if self.answers && size <= self.mtu && !lost {
+                return self.path.answered(self.now, size);
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn a_healthy_path_costs_one_probe() {
+        let mut world = World::new(1500);
+        assert_eq!(world.run(Duration::from_secs(60)), Some(1500));
+        assert_eq!(world.sent, [1500]);
+        world.run(Duration::from_secs(3600));
+        assert!(world.sent.len() <= 32, "one in two minutes: {}", world.sent.len());
+    }
+
+    #[test]
+    fn a_narrow_path_is_found_to_the_byte_with_icmp_and_without() {
+        for mtu in [576, 1006, 1280, 1281, 1337, 1400, 1420, 1431, 1491, 1492, 1499] {
+            for icmp in [Some(mtu), None] {
+                let mut world = World { icmp, ..World::new(mtu) };
+                assert_eq!(world.run(Duration::from_secs(40)), Some(mtu), "{icmp:?}");
+                assert!(world.sent.len() < 40, "{mtu}: {:?}", world.sent);
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_links_own_limit_costs_no_waiting() {
+        let mut world = World { first: 1420, icmp: None, ..World::new(1420) };
+        assert_eq!(world.run(START), Some(1420));
+        assert_eq!(world.sent, [1420]);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_left_alone() {
+        let mut world = World { answers: false, ..World::new(1500) };
+        assert_eq!(world.run(Duration::from_secs(60)), None);
+        assert!(!world.path.is_searching());
+        let sent = world.sent.len();
+        assert!(sent <= 10, "{sent}");
+        world.run(RAISE - Duration::from_secs(70));
+        assert_eq!(world.sent.len(), sent);
+    }
+
+    #[test]
+    fn a_path_that_changes_is_noticed_both_ways() {
+        let mut world = World::new(1500);
+        world.run(Duration::from_secs(60));
+        (world.mtu, world.icmp) = (1380, None);
+        assert_eq!(world.run(CONFIRM + Duration::from_secs(40)), Some(1380), "a black hole");
+        (world.mtu, world.icmp) = (1500, None);
+        assert_eq!(world.run(RAISE + CONFIRM), Some(1500), "wide again");
+        world.mtu = 1300;
+        let link = Link::datagram(Default::default(), None, "192.0.2.9:1".parse().unwrap());
+        world.path.moved(world.now, link);
+        assert_eq!(world.run(Duration::from_secs(40)), Some(1300), "after a move, at once");
+    }
+
+    #[test]
+    fn forged_icmp_shrinks_nothing() {
+        for forged in [0, 68, 552, 576, 1000, 1279, 1499, u16::MAX] {
+            let mut world = World { icmp: Some(forged), ..World::new(1500) };
+            world.run(Duration::from_secs(3600));
+            assert_eq!(world.path.found(), Some(1500), "{forged}");
+            let mut narrow = World { icmp: Some(forged), ..World::new(1400) };
+            assert_eq!(narrow.run(Duration::from_secs(60)), Some(1400), "{forged}");
+        }
+    }
+
+    #[test]
+    fn who_drops_probes_gets_no_further_than_the_floor_and_not_for_ever() {
+        let mut world = World { icmp: None, ..World::new(FLOOR4) };
+        assert_eq!(world.run(Duration::from_secs(60)), Some(FLOOR4));
+        world.mtu = 1500;
+        assert_eq!(world.run(RAISE + CONFIRM), Some(1500));
+        let v6 = Link::datagram(Default::default(), None, "[2001:db8::1]:1".parse().unwrap());
+        assert_eq!(PathMtu::new(world.now, v6).floor, FLOOR6);
+    }
+
+    #[test]
+    fn an_answer_to_a_smaller_probe_is_none_to_this_one() {
+        let mut world = World::new(1500);
+        let size = world.path.tick(world.now + START).unwrap();
+        assert_eq!(world.path.answered(world.now + START, size - 1), None);
+        assert_eq!(world.path.found(), None);
+        assert_eq!(world.path.answered(world.now + START, size), None);
+        assert_eq!(world.path.found(), Some(size));
+        // One that nobody asked for changes nothing.
+        assert_eq!(world.path.answered(world.now + START, 576), None);
+        assert_eq!(world.path.found(), Some(size));
+    }
+
+    proptest! {
+        #[test]
+        fn some_loss_costs_time_and_not_size(mtu in FLOOR4..=CEILING, loss in 3usize..9) {
+            let mut world = World { icmp: None, loss, ..World::new(mtu) };
+            prop_assert_eq!(world.run(Duration::from_secs(90)), Some(mtu));
+        }
+
+        #[test]
+        fn nothing_that_happens_breaks_it(
+            events in proptest::collection::vec((0u8..4, any::<u16>(), any::<u16>()), 0..300),
+        ) {
+            let mut path = World::new(1500).path;
+            let mut now = Instant::from_nanos(1);
+            for (kind, a, b) in events {
+                let asked = match kind {
+                    0 => { now = now.max(path.deadline()); path.tick(now) }
+                    1 => path.probed(now, Probed { size: a, kernel: b }),
+                    2 => path.probed(now, Probed { size: 0, kernel: b }),
+                    _ => path.answered(now, a),
+                };
+                prop_assert!(asked.is_none_or(|size| (FLOOR4..=CEILING).contains(&size)));
+                prop_assert!(path.found().is_none_or(|size| (FLOOR4..=CEILING).contains(&size)));
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The sizes of one session: what was found of the path goes to the data plane.
+
+use adit_engine::verbs::Protection;
+use adit_engine::{Instant, Link, Notice, Op, Outbox, PeerId};
+
+use super::common::{DEFAULT_TUN_MTU, OCC_MAGIC, inner_mtu, inside, outer_headers};
+use super::path_mtu::{CEILING, PathMtu};
+use super::settings::Settings;
+
+/// OCC: the longest datagrams that the sender has received and sent.
+const OCC_MTU_REPLY: u8 = 5;
+
+/// What is known of the path to a peer.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathReport {
+    /// The largest IP packet that it carries in one piece, at most 1500; `None` if the peer does not
+    /// answer probes.
+    pub mtu: Option<u16>,
+    /// The largest TCP segment that is let through, IPv4; 0: any.
+    pub mss4: u16,
+    /// The same for IPv6.
+    pub mss6: u16,
+}
+
+/// The sizes of a session with one peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizes {
+    peer: PeerId,
+    link: Link,
+    protection: Protection,
+    /// `None` where datagrams are never too large: over TCP, and with `fragment`.
+    path: Option<PathMtu>,
+    told: Option<PathReport>,
+}
+
+impl Sizes {
+    pub(crate) fn new(
+        now: Instant,
+        peer: PeerId,
+        link: Link,
+        protection: Protection,
+        settings: &Settings,
+    ) -> Self {
+        let cut = link.is_stream() || settings.fragment.is_some();
+        let path = (!cut).then(|| PathMtu::new(now, link));
+        Self { peer, link, protection, path, told: None }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        self.path.as_ref().map(|path| (path.deadline(), "path mtu"))
+    }
+
+    pub(crate) fn tick<E>(
+        &mut self,
+        now: Instant,
+        settings: &Settings,
+        out: &mut Outbox<E>,
+    ) -> Option<PathReport> {
+        let next = self.path.as_mut()?.tick(now);
+        self.probe(next, out);
+        self.tell(settings, out)
+    }
+
+    /// Takes the notices of this peer that are about sizes.
+    pub(crate) fn notice<E>(
+        &mut self,
+        now: Instant,
+        notice: &Notice,
+        settings: &Settings,
+        out: &mut Outbox<E>,
+    ) -> Option<PathReport> {
+        let path = self.path.as_mut()?;
+        let next = match notice {
+            Notice::Probed(_, probed) => path.probed(now, *probed),
+            Notice::InBand(_, message) => {
+                let received = received(message)?.saturating_add(outer_headers(self.link));
+                path.answered(now, received)
+            }
+            _ => return None,
+        };
+        self.probe(next, out);
+        self.tell(settings, out)
+    }
+
+    /// The peer is reached by another path.
+    pub(crate) fn moved(&mut self, now: Instant, link: Link) {
+        self.link = link;
+        if let Some(path) = &mut self.path {
+            path.moved(now, link);
+        }
+    }
+
+    fn probe<E>(&self, size: Option<u16>, out: &mut Outbox<E>) {
+        if let Some(size) = size {
+            out.plane(Op::ProbePath(self.peer, size));
+        }
+    }
+
+    /// Applies what was found, if it is news.
+    fn tell<E>(&mut self, settings: &Settings, out: &mut Outbox<E>) -> Option<PathReport> {
+        let path = self.path.as_ref()?;
+        let found = path.found();
+        if found.is_none() && self.told.is_none() && path.is_searching() {
+            return None;
+        }
+        let mut mtu = inner_mtu(settings, self.link, self.protection);
+        // With a `tun-mtu` of its own choice the operator has packets cut outside.
+        if let Some(found) = found.filter(|mtu| *mtu < CEILING)
+            && settings.tun_mtu <= DEFAULT_TUN_MTU
+        {
+            let size = found.saturating_sub(outer_headers(self.link));
+            let inner = inside(settings, self.link, self.protection, size);
+            mtu.largest = inner;
+            if settings.mssfix.is_none() {
+                mtu.mss4 = mtu.mss4.min(inner.saturating_sub(20 + 20));
+                mtu.mss6 = mtu.mss6.min(inner.saturating_sub(40 + 20));
+            }
+        }
+        let report = PathReport { mtu: found, mss4: mtu.mss4, mss6: mtu.mss6 };
+        if self.told == Some(report) {
+            return None;
+        }
+        self.told = Some(report);
+        out.plane(Op::SetMtu(self.peer, mtu));
+        Some(report)
+    }
+}
+
+/// The longest datagram that a peer says to have received.
+fn received(message: &[u8]) -> Option<u16> {
+    let rest = message.strip_prefix(&OCC_MAGIC)?;
+    match rest {
+        [OCC_MTU_REPLY, high, low, ..] => Some(u16::from_be_bytes([*high, *low])),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_is_an_answer() {
+        let with = |rest: &[u8]| [&OCC_MAGIC[..], rest].concat();
+        assert_eq!(received(&with(&[5, 5, 0xdc, 0, 0])), Some(1500));
+        assert_eq!(received(&with(&[5, 5])), None);
+        assert_eq!(received(&with(&[4, 5, 0xdc])), None);
+        assert_eq!(received(&OCC_MAGIC), None);
+        assert_eq!(received(&[5, 5, 0xdc]), None);
+    }
+}
