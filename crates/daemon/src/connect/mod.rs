@@ -221,7 +221,7 @@ impl Hooks for Narrator<'_> {
             }
             ClientEvent::Stopped(_) => {}
             ClientEvent::Note(text) => say!(2, "{text}"),
-            ClientEvent::Path(path) => say!(3, "{}", crate::log::path(path)),
+            ClientEvent::Path(path) => say!(3, "{}", log::path(path)),
             ClientEvent::Warning(text) => tracing::warn!("{text}"),
         }
     }
