@@ -219,6 +219,7 @@ fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) ->
             tests.push(cell_test(name, cell, adit, &program));
         }
     }
+    tests.extend(scenario::ever(adit, &program, suite));
     if suite == "sid" {
         tests.extend(scenario::newer(adit, &program, suite));
     }

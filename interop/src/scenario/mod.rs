@@ -7,6 +7,7 @@ mod refusals;
 mod roaming;
 mod several;
 mod sizes;
+mod streams;
 mod tap;
 mod workers;
 
@@ -110,6 +111,22 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     // They are about adit's own sentence.
     ("fault/peer-compresses-lzo", NOT_ALONE, sizes::compressed_lzo),
     ("fault/peer-compresses-lz4", NOT_ALONE, sizes::compressed_lz4),
+    ("tcp4-bare", ALL, streams::bare4),
+    ("tcp6-bare", ALL, streams::bare6),
+    ("tcp4-tls-auth", ALL, streams::auth4),
+    ("tcp6-tls-auth", ALL, streams::auth6),
+    ("tcp4-tls-crypt", ALL, streams::crypt4),
+    ("tcp6-tls-crypt", ALL, streams::crypt6),
+    ("tcp4-tls-crypt-v2", ALL, streams::own4),
+    ("tcp6-tls-crypt-v2", ALL, streams::own6),
+    ("tcp-reset-on-the-way", ALL, streams::connection_reset),
+    ("tcp-killed", ALL, streams::killed),
+    ("tcp-where-udp-is-blocked", ALL, streams::fallback),
+    // Stock 2.6 listens at one place only.
+    ("several-listeners", SERVES, streams::several_listeners),
+    ("fault/tcp-slow-strangers", SERVES, streams::slow_strangers),
+    ("fault/tcp-no-descriptors", SERVES, streams::no_descriptors),
+    ("fault/tcp-other-protocols", SERVES, streams::other_protocols),
 ];
 
 /// All scenarios with their roles, then those that only concern adit's own sentences.
@@ -138,12 +155,33 @@ pub fn newer(adit: &Program, newer: &Program, suite: &str) -> Vec<Test> {
         ("told-to-wait", DIALS, admin::told_to_wait),
         ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
     ];
+    of_version(&scenes, adit, newer, suite)
+}
+
+/// What every version has, with another one in stock's place.
+#[must_use]
+pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
+    let scenes: [(&str, &[Roles], Scene); 4] = [
+        ("tcp4-bare", ALL, streams::bare4),
+        ("tcp6-tls-auth", ALL, streams::auth6),
+        ("tcp4-tls-crypt", ALL, streams::crypt4),
+        ("tcp4-tls-crypt-v2", ALL, streams::own4),
+    ];
+    of_version(&scenes, adit, other, suite)
+}
+
+fn of_version(
+    scenes: &[(&str, &[Roles], Scene)],
+    adit: &Program,
+    other: &Program,
+    suite: &str,
+) -> Vec<Test> {
     let mut tests = Vec::new();
     for (name, roles, scene) in scenes {
         for roles in roles.iter().filter(|roles| **roles != Roles::AditBoth) {
-            let (server, client) = programs(*roles, adit, newer);
+            let (server, client) = programs(*roles, adit, other);
             let name = format!("{suite}/{name}/{}", roles.name().replace("stock", suite));
-            tests.push(test(name, server, client, scene));
+            tests.push(test(name, server, client, *scene));
         }
     }
     tests
