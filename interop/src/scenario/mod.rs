@@ -8,6 +8,7 @@ mod roaming;
 mod several;
 mod sizes;
 mod streams;
+mod stalled;
 mod tap;
 mod workers;
 
@@ -61,6 +62,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("server-killed", ALL, roaming::server_killed),
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
     ("several-clients", ALL, several::clients_reach_each_other),
+    ("stream-stands-still", OURS, stalled::one_stands_still),
     ("several-workers", OURS, workers::several_workers),
     ("tap/frames", ALL, tap::frames),
     ("tap/clients-together", ALL, tap::clients_together),

@@ -1,0 +1,113 @@
+//! A client over TCP that stops reading while packets for it keep coming.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{Stage, ping_until};
+use crate::cell::{Configs, Inner, READY, SETUP, inner_of};
+use crate::failure::{Context, Result, ensure};
+use crate::matrix::Wrapping;
+use crate::net::{Namespace, Star};
+use crate::pki::Maker;
+use crate::process::Daemon;
+use crate::traffic::{ping, tcp};
+
+/// One of three clients stands still, and the connection to it fills up: the others' traffic goes on. When it goes on
+/// too, its tunnel still stands, though packets to it were dropped: stock takes a gap in the packet ids for an attack, so
+/// none that had an id may be missing.
+pub(super) fn one_stands_still(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = Configs::new(&stage.bench.pki, Maker::OpenSslEc, false);
+    configs.wrap(&stage.bench.pki, Wrapping::TlsCrypt);
+    configs.server = configs.server.replace("proto udp4", "proto tcp4-server");
+    configs.client = configs.client.replace("proto udp4", "proto tcp4-client");
+    configs.server("duplicate-cn");
+    if stage.client.may_offload() {
+        configs.client("disable-dco");
+    }
+    let star = Star::new(3)?;
+    let path = |name: &str| stage.folder.join(name);
+    fs::create_dir_all(&stage.folder)?;
+    fs::write(path("server.conf"), &configs.server)?;
+    fs::write(path("client.conf"), &configs.client)?;
+    let mut server =
+        Daemon::spawn("server", stage.server.command(&star.server, &path("server.conf")))?;
+    server.wait_for(READY, SETUP)?;
+    let mut clients = Vec::new();
+    let mut inner: Vec<Inner> = Vec::new();
+    for namespace in &star.clients {
+        let command = stage.client.command(namespace, &path("client.conf"));
+        let mut client = Daemon::spawn("client", command)?;
+        client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("then")))?;
+        inner.push(inner_of(namespace)?);
+        clients.push(client);
+    }
+    let [first, second, still] = inner.as_slice() else {
+        return Err("three were asked for".into());
+    };
+    let last = clients.last().context("three were asked for")?;
+    last.signal(Signal::SIGSTOP)?;
+    let flood = Flood::start(&star.server, still.v4)?;
+    let others = star.clients.iter().zip([first, second]).try_for_each(|(namespace, at)| {
+        for _ in 0..5 {
+            let got = ping(&star.server, at.v4, 1200, 4)?;
+            ensure(got == 4, || format!("{got} of 4 pings beside the one that stands still"))?;
+            tcp(&star.server, namespace, at.v4, 1_000_000)?;
+        }
+        Ok(())
+    });
+    let sent = flood.stop()?;
+    last.signal(Signal::SIGCONT)?;
+    others.map_err(|e: crate::failure::Failure| server.failure(&e.0))?;
+    ping_until(&star.server, still.v4, Duration::from_secs(20))?;
+    tcp(&star.server, &star.clients[2], still.v4, 1_000_000)?;
+    ensure(last.count(READY) == 1, || last.failure("it had to connect anew").0)?;
+    let came = refused(&star.clients[2])?;
+    ensure(came < sent, || format!("all of {sent} datagrams came: the connection was never full"))?;
+    Ok(format!("of {sent} datagrams for the one that stood still {came} came"))
+}
+
+/// How many datagrams came for a port where nobody listens.
+fn refused(namespace: &Namespace) -> Result<u32> {
+    let counters = namespace.run("cat", &["/proc/net/snmp"])?;
+    let values = counters.lines().filter(|line| line.starts_with("Udp:")).nth(1);
+    let no_ports = values.and_then(|values| values.split_whitespace().nth(2)?.parse().ok());
+    no_ports.context("/proc/net/snmp has no Udp: NoPorts")
+}
+
+/// Datagrams for one address, far more than the connection to it can hold, but not so many that the device's queue is
+/// full, which all share.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    sender: thread::JoinHandle<Result<u32>>,
+}
+
+impl Flood {
+    fn start(from: &Namespace, to: IpAddr) -> Result<Flood> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let sender = from.thread(move || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            let mut sent = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                for _ in 0..20 {
+                    // The device may be full.
+                    sent += u32::from(socket.send_to(&[7; 1300], SocketAddr::new(to, 9)).is_ok());
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            Ok(sent)
+        });
+        Ok(Flood { stop, sender: sender? })
+    }
+
+    fn stop(self) -> Result<u32> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.sender.join().map_err(|_| "the sender panicked")?
+    }
+}
