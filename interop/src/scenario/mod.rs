@@ -7,8 +7,8 @@ mod refusals;
 mod roaming;
 mod several;
 mod sizes;
-mod streams;
 mod stalled;
+mod streams;
 mod tap;
 mod workers;
 
