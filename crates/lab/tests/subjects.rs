@@ -11,7 +11,7 @@ use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::subject::{Kit, Subject, TunnelSpec, check, prepare};
 use adit_sim::Impairment;
 
-const SUBJECTS: [Subject; 10] = [
+const SUBJECTS: [Subject; 12] = [
     Subject::Bare,
     Subject::Copy,
     Subject::Adit(None),
@@ -20,6 +20,8 @@ const SUBJECTS: [Subject; 10] = [
     Subject::OpenvpnServesTcp,
     Subject::Openvpn,
     Subject::OpenvpnTcp,
+    Subject::AditTap,
+    Subject::OpenvpnTap,
     Subject::Tinc,
     Subject::WireguardGo,
 ];

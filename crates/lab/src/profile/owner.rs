@@ -27,11 +27,14 @@ impl Owner {
             }
             Subject::Copy => "adit-lab",
             // Of a mixed pair it is the server.
-            Subject::Adit(_) | Subject::AditTcp | Subject::AditServes | Subject::AditServesTcp => {
-                "adit"
-            }
+            Subject::Adit(_)
+            | Subject::AditTcp
+            | Subject::AditTap
+            | Subject::AditServes
+            | Subject::AditServesTcp => "adit",
             Subject::Openvpn
             | Subject::OpenvpnTcp
+            | Subject::OpenvpnTap
             | Subject::OpenvpnServes
             | Subject::OpenvpnServesTcp => "openvpn",
             Subject::Tinc => "tincd",

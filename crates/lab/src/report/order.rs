@@ -75,7 +75,11 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             Subject::WireguardGo => 7,
             Subject::AditServes => 8,
             Subject::OpenvpnServes => 9,
-            Subject::Adit(Some(_)) | Subject::AditServesTcp | Subject::OpenvpnServesTcp => {
+            Subject::Adit(Some(_))
+            | Subject::AditTap
+            | Subject::OpenvpnTap
+            | Subject::AditServesTcp
+            | Subject::OpenvpnServesTcp => {
                 return None;
             }
         })

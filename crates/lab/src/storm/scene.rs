@@ -44,6 +44,9 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         | Subject::AditServesTcp
         | Subject::OpenvpnServesTcp
         | Subject::OpenvpnTcp => Err("the crowd of clients comes over UDP only so far".to_owned()),
+        Subject::AditTap | Subject::OpenvpnTap => {
+            Err("the crowd of clients has no TAP devices".to_owned())
+        }
         Subject::Bare | Subject::Copy | Subject::Tinc | Subject::WireguardGo => {
             Err(format!("{subject} has no server that OpenVPN's clients could come to"))
         }

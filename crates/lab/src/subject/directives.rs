@@ -19,6 +19,14 @@ use crate::bed::Bed;
 pub(super) enum Carrier {
     Udp,
     Tcp,
+    /// UDP, with frames inside.
+    UdpTap,
+}
+
+impl Carrier {
+    fn device(self) -> &'static str {
+        if self == Carrier::UdpTap { "tap0" } else { "tun0" }
+    }
 }
 
 /// A program that takes OpenVPN's config files.
@@ -57,8 +65,8 @@ pub(super) fn start(
     }
     processes.dial(bed, |_, host| Ok((at_client.command)(host, &client_path)))?;
     processes.wait_clients(READY)?;
-    let server_inner = reach::inner_of(&bed.server, "tun0")?;
-    let client_inner = reach::inner(&bed.clients, "tun0")?;
+    let server_inner = reach::inner_of(&bed.server, carrier.device())?;
+    let client_inner = reach::inner(&bed.clients, carrier.device())?;
     reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
     let keys = format!("{}/", kit.keys().folder().display());
     let shown = |text: &str| text.replace(&keys, "");
@@ -79,12 +87,12 @@ pub(super) fn start(
 fn configs(kit: &Kit, bed: &Bed, spec: &TunnelSpec, carrier: Carrier) -> [String; 2] {
     let family = if spec.outer_v6 { '6' } else { '4' };
     let [server_proto, client_proto] = match carrier {
-        Carrier::Udp => [format!("udp{family}"), format!("udp{family}")],
+        Carrier::Udp | Carrier::UdpTap => [format!("udp{family}"), format!("udp{family}")],
         Carrier::Tcp => [format!("tcp{family}-server"), format!("tcp{family}-client")],
     };
     let file = |name: &str| kit.keys().file(name).display().to_string();
     let mut common = vec![
-        "dev tun".to_owned(),
+        format!("dev {}", carrier.device().trim_end_matches('0')),
         "verb 3".to_owned(),
         "persist-key".to_owned(),
         "persist-tun".to_owned(),
@@ -117,7 +125,7 @@ fn configs(kit: &Kit, bed: &Bed, spec: &TunnelSpec, carrier: Carrier) -> [String
         format!("key {}", file("client.key")),
     ];
     match carrier {
-        Carrier::Udp => client.push("explicit-exit-notify 1".to_owned()),
+        Carrier::Udp | Carrier::UdpTap => client.push("explicit-exit-notify 1".to_owned()),
         // As the manual advises for TCP; it reaches the clients by push.
         Carrier::Tcp => server.push("tcp-nodelay".to_owned()),
     }

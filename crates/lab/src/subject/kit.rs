@@ -76,6 +76,8 @@ impl Kit {
             }
             Subject::Openvpn => openvpn::start(self, Carrier::Udp, bed, spec),
             Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
+            Subject::AditTap => adit::start(self, None, Carrier::UdpTap, bed, spec),
+            Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, bed, spec),
             Subject::Tinc => tinc::start(self, bed, spec),
             Subject::WireguardGo => wireguard::start(self, bed, spec),
         }
@@ -130,7 +132,9 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare => Ok(format!("Linux {}", kernel())),
         Subject::Copy => copy::version(),
-        Subject::Adit(None) | Subject::AditTcp => adit::version(&adit::beside()?, false),
+        Subject::Adit(None) | Subject::AditTcp | Subject::AditTap => {
+            adit::version(&adit::beside()?, false)
+        }
         Subject::Adit(Some(revision)) => {
             Err(format!("adit@{revision} is built when a run needs it"))
         }
@@ -140,7 +144,7 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         | Subject::OpenvpnServesTcp => {
             Ok(format!("{}; {}", here(&Subject::Adit(None))?, openvpn::version()?))
         }
-        Subject::Openvpn | Subject::OpenvpnTcp => openvpn::version(),
+        Subject::Openvpn | Subject::OpenvpnTcp | Subject::OpenvpnTap => openvpn::version(),
         Subject::Tinc => tinc::version(),
         Subject::WireguardGo => wireguard::version(),
     }

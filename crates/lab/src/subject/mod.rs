@@ -50,6 +50,10 @@ pub enum Subject {
     Openvpn,
     /// `openvpn` over TCP.
     OpenvpnTcp,
+    /// adit over UDP with TAP devices.
+    AditTap,
+    /// `openvpn` over UDP with TAP devices.
+    OpenvpnTap,
     /// tinc 1.0.
     Tinc,
     /// wireguard-go.
@@ -64,7 +68,7 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there is `adit@REVISION`.
-    pub const NAMED: [Subject; 12] = [
+    pub const NAMED: [Subject; 14] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
@@ -75,6 +79,8 @@ impl Subject {
         Subject::OpenvpnServesTcp,
         Subject::Openvpn,
         Subject::OpenvpnTcp,
+        Subject::AditTap,
+        Subject::OpenvpnTap,
         Subject::Tinc,
         Subject::WireguardGo,
     ];
@@ -94,6 +100,8 @@ impl fmt::Display for Subject {
             Subject::OpenvpnServesTcp => f.write_str("openvpn-tcp/adit-tcp"),
             Subject::Openvpn => f.write_str("openvpn"),
             Subject::OpenvpnTcp => f.write_str("openvpn-tcp"),
+            Subject::AditTap => f.write_str("adit-tap"),
+            Subject::OpenvpnTap => f.write_str("openvpn-tap"),
             Subject::Tinc => f.write_str("tinc"),
             Subject::WireguardGo => f.write_str("wireguard-go"),
         }
@@ -115,6 +123,8 @@ impl FromStr for Subject {
             "openvpn-tcp/adit-tcp" => Ok(Subject::OpenvpnServesTcp),
             "openvpn" => Ok(Subject::Openvpn),
             "openvpn-tcp" => Ok(Subject::OpenvpnTcp),
+            "adit-tap" => Ok(Subject::AditTap),
+            "openvpn-tap" => Ok(Subject::OpenvpnTap),
             "tinc" => Ok(Subject::Tinc),
             "wireguard-go" => Ok(Subject::WireguardGo),
             _ => match text.strip_prefix("adit@") {
@@ -123,7 +133,7 @@ impl FromStr for Subject {
                 }
                 _ => Err(format!(
                     "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, adit/openvpn, openvpn/adit, \
-                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, tinc or wireguard-go"
+                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, tinc or wireguard-go"
                 )),
             },
         }

@@ -23,7 +23,7 @@ pub(super) const CLIENT: &str = "disable-dco\n";
 /// What the server needs beside that: it answers 100 new clients in 10 s and no more unless it is told; here all come at
 /// once.
 pub(super) fn server_lines(bed: &Bed, carrier: Carrier) -> &'static str {
-    let crowd = bed.clients.len() > 50 && carrier == Carrier::Udp;
+    let crowd = bed.clients.len() > 50 && carrier != Carrier::Tcp;
     if crowd { "disable-dco\nconnect-freq-initial 10000 10\n" } else { CLIENT }
 }
 
