@@ -1,5 +1,7 @@
 //! A running client: engine, data plane, device and routes joined, for `adit openvpn` and `adit connect`.
 
+mod engines;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,9 @@ use std::time::Duration;
 use adit_engine::verbs::Counters;
 use adit_engine::{Instant, Op, PeerId};
 use adit_linux::tun::TunDevice;
-use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Stop, TunnelConfig};
+use adit_linux::udp::UdpSocket;
+use adit_openvpn::client::{ClientEngine, ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::p2p::{PeerEngine, StaticEngine};
 use adit_openvpn::session::PathReport;
 use adit_plane::{Plane, PlaneConfig, Relay};
 use tokio::time::{MissedTickBehavior, interval};
@@ -15,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::ask::CertificateOnly;
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
-use crate::driver::{Backend, DialSettings, Dialled, Driver, News, Sockets};
+use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Device, Host, HostPlan};
 use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
@@ -23,17 +27,24 @@ use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
 use crate::workers;
 
+use engines::Drives;
+pub use engines::Kind;
+
 /// How long saying good-bye may take at most.
 const FAREWELL: Duration = Duration::from_secs(8);
 
 /// What a [`Client`] is built from.
 pub struct Options {
-    /// The engine's configuration.
-    pub engine: ClientConfig,
+    /// Which engine, with its configuration.
+    pub engine: Kind,
     /// How sockets are opened.
     pub dial: DialSettings,
+    /// A socket to wait at, where there is nobody to dial.
+    pub listen: Option<UdpSocket>,
     /// The device.
     pub device: Device,
+    /// What the machine is asked for at once; `None`: nothing before the tunnel is up.
+    pub early: Option<HostPlan>,
     /// `persist-tun`: leave addresses and routes in place over a reconnect.
     pub persist_tun: bool,
     /// A control socket to open.
@@ -54,6 +65,11 @@ pub trait Hooks {
 
     /// A socket towards a server is open.
     fn dialled(&mut self, dialled: &Dialled);
+
+    /// The socket to wait at is open.
+    fn listening(&mut self, bound: Endpoint) {
+        let _ = bound;
+    }
 
     /// A server could not be dialled.
     fn dial_failed(&mut self, reason: &str);
@@ -157,12 +173,35 @@ impl Client {
     /// # Errors
     /// What ended it otherwise.
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
-        let Self { options, host, tun, mut control } = self;
+        match self.options.engine.clone() {
+            Kind::Client(config) => {
+                let engine = ClientEngine::new(*config, random()?, now(), unix_time());
+                self.drive(engine, hooks).await
+            }
+            Kind::Static(config) => self.drive(StaticEngine::new(*config), hooks).await,
+            Kind::Peer(config) => {
+                let engine = PeerEngine::new(*config, random()?, now(), unix_time());
+                self.drive(engine.map_err(|e| Fault::operator(e.to_string()))?, hooks).await
+            }
+        }
+    }
+
+    async fn drive<E: Drives>(self, engine: E, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
+        let Self { options, mut host, tun, mut control } = self;
+        if let Some(plan) = &options.early {
+            notes(host.apply(plan).await?);
+        }
         let streams = options.dial.streams;
-        let sockets = Sockets::client(options.dial);
+        let sockets = match options.listen {
+            Some(socket) => Sockets::server([vec![socket]]),
+            None => Sockets::client(options.dial),
+        };
+        if let Some(bound) = sockets.endpoints().first() {
+            hooks.listening(*bound);
+        }
         let config = PlaneConfig {
             tun,
-            sockets: Vec::new(),
+            sockets: sockets.all(),
             relay: Relay::Kernel,
             gates: gates(),
             client: true,
@@ -170,12 +209,14 @@ impl Client {
         };
         let (plane, upcalls) = Plane::start(config, now)
             .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
-        let engine = ClientEngine::new(options.engine, random()?, now(), unix_time());
         let planes = Planes::new(plane, upcalls, streams);
         let driver = Driver::new(engine, planes, sockets, Arc::new(CertificateOnly))?;
+        let role = options.engine.role();
         let mut running = Running {
             driver,
             host,
+            role,
+            fixed_cipher: options.engine.fixed_cipher(),
             persist_tun: options.persist_tun,
             tick: options.tick,
             started: now(),
@@ -184,7 +225,7 @@ impl Client {
                 .control
                 .as_deref()
                 .and_then(|path| path.file_stem())
-                .map_or_else(|| "client".into(), |stem| stem.to_string_lossy().into_owned()),
+                .map_or_else(|| role.into(), |stem| stem.to_string_lossy().into_owned()),
             tunnel: None,
             peer: None,
             since: 0,
@@ -204,10 +245,21 @@ impl Client {
     }
 }
 
+/// Puts what was left out of a plan into the log.
+fn notes(applied: Applied) {
+    if let Applied::Changed(notes) = applied {
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+    }
+}
+
 /// A client at work.
-struct Running {
-    driver: Driver<ClientEngine, Planes>,
+struct Running<E: Drives> {
+    driver: Driver<E, Planes>,
     host: Host,
+    /// What `adit status` calls it.
+    role: &'static str,
+    /// The cipher where none is negotiated.
+    fixed_cipher: &'static str,
     persist_tun: bool,
     tick: Duration,
     started: Instant,
@@ -228,7 +280,7 @@ struct Running {
     session: Counters,
 }
 
-impl Running {
+impl<E: Drives> Running<E> {
     async fn serve(
         &mut self,
         hooks: &mut dyn Hooks,
@@ -349,6 +401,8 @@ impl Running {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
         hooks.up(&tunnel, self.host.device(), &applied);
+        // A session that replaces another one, which is still there to be asked.
+        self.keep_traffic();
         self.peer = tunnel.peer;
         self.since = unix_time().0;
         self.key_since = now();
@@ -369,13 +423,18 @@ impl Running {
     }
 
     async fn down(&mut self) {
+        self.keep_traffic();
+        if !self.persist_tun {
+            self.host.undo().await;
+        }
+    }
+
+    /// A session ends: what it carried counts on.
+    fn keep_traffic(&mut self) {
         self.refresh();
         let ended = std::mem::take(&mut self.session);
         self.past = sum(&self.past, &ended);
         self.peer = None;
-        if !self.persist_tun {
-            self.host.undo().await;
-        }
     }
 
     fn send(&self, packet: Vec<u8>) {
@@ -410,7 +469,7 @@ impl Running {
         let uptime = now().since(self.started).as_secs();
         let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            role: "client".into(),
+            role: self.role.into(),
             instance: self.instance.clone(),
             state: if self.peer.is_some() { "running" } else { "connecting" }.into(),
             pid: std::process::id(),
@@ -422,6 +481,9 @@ impl Running {
             ..StatusReport::default()
         };
         if let (Some(peer), Some(tunnel)) = (self.peer, &self.tunnel) {
+            // It may have moved since.
+            let link = self.driver.backend().plane().link(peer);
+            let remote = link.map(|link| link.remote()).or(tunnel.remote);
             let inside = [
                 tunnel.ipv4.map(|net| net.addr().to_string()),
                 tunnel.ipv6.map(|net| net.addr().to_string()),
@@ -429,10 +491,10 @@ impl Running {
             report.peers.push(PeerReport {
                 id: peer.0,
                 name: self.server.clone(),
-                address: tunnel.remote.map(|remote| remote.to_string()).unwrap_or_default(),
+                address: remote.map(|remote| remote.to_string()).unwrap_or_default(),
                 transport: if self.stream { "tcp" } else { "udp" }.into(),
                 tunnel: inside.into_iter().flatten().collect(),
-                cipher: tunnel.cipher.map(|c| c.name().to_owned()).unwrap_or_default(),
+                cipher: tunnel.cipher.map_or(self.fixed_cipher, |c| c.name()).to_owned(),
                 tls: self.tls.clone(),
                 since: self.since,
                 key_age_s: now().since(self.key_since).as_secs(),

@@ -120,7 +120,9 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     engine.settings.hand_window = engine.settings.hand_window.min(HANDSHAKE);
     engine.retry_auth = false;
     let options = client::Options {
-        engine,
+        engine: engine.into(),
+        listen: None,
+        early: None,
         dial,
         device: NO_DEVICE,
         persist_tun: true,

@@ -96,8 +96,10 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     let dial = openvpn::dial_settings(&profile.options, &profile.client)?;
     openvpn::runtime()?.block_on(async {
         let client = Client::open(client::Options {
-            engine: profile.engine,
+            engine: profile.engine.into(),
             dial,
+            listen: None,
+            early: None,
             device: openvpn::device(&profile.options),
             persist_tun: profile.options.device.persist,
             control: Some(control_socket(wanted)),

@@ -130,8 +130,14 @@ impl Host {
         say!(3, "net_iface_up: set {name} up");
         self.net.set_up(index).await.map_err(failed)?;
         for local in &plan.addresses {
-            say!(3, "net_addr_{}_add: {local} dev {name}", family(local));
-            let address = Address::new(index, *local);
+            let far = plan.far4.filter(|_| matches!(local, IpNet::V4(_)));
+            match far {
+                Some(far) => {
+                    say!(3, "net_addr_ptp_v4_add: {} peer {far} dev {name}", local.addr());
+                }
+                None => say!(3, "net_addr_{}_add: {local} dev {name}", family(local)),
+            }
+            let address = Address { remote: far.map(IpAddr::V4), ..Address::new(index, *local) };
             match self.net.add_address(&address).await {
                 Ok(()) => self.changes.push(Change::Address(address)),
                 Err(e) if e.kind() == NetErrorKind::Exists => {}

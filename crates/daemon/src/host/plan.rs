@@ -27,6 +27,9 @@ pub struct HostPlan {
     pub tx_queue_len: Option<u32>,
     /// Addresses of the device with their networks. Empty with `ifconfig-noexec`.
     pub addresses: Vec<IpNet>,
+    /// The other end's address, which the IPv4 address of the device gets as its peer; that one is a
+    /// /32 then.
+    pub far4: Option<std::net::Ipv4Addr>,
     /// Routes. Empty with `route-noexec`.
     pub routes: Vec<PlannedRoute>,
     /// `redirect-gateway`.
@@ -59,6 +62,7 @@ impl Default for HostPlan {
             mac: None,
             tx_queue_len: None,
             addresses: Vec::new(),
+            far4: None,
             routes: Vec::new(),
             redirect: None,
             remote: None,

@@ -4,18 +4,19 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
+use adit_engine::verbs::{BlockSuite, Counters};
 use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
-use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
-use adit_openvpn::config::{ClientOptions, Options, Remap};
+use adit_linux::udp::UdpSocket;
+use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
 
 use super::status::{Status, StatusFile, Totals};
-use super::{Next, lines, mapping, material, process::Ground};
-use crate::client::{self, Client, Ended, Hooks, Reaction};
+use super::{Next, lines, mapping, material, peer, process::Ground};
+use crate::client::{self, Client, Ended, Hooks, Kind, Reaction};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
-use crate::driver::{DialSettings, Dialled};
+use crate::driver::{DialSettings, Dialled, Endpoint};
 use crate::fault::Fault;
 use crate::host::{Applied, HostPlan};
 use crate::plane::random;
@@ -24,10 +25,12 @@ use crate::server::Signal;
 
 /// Everything read and asked for before the process leaves its terminal.
 pub(super) struct Prepared {
-    engine: ClientConfig,
-    dial: DialSettings,
-    status: Option<(StatusFile, Duration)>,
-    certificate: Option<CertificateReport>,
+    pub(super) engine: Kind,
+    pub(super) dial: DialSettings,
+    pub(super) listen: Option<UdpSocket>,
+    pub(super) early: Option<HostPlan>,
+    pub(super) status: Option<(StatusFile, Duration)>,
+    pub(super) certificate: Option<CertificateReport>,
 }
 
 pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepared, Fault> {
@@ -43,8 +46,10 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
     let engine = mapping::client_config(options, role, wrap, tls.client()?, credentials, &order)?;
     let dial = mapping::dial_settings(options, role)?;
     Ok(Prepared {
-        engine,
+        engine: engine.into(),
         dial,
+        listen: None,
+        early: None,
         status: open_status(options),
         certificate: tls.nearest_expiry(now),
     })
@@ -82,12 +87,15 @@ pub(super) async fn run(
     role: &ClientOptions,
     ground: &mut Ground,
 ) -> Result<Next, Fault> {
-    let Prepared { engine, dial, status, certificate } = prepared;
+    let Prepared { engine, dial, listen, early, status, certificate } = prepared;
     let client = Client::open(client::Options {
         engine,
         dial,
+        listen,
+        early,
         device: mapping::bare_plan(options).device,
-        persist_tun: options.device.persist,
+        // Addresses of one of two points are its own, whether the other is there or not.
+        persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
         control: None,
         tick: Duration::from_secs(1),
     })?;
@@ -100,7 +108,8 @@ pub(super) async fn run(
         certificate,
         until_status: Duration::ZERO,
         traffic: Counters::default(),
-        server: String::new(),
+        // As stock calls a peer without a certificate.
+        server: if matches!(options.role, Role::Peer(_)) { "UNDEF".into() } else { String::new() },
         link: None,
         descriptor: -1,
         hangup: false,
@@ -236,16 +245,30 @@ impl Hooks for Owner<'_> {
         self.descriptor = dialled.descriptor;
     }
 
+    fn listening(&mut self, bound: Endpoint) {
+        lines::listening(bound);
+    }
+
     fn dial_failed(&mut self, reason: &str) {
         tracing::warn!("{reason}");
     }
 
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
-        mapping::client_plan(self.options, tunnel)
+        match &self.options.role {
+            Role::Peer(peer) => peer::plan(self.options, &peer.ends, tunnel.remote),
+            _ => mapping::client_plan(self.options, tunnel),
+        }
     }
 
     fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, applied: &Applied) {
-        if let (Some(device), Applied::Same) = (device, applied) {
+        let peer = match &self.options.role {
+            Role::Peer(peer) => Some(peer),
+            _ => None,
+        };
+        if let Some(PeerKeys::Static { suite, .. }) = peer.map(|peer| &peer.keys) {
+            return self.static_up(tunnel, suite);
+        }
+        if let (Some(device), Applied::Same, None) = (device, applied, peer) {
             say!(1, "Preserving previous TUN/TAP instance: {device}");
         }
         self.ground.ready();
@@ -302,6 +325,17 @@ impl Hooks for Owner<'_> {
 }
 
 impl Owner<'_> {
+    /// The other end of a static key was heard.
+    fn static_up(&self, tunnel: &TunnelConfig, suite: &BlockSuite) {
+        if let Some(remote) = tunnel.remote {
+            say!(1, "Peer Connection Initiated with {}", lines::address(remote));
+        }
+        self.ground.ready();
+        let cipher = suite.cipher.map_or("none", |cipher| cipher.name());
+        let auth = suite.digest.map_or("none", |digest| digest.name());
+        say!(2, "Data Channel: cipher '{cipher}', auth '{auth}'");
+    }
+
     fn current(&self) -> Status {
         // The plane counts what is on the wire. What reaches the TUN is less by the framing of each
         // packet: 8 bytes of header and 16 of tag.

@@ -59,11 +59,6 @@ pub(crate) fn client_config(
     credentials: Option<Credentials>,
     order: &[usize],
 ) -> Result<ClientConfig, Fault> {
-    if !client.pull {
-        return Err(Fault::operator(
-            "a client without 'pull' is not supported yet: use 'client' instead of 'tls-client'",
-        ));
-    }
     if client.auth_retry == AuthRetry::Interact {
         tracing::warn!("auth-retry interact is not supported yet: a refusal ends the client");
     }
@@ -341,7 +336,7 @@ fn to_far_end(far: Ipv4Addr) -> PlannedRoute {
 }
 
 /// The routes of our own configuration.
-fn add_configured(
+pub(crate) fn add_configured(
     plan: &mut HostPlan,
     routes: &Routes,
     context: &RouteContext,

@@ -7,7 +7,7 @@ use std::path::Path;
 use adit_crypto::Digest;
 use adit_openvpn::client::Credentials;
 use adit_openvpn::config::{
-    AskPass, NameKind, Options, Role, Source, Tls, TlsVersion, Usage, UserPass, Wrap,
+    AskPass, NameKind, Options, PeerKeys, Role, Source, Tls, TlsVersion, Usage, UserPass, Wrap,
 };
 use adit_openvpn::keys::{ClientKey, Direction, ServerKey, StaticKey};
 use adit_openvpn::tls::{
@@ -179,17 +179,26 @@ fn version(version: TlsVersion) -> tls::TlsVersion {
     }
 }
 
+/// `key-direction`.
+pub(crate) fn way(direction: u8) -> Direction {
+    match direction {
+        0 => Direction::Normal,
+        _ => Direction::Inverse,
+    }
+}
+
 /// The control channel's keys.
 pub(crate) fn wrap(options: &Options) -> Result<WrapConfig, Fault> {
-    let is_server = matches!(options.role, Role::Server(_));
+    let is_server = match &options.role {
+        Role::Server(_) => true,
+        Role::Client(_) => false,
+        Role::Peer(peer) => peer.keys == PeerKeys::TlsServer,
+    };
     Ok(match &options.wrap {
         Wrap::None => WrapConfig::None,
         Wrap::TlsAuth { key, direction } => WrapConfig::TlsAuth {
             key: key_file("tls-auth", key, StaticKey::parse)?,
-            direction: direction.map(|direction| match direction {
-                0 => Direction::Normal,
-                _ => Direction::Inverse,
-            }),
+            direction: direction.map(way),
             digest: Digest::from_name(&options.auth).ok_or_else(|| {
                 Fault::operator(format!(
                     "auth {}: this digest is not supported with tls-auth; use SHA1, SHA256, SHA384 \
@@ -208,6 +217,11 @@ pub(crate) fn wrap(options: &Options) -> Result<WrapConfig, Fault> {
             WrapConfig::TlsCryptV2Client { key: key_file("tls-crypt-v2", key, ClientKey::parse)? }
         }
     })
+}
+
+/// `secret`.
+pub(crate) fn secret(source: &Source) -> Result<StaticKey, Fault> {
+    key_file("secret", source, StaticKey::parse)
 }
 
 fn key_file<T, E: std::fmt::Display>(

@@ -7,6 +7,7 @@ mod lease_file;
 mod lines;
 mod mapping;
 mod material;
+mod peer;
 mod process;
 mod server;
 mod status;
@@ -80,8 +81,8 @@ fn informed(args: &[String]) -> Option<ExitCode> {
         Some("--version") => println!("{BANNER}"),
         None | Some("--help") => println!(
             "{BANNER}\n\nUsage: adit openvpn --config FILE [--OPTION [ARG]...]...\n       adit openvpn \
-             FILE\n\nTakes the directives of openvpn 2.6 for UDP tunnels in TLS mode, as client or \
-             server.\nExample: adit openvpn --config client.ovpn --verb 3"
+             FILE\n\nTakes the directives of openvpn 2.6 for UDP tunnels, as client, server or one \
+             of two points.\nExample: adit openvpn --config client.ovpn --verb 3"
         ),
         Some(_) => return None,
     }
@@ -105,6 +106,11 @@ fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
             let prepared = client::prepare(&options, role)?;
             ground.settle(&options)?;
             runtime()?.block_on(client::run(prepared, &options, role, ground))
+        }
+        Role::Peer(role) => {
+            let prepared = peer::prepare(&options, role)?;
+            ground.settle(&options)?;
+            runtime()?.block_on(peer::run(prepared, &options, role, ground))
         }
         Role::Server(role) => {
             let prepared = server::prepare(&options, role)?;

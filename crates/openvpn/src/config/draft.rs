@@ -16,7 +16,8 @@ use super::reader::{Directive, Place};
 use super::table::{self, Fate};
 use super::transport::{Proto, Sockets};
 use super::{
-    ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge, proxies,
+    ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge,
+    finish_peer, proxies,
 };
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
@@ -131,6 +132,7 @@ pub(super) struct Draft {
     pub(super) fingerprints: Vec<String>,
     pub(super) management: Option<Vec<String>>,
 
+    pub(super) secret: Option<Source>,
     pub(super) ca: Option<Source>,
     pub(super) cert: Option<Source>,
     pub(super) key: Option<Source>,
@@ -246,7 +248,8 @@ impl Draft {
             || apply_tunnel::apply(self, d)?
             || bridge::apply(self, d)?
             || apply_tls::apply(self, d)?
-            || apply_process::apply(self, d)?;
+            || apply_process::apply(self, d)?
+            || finish_peer::apply(self, d)?;
         if taken {
             return Ok(());
         }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use adit_engine::verbs::Keepalive;
 
 use super::draft::Draft;
+use super::finish_peer;
 use super::finish_server;
 use super::options::{
-    ClientOptions, DeviceKind, Identity, LogTo, Options, Role, Status, Tls, Wrap,
+    ClientOptions, DeviceKind, Identity, LogTo, Options, PeerKeys, Role, Status, Tls, Wrap,
 };
 use super::{ConfigError, bridge, ciphers, proxies, transport};
 use crate::session::Renegotiation;
@@ -58,26 +59,40 @@ const ON_SERVERS: Foreign = Foreign {
 };
 
 pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
-    let server = is_server(&draft)?;
-    transport::sides(&draft, server)?;
+    let peer = finish_peer::is_peer(&draft)?;
+    let server = !peer && is_server(&draft)?;
+    if !peer {
+        transport::sides(&draft, server)?;
+    }
     super::sizes::check(&draft)?;
     device(&mut draft)?;
     bridge::check(&mut draft)?;
-    foreign(&mut draft, server)?;
+    match peer {
+        true => finish_peer::foreign(&draft)?,
+        false => foreign(&mut draft, server)?,
+    }
     let keepalive = keepalive(&draft, server)?;
     let ciphers = ciphers::allowed(&mut draft)?;
     let fallback = ciphers::fallback(&mut draft)?;
     let role = if server {
         Role::Server(Box::new(finish_server::server_options(&mut draft)?))
+    } else if peer {
+        Role::Peer(Box::new(finish_peer::peer_options(&mut draft)?))
     } else {
         Role::Client(Box::new(client_options(&mut draft)?))
     };
     let socket = transport::socket(&draft, &role)?;
     proxies::check_share(&draft, &role, &socket)?;
-    let tls = tls(&mut draft, server)?;
+    let tls = match &role {
+        Role::Peer(peer) if matches!(peer.keys, PeerKeys::Static { .. }) => finish_peer::no_tls(),
+        _ => {
+            let server = server || (peer && draft.tls_server);
+            tls(&mut draft, server)?
+        }
+    };
     Ok(Options {
         occ_cipher: ciphers::named(&draft),
-        renegotiation: renegotiation(&draft, server),
+        renegotiation: renegotiation(&draft, server || draft.tls_server),
         wrap: wrap(&mut draft),
         peer_info: draft
             .environment
@@ -145,19 +160,12 @@ fn is_server(draft: &Draft) -> Result<bool, ConfigError> {
         ));
     }
     if !server && !draft.tls_client {
-        return Err(if draft.tls_server {
-            draft.error(
-                "tls-server",
-                "tunnels between two points, without server, are not supported yet",
-                "add server NETWORK NETMASK, and client to the other end",
-            )
-        } else {
-            draft.error(
-                "",
-                "this is neither a client nor a server",
-                "add client and remote HOST, or server NETWORK NETMASK",
-            )
-        });
+        return Err(draft.error(
+            "",
+            "this is neither a client nor a server",
+            "add client and remote HOST, or server NETWORK NETMASK; or, for a tunnel between two points, \
+             secret FILE or tls-client or tls-server, with ifconfig LOCAL REMOTE",
+        ));
     }
     Ok(server)
 }
@@ -253,13 +261,6 @@ fn wrap(draft: &mut Draft) -> Wrap {
 }
 
 fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
-    if !draft.pull {
-        return Err(draft.error(
-            "tls-client",
-            "a client that does not pull its options from the server is not supported yet",
-            "write client instead, or add pull",
-        ));
-    }
     if draft.auth_nocache && draft.auth_user_pass.is_some() {
         let warning =
             "auth-nocache: the password stays in memory until the end, for reconnects".into();

@@ -3,12 +3,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::negotiate::DataCipher;
-use adit_engine::verbs::{Framing, Keepalive};
+use adit_engine::verbs::{BlockSuite, Framing, Keepalive};
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
 use crate::negotiate::{PullFilter, RouteSpec};
+use crate::p2p::Ends;
 use crate::server::{Network4, Network6};
 use crate::session::{Fragment, Mssfix, Renegotiation};
 
@@ -18,7 +19,7 @@ use crate::session::{Fragment, Mssfix, Renegotiation};
 /// already joined to them, so the process need not change its directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Client or server, with what only that role has.
+    /// Client, server or one of two points, with what only that role has.
     pub role: Role,
     /// The TUN device.
     pub device: Device,
@@ -86,13 +87,55 @@ pub struct Options {
     pub warnings: Vec<String>,
 }
 
-/// Client or server.
+/// Client, server or one of two points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// `client`, or `tls-client` with `remote`.
+    /// `client`, or `tls-client` with `pull`.
     Client(Box<ClientOptions>),
     /// `server`, or `mode server` with `tls-server`.
     Server(Box<ServerOptions>),
+    /// One of two points: `secret`, or `tls-client` or `tls-server` alone.
+    Peer(Box<PeerOptions>),
+}
+
+/// What only one of two points has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerOptions {
+    /// What the keys are made from.
+    pub keys: PeerKeys,
+    /// `remote` lines and `<connection>` blocks in their order; empty: whoever proves to be the other
+    /// end is.
+    pub remotes: Vec<Target>,
+    /// `remote-random`: shuffle before use.
+    pub remote_random: bool,
+    /// `connect-retry`: first and longest wait between rounds.
+    pub connect_retry: (Duration, Duration),
+    /// `connect-retry-max`: rounds before giving up.
+    pub connect_retry_max: Option<u32>,
+    /// `resolv-retry`: how long to repeat a failing name lookup; `None` for ever, zero: once.
+    pub resolv_retry: Option<Duration>,
+    /// `ifconfig` and `ifconfig-ipv6`.
+    pub ends: Ends,
+    /// `tls-crypt-v2 ... force-cookie`.
+    pub force_cookie: bool,
+}
+
+/// What the keys of a tunnel between two points are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerKeys {
+    /// `secret`. [`Options::tls`] is empty.
+    Static {
+        /// The key file.
+        key: Source,
+        /// `key-direction`, or the second argument of `secret`; `None`: one key for both ways.
+        direction: Option<u8>,
+        /// `cipher` and `auth`.
+        suite: BlockSuite,
+    },
+    /// `tls-server`.
+    TlsServer,
+    /// `tls-client`.
+    TlsClient,
 }
 
 /// What only a client has.

@@ -30,8 +30,6 @@ const SERVER_AUTH: (&str, &str) = (
 );
 const TOKENS: (&str, &str) =
     ("keys on tokens and in provider modules are not supported", "use cert and key with files");
-const STATIC_KEY: (&str, &str) =
-    ("static keys are not supported", "use TLS: ca, cert and key; tls-crypt takes a static key");
 const WINDOWS: (&str, &str) = (
     "it exists on Windows only",
     "remove it, or write setenv opt before it to let other systems skip it",
@@ -70,6 +68,8 @@ const TABLE: &[(&str, Fate)] = &[
     ("tmp-dir", Fate::Harmless("")),
     ("tun-ipv6", Fate::Harmless("")),
     ("tun-mtu-max", Fate::Harmless("")),
+    // Stock 2.7 wants it before it takes `secret`.
+    ("allow-deprecated-insecure-static-crypto", Fate::Harmless("")),
     ("allow-nonadmin", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("show-adapters", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("show-net", Fate::Refused(WINDOWS.0, WINDOWS.1)),
@@ -165,12 +165,11 @@ const TABLE: &[(&str, Fate)] = &[
     ("register-dns", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("remote-cert-ku", Fate::Refused("key usage by number is not supported", "use remote-cert-tls, which checks it")),
     ("remote-random-hostname", Fate::Refused("it is not supported", "remove it")),
-    ("replay-persist", Fate::Refused("it belongs to static keys, which are not supported", "remove it")),
+    ("replay-persist", Fate::Refused("it is not supported", "remove it: packets are remembered for as long as the program runs")),
     ("rmtun", Fate::Refused(STANDALONE.0, "use: ip tuntap del dev tun0 mode tun")),
     ("route-method", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("route-pre-down", Fate::Refused(HOOKS.0, HOOKS.1)),
     ("route-up", Fate::Refused(HOOKS.0, HOOKS.1)),
-    ("secret", Fate::Refused(STATIC_KEY.0, STATIC_KEY.1)),
     ("service", Fate::Refused(WINDOWS.0, WINDOWS.1)),
     ("session-timeout", Fate::Refused("it is not supported", "remove it")),
     ("setcon", Fate::Refused("it is not supported", "use SELinuxContext= of systemd")),
@@ -318,6 +317,7 @@ pub(super) const HANDLED: &[&str] = &[
     "route-nopull",
     "rport",
     "script-security",
+    "secret",
     "server",
     "server-bridge",
     "server-ipv6",

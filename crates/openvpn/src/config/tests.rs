@@ -1,6 +1,8 @@
 mod transport;
 
 use std::collections::HashMap;
+mod peer;
+
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -62,14 +64,14 @@ fn server_error(more: &str) -> ConfigError {
 fn as_client(options: &Options) -> &ClientOptions {
     match &options.role {
         Role::Client(client) => client,
-        Role::Server(_) => panic!("a server"),
+        other => panic!("{other:?}"),
     }
 }
 
 fn as_server(options: &Options) -> &ServerOptions {
     match &options.role {
         Role::Server(server) => server,
-        Role::Client(_) => panic!("a client"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -220,7 +222,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("fragment 1300\n<connection>\nremote h 1 tcp\n</connection>\n", "TCP"),
         ("plugin x.so\n", "plugin"),
         ("up /etc/openvpn/update-resolv-conf\n", "scripts"),
-        ("secret static.key\n", "static keys"),
+        ("secret static.key\n", "static key"),
         ("comp-lzo\n", "compressed"),
         ("compress lz4-v2\n", "compressed"),
         ("setenv GENERIC_CONFIG\n", "generic"),

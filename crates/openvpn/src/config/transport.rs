@@ -136,8 +136,14 @@ pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> 
     let listen = match role {
         _ if !bind => Vec::new(),
         Role::Server(_) => listen(draft, Proto::default())?,
-        Role::Client(client) => {
-            let family = client.remotes.first().map_or(Family::Any, |remote| remote.family);
+        Role::Peer(peer) if peer.remotes.is_empty() => listen(draft, Proto::default())?,
+        Role::Client(_) | Role::Peer(_) => {
+            let remotes = match role {
+                Role::Client(client) => &client.remotes,
+                Role::Peer(peer) => &peer.remotes,
+                Role::Server(_) => &Vec::new(),
+            };
+            let family = remotes.first().map_or(Family::Any, |remote| remote.family);
             let mut listen = listen(draft, Proto { family, ..Proto::default() })?;
             if listen.len() > 1 {
                 return Err(draft.error(

@@ -1,0 +1,72 @@
+//! The engines whose events are a client's: the client proper, and either end of two.
+
+use adit_engine::{Engine, Instant, Outbox, UnixTime};
+use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
+use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
+
+/// What a [`super::Client`] drives.
+#[derive(Clone)]
+pub enum Kind {
+    /// A client of a server.
+    Client(Box<ClientConfig>),
+    /// One of two points, under a static key.
+    Static(Box<StaticConfig>),
+    /// One of two points, with TLS.
+    Peer(Box<PeerConfig>),
+}
+
+impl Kind {
+    /// How `adit status` calls it.
+    pub(super) fn role(&self) -> &'static str {
+        match self {
+            Self::Client(_) => "client",
+            Self::Static(_) | Self::Peer(_) => "peer",
+        }
+    }
+
+    /// The cipher, where none is negotiated.
+    pub(super) fn fixed_cipher(&self) -> &'static str {
+        match self {
+            Self::Static(config) => config.suite.cipher.map_or("none", |cipher| cipher.name()),
+            Self::Client(_) | Self::Peer(_) => "",
+        }
+    }
+}
+
+impl From<ClientConfig> for Kind {
+    fn from(config: ClientConfig) -> Self {
+        Self::Client(Box::new(config))
+    }
+}
+
+type Out = Outbox<ClientEvent>;
+
+/// What all of them can be asked for.
+pub(super) trait Drives: Engine<Event = ClientEvent> {
+    /// The wall clock was set.
+    fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime);
+    /// Begin again.
+    fn restart(&mut self, now: Instant, out: &mut Out);
+    /// End for good.
+    fn shutdown(&mut self, now: Instant, out: &mut Out);
+}
+
+macro_rules! drives {
+    ($($engine:ty),*) => {$(
+        impl Drives for $engine {
+            fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
+                self.set_unix_time(now, unix_time);
+            }
+
+            fn restart(&mut self, now: Instant, out: &mut Out) {
+                self.restart(now, out);
+            }
+
+            fn shutdown(&mut self, now: Instant, out: &mut Out) {
+                self.shutdown(now, out);
+            }
+        }
+    )*};
+}
+
+drives!(ClientEngine, StaticEngine, PeerEngine);

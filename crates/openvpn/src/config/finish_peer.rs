@@ -1,0 +1,296 @@
+//! Tunnels between two points: what there is when a configuration names neither a server's network
+//! nor `client`.
+
+use adit_crypto::{BlockCipher, Digest};
+use adit_engine::Transport;
+use adit_engine::verbs::BlockSuite;
+
+use super::ConfigError;
+use super::draft::Draft;
+use super::options::{PeerKeys, PeerOptions};
+use super::reader::Directive;
+use super::transport;
+use crate::p2p::{Ends, Inside4};
+use crate::server::Topology;
+
+/// What only means something where options are pushed.
+const PUSHING: &[&str] = &[
+    "push",
+    "push-remove",
+    "push-reset",
+    "ifconfig-pool",
+    "ifconfig-ipv6-pool",
+    "ifconfig-pool-persist",
+    "client-to-client",
+    "duplicate-cn",
+    "client-config-dir",
+    "ccd-exclusive",
+    "ifconfig-push-constraint",
+    "verify-client-cert",
+    "max-clients",
+    "max-routes-per-client",
+    "compress-migrate",
+    "auth-user-pass",
+    "auth-retry",
+    "pull-filter",
+    "route-nopull",
+    "server-poll-timeout",
+    "connect-timeout",
+];
+/// What only means something under TLS.
+const TLS: &[&str] = &[
+    "ca",
+    "cert",
+    "key",
+    "extra-certs",
+    "crl-verify",
+    "peer-fingerprint",
+    "verify-x509-name",
+    "remote-cert-tls",
+    "remote-cert-eku",
+    "tls-auth",
+    "tls-crypt",
+    "tls-crypt-v2",
+    "tls-cipher",
+    "tls-ciphersuites",
+    "tls-groups",
+    "tls-version-min",
+    "tls-version-max",
+    "askpass",
+    "reneg-sec",
+    "reneg-bytes",
+    "reneg-pkts",
+    "tran-window",
+    "hand-window",
+];
+
+/// Takes `secret`.
+pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Result<bool, ConfigError> {
+    if d.name != "secret" {
+        return Ok(false);
+    }
+    d.shape("secret FILE [0|1] <inline>", 1..=2)?;
+    if d.args.len() > 1 {
+        draft.key_direction = Some(d.number(1, 0..=1)?);
+    }
+    if let Some(secret) = d.source("secret", draft.base.as_deref()) {
+        draft.secret = Some(secret);
+    }
+    Ok(true)
+}
+
+/// Whether the configuration is of this kind.
+pub(super) fn is_peer(draft: &Draft) -> Result<bool, ConfigError> {
+    let server = draft.server4.is_some() || draft.server6.is_some() || draft.mode_server;
+    if draft.secret.is_some() {
+        if let Some(other) = ["client", "pull", "server", "server-ipv6", "mode"]
+            .iter()
+            .find(|name| draft.seen.contains_key(**name) && (**name != "mode" || server))
+        {
+            return Err(draft.error(
+                other,
+                "a static key joins two ends: there is no server that gives options to clients",
+                "remove it and write ifconfig LOCAL REMOTE at both ends; or remove secret and use TLS",
+            ));
+        }
+        if let Some(other) =
+            ["tls-client", "tls-server"].iter().find(|name| draft.seen.contains_key(**name))
+        {
+            return Err(draft.error(
+                other,
+                "TLS makes its own keys, and secret is a key without TLS",
+                "remove one of the two",
+            ));
+        }
+        return Ok(true);
+    }
+    if server || draft.pull {
+        return Ok(false);
+    }
+    if draft.tls_client && draft.tls_server {
+        return Err(draft.error(
+            "tls-server",
+            "one end is tls-client and the other tls-server",
+            "keep one of the two",
+        ));
+    }
+    Ok(draft.tls_client || draft.tls_server)
+}
+
+/// Refuses what has no place here.
+pub(super) fn foreign(draft: &Draft) -> Result<(), ConfigError> {
+    let seen =
+        |list: &[&'static str]| list.iter().copied().find(|name| draft.seen.contains_key(*name));
+    if let Some(name) = seen(PUSHING) {
+        return Err(draft.error(
+            name,
+            "it is for servers and their clients, and this is a tunnel between two points",
+            "remove it; or write client at one end and server NETWORK NETMASK at the other",
+        ));
+    }
+    if let (true, Some(name)) = (draft.secret.is_some(), seen(TLS)) {
+        return Err(draft.error(
+            name,
+            "it belongs to TLS, and secret is a key without TLS",
+            "remove it; or remove secret and write tls-client at one end and tls-server at the other",
+        ));
+    }
+    if let Some(name) = seen(&["http-proxy", "socks-proxy", "port-share"]) {
+        return Err(draft.error(
+            name,
+            "tunnels between two points do not go through proxies",
+            "remove it; or write client at one end and server NETWORK NETMASK at the other",
+        ));
+    }
+    if draft.bind == Some(false) && draft.remotes.is_empty() && draft.connections.is_empty() {
+        return Err(draft.error(
+            "nobind",
+            "without remote this end waits for the other, which has to know its port",
+            "remove it, or add: remote HOST PORT",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError> {
+    let keys = match draft.secret.take() {
+        Some(key) => PeerKeys::Static { key, direction: draft.key_direction, suite: suite(draft)? },
+        None if draft.tls_server => PeerKeys::TlsServer,
+        None => PeerKeys::TlsClient,
+    };
+    let ends = ends(draft)?;
+    let remotes = match draft.remotes.is_empty() && draft.connections.is_empty() {
+        true => Vec::new(),
+        false => transport::remotes(draft)?,
+    };
+    let streams = remotes.iter().any(|remote| remote.transport == Transport::Tcp)
+        || draft.proto.is_some_and(|proto| proto.transport == Transport::Tcp);
+    if streams {
+        return Err(draft.error(
+            "proto",
+            "TCP between two points is not supported yet",
+            "write: proto udp, at both ends",
+        ));
+    }
+    Ok(PeerOptions {
+        keys,
+        remotes,
+        remote_random: draft.remote_random,
+        connect_retry: draft.connect_retry,
+        connect_retry_max: draft.connect_retry_max,
+        resolv_retry: draft.resolv_retry,
+        ends,
+        force_cookie: draft.force_cookie,
+    })
+}
+
+/// `cipher` and `auth` of a static key.
+fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
+    const REMEDY: &str = "write: cipher AES-256-CBC, at both ends";
+    draft.warnings.push(
+        "secret: a static key has no forward secrecy: whoever gets it reads all that was ever sent; \
+         OpenVPN 2.8 will not know it any more. Prefer TLS with peer-fingerprint"
+            .into(),
+    );
+    let named = draft.fallback.as_ref().or(draft.cipher.as_ref());
+    let cipher = match named {
+        None => {
+            return Err(draft.error(
+                "secret",
+                "no cipher is named, and stock's default BF-CBC is broken",
+                REMEDY,
+            ));
+        }
+        Some((name, place)) if name.eq_ignore_ascii_case("none") => {
+            let warning = format!(
+                "{}:{}: cipher none: everybody on the way reads what is sent",
+                place.file, place.line
+            );
+            draft.warnings.push(warning);
+            None
+        }
+        Some((name, place)) => match BlockCipher::from_name(name) {
+            Some(cipher) => Some(cipher),
+            None => {
+                return Err(place.error(
+                    "cipher",
+                    format!("{name} cannot be used with a static key"),
+                    REMEDY,
+                ));
+            }
+        },
+    };
+    let auth = draft.auth.as_deref().unwrap_or("SHA1");
+    let digest = match auth {
+        none if none.eq_ignore_ascii_case("none") => {
+            draft.warnings.push(
+                "auth none: everybody on the way can alter what is sent, and replace the peer"
+                    .into(),
+            );
+            None
+        }
+        name => match Digest::from_name(name) {
+            Some(digest) => Some(digest),
+            None => {
+                let problem = format!("the digest {name} is not supported");
+                return Err(draft.error("auth", problem, "write: auth SHA256, at both ends"));
+            }
+        },
+    };
+    Ok(BlockSuite { cipher, digest })
+}
+
+/// The addresses inside.
+fn ends(draft: &Draft) -> Result<Ends, ConfigError> {
+    let ipv4 = match &draft.ifconfig_pair {
+        None => None,
+        Some((local, far, place)) if draft.topology == Some(Topology::Subnet) => {
+            let net = ipnet::Ipv4Net::with_netmask(*local, *far).map_err(|_| {
+                place.error(
+                    "ifconfig",
+                    format!("with topology subnet {far} should be a netmask"),
+                    "write: ifconfig ADDRESS NETMASK, or remove topology subnet",
+                )
+            })?;
+            Some(Inside4::Net(net))
+        }
+        Some((local, far, place)) => {
+            if far.octets().first() == Some(&255) {
+                return Err(place.error(
+                    "ifconfig",
+                    format!("{far} looks like a netmask, where the other end's address belongs"),
+                    "write: ifconfig LOCAL REMOTE, or add topology subnet",
+                ));
+            }
+            if local == far {
+                return Err(place.error(
+                    "ifconfig",
+                    "both ends have the same address",
+                    "write: ifconfig LOCAL REMOTE",
+                ));
+            }
+            Some(Inside4::Pair(*local, *far))
+        }
+    };
+    let ipv6 = draft.ifconfig6.as_ref().map(|(net, _)| (*net, draft.routes.gateway6));
+    Ok(Ends { ipv4, ipv6 })
+}
+
+/// The settings of TLS where there is none.
+pub(super) fn no_tls() -> super::options::Tls {
+    super::options::Tls {
+        ca: None,
+        peer_fingerprints: Vec::new(),
+        identity: None,
+        askpass: None,
+        crl: None,
+        verify_name: None,
+        peer_usage: None,
+        require_client_cert: false,
+        min_version: Default::default(),
+        max_version: None,
+        cipher_list: None,
+        cipher_suites: None,
+        groups: None,
+    }
+}

@@ -1,0 +1,114 @@
+//! Tunnels between two points.
+
+use adit_crypto::{BlockCipher, Digest};
+
+use super::*;
+use crate::config::{PeerKeys, PeerOptions};
+use crate::p2p::Inside4;
+
+const STATIC: &str = "dev tun\nremote 192.0.2.1\nifconfig 10.1.0.1 10.1.0.2\ncipher AES-256-CBC\n";
+const TLS: &str = "dev tun\nifconfig 10.1.0.1 10.1.0.2\nca ca\ncert cert\nkey key\n\
+                   remote-cert-tls server\n";
+
+fn peer(options: &Options) -> &PeerOptions {
+    match &options.role {
+        Role::Peer(peer) => peer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_static_key_as_stocks_manual_has_it() {
+    let options = parse_file(&format!("{STATIC}secret static.key 1\nping 10\nfloat\n")).unwrap();
+    let peer = peer(&options);
+    let PeerKeys::Static { key, direction, suite } = &peer.keys else { panic!("{peer:?}") };
+    assert_eq!(*key, Source::File("static.key".into()));
+    assert_eq!(*direction, Some(1));
+    assert_eq!(suite.cipher, Some(BlockCipher::Aes256Cbc));
+    assert_eq!(suite.digest, Some(Digest::Sha1));
+    let (local, far) = ("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap());
+    assert_eq!(peer.ends.ipv4, Some(Inside4::Pair(local, far)));
+    assert_eq!(peer.remotes.len(), 1);
+    assert_eq!(options.socket.listen[0].port, 1194);
+    assert!(options.float);
+    assert_eq!(options.warnings.len(), 1, "{:?}", options.warnings);
+    assert!(options.warnings[0].contains("forward secrecy"));
+}
+
+#[test]
+fn a_static_key_in_the_file_with_key_direction_and_subnet() {
+    let text = "dev tun\nmode p2p\n<secret>\nkey\n</secret>\nkey-direction 0\nlocal 192.0.2.7\n\
+                topology subnet\nifconfig 10.1.0.1 255.255.255.0\nifconfig-ipv6 fd00::1/64 fd00::2\n\
+                cipher none\nauth none\nallow-deprecated-insecure-static-crypto\n";
+    let options = parse_file(text).unwrap();
+    let peer = peer(&options);
+    let PeerKeys::Static { key, direction, suite } = &peer.keys else { panic!("{peer:?}") };
+    assert!(matches!(key, Source::Inline { directive: "secret", .. }));
+    assert_eq!((*direction, suite.cipher, suite.digest), (Some(0), None, None));
+    assert_eq!(peer.ends.ipv4, Some(Inside4::Net("10.1.0.1/24".parse().unwrap())));
+    let ipv6 = ("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap()));
+    assert_eq!(peer.ends.ipv6, Some(ipv6));
+    assert!(peer.remotes.is_empty());
+    assert_eq!(options.warnings.len(), 3, "cipher none and auth none: {:?}", options.warnings);
+}
+
+#[test]
+fn tls_without_a_server_is_between_two_points() {
+    let options = parse_file(&format!("{TLS}tls-server\ndh none\nkeepalive 10 60\n")).unwrap();
+    assert_eq!(peer(&options).keys, PeerKeys::TlsServer);
+    assert_eq!(options.keepalive.timeout, Duration::from_secs(60), "not doubled as on a server");
+    let options = parse_file(&format!("{TLS}tls-client\nremote 192.0.2.1\nnobind\n")).unwrap();
+    assert_eq!(peer(&options).keys, PeerKeys::TlsClient);
+    assert!(options.socket.listen.is_empty());
+}
+
+#[test]
+fn what_belongs_elsewhere_is_refused_by_name() {
+    let refused = |base: &str, text: &str, word: &str| {
+        let error = parse_file(&format!("{base}{text}")).unwrap_err();
+        assert!(error.to_string().contains(word), "{text}: {error}");
+        assert!(!error.remedy.is_empty(), "{text}: {error}");
+        let name = text.lines().last().unwrap_or_default().split(' ').next().unwrap_or_default();
+        assert!(error.directive == name || name == "ifconfig", "{text}: {error}");
+    };
+    for (text, word) in [
+        ("push \"route 10.2.0.0 255.255.0.0\"\n", "two points"),
+        ("auth-user-pass\n", "two points"),
+        ("client-to-client\n", "two points"),
+        ("duplicate-cn\n", "two points"),
+        ("ifconfig-pool 10.1.0.5 10.1.0.9\n", "two points"),
+        ("client-config-dir ccd\n", "two points"),
+        ("socks-proxy 192.0.2.9\n", "two points"),
+        ("pull-filter ignore \"route\"\n", "two points"),
+    ] {
+        refused(&format!("{TLS}tls-server\n"), text, word);
+        refused(&format!("{STATIC}secret k\n"), text, word);
+    }
+    refused(&format!("{TLS}tls-client\nremote a\n"), "tls-server\n", "tls-client");
+    refused(&format!("{TLS}tls-server\n"), "nobind\n", "without remote");
+    refused(&format!("{STATIC}secret k\n"), "tls-client\n", "without TLS");
+    refused(&format!("{STATIC}secret k\n"), "client\n", "static key");
+    refused(&format!("{STATIC}secret k\n"), "pull\n", "static key");
+    refused(&format!("{STATIC}secret k\n"), "server 10.8.0.0 255.255.255.0\n", "static key");
+    for text in ["ca ca\n", "tls-auth ta.key 1\n", "tls-crypt tc.key\n", "reneg-sec 60\n"] {
+        refused(&format!("{STATIC}secret k\n"), text, "without TLS");
+    }
+    refused("dev tun\nremote a\nifconfig 10.1.0.1 10.1.0.2\n", "secret k\n", "BF-CBC");
+    refused("dev tun\nremote a\nsecret k\n", "cipher AES-256-GCM\n", "static key");
+    refused(&format!("{STATIC}secret k\n"), "auth WHIRLPOOL\n", "WHIRLPOOL");
+    refused(&format!("{STATIC}secret k\n"), "replay-persist f\n", "remembered");
+    refused(&format!("{STATIC}secret k\n"), "ifconfig 10.1.0.1 255.255.255.0\n", "netmask");
+    refused(&format!("{STATIC}secret k\n"), "ifconfig 10.1.0.1 10.1.0.1\n", "same address");
+    let subnet = format!("{STATIC}secret k\ntopology subnet\n");
+    refused(&subnet, "ifconfig 10.1.0.1 10.1.0.2\n", "netmask");
+}
+
+#[test]
+fn a_server_stays_a_server_and_a_client_a_client() {
+    assert!(matches!(server("").role, Role::Server(_)));
+    assert!(matches!(client("").role, Role::Client(_)));
+    let text = format!("{TLS}tls-client\npull\nremote 192.0.2.1\n");
+    assert!(matches!(parse_file(&text).unwrap().role, Role::Client(_)));
+    let neither = parse_file("dev tun\nifconfig 10.1.0.1 10.1.0.2\n").unwrap_err();
+    assert!(neither.remedy.contains("secret FILE"), "{neither}");
+}
