@@ -21,9 +21,14 @@ const PEER: PeerId = PeerId(1);
 const FRAMINGS: [Framing; 4] =
     [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2];
 
+/// What is added inside the encryption.
+type Inside = (Framing, Option<u16>);
+
 pub fn run(bytes: &[u8]) {
     let Some((&choice, rest)) = bytes.split_first() else { return };
     let framing = FRAMINGS[usize::from(choice >> 4) % FRAMINGS.len()];
+    // Pieces of at most 300 bytes, or none.
+    let framing = (framing, (choice & 0x40 != 0).then_some(300));
     match choice & 0x0f {
         0 => received(framing, rest),
         1 => inside(framing, rest),
@@ -39,7 +44,7 @@ fn half() -> KeyHalf {
     KeyHalf { cipher: [3; 64], hmac: [5; 64] }
 }
 
-fn end(framing: Framing) -> Memory {
+fn end((framing, fragment): Inside) -> Memory {
     let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
         .expect("an end in memory");
     let mtu = InnerMtu { mss4: 1400, mss6: 1380, largest: 0 };
@@ -48,7 +53,7 @@ fn end(framing: Framing) -> Memory {
         wire_id: Some(PEER.0),
         float: true,
         framing,
-        fragment: None,
+        fragment,
         keepalive: Keepalive::default(),
         mtu,
         replay_window: 64,
@@ -68,14 +73,14 @@ fn end(framing: Framing) -> Memory {
 }
 
 /// Anybody's bytes: whatever they are, nothing that is not authentic is delivered.
-fn received(framing: Framing, bytes: &[u8]) {
+fn received(framing: Inside, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
     end(framing).open(link(), segment, &mut data.to_vec(), |_| panic!("a forgery was delivered"));
 }
 
 /// A malicious peer's packets, two at a time, so that merging is tried.
-fn inside(framing: Framing, bytes: &[u8]) {
+fn inside(framing: Inside, bytes: &[u8]) {
     let Some((&len, rest)) = bytes.split_first() else { return };
     let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
     let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
@@ -94,7 +99,7 @@ fn inside(framing: Framing, bytes: &[u8]) {
 }
 
 /// What a TUN device hands out, with its header: all that is sent opens at the other end.
-fn handed_out(framing: Framing, bytes: &[u8]) {
+fn handed_out(framing: Inside, bytes: &[u8]) {
     let Some((vnet, packet)) = bytes.split_first_chunk() else { return };
     let mut far = end(framing);
     let mut trains = Vec::new();

@@ -26,6 +26,7 @@ targets! {
     config in "../../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
+    fragment in "../../../fuzz/fuzz_targets/fragment.rs",
     ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",

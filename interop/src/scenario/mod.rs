@@ -110,6 +110,9 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("framing-compress-stub-v2", ALL, sizes::compress_stub_v2),
     ("framing-pushed", ALL, sizes::pushed_stub),
     ("tun-mtu-9000", ALL, sizes::jumbo),
+    ("path-narrow", ALL, sizes::narrow_path),
+    ("path-narrow-without-icmp", ALL, sizes::narrow_path_without_icmp),
+    ("path-wide", ALL, sizes::wide_path),
     // They are about adit's own sentence.
     ("fault/peer-compresses-lzo", NOT_ALONE, sizes::compressed_lzo),
     ("fault/peer-compresses-lz4", NOT_ALONE, sizes::compressed_lz4),

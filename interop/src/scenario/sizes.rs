@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::Stage;
 use crate::cell::Tunnel;
-use crate::failure::{Result, ensure};
-use crate::net::End;
+use crate::failure::{Failure, Result, ensure};
+use crate::net::{End, Namespace, Pair, ip, settle};
+use crate::peer::Program;
 use crate::traffic::{ping, tcp};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -40,12 +41,10 @@ fn fragments(stage: &Stage<'_>, lines: &str, limit: usize) -> Result<String> {
     // Whatever is longer than one datagram may be does not pass the cable at all.
     for namespace in [&tunnel.pair.server, &tunnel.pair.client] {
         let mtu = (limit + 28).to_string();
-        namespace.run("ip", &["link", "set", "cable", "mtu", &mtu.clone()])?;
-        let rule = format!(
-            "add table inet t; add chain inet t o {{ type filter hook postrouting priority 0; }}; \
-             add rule inet t o ip frag-off & 0x3fff != 0 counter drop"
-        );
-        namespace.run("nft", &[&rule])?;
+        namespace.run("ip", &["link", "set", "cable", "mtu", &mtu])?;
+        let rule = "add table inet t; add chain inet t o { type filter hook postrouting priority 0; }; \
+                    add rule inet t o ip frag-off & 0x3fff != 0 counter drop";
+        namespace.run("nft", &[rule])?;
     }
     everything_passes(&tunnel)?;
     Ok(String::new())
@@ -92,11 +91,11 @@ pub(super) fn pushed_stub(stage: &Stage<'_>) -> Result<String> {
 /// Stock compresses what it sends; adit says what to change there, once, and counts.
 fn compressing(stage: &Stage<'_>, lines: &str, ours: &str) -> Result<String> {
     let mut configs = stage.configs();
-    let adit_serves = matches!(stage.server, crate::peer::Program::Adit(_));
+    let adit_serves = matches!(stage.server, Program::Adit(_));
     let stock = format!("allow-compression yes\n{lines}");
     if adit_serves {
         configs.server(ours);
-        configs.client(&stock);
+        configs.client(&format!("{stock}\npull-filter ignore comp"));
     } else {
         configs.client(&format!("{ours}\npull-filter ignore comp"));
         configs.server(&stock);
@@ -108,8 +107,6 @@ fn compressing(stage: &Stage<'_>, lines: &str, ours: &str) -> Result<String> {
         (End::Server, tunnel.client_inner.v4)
     };
     // Zeroes compress well.
-    let namespace = tunnel.pair.namespace(from).name().to_owned();
-    let _ = namespace;
     let _ = tunnel.pair.namespace(from).run(
         "ping",
         &[
@@ -157,5 +154,153 @@ pub(super) fn jumbo(stage: &Stage<'_>) -> Result<String> {
         crate::process::output(command)?;
     }
     everything_passes(&tunnel)?;
+    Ok(String::new())
+}
+
+/// The narrowest link of [`narrow_line`].
+const NARROW: u16 = 1400;
+
+/// Two hosts with two routers between them, and a link of [`NARROW`] bytes between these: neither host sees it on its own
+/// cable. `silent`: the routers drop what does not fit without a word.
+fn narrow_line(silent: bool) -> Result<(Pair, Vec<Namespace>)> {
+    let mut all = Namespace::several(&["server", "client", "near", "far"])?;
+    let routers = all.split_off(2);
+    let [server, client] = all.try_into().map_err(|_| Failure("two hosts".to_owned()))?;
+    let [near, far] = routers.as_slice() else { return Err("two routers".into()) };
+    let lines = [
+        format!(
+            "link add cable netns {} type veth peer name hosts netns {}",
+            server.name(),
+            near.name()
+        ),
+        format!(
+            "link add cable netns {} type veth peer name hosts netns {}",
+            client.name(),
+            far.name()
+        ),
+        format!(
+            "link add line netns {} mtu {NARROW} type veth peer name line netns {} mtu {NARROW}",
+            near.name(),
+            far.name()
+        ),
+    ];
+    ip(None, lines.into_iter())?;
+    let set = |namespace: &Namespace, device: &str, address: &str| {
+        let lines = [
+            format!("address add {address} dev {device}"),
+            format!("link set {device} mtu {} up", if device == "line" { NARROW } else { 1500 }),
+        ];
+        ip(Some(namespace), lines.into_iter())
+    };
+    set(&server, "cable", "192.0.2.1/24")?;
+    set(near, "hosts", "192.0.2.254/24")?;
+    set(near, "line", "203.0.113.1/30")?;
+    set(far, "line", "203.0.113.2/30")?;
+    set(far, "hosts", "198.51.100.254/24")?;
+    set(&client, "cable", "198.51.100.2/24")?;
+    let routes = [
+        (&server, "default via 192.0.2.254"),
+        (near, "default via 203.0.113.2"),
+        (far, "default via 203.0.113.1"),
+        (&client, "default via 198.51.100.254"),
+    ];
+    for (namespace, route) in routes {
+        ip(Some(namespace), [format!("route add {route}")].into_iter())?;
+    }
+    for router in &routers {
+        router.handle()?.set_sysctl("net.ipv4.ip_forward", "1")?;
+        if silent {
+            let rule = "add table ip t; add chain ip t o { type filter hook output priority 0; }; \
+                        add rule ip t o icmp type destination-unreachable drop";
+            router.run("nft", &[rule])?;
+        }
+    }
+    settle(&[&server, &client, near, far])?;
+    Ok((Pair { server, client }, routers))
+}
+
+/// adit finds the width of the path, whether routers tell it or not, limits TCP to it, and tells hosts behind it.
+fn path(stage: &Stage<'_>, silent: bool) -> Result<String> {
+    let (pair, _routers) = narrow_line(silent)?;
+    let mut configs = stage.configs();
+    configs.both("disable-dco");
+    // Of stock's own datagrams those with the DF bit would be lost on a silent path, adit there or not.
+    let mut tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    let is_adit = |program: &Program| matches!(program, Program::Adit(_));
+    let limit = Duration::from_secs(30);
+    let found = format!("path MTU {NARROW}: TCP segments of at most ");
+    if is_adit(stage.server) {
+        tunnel.server.wait_for(&found, limit)?;
+    }
+    if is_adit(stage.client) {
+        tunnel.client.wait_for(&found, limit)?;
+    }
+    let ends = [
+        (is_adit(stage.server), &tunnel.pair.server, tunnel.client_inner),
+        (is_adit(stage.client), &tunnel.pair.client, tunnel.server_inner),
+    ];
+    for (_, from, to) in ends.iter().filter(|(adit, ..)| *adit) {
+        // A datagram that may not be cut is too large for the path in its envelope: the host is told.
+        for (address, cut) in std::iter::once((to.v4, 28)).chain(to.v6.map(|v6| (v6, 48))) {
+            let size = (1390 - cut).to_string();
+            let _ = from.run(
+                "ping",
+                &[
+                    "-q",
+                    "-n",
+                    "-M",
+                    "do",
+                    "-c",
+                    "3",
+                    "-i",
+                    "0.1",
+                    "-W",
+                    "1",
+                    "-s",
+                    &size,
+                    &address.to_string(),
+                ],
+            );
+            let route = from.run("ip", &["route", "get", &address.to_string()])?;
+            let told = route.split_whitespace().skip_while(|word| *word != "mtu").nth(1);
+            let told = told.and_then(|mtu| mtu.parse::<u16>().ok());
+            ensure(told.is_some_and(|mtu| (1330..NARROW - 28).contains(&mtu)), || {
+                format!("the host was not told: {route}")
+            })?;
+        }
+    }
+    let (client, server) = (&tunnel.pair.client, &tunnel.pair.server);
+    tcp(client, server, tunnel.server_inner.v4, BULK)?;
+    tcp(server, client, tunnel.client_inner.v4, BULK)?;
+    tcp(client, server, tunnel.server_inner.newest(), BULK)?;
+    tcp(server, client, tunnel.client_inner.newest(), BULK)?;
+    Ok(String::new())
+}
+
+pub(super) fn narrow_path(stage: &Stage<'_>) -> Result<String> {
+    path(stage, false)
+}
+
+pub(super) fn narrow_path_without_icmp(stage: &Stage<'_>) -> Result<String> {
+    path(stage, true)
+}
+
+/// On a path as wide as its cables nothing changes.
+pub(super) fn wide_path(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.both("disable-dco");
+    let mut tunnel = stage.tunnel(&configs)?;
+    for (program, daemon) in
+        [(stage.server, &mut tunnel.server), (stage.client, &mut tunnel.client)]
+    {
+        if matches!(program, Program::Adit(_)) {
+            // 1400, or 1396 where both know the epoch format.
+            daemon.wait_for("path MTU 1500: TCP segments of at most 1", SOON)?;
+        }
+    }
+    let (client, to) = (&tunnel.pair.client, tunnel.server_inner.v4.to_string());
+    let mut command = client.command("ping");
+    command.args(["-q", "-n", "-M", "do", "-c", "3", "-i", "0.1", "-W", "1", "-s", "1472", &to]);
+    crate::process::output(command)?;
     Ok(String::new())
 }

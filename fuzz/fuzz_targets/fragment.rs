@@ -1,0 +1,61 @@
+//! Fragments of an authentic but malicious peer, and packets cut and joined again.
+#![cfg_attr(fuzzing, no_main)]
+
+use adit_engine::Instant;
+use adit_plane::fragment::{Arrived, Assembly, HEADER, MAX_PIECES, Origin, Pieces};
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    let Some((&choice, rest)) = bytes.split_first() else { return };
+    if choice & 1 == 0 { texts(rest) } else { packet(rest) }
+}
+
+fn origin(packet_id: u64) -> Origin {
+    Origin { key: 0, packet_id, now: Instant::from_nanos(1) }
+}
+
+/// Texts: a length, a step of the packet id, the bytes.
+fn texts(mut bytes: &[u8]) {
+    let (mut assembly, mut out, mut id) = (Assembly::default(), Vec::new(), 0);
+    while let Some((&[len, step], rest)) = bytes.split_first_chunk() {
+        let (text, rest) = rest.split_at(usize::from(len).min(rest.len()));
+        bytes = rest;
+        id += u64::from(step) * u64::from(step);
+        let mut text = text.to_vec();
+        if assembly.arrived(&mut text, origin(id), &mut out) == Arrived::Complete {
+            assert!(!out.is_empty() && out.len() <= 65_536);
+        }
+    }
+}
+
+/// A size, then the packet: it comes out as it went in, in the order of its pieces or in the other.
+fn packet(bytes: &[u8]) {
+    let Some((size, packet)) = bytes.split_first_chunk::<2>() else { return };
+    let most = usize::from(u16::from_be_bytes(*size));
+    let mut text = [&[0; HEADER], packet].concat();
+    let mut sequence = 0;
+    let Some(mut pieces) = Pieces::new(&mut text, most, &mut sequence) else { return };
+    assert!(pieces.count() <= MAX_PIECES);
+    let mut cut = Vec::new();
+    while let Some(piece) = pieces.next() {
+        assert!(piece.len() <= most + HEADER);
+        cut.push(piece.to_vec());
+    }
+    for turned in [false, true] {
+        let mut assembly = Assembly::default();
+        let mut whole = None;
+        for (id, piece) in cut.iter().enumerate() {
+            let mut out = Vec::new();
+            match assembly.arrived(&mut piece.clone(), origin(id as u64), &mut out) {
+                Arrived::Whole(packet) => whole = Some(packet.to_vec()),
+                Arrived::Complete => whole = Some(out),
+                Arrived::Waiting => assert_eq!(whole, None),
+                Arrived::Bad => panic!("our own piece"),
+            }
+        }
+        assert_eq!(whole.as_deref(), Some(packet), "turned: {turned}");
+        cut.reverse();
+    }
+}
