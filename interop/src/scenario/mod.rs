@@ -3,6 +3,7 @@
 mod admin;
 mod faults;
 mod files;
+mod proxies;
 mod refusals;
 mod roaming;
 mod several;
@@ -61,6 +62,9 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("client-killed", ALL, roaming::client_killed),
     ("server-killed", ALL, roaming::server_killed),
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
+    ("http-proxy", DIALS, proxies::http),
+    ("socks-proxy", DIALS, proxies::socks),
+    ("port-share", ALL, proxies::port_share),
     ("several-clients", ALL, several::clients_reach_each_other),
     ("stream-stands-still", OURS, stalled::one_stands_still),
     ("several-workers", OURS, workers::several_workers),
