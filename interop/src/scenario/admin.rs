@@ -42,6 +42,8 @@ fn ip(text: &str) -> Result<IpAddr> {
 pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(stage)?;
     configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
+    // The file is read after the rights are gone.
+    configs.server("user nobody\ngroup nogroup");
     fs::write(
         folder.join("client"),
         "ifconfig-push 10.88.0.77 255.255.255.0\nifconfig-ipv6-push fd88::77/64\n\

@@ -279,6 +279,7 @@ fn row(session: &server::Session) -> ClientRow {
         real: lines::real(info.link.remote()),
         ipv4: info.ipv4.map(|ip| ip.to_string()).unwrap_or_default(),
         ipv6: info.ipv6.map(|ip| ip.to_string()).unwrap_or_default(),
+        networks: info.networks.iter().map(ToString::to_string).collect(),
         received: session.counters.rx_bytes,
         sent: session.counters.tx_bytes,
         since: info.since.0,

@@ -55,6 +55,8 @@ pub struct ClientRow {
     pub ipv4: String,
     /// The same for IPv6.
     pub ipv6: String,
+    /// Networks behind the client.
+    pub networks: Vec<String>,
     /// Bytes from the client.
     pub received: u64,
     /// Bytes to the client.
@@ -181,10 +183,11 @@ fn client(out: &mut String, totals: &Totals, now: u64) -> std::fmt::Result {
     writeln!(out, "Auth read bytes,{}\nEND", totals.tun_written)
 }
 
-/// The inside addresses of a client, one row each.
+/// The inside addresses of a client and the networks behind it, one row each.
 fn routes(client: &ClientRow) -> impl Iterator<Item = (&ClientRow, &str)> {
     [client.ipv6.as_str(), client.ipv4.as_str()]
         .into_iter()
+        .chain(client.networks.iter().map(String::as_str))
         .filter(|inside| !inside.is_empty())
         .map(move |inside| (client, inside))
 }
@@ -207,6 +210,7 @@ mod tests {
             real: "10.90.0.2:45827".into(),
             ipv4: "10.91.0.2".into(),
             ipv6: "fd91::1000".into(),
+            networks: vec!["10.50.1.0/24".into()],
             received: 2364,
             sent: 2373,
             since: NOW - 6,
@@ -230,6 +234,7 @@ mod tests {
              ROUTING TABLE\nVirtual Address,Common Name,Real Address,Last Ref\n\
              fd91::1000,client,10.90.0.2:45827,2026-11-20 09:19:17\n\
              10.91.0.2,client,10.90.0.2:45827,2026-11-20 09:19:17\n\
+             10.50.1.0/24,client,10.90.0.2:45827,2026-11-20 09:19:17\n\
              GLOBAL STATS\nMax bcast/mcast queue length,0\nEND\n"
         );
     }
@@ -249,6 +254,7 @@ mod tests {
                  Last Ref (time_t)\n\
                  ROUTING_TABLE,fd91::1000,client,10.90.0.2:45827,2026-11-20 09:19:17,1795166357\n\
                  ROUTING_TABLE,10.91.0.2,client,10.90.0.2:45827,2026-11-20 09:19:17,1795166357\n\
+                 ROUTING_TABLE,10.50.1.0/24,client,10.90.0.2:45827,2026-11-20 09:19:17,1795166357\n\
                  GLOBAL_STATS,Max bcast/mcast queue length,0\nGLOBAL_STATS,dco_enabled,0\nEND\n"
             )
         );

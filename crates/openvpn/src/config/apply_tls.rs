@@ -157,8 +157,9 @@ fn verify(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("verify-client-cert require", 0..=1)?;
             if !matches!(d.get(0), None | Some("require")) {
                 return Err(d.error(
-                    "clients without a certificate are not supported yet",
-                    "remove it and give each client a certificate",
+                    "without a certificate a client proves nothing here: user names are not checked yet",
+                    "remove it and give each client a certificate; peer-fingerprint knows those that no \
+                     authority signed",
                 ));
             }
         }

@@ -185,6 +185,12 @@ fn foreign(draft: &mut Draft, server: bool) -> Result<(), ConfigError> {
     // A TAP device may have its address from here.
     let tap = !server && draft.is_ethernet();
     let own = |name: &str| tap && name.starts_with("ifconfig");
+    if draft.compress_migrate && !server {
+        draft.warnings.push(
+            "compress migrate has no effect on a client: the server says what frames its packets"
+                .into(),
+        );
+    }
     for name in lists.idle.iter().filter(|name| !own(name)) {
         if let Some(place) = draft.seen.get(*name) {
             let warning =

@@ -490,6 +490,106 @@ fn cbc_is_for_who_asks_for_it_by_name() {
 }
 
 #[test]
+fn topologies_lay_out_the_network_as_openvpn_does() {
+    let laid = |text: &str| {
+        let options = parse_file(&SERVER.replace("topology subnet\n", text)).unwrap();
+        let server = as_server(&options).clone();
+        let net = server.network4.clone().unwrap();
+        let ends = (net.server.addr().to_string(), net.first.to_string(), net.last.to_string());
+        (net.topology, ends, server.push)
+    };
+    let ends = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+    for (text, topology, range, routes) in [
+        ("topology subnet\n", Topology::Subnet, ("10.8.0.2", "10.8.0.254"), &[][..]),
+        ("topology net30\n", Topology::Net30, ("10.8.0.4", "10.8.0.251"), &["route 10.8.0.1"][..]),
+        ("", Topology::Net30, ("10.8.0.4", "10.8.0.251"), &["route 10.8.0.1"][..]),
+        ("topology p2p\n", Topology::P2p, ("10.8.0.4", "10.8.0.251"), &[][..]),
+        (
+            "topology p2p\nclient-to-client\n",
+            Topology::P2p,
+            ("10.8.0.4", "10.8.0.251"),
+            &["route 10.8.0.0 255.255.255.0"][..],
+        ),
+    ] {
+        let (found, addresses, push) = laid(text);
+        assert_eq!((found, addresses), (topology, ends("10.8.0.1", range.0, range.1)), "{text}");
+        let pushed: Vec<_> = push.iter().filter(|o| o.starts_with("route ")).collect();
+        assert_eq!(pushed, routes, "{text}");
+    }
+}
+
+#[test]
+fn a_server_of_single_directives_has_its_own_pool() {
+    let base = SERVER
+        .replace("topology subnet\n", "")
+        .replace("server 10.8.0.0 255.255.255.0\n", "mode server\ntls-server\n");
+    let parse = |text: &str| parse_file(&format!("{base}{text}"));
+    let net = |text: &str| as_server(&parse(text).unwrap()).network4.clone().unwrap();
+    let subnet = net(
+        "topology subnet\nifconfig 10.8.0.1 255.255.255.0\nifconfig-pool 10.8.0.9 10.8.0.20 255.255.255.0\n",
+    );
+    assert_eq!(subnet.netmask, "255.255.255.0".parse().ok());
+    assert_eq!(subnet.server.to_string(), "10.8.0.1/24");
+    let p2p = "topology p2p\nifconfig 10.8.0.1 10.8.0.2\nifconfig-pool 10.8.9.9 10.8.9.20\n";
+    assert_eq!(net(p2p).server.to_string(), "10.8.0.1/32");
+    // The far end is reached by the tunnel, as by the kernel's own route in openvpn.
+    let routes = parse(p2p).unwrap().routes.v4;
+    assert_eq!(routes[0].to, Destination::Net("10.8.0.2/32".parse().unwrap()));
+    let wrong = "topology subnet\nifconfig 10.8.0.1 10.8.0.2\nifconfig-pool 10.8.0.9 10.8.0.20\n";
+    assert!(parse(wrong).unwrap_err().problem.contains("netmask"));
+    assert!(parse("topology subnet\nifconfig 10.8.0.1 255.255.255.0\n").is_err());
+}
+
+#[test]
+fn what_administrators_say_of_single_clients() {
+    let options = server(
+        "client-config-dir ccd\nccd-exclusive\nmax-routes-per-client 7\n\
+         ifconfig-push-constraint 10.8.0.0 255.255.255.0\n",
+    );
+    let server = as_server(&options);
+    assert_eq!(server.client_config_dir.as_deref(), Some(Path::new("ccd")));
+    assert!(server.ccd_exclusive);
+    assert_eq!(
+        (server.client_rules.max_routes, server.client_rules.constraint),
+        (7, "10.8.0.0/24".parse().ok())
+    );
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+    for line in [
+        "ccd-exclusive\n",
+        "client-config-dir ccd\n",
+        "ifconfig-push-constraint 10.0.0.0 255.0.0.0\n",
+    ] {
+        assert!(client_error(line).problem.contains("for servers"), "{line}");
+    }
+    assert_eq!(client("max-routes-per-client 7\n").warnings.len(), 1);
+}
+
+#[test]
+fn fingerprints_stand_in_for_an_authority() {
+    let (one, other) = (["AB"; 32].join(":"), ["cd"; 32].join(":"));
+    let without_ca = CLIENT.replace("ca ca.crt\n", "");
+    let options = parse_file(&format!(
+        "{without_ca}peer-fingerprint {one}\n<peer-fingerprint>\n# next\n{other}\n{one}\n\n</peer-fingerprint>\n"
+    ))
+    .unwrap();
+    assert_eq!(options.tls.ca, None);
+    assert_eq!(options.tls.peer_fingerprints, ["ab".repeat(32), "cd".repeat(32)]);
+    let both = client(&format!("peer-fingerprint {one}\n"));
+    assert!(both.tls.ca.is_some() && both.tls.peer_fingerprints.len() == 1);
+    let server =
+        parse_file(&format!("{}peer-fingerprint {one}\n", SERVER.replace("ca ca.crt\n", "")))
+            .unwrap();
+    assert_eq!((server.tls.ca, server.tls.peer_fingerprints.len()), (None, 1));
+    let list = parse_file(&format!("{without_ca}peer-fingerprint {one}\ncrl-verify crl.pem\n"));
+    assert!(list.unwrap_err().problem.contains("authority"));
+    for wrong in
+        [&one[3..], &one.replace(':', ""), &format!("{one}:00"), &one.replace('A', "G"), ""]
+    {
+        assert!(parse_file(&format!("{CLIENT}peer-fingerprint \"{wrong}\"\n")).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn compression_means_stubs() {
     assert_eq!(client("comp-lzo no\n").framing, Framing::LzoStub);
     assert_eq!(client("compress\n").framing, Framing::SwapStub);

@@ -43,7 +43,9 @@ pub fn fuzz(bytes: &[u8]) {
         if again.len() <= MAX_MESSAGE {
             assert_eq!(ControlMessage::parse(&again).as_ref(), Ok(&message));
         }
-        let ControlMessage::PushReply(part) = message else { continue };
+        let (ControlMessage::PushReply(part) | ControlMessage::PushUpdate(part)) = message else {
+            continue;
+        };
         let Ok(Some(options)) = PushAssembler::default().add(&part) else { continue };
         if let Ok(pushed) = PushedOptions::parse(&options, &PullFilters::default()) {
             let context = pushed.route_context(None);

@@ -5,6 +5,8 @@ use crate::negotiate::DataCipher;
 use adit_engine::verbs::Counters;
 use adit_engine::{Link, PeerId, UnixTime};
 
+use ipnet::IpNet;
+
 use crate::packet::SessionId;
 use crate::tls::PeerIdentity;
 
@@ -67,6 +69,8 @@ pub struct ClientInfo {
     pub ipv4: Option<Ipv4Addr>,
     /// IPv6 tunnel address.
     pub ipv6: Option<Ipv6Addr>,
+    /// Networks behind it (`iroute`), as it got them when it connected.
+    pub networks: Vec<IpNet>,
     /// Cipher of the data channel.
     pub cipher: DataCipher,
     /// `IV_VER` and the like, filtered.

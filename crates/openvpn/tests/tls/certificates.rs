@@ -501,3 +501,84 @@ fn at(year: i32) -> Option<std::sync::Arc<dyn rustls::time_provider::TimeProvide
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     clock(then - i64::try_from(now.as_secs()).unwrap())
 }
+
+fn pinned(pair: &Pair) -> String {
+    judge(pair).unwrap().fingerprint
+}
+
+/// A server's certificate that no authority of ours signed, and its fingerprint.
+fn stranger() -> (Pair, String) {
+    let ca = Ca::new("/CN=Nobody", Kind::P256);
+    let pair = ca.server("/CN=stranger");
+    let fingerprint =
+        client_verdict(options(&ca, None), &pair.cert, &pair.key).unwrap().fingerprint;
+    (pair, fingerprint)
+}
+
+fn of_fingerprint(fingerprint: &str) -> CommonTlsOptions {
+    CommonTlsOptions {
+        ca: None,
+        peer_fingerprints: vec![fingerprint.to_owned()],
+        ..options(ca(), None)
+    }
+}
+
+#[test]
+fn a_fingerprint_alone_lets_in_what_no_authority_signed_and_nobody_else() {
+    let (pair, fingerprint) = stranger();
+    let identity = client_verdict(of_fingerprint(&fingerprint), &pair.cert, &pair.key).unwrap();
+    assert_eq!((identity.common_name.as_str(), identity.fingerprint), ("stranger", fingerprint));
+    let (other, _) = stranger();
+    let fingerprint = &pinned(&ca().server("/CN=server"));
+    let refused = client_verdict(of_fingerprint(fingerprint), &other.cert, &other.key);
+    assert_eq!(problem(refused), Problem::Fingerprint);
+}
+
+#[test]
+fn with_an_authority_both_it_and_the_fingerprint_must_agree() {
+    let good = ca().server("/CN=server");
+    let with = |fingerprint: String| CommonTlsOptions {
+        peer_fingerprints: vec![fingerprint],
+        ..options(ca(), None)
+    };
+    assert!(client_verdict(with(pinned(&good)), &good.cert, &good.key).is_ok());
+    // Signed, and another one.
+    let other = ca().server("/CN=server");
+    let refused = client_verdict(with(pinned(&good)), &other.cert, &other.key);
+    assert_eq!(problem(refused), Problem::Fingerprint);
+    // Named, and not signed.
+    let (pair, fingerprint) = stranger();
+    let refused = client_verdict(with(fingerprint), &pair.cert, &pair.key);
+    assert_eq!(problem(refused), Problem::UnknownCa);
+}
+
+#[test]
+fn what_else_is_demanded_is_demanded_of_a_pinned_certificate_too() {
+    let (pair, fingerprint) = stranger();
+    let mut common = of_fingerprint(&fingerprint);
+    common.verify.name = Some(("somebody".into(), NameType::Name));
+    assert_eq!(problem(client_verdict(common, &pair.cert, &pair.key)), Problem::NameMismatch);
+    let mut common = of_fingerprint(&fingerprint);
+    common.verify.remote_cert_tls = Some(RemoteCertTls::Client);
+    assert_eq!(problem(client_verdict(common, &pair.cert, &pair.key)), Problem::ExtendedKeyUsage);
+    // Its dates are not, as in stock: whoever writes a fingerprint means this certificate.
+    let mut common = of_fingerprint(&fingerprint);
+    common.time = clock(100 * 365 * 86_400);
+    assert!(client_verdict(common, &pair.cert, &pair.key).is_ok());
+    let none = CommonTlsOptions { ca: None, ..options(ca(), None) };
+    assert!(
+        ClientTls::new(ClientTlsOptions { common: none }).is_err(),
+        "neither CA nor fingerprint"
+    );
+}
+
+#[test]
+fn a_pinned_certificate_of_version_1_is_refused_with_the_remedy() {
+    let pair = ca().issue("/CN=server", Kind::P256, "", &[]);
+    std::fs::write(ca().path().join("v1.crt"), &pair.cert).unwrap();
+    let shown =
+        openssl(ca().path(), &["x509", "-in", "v1.crt", "-noout", "-fingerprint", "-sha256"]);
+    let fingerprint = shown.trim().rsplit('=').next().unwrap().replace(':', "").to_lowercase();
+    let refused = client_verdict(of_fingerprint(&fingerprint), &pair.cert, &pair.key);
+    assert_eq!(problem(refused), Problem::Version);
+}

@@ -221,7 +221,8 @@ impl ServerEngine {
             replay_window: settings.replay_window,
         };
         out.plane(Op::AddPeer(peer, spec));
-        let prefixes = self.own(peer, lease.prefixes(), &grant.iroutes, out);
+        let own = lease.prefixes();
+        let prefixes = self.own(peer, own.clone(), &grant.iroutes, out);
         let settings = &self.config.settings;
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let schedule =
@@ -233,6 +234,7 @@ impl ServerEngine {
             link,
             ipv4: lease.ipv4,
             ipv6: lease.ipv6,
+            networks: prefixes.iter().filter(|p| !own.contains(p)).copied().collect(),
             cipher: hello.cipher,
             peer_info: hello.peer_info.entries().to_vec(),
             tls: hello.tls,
