@@ -220,9 +220,7 @@ fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) ->
         }
     }
     tests.extend(scenario::ever(adit, &program, suite));
-    if suite == "sid" {
-        tests.extend(scenario::newer(adit, &program, suite));
-    }
+    tests.extend(scenario::versions(adit, &program, suite));
     Ok(tests)
 }
 

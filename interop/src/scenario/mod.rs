@@ -3,6 +3,7 @@
 mod admin;
 mod faults;
 mod files;
+mod formats;
 mod proxies;
 mod refusals;
 mod roaming;
@@ -100,6 +101,10 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
     ("told-to-wait", DIALS, admin::told_to_wait),
     ("compress-migrate", ALL, admin::compress_migrate),
+    ("cbc-by-name", ALL, formats::cbc_by_name),
+    ("cbc-with-defaults", ALL, formats::cbc_with_defaults),
+    ("cbc-not-by-cipher-alone", ALL, formats::cipher_alone),
+    ("data-ciphers-none", ALL, formats::no_encryption),
     ("fault/ccd-file-that-is-wrong", SERVES, admin::file_that_is_wrong),
     // Stock does not answer where it is full, so it has no control.
     ("fault/full", SERVES, admin::full),
@@ -148,23 +153,31 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
             tests.push(test(format!("{name}/{}", roles.name()), server, client, *scene));
         }
     }
+    // Only adit has epochs at both ends here.
+    tests.push(test("epochs/adit-serves-adit".into(), adit, adit, formats::epochs));
     for (name, scene) in faults::SCENES {
         tests.push(test(format!("fault/{name}"), adit, adit, *scene));
     }
     tests
 }
 
-/// What only openvpn 2.7 has, with it in stock's place.
+/// What only openvpn 2.7 has, or 2.5 still has, with it in stock's place.
 #[must_use]
-pub fn newer(adit: &Program, newer: &Program, suite: &str) -> Vec<Test> {
-    let scenes: [(&str, &[Roles], Scene); 5] = [
+pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
+    let newer: &[(&str, &[Roles], Scene)] = &[
         ("reload-reaches-clients", SERVES, admin::reload_reaches_clients),
         ("push-update", DIALS, admin::push_update),
         ("fault/full", SERVES, admin::full),
         ("told-to-wait", DIALS, admin::told_to_wait),
         ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
+        ("epochs", ALL, formats::epochs),
+        ("cbc-by-name", ALL, formats::cbc_by_name),
     ];
-    of_version(&scenes, adit, newer, suite)
+    let older: &[(&str, &[Roles], Scene)] = &[
+        ("cbc-fallback", ALL, formats::fallback),
+        ("cbc-poor-mans-negotiation", ALL, formats::poor_mans_negotiation),
+    ];
+    of_version(if suite == "sid" { newer } else { older }, adit, other, suite)
 }
 
 /// What every version has, with another one in stock's place.

@@ -175,3 +175,103 @@ impl Open for BlockOpener<'_> {
         Ok((place, u64::from(time) << 32 | u64::from(id), text))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{ID_LAST, Opening, Sealing};
+    use crate::peer::Tx;
+    use adit_crypto::{BlockCipher, Digest};
+    use adit_engine::verbs::{DataKey, KeyLimits, Protection};
+
+    const SUITE: BlockSuite =
+        BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) };
+
+    fn key(protection: Protection) -> Key {
+        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let limits = KeyLimits::default();
+        let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
+        Key::new(&key, 64, 0).unwrap()
+    }
+
+    fn at_time(key: &Key, time: u32) {
+        let super::super::Format::Block(block) = &key.format else { panic!() };
+        block.time.as_ref().unwrap().store(time, Relaxed);
+    }
+
+    fn time(key: &Key) -> u32 {
+        let super::super::Format::Block(block) = &key.format else { panic!() };
+        block.time.as_ref().unwrap().load(Relaxed)
+    }
+
+    fn seal(key: &Key) -> Result<Vec<u8>, DropReason> {
+        let mut tx = Tx::default();
+        let mut out = vec![0; 200];
+        let Sealing::Block(mut sealer) = key.sealer(&mut tx, Some(7)).0 else { panic!() };
+        let len = sealer.seal(b"packet", &mut out)?;
+        assert!(len <= 6 + sealer.overhead());
+        out.truncate(len);
+        Ok(out)
+    }
+
+    fn open(key: &Key, packet: &[u8]) -> Result<Place, DropReason> {
+        let Opening::Block(mut opener) = key.opener() else { panic!() };
+        opener.open(&mut packet.to_vec()).map(|(place, _, text)| {
+            assert_eq!(text, b"packet");
+            place
+        })
+    }
+
+    #[test]
+    fn packet_ids_never_wrap_under_keys_that_are_renegotiated() {
+        let key = key(Protection::Block(SUITE));
+        key.preset(ID_NEAR - 1, 0, 0);
+        assert!(!key.near_limit());
+        seal(&key).unwrap();
+        assert!(key.near_limit() && !key.near_limit());
+        key.preset(ID_LAST, 0, 0);
+        assert!(seal(&key).is_ok());
+        assert_eq!(seal(&key), Err(DropReason::KeyExhausted));
+    }
+
+    #[test]
+    fn under_a_static_key_they_begin_anew_with_a_later_time() {
+        let sender = key(Protection::Static(SUITE));
+        let receiver = key(Protection::Static(SUITE));
+        // A clock that was set back must not repeat a time.
+        at_time(&sender, u32::MAX - 9);
+        let before = seal(&sender).unwrap();
+        assert_eq!(open(&receiver, &before), Ok(Place::Newest));
+        sender.preset(ID_NEAR, 0, 0);
+        let after = seal(&sender).unwrap();
+        assert_eq!(time(&sender), u32::MAX - 8);
+        assert!(!sender.near_limit(), "there is nobody to ask for another key");
+        assert_eq!(open(&receiver, &after), Ok(Place::Newest));
+        assert_eq!(open(&receiver, &after), Err(DropReason::Replayed));
+        assert_eq!(open(&receiver, &before), Err(DropReason::Replayed), "of an earlier time");
+    }
+
+    #[test]
+    fn a_restart_of_the_peer_is_a_later_time_and_its_former_packets_stay_out() {
+        let receiver = key(Protection::Static(SUITE));
+        let former = key(Protection::Static(SUITE));
+        at_time(&former, 1000);
+        let sealed: Vec<_> = (0..3).map(|_| seal(&former).unwrap()).collect();
+        assert_eq!(open(&receiver, &sealed[0]), Ok(Place::Newest));
+        assert_eq!(open(&receiver, &sealed[2]), Ok(Place::Newest));
+        let restarted = key(Protection::Static(SUITE));
+        at_time(&restarted, 1001);
+        let first = seal(&restarted).unwrap();
+        assert_eq!(open(&receiver, &first), Ok(Place::Newest));
+        // In the window of its time, but that time is over.
+        assert_eq!(open(&receiver, &sealed[1]), Err(DropReason::Replayed));
+        assert_eq!(open(&receiver, &first), Err(DropReason::Replayed));
+    }
+
+    #[test]
+    fn a_key_that_comes_into_use_has_the_time_of_now() {
+        let now = unix_time();
+        let time = time(&key(Protection::Static(SUITE)));
+        assert!(now > 1_700_000_000 && (now..=now + 60).contains(&time));
+    }
+}

@@ -271,3 +271,186 @@ impl Open for EpochOpener<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{Opening, Sealing};
+    use crate::peer::Tx;
+    use adit_engine::verbs::{DataKey, KeyLimits, Protection};
+
+    fn end(cipher: Cipher, first: bool) -> Key {
+        let half = |byte| KeyHalf { cipher: [byte; 64], hmac: [byte; 64] };
+        let (one, other) = (half(1), half(2));
+        let (seal, open) = if first { (one, other) } else { (other, one) };
+        let protection = Protection::Epoch(cipher);
+        let limits = KeyLimits::default();
+        Key::new(&DataKey { key_id: 3, protection, seal, open, limits }, 64, 0).unwrap()
+    }
+
+    fn pair() -> (Key, Key) {
+        (end(Cipher::Aes128Gcm, true), end(Cipher::Aes128Gcm, false))
+    }
+
+    fn epoch_of(key: &Key) -> &Epoch {
+        let super::super::Format::Epoch(epoch) = &key.format else { panic!() };
+        epoch
+    }
+
+    fn seal(key: &Key) -> Result<Vec<u8>, DropReason> {
+        let mut tx = Tx::default();
+        let mut out = vec![0; 100];
+        let Sealing::Epoch(mut sealer) = key.sealer(&mut tx, Some(7)).0 else { panic!() };
+        assert_eq!(sealer.overhead(), 28);
+        let len = sealer.seal(b"packet", &mut out)?;
+        out.truncate(len);
+        Ok(out)
+    }
+
+    fn open(key: &Key, packet: &[u8]) -> Result<Place, DropReason> {
+        let Opening::Epoch(mut opener) = key.opener() else { panic!() };
+        let mut packet = packet.to_vec();
+        let (place, _, text) = opener.open(&mut packet)?;
+        assert_eq!(text, b"packet");
+        Ok(place)
+    }
+
+    /// Epoch and counter, as on the wire.
+    fn id(packet: &[u8]) -> (u16, u64) {
+        let id = packet::parse_epoch(&mut packet.to_vec()).unwrap().packet_id;
+        ((id >> 48) as u16, id & COUNTER_LAST)
+    }
+
+    fn to_epoch(key: &Key, epoch: u32) {
+        epoch_of(key).follow(epoch);
+    }
+
+    #[test]
+    fn epochs_begin_with_1_and_so_do_their_counters() {
+        let (one, _) = pair();
+        assert_eq!(id(&seal(&one).unwrap()), (1, 1));
+        assert_eq!(id(&seal(&one).unwrap()), (1, 2));
+        to_epoch(&one, 2);
+        assert_eq!(id(&seal(&one).unwrap()), (2, 1));
+    }
+
+    #[test]
+    fn a_limit_of_the_cipher_begins_another_epoch_in_time() {
+        for (sealed, next, moves) in [
+            (GCM_NEAR - 1, 9, false),
+            (GCM_NEAR, 9, true),
+            (0, COUNTER_NEAR - 1, false),
+            (0, COUNTER_NEAR, true),
+        ] {
+            let (one, other) = pair();
+            {
+                let mut send = epoch_of(&one).send.lock().unwrap();
+                (send.sealed, send.next) = (sealed, next);
+            }
+            let packet = seal(&one).unwrap();
+            assert_eq!(id(&packet), if moves { (2, 1) } else { (1, next) });
+            assert_eq!(open(&other, &packet), Ok(Place::Newest));
+        }
+        let chacha = end(Cipher::ChaCha20Poly1305, true);
+        epoch_of(&chacha).send.lock().unwrap().sealed = GCM_LIMIT * 2;
+        assert_eq!(id(&seal(&chacha).unwrap()).0, 1, "it has no such limit");
+    }
+
+    #[test]
+    fn at_the_last_epoch_a_key_stops_at_its_limits() {
+        let (one, _) = pair();
+        {
+            let mut send = epoch_of(&one).send.lock().unwrap();
+            (send.epoch, send.next) = (u16::MAX, COUNTER_LAST);
+        }
+        assert_eq!(id(&seal(&one).unwrap()), (u16::MAX, COUNTER_LAST));
+        assert_eq!(seal(&one), Err(DropReason::KeyExhausted));
+        let (one, _) = pair();
+        {
+            let mut send = epoch_of(&one).send.lock().unwrap();
+            (send.epoch, send.sealed) = (u16::MAX, GCM_LIMIT - 2);
+        }
+        assert!(seal(&one).is_ok(), "exactly the last block and packet");
+        assert_eq!(seal(&one), Err(DropReason::KeyExhausted));
+    }
+
+    #[test]
+    fn a_later_epoch_of_the_peer_is_followed_and_the_one_before_still_opens() {
+        let (one, other) = pair();
+        let (early, late) = (seal(&one).unwrap(), seal(&one).unwrap());
+        assert_eq!(open(&other, &early), Ok(Place::Newest));
+        to_epoch(&one, 3);
+        let next = seal(&one).unwrap();
+        assert_eq!(id(&next), (3, 1));
+        assert_eq!(open(&other, &next), Ok(Place::Newest));
+        assert_eq!(id(&seal(&other).unwrap()), (3, 1), "our packets follow");
+        // The current one retired, and its window went with it.
+        assert_eq!(open(&other, &late), Ok(Place::Late));
+        assert_eq!(open(&other, &late), Err(DropReason::Replayed));
+        assert_eq!(open(&other, &early), Err(DropReason::Replayed));
+        assert_eq!(open(&other, &next), Err(DropReason::Replayed));
+        to_epoch(&one, 4);
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest));
+        assert_eq!(open(&other, &late), Err(DropReason::UnknownKey), "one epoch back, not two");
+    }
+
+    #[test]
+    fn four_epochs_ahead_are_awaited_and_no_more() {
+        let (one, other) = pair();
+        to_epoch(&one, 6);
+        assert_eq!(open(&other, &seal(&one).unwrap()), Err(DropReason::UnknownKey));
+        let (one, _) = pair();
+        to_epoch(&one, 5);
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest));
+        to_epoch(&one, 9);
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest), "four again");
+        assert_eq!(epoch_of(&other).receive.lock().unwrap().future.len(), FUTURE);
+    }
+
+    #[test]
+    fn a_forged_later_epoch_moves_nothing() {
+        let (one, other) = pair();
+        to_epoch(&one, 4);
+        let mut forged = seal(&one).unwrap();
+        *forged.last_mut().unwrap() ^= 1;
+        assert_eq!(open(&other, &forged), Err(DropReason::BadTag));
+        assert_eq!(id(&seal(&other).unwrap()).0, 1);
+        assert_eq!(epoch_of(&other).receive.lock().unwrap().current.epoch, 1);
+    }
+
+    #[test]
+    fn a_key_under_attack_is_left_for_another_epoch() {
+        let (one, other) = pair();
+        epoch_of(&other).receive.lock().unwrap().current.failed = FAILED_NEAR - 1;
+        let mut forged = seal(&one).unwrap();
+        forged[20] ^= 1;
+        assert_eq!(open(&other, &forged), Err(DropReason::BadTag));
+        let ours = seal(&other).unwrap();
+        assert_eq!(id(&ours).0, 2);
+        assert_eq!(open(&one, &ours), Ok(Place::Newest));
+        assert_eq!(id(&seal(&one).unwrap()).0, 2, "the peer follows");
+        // Without that it opens nothing at the end.
+        let (one, other) = pair();
+        epoch_of(&other).receive.lock().unwrap().current.failed = FAILED_LIMIT;
+        assert_eq!(open(&other, &seal(&one).unwrap()), Err(DropReason::KeyExhausted));
+    }
+
+    #[test]
+    fn near_the_last_epoch_another_key_is_asked_for_once() {
+        let (one, other) = pair();
+        to_epoch(&one, NEAR_END - 1);
+        seal(&one).unwrap();
+        assert!(!one.near_limit());
+        to_epoch(&one, NEAR_END);
+        seal(&one).unwrap();
+        assert!(one.near_limit() && !one.near_limit());
+        // Or when the peer comes there: its packets may be up to four epochs ahead each time.
+        assert!(!other.near_limit());
+        let (ahead, _) = pair();
+        for epoch in (5..NEAR_END + 4).step_by(FUTURE) {
+            to_epoch(&ahead, epoch);
+            assert_eq!(open(&other, &seal(&ahead).unwrap()), Ok(Place::Newest));
+        }
+        assert!(other.near_limit() && !other.near_limit());
+    }
+}

@@ -221,12 +221,14 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// The cipher of the session: the pushed one if we allow it; of a server that pushes none, the
+    /// The cipher of the session: the pushed one if we allow it or have it as fallback; of a server that pushes none, the
     /// configured fallback or the one it names in its options string.
     pub(super) fn cipher(&self, pushed: &PushedOptions) -> Option<DataCipher> {
         let settings = &self.config.settings;
         if let Some(cipher) = pushed.cipher {
-            return settings.ciphers.contains(&cipher).then_some(cipher);
+            // A server of 2.5 that does not negotiate pushes its cipher all the same.
+            let allowed = settings.ciphers.contains(&cipher);
+            return (allowed || settings.cipher_fallback == Some(cipher)).then_some(cipher);
         }
         let State::Connecting(attempt) = &self.state else { return None };
         let remote = attempt.conversation.exchange().remote_keys()?;

@@ -1,0 +1,113 @@
+//! Formats of data packets: CBC for peers that know nothing newer, and the epochs of 2.7.
+
+use std::time::{Duration, Instant};
+
+use super::Stage;
+use crate::cell::{Tunnel, rekeys};
+use crate::failure::{Result, ensure};
+use crate::traffic::tcp;
+
+const SOON: Duration = Duration::from_secs(5);
+const BYTES: usize = 3_000_000;
+
+/// Both ends say this cipher; everything passes both ways, before a rekey and after.
+fn carries(mut tunnel: Tunnel, cipher: &str) -> Result<String> {
+    for daemon in [&mut tunnel.server, &mut tunnel.client] {
+        // 2.5 writes "Cipher".
+        daemon.wait_for(&format!("ipher '{cipher}'"), SOON)?;
+    }
+    traffic(&tunnel)?;
+    let end = Instant::now() + Duration::from_secs(40);
+    while rekeys(&tunnel.server).min(rekeys(&tunnel.client)) < 2 {
+        ensure(Instant::now() < end, || {
+            let client = tunnel.client.failure("meanwhile");
+            format!("{}\n{client}", tunnel.server.failure("too few rekeys"))
+        })?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    traffic(&tunnel)?;
+    Ok(format!("{cipher}, {} rekeys", rekeys(&tunnel.server)))
+}
+
+fn traffic(tunnel: &Tunnel) -> Result<()> {
+    let Tunnel { pair, server_inner, client_inner, .. } = tunnel;
+    tunnel.ping_all(4)?;
+    tcp(&pair.client, &pair.server, server_inner.v4, BYTES)?;
+    tcp(&pair.server, &pair.client, client_inner.v4, BYTES).map(|_| ())
+}
+
+const REKEY: &str = "reneg-sec 5\nhand-window 4";
+
+/// `data-ciphers` names CBC alone.
+pub(super) fn cbc_by_name(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.both("data-ciphers AES-256-CBC\nauth SHA512");
+    configs.server(REKEY);
+    carries(stage.tunnel(&configs)?, "AES-256-CBC")
+}
+
+/// The key lengths and digests that differ.
+pub(super) fn cbc_with_defaults(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    // Without `auth` it is SHA1.
+    configs.both("data-ciphers AES-128-CBC");
+    configs.client(REKEY);
+    carries(stage.tunnel(&configs)?, "AES-128-CBC")
+}
+
+/// Authenticated, and readable by anybody.
+pub(super) fn no_encryption(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.both("data-ciphers none\nauth SHA256");
+    traffic(&stage.tunnel(&configs)?)?;
+    Ok(String::new())
+}
+
+/// `cipher` alone enables nothing: the ends agree upon an AEAD.
+pub(super) fn cipher_alone(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.both("cipher AES-256-CBC");
+    configs.server(REKEY);
+    carries(stage.tunnel(&configs)?, "AES-256-GCM")
+}
+
+/// A peer of old that negotiates nothing, and the fallback for it. `cipher` of the one that is no
+/// adit is in its options string.
+pub(super) fn fallback(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    let old = "ncp-disable\ncipher AES-256-CBC";
+    let new = "data-ciphers-fallback AES-256-CBC";
+    let server_is_old = stage.server.label() == "bullseye";
+    let (at_server, at_client) = if server_is_old { (old, new) } else { (new, old) };
+    configs.server(at_server);
+    configs.client(at_client);
+    configs.both("auth SHA256");
+    configs.server(REKEY);
+    carries(stage.tunnel(&configs)?, "AES-256-CBC")
+}
+
+/// An old peer's CBC is among `data-ciphers`: no fallback is needed.
+pub(super) fn poor_mans_negotiation(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    let old = "ncp-disable\ncipher AES-192-CBC";
+    let new = "data-ciphers AES-256-GCM:AES-192-CBC";
+    let server_is_old = stage.server.label() == "bullseye";
+    let (at_server, at_client) = if server_is_old { (old, new) } else { (new, old) };
+    configs.server(at_server);
+    configs.client(at_client);
+    configs.server(REKEY);
+    carries(stage.tunnel(&configs)?, "AES-192-CBC")
+}
+
+/// The packet format of 2.7, which the server says in its options.
+pub(super) fn epochs(stage: &Stage<'_>) -> Result<String> {
+    let mut configs = stage.configs();
+    configs.both("data-ciphers CHACHA20-POLY1305:AES-256-GCM");
+    configs.client(REKEY);
+    let mut tunnel = stage.tunnel(&configs)?;
+    // 2.6 has none, which is seen when it stands in adit's place.
+    if [stage.server, stage.client].iter().all(|program| program.label() != "stock") {
+        tunnel.client.wait_for("aead-epoch", SOON)?;
+    }
+    carries(tunnel, "CHACHA20-POLY1305")
+}
