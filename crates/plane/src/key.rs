@@ -296,8 +296,10 @@ mod tests {
         sealer.seal(&vec![0; len], &mut out).map(|_| out)
     }
 
+    /// CVE-2017-7479: a peer that kept on sending drove the other end into an assertion where the ids
+    /// end.
     #[test]
-    fn packet_ids_start_at_one_and_never_wrap() {
+    fn cve_2017_7479_packet_ids_start_at_one_and_never_wrap() {
         let key = key(Cipher::ChaCha20Poly1305, KeyLimits::default());
         assert_eq!(packet::parse(&mut seal(&key, 9).unwrap()).unwrap().packet_id, 1);
         assert_eq!(packet::parse(&mut seal(&key, 9).unwrap()).unwrap().packet_id, 2);
