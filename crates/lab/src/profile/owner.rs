@@ -28,6 +28,7 @@ impl Owner {
             Subject::Copy => "adit-lab",
             // Of a mixed pair it is the server.
             Subject::Adit(_)
+            | Subject::AditWorkers(_)
             | Subject::AditTcp
             | Subject::AditTap
             | Subject::AditServes

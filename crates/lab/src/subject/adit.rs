@@ -24,6 +24,24 @@ pub(super) fn start(
     directives::start(kit, bed, spec, carrier, [&end, &end])
 }
 
+/// As [`start`] over UDP, with so many workers at the server. A client has one peer, and one worker.
+pub(super) fn start_with_workers(
+    kit: &Kit,
+    workers: u16,
+    bed: &Bed,
+    spec: &TunnelSpec,
+) -> Result<Tunnels> {
+    let program = kit.adit(None)?;
+    let with = |workers: u16, host: &Namespace, config: &Path| {
+        let mut command = command(&program, host, config);
+        command.env("ADIT_WORKERS", workers.to_string());
+        command
+    };
+    let server = End { own: "", command: &|host, config| with(workers, host, config) };
+    let client = End { own: "", command: &|host, config| with(1, host, config) };
+    directives::start(kit, bed, spec, Carrier::Udp, [&server, &client])
+}
+
 /// adit at one end, openvpn at the other.
 pub(super) fn start_beside_openvpn(
     kit: &Kit,

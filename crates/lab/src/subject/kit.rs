@@ -63,6 +63,7 @@ impl Kit {
             Subject::Adit(revision) => {
                 adit::start(self, revision.as_deref(), Carrier::Udp, bed, spec)
             }
+            Subject::AditWorkers(workers) => adit::start_with_workers(self, *workers, bed, spec),
             Subject::AditTcp => adit::start(self, None, Carrier::Tcp, bed, spec),
             Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, Carrier::Udp, true),
             Subject::OpenvpnServes => {
@@ -132,7 +133,7 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare => Ok(format!("Linux {}", kernel())),
         Subject::Copy => copy::version(),
-        Subject::Adit(None) | Subject::AditTcp | Subject::AditTap => {
+        Subject::Adit(None) | Subject::AditTcp | Subject::AditTap | Subject::AditWorkers(_) => {
             adit::version(&adit::beside()?, false)
         }
         Subject::Adit(Some(revision)) => {

@@ -36,6 +36,8 @@ pub enum Subject {
     Copy,
     /// adit over UDP: this tree's, or that of a git revision.
     Adit(Option<String>),
+    /// adit over UDP, its server with so many workers.
+    AditWorkers(u16),
     /// adit over TCP.
     AditTcp,
     /// adit as the server of openvpn's clients.
@@ -67,7 +69,7 @@ pub fn has_adit(name: &str) -> bool {
 }
 
 impl Subject {
-    /// All that have a name of their own; beside them there is `adit@REVISION`.
+    /// All that have a name of their own; beside them there are `adit@REVISION` and `adit-wN`.
     pub const NAMED: [Subject; 14] = [
         Subject::Bare,
         Subject::Copy,
@@ -93,6 +95,7 @@ impl fmt::Display for Subject {
             Subject::Copy => f.write_str("copy"),
             Subject::Adit(None) => f.write_str("adit"),
             Subject::Adit(Some(revision)) => write!(f, "adit@{revision}"),
+            Subject::AditWorkers(workers) => write!(f, "adit-w{workers}"),
             Subject::AditTcp => f.write_str("adit-tcp"),
             Subject::AditServes => f.write_str("adit/openvpn"),
             Subject::OpenvpnServes => f.write_str("openvpn/adit"),
@@ -127,12 +130,15 @@ impl FromStr for Subject {
             "openvpn-tap" => Ok(Subject::OpenvpnTap),
             "tinc" => Ok(Subject::Tinc),
             "wireguard-go" => Ok(Subject::WireguardGo),
-            _ => match text.strip_prefix("adit@") {
-                Some(revision) if !revision.is_empty() => {
+            _ => match (text.strip_prefix("adit@"), text.strip_prefix("adit-w")) {
+                (Some(revision), _) if !revision.is_empty() => {
                     Ok(Subject::Adit(Some(revision.to_owned())))
                 }
+                (_, Some(workers)) if matches!(workers.parse(), Ok(1..=64u16)) => {
+                    Ok(Subject::AditWorkers(workers.parse().unwrap_or(1)))
+                }
                 _ => Err(format!(
-                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-tcp, adit/openvpn, openvpn/adit, \
+                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit/openvpn, openvpn/adit, \
                      adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, tinc or wireguard-go"
                 )),
             },
