@@ -83,6 +83,20 @@ fn a_serving_process_does_without_the_authoritys_key() {
 }
 
 #[test]
+fn a_server_has_the_workers_that_its_settings_say() {
+    let mut server = Server::new("--workers 3");
+    let ns = server.client("laptop", "");
+    let _running = server.run();
+    let _client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    until("the server answers", || answers(&ns, "10.73.0.1"));
+    let (_, said) = server.adit("status");
+    assert!(said.contains("workers: 3"), "{said}");
+    let (started, said) = server.adit("server run --workers 65");
+    assert!(!started && said.contains("choose 1 to 64"), "{said}");
+}
+
+#[test]
 fn a_server_that_cannot_start_leaves_the_machine_as_it_was() {
     let server = Server::new("");
     forwarding(&server, "0");
