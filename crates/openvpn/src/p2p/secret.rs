@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use super::config::StaticConfig;
 use super::occ;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
-use crate::session::{exit_notice, fragment_size, inner_mtu, is_exit_notice};
+use crate::session::{exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed};
 
 type Out = Outbox<ClientEvent>;
 
@@ -219,6 +219,9 @@ impl StaticEngine {
             Notice::PeerSilent(PEER) if self.link.is_some() => {
                 let reason = "Inactivity timeout (--ping-restart), restarting";
                 self.begin_again(now, reason.into(), out);
+            }
+            Notice::Misframed(PEER, wrong) => {
+                out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
             Notice::InBand(PEER, message) if is_exit_notice(&message) => {
                 self.begin_again(now, "remote-exit".into(), out);

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
 use crate::p2p::agree::agree;
-use crate::session::{Conversation, Fault, KeySchedule, fragment_size, inner_mtu};
+use crate::session::{Conversation, Fault, KeySchedule, Sizes, fragment_size, inner_mtu};
 
 /// TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
@@ -72,6 +72,7 @@ impl PeerEngine {
             conversation,
             peer,
             schedule,
+            sizes: Sizes::new(now, peer, link, protection, settings),
             exporter: agreed.exporter,
             exit_by_control: agreed.exit_by_control,
             identity,

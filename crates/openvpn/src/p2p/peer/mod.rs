@@ -21,7 +21,8 @@ use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
 use crate::session::{
-    Conversation, Fault, Heard, KeySchedule, WallClock, exit_notice, is_exit_notice,
+    Conversation, Fault, Heard, KeySchedule, Sizes, WallClock, exit_notice, is_exit_notice,
+    misframed,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -91,6 +92,7 @@ struct Session {
     conversation: Conversation,
     peer: PeerId,
     schedule: KeySchedule,
+    sizes: Sizes,
     exporter: bool,
     exit_by_control: bool,
     identity: PeerIdentity,
@@ -357,7 +359,7 @@ impl PeerEngine {
             Notice::PeerSilent(peer) if peer == ours => {
                 self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
             }
-            Notice::InBand(peer, message) if peer == ours && is_exit_notice(&message) => {
+            Notice::InBand(peer, ref message) if peer == ours && is_exit_notice(message) => {
                 self.lost(now, "remote-exit".into(), out);
             }
             Notice::KeyFirstUse(peer, key_id) if peer == ours => {
@@ -369,7 +371,15 @@ impl PeerEngine {
             }
             Notice::Floated(peer, link) if peer == ours => {
                 session.conversation.link = link;
+                session.sizes.moved(now, link);
                 out.event(ClientEvent::Note(format!("the peer moved to {}", link.remote())));
+            }
+            Notice::Misframed(peer, wrong) if peer == ours => {
+                out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
+            }
+            Notice::InBand(peer, _) | Notice::Probed(peer, _) if peer == ours => {
+                let report = session.sizes.notice(now, &notice, &self.config.settings, out);
+                report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
             }
             _ => {}
         }
@@ -404,6 +414,8 @@ impl PeerEngine {
         if session.conversation.expired(now) {
             return self.settle(now, Err(Fault::TimedOut), out);
         }
+        let report = session.sizes.tick(now, &self.config.settings, out);
+        report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
         let wanted = session.schedule.tick(now, out);
         if wanted {
             session.schedule.negotiating();
@@ -468,7 +480,8 @@ impl Engine for PeerEngine {
         let attempts = self.attempts.iter().filter_map(|attempt| attempt.conversation.deadline());
         let session = self.session.as_ref();
         let schedule = session.and_then(|session| session.schedule.deadline());
+        let sizes = session.and_then(|session| session.sizes.deadline());
         let conversation = session.and_then(|session| session.conversation.deadline());
-        attempts.chain([state, schedule, conversation].into_iter().flatten()).min()
+        attempts.chain([state, schedule, sizes, conversation].into_iter().flatten()).min()
     }
 }
