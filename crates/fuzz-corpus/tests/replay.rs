@@ -28,6 +28,7 @@ targets! {
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
     fragment in "../../../fuzz/fuzz_targets/fragment.rs",
     ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
+    formats in "../../../fuzz/fuzz_targets/formats.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
     stream in "../../../fuzz/fuzz_targets/stream.rs",

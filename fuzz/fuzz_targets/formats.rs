@@ -1,0 +1,131 @@
+//! The packet formats beside AEAD's. The first byte chooses format and header, and whether the rest is
+//! anybody's or comes from a malicious peer that has the key.
+#![cfg_attr(fuzzing, no_main)]
+
+use std::net::SocketAddr;
+
+use adit_crypto::block::{MAX_ADDED, SealBlock};
+use adit_crypto::epoch::EpochSecret;
+use adit_crypto::{BlockCipher, Cipher, Digest, KeyHalf};
+use adit_engine::verbs::{
+    BlockSuite, DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
+};
+use adit_engine::{Instant, Link, Op, PeerId};
+use adit_plane::Relay;
+use adit_plane::memory::Memory;
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+const PEER: PeerId = PeerId(1);
+const CBC: BlockSuite =
+    BlockSuite { cipher: Some(BlockCipher::Aes128Cbc), digest: Some(Digest::Sha1) };
+const PLAIN: BlockSuite = BlockSuite { cipher: None, digest: Some(Digest::Sha256) };
+const FORMATS: [Protection; 5] = [
+    Protection::Epoch(Cipher::Aes128Gcm),
+    Protection::Block(CBC),
+    Protection::Block(PLAIN),
+    Protection::Static(CBC),
+    Protection::Static(PLAIN),
+];
+
+pub fn run(bytes: &[u8]) {
+    let Some((&choice, rest)) = bytes.split_first() else { return };
+    let format = FORMATS[usize::from(choice & 0x0f) % FORMATS.len()];
+    // With a peer-id or without.
+    let wire_id = (choice & 0x10 != 0).then_some(PEER.0);
+    match choice & 0x80 {
+        0 => forged(format, wire_id, rest),
+        _ => authentic(format, wire_id, rest),
+    }
+}
+
+fn link() -> Link {
+    Link::datagram(Default::default(), None, SocketAddr::from(([192, 0, 2, 1], 1194)))
+}
+
+fn half() -> KeyHalf {
+    KeyHalf { cipher: [3; 64], hmac: [5; 64] }
+}
+
+fn end(protection: Protection, wire_id: Option<u32>) -> Memory {
+    let (end, _upcalls) = Memory::new(Relay::Kernel, false, true, || Instant::from_nanos(1))
+        .expect("an end in memory");
+    let spec = PeerSpec {
+        link: link(),
+        wire_id,
+        float: true,
+        framing: Framing::None,
+        fragment: None,
+        keepalive: Keepalive::default(),
+        mtu: InnerMtu::default(),
+        replay_window: 64,
+    };
+    let limits = KeyLimits::default();
+    let key = DataKey { key_id: 0, protection, seal: half(), open: half(), limits };
+    let everything = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("a prefix"));
+    end.plane().apply(Op::AddPeer(PEER, spec));
+    end.plane().apply(Op::SetRoutes(PEER, everything.into()));
+    end.plane().apply(Op::InstallKey(PEER, KeySlot::Primary, Box::new(key)));
+    end
+}
+
+/// Two bytes of segment length, then a received buffer: nothing of it is delivered.
+fn forged(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
+    let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
+    let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
+    let data = &mut data.to_vec();
+    end(format, wire_id).open(link(), segment, data, |_| panic!("a forgery was delivered"));
+}
+
+/// A length, then the inside of two packets, packet ids and all.
+fn authentic(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
+    let Some((&len, rest)) = bytes.split_first() else { return };
+    let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
+    let mut end = end(format, wire_id);
+    for inside in [first, second] {
+        let mut packet = match (format, wire_id) {
+            (Protection::Static(_), _) => Vec::new(),
+            (_, Some(_)) => vec![0x48, 0, 0, 1],
+            (_, None) => vec![0x30],
+        };
+        let sealed = match format {
+            Protection::Epoch(cipher) => in_epoch(cipher, &mut packet, inside),
+            Protection::Block(suite) | Protection::Static(suite) => {
+                in_block(suite, &mut packet, inside)
+            }
+            Protection::Aead(_) => None,
+        };
+        if sealed.is_some() {
+            let segment = packet.len();
+            end.open(link(), segment, &mut packet, |_| {});
+        }
+    }
+}
+
+/// Epoch and counter are the first 8 bytes inside.
+fn in_epoch(cipher: Cipher, packet: &mut Vec<u8>, inside: &[u8]) -> Option<()> {
+    let (id, plain) = inside.split_first_chunk::<8>()?;
+    let mut secret = EpochSecret::first(&half()).ok()?;
+    // A peer may move on as far as it likes; a few epochs show all there is.
+    let epoch = u16::from_be_bytes([id[0], id[1]]);
+    for _ in 1..epoch.min(12) {
+        secret = secret.next().ok()?;
+    }
+    packet.extend_from_slice(id);
+    let aad = if packet.len() == 12 { packet.clone() } else { id.to_vec() };
+    let (mut text, mut tag) = (vec![0; plain.len()], [0; 16]);
+    let key = secret.key(cipher).ok()?;
+    key.seal(u64::from_be_bytes(*id), &aad, plain, &mut text, &mut tag).ok()?;
+    packet.extend_from_slice(&text);
+    packet.extend_from_slice(&tag);
+    Some(())
+}
+
+fn in_block(suite: BlockSuite, packet: &mut Vec<u8>, inside: &[u8]) -> Option<()> {
+    let seal = SealBlock::new(suite.cipher, suite.digest, &half()).ok()?;
+    let mut envelope = vec![0; inside.len() + MAX_ADDED];
+    let len = seal.seal(1, &[], inside, &mut envelope)?;
+    packet.extend_from_slice(envelope.get(..len)?);
+    Some(())
+}
