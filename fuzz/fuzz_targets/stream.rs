@@ -82,7 +82,7 @@ fn outcome(stream: &[u8], piece: usize) -> Outcome {
 fn between(bytes: &[u8]) -> Vec<u8> {
     let seal = SealKey::new(Cipher::Aes128Gcm, &half()).expect("a key");
     let mut out = Vec::new();
-    let mut packet = |out: &mut Vec<u8>, id: u32| {
+    let packet = |out: &mut Vec<u8>, id: u32| {
         let mut plain = [7u8; 60];
         plain[..20].copy_from_slice(&[
             0x45, 0, 0, 60, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, 2, 10, 8, 0, 1,

@@ -17,7 +17,7 @@
 //! replay window is 64 packets, so trains must not overtake each other), and one per key and
 //! received train for the replay window. A worker never holds the former of two peers.
 //!
-//! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`],
+//! Entry points for fuzzing, none of which may panic on any input: [`packet::parse`], [`packet::parse_epoch`],
 //! [`framing::strip`], [`stream::frames::run`], [`memory::Memory::open`],
 //! [`memory::Memory::open_stream`], [`memory::Memory::seal`].
 
