@@ -233,6 +233,19 @@ fn a_full_server_says_when_to_come_back_and_the_client_does() {
     assert_eq!(stopped(&w, second), None, "a temporary failure does not end it");
 }
 
+/// A server cannot keep its clients away for longer than they have been set up to wait at most.
+#[test]
+fn a_servers_wish_for_patience_ends_at_the_longest_wait_of_the_client() {
+    let mut config = server_config(Settings::default());
+    config.max_clients = 1;
+    let mut w = World::new(config, 1);
+    let first = w.connect(named("alice"), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(first)));
+    let impatient = ClientConfig { connect_retry: (SECOND, 3 * SECOND), ..named("bob") };
+    w.connect(impatient, Impairment::default(), 1);
+    assert!(w.run(12 * SECOND, |w| told(w, "AUTH_FAILED,TEMP[backoff 30]") >= 3), "{:?}", w.events);
+}
+
 fn offer(push: &[&str]) -> Offer {
     let push = push.iter().map(|&option| option.to_owned()).collect();
     Offer { push, max_clients: 100, leases: Vec::new() }

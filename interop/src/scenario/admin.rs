@@ -343,7 +343,7 @@ pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
         folder.display()
     ));
     configs.client(&format!(
-        "auth-user-pass {}\nremote 192.0.2.1 1195\nconnect-timeout 2\nconnect-retry 1 1",
+        "auth-user-pass {}\nremote 192.0.2.1 1195\nconnect-timeout 2\nconnect-retry 1 20",
         credentials.display()
     ));
     let script_says = |text: &str| -> Result<()> {

@@ -76,6 +76,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("tap/bridges-at-both-ends", ALL, tap::bridges_at_both_ends),
     // Stock says nothing of it.
     ("fault/tap-against-tun", ALL, tap::against_tun),
+    ("several-clients-net30", ALL, several::clients_with_four_addresses_each),
     ("second-remote", DIALS, roaming::second_remote),
     ("files-with-redirect-gateway", ALL, files::redirect_gateway),
     ("files-with-pinned-suites", ALL, files::pinned_suites),

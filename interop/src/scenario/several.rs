@@ -12,7 +12,17 @@ use crate::traffic::{ping, tcp};
 
 /// Three clients with one certificate (`duplicate-cn`) at a server with `client-to-client`; one leaves, the others stay.
 pub(super) fn clients_reach_each_other(stage: &Stage<'_>) -> Result<String> {
+    meet(stage, "topology subnet")
+}
+
+/// The same where each client has a network of four addresses.
+pub(super) fn clients_with_four_addresses_each(stage: &Stage<'_>) -> Result<String> {
+    meet(stage, "topology net30")
+}
+
+fn meet(stage: &Stage<'_>, topology: &str) -> Result<String> {
     let mut configs = stage.configs();
+    configs.server = configs.server.replace("topology subnet", topology);
     configs.server("duplicate-cn\nclient-to-client\nmax-clients 3");
     let star = Star::new(3)?;
     let path = |name: &str| stage.folder().join(name);

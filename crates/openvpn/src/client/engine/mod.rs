@@ -238,7 +238,10 @@ impl ClientEngine {
             }
             Next::After(wait) => {
                 out.event(ClientEvent::Restarting(reason));
-                self.state = State::Waiting { until: now + wait.max(at_least.unwrap_or_default()) };
+                // A server may ask for patience, but not for more than `connect-retry` has; so in stock.
+                let (first, longest) = self.config.connect_retry;
+                let asked = at_least.unwrap_or_default().min(longest.max(first));
+                self.state = State::Waiting { until: now + wait.max(asked) };
             }
         }
     }
