@@ -184,7 +184,9 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
 /// What every version has, with another one in stock's place.
 #[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
-    let scenes: [(&str, &[Roles], Scene); 4] = [
+    let scenes: [(&str, &[Roles], Scene); 6] = [
+        ("path-wide", ALL, sizes::wide_path),
+        ("fragment", ALL, sizes::fragment),
         ("tcp4-bare", ALL, streams::bare4),
         ("tcp6-tls-auth", ALL, streams::auth6),
         ("tcp4-tls-crypt", ALL, streams::crypt4),
