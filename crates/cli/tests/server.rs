@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{Running, Server, address, answers, until};
+use world::{ADIT, Running, Server, address, answers, until};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
@@ -285,4 +285,40 @@ fn a_stock_client_connects_with_the_same_profile() {
     let (revoked, said) = server.adit("server client revoke stock");
     assert!(revoked && said.contains("its session ended"), "{said}");
     assert!(!answers(&ns, "10.73.0.1"));
+}
+
+#[test]
+fn where_no_udp_passes_a_profile_leads_to_the_tcp_port() {
+    let mut server = Server::new("--listen tcp/443 --listen udp/1194");
+    let ns = server.client("ann", "");
+    let path = server.dir.path().join("ann.ovpn");
+    let profile = fs::read_to_string(&path).unwrap();
+    let places = "proto udp\nremote 192.0.2.1 1194\nremote 192.0.2.1 443 tcp\n";
+    assert!(profile.contains(places), "{profile}");
+    fs::write(&path, profile.replace("server-poll-timeout 10", "server-poll-timeout 2")).unwrap();
+    let mut running = server.run();
+    let block = "add table inet block; add chain inet block input { type filter hook input priority \
+                 -300; }; add rule inet block input iifname c0 udp dport 1194 drop";
+    let mut nft = server.ns.command("nft").unwrap();
+    assert!(nft.arg(block).status().unwrap().success());
+    let check = ns
+        .command(ADIT)
+        .unwrap()
+        .args(["connect", "--check", "ann.ovpn"])
+        .current_dir(server.dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert!(check.status.success(), "{said}");
+    let mut client = server.connect(&ns, "ann");
+    server.await_connected(&["ann"]);
+    assert!(answers(&ns, "10.73.0.1") && answers(&ns, "fd73::1"), "{}", client.log());
+    let (_, status) = server.adit("status");
+    for place in ["udp [::]:1194", "tcp [::]:443", "  tcp  "] {
+        assert!(status.contains(place), "{place} is missing in:\n{status}");
+    }
+    // It leaves in order, and the server hears of it at once.
+    client.end();
+    server.await_connected(&[]);
+    assert_eq!(running.end(), Some(0));
 }

@@ -13,7 +13,7 @@ use crate::tls::PeerIdentity;
 /// What the server's driver must know.
 #[derive(Clone, Debug)]
 pub enum ServerEvent {
-    /// A stream was accepted; its first packet is awaited.
+    /// A stream was accepted; its first packet is awaited. Of many, a few in a second are named.
     Accepted(Link),
     /// A peer, by this session id of its own, proved its address; a handshake begins.
     HandshakeStarted(Link, SessionId),

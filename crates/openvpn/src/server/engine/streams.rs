@@ -14,6 +14,7 @@ use crate::packet::{Opcode, split_front};
 use crate::server::event::ServerEvent;
 use crate::server::handshakes::Handshakes;
 use crate::server::limiter::Limiter;
+use crate::server::naming::Naming;
 use crate::wrap::First;
 
 /// How long a stream may be silent before its first packet: stock clients send it at once.
@@ -28,6 +29,8 @@ pub(super) struct Streams {
     strangers: Handshakes,
     /// Of its own: a flood of forged datagrams in a network's name must not keep its streams out.
     limiter: Limiter,
+    /// Of accepted ones.
+    naming: Naming,
 }
 
 #[derive(Copy, Clone)]
@@ -47,6 +50,7 @@ impl Streams {
             silent: BTreeSet::new(),
             strangers: Handshakes::default(),
             limiter: Limiter::new(),
+            naming: Naming::default(),
         }
     }
 
@@ -115,7 +119,9 @@ impl ServerEngine {
         let until = now + FIRST_PACKET.min(self.config.settings.hand_window);
         self.streams.by_link.insert(link, State::Silent { accepted: now, until });
         self.streams.silent.insert((until, link));
-        out.event(ServerEvent::Accepted(link));
+        if self.streams.naming.allow(now) {
+            out.event(ServerEvent::Accepted(link));
+        }
     }
 
     /// A stream ended by itself.
