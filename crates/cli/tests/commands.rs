@@ -41,7 +41,7 @@ fn exit_codes_tell_usage_from_failure() {
         ("server init --help", 0),
         ("", 2),
         ("no-such-verb", 2),
-        ("server init --listen tcp/443", 2),
+        ("server init --listen sctp/443 --dir vpn", 2),
         ("server init --network 10.0.0.0/31 --host h --dir vpn", 2),
         ("server client list --dir vpn", 2),
         ("server run --dir vpn", 2),
@@ -112,7 +112,7 @@ fn clients_are_listed_shown_and_revoked() {
 fn a_broken_file_names_its_line() {
     let dir = server();
     let file = dir.path().join("vpn/server.toml");
-    let text = fs::read_to_string(&file).unwrap().replace("udp/1194", "tcp/1194");
+    let text = fs::read_to_string(&file).unwrap().replace("udp/1194", "sctp/1194");
     fs::write(&file, &text).unwrap();
     let line = 1 + text.lines().position(|line| line.starts_with("listen")).unwrap();
     let failed = adit(dir.path(), "server run --dir vpn");
