@@ -1,6 +1,6 @@
 //! Plans: which scenarios, at which points, with which subjects, how often, in which order.
 //!
-//! `smoke`, `standard`, `full` and `workers` are files like those that anybody can write (`crates/lab/plans/`); `docs/lab.md` describes the
+//! `smoke`, `standard`, `full`, `transports` and `workers` are files like those that anybody can write (`crates/lab/plans/`); `docs/lab.md` describes the
 //! format.
 
 mod axis;
@@ -21,10 +21,11 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The plans that come with the program: name and text.
-pub const PRESETS: [(&str, &str); 4] = [
+pub const PRESETS: [(&str, &str); 5] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
+    ("transports", include_str!("../../plans/transports.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
 ];
 
@@ -83,7 +84,7 @@ impl Plan {
         let path = Path::new(name);
         let text = std::fs::read_to_string(path).map_err(|error| {
             Failure(format!(
-                "{name}: {error}; write smoke, standard, full, workers or the path of a plan's file"
+                "{name}: {error}; write smoke, standard, full, transports, workers or the path of a plan's file"
             ))
         })?;
         Plan::parse(name, &text)

@@ -28,7 +28,7 @@ use crate::subject::Kit;
 /// Example: adit-lab run smoke
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// smoke (under 2 minutes), standard (under 20), full (hours), workers (many cores), or the path of a plan's file
+    /// smoke (under 2 minutes), standard (under 20), full (hours), transports (TCP and TAP), workers (many cores), or the path of a plan's file
     #[arg(required_unless_present = "resume")]
     plan: Option<String>,
     /// Where the results go; a folder of its own under lab-results/ if not given

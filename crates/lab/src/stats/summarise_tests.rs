@@ -137,6 +137,16 @@ fn what_was_skipped_says_why() {
 }
 
 #[test]
+fn over_another_transport_openvpn_over_the_same_is_the_reference() {
+    let mut all = rounds("adit-tcp", "up_mbps", &[8.0, 8.0, 8.0]);
+    all.extend(rounds("openvpn-tcp/adit-tcp", "up_mbps", &[2.0, 2.0, 2.0]));
+    all.extend(rounds("openvpn-tcp", "up_mbps", &[1.0, 1.0, 1.0]));
+    let summary = summarise(&all);
+    assert!(find(&summary, "openvpn-tcp").is_reference);
+    assert!(!find(&summary, "openvpn-tcp/adit-tcp").is_reference);
+}
+
+#[test]
 fn instructions_need_one_round() {
     let mut one = trial("adit", 1, &[("instructions", 4711.0)]);
     one.kind = "instructions".into();
