@@ -147,6 +147,34 @@ fn an_idle_peer_is_pinged_and_a_silent_one_reported_once() {
 }
 
 #[test]
+fn a_peer_that_was_missed_is_told_of_when_it_is_heard_and_only_then() {
+    let (server, mut client) = pair(keepalive(50, 0), keepalive(0, 400));
+    let told = |upcall| match upcall {
+        Upcall::Notice(Notice::PeerHeard(id) | Notice::PeerSilent(id)) => Some((id, true)),
+        _ => None,
+    };
+    client.until(|plane| plane.counters(PeerId(0)).unwrap().rx_packets >= 3);
+    let mut early = 0;
+    client.upcalls.drain(|upcall| early += usize::from(told(upcall).is_some()));
+    assert_eq!(early, 0, "nobody missed it");
+    let silent = |upcall| match upcall {
+        Upcall::Notice(Notice::PeerSilent(id)) => Some(id),
+        _ => None,
+    };
+    let heard = |upcall| match upcall {
+        Upcall::Notice(Notice::PeerHeard(id)) => Some(id),
+        _ => None,
+    };
+    server.plane.apply(Op::SetKeepalive(PeerId(5), Keepalive::default()));
+    assert_eq!(client.wait_for(silent), PeerId(0));
+    // Control goes on waiting: silence is news once more.
+    client.plane.apply(Op::SetKeepalive(PeerId(0), keepalive(0, 400)));
+    assert_eq!(client.wait_for(silent), PeerId(0));
+    server.plane.apply(Op::SetKeepalive(PeerId(5), keepalive(50, 0)));
+    assert_eq!(client.wait_for(heard), PeerId(0));
+}
+
+#[test]
 fn a_direct_relay_seals_for_the_other_peer() {
     let server = Node::with(false, 5, Relay::Direct);
     let (a, b) = (Node::new(true, 0), Node::new(true, 0));

@@ -4,6 +4,7 @@ mod admin;
 mod faults;
 mod files;
 mod formats;
+mod p2p;
 mod proxies;
 mod refusals;
 mod roaming;
@@ -112,6 +113,14 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     // Stock takes it, so it has no control.
     ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
+    ("p2p/static-key-udp4", ALL, p2p::static4),
+    ("p2p/static-key-udp6", ALL, p2p::static6),
+    ("p2p/static-key-and-an-end-that-waits", ALL, p2p::static_waits),
+    ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
+    ("p2p/tls-auth-udp6", ALL, p2p::tls6_auth),
+    ("p2p/tls-crypt-and-an-end-that-waits", ALL, p2p::tls4_crypt),
+    ("p2p/tls-crypt-v2-udp6", ALL, p2p::tls6_own),
+    ("p2p/goodbye", ALL, p2p::goodbye),
     ("fragment", ALL, sizes::fragment),
     ("fragment-of-all-sizes", ALL, sizes::fragment_of_all),
     ("framing-comp-lzo-no", ALL, sizes::comp_lzo_no),
@@ -166,6 +175,9 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
 #[must_use]
 pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let newer: &[(&str, &[Roles], Scene)] = &[
+        ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
+        ("p2p/tls-auth-udp6", ALL, p2p::tls6_auth),
+        ("p2p/tls-crypt-v2-udp6", ALL, p2p::tls6_own),
         ("reload-reaches-clients", SERVES, admin::reload_reaches_clients),
         ("push-update", DIALS, admin::push_update),
         ("fault/full", SERVES, admin::full),
@@ -184,9 +196,12 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
 /// What every version has, with another one in stock's place.
 #[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
-    let scenes: [(&str, &[Roles], Scene); 6] = [
+    let scenes: [(&str, &[Roles], Scene); 9] = [
         ("path-wide", ALL, sizes::wide_path),
         ("fragment", ALL, sizes::fragment),
+        ("p2p/static-key-udp4", ALL, p2p::static4),
+        ("p2p/tls-without-negotiation", ALL, p2p::without_negotiation),
+        ("p2p/tls-crypt-v2-without-negotiation", ALL, p2p::own_without_negotiation),
         ("tcp4-bare", ALL, streams::bare4),
         ("tcp6-tls-auth", ALL, streams::auth6),
         ("tcp4-tls-crypt", ALL, streams::crypt4),

@@ -1,0 +1,219 @@
+//! Tunnels between two points: static keys, and TLS without a server.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{Stage, ping_until};
+use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of, serve};
+use crate::failure::{Result, ensure};
+use crate::matrix::Wrapping;
+use crate::net::{End, Pair};
+use crate::peer::Program;
+use crate::traffic::tcp;
+
+/// How long traffic may stand still after a death: silence, stock's wait, and a handshake.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// How the ends know of each other.
+#[derive(Clone, Copy)]
+enum Known {
+    /// Each has the other's address.
+    Both,
+    /// The first waits for the second.
+    SecondOnly,
+}
+
+/// Both ends' addresses, timers and `remote`s.
+fn ends(stage: &Stage<'_>, v6: bool, known: Known) -> Configs {
+    let proto = if v6 { "udp6" } else { "udp4" };
+    let mut configs = Configs::default();
+    configs.both(&format!("dev tun\nproto {proto}\nverb 3\nping 1\nping-restart 6"));
+    configs.server("ifconfig 10.88.0.1 10.88.0.2\nifconfig-ipv6 fd88::1/64 fd88::2");
+    configs.client("ifconfig 10.88.0.2 10.88.0.1\nifconfig-ipv6 fd88::2/64 fd88::1");
+    configs.client(&format!("remote {}", End::Server.outer(v6)));
+    match known {
+        Known::Both => configs.server(&format!("remote {}", End::Client.outer(v6))),
+        Known::SecondOnly => configs.client("nobind"),
+    }
+    for (program, server) in [(stage.server, true), (stage.client, false)] {
+        // 2.7 wants it said.
+        if matches!(program, Program::Root { suite: "sid", .. }) {
+            let line = "allow-deprecated-insecure-static-crypto";
+            if server { configs.server(line) } else { configs.client(line) }
+        }
+    }
+    configs
+}
+
+fn secret(stage: &Stage<'_>, v6: bool, known: Known, directed: bool) -> Configs {
+    let mut configs = ends(stage, v6, known);
+    let key = stage.bench.pki.wrap("static.key").display().to_string();
+    let (one, other) = if directed { (" 0", " 1") } else { ("", "") };
+    configs.server(&format!("secret {key}{one}"));
+    configs.client(&format!("secret {key}{other}"));
+    configs.both("cipher AES-256-CBC");
+    configs
+}
+
+fn tls(stage: &Stage<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Configs {
+    let mut configs = ends(stage, v6, known);
+    configs.server("tls-server\ndh none\nreneg-sec 6");
+    configs.client("tls-client\nremote-cert-tls server");
+    for (word, name) in [("cert", "crt"), ("key", "key")] {
+        configs.server(&format!("{word} {}", stage.pki(&format!("server.{name}"))));
+        configs.client(&format!("{word} {}", stage.pki(&format!("client.{name}"))));
+    }
+    configs.both(&format!("ca {}", stage.pki("ca.crt")));
+    configs.wrap(&stage.bench.pki, wrapping);
+    configs
+}
+
+/// Starts both ends; neither is ready before the other has spoken.
+fn start(stage: &Stage<'_>, configs: &Configs) -> Result<Tunnel> {
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
+    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    for end in [&mut client, &mut server] {
+        end.wait_for(READY, SETUP)?;
+    }
+    let (server_inner, client_inner) = (inner_of(&pair.server)?, inner_of(&pair.client)?);
+    Ok(Tunnel { server, client, pair, server_inner, client_inner })
+}
+
+fn transfers(tunnel: &Tunnel) -> Result<()> {
+    let Tunnel { pair, server_inner, client_inner, .. } = tunnel;
+    tcp(&pair.client, &pair.server, server_inner.v4, 1_000_000)?;
+    tcp(&pair.server, &pair.client, client_inner.v4, 1_000_000)?;
+    Ok(())
+}
+
+/// Traffic, then each end dies without a word and comes back.
+fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Result<String> {
+    tunnel.ping_all(3)?;
+    transfers(&tunnel)?;
+    let mut told = Vec::new();
+    for end in [End::Client, End::Server] {
+        let daemon = match end {
+            End::Client => &mut tunnel.client,
+            End::Server => &mut tunnel.server,
+        };
+        daemon.signal(Signal::SIGKILL)?;
+        daemon.wait_exit(Duration::from_secs(5))?;
+        // A static key's numbers begin anew with each second.
+        std::thread::sleep(Duration::from_millis(1100));
+        let revived = match end {
+            End::Client => {
+                tunnel.client = dial(&tunnel.pair, stage.folder(), configs, stage.client)?;
+                &mut tunnel.client
+            }
+            End::Server => {
+                tunnel.server = serve(&tunnel.pair, stage.folder(), configs, stage.server)?;
+                &mut tunnel.server
+            }
+        };
+        revived.wait_for(READY, SETUP)?;
+        let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
+            .and_then(|took| {
+                ping_until(&tunnel.pair.server, tunnel.client_inner.v4, RECOVERY).map(|_| took)
+            })
+            .map_err(|failure| {
+                let (server, client) = (tunnel.server.failure(""), tunnel.client.failure(""));
+                format!("{failure}\n{server}\n{client}")
+            })?;
+        told.push(format!("{end:?} back in {} ms", took.as_millis()));
+        transfers(&tunnel)?;
+    }
+    Ok(told.join(", "))
+}
+
+fn static_key(stage: &Stage<'_>, v6: bool, known: Known, directed: bool) -> Result<String> {
+    let configs = secret(stage, v6, known, directed);
+    let tunnel = start(stage, &configs)?;
+    live_and_die(stage, &configs, tunnel)
+}
+
+pub(super) fn static4(stage: &Stage<'_>) -> Result<String> {
+    static_key(stage, false, Known::Both, true)
+}
+
+pub(super) fn static6(stage: &Stage<'_>) -> Result<String> {
+    static_key(stage, true, Known::Both, false)
+}
+
+/// One end waits, learns where the other is, and follows it to another address.
+pub(super) fn static_waits(stage: &Stage<'_>) -> Result<String> {
+    let configs = secret(stage, false, Known::SecondOnly, true);
+    let tunnel = start(stage, &configs)?;
+    tunnel.ping_all(3)?;
+    tunnel.pair.move_client()?;
+    let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
+        .map_err(|failure| format!("{failure}\n{}", tunnel.server.failure("after the move")))?;
+    transfers(&tunnel)?;
+    live_and_die(stage, &configs, tunnel)
+        .map(|told| format!("followed after {} ms, {told}", took.as_millis()))
+}
+
+fn with_tls(stage: &Stage<'_>, v6: bool, known: Known, wrapping: Wrapping) -> Result<String> {
+    let configs = tls(stage, v6, known, wrapping);
+    let mut tunnel = start(stage, &configs)?;
+    tunnel.ping_all(3)?;
+    for end in [&mut tunnel.server, &mut tunnel.client] {
+        end.wait_for_nth(HANDSHAKE, 3, Duration::from_secs(30))?;
+    }
+    let began = [&tunnel.server, &tunnel.client].map(|end| end.count(READY));
+    ensure(began == [1, 1], || tunnel.client.failure("began anew instead of a rekey").0)?;
+    live_and_die(stage, &configs, tunnel)
+}
+
+pub(super) fn tls4_bare(stage: &Stage<'_>) -> Result<String> {
+    with_tls(stage, false, Known::Both, Wrapping::None)
+}
+
+pub(super) fn tls6_auth(stage: &Stage<'_>) -> Result<String> {
+    with_tls(stage, true, Known::Both, Wrapping::TlsAuth)
+}
+
+pub(super) fn tls4_crypt(stage: &Stage<'_>) -> Result<String> {
+    with_tls(stage, false, Known::SecondOnly, Wrapping::TlsCrypt)
+}
+
+pub(super) fn tls6_own(stage: &Stage<'_>) -> Result<String> {
+    with_tls(stage, true, Known::SecondOnly, Wrapping::TlsCryptV2)
+}
+
+/// Ends that negotiate no cipher, as 2.5 has it between two points: `cipher` counts, and CBC it is.
+fn fallback(stage: &Stage<'_>, wrapping: Wrapping) -> Result<String> {
+    let mut configs = tls(stage, false, Known::Both, wrapping);
+    configs.both("cipher AES-256-CBC\ndata-ciphers-fallback AES-256-CBC");
+    let tunnel = start(stage, &configs)?;
+    live_and_die(stage, &configs, tunnel)
+}
+
+pub(super) fn without_negotiation(stage: &Stage<'_>) -> Result<String> {
+    fallback(stage, Wrapping::TlsAuth)
+}
+
+pub(super) fn own_without_negotiation(stage: &Stage<'_>) -> Result<String> {
+    fallback(stage, Wrapping::TlsCryptV2)
+}
+
+/// The end that leaves says so, and the other does not wait for silence.
+pub(super) fn goodbye(stage: &Stage<'_>) -> Result<String> {
+    for configs in [
+        secret(stage, false, Known::Both, true),
+        tls(stage, false, Known::Both, Wrapping::TlsCrypt),
+    ] {
+        let mut configs = configs;
+        configs.both("explicit-exit-notify 2");
+        let mut tunnel = start(stage, &configs)?;
+        tunnel.ping_all(3)?;
+        tunnel.client.signal(Signal::SIGTERM)?;
+        tunnel.client.wait_exit(Duration::from_secs(10))?;
+        tunnel.server.wait_for("remote-exit", Duration::from_secs(5))?;
+        tunnel.client = dial(&tunnel.pair, stage.folder(), &configs, stage.client)?;
+        tunnel.client.wait_for(READY, SETUP)?;
+        ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)?;
+    }
+    Ok(String::new())
+}
