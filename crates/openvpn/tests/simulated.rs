@@ -327,6 +327,51 @@ fn no_common_cipher_is_said_to_the_client() {
     assert!(words.contains("cipher negotiation failed"), "{words}");
 }
 
+/// The format of each end's key in use, which is that of both; whether it is from a rekey.
+fn protection(w: &World, client: usize) -> (adit_engine::verbs::Protection, bool) {
+    let at_server = w.plane.peers.values().next().and_then(|peer| peer.primary.as_ref());
+    let at_client = w.clients[client].plane.peers.values().next().and_then(|p| p.primary.as_ref());
+    let (at_server, at_client) = (at_server.expect("a key"), at_client.expect("a key"));
+    assert_eq!(at_server.protection, at_client.protection);
+    (at_server.protection, at_server.key_id.min(at_client.key_id) > 0)
+}
+
+#[test]
+fn data_formats_are_agreed_upon_and_survive_rekeys() {
+    use adit_crypto::{BlockCipher, Cipher, Digest};
+    use adit_engine::verbs::{BlockSuite, Protection};
+    use adit_openvpn::negotiate::DataCipher;
+    let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
+    let suite = BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha512) };
+    let with = |ciphers: &[DataCipher], fallback| Settings {
+        ciphers: ciphers.to_vec(),
+        cipher_fallback: fallback,
+        auth: "SHA512".into(),
+        ..Settings::default()
+    };
+    let gcm = DataCipher::Aead(Cipher::Aes256Gcm);
+    for (server, client, expected) in [
+        (with(&[gcm], None), with(&[gcm], None), Protection::Epoch(Cipher::Aes256Gcm)),
+        (with(&[gcm, cbc], None), with(&[cbc], None), Protection::Block(suite)),
+        (with(&[cbc], None), with(&[gcm], Some(cbc)), Protection::Block(suite)),
+    ] {
+        let mut w = World::new(server_config(server), 9);
+        let names_cbc = client.cipher_fallback.is_some();
+        let client = Settings {
+            occ_cipher: if names_cbc { "AES-256-CBC".into() } else { "BF-CBC".into() },
+            ..client
+        };
+        let mut config = client_config(client);
+        config.settings.renegotiation.after = Duration::from_secs(60);
+        config.settings.renegotiation.earliest = Duration::from_secs(60);
+        let c = w.connect(config, delay(10), 9);
+        assert!(w.run(10 * SECOND, |w| w.is_up(c)));
+        assert_eq!(protection(&w, c), (expected, false));
+        w.run(100 * SECOND, |_| false);
+        assert_eq!(protection(&w, c), (expected, true));
+    }
+}
+
 #[test]
 fn every_wrapping_carries_handshakes_and_rekeys_through_loss() {
     let key = || StaticKey::new(std::array::from_fn(|n| n as u8));

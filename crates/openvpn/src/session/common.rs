@@ -250,26 +250,32 @@ mod tests {
         assert_eq!(mtu(&s, "192.0.2.1:1194"), (1260, 1240));
     }
 
-    /// Other formats leave other room: worked out from their layout.
+    /// As printed by openvpn 2.6.14 with `--data-ciphers`, `--auth` and `--verb 7` ("Data Channel MTU
+    /// parms").
     #[test]
     fn formats_differ_in_what_they_add() {
-        let suite = |digest| BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest };
-        let s = Settings {
-            mssfix: Some(Mssfix { size: 1400, outer: false, fixed: false }),
-            ..Settings::default()
-        };
-        let mss = |protection| {
+        let mss = |protection, size, outer| {
+            let mssfix = Some(Mssfix { size, outer, fixed: false });
+            let s = Settings { mssfix, ..Settings::default() };
             let link = Link::datagram(Default::default(), None, ([192, 0, 2, 1], 1).into());
             inner_mtu(&s, link, protection).mss4
         };
-        assert_eq!(mss(AEAD), 1400 - 24 - 40);
-        assert_eq!(mss(Protection::Epoch(Cipher::Aes256Gcm)), 1400 - 28 - 40);
-        // 1400 - 4 - 20 - 16 = 1360 = 85 blocks, less a byte of padding, a packet id and headers.
-        assert_eq!(mss(Protection::Block(suite(Some(Digest::Sha1)))), 1359 - 4 - 40);
-        // 1400 - 32 - 16 = 1352: 84 blocks.
-        assert_eq!(mss(Protection::Static(suite(Some(Digest::Sha256)))), 1343 - 8 - 40);
-        let none = BlockSuite { cipher: None, digest: Some(Digest::Sha1) };
-        assert_eq!(mss(Protection::Block(none)), 1400 - 4 - 20 - 4 - 40);
+        let suite = |cipher, digest| Protection::Block(BlockSuite { cipher, digest: Some(digest) });
+        let (long, short) = (Some(BlockCipher::Aes256Cbc), Some(BlockCipher::Aes128Cbc));
+        for (protection, plain, outer) in [
+            (suite(long, Digest::Sha1), 1315, 1187),
+            (suite(long, Digest::Sha512), 1267, 1139),
+            (suite(None, Digest::Sha256), 1320, 1192),
+            (AEAD, 1336, 1208),
+        ] {
+            let got = (mss(protection, 1400, false), mss(protection, 1300, true));
+            assert_eq!(got, (plain, outer), "{protection:?}");
+        }
+        assert_eq!(mss(suite(short, Digest::Sha256), 1400, false), 1299);
+        // By their layout: 4 bytes more of packet id; and neither header nor peer-id, but a time.
+        assert_eq!(mss(Protection::Epoch(Cipher::Aes256Gcm), 1400, false), 1336 - 4);
+        let secret = BlockSuite { cipher: long, digest: Some(Digest::Sha256) };
+        assert_eq!(mss(Protection::Static(secret), 1400, false), 84 * 16 - 1 - 8 - 40);
     }
 
     /// As printed by openvpn 2.6.14 with `--dev tap --verb 7` ("Data Channel MTU parms").
