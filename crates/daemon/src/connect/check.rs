@@ -1,6 +1,6 @@
 //! `adit connect --check`: which stage fails.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use adit_engine::verbs::Counters;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
 use serde::Serialize;
 
-use super::ping::echo;
+use super::ping::{echo, who_has};
 use super::{ConnectOptions, NO_DEVICE, explain, read};
 use crate::client::{self, Client, Ended, Hooks, Next};
 use crate::clock::now;
@@ -113,6 +113,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     let mut dial = openvpn::dial_settings(&profile.options, &profile.client)?;
     dial.resolve_retry = ResolveRetry::Once;
     let mut engine = profile.engine;
+    checker.ethernet = engine.settings.ethernet;
     engine.connect_retry = (Duration::from_secs(1), Duration::from_secs(1));
     engine.connect_retry_max = Some(1);
     engine.server_poll_timeout = engine.server_poll_timeout.min(ANSWER);
@@ -149,6 +150,8 @@ struct Checker {
     remote: String,
     /// Whether that was dialled by TCP.
     stream: bool,
+    /// `dev tap`: no echo request reaches a station whose address nobody has asked for.
+    ethernet: bool,
     probe: Option<Probe>,
     /// The reason of the last failed attempt, for the end.
     last_reason: String,
@@ -166,6 +169,12 @@ struct Probe {
     mtu: usize,
 }
 
+impl Probe {
+    fn new(from: IpAddr, to: IpAddr, sizes: Vec<usize>, mtu: usize) -> Self {
+        Self { from, to, sizes, since: now(), sequence: 0, before: Counters::default(), mtu }
+    }
+}
+
 impl Checker {
     fn new(talk: bool) -> Self {
         Self {
@@ -173,6 +182,7 @@ impl Checker {
             talk,
             remote: String::new(),
             stream: false,
+            ethernet: false,
             probe: None,
             last_reason: String::new(),
         }
@@ -305,7 +315,11 @@ impl Checker {
             return Next::GoOn;
         }
         probe.sequence = probe.sequence.wrapping_add(1);
-        match echo(probe.from, probe.to, probe.sequence, size) {
+        let request = match self.ethernet {
+            true => who_has(probe.from, probe.to),
+            false => echo(probe.from, probe.to, probe.sequence, size),
+        };
+        match request {
             Some(packet) => Next::Send(packet),
             None => Next::End,
         }
@@ -374,6 +388,13 @@ impl Hooks for Checker {
             (IpAddr::V6(net.addr()), IpAddr::V6(far))
         });
         let Some((from, to)) = pair4.or(pair6) else {
+            if self.ethernet {
+                let told = "no address: that is for DHCP, or for whoever sets up the device";
+                self.pass(Stage::Push, told.into());
+                let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                self.probe = Some(Probe::new(nobody, nobody, Vec::new(), 0));
+                return;
+            }
             self.fail(Stage::Push, "the server gave this client no address".into());
             return;
         };
@@ -382,8 +403,11 @@ impl Hooks for Checker {
         let mtu = usize::from(tunnel.mtu.unwrap_or(1500));
         let mut sizes = vec![SMALL, mtu];
         sizes.extend(SIZES.into_iter().filter(|size| *size < mtu));
-        let before = Counters::default();
-        self.probe = Some(Probe { from, to, sizes, since: now(), sequence: 0, before, mtu });
+        if self.ethernet {
+            // Answers to a question for all have one size.
+            sizes.truncate(1);
+        }
+        self.probe = Some(Probe::new(from, to, sizes, mtu));
     }
 
     fn tick(&mut self, traffic: &Counters) -> Next {
@@ -426,6 +450,22 @@ mod tests {
         let mut checker = Checker::new(false);
         checker.stopped(&Stop::AuthFailed(String::new()));
         assert_eq!(checker.findings.last().unwrap().stage, Stage::Auth);
+    }
+
+    #[test]
+    fn behind_a_tap_device_stations_are_asked_for_and_one_answer_is_enough() {
+        let mut checker = Checker { ethernet: true, ..Checker::new(false) };
+        up(&mut checker);
+        let Next::Send(frame) = checker.tick(&traffic(0)) else { panic!("nothing asked") };
+        assert_eq!(frame[12..14], [8, 6]);
+        assert!(matches!(checker.tick(&traffic(40)), Next::Send(_)), "a keepalive");
+        assert!(matches!(checker.tick(&traffic(66)), Next::GoOn));
+        assert_eq!(checker.findings.last().unwrap().stage, Stage::Data);
+        assert!(matches!(checker.tick(&traffic(66)), Next::End));
+        // A server that leaves addresses to DHCP gives none, and that is no failure.
+        let mut checker = Checker { ethernet: true, ..Checker::new(false) };
+        checker.up(&TunnelConfig::default(), None, &Applied::Same);
+        assert!(matches!(checker.tick(&traffic(0)), Next::End) && !checker.failed());
     }
 
     #[test]

@@ -16,6 +16,18 @@ pub(super) fn echo(from: IpAddr, to: IpAddr, sequence: u16, len: usize) -> Optio
     }
 }
 
+/// A frame that asks all stations who has `to` (RFC 826), from a station of our own; `None` without
+/// IPv4. Whoever has it answers with a frame of at least 42 bytes.
+pub(super) fn who_has(from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
+    const OURS: [u8; 6] = [0x02, 0xad, 0x17, 0, 0, 1];
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { return None };
+    let mut frame = [&[0xff; 6][..], &OURS, &[0x08, 0x06]].concat();
+    // Ethernet and IPv4, with addresses of 6 and 4 bytes; a request.
+    frame.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend([&OURS[..], &from.octets(), &[0; 6], &to.octets()].concat());
+    Some(frame)
+}
+
 fn echo4(from: Ipv4Addr, to: Ipv4Addr, sequence: u16, len: usize) -> Vec<u8> {
     let mut header = Vec::with_capacity(len);
     header.extend([0x45, 0]);
@@ -80,6 +92,16 @@ fn checksum(parts: &[&[u8]]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_for_all_is_as_the_kernel_asks_it() {
+        let ip = |text: &str| text.parse().unwrap();
+        let frame = who_has(ip("10.8.0.2"), ip("10.8.0.1")).unwrap();
+        assert_eq!(frame.len(), 42);
+        assert_eq!(frame[28..32], [10, 8, 0, 2]);
+        assert_eq!(frame[38..42], [10, 8, 0, 1]);
+        assert_eq!(who_has(ip("fd00::2"), ip("fd00::1")), None);
+    }
 
     #[test]
     fn both_checksums_of_an_ipv4_request_verify() {
