@@ -108,7 +108,7 @@ fn of_two_clients_with_the_same_network_behind_them_the_newest_has_it() {
     assert!(!routes(&w, "alice").contains(&"10.50.0.0/16".into()), "one owner at a time");
     assert!(routes(&w, "alice").contains(&"10.51.0.0/16".into()));
     assert!(routes(&w, "bob").contains(&"10.50.0.0/16".into()));
-    assert!(warned(&w, "10.50.0.0/16 was behind alice"), "{:?}", w.events);
+    assert!(warned(&w, "10.50.0.0/16 was behind alice and is behind bob"), "{:?}", w.events);
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::PeerSpec;
+use adit_engine::verbs::{Framing, PeerSpec};
 use adit_engine::{
     Grant, Identity, Instant, Link, Op, Output, PeerId, Question, Random, Reply, Ticket,
 };
 use zeroize::Zeroizing;
 
 use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
-use crate::keys::{KeyMethod2, Randoms, Role};
+use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply, choose_cipher,
 };
@@ -204,6 +204,21 @@ impl ServerEngine {
                 return self.refuse(now, peer, "", error.to_string(), out);
             }
         };
+        let place = Place { grant, lease, framing, options, push, keys, exporter };
+        self.establish(now, peer, hello, place, out)
+    }
+
+    /// The session itself: nothing can fail any more but the connection.
+    fn establish(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        hello: Hello,
+        place: Place,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Place { grant, lease, framing, options, push, keys, exporter } = place;
+        let proto = hello.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
         let link = client.conversation.link;
@@ -222,7 +237,8 @@ impl ServerEngine {
         };
         out.plane(Op::AddPeer(peer, spec));
         let own = lease.prefixes();
-        let prefixes = self.own(peer, own.clone(), &grant.iroutes, out);
+        let name = &hello.identity.common_name;
+        let prefixes = self.own((peer, name), own.clone(), &grant.iroutes, out);
         let settings = &self.config.settings;
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let schedule =
@@ -337,6 +353,17 @@ impl ServerEngine {
         self.kick(now, holder, Farewell::ComeBack, &reason, out);
         Ok(())
     }
+}
+
+/// What was found for a client before it has a session.
+struct Place {
+    grant: Grant,
+    lease: Lease,
+    framing: Framing,
+    options: Vec<String>,
+    push: Vec<String>,
+    keys: DataKeys,
+    exporter: bool,
 }
 
 /// How long a client that finds no place here should stay away from this server.

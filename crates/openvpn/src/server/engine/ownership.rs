@@ -30,27 +30,27 @@ impl ServerEngine {
     /// client's address so. Returns what it got.
     pub(super) fn own(
         &mut self,
-        peer: PeerId,
+        (peer, name): (PeerId, &str),
         addresses: Vec<IpNet>,
         behind: &[IpNet],
         out: &mut Out,
     ) -> Vec<IpNet> {
         let mut all = addresses;
         for prefix in &all {
-            self.take_over(peer, *prefix, out);
+            self.take_over(peer, name, *prefix, out);
         }
         for prefix in behind {
             let held = self.ownership.0.get(prefix).copied().filter(|owner| *owner != peer);
             if let Some(owner) = held.filter(|owner| self.is_address_of(*owner, prefix)) {
                 let text = format!(
-                    "iroute {prefix} has no effect: it is the tunnel address of {}",
+                    "iroute {prefix} of {name} has no effect: it is the tunnel address of {}",
                     self.name_of(owner)
                 );
                 out.event(ServerEvent::Warning(Some(peer), text));
                 continue;
             }
             if !all.contains(prefix) {
-                self.take_over(peer, *prefix, out);
+                self.take_over(peer, name, *prefix, out);
                 all.push(*prefix);
             }
         }
@@ -63,7 +63,7 @@ impl ServerEngine {
         self.ownership.release(peer, prefixes);
     }
 
-    fn take_over(&mut self, peer: PeerId, prefix: IpNet, out: &mut Out) {
+    fn take_over(&mut self, peer: PeerId, new: &str, prefix: IpNet, out: &mut Out) {
         let Some(former) = self.ownership.0.insert(prefix, peer) else { return };
         if former == peer {
             return;
@@ -74,7 +74,7 @@ impl ServerEngine {
         {
             connected.prefixes.retain(|other| *other != prefix);
             out.plane(Op::SetRoutes(former, connected.prefixes.clone()));
-            let text = format!("{prefix} was behind {name} and is this client's from now on");
+            let text = format!("{prefix} was behind {name} and is behind {new} from now on");
             out.event(ServerEvent::Warning(Some(peer), text));
         }
     }
