@@ -41,7 +41,8 @@ impl Fault {
         self.is_harmless() && !(out_of_step && link.is_stream())
     }
 
-    fn is_harmless(&self) -> bool {
+    /// Whether only the packet is bad on a datagram path.
+    pub(crate) fn is_harmless(&self) -> bool {
         matches!(self, Self::Packet(_) | Self::Ignored(_) | Self::Foreign(_))
     }
 }

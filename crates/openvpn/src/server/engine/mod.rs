@@ -271,6 +271,11 @@ impl ServerEngine {
             Err(fault) if fault.is_harmless_on(client.conversation.link) => {
                 self.counters.session_bad += 1;
             }
+            Err(fault) if fault.is_harmless() => {
+                self.counters.session_bad += 1;
+                let why = format!("the TCP connection is out of step: {fault}");
+                return self.remove(peer, why, out);
+            }
             Err(fault) => return self.remove(peer, fault.to_string(), out),
         }
         self.schedule(peer);
