@@ -150,6 +150,8 @@ impl Key {
                 let epoch = epoch::Epoch::new(cipher, &key.seal, &key.open, replay_window)?;
                 Format::Epoch(Box::new(epoch))
             }
+            // A configuration that leads here is refused before; if one did, nothing must come in.
+            Protection::Block(suite) if suite.digest.is_none() => return Err(Refused),
             Protection::Block(suite) => {
                 let block = block::Block::new(suite, &key.seal, &key.open, replay_window, None)?;
                 Format::Block(Box::new(block))

@@ -269,6 +269,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_negotiated_is_authenticated_or_there_is_no_key() {
+        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let suite = BlockSuite { digest: None, ..SUITE };
+        let key = |protection| {
+            let limits = KeyLimits::default();
+            let (seal, open) = (half.clone(), half.clone());
+            Key::new(&DataKey { key_id: 0, protection, seal, open, limits }, 64, 0)
+        };
+        assert!(key(Protection::Block(suite)).is_err());
+        // `secret` with `auth none` is the operator's own word, at both ends.
+        assert!(key(Protection::Static(suite)).is_ok());
+    }
+
+    #[test]
     fn a_key_that_comes_into_use_has_the_time_of_now() {
         let now = unix_time();
         let time = time(&key(Protection::Static(SUITE)));
