@@ -349,21 +349,17 @@ fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
         _ => None,
     });
     let invitation = invitation.expect("the server began with one");
-    let handshakes = |w: &mut World| match w.nodes[B].end.as_ref() {
-        Some(points::End::Peer(engine)) => engine.handshakes(),
-        _ => 0,
-    };
     for n in 0..50 {
         let mut forged = invitation.clone();
         forged[1] ^= n + 1;
         w.deliver(B, address(A), Packet::Control(forged));
     }
-    assert_eq!(handshakes(&mut w), 1);
+    assert_eq!(handshakes(&w, B), 1);
     // From elsewhere it is not even looked at.
     w.run(10 * SECOND, |_| false);
-    let before = handshakes(&mut w);
+    let before = handshakes(&w, B);
     w.deliver(B, "203.0.113.9:1194".parse().unwrap(), Packet::Control(invitation));
-    assert_eq!(handshakes(&mut w), before);
+    assert_eq!(handshakes(&w, B), before);
     w.run(120 * SECOND, |_| false);
     assert!(w.restarts(B).is_empty() && w.restarts(A).is_empty());
     assert!(w.passes());
@@ -391,6 +387,94 @@ fn a_stranger_costs_a_listening_server_nothing_and_disturbs_nobody() {
         _ => unreachable!(),
     }
     assert!(w.passes());
+}
+
+fn handshakes(w: &World, n: usize) -> usize {
+    match w.nodes[n].end.as_ref() {
+        Some(points::End::Peer(engine)) => engine.handshakes(),
+        _ => 0,
+    }
+}
+
+/// An unwrapped reset; with the id it answers to, if any.
+fn reset(opcode: u8, session: [u8; 8], answers: Option<[u8; 8]>) -> Vec<u8> {
+    let mut packet = vec![opcode << 3];
+    packet.extend(session);
+    match answers {
+        Some(remote) => {
+            packet.extend([1, 0, 0, 0, 0]);
+            packet.extend(remote);
+        }
+        None => packet.push(0),
+    }
+    packet.extend([0; 4]);
+    packet
+}
+
+#[test]
+fn an_answer_to_a_handshake_that_is_over_is_no_invitation() {
+    let mut w = up(pair(&settings()));
+    let echo = reset(8, *b"another!", Some(*b"over now"));
+    w.deliver(B, address(A), Packet::Control(echo));
+    assert_eq!(handshakes(&w, B), 0);
+    // The same without the answer is one.
+    w.deliver(B, address(A), Packet::Control(reset(8, *b"another!", None)));
+    assert_eq!(handshakes(&w, B), 0, "its id is known already");
+    w.deliver(B, address(A), Packet::Control(reset(8, *b"a third!", None)));
+    assert_eq!(handshakes(&w, B), 1);
+    // It leads to the real server, and the next one may not before some time has passed.
+    assert!(w.run(SECOND, |w| w.both_up(2)));
+    w.deliver(B, address(A), Packet::Control(reset(8, *b"a fourth", None)));
+    assert_eq!(handshakes(&w, B), 0);
+    w.run(6 * SECOND, |_| false);
+    w.deliver(B, address(A), Packet::Control(reset(8, *b"a fifth!", None)));
+    assert_eq!(handshakes(&w, B), 1);
+}
+
+#[test]
+fn under_a_wrapping_only_who_has_the_key_can_invite() {
+    let wrapped = Settings { wrap: WrapConfig::TlsCrypt { key: key(4) }, ..settings() };
+    let mut w = up(pair(&wrapped));
+    w.deliver(B, address(A), Packet::Control(reset(8, *b"another!", None)));
+    assert_eq!(handshakes(&w, B), 0);
+}
+
+#[test]
+fn a_cookie_that_was_not_given_begins_nothing() {
+    let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+    let mut cookie = vec![5 << 3];
+    cookie.extend(*b"stranger");
+    cookie.extend([1, 0, 0, 0, 0]);
+    cookie.extend(*b"made up!");
+    w.deliver(A, "198.51.100.1:1194".parse().unwrap(), Packet::Control(cookie));
+    assert_eq!(handshakes(&w, A), 0);
+}
+
+/// Without a wrapping anybody with an address can begin a handshake, and leave it at that.
+#[test]
+fn strangers_who_hold_handshakes_open_do_not_keep_the_peer_out() {
+    for one_address in [false, true] {
+        let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
+        for n in 0..40_u8 {
+            let host = if one_address { 1 } else { n };
+            let from = std::net::SocketAddr::from(([198, 51, 100, host], 1194));
+            let session = [n; 8];
+            w.deliver(A, from, Packet::Control(reset(7, session, None)));
+            let Some((_, answer)) = w.strays.pop() else { continue };
+            let mut cookie = vec![5 << 3];
+            cookie.extend(session);
+            cookie.extend([1, 0, 0, 0, 0]);
+            cookie.extend(&answer[1..9]);
+            w.deliver(A, from, Packet::Control(cookie));
+        }
+        let held = handshakes(&w, A);
+        assert!((1..=if one_address { 2 } else { 8 }).contains(&held), "{held}");
+        assert!(w.passes());
+        w.kill(B);
+        w.revive(B);
+        assert!(w.run(3 * SECOND, |w| w.both_up(2)), "{:?}", w.nodes[A].events);
+        assert_eq!(handshakes(&w, A), 0, "the one that could took the place");
+    }
 }
 
 /// A whole conversation, played again from the same address and from another.
@@ -476,6 +560,24 @@ fn a_notice_about_a_former_session_does_not_touch_the_present_one() {
     assert!(w.restarts(A).is_empty());
     w.feed(A, Input::Notice(Notice::PeerSilent(PeerId(1))));
     assert_eq!(w.restarts(A).len(), 1);
+}
+
+/// Who was let in is who goes on, at either end.
+#[test]
+fn another_certificate_in_a_renegotiation_ends_the_session() {
+    for n in [A, B] {
+        let mut w = up(pair(&rekey_every(20)));
+        let other = match n {
+            A => PeerTls::Server(pki::server_tls()),
+            _ => PeerTls::Client(pki::client_tls()),
+        };
+        match w.nodes[n].end.as_mut() {
+            Some(points::End::Peer(engine)) => engine.set_tls(other),
+            _ => unreachable!(),
+        }
+        assert!(w.run(30 * SECOND, |w| !w.restarts(1 - n).is_empty()));
+        assert!(w.restarts(1 - n)[0].contains("another certificate"), "{:?}", w.restarts(1 - n));
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn read(wanted: &ConnectOptions) -> Result<Profile, Fault> {
         .map_err(|e| Fault::operator(e.to_string()))?;
     let Role::Client(client) = options.role.clone() else {
         return Err(Fault::operator(format!(
-            "{path} is a server's configuration: run it with `adit openvpn --config {path}`"
+            "{path} is no client's configuration: run it with `adit openvpn --config {path}`"
         )));
     };
     options.routes.noexec |= wanted.no_routes;

@@ -223,11 +223,11 @@ fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
     let auth = draft.auth.as_deref().unwrap_or("SHA1");
     let digest = match auth {
         none if none.eq_ignore_ascii_case("none") => {
-            draft.warnings.push(
-                "auth none: everybody on the way can alter what is sent, and replace the peer"
-                    .into(),
-            );
-            None
+            return Err(draft.error(
+                "auth",
+                "without it everybody on the way can alter what is sent, and pass for the peer",
+                "write: auth SHA256, at both ends",
+            ));
         }
         name => match Digest::from_name(name) {
             Some(digest) => Some(digest),

@@ -260,6 +260,8 @@ pub struct Node {
 pub struct World {
     pub now: Instant,
     pub nodes: [Node; 2],
+    /// What strangers were answered.
+    pub strays: Vec<(SocketAddr, Vec<u8>)>,
 }
 
 pub const A: usize = 0;
@@ -288,7 +290,7 @@ impl World {
             n += 1;
             node
         });
-        Self { now: START, nodes }
+        Self { now: START, nodes, strays: Vec::new() }
     }
 
     /// Runs until `done`, or until so much time has passed. True if `done` was reached.
@@ -393,6 +395,8 @@ impl World {
                     if link.remote() == address(1 - n) || link.remote() == self.nodes[1 - n].address
                     {
                         self.send(n, Packet::Control(frame));
+                    } else {
+                        self.strays.push((link.remote(), frame));
                     }
                 }
                 Output::Plane(op) => {

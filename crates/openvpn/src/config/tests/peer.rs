@@ -39,17 +39,17 @@ fn a_static_key_as_stocks_manual_has_it() {
 fn a_static_key_in_the_file_with_key_direction_and_subnet() {
     let text = "dev tun\nmode p2p\n<secret>\nkey\n</secret>\nkey-direction 0\nlocal 192.0.2.7\n\
                 topology subnet\nifconfig 10.1.0.1 255.255.255.0\nifconfig-ipv6 fd00::1/64 fd00::2\n\
-                cipher none\nauth none\nallow-deprecated-insecure-static-crypto\n";
+                cipher none\nallow-deprecated-insecure-static-crypto\n";
     let options = parse_file(text).unwrap();
     let peer = peer(&options);
     let PeerKeys::Static { key, direction, suite } = &peer.keys else { panic!("{peer:?}") };
     assert!(matches!(key, Source::Inline { directive: "secret", .. }));
-    assert_eq!((*direction, suite.cipher, suite.digest), (Some(0), None, None));
+    assert_eq!((*direction, suite.cipher, suite.digest), (Some(0), None, Some(Digest::Sha1)));
     assert_eq!(peer.ends.ipv4, Some(Inside4::Net("10.1.0.1/24".parse().unwrap())));
     let ipv6 = ("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap()));
     assert_eq!(peer.ends.ipv6, Some(ipv6));
     assert!(peer.remotes.is_empty());
-    assert_eq!(options.warnings.len(), 3, "cipher none and auth none: {:?}", options.warnings);
+    assert_eq!(options.warnings.len(), 2, "cipher none: {:?}", options.warnings);
 }
 
 #[test]
@@ -96,6 +96,7 @@ fn what_belongs_elsewhere_is_refused_by_name() {
     refused("dev tun\nremote a\nifconfig 10.1.0.1 10.1.0.2\n", "secret k\n", "BF-CBC");
     refused("dev tun\nremote a\nsecret k\n", "cipher AES-256-GCM\n", "static key");
     refused(&format!("{STATIC}secret k\n"), "auth WHIRLPOOL\n", "WHIRLPOOL");
+    refused(&format!("{STATIC}secret k\n"), "auth none\n", "pass for the peer");
     refused(&format!("{STATIC}secret k\n"), "replay-persist f\n", "remembered");
     refused(&format!("{STATIC}secret k\n"), "ifconfig 10.1.0.1 255.255.255.0\n", "netmask");
     refused(&format!("{STATIC}secret k\n"), "ifconfig 10.1.0.1 10.1.0.1\n", "same address");

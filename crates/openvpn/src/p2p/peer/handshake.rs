@@ -3,7 +3,9 @@
 use adit_engine::{Instant, Link};
 use zeroize::Zeroizing;
 
-use super::{Attempt, INVITED_EVERY, MAX_ATTEMPTS, MAX_RESETS, Out, PeerEngine, State, new_tls};
+use super::{
+    Attempt, INVITED_EVERY, MAX_ATTEMPTS, MAX_OF_ONE, MAX_RESETS, Out, PeerEngine, State, new_tls,
+};
 use crate::client::ClientEvent;
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::p2p::agree::our_peer_info;
@@ -138,12 +140,9 @@ impl PeerEngine {
         packet: &mut [u8],
         out: &mut Out,
     ) {
-        // An invitation that nobody has answered is of no use beside it.
-        let invitation = |attempt: &Attempt| attempt.own && attempt.conversation.remote().is_none();
-        let room = self.attempts.iter().filter(|attempt| !invitation(attempt)).count();
         let opened =
             self.door.as_mut().and_then(|door| door.third_packet(now, link, first, packet));
-        let (Some((control, wrapper)), true) = (opened, room < MAX_ATTEMPTS) else {
+        let Some((control, wrapper)) = opened else {
             self.dropped = self.dropped.saturating_add(1);
             return;
         };
@@ -154,13 +153,31 @@ impl PeerEngine {
         out.event(ClientEvent::ServerAnswered(link, control.session));
         let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
         let heard = conversation.take(now, &control, refuse, settings);
-        self.attempts.retain(|attempt| !invitation(attempt));
+        // An invitation that nobody has answered is of no use beside it.
+        self.attempts.retain(|a| !a.own || a.conversation.remote().is_some());
+        self.make_room(link);
         self.attempts.push(Attempt { conversation, own: false });
         let at = self.attempts.len().saturating_sub(1);
         match heard {
             Ok(heard) => self.attempt_step(now, at, heard, out),
             Err(fault) if fault.is_harmless_on(link) => self.attempt_step(now, at, Vec::new(), out),
             Err(fault) => self.attempt_failed(now, at, &fault, out),
+        }
+    }
+
+    /// Whoever holds handshakes open must not keep the peer out: the oldest of those that came from the
+    /// same address goes first, and then the oldest of all.
+    fn make_room(&mut self, link: Link) {
+        let ip = link.remote().ip();
+        let same = |attempt: &Attempt| attempt.conversation.link.remote().ip() == ip;
+        let crowded = self.attempts.iter().filter(|attempt| same(attempt)).count() >= MAX_OF_ONE;
+        let oldest = match crowded {
+            true => self.attempts.iter().position(same),
+            false => (self.attempts.len() >= MAX_ATTEMPTS).then_some(0),
+        };
+        if let Some(at) = oldest {
+            self.attempts.remove(at);
+            self.dropped = self.dropped.saturating_add(1);
         }
     }
 

@@ -32,6 +32,8 @@ type Out = Outbox<ClientEvent>;
 /// Handshakes under way at once. One is the peer's; the others leave room for strangers who claim to
 /// be it.
 const MAX_ATTEMPTS: usize = 8;
+/// Of these, from one address.
+const MAX_OF_ONE: usize = 2;
 /// A server's reset that nobody asked for starts a handshake at most this often.
 const INVITED_EVERY: Duration = Duration::from_secs(5);
 /// Ids of servers' resets that are remembered.
@@ -133,6 +135,13 @@ impl PeerEngine {
     /// The wall clock was set.
     pub fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
         self.clock = WallClock::new(now, unix_time);
+    }
+
+    /// Another certificate or other authorities, of the same role: from the next negotiation on.
+    pub fn set_tls(&mut self, tls: PeerTls) {
+        if tls.role() == self.role() {
+            self.config.tls = tls;
+        }
     }
 
     /// Packets dropped because they were not authentic or did not belong to anything.
