@@ -59,9 +59,9 @@ struct Flow {
     v6: bool,
     tcp: bool,
     /// Bytes before the IP header, from which the others count.
-    l2: usize,
-    l4: usize,
-    header_len: usize,
+    l2: u16,
+    l4: u16,
+    header_len: u16,
     /// Payload of the first packet: all but the last have the same.
     size: usize,
     ports: u32,
@@ -167,8 +167,9 @@ impl<'a> Merger<'a> {
                         && other.v6 == flow.v6
                         && other.l2 == flow.l2
                 }) && self.parts.get(run.first).is_some_and(|part| {
-                    addresses(part.frame.get(flow.l2..).unwrap_or(&[])) == addresses(packet)
-                        && (flow.l2 == 0 || part.frame.get(..flow.l2) == frame.get(..flow.l2))
+                    let l2 = usize::from(flow.l2);
+                    addresses(part.frame.get(l2..).unwrap_or(&[])) == addresses(packet)
+                        && (l2 == 0 || part.frame.get(..l2) == frame.get(..l2))
                 })
             })
         })
@@ -178,7 +179,7 @@ impl<'a> Merger<'a> {
     fn join(&mut self, index: usize, frame: &'a [u8], packet: &'a [u8], new: &Flow) -> Option<()> {
         let run = self.runs.get_mut(index)?;
         let flow = run.flow.as_mut()?;
-        let first = self.parts.get(run.first)?.frame.get(flow.l2..)?;
+        let first = self.parts.get(run.first)?.frame.get(usize::from(flow.l2)..)?;
         let len = run.len.checked_add(new.size)?;
         let fits = !flow.ended
             && run.count < MAX_PARTS
@@ -243,6 +244,7 @@ impl<'a> Merger<'a> {
         }
         let transport = packet.get(l4..)?;
         let next_id = if v6 { 0 } else { v4_id(packet)?.wrapping_add(1) };
+        let l2 = u16::try_from(l2).ok()?;
         match protocol {
             TCP if self.tcp => {
                 let tcp = Tcp::parse(transport)?;
@@ -253,8 +255,8 @@ impl<'a> Merger<'a> {
                     v6,
                     tcp: true,
                     l2,
-                    l4,
-                    header_len,
+                    l4: l4 as u16,
+                    header_len: header_len as u16,
                     size,
                     ports: tcp.ports,
                     next_seq: tcp.seq.wrapping_add(u32::try_from(size).ok()?),
@@ -275,8 +277,8 @@ impl<'a> Merger<'a> {
                     v6,
                     tcp: false,
                     l2,
-                    l4,
-                    header_len,
+                    l4: l4 as u16,
+                    header_len: header_len as u16,
                     size,
                     ports: udp.ports,
                     next_seq: 0,
@@ -322,17 +324,18 @@ fn same_headers(flow: &Flow, a: &[u8], b: &[u8]) -> bool {
         a.get(..2) == b.get(..2) && a.get(6..10) == b.get(6..10)
     };
     let tcp = |packet: &[u8]| {
-        let header = packet.get(flow.l4..flow.header_len)?;
+        let header = packet.get(usize::from(flow.l4)..usize::from(flow.header_len))?;
         Some((get32(header, 8)?, get8(header, 12)?, get16(header, 14)?, get16(header, 18)?))
     };
-    let options = flow.l4.saturating_add(crate::transport::TCP_LEN)..flow.header_len;
+    let options = usize::from(flow.l4).saturating_add(crate::transport::TCP_LEN)
+        ..usize::from(flow.header_len);
     ip && (!flow.tcp || (tcp(a) == tcp(b) && a.get(options.clone()) == b.get(options)))
 }
 
 fn checksums_ok(flow: &Flow, packet: &[u8]) -> bool {
     let protocol = if flow.tcp { TCP } else { UDP };
     let sum = || -> Option<Sum> {
-        let transport = packet.get(flow.l4..)?;
+        let transport = packet.get(usize::from(flow.l4)..)?;
         let len = u16::try_from(transport.len()).ok()?;
         Some(pseudo_header(packet, protocol)?.word(len).bytes(transport))
     };
@@ -366,13 +369,13 @@ impl<'m, 'a> Write<'m, 'a> {
 
     /// Headers of the whole, with the checksum left to the kernel.
     fn fill_header(&mut self, flow: &Flow, first: &[u8]) -> Option<()> {
-        self.header_len = flow.l2.checked_add(flow.header_len)?;
+        let (l2, l4) = (usize::from(flow.l2), usize::from(flow.l4));
+        self.header_len = l2.checked_add(usize::from(flow.header_len))?;
         let header = self.header.get_mut(..self.header_len)?;
         header.copy_from_slice(first.get(..self.header_len)?);
-        let header = header.get_mut(flow.l2..)?;
+        let header = header.get_mut(l2..)?;
         let len = u16::try_from(self.run.len).ok()?;
-        let l4 = u16::try_from(flow.l4).ok()?;
-        let l4_len = len.checked_sub(l4)?;
+        let l4_len = len.checked_sub(flow.l4)?;
         if flow.v6 {
             put16(header, 4, l4_len)?;
         } else {
@@ -384,12 +387,12 @@ impl<'m, 'a> Write<'m, 'a> {
         let protocol = if flow.tcp { TCP } else { UDP };
         let pseudo = pseudo_header(header, protocol)?.word(l4_len).fold();
         let csum_offset = if flow.tcp { 16 } else { 6 };
-        put16(header, flow.l4.checked_add(csum_offset)?, pseudo)?;
+        put16(header, l4.checked_add(csum_offset)?, pseudo)?;
         if flow.tcp {
             let push = if flow.pushed { flags::PSH } else { 0 };
-            put8(header, flow.l4.checked_add(13)?, flow.flags | push)?;
+            put8(header, l4.checked_add(13)?, flow.flags | push)?;
         } else {
-            put16(header, flow.l4.checked_add(4)?, l4_len)?;
+            put16(header, l4.checked_add(4)?, l4_len)?;
         }
         self.vnet = VnetHeader {
             needs_csum: true,
@@ -401,7 +404,7 @@ impl<'m, 'a> Write<'m, 'a> {
             ecn: false,
             hdr_len: u16::try_from(self.header_len).ok()?,
             gso_size: u16::try_from(flow.size).ok()?,
-            csum_start: l4.checked_add(u16::try_from(flow.l2).ok()?)?,
+            csum_start: flow.l4.checked_add(flow.l2)?,
             csum_offset: csum_offset as u16,
         }
         .encode();
