@@ -111,31 +111,42 @@ impl<'a> Merger<'a> {
     /// Takes one IP packet.
     #[inline]
     pub fn push(&mut self, packet: &'a [u8]) {
-        self.push_behind(packet, 0);
+        self.push_any::<false>(packet, 0);
     }
 
     /// Takes one frame whose IP packet stands behind `l2` bytes, or which carries something else: then
     /// `l2` is the frame's length, and it passes as it is.
     #[inline]
     pub fn push_behind(&mut self, frame: &'a [u8], l2: usize) {
-        let packet = frame.get(l2..).unwrap_or(&[]);
+        self.push_any::<true>(frame, l2);
+    }
+
+    /// Compiled twice, so that packets of a TUN device do not pay for what stands before a frame's.
+    #[inline]
+    fn push_any<const FRAMES: bool>(&mut self, frame: &'a [u8], l2: usize) {
+        let packet = if FRAMES { frame.get(l2..).unwrap_or(&[]) } else { frame };
         match self.shape(packet, l2) {
             Shape::Other => self.start(frame, packet.len(), None),
             Shape::Barrier(flow) => {
-                if let Some((slot, _)) = self.find(&flow, frame, packet) {
+                if let Some((slot, _)) = self.find::<FRAMES>(&flow, frame, packet) {
                     self.growing.remove(slot);
                 }
                 self.start(frame, packet.len(), None);
             }
-            Shape::Mergeable(flow) => self.push_mergeable(frame, packet, flow),
+            Shape::Mergeable(flow) => self.push_mergeable::<FRAMES>(frame, packet, flow),
         }
     }
 
-    fn push_mergeable(&mut self, frame: &'a [u8], packet: &'a [u8], flow: Flow) {
-        let Some((slot, index)) = self.find(&flow, frame, packet) else {
+    fn push_mergeable<const FRAMES: bool>(
+        &mut self,
+        frame: &'a [u8],
+        packet: &'a [u8],
+        flow: Flow,
+    ) {
+        let Some((slot, index)) = self.find::<FRAMES>(&flow, frame, packet) else {
             return self.grow(frame, packet.len(), flow);
         };
-        if self.join(index, frame, packet, &flow).is_none() {
+        if self.join::<FRAMES>(index, frame, packet, &flow).is_none() {
             self.growing.remove(slot);
             self.grow(frame, packet.len(), flow);
         }
@@ -158,16 +169,21 @@ impl<'a> Merger<'a> {
 
     /// The growing run of the same flow: its place in `growing` and in `runs`. Flows with different
     /// Ethernet headers are different flows.
-    fn find(&self, flow: &Flow, frame: &[u8], packet: &[u8]) -> Option<(usize, usize)> {
+    fn find<const FRAMES: bool>(
+        &self,
+        flow: &Flow,
+        frame: &[u8],
+        packet: &[u8],
+    ) -> Option<(usize, usize)> {
         self.growing.iter().copied().enumerate().rev().find(|(_, index)| {
             self.runs.get(*index).is_some_and(|run| {
                 run.flow.is_some_and(|other| {
                     other.ports == flow.ports
                         && other.tcp == flow.tcp
                         && other.v6 == flow.v6
-                        && other.l2 == flow.l2
+                        && (!FRAMES || other.l2 == flow.l2)
                 }) && self.parts.get(run.first).is_some_and(|part| {
-                    let l2 = usize::from(flow.l2);
+                    let l2 = if FRAMES { usize::from(flow.l2) } else { 0 };
                     addresses(part.frame.get(l2..).unwrap_or(&[])) == addresses(packet)
                         && (l2 == 0 || part.frame.get(..l2) == frame.get(..l2))
                 })
@@ -176,10 +192,17 @@ impl<'a> Merger<'a> {
     }
 
     /// Appends `packet` to a run, if every condition holds.
-    fn join(&mut self, index: usize, frame: &'a [u8], packet: &'a [u8], new: &Flow) -> Option<()> {
+    fn join<const FRAMES: bool>(
+        &mut self,
+        index: usize,
+        frame: &'a [u8],
+        packet: &'a [u8],
+        new: &Flow,
+    ) -> Option<()> {
         let run = self.runs.get_mut(index)?;
         let flow = run.flow.as_mut()?;
-        let first = self.parts.get(run.first)?.frame.get(usize::from(flow.l2)..)?;
+        let l2 = if FRAMES { usize::from(flow.l2) } else { 0 };
+        let first = self.parts.get(run.first)?.frame.get(l2..)?;
         let len = run.len.checked_add(new.size)?;
         let fits = !flow.ended
             && run.count < MAX_PARTS
