@@ -180,7 +180,19 @@ pub(crate) fn listeners(options: &Options) -> Result<Vec<Listener>, Fault> {
         [] => std::slice::from_ref(&any),
         listen => listen,
     };
-    wanted.iter().map(listener).collect()
+    let mut listeners = wanted.iter().map(listener).collect::<Result<Vec<_>, _>>()?;
+    leave_ipv4_to_others(&mut listeners);
+    Ok(listeners)
+}
+
+/// `[::]` takes IPv4 too, unless another line asks for the same port of IPv4.
+fn leave_ipv4_to_others(listeners: &mut [Listener]) {
+    let others: Vec<Listener> = listeners.iter().filter(|l| l.bind.is_ipv4()).copied().collect();
+    for listener in listeners.iter_mut().filter(|l| l.bind.is_ipv6()) {
+        listener.v6only |= others.iter().any(|other| {
+            (other.transport, other.bind.port()) == (listener.transport, listener.bind.port())
+        });
+    }
 }
 
 fn listener(listen: &Listen) -> Result<Listener, Fault> {
@@ -388,4 +400,26 @@ where
         (false, None) => Via::Tunnel(gateway.map(Into::into)),
     };
     PlannedRoute { net: route.net.into(), via, metric: route.metric }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_of_both_families_is_bound_once_for_each() {
+        let listener = |bind: &str, transport| Listener {
+            bind: bind.parse().unwrap(),
+            v6only: false,
+            transport,
+        };
+        let mut listeners = [
+            listener("0.0.0.0:1194", Transport::Tcp),
+            listener("[::]:1194", Transport::Tcp),
+            listener("[::]:1194", Transport::Udp),
+            listener("[::]:443", Transport::Tcp),
+        ];
+        leave_ipv4_to_others(&mut listeners);
+        assert_eq!(listeners.map(|l| l.v6only), [false, true, false, false]);
+    }
 }
