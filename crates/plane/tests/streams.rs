@@ -308,6 +308,27 @@ fn what_waits_for_a_slow_reader_is_bounded_and_has_no_gap() {
     assert_eq!(packet_id(&frame), next);
 }
 
+/// A bulk transfer that fills the queue leaves room for a ping.
+#[test]
+fn small_packets_have_a_reserve() {
+    let mut server = Server::new();
+    let (mut a, slow) = (server.client(2, None), server.client(3, Some(4096)));
+    let mut large = packet(2, 3, 1);
+    large.resize(1300, 7);
+    large[2..4].copy_from_slice(&1300u16.to_be_bytes());
+    let sent = |server: &Server| server.plane.counters(PeerId(3)).unwrap().tx_packets;
+    let end = Wall::now() + PATIENCE;
+    while server.dropped(DropReason::StreamFull) < 50 {
+        assert!(Wall::now() < end, "the queue has no end");
+        let bytes = a.end.seal(&large).concat();
+        a.socket.write_all(&bytes).unwrap();
+    }
+    let before = sent(&server);
+    (0..10).for_each(|fill| a.send(3, fill));
+    server.until(|plane| plane.counters(PeerId(3)).unwrap().tx_packets == before + 10);
+    drop(slow);
+}
+
 #[test]
 fn one_that_stops_reading_disturbs_nobody() {
     let mut server = Server::new();

@@ -76,6 +76,12 @@ impl std::fmt::Display for StreamEnd {
 /// only delay what is sent later: an inner ping, an inner TCP's knowledge that the path is full.
 const NOTSENT: u32 = 128 << 10;
 
+/// Packets of up to so many bytes (pings, names, acknowledgements) have a reserve of their own beyond
+/// the queue's limit: bulk fills the queue with every super-packet, and would take them with it.
+const SMALL: usize = 576;
+/// Packets of it: more than one super-packet becomes.
+pub(crate) const RESERVE: usize = 128;
+
 /// Control packets that a stranger may send: a TLS handshake needs fewer by far.
 pub(crate) const MAX_STRANGER_FRAMES: u32 = 64;
 
@@ -192,10 +198,11 @@ impl Stream {
         self.poller.add(&self.socket, TOKEN | self.id, Interest::READ)
     }
 
-    /// Whether a data packet may be sealed for it: once it has a packet id it must be sent, or the
-    /// peer sees a gap, which stock takes for an attack.
-    pub fn has_room(&self) -> bool {
-        self.backlog.load(Relaxed) < self.options.queue_limit as usize
+    /// Whether a data packet of `len` bytes may be sealed for it: once it has a packet id it must be
+    /// sent, or the peer sees a gap, which stock takes for an attack.
+    pub fn has_room(&self, len: usize) -> bool {
+        let reserve = if len <= SMALL { RESERVE } else { 0 };
+        self.backlog.load(Relaxed) < (self.options.queue_limit as usize).saturating_add(reserve)
     }
 
     /// Whether packets wait because the socket is full.

@@ -14,7 +14,7 @@ use crate::egress::{Arena, Shape};
 use crate::peer::{MAX_WAITING, Peer, Tx};
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
-use crate::stream::{Drained, MAX_STRANGER_FRAMES, Stream, StreamEnd};
+use crate::stream::{Drained, MAX_STRANGER_FRAMES, RESERVE, Stream, StreamEnd};
 use crate::upcall::MAX_CONTROL;
 
 /// Bytes received at once: as much as fits a core's L2 cache beside what is made of it. One per
@@ -49,10 +49,10 @@ impl Lane {
     /// Why a packet may not even be sealed: on a stream, what has a packet id must be sent. A client
     /// stops reading the TUN device instead.
     #[inline]
-    pub fn refusal(&self, client: bool) -> Option<DropReason> {
+    pub fn refusal(&self, client: bool, len: usize) -> Option<DropReason> {
         match self {
             Self::Datagrams => None,
-            Self::Stream(stream) if client || stream.has_room() => None,
+            Self::Stream(stream) if client || stream.has_room(len) => None,
             Self::Stream(_) => Some(DropReason::StreamFull),
             Self::Gone => Some(DropReason::NoSocket),
         }
@@ -110,7 +110,8 @@ impl Shared {
         let spec = peer.settings.load();
         let stream = self.tables.streams.of(&spec.link).ok_or(DropReason::NoSocket)?;
         // Messages of control may exceed what packets are allowed.
-        if stream.backlog() >= stream.options.queue_limit as usize + MAX_WAITING {
+        let limit = stream.options.queue_limit as usize;
+        if stream.backlog() >= limit.saturating_add(RESERVE + MAX_WAITING) {
             return Err(DropReason::StreamFull);
         }
         let keys = peer.keys.load();

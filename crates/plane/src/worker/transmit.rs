@@ -224,7 +224,7 @@ impl Transmitter {
         let mut current = first;
         let next = loop {
             match &keys.primary {
-                Some(key) => match lane.refusal(self.shared.client) {
+                Some(key) => match lane.refusal(self.shared.client, current.len) {
                     None => self.seal(reader, &current, key, to, &mut tx),
                     Some(reason) => self.shared.stats.drop(reason),
                 },

@@ -107,7 +107,7 @@ impl Transmitter {
             if self.arena.room() < SUPER_PACKET || lane.is_due(&self.arena) {
                 self.flush(to, &mut tx);
             }
-            if let Some(reason) = lane.refusal(shared.client) {
+            if let Some(reason) = lane.refusal(shared.client, frame.len()) {
                 shared.stats.drop(reason);
                 continue;
             }
