@@ -23,8 +23,8 @@ use crate::peer::Peer;
 use crate::replay::Place;
 use crate::routes::Routes;
 use crate::stats::DropReason;
-use crate::stream::StreamEnd;
 use crate::stream::frames::{self, Next, Packets};
+use crate::stream::{MAX_STRANGER_FRAMES, StreamEnd};
 use crate::tables::PeerTable;
 use crate::upcall::MAX_CONTROL;
 
@@ -57,7 +57,7 @@ pub struct Ingress<'a, 's> {
     source: Option<(PeerId, IpAddr)>,
     /// Whether there may be static keys, whose packets have no opcode.
     statics: bool,
-    /// Control packets of strangers that came on a stream.
+    /// Control packets of strangers that came on this stream, so far.
     pub(crate) strangers: u32,
     /// Why the stream whose packets these are must end.
     fault: Option<StreamEnd>,
@@ -266,19 +266,23 @@ impl<'a, 's> Ingress<'a, 's> {
 
     fn control(&mut self, link: Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
+        if self.fault.is_some() {
+            // What follows on a stream that ends must not fill the queues.
+            return;
+        }
         if packet.len() > MAX_CONTROL {
-            stats.drop(DropReason::ControlTooLong);
-        } else if tables.is_known(&link) || self.shared.client {
-            upcalls.frame(stats, link, packet);
+            return stats.drop(DropReason::ControlTooLong);
+        }
+        let session = self.shared.client || tables.by_address(&link).is_some();
+        let taken = if session || tables.is_admitted(&link) {
+            upcalls.frame(stats, link, packet, session)
         } else {
-            let taken = upcalls.stranger(stats, link, packet);
-            if link.is_stream() {
-                self.strangers = self.strangers.saturating_add(1);
-                if !taken {
-                    // Nobody sends it again on a stream: the peer shall try anew, and at once.
-                    self.fault = Some(StreamEnd::Flood);
-                }
-            }
+            self.strangers = self.strangers.saturating_add(u32::from(link.is_stream()));
+            self.strangers <= MAX_STRANGER_FRAMES && upcalls.stranger(stats, link, packet)
+        };
+        if !taken && link.is_stream() {
+            // Nobody sends it again on a stream: the peer shall try anew, and at once.
+            self.fault = Some(StreamEnd::Flood);
         }
     }
 

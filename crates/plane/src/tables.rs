@@ -200,7 +200,12 @@ impl Tables {
 
     /// Whether control packets of this link are a known peer's.
     pub fn is_known(&self, link: &Link) -> bool {
-        read(&self.admitted).contains(link) || self.by_address(link).is_some()
+        self.is_admitted(link) || self.by_address(link).is_some()
+    }
+
+    /// Whether control admitted this link: it has a handshake, if not a session.
+    pub fn is_admitted(&self, link: &Link) -> bool {
+        read(&self.admitted).contains(link)
     }
 
     pub fn admit(&self, link: Link) {

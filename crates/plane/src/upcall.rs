@@ -1,6 +1,6 @@
 //! What workers tell the control thread: three bounded queues behind one eventfd.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,18 @@ use crate::stream::StreamEnd;
 
 /// Control packets of known peers that may wait.
 const MAX_FRAMES: usize = 2048;
+/// How many of these may be of links that only have a handshake: whoever can begin one must not
+/// crowd out those with a session.
+const MAX_HANDSHAKE_FRAMES: usize = MAX_FRAMES / 2;
+/// Control packets of one known peer that may wait: several windows full of unacknowledged ones.
+const MAX_FRAMES_OF_LINK: usize = 128;
 /// Control packets of strangers that may wait.
 const MAX_STRANGERS: usize = 512;
+/// As many more may wait of strangers on streams, who have proved their address: a flood of forged
+/// datagrams must not end their streams.
+const MAX_STREAM_STRANGERS: usize = 2 * MAX_STRANGERS;
+/// Of one such stream: it has nothing to say before its first packet is answered.
+const MAX_STRANGERS_OF_STREAM: usize = 8;
 /// Notices that may wait where a peer causes another one.
 const MAX_NOTICES: usize = 16384;
 /// In-band messages among them: peers cause them at will, so they must not crowd out the rest.
@@ -56,11 +66,46 @@ enum Item {
 #[derive(Debug)]
 struct Queues {
     notices: Mutex<VecDeque<Notice>>,
-    frames: Mutex<VecDeque<(Link, Item)>>,
-    strangers: Mutex<VecDeque<(Link, Item)>>,
+    frames: Mutex<Frames>,
+    strangers: Mutex<Frames>,
     /// Whether `event` is signalled: saves a system call per upcall.
     raised: AtomicBool,
     event: EventFd,
+}
+
+/// Items in the order in which they came, and how many packets of each link there are.
+#[derive(Debug, Default)]
+struct Frames {
+    items: VecDeque<(Link, Item)>,
+    waiting: HashMap<Link, usize>,
+}
+
+impl Frames {
+    /// `false` if so many wait in all, or so many of this link.
+    fn push(&mut self, link: Link, packet: &[u8], bound: usize, of_link: usize) -> bool {
+        let full = self.items.len() >= bound;
+        if full || self.waiting.get(&link).is_some_and(|waiting| *waiting >= of_link) {
+            return false;
+        }
+        let waiting = self.waiting.entry(link).or_default();
+        *waiting = waiting.saturating_add(1);
+        self.items.push_back((link, Item::Packet(packet.to_vec())));
+        true
+    }
+
+    /// Takes the oldest.
+    fn take(&mut self, count: usize) -> Vec<(Link, Item)> {
+        let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
+        for (link, item) in &taken {
+            if let (Item::Packet(_), Some(waiting)) = (item, self.waiting.get_mut(link)) {
+                *waiting = waiting.saturating_sub(1);
+                if *waiting == 0 {
+                    self.waiting.remove(link);
+                }
+            }
+        }
+        taken
+    }
 }
 
 /// A queue is consistent at every moment, so a panic elsewhere need not spread.
@@ -94,24 +139,38 @@ impl UpcallSender {
             | Notice::Misframed(..)
             | Notice::Probed(..) => usize::MAX,
         };
-        self.push(&self.0.notices, notice, bound, stats, DropReason::NoticesFull);
+        let mut notices = lock(&self.0.notices);
+        if notices.len() >= bound {
+            return stats.drop(DropReason::NoticesFull);
+        }
+        notices.push_back(notice);
+        drop(notices);
+        self.0.raise();
     }
 
-    pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8]) {
-        let item = (link, Item::Packet(packet.to_vec()));
-        self.push(&self.0.frames, item, MAX_FRAMES, stats, DropReason::FramesFull);
+    /// A control packet of a known peer; `session`: it has more than a handshake. `false` if there
+    /// was no room.
+    pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
+        let bound = if session { MAX_FRAMES } else { MAX_HANDSHAKE_FRAMES };
+        let taken = lock(&self.0.frames).push(link, packet, bound, MAX_FRAMES_OF_LINK);
+        self.taken(taken, stats, DropReason::FramesFull)
     }
 
     /// `false` if there was no room.
     pub fn stranger(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
-        let item = (link, Item::Packet(packet.to_vec()));
-        self.push(&self.0.strangers, item, MAX_STRANGERS, stats, DropReason::StrangersFull)
+        let (bound, of_link) = match link.is_stream() {
+            true => (MAX_STREAM_STRANGERS, MAX_STRANGERS_OF_STREAM),
+            false => (MAX_STRANGERS, MAX_STRANGERS),
+        };
+        let taken = lock(&self.0.strangers).push(link, packet, bound, of_link);
+        self.taken(taken, stats, DropReason::StrangersFull)
     }
 
     /// A stream's end: said once per stream, whose number bounds them.
-    pub fn stream_ended(&self, stats: &Stats, link: Link, why: StreamEnd, known: bool) {
+    pub fn stream_ended(&self, link: Link, why: StreamEnd, known: bool) {
         let queue = if known { &self.0.frames } else { &self.0.strangers };
-        self.push(queue, (link, Item::Ended(why)), usize::MAX, stats, DropReason::FramesFull);
+        lock(queue).items.push_back((link, Item::Ended(why)));
+        self.0.raise();
     }
 
     /// Makes the receiving end look, though nothing was queued.
@@ -119,24 +178,12 @@ impl UpcallSender {
         self.0.raise();
     }
 
-    fn push<T>(
-        &self,
-        queue: &Mutex<VecDeque<T>>,
-        item: T,
-        bound: usize,
-        stats: &Stats,
-        full: DropReason,
-    ) -> bool {
-        {
-            let mut queue = lock(queue);
-            if queue.len() >= bound {
-                stats.drop(full);
-                return false;
-            }
-            queue.push_back(item);
+    fn taken(&self, taken: bool, stats: &Stats, full: DropReason) -> bool {
+        match taken {
+            true => self.0.raise(),
+            false => stats.drop(full),
         }
-        self.0.raise();
-        true
+        taken
     }
 }
 
@@ -158,14 +205,13 @@ impl Upcalls {
         let notices = std::mem::take(&mut *lock(&self.0.notices));
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));
         let frames = std::mem::take(&mut *lock(&self.0.frames));
-        frames.into_iter().for_each(|(link, item)| match item {
+        frames.items.into_iter().for_each(|(link, item)| match item {
             Item::Packet(packet) => take(Upcall::Frame(link, packet)),
             Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
         });
         let (strangers, left) = {
             let mut queue = lock(&self.0.strangers);
-            let count = queue.len().min(STRANGERS_PER_DRAIN);
-            (queue.drain(..count).collect::<Vec<_>>(), !queue.is_empty())
+            (queue.take(STRANGERS_PER_DRAIN), !queue.items.is_empty())
         };
         strangers.into_iter().for_each(|(link, item)| match item {
             Item::Packet(packet) => take(Upcall::Stranger(link, packet)),
@@ -206,7 +252,7 @@ mod tests {
         for port in 0..2000 {
             sender.stranger(&stats, link(port), &[7]);
         }
-        sender.frame(&stats, link(5000), &[8]);
+        assert!(sender.frame(&stats, link(5000), &[8], true));
         sender.notice(&stats, Notice::PeerSilent(PeerId(1)));
         assert_eq!(stats.totals().dropped(DropReason::StrangersFull), 2000 - MAX_STRANGERS as u64);
         let first = drain(&mut upcalls);
@@ -217,6 +263,41 @@ mod tests {
         let rest: usize = (0..20).map(|_| drain(&mut upcalls).len()).sum();
         assert_eq!(rest, MAX_STRANGERS - STRANGERS_PER_DRAIN);
         assert!(!upcalls.0.raised.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn nobody_has_more_than_a_share_of_the_queue_of_known_peers() {
+        let stats = Stats::new(Offloads::ALL);
+        let (sender, mut upcalls) = channel().unwrap();
+        let send = |port, session| sender.frame(&stats, link(port), &[4], session);
+        assert_eq!((0..1000).filter(|_| send(1, true)).count(), MAX_FRAMES_OF_LINK);
+        // Handshakes of a whole network, each with its share, leave the sessions' half alone.
+        let taken = (0..9000u16).filter(|n| send(100 + n / 200, false)).count();
+        assert_eq!(taken, MAX_HANDSHAKE_FRAMES - MAX_FRAMES_OF_LINK);
+        assert!(send(2, true));
+        assert_eq!(
+            stats.totals().dropped(DropReason::FramesFull),
+            10_000 - MAX_HANDSHAKE_FRAMES as u64
+        );
+        assert_eq!(drain(&mut upcalls).len(), MAX_HANDSHAKE_FRAMES + 1);
+        assert!(send(1, true) && send(100, false), "what was taken out counts no more");
+    }
+
+    #[test]
+    fn forged_datagrams_leave_room_for_strangers_on_streams_and_these_for_each_other() {
+        let stats = Stats::new(Offloads::ALL);
+        let (sender, mut upcalls) = channel().unwrap();
+        let datagrams = (0..2000).filter(|port| sender.stranger(&stats, link(*port), &[7]));
+        assert_eq!(datagrams.count(), MAX_STRANGERS);
+        let stream = |id| Link::stream(id, ([192, 0, 2, 1], 1).into());
+        let send = |id| sender.stranger(&stats, stream(id), &[7]);
+        assert_eq!((0..100).filter(|_| send(1)).count(), MAX_STRANGERS_OF_STREAM);
+        assert!(send(2));
+        assert!((0..2000).filter(|n| send(3 + n)).count() < MAX_STRANGERS);
+        for _ in 0..20 {
+            drain(&mut upcalls);
+        }
+        assert!(send(1), "what was taken out counts no more");
     }
 
     #[test]

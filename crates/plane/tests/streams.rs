@@ -486,17 +486,41 @@ fn packets_count_only_on_the_streams_of_their_own_peers() {
 fn a_stranger_may_say_only_so_much() {
     let mut server = Server::new();
     let (mut socket, link) = server.stranger(None);
-    for _ in 0..65 {
-        let _ = socket.write_all(&framed(&[4 << 3, 1]));
+    let said = Upcall::Stranger(link, vec![4 << 3, 1]);
+    for _ in 0..64 {
+        socket.write_all(&framed(&[4 << 3, 1])).unwrap();
+        server.wait_for(|upcall| (*upcall == said).then_some(()));
     }
+    let _ = socket.write_all(&framed(&[4 << 3, 1]));
     assert_eq!(server.end_of(link), StreamEnd::Flood);
     let (mut socket, link) = server.stranger(None);
     server.plane.apply(Op::AdmitLink(link));
-    for _ in 0..200 {
+    for _ in 0..100 {
         socket.write_all(&framed(&[4 << 3, 1])).unwrap();
     }
     drop(socket);
     assert_eq!(server.end_of(link), StreamEnd::Closed);
+}
+
+/// As many tiny packets as one receive brings, from a stranger and from a handshake: the queues that all
+/// share get a few of them.
+#[test]
+fn one_write_full_of_control_packets_does_not_fill_the_queues() {
+    let mut server = Server::new();
+    let many = framed(&[4 << 3]).repeat(50_000);
+    for (admitted, most) in [(false, 8), (true, 128)] {
+        let (mut socket, link) = server.stranger(None);
+        if admitted {
+            server.plane.apply(Op::AdmitLink(link));
+        }
+        let full = if admitted { DropReason::FramesFull } else { DropReason::StrangersFull };
+        let _ = socket.write_all(&many);
+        server.until(|plane| plane.totals().dropped(full) > 0);
+        assert_eq!(server.end_of(link), StreamEnd::Flood);
+        let of_link = |upcall: &&Upcall| matches!(upcall, Upcall::Stranger(of, _) | Upcall::Frame(of, _) if *of == link);
+        let got = server.seen.iter().filter(of_link).count();
+        assert_eq!((got, server.dropped(full)), (most, 1), "{admitted}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::egress::{Arena, Shape};
 use crate::peer::{MAX_WAITING, Peer, Tx};
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
-use crate::stream::{Drained, MAX_STRANGER_FRAMES, RESERVE, Stream, StreamEnd};
+use crate::stream::{Drained, RESERVE, Stream, StreamEnd};
 use crate::upcall::MAX_CONTROL;
 
 /// Bytes received at once: as much as fits a core's L2 cache beside what is made of it. One per
@@ -174,25 +174,24 @@ impl Worker {
         // Strangers have nothing but control packets to send.
         let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
         let data = buffer.get_mut(..received).unwrap_or(&mut []);
-        let (taken, strangers) =
-            self.ingest(|ingress| (ingress.stream(stream.link, max, data), ingress.strangers));
-        let taken = taken?;
-        rx.strangers = rx.strangers.saturating_add(strangers);
-        if rx.strangers > MAX_STRANGER_FRAMES && !rx.known {
-            return Err(StreamEnd::Flood);
-        }
+        let taken = self.ingest(|ingress| {
+            ingress.strangers = rx.strangers;
+            let taken = ingress.stream(stream.link, max, data);
+            rx.strangers = ingress.strangers;
+            taken
+        })?;
         rx.keep(buffer.get(taken..received).unwrap_or(&[]));
         Ok(())
     }
 
     fn end_stream(&mut self, stream: &Stream, why: StreamEnd) {
-        let Shared { tables, upcalls, stats, .. } = &*self.shared;
+        let Shared { tables, upcalls, .. } = &*self.shared;
         stream.end();
         // Else control has closed it in this moment.
         if tables.streams.remove(stream.id).is_some() {
             let known = stream.rx.lock().unwrap_or_else(PoisonError::into_inner).known;
             tables.dismiss(&stream.link);
-            upcalls.stream_ended(stats, stream.link, why, known);
+            upcalls.stream_ended(stream.link, why, known);
         }
         self.settle();
         if self.shared.wake.len() > 1 {
