@@ -112,7 +112,10 @@ fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Res
                 &mut tunnel.server
             }
         };
-        revived.wait_for(READY, SETUP)?;
+        if let Err(failure) = revived.wait_for(READY, SETUP) {
+            let (server, client) = (tunnel.server.failure(""), tunnel.client.failure(""));
+            return Err(format!("{failure}\n{server}\n{client}").into());
+        }
         let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
             .and_then(|took| {
                 ping_until(&tunnel.pair.server, tunnel.client_inner.v4, RECOVERY).map(|_| took)
