@@ -2,19 +2,22 @@
 //!
 //! The first bytes of a connection tell what it is. What is not a client's reset goes on, both ways, to the other service.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adit_linux::tcp::TcpStream;
-use tokio::sync::Semaphore;
 
 /// Foreign connections at once; further ones are closed.
 const MAX_FOREIGN: usize = 512;
 /// Connections that have not shown what they are; further ones are closed.
 const MAX_LOOKING: usize = 1024;
+/// Each /32 or /64 may have one connection for so many places that are free: the fuller it is, the smaller
+/// a network's share, so that silent connections of a few networks keep nobody else out.
+const FREE_PER_CONNECTION: usize = 7;
 /// How long a connection may keep its first bytes to itself.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// How long the other service may take to accept.
@@ -31,8 +34,56 @@ const RESETS: [u8; 2] = [7 << 3, 10 << 3];
 pub struct PortShare {
     host: String,
     port: u16,
-    room: Arc<Semaphore>,
-    looking: Arc<Semaphore>,
+    room: Arc<Places>,
+    looking: Arc<Places>,
+}
+
+/// Connections at once, in all and by network.
+#[derive(Debug)]
+struct Places {
+    most: usize,
+    taken: Mutex<(usize, HashMap<u128, usize>)>,
+}
+
+/// One of them, given back when it is dropped.
+struct Place<'a>(&'a Places, u128);
+
+impl Places {
+    fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, taken: Mutex::default() })
+    }
+
+    fn take(&self, address: IpAddr) -> Option<Place<'_>> {
+        let network = match address.to_canonical() {
+            IpAddr::V4(v4) => u128::from(u32::from(v4)),
+            // The highest bit keeps the families apart: no IPv4 address is that large.
+            IpAddr::V6(v6) => (u128::from(v6) >> 64) | 1 << 127,
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, by_network) = &mut *taken;
+        let of_network = by_network.get(&network).copied().unwrap_or(0);
+        let free = self.most.saturating_sub(*total);
+        if free == 0 || of_network >= (free / FREE_PER_CONNECTION).max(1) {
+            return None;
+        }
+        *total += 1;
+        by_network.insert(network, of_network + 1);
+        Some(Place(self, network))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut taken = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (total, by_network) = &mut *taken;
+        *total = total.saturating_sub(1);
+        if let Some(count) = by_network.get_mut(&self.1) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                by_network.remove(&self.1);
+            }
+        }
+    }
 }
 
 /// What a connection turned out to be.
@@ -49,13 +100,12 @@ pub enum Kind {
 impl PortShare {
     /// `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
-        let room = Arc::new(Semaphore::new(MAX_FOREIGN));
-        Self { host, port, room, looking: Arc::new(Semaphore::new(MAX_LOOKING)) }
+        Self { host, port, room: Places::new(MAX_FOREIGN), looking: Places::new(MAX_LOOKING) }
     }
 
     /// Looks at a connection's first bytes without taking them.
-    pub async fn sort(&self, stream: &TcpStream) -> Kind {
-        let Ok(_place) = self.looking.try_acquire() else { return Kind::Mute };
+    pub async fn sort(&self, stream: &TcpStream, remote: SocketAddr) -> Kind {
+        let Some(_place) = self.looking.take(remote.ip()) else { return Kind::Mute };
         let looked = async {
             let watched = tokio_copy(stream)?;
             let mut lead = [0; LEAD];
@@ -80,9 +130,11 @@ impl PortShare {
 
     /// Carries a foreign connection to the other service until either end closes.
     pub async fn carry(&self, stream: TcpStream, remote: SocketAddr) {
-        let Ok(_place) = self.room.try_acquire() else {
-            tracing::warn!(
-                "port-share: {MAX_FOREIGN} foreign connections already; {remote} is closed"
+        let Some(_place) = self.room.take(remote.ip()) else {
+            // Strangers cause it at will.
+            tracing::debug!(
+                "port-share: too many foreign connections, in all or from this network; {remote} is \
+                 closed"
             );
             return;
         };
@@ -165,13 +217,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn silent_connections_of_a_few_networks_keep_nobody_else_out() {
+        let places = Places::new(MAX_LOOKING);
+        let of = |n: u8| IpAddr::from([192, 0, 2, n]);
+        let mut held = Vec::new();
+        for network in 0..12 {
+            held.extend((0..2000).map_while(|_| places.take(of(network))));
+        }
+        assert!((500..MAX_LOOKING - 50).contains(&held.len()), "{}", held.len());
+        assert!((20..200).all(|n| match places.take(of(n)) {
+            Some(place) if n < 60 => {
+                held.push(place);
+                true
+            }
+            place => place.is_some(),
+        }));
+        let v6 = |host| IpAddr::from([0x2001, 0xdb8, 0, 0, host, 0, 0, 1]);
+        let one_64: Vec<_> = (0..2000).map_while(|host| places.take(v6(host))).collect();
+        assert!(one_64.len() < 100, "{}", one_64.len());
+        drop((one_64, held));
+        assert_eq!(*places.taken.lock().unwrap(), (0, HashMap::new()));
+    }
+
     #[tokio::test]
     async fn a_foreign_connection_reaches_the_other_service_with_every_byte() {
         let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = service.local_addr().unwrap().port();
         let share = PortShare::new("127.0.0.1".into(), port);
         let (mut client, stream, remote) = accepted(b"GET / HTTP/1.0\r\n\r\n").await;
-        assert!(matches!(share.sort(&stream).await, Kind::Foreign));
+        assert!(matches!(share.sort(&stream, remote).await, Kind::Foreign));
         let serve = async {
             let (mut connection, _) = service.accept().await.unwrap();
             let mut asked = [0; 18];
@@ -193,8 +268,8 @@ mod tests {
     #[tokio::test]
     async fn the_tunnels_first_bytes_are_looked_at_and_left() {
         let share = PortShare::new("127.0.0.1".into(), 1);
-        let (mut client, stream, _) = accepted(&[0]).await;
-        let (kind, ()) = tokio::join!(share.sort(&stream), async {
+        let (mut client, stream, remote) = accepted(&[0]).await;
+        let (kind, ()) = tokio::join!(share.sort(&stream, remote), async {
             tokio::time::sleep(Duration::from_millis(30)).await;
             client.write_all(&[14, 7 << 3, 9]).await.unwrap();
         });

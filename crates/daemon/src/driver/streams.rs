@@ -181,7 +181,7 @@ impl Sorting {
     fn sort(&self, stream: TcpStream, peer: SocketAddr) {
         let (share, sorted) = (self.share.clone(), self.sorted.0.clone());
         tokio::spawn(async move {
-            match share.sort(&stream).await {
+            match share.sort(&stream, peer).await {
                 // Fails only when the driver is gone.
                 Kind::Tunnel => drop(sorted.send((stream, peer)).await),
                 Kind::Foreign => share.carry(stream, peer).await,

@@ -17,7 +17,8 @@ pub const MAX_MACS: usize = 65_536;
 /// A station that was silent for this long makes room for another where there is none: the age at
 /// which bridges forget.
 const IDLE: Duration = Duration::from_secs(300);
-/// All stations are looked through for such no more often than this.
+/// All stations, or those of one peer, are looked through for such no more often than this: whoever makes
+/// addresses up has each frame looked up, and must not have the table locked and searched as well.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
 /// The table. Read once per flow and burst, written when a station is new or has moved.
@@ -39,7 +40,14 @@ pub(crate) struct Macs {
 struct Stations {
     by_mac: HashMap<Mac, Station>,
     /// The same from the other side.
-    owned: HashMap<PeerId, Vec<Mac>>,
+    owned: HashMap<PeerId, Owned>,
+    searched: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Owned {
+    macs: Vec<Mac>,
+    /// When a search among them was in vain.
     searched: Option<Instant>,
 }
 
@@ -106,12 +114,17 @@ impl Macs {
         now: Instant,
         alive: impl Fn() -> bool,
     ) -> Result<(), DropReason> {
-        if let Some(station) = self.read().by_mac.get(&mac)
+        let stations = self.read();
+        if let Some(station) = stations.by_mac.get(&mac)
             && station.peer == peer
         {
             station.heard.store(now.as_nanos(), Relaxed);
             return Ok(());
         }
+        if self.is_full(&stations, mac, peer, now) {
+            return Err(DropReason::MacsFull);
+        }
+        drop(stations);
         if !mac.is_station() || self.own.get() == Some(&mac) {
             return Err(DropReason::SourceSpoofed);
         }
@@ -131,8 +144,17 @@ impl Macs {
                 self.learnt.fetch_add(1, Relaxed);
             }
         }
-        stations.owned.entry(peer).or_default().push(mac);
+        stations.owned.entry(peer).or_default().macs.push(mac);
         Ok(())
+    }
+
+    /// Whether there was no room a moment ago.
+    fn is_full(&self, stations: &Stations, mac: Mac, peer: PeerId, now: Instant) -> bool {
+        let recent = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < SEARCH_EVERY);
+        let owned = stations.owned.get(&peer);
+        owned.is_some_and(|owned| {
+            owned.macs.len() >= self.per_peer.load(Relaxed) && recent(owned.searched)
+        }) || stations.is_full_for(mac) && recent(stations.searched)
     }
 
     fn make_room(
@@ -142,21 +164,26 @@ impl Macs {
         peer: PeerId,
         now: Instant,
     ) -> Result<(), DropReason> {
+        // Another worker may have searched while this one waited for the lock.
+        if self.is_full(stations, mac, peer, now) {
+            return Err(DropReason::MacsFull);
+        }
         let idle = |station: &Station| since(station, now) >= IDLE.as_nanos() as u64;
-        let owned = stations.owned.get(&peer).map_or(0, Vec::len);
-        if owned >= self.per_peer.load(Relaxed) {
-            let mine = stations.owned.get(&peer).map(Vec::as_slice).unwrap_or_default();
-            let silent = mine.iter().find(|mac| stations.by_mac.get(mac).is_some_and(idle));
-            let silent = silent.copied().ok_or(DropReason::MacsFull)?;
+        let Stations { by_mac, owned, .. } = stations;
+        if let Some(owned) = owned.get_mut(&peer)
+            && owned.macs.len() >= self.per_peer.load(Relaxed)
+        {
+            let silent = owned.macs.iter().find(|mac| by_mac.get(mac).is_some_and(idle)).copied();
+            let Some(silent) = silent else {
+                owned.searched = Some(now);
+                return Err(DropReason::MacsFull);
+            };
             stations.forget(silent);
         }
-        if stations.by_mac.len() >= MAX_MACS && !stations.by_mac.contains_key(&mac) {
-            if stations.searched.is_some_and(|last| now.since(last) < SEARCH_EVERY) {
-                return Err(DropReason::MacsFull);
-            }
+        if stations.is_full_for(mac) {
             stations.searched = Some(now);
             stations.forget_if(idle);
-            if stations.by_mac.len() >= MAX_MACS {
+            if stations.is_full_for(mac) {
                 return Err(DropReason::MacsFull);
             }
         }
@@ -166,7 +193,7 @@ impl Macs {
     /// Forgets the stations behind a peer.
     pub fn remove(&self, peer: PeerId) {
         let mut stations = self.write();
-        for mac in stations.owned.remove(&peer).unwrap_or_default() {
+        for mac in stations.owned.remove(&peer).unwrap_or_default().macs {
             stations.by_mac.remove(&mac);
         }
     }
@@ -210,10 +237,14 @@ fn since(station: &Station, now: Instant) -> u64 {
 }
 
 impl Stations {
+    fn is_full_for(&self, mac: Mac) -> bool {
+        self.by_mac.len() >= MAX_MACS && !self.by_mac.contains_key(&mac)
+    }
+
     fn disown(&mut self, mac: Mac, peer: PeerId) {
         if let Some(owned) = self.owned.get_mut(&peer) {
-            owned.retain(|other| *other != mac);
-            if owned.is_empty() {
+            owned.macs.retain(|other| *other != mac);
+            if owned.macs.is_empty() {
                 self.owned.remove(&peer);
             }
         }
@@ -228,9 +259,9 @@ impl Stations {
     fn forget_if(&mut self, unwanted: impl Fn(&Station) -> bool) {
         let Self { by_mac, owned, .. } = self;
         by_mac.retain(|_, station| !unwanted(station));
-        owned.retain(|_, macs| {
-            macs.retain(|mac| by_mac.contains_key(mac));
-            !macs.is_empty()
+        owned.retain(|_, owned| {
+            owned.macs.retain(|mac| by_mac.contains_key(mac));
+            !owned.macs.is_empty()
         });
     }
 }
@@ -304,6 +335,23 @@ mod tests {
         claim(&macs, 3, A, 2 + 300).unwrap();
         assert_eq!((macs.owner(mac(0)), macs.owner(mac(3))), (Some(A), Some(A)));
         assert_eq!([1, 2].iter().filter(|n| macs.owner(mac(**n)).is_some()).count(), 1);
+    }
+
+    #[test]
+    fn one_that_makes_addresses_up_neither_locks_nor_searches_the_table_for_each() {
+        let macs = Macs::default();
+        macs.limit(3, None);
+        (0..3).for_each(|station| claim(&macs, station, A, 1).unwrap());
+        assert_eq!(claim(&macs, 3, A, 2), Err(DropReason::MacsFull));
+        // Another worker reads: who wanted to write would wait for ever.
+        let reading = macs.read();
+        for station in 4..10_000 {
+            assert_eq!(claim(&macs, station, A, 2), Err(DropReason::MacsFull));
+        }
+        drop(reading);
+        claim(&macs, 4, B, 2).unwrap();
+        assert_eq!(claim(&macs, 5, A, 3), Err(DropReason::MacsFull), "searched again");
+        claim(&macs, 5, A, 301).unwrap();
     }
 
     #[test]
