@@ -407,7 +407,7 @@ fn a_stranger_cannot_end_the_session_of_another_stream() {
     assert_eq!((w.ups(c), w.downs().len()), (1, 0));
 }
 
-// CVE-2023-46850, CVE-2026-12996: what is replaced, and when.
+/// CVE-2023-46850, CVE-2026-12996: what is replaced, and when. As with datagrams in vulnerabilities.rs.
 #[test]
 fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     let mut config = server_config(Settings::default());

@@ -112,7 +112,7 @@ mod tests {
         assert!(c.returned(NOW, address(), &bare));
     }
 
-    // Every field wrong alone.
+    // Every field wrong alone. CVE-2025-13086: the comparison was the wrong way round.
     #[test]
     fn is_bound_to_address_port_and_session() {
         let c = cookies();

@@ -422,6 +422,7 @@ mod sessions {
         [&front, tag.as_bytes(), &rest].concat()
     }
 
+    /// CVE-2026-35058: such a packet under a good key ended the server.
     #[test]
     fn authentic_but_malformed_is_refused() {
         let server = WrapServer::new(&WrapConfig::TlsCrypt { key: unit_key() }).unwrap();

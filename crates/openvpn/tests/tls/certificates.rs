@@ -311,6 +311,7 @@ fn names_are_compared_as_the_directive_says() {
     }
 }
 
+/// CVE-2026-84790: a NUL within a name ended it early, and one client passed for another.
 #[test]
 fn hostile_names_are_refused() {
     let issuer = rcgen_ca(2020);

@@ -1,0 +1,277 @@
+//! Old vulnerabilities of the reference implementation, each by its number, against our engines. More
+//! of them stand beside what they are about: docs/security.md lists all.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::{Engine, Input, Link, Outbox, Output, Reply};
+use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
+use adit_openvpn::session::Settings;
+use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_sim::Impairment;
+use support::{World, client_config, server_address, server_config};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn with(wrap: &WrapConfig) -> Settings {
+    Settings { wrap: wrap.clone(), ..Settings::default() }
+}
+
+fn crypt_v2() -> (WrapConfig, WrapConfig) {
+    let key = ServerKey::new(&[42; ServerKey::LEN]);
+    let client = key.client_key(StaticKey::new([3; StaticKey::LEN]), None).expect("a key");
+    (WrapConfig::TlsCryptV2Server { key }, WrapConfig::TlsCryptV2Client { key: client })
+}
+
+/// Server's and client's halves of every wrapping.
+fn wrappings() -> Vec<(WrapConfig, WrapConfig)> {
+    let crypt = WrapConfig::TlsCrypt { key: StaticKey::new([3; StaticKey::LEN]) };
+    vec![(WrapConfig::None, WrapConfig::None), (crypt.clone(), crypt), crypt_v2()]
+}
+
+fn address(n: u32) -> SocketAddr {
+    let [a, b, c, d] = (0x0b00_0000 + n).to_be_bytes();
+    SocketAddr::from(([a, b, c, d], 5000))
+}
+
+/// A client whose reset was answered: what it would send next.
+fn before_the_third_packet(
+    server: &WrapConfig,
+    client: &WrapConfig,
+) -> (World, usize, Vec<Vec<u8>>) {
+    let mut w = World::new(server_config(with(server)), 1);
+    let c = w.connect(client_config(with(client)), Impairment::default(), 1);
+    w.tick_client(c);
+    let first = w.capture(c);
+    let answers = w.stranger(w.clients[c].address, &first[0]);
+    let link = Link::datagram(Default::default(), None, server_address());
+    w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
+    let third = w.capture(c);
+    assert!(!third.is_empty());
+    (w, c, third)
+}
+
+/// The cookie was compared the wrong way round: any but the right one was good.
+#[test]
+fn cve_2025_13086_a_cookie_counts_for_its_own_address_port_and_session() {
+    for (server, client) in wrappings() {
+        let (mut w, c, third) = before_the_third_packet(&server, &client);
+        let own = w.clients[c].address;
+        let other_port = SocketAddr::new(own.ip(), own.port() ^ 1);
+        for from in [address(9), other_port] {
+            third.iter().for_each(|packet| assert!(w.stranger(from, packet).is_empty()));
+            assert_eq!(w.server.handshakes(), 0, "{from}");
+        }
+        assert!(w.server.counters().cookies_bad >= 2);
+        third.iter().for_each(|packet| drop(w.stranger(own, packet)));
+        assert_eq!(w.server.handshakes(), 1, "and from there it does");
+    }
+    // In clear each part can be changed alone.
+    let (mut w, c, third) = before_the_third_packet(&WrapConfig::None, &WrapConfig::None);
+    let own = w.clients[c].address;
+    let parts = [("the client's session", 1..9), ("the cookie", 14..22)];
+    for (part, at) in
+        parts.map(|(part, range)| range.map(move |at| (part, at))).into_iter().flatten()
+    {
+        for bit in 0..8 {
+            let mut packet = third[0].clone();
+            packet[at] ^= 1 << bit;
+            assert!(w.stranger(own, &packet).is_empty(), "{part}, byte {at}, bit {bit}");
+        }
+    }
+    assert_eq!((w.server.handshakes(), w.server.counters().cookies_bad), (0, 128));
+    w.stranger(own, &third[0]);
+    assert_eq!(w.server.handshakes(), 1);
+}
+
+/// Authentic and malformed packets in turns, early in a handshake under tls-crypt-v2, ended the server.
+/// Here a client connects while each of its packets also comes altered, cut, twice and late.
+#[test]
+fn cve_2025_2704_malformed_packets_between_authentic_ones_end_no_handshake() {
+    for (server, client) in wrappings().into_iter().filter(|(_, c)| !matches!(c, WrapConfig::None))
+    {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
+        let own = w.clients[c].address;
+        let link = Link::datagram(Default::default(), None, server_address());
+        let mut former: Vec<Vec<u8>> = Vec::new();
+        w.tick_client(c);
+        for _ in 0..20 {
+            let sent = w.capture(c);
+            for packet in &sent {
+                let at = 9 + former.len() * 7 % (packet.len() - 9);
+                let mut altered = packet.clone();
+                altered[at] ^= 0x40;
+                let mut answers = w.stranger(own, &altered);
+                for cut in [1, 9, 17, 49, packet.len() / 2, packet.len() - 1] {
+                    answers.extend(w.stranger(own, &packet[..cut.min(packet.len() - 1)]));
+                }
+                answers.extend(w.stranger(own, packet));
+                for again in former.iter().chain([packet]) {
+                    answers.extend(w.stranger(own, again));
+                }
+                former.push(packet.clone());
+                answers.iter_mut().for_each(|answer| w.to_client(c, Input::Frame(link, answer)));
+            }
+        }
+        assert!(w.is_up(c), "{:?}", w.events);
+        assert_eq!((w.server.clients().count(), w.server.handshakes()), (1, 0));
+        assert!(w.downs().is_empty() && w.server.counters().session_bad > 0);
+    }
+}
+
+/// What is well under a client's own key and makes no sense: no handshake, no end of one, no answer.
+#[test]
+fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
+    let (server, client) = crypt_v2();
+    let plain = Control {
+        opcode: Opcode::HardResetClientV3,
+        key_id: 0,
+        session: SessionId([7; 8]),
+        acks: Acks::default(),
+        remote: None,
+        message: Some(0),
+        payload: &[],
+    };
+    let acks = Acks::from_slice(&[0]).expect("one fits");
+    let remote = Some(SessionId([9; 8]));
+    let long = [0u8; 1200];
+    let nonsense = [
+        Control { message: Some(1), ..plain },
+        Control { message: Some(u32::MAX), ..plain },
+        Control { acks, remote, ..plain },
+        Control { key_id: 1, ..plain },
+        Control { opcode: Opcode::ControlWkcV1, ..plain },
+        Control { opcode: Opcode::ControlWkcV1, acks, remote, message: Some(1), ..plain },
+        Control { opcode: Opcode::ControlWkcV1, acks, remote, payload: &long, ..plain },
+        Control { opcode: Opcode::ControlV1, acks, remote, message: Some(1), ..plain },
+        Control { opcode: Opcode::AckV1, acks, remote, message: None, ..plain },
+    ];
+    let sealed = |control: &Control<'_>| {
+        let mut packet = Vec::new();
+        let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
+        wrapper.set_next_id(0x0f00_0100);
+        wrapper.seal(control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+        packet
+    };
+    let mut w = World::new(server_config(with(&server)), 1);
+    for control in &nonsense {
+        assert!(w.stranger(address(1), &sealed(control)).is_empty(), "{control:?}");
+    }
+    assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
+    // In a session, by the session's own ids.
+    let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    let (session, ours) = w.session_ids;
+    for control in &nonsense {
+        let remote = control.remote.map(|_| SessionId(ours));
+        let control = Control { session: SessionId(session), remote, ..*control };
+        w.stranger(w.clients[c].address, &sealed(&control));
+    }
+    w.run(30 * SECOND, |_| false);
+    assert_eq!((w.ups(c), w.downs().len(), w.server.clients().count()), (1, 0, 1));
+}
+
+/// Whatever is told to a client comes from its own session, and a session gives way only to one that
+/// is authenticated: for datagrams, with the former session's packets still coming at any moment.
+#[test]
+fn cve_2023_46850_cve_2026_12996_a_session_gives_way_to_an_authenticated_one_alone() {
+    for (server, client) in wrappings() {
+        let mut config = server_config(with(&server));
+        config.authorize = true;
+        let mut w = World::new(config, 1);
+        let first = w.connect(client_config(with(&client)), Impairment::default(), 1);
+        assert!(w.run(5 * SECOND, |w| w.is_up(first)));
+        let own = w.clients[first].address;
+        w.slow_registry = true;
+        let second = w.connect(client_config(with(&client)), Impairment::default(), 2);
+        assert!(w.run(5 * SECOND, |w| !w.asked.is_empty()));
+        w.run(10 * SECOND, |_| false);
+        assert!(w.downs().is_empty(), "TLS is done, and still the old one goes on");
+        w.to_server(Input::Answer(w.asked[0], Reply::Reject("no".into())));
+        w.run(10 * SECOND, |_| false);
+        assert!(w.downs().is_empty() && w.server.clients().count() == 1 && !w.is_up(second));
+        // This time it may: and the former one's last words are under way.
+        w.slow_registry = false;
+        let mut out = Outbox::new();
+        w.clients[first].engine.restart(w.now, &mut out);
+        let words: Vec<_> = std::iter::from_fn(|| out.pop())
+            .filter_map(|output| match output {
+                Output::Send(_, frame) => Some(frame),
+                _ => None,
+            })
+            .collect();
+        let third = w.connect(client_config(with(&client)), Impairment::default(), 3);
+        let up = w.run(10 * SECOND, |w| {
+            w.is_up(third) && w.server.clients().all(|info| info.link.remote() != own)
+        });
+        assert!(up, "{:?}", w.events);
+        assert_eq!(w.downs(), ["replaced by a new session of the same name"]);
+        for word in &words {
+            assert!(w.stranger(own, word).is_empty(), "nobody there to answer");
+        }
+        assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
+    }
+}
+
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.expect("a number") * 4096
+}
+
+/// A client's key was kept for each of certain packets: strangers filled the memory.
+#[test]
+fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
+    let (server, client) = crypt_v2();
+    let mut w = World::new(server_config(with(&server)), 1);
+    let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
+    let mut seal = |first_id, opcode, session: u8, remote, message| {
+        let acks = match remote {
+            Some(_) => Acks::from_slice(&[0]).expect("one fits"),
+            None => Acks::default(),
+        };
+        let session = SessionId([session; 8]);
+        let control = Control { opcode, key_id: 0, session, acks, remote, message, payload: &[] };
+        let mut packet = Vec::new();
+        wrapper.set_next_id(first_id);
+        wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+        packet
+    };
+    let early = 0x0f00_0001;
+    let remote = Some(SessionId([9; 8]));
+    let mut kinds = vec![
+        seal(early, Opcode::HardResetClientV3, 1, None, Some(0)),
+        // One of 2.5, whose keys are kept for a while, in a bounded table.
+        seal(1, Opcode::HardResetClientV3, 2, None, Some(0)),
+        seal(early, Opcode::ControlWkcV1, 3, remote, Some(1)),
+        seal(early, Opcode::HardResetClientV3, 4, remote, Some(0)),
+        seal(early, Opcode::HardResetClientV3, 5, None, Some(3)),
+    ];
+    // Authentic key, altered packet; and altered key.
+    for at in [20, kinds[0].len() - 100] {
+        let mut altered = kinds[0].clone();
+        altered[at] ^= 1;
+        kinds.push(altered);
+    }
+    let flood = |w: &mut World, from: u32| {
+        for n in 0..4000 {
+            kinds.iter().for_each(|packet| drop(w.stranger(address(from + n), packet)));
+        }
+        w.events.clear();
+    };
+    flood(&mut w, 0);
+    let before = resident();
+    for round in 1..6 {
+        flood(&mut w, round * 4000);
+    }
+    let grown = resident().saturating_sub(before);
+    // 140,000 packets: 64 bytes kept of each would be 9 MB.
+    assert!(grown < 6 << 20, "{grown} bytes more");
+    assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
+    assert!(w.plane.peers.is_empty());
+}
