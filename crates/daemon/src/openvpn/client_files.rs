@@ -114,7 +114,10 @@ impl Source {
                  digits and -_.@ as common name"
             ));
         };
-        if let Some(file) = self.read(own)? {
+        // A client that is called so has none of its own, and is not let in by what is for the others.
+        if own != DEFAULT
+            && let Some(file) = self.read(own)?
+        {
             return Ok(Some(file));
         }
         if self.exclusive {
@@ -197,6 +200,7 @@ mod tests {
         let (folder, source) = source(true);
         fs::write(folder.path().join("DEFAULT"), "").unwrap();
         assert!(refusal(source.judge("alice")).contains("ccd-exclusive"));
+        assert!(refusal(source.judge("DEFAULT")).contains("ccd-exclusive"), "it is everybody's");
         fs::write(folder.path().join("alice"), "").unwrap();
         assert!(grant(source.judge("alice")).push.is_empty());
     }

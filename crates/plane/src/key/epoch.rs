@@ -407,6 +407,29 @@ mod tests {
         assert_eq!(epoch_of(&other).receive.lock().unwrap().future.len(), FUTURE);
     }
 
+    /// CVE-2025-15497: a valid packet at an edge of what is awaited ended the other end.
+    #[test]
+    fn cve_2025_15497_the_last_epochs_are_followed_to_their_end() {
+        let (one, other) = pair();
+        epoch_of(&one).send.lock().unwrap().epoch = 65_530;
+        {
+            let mut receive = epoch_of(&other).receive.lock().unwrap();
+            let Receiving { current, future, .. } = &mut *receive;
+            let all = std::iter::once(current).chain(future);
+            all.zip(65_530..).for_each(|(key, epoch)| key.epoch = epoch);
+        }
+        assert_eq!(open(&other, &seal(&one).unwrap()), Ok(Place::Newest));
+        for (due, left) in [(65_534, 1), (65_535, 0), (70_000, 0)] {
+            to_epoch(&one, due);
+            let packet = seal(&one).unwrap();
+            assert_eq!(u32::from(id(&packet).0), due.min(65_535));
+            assert_eq!(open(&other, &packet), Ok(Place::Newest));
+            assert_eq!(open(&other, &packet), Err(DropReason::Replayed));
+            assert_eq!(epoch_of(&other).receive.lock().unwrap().future.len(), left);
+        }
+        assert!(one.near_limit() && other.near_limit(), "long before, a new key was asked for");
+    }
+
     #[test]
     fn a_forged_later_epoch_moves_nothing() {
         let (one, other) = pair();
