@@ -9,7 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use adit_engine::Instant;
 use adit_linux::tcp::TcpStream;
+
+use crate::clock::now;
 
 /// Foreign connections at once; further ones are closed.
 const MAX_FOREIGN: usize = 512;
@@ -22,6 +25,8 @@ const FREE_PER_CONNECTION: usize = 7;
 const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// How long the other service may take to accept.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How often it is said that the other service does not accept.
+const COMPLAINTS: Duration = Duration::from_secs(60);
 /// Bytes by which a client is known: the length of its first frame, and the opcode.
 const LEAD: usize = 3;
 /// Length of the shortest reset: opcode, session id, and no more than a count of acknowledgements and a message id.
@@ -36,6 +41,7 @@ pub struct PortShare {
     port: u16,
     room: Arc<Places>,
     looking: Arc<Places>,
+    complained: Arc<Mutex<Option<Instant>>>,
 }
 
 /// Connections at once, in all and by network.
@@ -100,7 +106,8 @@ pub enum Kind {
 impl PortShare {
     /// `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
-        Self { host, port, room: Places::new(MAX_FOREIGN), looking: Places::new(MAX_LOOKING) }
+        let (room, looking) = (Places::new(MAX_FOREIGN), Places::new(MAX_LOOKING));
+        Self { host, port, room, looking, complained: Arc::default() }
     }
 
     /// Looks at a connection's first bytes without taking them.
@@ -143,8 +150,10 @@ impl PortShare {
         let (mut near, mut far) = match (tokio_copy(&stream), connect.await) {
             (Ok(near), Ok(Ok(far))) => (near, far),
             (_, Ok(Err(e))) => {
-                let Self { host, port, .. } = self;
-                tracing::warn!("port-share: {host}:{port}: {e}; {remote} is closed");
+                if self.may_complain(now()) {
+                    let Self { host, port, .. } = self;
+                    tracing::warn!("port-share: {host}:{port}: {e}; {remote} is closed");
+                }
                 return;
             }
             _ => return,
@@ -152,6 +161,18 @@ impl PortShare {
         drop(stream);
         // How it ends is between the two.
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    }
+}
+
+impl PortShare {
+    /// Strangers cause such complaints at will: one a minute is enough.
+    fn may_complain(&self, now: Instant) -> bool {
+        let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| now.since(last) >= COMPLAINTS);
+        if due {
+            *last = Some(now);
+        }
+        due
     }
 }
 
@@ -201,6 +222,13 @@ mod tests {
         assert_eq!(kind(&[0, 54]), "None");
         assert_eq!(kind(&[0, 3]), "Some(Foreign)");
         assert_eq!(kind(&[]), "Some(Mute)");
+    }
+
+    #[test]
+    fn a_dead_service_is_complained_about_once_a_minute() {
+        let share = PortShare::new("127.0.0.1".into(), 1);
+        let said = (0..200).filter(|s| share.may_complain(now() + Duration::from_secs(*s))).count();
+        assert_eq!(said, 4);
     }
 
     async fn accepted(first: &[u8]) -> (tokio::net::TcpStream, TcpStream, SocketAddr) {

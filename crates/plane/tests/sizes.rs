@@ -116,5 +116,20 @@ fn cve_2017_7508_short_headers_under_mssfix() {
         }
     }
     assert_eq!(server.received(2), sent, "all were opened, and none did harm");
+    // Options that end nowhere or lie beyond the header: passed on as they came.
+    for options in
+        [[3, 0, 2, 4], [8, 1, 2, 4], [1, 1, 2, 4], [1, 2, 4, 5], [2, 6, 5, 0xb4], [2, 3, 5, 0xb4]]
+    {
+        let mut inner = packet(2, SERVER, 0);
+        inner.truncate(20);
+        inner[9] = 6;
+        inner.extend([0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 6 << 4, 2, 0, 9, 0, 0, 0, 0]);
+        inner.extend(options);
+        inner.extend([5, 0xb4, 5, 0xb4]);
+        inner[3] = u8::try_from(inner.len()).unwrap();
+        let sealed = client.seal_one(&inner);
+        sent += 1;
+        assert_eq!(server.open(link(2, 1000), &sealed), [inner], "{options:?}");
+    }
     assert!(sent > 2000);
 }
