@@ -243,7 +243,7 @@ impl<'a, 's> Ingress<'a, 's> {
                 };
                 let spec = peer.settings.load_full();
                 let at_home = Peer::same_path(&spec, &link);
-                if !at_home && !may_float(&spec, &link) {
+                if !at_home && !may_float(&spec, &link, key) {
                     return stats.drop_many(DropReason::WrongAddress, count);
                 }
                 self.open_run(Run { peer: &peer, spec, link, at_home }, key, cut, run);
@@ -506,10 +506,12 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 }
 
-/// Whether packets under the peer's keys may come from another path. Never to or from a stream: that
-/// is one client's connection and nobody else's.
-fn may_float(spec: &PeerSpec, link: &Link) -> bool {
-    spec.float && !link.is_stream() && !spec.link.is_stream()
+/// Whether packets under the peer's keys may come from another path. Not to or from a stream: that is
+/// one client's connection and nobody else's. But where there is no session, as under a static key, a
+/// new connection has no other way to prove whose it is.
+fn may_float(spec: &PeerSpec, link: &Link, key: &Key) -> bool {
+    let streams = (spec.link.is_stream(), link.is_stream());
+    spec.float && (streams == (false, false) || (streams == (true, true) && key.is_static()))
 }
 
 /// Splits off the datagrams whose first bytes equal those of the first.

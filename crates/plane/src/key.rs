@@ -190,6 +190,17 @@ impl Key {
         Sealer(sealing, &mut lock.sequence)
     }
 
+    /// Packets go to this stream next, under the same lock as [`Key::sealer`]. On each new one those of
+    /// a static key are counted anew, from 1 under a later time: the other end may have forgotten what
+    /// came on the last, and stock takes a number that does not follow for an attack.
+    pub fn begin_stream(&self, lock: &mut Tx, stream: u64) {
+        if let Format::Block(block) = &self.format
+            && lock.stream.replace(stream) != Some(stream)
+        {
+            block.begin_anew(self);
+        }
+    }
+
     /// The right to open packets, until the next run.
     #[inline]
     pub fn opener(&self) -> Opening<'_> {

@@ -71,6 +71,8 @@ pub(crate) struct Tx {
     pub oversize: usize,
     /// Number of the last packet that was sent in pieces.
     pub sequence: u8,
+    /// The stream that packets of a static key went to last.
+    pub stream: Option<u64>,
 }
 
 impl Keys {
@@ -138,7 +140,9 @@ impl Peer {
     #[inline]
     pub fn same_path(spec: &PeerSpec, link: &Link) -> bool {
         spec.link == *link
-            || (spec.link.local().is_none()
+            // A stream is a connection: another one from the same port is another one.
+            || (!link.is_stream()
+                && spec.link.local().is_none()
                 && spec.link.socket() == link.socket()
                 && spec.link.remote() == link.remote())
     }

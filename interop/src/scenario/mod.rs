@@ -116,6 +116,8 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("p2p/static-key-udp4", ALL, p2p::static4),
     ("p2p/static-key-udp6", ALL, p2p::static6),
     ("p2p/static-key-and-an-end-that-waits", ALL, p2p::static_waits),
+    ("p2p/static-key-tcp4", ALL, p2p::static_stream4),
+    ("p2p/static-key-tcp6-tap", ALL, p2p::static_stream6_tap),
     ("p2p/tls-bare-udp4", ALL, p2p::tls4_bare),
     ("p2p/tls-auth-udp6", ALL, p2p::tls6_auth),
     ("p2p/tls-crypt-and-an-end-that-waits", ALL, p2p::tls4_crypt),
@@ -196,10 +198,11 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
 /// What every version has, with another one in stock's place.
 #[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
-    let scenes: [(&str, &[Roles], Scene); 9] = [
+    let scenes: [(&str, &[Roles], Scene); 10] = [
         ("path-wide", ALL, sizes::wide_path),
         ("fragment", ALL, sizes::fragment),
         ("p2p/static-key-udp4", ALL, p2p::static4),
+        ("p2p/static-key-tcp4", ALL, p2p::static_stream4),
         ("p2p/tls-without-negotiation", ALL, p2p::without_negotiation),
         ("p2p/tls-crypt-v2-without-negotiation", ALL, p2p::own_without_negotiation),
         ("tcp4-bare", ALL, streams::bare4),

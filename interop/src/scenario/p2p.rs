@@ -1,11 +1,13 @@
 //! Tunnels between two points: static keys, and TLS without a server.
 
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::{Stage, ping_until};
-use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of, serve};
+use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of, inner_on, serve};
 use crate::failure::{Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{End, Pair};
@@ -24,6 +26,25 @@ enum Known {
     SecondOnly,
 }
 
+/// A static key over TCP: the first end listens, the second dials.
+fn secret_on_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Configs {
+    let mut configs = Configs::default();
+    let (family, device) = (if v6 { 6 } else { 4 }, if tap { "tap" } else { "tun" });
+    configs.both(&format!("dev {device}\nverb 3\nping 1\nping-restart 6\ncipher AES-256-CBC"));
+    configs.server(&format!("proto tcp{family}-server"));
+    configs.client(&format!("proto tcp{family}-client\nremote {}", End::Server.outer(v6)));
+    configs.client("connect-retry 1 2\nnobind");
+    let (one, other) = ("10.88.0.1", "10.88.0.2");
+    let mask = "255.255.255.0";
+    configs.server(&format!("ifconfig {one} {}", if tap { mask } else { other }));
+    configs.client(&format!("ifconfig {other} {}", if tap { mask } else { one }));
+    let key = stage.bench.pki.wrap("static.key").display().to_string();
+    configs.server(&format!("secret {key} 0"));
+    configs.client(&format!("secret {key} 1"));
+    allow_secret(stage, &mut configs);
+    configs
+}
+
 /// Both ends' addresses, timers and `remote`s.
 fn ends(stage: &Stage<'_>, v6: bool, known: Known) -> Configs {
     let proto = if v6 { "udp6" } else { "udp4" };
@@ -36,6 +57,11 @@ fn ends(stage: &Stage<'_>, v6: bool, known: Known) -> Configs {
         Known::Both => configs.server(&format!("remote {}", End::Client.outer(v6))),
         Known::SecondOnly => configs.client("nobind"),
     }
+    allow_secret(stage, &mut configs);
+    configs
+}
+
+fn allow_secret(stage: &Stage<'_>, configs: &mut Configs) {
     for (program, server) in [(stage.server, true), (stage.client, false)] {
         // 2.7 wants it said.
         if matches!(program, Program::Root { suite: "sid", .. }) {
@@ -43,7 +69,6 @@ fn ends(stage: &Stage<'_>, v6: bool, known: Known) -> Configs {
             if server { configs.server(line) } else { configs.client(line) }
         }
     }
-    configs
 }
 
 fn secret(stage: &Stage<'_>, v6: bool, known: Known, directed: bool) -> Configs {
@@ -116,6 +141,10 @@ fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Res
             let (server, client) = (tunnel.server.failure(""), tunnel.client.failure(""));
             return Err(format!("{failure}\n{server}\n{client}").into());
         }
+        for namespace in [&tunnel.pair.client, &tunnel.pair.server] {
+            // A new TAP device has another hardware address. Where there is none, this fails.
+            let _ = namespace.run("ip", &["neighbour", "flush", "dev", "tap0"]);
+        }
         let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, RECOVERY)
             .and_then(|took| {
                 ping_until(&tunnel.pair.server, tunnel.client_inner.v4, RECOVERY).map(|_| took)
@@ -142,6 +171,56 @@ pub(super) fn static4(stage: &Stage<'_>) -> Result<String> {
 
 pub(super) fn static6(stage: &Stage<'_>) -> Result<String> {
     static_key(stage, true, Known::Both, false)
+}
+
+fn static_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Result<String> {
+    let configs = secret_on_stream(stage, v6, tap);
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for("Listening for incoming TCP connection", SETUP)?;
+    // Stock takes the first that comes, whoever it is, and listens no longer.
+    let alone = !matches!(stage.server, Program::Adit(_));
+    let before = if alone { Vec::new() } else { strangers(&pair, v6)? };
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    for end in [&mut client, &mut server] {
+        end.wait_for(READY, SETUP)?;
+    }
+    let beside = if alone { Vec::new() } else { strangers(&pair, v6)? };
+    let device = if tap { "tap0" } else { "tun0" };
+    let (server_inner, client_inner) =
+        (inner_on(&pair.server, device)?, inner_on(&pair.client, device)?);
+    let tunnel = Tunnel { server, client, pair, server_inner, client_inner };
+    tunnel.ping_all(3)?;
+    if !alone {
+        let began = [&tunnel.server, &tunnel.client].map(|end| end.count(READY));
+        ensure(began == [1, 1], || tunnel.server.failure("disturbed by strangers").0)?;
+    }
+    let told = live_and_die(stage, &configs, tunnel)?;
+    drop((before, beside));
+    Ok(told)
+}
+
+/// Connections of somebody else: one that says nothing, and one that has no key.
+fn strangers(pair: &Pair, v6: bool) -> Result<Vec<TcpStream>> {
+    let address = SocketAddr::new(End::Server.outer(v6), 1194);
+    let connected = pair.client.thread(move || -> Result<Vec<TcpStream>> {
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(5));
+        let (silent, mut loud) = (connect()?, connect()?);
+        for _ in 0..20 {
+            // It is hung up on at the first of them.
+            let _ = loud.write_all(&[&[0, 100][..], &[0x38; 100]].concat());
+        }
+        Ok(vec![silent, loud])
+    })?;
+    connected.join().map_err(|_| "a thread panicked")?
+}
+
+pub(super) fn static_stream4(stage: &Stage<'_>) -> Result<String> {
+    static_stream(stage, false, false)
+}
+
+pub(super) fn static_stream6_tap(stage: &Stage<'_>) -> Result<String> {
+    static_stream(stage, true, true)
 }
 
 /// One end waits, learns where the other is, and follows it to another address.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use adit_engine::verbs::Counters;
 use adit_engine::{Instant, Op, PeerId};
+use adit_linux::tcp::TcpListener;
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::UdpSocket;
 use adit_openvpn::client::{ClientEngine, ClientEvent, Stop, TunnelConfig};
@@ -40,7 +41,7 @@ pub struct Options {
     /// How sockets are opened.
     pub dial: DialSettings,
     /// A socket to wait at, where there is nobody to dial.
-    pub listen: Option<UdpSocket>,
+    pub listen: Option<Waits>,
     /// The device.
     pub device: Device,
     /// What the machine is asked for at once; `None`: nothing before the tunnel is up.
@@ -51,6 +52,15 @@ pub struct Options {
     pub control: Option<std::path::PathBuf>,
     /// How often counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
+}
+
+/// Where the other end is waited for.
+#[derive(Debug)]
+pub enum Waits {
+    /// Whoever sends datagrams there.
+    Datagrams(UdpSocket),
+    /// Whoever connects.
+    Streams(TcpListener),
 }
 
 /// What the owner of a [`Client`] hears and decides.
@@ -193,7 +203,8 @@ impl Client {
         }
         let streams = options.dial.streams;
         let sockets = match options.listen {
-            Some(socket) => Sockets::server([vec![socket]]),
+            Some(Waits::Datagrams(socket)) => Sockets::server([vec![socket]]),
+            Some(Waits::Streams(listener)) => Sockets::server([]).with_streams(vec![listener]),
             None => Sockets::client(options.dial),
         };
         if let Some(bound) = sockets.endpoints().first() {

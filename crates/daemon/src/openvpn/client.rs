@@ -7,13 +7,12 @@ use std::time::Duration;
 use adit_engine::verbs::{BlockSuite, Counters};
 use adit_engine::{Link, Random};
 use adit_linux::privileges::Capability;
-use adit_linux::udp::UdpSocket;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
 
 use super::status::{Status, StatusFile, Totals};
 use super::{Next, lines, mapping, material, peer, process::Ground};
-use crate::client::{self, Client, Ended, Hooks, Kind, Reaction};
+use crate::client::{self, Client, Ended, Hooks, Kind, Reaction, Waits};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
@@ -27,7 +26,7 @@ use crate::server::Signal;
 pub(super) struct Prepared {
     pub(super) engine: Kind,
     pub(super) dial: DialSettings,
-    pub(super) listen: Option<UdpSocket>,
+    pub(super) listen: Option<Waits>,
     pub(super) early: Option<HostPlan>,
     pub(super) status: Option<(StatusFile, Duration)>,
     pub(super) certificate: Option<CertificateReport>,

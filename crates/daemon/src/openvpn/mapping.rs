@@ -21,7 +21,7 @@ use crate::driver::{DialSettings, ResolveRetry};
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, PlannedRoute, Redirect, Via};
 use crate::proxy::{HttpProxy, Login, Proxy, SocksProxy};
-use crate::server::{Listener, StreamOptions};
+use crate::server::{Listener, SocketTuning, StreamOptions};
 
 /// What both engines are told.
 pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
@@ -162,6 +162,16 @@ fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
             login: login("socks-proxy", &socks.login)?,
         }),
     }))
+}
+
+/// What every socket that is waited at gets besides its address.
+pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
+    SocketTuning {
+        mark: options.socket.mark,
+        receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
+        send_buffer: options.socket.send_buffer.map(|size| size as usize),
+        streams: stream_options(options),
+    }
 }
 
 /// Where a server listens.

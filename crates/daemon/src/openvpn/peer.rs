@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::client::{self, Prepared, open_status, order};
 use super::{Next, mapping, material, process::Ground};
-use crate::client::Kind;
+use crate::client::{Kind, Waits};
 use crate::clock::unix_time;
 use crate::driver::bind_problem;
 use crate::fault::Fault;
@@ -28,6 +28,7 @@ pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared,
         .map(|target| Remote { target: target.clone() });
     let reach = Reach {
         remotes: remotes.collect(),
+        accepts: role.accepts.clone(),
         connect_retry: role.connect_retry,
         connect_retry_max: role.connect_retry_max,
     };
@@ -101,11 +102,15 @@ fn as_client(options: &Options, role: &PeerOptions) -> ClientOptions {
 }
 
 /// The socket at which an end without `remote` waits.
-fn listen(options: &Options) -> Result<UdpSocket, Fault> {
+fn listen(options: &Options) -> Result<Waits, Fault> {
     let listeners = mapping::listeners(options)?;
     let [listener] = listeners.as_slice() else {
         return Err(Fault::operator("local: one of two points has one address: keep one line"));
     };
+    if listener.transport == Transport::Tcp {
+        return crate::server::listen(listener, &mapping::socket_tuning(options))
+            .map(Waits::Streams);
+    }
     let mut udp = UdpOptions::new(listener.bind);
     udp.v6only = listener.v6only;
     udp.gro = gates().udp_gro;
@@ -114,6 +119,7 @@ fn listen(options: &Options) -> Result<UdpSocket, Fault> {
     udp.recv_buffer = options.socket.receive_buffer.map_or(udp.recv_buffer, |size| size as usize);
     udp.send_buffer = options.socket.send_buffer.map_or(udp.send_buffer, |size| size as usize);
     UdpSocket::bind(&udp)
+        .map(Waits::Datagrams)
         .map_err(|e| Fault::environment(bind_problem(Transport::Udp, listener.bind, &e)))
 }
 

@@ -25,8 +25,7 @@ use crate::fault::Fault;
 use crate::port_share::PortShare;
 use crate::say;
 use crate::server::{
-    self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, SocketTuning,
-    Stations,
+    self, Ended, Handle, Hooks, Listener, Reaction, Relay, Service, Sessions, Signal, Stations,
 };
 use crate::workers;
 
@@ -84,12 +83,7 @@ pub(super) async fn run(
         },
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
         control: None,
-        socket: SocketTuning {
-            mark: options.socket.mark,
-            receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
-            send_buffer: options.socket.send_buffer.map(|size| size as usize),
-            streams: mapping::stream_options(options),
-        },
+        socket: mapping::socket_tuning(options),
         workers: workers::of_server(None, None)?,
     })
     .await?;

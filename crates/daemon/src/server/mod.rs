@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use adit_plane::{Relay, StreamOptions};
 pub use service::Service;
-pub(crate) use service::{next_request, tun_report};
+pub(crate) use service::{listen, next_request, tun_report};
 pub use sessions::{Session, Sessions};
 
 use crate::ask::Authorizer;

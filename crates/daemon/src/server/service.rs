@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::sessions::Sessions;
-use super::{Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, Stations};
+use super::{
+    Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, SocketTuning, Stations,
+};
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
 use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
@@ -53,7 +55,7 @@ impl Service {
         let (streams, datagrams): (Vec<_>, Vec<_>) =
             options.listeners.iter().partition(|l| l.transport == Transport::Tcp);
         let bound = datagrams.into_iter().map(|listener| bind(listener, &options));
-        let listening = streams.into_iter().map(|listener| listen(listener, &options));
+        let listening = streams.into_iter().map(|listener| listen(listener, &options.socket));
         let sockets = Sockets::server(bound.collect::<Result<Vec<_>, _>>()?)
             .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
             .with_share(options.port_share.clone());
@@ -416,12 +418,12 @@ fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault>
 }
 
 /// One listener, from which the control thread hands streams to the workers.
-fn listen(listener: &Listener, options: &Options) -> Result<TcpListener, Fault> {
+pub(crate) fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener, Fault> {
     let mut tcp = TcpListenOptions::new(listener.bind);
     tcp.v6only = listener.v6only;
-    tcp.fwmark = options.socket.mark;
-    tcp.recv_buffer = options.socket.receive_buffer;
-    tcp.send_buffer = options.socket.send_buffer;
+    tcp.fwmark = socket.mark;
+    tcp.recv_buffer = socket.receive_buffer;
+    tcp.send_buffer = socket.send_buffer;
     TcpListener::bind(&tcp)
         .map_err(|e| Fault::environment(bind_problem(Transport::Tcp, listener.bind, &e)))
 }

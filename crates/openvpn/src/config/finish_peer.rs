@@ -2,7 +2,6 @@
 //! nor `client`.
 
 use adit_crypto::{BlockCipher, Digest};
-use adit_engine::Transport;
 use adit_engine::verbs::BlockSuite;
 
 use super::ConfigError;
@@ -159,22 +158,31 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
         None => PeerKeys::TlsClient,
     };
     let ends = ends(draft)?;
-    let remotes = match draft.remotes.is_empty() && draft.connections.is_empty() {
-        true => Vec::new(),
-        false => transport::remotes(draft)?,
-    };
-    let streams = remotes.iter().any(|remote| remote.transport == Transport::Tcp)
-        || draft.proto.is_some_and(|proto| proto.transport == Transport::Tcp);
-    if streams {
+    let listens = transport::listening_end(draft)?;
+    if listens.is_some() && !matches!(keys, PeerKeys::Static { .. }) {
         return Err(draft.error(
             "proto",
-            "TCP between two points is not supported yet",
-            "write: proto udp, at both ends",
+            "TLS between two points is for UDP: over TCP one end has to be a server",
+            "write: proto udp, at both ends; or client at one end and server NETWORK NETMASK at the other",
         ));
     }
+    let nobody = draft.remotes.is_empty() && draft.connections.is_empty();
+    let (accepts, remotes) = match listens {
+        Some(true) => (Some(accepts(draft)?), Vec::new()),
+        Some(false) if nobody => {
+            return Err(draft.error(
+                "proto",
+                "an end that is tcp-client dials, and has nobody to dial",
+                "add: remote HOST PORT; or write tcp-server here and tcp-client at the other end",
+            ));
+        }
+        _ if nobody => (None, Vec::new()),
+        _ => (None, transport::remotes(draft)?),
+    };
     Ok(PeerOptions {
         keys,
         remotes,
+        accepts,
         remote_random: draft.remote_random,
         connect_retry: draft.connect_retry,
         connect_retry_max: draft.connect_retry_max,
@@ -182,6 +190,21 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
         ends,
         force_cookie: draft.force_cookie,
     })
+}
+
+/// Who may connect to an end that listens.
+fn accepts(draft: &mut Draft) -> Result<Vec<std::net::IpAddr>, ConfigError> {
+    if draft.bind == Some(false) {
+        return Err(draft.error(
+            "nobind",
+            "an end that is tcp-server has to be found at its port",
+            "remove it, or write tcp-client here and tcp-server at the other end",
+        ));
+    }
+    if draft.exit_notify.is_some() {
+        draft.warnings.push(transport::notice_enough(draft));
+    }
+    transport::allowed(draft)
 }
 
 /// `cipher` and `auth` of a static key.
@@ -240,16 +263,25 @@ fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
     Ok(BlockSuite { cipher, digest })
 }
 
+/// Whether `ifconfig` names a network and not the other end: Ethernet always has one.
+fn is_net(draft: &Draft) -> bool {
+    draft.is_ethernet() || draft.topology == Some(Topology::Subnet)
+}
+
 /// The addresses inside.
 fn ends(draft: &Draft) -> Result<Ends, ConfigError> {
     let ipv4 = match &draft.ifconfig_pair {
         None => None,
-        Some((local, far, place)) if draft.topology == Some(Topology::Subnet) => {
+        Some((local, far, place)) if is_net(draft) => {
             let net = ipnet::Ipv4Net::with_netmask(*local, *far).map_err(|_| {
+                let (because, or) = match draft.is_ethernet() {
+                    true => ("dev tap", ""),
+                    false => ("topology subnet", ", or remove topology subnet"),
+                };
                 place.error(
                     "ifconfig",
-                    format!("with topology subnet {far} should be a netmask"),
-                    "write: ifconfig ADDRESS NETMASK, or remove topology subnet",
+                    format!("with {because} {far} should be a netmask"),
+                    format!("write: ifconfig ADDRESS NETMASK{or}"),
                 )
             })?;
             Some(Inside4::Net(net))

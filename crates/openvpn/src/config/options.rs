@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,6 +106,8 @@ pub struct PeerOptions {
     /// `remote` lines and `<connection>` blocks in their order; empty: whoever proves to be the other
     /// end is.
     pub remotes: Vec<Target>,
+    /// `proto tcp-server`: connections are waited for, from these addresses (`remote`); empty: from any.
+    pub accepts: Option<Vec<IpAddr>>,
     /// `remote-random`: shuffle before use.
     pub remote_random: bool,
     /// `connect-retry`: first and longest wait between rounds.

@@ -217,6 +217,54 @@ pub(super) fn sides(draft: &Draft, server: bool) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Whether one of two points is the end of a stream that listens; `None` without streams.
+pub(super) fn listening_end(draft: &Draft) -> Result<Option<bool>, ConfigError> {
+    let remotes = draft.remotes.iter().chain(&draft.connections).map(|remote| remote.proto);
+    let locals = draft.sockets.locals.iter().map(|local| local.proto);
+    let own = remotes.chain(locals).flatten();
+    let all: Vec<Proto> = draft.proto.into_iter().chain(own).collect();
+    let streams: Vec<Proto> =
+        all.iter().copied().filter(|proto| proto.transport == Transport::Tcp).collect();
+    if streams.is_empty() {
+        return Ok(None);
+    }
+    let line = ["proto", "remote", "connection", "local"]
+        .into_iter()
+        .find(|name| draft.seen.contains_key(*name))
+        .unwrap_or("proto");
+    if streams.iter().any(|proto| proto.side.is_none()) {
+        return Err(draft.error(
+            line,
+            "of two points on TCP one listens and the other dials, and tcp does not say which",
+            "write: tcp-server at the end that listens, tcp-client at the other",
+        ));
+    }
+    let listens = streams.iter().any(|proto| proto.side == Some(Side::Server));
+    if listens && all.iter().any(|proto| proto.side != Some(Side::Server)) {
+        return Err(draft.error(
+            line,
+            "an end that is tcp-server listens for the other, and can do nothing beside that",
+            "keep tcp-server alone, or write tcp-client in every place",
+        ));
+    }
+    Ok(Some(listens))
+}
+
+/// The addresses in the `remote` lines of an end that listens for connections.
+pub(super) fn allowed(draft: &Draft) -> Result<Vec<std::net::IpAddr>, ConfigError> {
+    let hosts = draft.remotes.iter().chain(&draft.connections).filter_map(|r| r.host.as_deref());
+    let address = |host: &str| {
+        host.parse().map_err(|_| {
+            draft.error(
+                "remote",
+                format!("an end that is tcp-server lets in who comes from there, and {host} is no address"),
+                "write an IP address, or remove the line: who has no key gets nowhere",
+            )
+        })
+    };
+    hosts.map(address).collect()
+}
+
 /// The servers to dial, in their order.
 pub(super) fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
     let blocks = !draft.connections.is_empty();
@@ -247,14 +295,19 @@ pub(super) fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
         }
     }
     if draft.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
-        let place = draft.seen.get("explicit-exit-notify");
-        let place = place.map(|place| format!("{}:{}: ", place.file, place.line));
-        draft.warnings.push(format!(
-            "{}explicit-exit-notify has no effect: the end of a TCP connection is notice enough",
-            place.unwrap_or_default()
-        ));
+        let warning = notice_enough(draft);
+        draft.warnings.push(warning);
     }
     Ok(targets)
+}
+
+/// A warning about `explicit-exit-notify` over TCP.
+pub(super) fn notice_enough(draft: &Draft) -> String {
+    let place = draft.seen.get("explicit-exit-notify");
+    let place = place.map(|place| format!("{}:{}: ", place.file, place.line)).unwrap_or_default();
+    format!(
+        "{place}explicit-exit-notify has no effect: the end of a TCP connection is notice enough"
+    )
 }
 
 fn target(remote: &Remote, draft: &Draft) -> Option<Target> {

@@ -23,7 +23,7 @@ mod update;
 
 pub use cipher::{CipherRefused, DataCipher, choose_cipher};
 pub use message::{AdvanceTo, AuthFailed, BadMessage, ControlMessage, MAX_MESSAGE, Restart};
-pub(crate) use occ::{ETHERNET_EXTRA, device_type};
+pub(crate) use occ::{ETHERNET_EXTRA, STREAM_LENGTH, device_type};
 pub use occ::{OptionsString, RemoteOptions};
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
 pub use pull::{FilterAction, PullFilter, PullFilters};

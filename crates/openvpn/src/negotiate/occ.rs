@@ -141,7 +141,7 @@ pub(crate) fn device_type(ethernet: bool) -> &'static str {
 pub(crate) const ETHERNET_EXTRA: u32 = 32;
 
 /// The length before each packet on a stream.
-const STREAM_LENGTH: u32 = 2;
+pub(crate) const STREAM_LENGTH: u32 = 2;
 
 /// What the options string needs to know of a cipher, ours or not.
 struct Shape {

@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use adit_engine::verbs::BlockSuite;
@@ -15,6 +15,9 @@ pub struct Reach {
     /// `remote`s in the order to try. Empty: whoever sends authentic packets first is the other end, and
     /// may move.
     pub remotes: Vec<Remote>,
+    /// `tcp-server`: connections are waited for, from these addresses; empty: from any. `None`: those
+    /// without `remotes` wait for datagrams.
+    pub accepts: Option<Vec<IpAddr>>,
     /// `connect-retry`: first wait and longest wait between rounds.
     pub connect_retry: (Duration, Duration),
     /// `connect-retry-max`: rounds before giving up; `None`: never.
@@ -26,6 +29,7 @@ impl Reach {
     pub fn new(remotes: Vec<Remote>) -> Self {
         Self {
             remotes,
+            accepts: None,
             connect_retry: (Duration::from_secs(1), Duration::from_secs(300)),
             connect_retry_max: None,
         }

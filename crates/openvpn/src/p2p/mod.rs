@@ -8,6 +8,7 @@
 mod agree;
 mod config;
 mod door;
+mod lobby;
 mod occ;
 mod peer;
 mod secret;

@@ -7,7 +7,7 @@ use adit_engine::verbs::Framing;
 
 use super::config::{Ends, Inside4, StaticConfig};
 use crate::keys::Direction;
-use crate::negotiate::{ETHERNET_EXTRA, device_type};
+use crate::negotiate::{ETHERNET_EXTRA, STREAM_LENGTH, device_type};
 use crate::session::OCC_MAGIC;
 
 /// OCC: what are your options?
@@ -47,7 +47,7 @@ pub(super) fn with_inside(options: &str, ends: &Ends) -> String {
 }
 
 /// The options string of a static key.
-pub(super) fn of_secret(config: &StaticConfig) -> String {
+pub(super) fn of_secret(config: &StaticConfig, stream: bool) -> String {
     /// Packet id and time.
     const LONG_ID: u32 = 8;
     /// CBC: IV and padding.
@@ -63,8 +63,15 @@ pub(super) fn of_secret(config: &StaticConfig) -> String {
         .saturating_add(u32::from(one))
         .saturating_add(if config.settings.fragment.is_some() { 4 } else { 0 })
         .saturating_add(if config.settings.ethernet { ETHERNET_EXTRA } else { 0 });
+    let link_mtu = link_mtu.saturating_add(if stream { STREAM_LENGTH } else { 0 });
+    // Stock says v4 over IPv6 too, so that both ends say the same.
+    let proto = match (stream, config.reach.accepts.is_some()) {
+        (false, _) => "UDPv4",
+        (true, true) => "TCPv4_SERVER",
+        (true, false) => "TCPv4_CLIENT",
+    };
     let mut text = format!(
-        "V4,dev-type {},link-mtu {link_mtu},tun-mtu {},proto UDPv4{}",
+        "V4,dev-type {},link-mtu {link_mtu},tun-mtu {},proto {proto}{}",
         device_type(config.settings.ethernet),
         config.settings.tun_mtu,
         inside(&config.ends)
@@ -86,12 +93,12 @@ pub(super) fn of_secret(config: &StaticConfig) -> String {
 }
 
 /// The answer to a message on the data channel, where it asks for our options.
-pub(super) fn reply(message: &[u8], config: &StaticConfig) -> Option<Vec<u8>> {
+pub(super) fn reply(message: &[u8], config: &StaticConfig, stream: bool) -> Option<Vec<u8>> {
     let asked = message.strip_prefix(&OCC_MAGIC)?.first() == Some(&OCC_REQUEST);
     asked.then(|| {
         let mut answer = OCC_MAGIC.to_vec();
         answer.push(OCC_REPLY);
-        answer.extend_from_slice(of_secret(config).as_bytes());
+        answer.extend_from_slice(of_secret(config, stream).as_bytes());
         answer.push(0);
         answer
     })
@@ -133,7 +140,7 @@ mod tests {
         config.suite.digest = Some(Digest::Sha256);
         config.direction = Some(Direction::Normal);
         assert_eq!(
-            of_secret(&config),
+            of_secret(&config, false),
             "V4,dev-type tun,link-mtu 1572,tun-mtu 1500,proto UDPv4,tun-ipv6,ifconfig 10.1.0.2 \
              10.1.0.1,keydir 0,cipher AES-256-CBC,auth SHA256,keysize 256,secret"
         );
@@ -144,10 +151,22 @@ mod tests {
             ..self::config()
         };
         assert_eq!(
-            of_secret(&config),
+            of_secret(&config, false),
             "V4,dev-type tun,link-mtu 1560,tun-mtu 1500,proto UDPv4,ifconfig 10.1.0.0 \
              255.255.255.0,cipher AES-256-CBC,auth SHA1,keysize 256,secret"
         );
+    }
+
+    #[test]
+    fn over_tcp_each_end_says_which_it_is() {
+        let mut config = config();
+        let starts = |config: &StaticConfig, proto: &str| {
+            let start = format!("V4,dev-type tun,link-mtu 1562,tun-mtu 1500,proto {proto},");
+            assert!(of_secret(config, true).starts_with(&start), "{}", of_secret(config, true));
+        };
+        starts(&config, "TCPv4_CLIENT");
+        config.reach.accepts = Some(Vec::new());
+        starts(&config, "TCPv4_SERVER");
     }
 
     #[test]
@@ -164,10 +183,10 @@ mod tests {
     #[test]
     fn only_a_request_is_answered() {
         let mut request = OCC_MAGIC.to_vec();
-        assert_eq!(reply(&request, &config()), None);
+        assert_eq!(reply(&request, &config(), false), None);
         request.push(OCC_REQUEST);
-        let answer = reply(&request, &config()).expect("an answer");
+        let answer = reply(&request, &config(), false).expect("an answer");
         assert!(answer.starts_with(&OCC_MAGIC) && answer.ends_with(b",secret\0"));
-        assert_eq!(reply(&answer, &config()), None, "two ends would talk for ever");
+        assert_eq!(reply(&answer, &config(), false), None, "two ends would talk for ever");
     }
 }

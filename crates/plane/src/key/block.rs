@@ -86,6 +86,16 @@ impl Block {
         self.time.is_some()
     }
 
+    /// Counts from 1 under a later time. Only under the peer's TX lock.
+    pub fn begin_anew(&self, key: &Key) {
+        let Some(current) = &self.time else { return };
+        if key.next_id.load(Relaxed) > 1 {
+            let time = current.load(Relaxed);
+            current.store(unix_time().max(time.saturating_add(1)), Relaxed);
+            key.next_id.store(1, Relaxed);
+        }
+    }
+
     pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> BlockSealer<'k> {
         let mut ledger = key.ledger();
         let mut time = 0;

@@ -11,6 +11,7 @@ use super::Worker;
 use super::transmit::Transmitter;
 use crate::control::Shared;
 use crate::egress::{Arena, Shape};
+use crate::key::Key;
 use crate::peer::{MAX_WAITING, Peer, Tx};
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
@@ -43,6 +44,14 @@ impl Lane {
         match shared.tables.streams.of(&spec.link) {
             Some(stream) => Self::Stream(stream),
             None => Self::Gone,
+        }
+    }
+
+    /// Prepares a key for what is sealed next.
+    #[inline]
+    pub fn begin(&self, key: Option<&Key>, tx: &mut Tx) {
+        if let (Self::Stream(stream), Some(key)) = (self, key) {
+            key.begin_stream(tx, stream.id);
         }
     }
 
@@ -118,6 +127,7 @@ impl Shared {
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
         let shape = Shape::of(&spec, 1);
         arena.clear();
+        key.begin_stream(tx, stream.id);
         let mut sealer = key.sealer(tx, spec.wire_id);
         arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;
         drop(sealer);

@@ -220,6 +220,7 @@ impl Transmitter {
         let keys = peer.keys.load();
         let spec = peer.settings.load();
         let lane = Lane::of(&self.shared, &spec);
+        lane.begin(keys.primary.as_deref(), &mut tx);
         let to = To { peer: &peer, spec: &spec, lane: &lane };
         let mut current = first;
         let next = loop {

@@ -101,6 +101,7 @@ impl ClientEngine {
     /// A client that begins to dial at its first input.
     pub fn new(config: ClientConfig, seed: [u8; 32], now: Instant, unix_time: UnixTime) -> Self {
         let remotes = Remotes::new(&Reach {
+            accepts: None,
             remotes: config.remotes.clone(),
             connect_retry: config.connect_retry,
             connect_retry_max: config.connect_retry_max,

@@ -1,6 +1,7 @@
 //! Tunnels between two points.
 
 use adit_crypto::{BlockCipher, Digest};
+use adit_engine::Transport;
 
 use super::*;
 use crate::config::{PeerKeys, PeerOptions};
@@ -112,4 +113,63 @@ fn a_server_stays_a_server_and_a_client_a_client() {
     assert!(matches!(parse_file(&text).unwrap().role, Role::Client(_)));
     let neither = parse_file("dev tun\nifconfig 10.1.0.1 10.1.0.2\n").unwrap_err();
     assert!(neither.remedy.contains("secret FILE"), "{neither}");
+}
+
+#[test]
+fn over_tcp_one_end_listens_and_the_other_dials() {
+    let base = STATIC.replace("remote 192.0.2.1\n", "secret k\n");
+    let options = parse_file(&format!("{base}proto tcp-server\nport 4000\n")).unwrap();
+    let end = peer(&options);
+    assert_eq!((end.accepts.as_deref(), end.remotes.len()), (Some(&[][..]), 0));
+    let listen = &options.socket.listen[0];
+    assert_eq!((listen.transport, listen.port), (Transport::Tcp, 4000));
+
+    let text = format!("{base}proto tcp6-server\nremote fd00::7\nremote 192.0.2.1 4000\n");
+    let options = parse_file(&text).unwrap();
+    let from = ["fd00::7".parse().unwrap(), "192.0.2.1".parse().unwrap()];
+    assert_eq!(peer(&options).accepts.as_deref(), Some(&from[..]));
+
+    let options = parse_file(&format!("{STATIC}secret k\nproto tcp-client\n")).unwrap();
+    let end = peer(&options);
+    assert_eq!((end.accepts.as_deref(), end.remotes[0].transport), (None, Transport::Tcp));
+    let both = format!("{base}remote a 1194 udp\nremote a 443 tcp4-client\n");
+    let options = parse_file(&both).unwrap();
+    assert_eq!(peer(&options).remotes[1].transport, Transport::Tcp);
+}
+
+#[test]
+fn an_end_that_does_not_fit_tcp_is_refused_by_name() {
+    let base = STATIC.replace("remote 192.0.2.1\n", "secret k\n");
+    for (text, name, word) in [
+        ("proto tcp\nremote a\n", "proto", "does not say which"),
+        ("proto tcp\n", "proto", "does not say which"),
+        ("remote a 1194 tcp\n", "remote", "does not say which"),
+        ("proto tcp-client\n", "proto", "nobody to dial"),
+        ("proto tcp-server\nremote 192.0.2.1\nnobind\n", "nobind", "found at its port"),
+        ("proto tcp-server\nremote peer.example\n", "remote", "no address"),
+        ("proto tcp-server\nremote 192.0.2.1 1194 tcp-client\n", "proto", "beside that"),
+        ("proto tcp-server\nremote 192.0.2.1 1194 udp\n", "proto", "beside that"),
+        ("proto tcp-server\nfragment 1200\n", "fragment", "UDP"),
+    ] {
+        let error = parse_file(&format!("{base}{text}")).unwrap_err();
+        assert_eq!(error.directive, name, "{text}: {error}");
+        assert!(error.to_string().contains(word) && !error.remedy.is_empty(), "{text}: {error}");
+    }
+    for end in ["tls-server\nproto tcp-server\n", "tls-client\nremote a\nproto tcp-client\n"] {
+        let error = parse_file(&format!("{TLS}{end}")).unwrap_err();
+        assert!(error.directive == "proto" && error.remedy.contains("proto udp"), "{error}");
+    }
+    let told = parse_file(&format!("{base}proto tcp-server\nexplicit-exit-notify\n")).unwrap();
+    assert!(told.warnings.iter().any(|w| w.contains("notice enough")), "{:?}", told.warnings);
+}
+
+#[test]
+fn with_a_tap_device_ifconfig_names_a_network() {
+    let base = STATIC.replace("dev tun", "dev tap").replace("ifconfig 10.1.0.1 10.1.0.2\n", "");
+    let text = format!("{base}secret k\nifconfig 10.1.0.1 255.255.255.0\n");
+    let net = Inside4::Net("10.1.0.1/24".parse().unwrap());
+    assert_eq!(peer(&parse_file(&text).unwrap()).ends.ipv4, Some(net));
+    let error = parse_file(&format!("{base}secret k\nifconfig 10.1.0.1 10.1.0.2\n")).unwrap_err();
+    assert!(error.to_string().contains("dev tap"), "{error}");
+    assert!(!error.remedy.contains("topology"), "{error}");
 }

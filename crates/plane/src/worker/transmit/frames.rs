@@ -102,6 +102,7 @@ impl Transmitter {
         };
         let shape = self.shape(&spec);
         let lane = Lane::of(&shared, &spec);
+        lane.begin(Some(key), &mut tx);
         let to = To { peer, spec: &spec, lane: &lane };
         for frame in frames {
             if self.arena.room() < SUPER_PACKET || lane.is_due(&self.arena) {

@@ -3,6 +3,8 @@
 //! The peer is added to the data plane once and stays for the engine's life, whatever restarts: its
 //! replay window must remember every packet that was ever let in under the one key.
 
+mod streams;
+
 use std::time::Duration;
 
 use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
@@ -12,6 +14,7 @@ use adit_engine::{
 use ipnet::IpNet;
 
 use super::config::StaticConfig;
+use super::lobby::Lobby;
 use super::occ;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
 use crate::session::{exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed};
@@ -22,6 +25,10 @@ type Out = Outbox<ClientEvent>;
 const PEER: PeerId = PeerId(0);
 /// Exit notices are repeated this often.
 const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
+/// A ping, as it is inside the encryption.
+const PING: [u8; 16] = [
+    0x2a, 0x18, 0x7b, 0xf3, 0x64, 0x1e, 0xb4, 0xcb, 0x07, 0xed, 0x2d, 0x0a, 0x98, 0x1f, 0xc7, 0x48,
+];
 
 /// One end of a tunnel under a static key.
 pub struct StaticEngine {
@@ -34,7 +41,11 @@ pub struct StaticEngine {
     added: bool,
     /// Something authentic came since the last restart.
     heard: bool,
-    /// Control packets, which this mode has none of.
+    /// Connections beside the one in use, where this end listens for them.
+    lobby: Lobby,
+    /// When the connection in use came.
+    since: Instant,
+    /// Control packets, which this mode has none of, and connections that came to nothing.
     dropped: u64,
 }
 
@@ -55,16 +66,21 @@ enum State {
     Stopped,
 }
 
-/// Stands for an address that is not known yet: a socket that does not exist, so that nothing is sent.
-fn nowhere() -> Link {
+/// Stands for an address that is not known yet: a socket or a stream that does not exist, so that
+/// nothing is sent.
+fn nowhere(stream: bool) -> Link {
     let unspecified = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-    Link::datagram(SocketId(u16::MAX), None, unspecified)
+    match stream {
+        true => Link::stream(u64::MAX, unspecified),
+        false => Link::datagram(SocketId(u16::MAX), None, unspecified),
+    }
 }
 
 impl StaticEngine {
     /// An engine that begins at its first input.
     pub fn new(config: StaticConfig) -> Self {
         let remotes = Remotes::new(&config.reach);
+        let lobby = Lobby::new(config.settings.hand_window);
         Self {
             config,
             remotes,
@@ -72,6 +88,8 @@ impl StaticEngine {
             link: None,
             added: false,
             heard: false,
+            lobby,
+            since: Instant::default(),
             dropped: 0,
         }
     }
@@ -79,7 +97,8 @@ impl StaticEngine {
     /// The wall clock was set; nothing here asks for it.
     pub fn set_unix_time(&mut self, _now: Instant, _unix_time: UnixTime) {}
 
-    /// Frames that came though this mode has no control channel.
+    /// Frames that came though this mode has no control channel, and connections that were not the
+    /// peer's.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -93,7 +112,8 @@ impl StaticEngine {
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
         match (&self.state, self.config.settings.exit_notify) {
             (State::Stopped, _) => {}
-            (State::Open, Some(times)) if self.link.is_some() => {
+            // The end of a connection is notice enough.
+            (State::Open, Some(times)) if self.link.is_some_and(|link| !link.is_stream()) => {
                 self.state = State::Leaving { notices_left: times.max(1), next: now };
                 self.tick(now, out);
             }
@@ -105,9 +125,7 @@ impl StaticEngine {
         if std::mem::take(&mut self.added) {
             out.plane(Op::DelPeer(PEER));
         }
-        if let Some(link) = self.link.take() {
-            out.push(Output::Hangup(link));
-        }
+        self.hang_up_all(out);
         self.state = State::Stopped;
         out.event(ClientEvent::Stopped(why));
     }
@@ -132,13 +150,24 @@ impl StaticEngine {
     fn open(&mut self, link: Option<Link>, out: &mut Out) {
         self.state = State::Open;
         self.link = link;
-        let to = link.unwrap_or_else(nowhere);
-        if std::mem::replace(&mut self.added, true) {
+        let to = link.unwrap_or_else(|| nowhere(self.listens()));
+        if !std::mem::replace(&mut self.added, true) {
+            self.add(to, out);
+        } else {
+            let protection = Protection::Static(self.config.suite);
             out.plane(Op::SetLink(PEER, to));
+            out.plane(Op::SetMtu(PEER, inner_mtu(&self.config.settings, to, protection)));
             // Silence counts from here.
             out.plane(Op::SetKeepalive(PEER, self.config.settings.keepalive));
-            return;
         }
+        if to.is_stream() && !self.listens() {
+            // An end that listens does not know whose connection this is before something comes.
+            out.plane(Op::SendData(PEER, PING.to_vec()));
+        }
+    }
+
+    /// Makes the peer known to the data plane, with its key.
+    fn add(&self, to: Link, out: &mut Out) {
         let settings = &self.config.settings;
         let spec = PeerSpec {
             link: to,
@@ -169,10 +198,18 @@ impl StaticEngine {
     /// The other end has proved that it has the key.
     fn hear(&mut self, out: &mut Out) {
         let State::Open = self.state else { return };
+        if self.listens() && self.link.is_none() {
+            // Its connection has ended by now.
+            return;
+        }
         if std::mem::replace(&mut self.heard, true) {
             return;
         }
         self.remotes.succeeded();
+        if self.listens() {
+            // The other end is to hear of this one as early.
+            out.plane(Op::SendData(PEER, PING.to_vec()));
+        }
         let mut tunnel = self.config.ends.tunnel();
         tunnel.peer = Some(PEER);
         tunnel.mtu = Some(self.config.settings.tun_mtu);
@@ -186,6 +223,9 @@ impl StaticEngine {
             State::Leaving { .. } => return self.stop(Stop::Requested, out),
             _ => {}
         }
+        if self.listens() {
+            return self.next_connection(now, reason, out);
+        }
         let succeeded = std::mem::take(&mut self.heard);
         out.event(ClientEvent::Restarting(reason));
         if self.config.reach.remotes.is_empty() {
@@ -197,7 +237,7 @@ impl StaticEngine {
             false => self.remotes.advance(),
         };
         if let Some(link) = self.link.take() {
-            out.plane(Op::SetLink(PEER, nowhere()));
+            out.plane(Op::SetLink(PEER, nowhere(link.is_stream())));
             out.push(Output::Hangup(link));
         }
         match next {
@@ -209,6 +249,7 @@ impl StaticEngine {
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
             Notice::KeyFirstUse(PEER, _) | Notice::PeerHeard(PEER) => self.hear(out),
+            Notice::Floated(PEER, link) if self.listens() => self.moved(link, out),
             Notice::Floated(PEER, link) if matches!(self.state, State::Open) => {
                 self.link = Some(link);
                 if self.heard {
@@ -227,7 +268,8 @@ impl StaticEngine {
                 self.begin_again(now, "remote-exit".into(), out);
             }
             Notice::InBand(PEER, message) => {
-                if let Some(answer) = occ::reply(&message, &self.config) {
+                let stream = self.link.is_some_and(|link| link.is_stream());
+                if let Some(answer) = occ::reply(&message, &self.config, stream) {
                     out.plane(Op::SendData(PEER, answer));
                 }
             }
@@ -254,6 +296,7 @@ impl StaticEngine {
             }
             _ => {}
         }
+        self.tick_streams(now, out);
     }
 }
 
@@ -264,6 +307,8 @@ impl Engine for StaticEngine {
         match input {
             Input::Tick => self.tick(now, out),
             Input::Frame(..) => self.dropped = self.dropped.saturating_add(1),
+            Input::LinkUp(link) if self.listens() => self.accepted(now, link, out),
+            Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
                 self.open(Some(link), out);
             }
@@ -280,11 +325,12 @@ impl Engine for StaticEngine {
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {
-        match &self.state {
+        let of_state = match &self.state {
             State::New => Some((Instant::default(), "start")),
             State::Waiting { until } => Some((*until, "connect-retry")),
             State::Leaving { next, .. } => Some((*next, "exit notice")),
             State::Dialing | State::Open | State::Stopped => None,
-        }
+        };
+        of_state.or_else(|| Some((self.streams_deadline()?, "connections that wait")))
     }
 }
