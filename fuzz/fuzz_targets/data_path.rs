@@ -76,7 +76,7 @@ fn end((framing, fragment): Inside) -> Memory {
 fn received(framing: Inside, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
-    end(framing).open(link(), segment, &mut data.to_vec(), |_| panic!("a forgery was delivered"));
+    end(framing).open(&link(), segment, &mut data.to_vec(), |_| panic!("a forgery was delivered"));
 }
 
 /// A malicious peer's packets, two at a time, so that merging is tried.
@@ -94,7 +94,7 @@ fn inside(framing: Inside, bytes: &[u8]) {
         packet.extend_from_slice(&tag);
         packet.extend_from_slice(&text);
         let segment = packet.len();
-        end.open(link(), segment, &mut packet, |_| {});
+        end.open(&link(), segment, &mut packet, |_| {});
     }
 }
 
@@ -107,6 +107,6 @@ fn handed_out(framing: Inside, bytes: &[u8]) {
         trains.push((train.to_vec(), segment));
     });
     for (mut train, segment) in trains {
-        far.open(link(), segment, &mut train, |_| {});
+        far.open(&link(), segment, &mut train, |_| {});
     }
 }

@@ -87,7 +87,7 @@ fn inside(relay: Relay, bytes: &[u8]) {
         packet.extend_from_slice(&tag);
         packet.extend_from_slice(&text);
         let segment = packet.len();
-        end.open(link(peer), segment, &mut packet, |_| {});
+        end.open(&link(peer), segment, &mut packet, |_| {});
     }
     let known = end.plane().mac_totals().expect("a switch").known;
     assert!(known <= 2, "no more stations than frames named");
@@ -105,7 +105,7 @@ fn handed_out(relay: Relay, bytes: &[u8]) {
         trains.push((train.to_vec(), segment));
     });
     for (mut train, segment) in trains {
-        far.open(link(PEERS[0]), segment, &mut train, |_| {});
+        far.open(&link(PEERS[0]), segment, &mut train, |_| {});
     }
 }
 

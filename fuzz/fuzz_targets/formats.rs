@@ -75,7 +75,7 @@ fn forged(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
     let Some((segment, data)) = bytes.split_first_chunk::<2>() else { return };
     let segment = usize::from(u16::from_be_bytes(*segment)).max(1);
     let data = &mut data.to_vec();
-    end(format, wire_id).open(link(), segment, data, |_| panic!("a forgery was delivered"));
+    end(format, wire_id).open(&link(), segment, data, |_| panic!("a forgery was delivered"));
 }
 
 /// A length, then the inside of two packets, packet ids and all.
@@ -98,7 +98,7 @@ fn authentic(format: Protection, wire_id: Option<u32>, bytes: &[u8]) {
         };
         if sealed.is_some() {
             let segment = packet.len();
-            end.open(link(), segment, &mut packet, |_| {});
+            end.open(&link(), segment, &mut packet, |_| {});
         }
     }
 }

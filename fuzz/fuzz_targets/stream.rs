@@ -60,7 +60,7 @@ fn outcome(stream: &[u8], piece: usize) -> Outcome {
     introduce(&end);
     let mut outcome = Outcome::default();
     for piece in stream.chunks(piece.min(stream.len()).max(1)) {
-        let taken = end.open_stream(link(), MAX_FRAME.into(), &mut piece.to_vec(), |what| {
+        let taken = end.open_stream(&link(), MAX_FRAME.into(), &mut piece.to_vec(), |what| {
             if let Delivered::Tun(write) = what {
                 outcome.packets.extend(write.packets().map(<[u8]>::to_vec));
             }

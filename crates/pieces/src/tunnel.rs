@@ -77,9 +77,9 @@ impl Tunnel {
         };
         if self.link.is_stream() {
             // A stream that must end delivers nothing more, which whoever counts will miss.
-            let _ = self.far.open_stream(self.link, MAX_FRAME.into(), bytes, deliver);
+            let _ = self.far.open_stream(&self.link, MAX_FRAME.into(), bytes, deliver);
         } else {
-            self.far.open(self.link, *segment, bytes, deliver);
+            self.far.open(&self.link, *segment, bytes, deliver);
         }
     }
 

@@ -83,9 +83,12 @@ impl Shape {
     /// Bytes by which a packet may grow when it is sealed, in all its pieces together.
     #[inline]
     fn growth(&self, overhead: usize) -> usize {
-        if !self.dressed {
-            return overhead;
-        }
+        if self.dressed { self.dressed_growth(overhead) } else { overhead }
+    }
+
+    // Not worked out beforehand for packets to which nothing is added.
+    #[cold]
+    fn dressed_growth(&self, overhead: usize) -> usize {
         let each = overhead.saturating_add(fragment::HEADER);
         let all =
             if self.fragment.is_some() { each.saturating_mul(fragment::MAX_PIECES) } else { each };
@@ -139,8 +142,8 @@ impl Arena {
         self.buffer.len().saturating_sub(self.used)
     }
 
-    /// Seals one packet to the end of the arena; `None` if it does not fit.
-    #[inline]
+    /// Seals one packet to the end of the arena, where there is room for it.
+    #[inline(always)]
     fn seal(
         &mut self,
         sealer: &mut impl Seal,
@@ -148,14 +151,12 @@ impl Arena {
         packet: &[u8],
         shape: &Shape,
     ) -> Option<Result<(), DropReason>> {
-        let len = packet.len().checked_add(shape.growth(sealer.overhead()))?;
-        let lead = if shape.stream { LENGTH } else { 0 };
-        if len.saturating_add(lead) > self.room() {
-            return None;
-        }
-        if shape.stream && len > usize::from(u16::MAX) {
-            // Before it has a packet id: on a stream there must be no gap.
-            return Some(Err(DropReason::TooLong));
+        if shape.stream {
+            let len = packet.len().saturating_add(shape.growth(sealer.overhead()));
+            if len > usize::from(u16::MAX) {
+                // Before it has a packet id: on a stream there must be no gap.
+                return Some(Err(DropReason::TooLong));
+            }
         }
         if shape.dressed {
             return self.seal_dressed(sealer, sequence, packet, shape);
@@ -164,6 +165,7 @@ impl Arena {
     }
 
     /// Frames a packet, cuts it into pieces if it is too long, and seals these. There is room.
+    #[inline(never)]
     fn seal_dressed(
         &mut self,
         sealer: &mut impl Seal,
@@ -190,7 +192,7 @@ impl Arena {
         let len = framing::frame(shape.framing, packet, framed)?.len();
         let text = scratch.get_mut(..len.checked_add(fragment::HEADER)?)?;
         let Some(limit) = shape.fragment else {
-            return self.seal_text(sealer, text.get(fragment::HEADER..)?, shape);
+            return self.seal_piece(sealer, text.get(fragment::HEADER..)?, shape);
         };
         let added = sealer.overhead().saturating_add(fragment::HEADER);
         let most = usize::from(limit).saturating_sub(added);
@@ -198,14 +200,25 @@ impl Arena {
             return Some(Err(DropReason::TooManyFragments));
         };
         while let Some(piece) = pieces.next() {
-            if let error @ Err(_) = self.seal_text(sealer, piece, shape)? {
+            if let error @ Err(_) = self.seal_piece(sealer, piece, shape)? {
                 return Some(error);
             }
         }
         Some(Ok(()))
     }
 
-    #[inline]
+    // One copy of the sealing for all that is dressed.
+    #[inline(never)]
+    fn seal_piece(
+        &mut self,
+        sealer: &mut impl Seal,
+        text: &[u8],
+        shape: &Shape,
+    ) -> Option<Result<(), DropReason>> {
+        self.seal_text(sealer, text, shape)
+    }
+
+    #[inline(always)]
     fn seal_text(
         &mut self,
         sealer: &mut impl Seal,
@@ -265,6 +278,10 @@ impl Arena {
         packet: &[u8],
         shape: &Shape,
     ) -> Option<Result<(), DropReason>> {
+        let most = shape.growth(sealer.overhead()).saturating_add(LENGTH);
+        if packet.len().saturating_add(most) > self.room() {
+            return None;
+        }
         match &mut sealer.0 {
             Sealing::Aead(inner) => self.seal(inner, sealer.1, packet, shape),
             Sealing::Epoch(inner) => self.seal(inner, sealer.1, packet, shape),
@@ -273,6 +290,7 @@ impl Arena {
     }
 
     /// Seals the rest of a super-packet. `dropped` hears of each packet that could not be sealed.
+    #[inline]
     pub fn egress(
         &mut self,
         segments: &mut Segments<'_>,
@@ -288,6 +306,7 @@ impl Arena {
     }
 
     /// [`Self::egress`] in one format.
+    #[inline]
     fn egress_as(
         &mut self,
         segments: &mut Segments<'_>,

@@ -41,26 +41,31 @@ pub struct Ingress<'a, 's> {
     pub(crate) merger: Merger<'a>,
     /// Packets for other peers, with [`Relay::Direct`].
     pub(crate) relays: Vec<(PeerId, &'a [u8])>,
+    /// Made when something needs it.
+    pub(crate) rare: Option<Box<Rare<'a>>>,
+    /// The source address checked last, and whether it belongs to the peer whose run it was.
+    source: Option<(PeerId, IpAddr)>,
+    /// Control packets of strangers that came on this stream, so far.
+    pub(crate) strangers: u32,
+    /// Why the stream whose packets these are must end.
+    fault: Option<StreamEnd>,
+}
+
+/// What most bursts of packets for a TUN device do not need.
+#[derive(Default)]
+pub(crate) struct Rare<'a> {
     /// Frames for all peers but the one that sent them.
-    pub(crate) floods: Vec<(PeerId, &'a [u8])>,
+    pub floods: Vec<(PeerId, &'a [u8])>,
     /// The station that sent last, and behind which peer.
     sender: Option<(PeerId, Mac)>,
     /// The station looked up last, and the peer that it is behind.
     receiver: Option<(Mac, Option<PeerId>)>,
     /// Peers that asked which sizes arrive here (OCC), once each.
-    pub(crate) asked: Vec<PeerId>,
+    pub asked: Vec<PeerId>,
     /// Memory for packets that come together from pieces: they must last as long as the burst.
-    pub(crate) assembled: slice::IterMut<'a, Vec<u8>>,
+    assembled: slice::IterMut<'a, Vec<u8>>,
     /// The first of these that is free.
     spare: Option<&'a mut Vec<u8>>,
-    /// The source address checked last, and whether it belongs to the peer whose run it was.
-    source: Option<(PeerId, IpAddr)>,
-    /// Whether there may be static keys, whose packets have no opcode.
-    statics: bool,
-    /// Control packets of strangers that came on this stream, so far.
-    pub(crate) strangers: u32,
-    /// Why the stream whose packets these are must end.
-    fault: Option<StreamEnd>,
 }
 
 /// How a run of packets is cut.
@@ -120,7 +125,7 @@ impl Cut for Framed {
 struct Run<'r> {
     peer: &'r Arc<Peer>,
     spec: Arc<PeerSpec>,
-    link: Link,
+    link: &'r Link,
     /// Whether the packets come from where the peer is known to be.
     at_home: bool,
 }
@@ -135,6 +140,7 @@ enum Content<'a> {
 }
 
 impl<'a, 's> Ingress<'a, 's> {
+    #[inline]
     pub(crate) fn new(
         shared: &'s Shared,
         peers: &'s PeerTable,
@@ -150,28 +156,28 @@ impl<'a, 's> Ingress<'a, 's> {
             now,
             merger,
             relays,
-            floods: Vec::new(),
-            sender: None,
-            receiver: None,
-            asked: Vec::new(),
-            assembled: [].iter_mut(),
-            spare: None,
+            rare: None,
             source: None,
-            statics: shared.tables.statics.load(Relaxed),
             strangers: 0,
             fault: None,
         }
     }
 
+    /// Gives memory for packets that come together from pieces; without it they are dropped.
+    #[cold]
+    pub fn assemble_in(&mut self, memory: &'a mut [Vec<u8>]) {
+        self.rare.get_or_insert_default().assembled = memory.iter_mut();
+    }
+
     /// Takes one received buffer: datagrams of `segment` bytes back to back, the last may be
     /// shorter.
-    pub fn datagram(&mut self, link: Link, segment: usize, data: &'a mut [u8]) {
+    pub fn datagram(&mut self, link: &Link, segment: usize, data: &'a mut [u8]) {
         if data.is_empty() {
             return self.shared.stats.drop(DropReason::Empty);
         }
         let segment = segment.clamp(1, data.len());
         self.shared.stats.received.record(data.len().div_ceil(segment));
-        let bare = self.statics && self.is_static(&link);
+        let bare = self.shared.tables.statics.load(Relaxed) && self.is_static(link);
         let mut rest = data;
         while !rest.is_empty() {
             let lead = if bare { Some(Lead::OF_STATIC) } else { Lead::parse(rest) };
@@ -195,11 +201,11 @@ impl<'a, 's> Ingress<'a, 's> {
     /// Why the stream must end. Packets before the bad one were taken.
     pub fn stream(
         &mut self,
-        link: Link,
+        link: &Link,
         max: usize,
         data: &'a mut [u8],
     ) -> Result<usize, StreamEnd> {
-        let bare = self.statics && self.is_static(&link);
+        let bare = self.shared.tables.statics.load(Relaxed) && self.is_static(link);
         let (mut taken, mut packets) = (0usize, 0usize);
         let mut rest = data;
         let end = loop {
@@ -229,12 +235,12 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// Packets with the same opcode, key and peer.
-    fn run(&mut self, link: Link, lead: Lead, cut: impl Cut, run: &'a mut [u8]) {
+    fn run(&mut self, link: &Link, lead: Lead, cut: impl Cut, run: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let count = cut.count(run);
         match lead.opcode {
             DATA_V1 | DATA_V2 => {
-                let Some(peer) = self.find_peer(&link, lead.peer_id) else {
+                let Some(peer) = self.find_peer(link, lead.peer_id) else {
                     return stats.drop_many(DropReason::UnknownPeer, count);
                 };
                 let keys = peer.keys.load();
@@ -242,8 +248,8 @@ impl<'a, 's> Ingress<'a, 's> {
                     return stats.drop_many(DropReason::UnknownKey, count);
                 };
                 let spec = peer.settings.load_full();
-                let at_home = Peer::same_path(&spec, &link);
-                if !at_home && !may_float(&spec, &link, key) {
+                let at_home = Peer::same_path(&spec, link);
+                if !at_home && !may_float(&spec, link, key) {
                     return stats.drop_many(DropReason::WrongAddress, count);
                 }
                 self.open_run(Run { peer: &peer, spec, link, at_home }, key, cut, run);
@@ -264,7 +270,7 @@ impl<'a, 's> Ingress<'a, 's> {
         })
     }
 
-    fn control(&mut self, link: Link, packet: &[u8]) {
+    fn control(&mut self, link: &Link, packet: &[u8]) {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         if self.fault.is_some() {
             // What follows on a stream that ends must not fill the queues.
@@ -273,12 +279,12 @@ impl<'a, 's> Ingress<'a, 's> {
         if packet.len() > MAX_CONTROL {
             return stats.drop(DropReason::ControlTooLong);
         }
-        let session = self.shared.client || tables.by_address(&link).is_some();
-        let taken = if session || tables.is_admitted(&link) {
-            upcalls.frame(stats, link, packet, session)
+        let session = self.shared.client || tables.by_address(link).is_some();
+        let taken = if session || tables.is_admitted(link) {
+            upcalls.frame(stats, *link, packet, session)
         } else {
             self.strangers = self.strangers.saturating_add(u32::from(link.is_stream()));
-            self.strangers <= MAX_STRANGER_FRAMES && upcalls.stranger(stats, link, packet)
+            self.strangers <= MAX_STRANGER_FRAMES && upcalls.stranger(stats, *link, packet)
         };
         if !taken && link.is_stream() {
             // Nobody sends it again on a stream: the peer shall try anew, and at once.
@@ -362,6 +368,7 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// Counts, liveness and notices of a run.
+    #[inline(always)]
     fn after(&self, peer: &Peer, key: &Key, packets: u64, bytes: u64) {
         let Shared { stats, upcalls, .. } = self.shared;
         if packets > 0 {
@@ -408,20 +415,25 @@ impl<'a, 's> Ingress<'a, 's> {
         origin: Origin,
         text: &'a mut [u8],
     ) -> Option<&'a mut [u8]> {
-        let Some(spare) = self.spare.take().or_else(|| self.assembled.next()) else {
+        let rare = self.rare.get_or_insert_default();
+        let Some(spare) = rare.spare.take().or_else(|| rare.assembled.next()) else {
             self.shared.stats.drop(DropReason::FragmentsFull);
             return None;
         };
         match assembly.arrived(text, origin, spare) {
             Arrived::Complete => return Some(spare),
             Arrived::Whole(packet) => {
-                self.spare = Some(spare);
+                rare.spare = Some(spare);
                 return Some(packet);
             }
             Arrived::Waiting => {}
-            Arrived::Bad => self.misframed(run.peer, Misframed::Fragment),
+            Arrived::Bad => {
+                rare.spare = Some(spare);
+                self.misframed(run.peer, Misframed::Fragment);
+                return None;
+            }
         }
-        self.spare = Some(spare);
+        rare.spare = Some(spare);
         None
     }
 
@@ -439,6 +451,7 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// Sorts out what is no packet.
+    #[inline(always)]
     fn content<'p>(&mut self, run: &Run<'_>, packet: &'p mut [u8]) -> Content<'p> {
         let Shared { stats, upcalls, .. } = self.shared;
         if packet.is_empty() {
@@ -449,8 +462,9 @@ impl<'a, 's> Ingress<'a, 's> {
         }
         if packet.first() == OCC.first() && packet.starts_with(&OCC) {
             if packet.get(OCC.len()) == Some(&OCC_MTU_REQUEST) {
-                if !self.asked.contains(&run.peer.id) {
-                    self.asked.push(run.peer.id);
+                let asked = &mut self.rare.get_or_insert_default().asked;
+                if !asked.contains(&run.peer.id) {
+                    asked.push(run.peer.id);
                 }
             } else {
                 let message = packet.get(..packet.len().min(MAX_IN_BAND)).unwrap_or(&[]).to_vec();
@@ -465,9 +479,9 @@ impl<'a, 's> Ingress<'a, 's> {
     /// another peer's.
     fn float(&self, run: &Run<'_>, key: &Key) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
-        let moved = tables.float(run.peer, run.link, || run.peer.is_newest(key));
+        let moved = tables.float(run.peer, *run.link, || run.peer.is_newest(key));
         if moved {
-            upcalls.notice(stats, Notice::Floated(run.peer.id, run.link));
+            upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
         } else {
             stats.drop(DropReason::WrongAddress);
         }
@@ -475,6 +489,7 @@ impl<'a, 's> Ingress<'a, 's> {
     }
 
     /// An authentic packet goes to the TUN device or to another peer.
+    #[inline(always)]
     fn deliver(&mut self, run: &Run<'_>, packet: &'a mut [u8]) {
         if let Some(switch) = &self.shared.ethernet {
             return self.deliver_frame(run, switch, packet);

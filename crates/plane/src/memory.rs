@@ -114,6 +114,7 @@ impl Memory {
         self.seal_for(&peer, segments, send)
     }
 
+    #[cold]
     fn try_seal_frame(
         &mut self,
         vnet: &VnetHeader,
@@ -132,6 +133,7 @@ impl Memory {
         })
     }
 
+    #[inline(always)]
     fn seal_for(
         &mut self,
         peer: &Peer,
@@ -166,15 +168,29 @@ impl Memory {
     /// Takes one received buffer and passes on what comes out of it.
     pub fn open(
         &mut self,
-        link: Link,
+        link: &Link,
         segment: usize,
         data: &mut [u8],
         deliver: impl FnMut(Delivered<'_, '_>),
     ) {
-        let pieces = self.shared.pieces.load(Relaxed);
-        let mut assembled = vec![Vec::new(); if pieces { MAX_ASSEMBLED } else { 0 }];
+        if self.shared.pieces.load(Relaxed) {
+            return self.open_pieces(link, segment, data, deliver);
+        }
+        self.ingest(deliver, |ingress| ingress.datagram(link, segment, data));
+    }
+
+    /// [`Self::open`] where packets may come together from pieces.
+    #[cold]
+    fn open_pieces(
+        &mut self,
+        link: &Link,
+        segment: usize,
+        data: &mut [u8],
+        deliver: impl FnMut(Delivered<'_, '_>),
+    ) {
+        let mut assembled = vec![Vec::new(); MAX_ASSEMBLED];
         self.ingest(deliver, |ingress| {
-            ingress.assembled = assembled.iter_mut();
+            ingress.assemble_in(&mut assembled);
             ingress.datagram(link, segment, data);
         });
     }
@@ -186,7 +202,7 @@ impl Memory {
     /// Why the stream must end.
     pub fn open_stream(
         &mut self,
-        link: Link,
+        link: &Link,
         max: usize,
         data: &mut [u8],
         deliver: impl FnMut(Delivered<'_, '_>),
@@ -204,6 +220,7 @@ impl Memory {
         Ok(())
     }
 
+    #[inline(always)]
     fn ingest<'b, T>(
         &mut self,
         mut deliver: impl FnMut(Delivered<'_, '_>),
@@ -215,11 +232,11 @@ impl Memory {
         let mut ingress =
             Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
         let fed = feed(&mut ingress);
-        let Ingress { merger, relays, floods, .. } = ingress;
+        let Ingress { merger, relays, rare, .. } = ingress;
         merger.writes().for_each(|write| deliver(Delivered::Tun(&write)));
         relays.into_iter().for_each(|(peer, packet)| deliver(Delivered::Peer(peer, packet)));
-        for (sender, frame) in floods {
-            let others = peers.iter().filter(|peer| peer.id != sender);
+        for (sender, frame) in rare.as_deref().map_or(&[][..], |rare| &rare.floods) {
+            let others = peers.iter().filter(|peer| peer.id != *sender);
             others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
         }
         self.merger = merger.recycle(true, true);

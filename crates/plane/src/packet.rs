@@ -183,7 +183,7 @@ impl Prefix {
 
     /// Seals `plain` into the start of `out`; returns the length, or `None` if `out` is too short
     /// or the crypto library refuses.
-    #[inline]
+    #[inline(always)]
     pub fn seal(
         &self,
         key: &SealKey,

@@ -91,7 +91,7 @@ pub(crate) struct Tables {
     /// Links that proved their address. Read per control packet only.
     admitted: RwLock<HashSet<Link>>,
     /// A static key was installed once: the first byte of a datagram may mean nothing. Read per
-    /// burst.
+    /// received buffer.
     pub statics: AtomicBool,
 }
 

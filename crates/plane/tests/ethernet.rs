@@ -230,7 +230,7 @@ fn through(
     });
     let mut writes = Vec::new();
     for (train, segment) in &trains {
-        to.memory.open(link, *segment, &mut train.clone(), |what| {
+        to.memory.open(&link, *segment, &mut train.clone(), |what| {
             if let Delivered::Tun(write) = what {
                 let mut bytes = write.header().to_vec();
                 write.bodies().for_each(|body| bytes.extend_from_slice(body));
@@ -263,7 +263,7 @@ fn a_super_frame_for_all_is_whole_for_each() {
     assert_eq!(sealed.len(), 2);
     for (client, (mut train, segment)) in [&mut a, &mut b].into_iter().zip(sealed) {
         let mut got = Vec::new();
-        client.memory.open(link(200, 1194), segment, &mut train, |what| {
+        client.memory.open(&link(200, 1194), segment, &mut train, |what| {
             if let Delivered::Tun(write) = what {
                 got.extend(write.header().to_vec());
                 write.bodies().for_each(|body| got.extend_from_slice(body));

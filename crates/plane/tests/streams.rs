@@ -173,7 +173,7 @@ impl Client {
     fn receive(&mut self) -> Vec<u8> {
         let frame = read_frame(&mut self.socket).unwrap();
         let mut opened = Vec::new();
-        let taken = self.end.memory.open_stream(there(), 9600, &mut framed(&frame), |what| {
+        let taken = self.end.memory.open_stream(&there(), 9600, &mut framed(&frame), |what| {
             if let adit_plane::memory::Delivered::Tun(write) = what {
                 opened.extend(write.packets().map(<[u8]>::to_vec));
             }
@@ -250,7 +250,7 @@ proptest! {
         for cut in cuts.into_iter().chain([bytes.len()]) {
             let (piece, after) = rest.split_at(cut.min(rest.len()));
             rest = after;
-            let taken = server.memory.open_stream(there(), 9600, &mut piece.to_vec(), |what| {
+            let taken = server.memory.open_stream(&there(), 9600, &mut piece.to_vec(), |what| {
                 if let adit_plane::memory::Delivered::Tun(write) = what {
                     found.extend(write.packets().map(<[u8]>::to_vec));
                 }

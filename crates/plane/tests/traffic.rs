@@ -62,7 +62,7 @@ fn a_super_packet_arrives_as_one() {
     assert_eq!(trains.len(), 1, "43 datagrams fit into one train");
     let mut writes = Vec::new();
     for (mut train, segment) in trains {
-        server.memory.open(link(2, 1000), segment, &mut train, |what| {
+        server.memory.open(&link(2, 1000), segment, &mut train, |what| {
             if let Delivered::Tun(write) = what {
                 let mut bytes = write.header().to_vec();
                 write.bodies().for_each(|body| bytes.extend_from_slice(body));

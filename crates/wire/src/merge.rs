@@ -109,7 +109,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Takes one IP packet.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, packet: &'a [u8]) {
         self.push_any::<false>(packet, 0);
     }
@@ -122,7 +122,7 @@ impl<'a> Merger<'a> {
     }
 
     /// Compiled twice, so that packets of a TUN device do not pay for what stands before a frame's.
-    #[inline]
+    #[inline(always)]
     fn push_any<const FRAMES: bool>(&mut self, frame: &'a [u8], l2: usize) {
         let packet = if FRAMES { frame.get(l2..).unwrap_or(&[]) } else { frame };
         match self.shape(packet, l2) {
@@ -239,7 +239,7 @@ impl<'a> Merger<'a> {
         Some(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn shape(&self, packet: &[u8], l2: usize) -> Shape {
         if !self.tcp && !self.udp {
             return Shape::Other;
@@ -247,7 +247,7 @@ impl<'a> Merger<'a> {
         self.parse(packet, l2).unwrap_or(Shape::Other)
     }
 
-    #[inline]
+    #[inline(always)]
     fn parse(&self, packet: &[u8], l2: usize) -> Option<Shape> {
         let (v6, protocol, l4, stated) = match packet.first()? {
             // No IP options.

@@ -22,6 +22,10 @@ use crate::vnet::{Gso, VnetHeader};
 /// with a few extension headers.
 const MAX_HEADER: usize = 192;
 
+/// Where these stand in an IPv4 header.
+const LEN: usize = 2;
+const ID: usize = 4;
+const CHECKSUM: usize = 10;
 /// Where UDP's checksum stands in its header.
 const UDP_CHECKSUM: usize = 6;
 
@@ -58,6 +62,8 @@ struct Cut {
     tcp_flags: u8,
     first: bool,
     pseudo: Sum,
+    /// IPv4: the header's sum without what differs between segments.
+    ip_sum: Sum,
 }
 
 impl<'a> Segments<'a> {
@@ -172,6 +178,13 @@ impl Cut {
         let header_len = l2.checked_add(l4)?.checked_add(len)?;
         let mut header = [0; MAX_HEADER];
         header.get_mut(..header_len)?.copy_from_slice(frame.get(..header_len)?);
+        let ip = header.get_mut(l2..l2.checked_add(l4)?)?;
+        if !v6 {
+            for varies in [LEN, ID, CHECKSUM] {
+                put16(ip, varies, 0)?;
+            }
+        }
+        let ip_sum = Sum::new().bytes(ip);
         Some(Self {
             header,
             header_len,
@@ -186,6 +199,7 @@ impl Cut {
             tcp_flags,
             first: true,
             pseudo: pseudo_header(packet, if tcp { TCP } else { UDP })?,
+            ip_sum,
         })
     }
 
@@ -200,11 +214,9 @@ impl Cut {
         if self.v6 {
             put16(packet, 4, len.checked_sub(V6_LEN as u16)?)?;
         } else {
-            put16(packet, 2, len)?;
-            put16(packet, 4, self.id)?;
-            put16(packet, 10, 0)?;
-            let sum = Sum::new().bytes(packet.get(..self.l4)?).finish();
-            put16(packet, 10, sum)?;
+            put16(packet, LEN, len)?;
+            put16(packet, ID, self.id)?;
+            put16(packet, CHECKSUM, self.ip_sum.word(len).word(self.id).finish())?;
             self.id = self.id.wrapping_add(1);
         }
         let transport = packet.get_mut(self.l4..)?;

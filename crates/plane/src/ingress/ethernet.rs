@@ -16,6 +16,8 @@ enum Also {
 
 impl<'a> Ingress<'a, '_> {
     /// An authentic frame goes to the TAP device, to another peer, or to all.
+    // A call, so that the loop around it stays small for packets of a TUN device.
+    #[inline(never)]
     pub(super) fn deliver_frame(&mut self, run: &Run<'_>, switch: &Switch, frame: &'a mut [u8]) {
         let stats = &self.shared.stats;
         let Some(header) = Ethernet::parse(frame) else {
@@ -32,7 +34,9 @@ impl<'a> Ingress<'a, '_> {
             }
             match self.between_peers(run, switch, header.destination, frame) {
                 Some(Also::Nobody) => {}
-                Some(Also::Everybody) => self.floods.push((run.peer.id, frame)),
+                Some(Also::Everybody) => {
+                    self.rare.get_or_insert_default().floods.push((run.peer.id, frame));
+                }
                 None => return,
             }
         }
@@ -45,14 +49,14 @@ impl<'a> Ingress<'a, '_> {
     /// Notes where the sender is. One look into the table per flow and burst.
     fn learn(&mut self, run: &Run<'_>, switch: &Switch, source: Mac) -> Result<(), DropReason> {
         let id = run.peer.id;
-        if self.sender == Some((id, source)) {
+        if self.rare.as_ref().is_some_and(|rare| rare.sender == Some((id, source))) {
             return Ok(());
         }
         let tables = &self.shared.tables;
         switch.macs.claim(source, id, self.now, || {
             tables.peers.load().get(id).is_some_and(|known| std::ptr::eq(&**known, &**run.peer))
         })?;
-        self.sender = Some((id, source));
+        self.rare.get_or_insert_default().sender = Some((id, source));
         Ok(())
     }
 
@@ -72,11 +76,11 @@ impl<'a> Ingress<'a, '_> {
             let direct = relay == Relay::Direct;
             return Some(if direct { Also::Everybody } else { Also::Nobody });
         }
-        let owner = match self.receiver {
+        let owner = match self.rare.as_ref().and_then(|rare| rare.receiver) {
             Some((mac, owner)) if mac == destination => owner,
             _ => {
                 let owner = switch.macs.owner(destination);
-                self.receiver = Some((destination, owner));
+                self.rare.get_or_insert_default().receiver = Some((destination, owner));
                 owner
             }
         };

@@ -83,7 +83,7 @@ impl Seal for AeadSealer<'_> {
         self.prefix.overhead()
     }
 
-    #[inline]
+    #[inline(always)]
     fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, DropReason> {
         let used = self.ledger.used.saturating_add(usage(plain.len()));
         if used > self.budget {

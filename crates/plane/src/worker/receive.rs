@@ -54,14 +54,17 @@ impl Worker {
     fn burst(&mut self, socket: SocketId) {
         let mut batch = mem::take(&mut self.batch);
         let mut assembled = mem::take(&mut self.assembled);
-        if self.shared.pieces.load(Relaxed) {
+        let pieces = self.shared.pieces.load(Relaxed);
+        if pieces {
             assembled.resize_with(MAX_ASSEMBLED, Vec::new);
         }
         self.ingest(|ingress| {
-            ingress.assembled = assembled.iter_mut();
+            if pieces {
+                ingress.assemble_in(&mut assembled);
+            }
             for received in batch.datagrams_mut() {
                 let link = Link::datagram(socket, received.local, received.remote);
-                ingress.datagram(link, received.segment, received.data);
+                ingress.datagram(&link, received.segment, received.data);
             }
         });
         self.batch = batch;
@@ -89,20 +92,24 @@ impl Worker {
             recycle(mem::take(relays)),
         );
         let fed = feed(&mut ingress);
-        let Ingress { merger: merged, relays: passed, floods, asked, .. } = ingress;
+        let Ingress { merger: merged, relays: passed, rare, .. } = ingress;
         if let Some(tun) = tun {
             merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
         }
         if !passed.is_empty() {
             transmitter.relay(&passed);
         }
-        if !floods.is_empty() {
-            transmitter.relay_to_all(&floods);
+        if let Some(rare) = &rare
+            && !rare.floods.is_empty()
+        {
+            transmitter.relay_to_all(&rare.floods);
         }
         *merger = merged.recycle(tso, uso);
         *relays = recycle(passed);
-        if !asked.is_empty() {
-            transmitter.tell_sizes(&asked);
+        if let Some(rare) = &rare
+            && !rare.asked.is_empty()
+        {
+            transmitter.tell_sizes(&rare.asked);
         }
         fed
     }

@@ -186,7 +186,7 @@ impl Worker {
         let data = buffer.get_mut(..received).unwrap_or(&mut []);
         let taken = self.ingest(|ingress| {
             ingress.strangers = rx.strangers;
-            let taken = ingress.stream(stream.link, max, data);
+            let taken = ingress.stream(&stream.link, max, data);
             rx.strangers = ingress.strangers;
             taken
         })?;

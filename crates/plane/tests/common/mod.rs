@@ -106,7 +106,7 @@ impl End {
         data: &[u8],
     ) -> (Vec<Vec<u8>>, Relayed) {
         let (mut tun, mut peers) = (Vec::new(), Vec::new());
-        self.memory.open(link, segment, &mut data.to_vec(), |what| match what {
+        self.memory.open(&link, segment, &mut data.to_vec(), |what| match what {
             Delivered::Tun(write) => tun.extend(write.packets().map(<[u8]>::to_vec)),
             Delivered::Peer(id, packet) => peers.push((id, packet.to_vec())),
         });
