@@ -156,7 +156,7 @@ fn numbered(socket: &mut StdStream) -> (u32, u32) {
         Some(Digest::Sha256),
         &half,
     );
-    let mut open = open.unwrap();
+    let open = open.unwrap();
     let text = open.open(&mut sealed).unwrap();
     let number = |at: usize| u32::from_be_bytes(text[at..at + 4].try_into().unwrap());
     (number(4), number(0))
