@@ -94,6 +94,24 @@ struct Peer {
     missed: bool,
 }
 
+impl Peer {
+    /// On each new stream packets are counted anew.
+    fn begin(&mut self, now: Instant) {
+        if self.link.is_stream() {
+            self.next = (now.as_nanos().max(self.next.0 + 1), 1);
+        }
+    }
+}
+
+/// What became of a packet on a stream.
+pub enum Taken {
+    Notices(Vec<Notice>),
+    /// It ends its stream.
+    Refused,
+    /// From a stream that is not the peer's.
+    Elsewhere,
+}
+
 /// A data plane of one peer at a time, that keeps keys, counts, and pings.
 #[derive(Default)]
 pub struct Plane {
@@ -106,7 +124,7 @@ pub struct Plane {
 }
 
 impl Plane {
-    fn apply(&mut self, now: Instant, op: Op) -> (Option<Notice>, Option<(Link, Packet)>) {
+    pub fn apply(&mut self, now: Instant, op: Op) -> (Option<Notice>, Option<(Link, Packet)>) {
         match op {
             Op::AddPeer(id, spec) => {
                 let peer = Peer {
@@ -134,7 +152,11 @@ impl Plane {
                 }
                 return (Some(Notice::PeerGone(id, Counters::default())), None);
             }
-            Op::SetLink(id, link) => self.peer(id).link = link,
+            Op::SetLink(id, link) => {
+                let peer = self.peer(id);
+                peer.link = link;
+                peer.begin(now);
+            }
             Op::SetKeepalive(id, keepalive) => {
                 let peer = self.peer(id);
                 peer.keepalive = keepalive;
@@ -162,7 +184,7 @@ impl Plane {
         self.peers.get_mut(&id).expect("verbs name peers that exist")
     }
 
-    fn seal(&mut self, now: Instant, id: PeerId, message: Vec<u8>) -> Option<(Link, Packet)> {
+    pub fn seal(&mut self, now: Instant, id: PeerId, message: Vec<u8>) -> Option<(Link, Packet)> {
         let peer = self.peers.get_mut(&id)?;
         let key = peer.primary.as_ref()?;
         let (key_id, secret) = (key.key_id, key.seal.cipher);
@@ -209,7 +231,41 @@ impl Plane {
         notices
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    /// As [`Plane::receive`], of a stream.
+    pub fn receive_on(&mut self, now: Instant, from: Link, data: &Data) -> Taken {
+        let Some((&id, peer)) = self.peers.iter_mut().next() else { return Taken::Elsewhere };
+        if peer.link != from && !peer.float {
+            return Taken::Elsewhere;
+        }
+        let opens = peer.primary.as_ref().is_some_and(|key| key.open.cipher == data.key);
+        let late = peer.seen.iter().any(|seen| seen.0 > data.id.0);
+        if !opens || late || !peer.seen.insert(data.id) {
+            self.refused += 1;
+            return Taken::Refused;
+        }
+        let mut notices = Vec::new();
+        if peer.link != from {
+            peer.link = from;
+            peer.begin(now);
+            notices.push(Notice::Floated(id, from));
+        }
+        (peer.last_heard, peer.silent) = (now, false);
+        if std::mem::take(&mut peer.missed) {
+            notices.push(Notice::PeerHeard(id));
+        }
+        if peer.used.insert(data.key_id) {
+            notices.push(Notice::KeyFirstUse(id, data.key_id));
+        }
+        self.delivered.push(data.id);
+        Taken::Notices(notices)
+    }
+
+    /// Where a peer is.
+    pub fn link(&self, id: PeerId) -> Option<Link> {
+        self.peers.get(&id).map(|peer| peer.link)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
         let due = |peer: &Peer| {
             let Keepalive { interval, timeout } = peer.keepalive;
             let ping = (!interval.is_zero()).then(|| peer.last_sent + interval);
@@ -219,7 +275,7 @@ impl Plane {
         self.peers.values().filter_map(due).min()
     }
 
-    fn sweep(&mut self, now: Instant) -> (Vec<Notice>, Vec<(Link, Packet)>) {
+    pub fn sweep(&mut self, now: Instant) -> (Vec<Notice>, Vec<(Link, Packet)>) {
         let mut notices = Vec::new();
         let mut pings = Vec::new();
         for id in self.peers.keys().copied().collect::<Vec<_>>() {
