@@ -10,7 +10,7 @@ use super::{Stage, ping_until};
 use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of, inner_on, serve};
 use crate::failure::{Result, ensure};
 use crate::matrix::Wrapping;
-use crate::net::{End, Pair};
+use crate::net::{End, Namespace, Pair};
 use crate::peer::Program;
 use crate::traffic::tcp;
 
@@ -113,10 +113,25 @@ fn transfers(tunnel: &Tunnel) -> Result<()> {
     Ok(())
 }
 
+/// The machine tells the other one no longer of closed ports: one that dies, or that a NAT has
+/// forgotten, does not either. Stock pings the dead end's port until it is missed; where each ping
+/// brings an ICMP error, the error is what its next `sendto` fails with, and with `ping 1` that is the
+/// answer to whoever comes anew, every time, for as long as that keeps it from missing anybody.
+fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
+    for (family, protocol, to) in
+        [("-4", "icmp", "192.0.2.0/24"), ("-6", "ipv6-icmp", "2001:db8::/32")]
+    {
+        let rule = [family, "rule", "add", "to", to, "ipproto", protocol, "blackhole"];
+        namespace.run("ip", &rule)?;
+    }
+    Ok(())
+}
+
 /// Traffic, then each end dies without a word and comes back.
 fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Result<String> {
     tunnel.ping_all(3)?;
     transfers(&tunnel)?;
+    say_nothing_of_closed_ports(&tunnel.pair.client)?;
     let mut told = Vec::new();
     for end in [End::Client, End::Server] {
         let daemon = match end {
