@@ -336,7 +336,9 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
                     }
                     client.wait_for(((window + 1) * WINDOW) as usize);
                 }
-                client.check(true);
+                // The senders' threads change their CPU, and packets on their way overtake each other
+                // there; none so far that a replay window refuses it, see below.
+                client.check(false);
             });
         }
     });
