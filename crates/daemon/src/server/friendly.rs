@@ -36,6 +36,12 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
             bytes(counters.rx_bytes),
             bytes(counters.tx_bytes)
         ),
+        // The self-test knocks at every listener, hears an answer and leaves.
+        ServerEvent::HandshakeFailed(link, reason)
+            if link.is_stream() && link.remote().ip().to_canonical().is_loopback() =>
+        {
+            say!(4, "{} did not get in: {reason}", link.remote());
+        }
         ServerEvent::HandshakeFailed(link, reason) => {
             tracing::warn!("{} did not get in: {reason}", link.remote().ip());
         }
