@@ -33,3 +33,12 @@ impl std::fmt::Display for CryptoError {
 }
 
 impl std::error::Error for CryptoError {}
+
+/// Gathers the entropy that the library wants before its first random number: tens of milliseconds, which a server spends
+/// before it listens and not within its first client's handshake.
+///
+/// # Errors
+/// There is none to be had.
+pub fn gather_entropy() -> Result<(), CryptoError> {
+    aws_lc_rs::rand::fill(&mut [0; 1]).map_err(|_| CryptoError)
+}

@@ -52,6 +52,7 @@ impl Service {
         let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         raise_descriptor_limit();
+        adit_crypto::gather_entropy().map_err(|e| Fault::environment(e.to_string()))?;
         let (streams, datagrams): (Vec<_>, Vec<_>) =
             options.listeners.iter().partition(|l| l.transport == Transport::Tcp);
         let bound = datagrams.into_iter().map(|listener| bind(listener, &options));
