@@ -440,11 +440,7 @@ impl Shared {
         let socket = socket.ok_or(DropReason::NoSocket)?;
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape::of(&spec, 1);
-        arena.clear();
-        let mut sealer = key.sealer(tx, spec.wire_id);
-        arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;
-        drop(sealer);
+        seal_message(key, &spec, tx, message, arena)?;
         for span in arena.spans() {
             let bytes = arena.bytes(span);
             socket.send_to(spec.link.remote(), spec.link.local(), bytes).map_err(|error| {
@@ -455,11 +451,29 @@ impl Shared {
             })?;
             peer.sent((self.clock)(), 1, bytes.len() as u64);
         }
+        self.tell_near_limit(peer, key);
+        Ok(())
+    }
+
+    /// Says once that a key has come close to a limit.
+    pub fn tell_near_limit(&self, peer: &Peer, key: &Key) {
         if key.near_limit() {
             self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id));
         }
-        Ok(())
     }
+}
+
+/// Seals one message into the emptied arena.
+pub(crate) fn seal_message(
+    key: &Key,
+    spec: &PeerSpec,
+    tx: &mut Tx,
+    message: &[u8],
+    arena: &mut Arena,
+) -> Result<(), DropReason> {
+    arena.clear();
+    let mut sealer = key.sealer(tx, spec.wire_id);
+    arena.message(&mut sealer, message, &Shape::of(spec, 1)).ok_or(DropReason::ControlTooLong)?
 }
 
 fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {

@@ -382,9 +382,7 @@ impl<'a, 's> Ingress<'a, 's> {
                 upcalls.notice(stats, Notice::KeyFirstUse(peer.id, key.id));
             }
         }
-        if key.near_limit() {
-            upcalls.notice(stats, Notice::KeyNearLimit(peer.id, key.id));
-        }
+        self.shared.tell_near_limit(peer, key);
     }
 
     /// Removes what was added inside the encryption. `None` if no packet comes of it, or not yet.

@@ -9,8 +9,8 @@ use adit_linux::poll::Event;
 
 use super::Worker;
 use super::transmit::Transmitter;
-use crate::control::Shared;
-use crate::egress::{Arena, Shape};
+use crate::control::{Shared, seal_message};
+use crate::egress::Arena;
 use crate::key::Key;
 use crate::peer::{MAX_WAITING, Peer, Tx};
 use crate::stats::DropReason;
@@ -125,17 +125,10 @@ impl Shared {
         }
         let keys = peer.keys.load();
         let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
-        let shape = Shape::of(&spec, 1);
-        arena.clear();
         key.begin_stream(tx, stream.id);
-        let mut sealer = key.sealer(tx, spec.wire_id);
-        arena.message(&mut sealer, message, &shape).ok_or(DropReason::ControlTooLong)??;
-        drop(sealer);
+        seal_message(key, &spec, tx, message, arena)?;
         self.send_sealed(peer, &stream, arena, false);
-        if key.near_limit() {
-            let notice = adit_engine::Notice::KeyNearLimit(peer.id, key.id);
-            self.upcalls.notice(&self.stats, notice);
-        }
+        self.tell_near_limit(peer, key);
         Ok(())
     }
 }

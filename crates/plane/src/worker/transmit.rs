@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::{io, mem};
 
 use adit_engine::verbs::PeerSpec;
-use adit_engine::{Notice, PeerId, SocketId};
+use adit_engine::{PeerId, SocketId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
 use adit_wire::VnetHeader;
@@ -245,7 +245,7 @@ impl Transmitter {
         self.flush(to, &mut tx);
         drop(tx);
         if let Some(key) = &keys.primary {
-            self.tell_near_limit(&peer, key);
+            self.shared.tell_near_limit(&peer, key);
         }
         if self.blocked.is_some() {
             // The arena belongs to the blocked peer: a packet for another must wait.
@@ -253,12 +253,6 @@ impl Transmitter {
             return None;
         }
         next
-    }
-
-    fn tell_near_limit(&self, peer: &Peer, key: &Key) {
-        if key.near_limit() {
-            self.shared.upcalls.notice(&self.shared.stats, Notice::KeyNearLimit(peer.id, key.id));
-        }
     }
 
     /// Seals the super-packet in the reader's buffer.

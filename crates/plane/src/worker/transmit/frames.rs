@@ -119,6 +119,6 @@ impl Transmitter {
         }
         self.flush(to, &mut tx);
         drop(tx);
-        self.tell_near_limit(peer, key);
+        self.shared.tell_near_limit(peer, key);
     }
 }
