@@ -1,0 +1,26 @@
+//! A packet filter: rules in a subset of nftables' language, compiled into a [`ruleset::Ruleset`]'s
+//! judge, with connection tracking, for the bridge and for the tunnel's own traffic. No I/O.
+//!
+//! ```text
+//!   text ──lang──► Ruleset ──compile──► Filter ─┐
+//!                                               ▼
+//!   frame ──packet──► Packet ──track──► state ──judge──► verdict, and why
+//! ```
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+pub mod packet;
+pub mod ruleset;
+mod time;
+
+pub use time::Nanos;

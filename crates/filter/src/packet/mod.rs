@@ -1,0 +1,125 @@
+//! A packet's headers, found once.
+//!
+//! Fields are offsets into the frame and the few values that everybody asks for. Bounds: see
+//! [`MAX_EXTENSIONS`]; nothing here reads beyond the bytes that the headers account for.
+
+use std::net::IpAddr;
+
+/// Extension headers of IPv6 that are walked before the packet counts as malformed.
+pub const MAX_EXTENSIONS: usize = 8;
+
+/// A packet, parsed.
+#[derive(Clone, Debug)]
+pub struct Packet<'a> {
+    /// The whole frame, from the Ethernet header on where there is one; cut to the length that the
+    /// network header states, so that padding is not seen.
+    pub bytes: &'a [u8],
+    /// The Ethernet header; `None` on a TUN device.
+    pub ether: Option<Ether>,
+    /// The network header.
+    pub network: Network,
+    /// The transport header; [`Transport::None`] behind a fragment that is not the first.
+    pub transport: Transport,
+    /// How the segments are to be counted and checked.
+    pub cut: Cut,
+}
+
+/// An Ethernet header.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Ether {
+    /// Source address.
+    pub source: u64,
+    /// Destination address.
+    pub destination: u64,
+    /// The first EtherType on the wire: the tag's, if there is one (0x8100, 0x88a8).
+    pub outer: u16,
+    /// What the frame carries, below all VLAN tags.
+    pub ethertype: u16,
+    /// The outermost tag (priority, drop eligible, id), in the frame or beside it.
+    pub vlan: Option<u16>,
+}
+
+/// What a frame carries.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Network {
+    /// IPv4 or IPv6.
+    Ip(Ip),
+    /// ARP for IPv4 over Ethernet; where it starts.
+    Arp(usize),
+    /// Anything else; where it starts.
+    Other(usize),
+}
+
+/// An IP header, extension headers walked.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Ip {
+    /// Where it starts in the frame.
+    pub at: usize,
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// The transport protocol, behind extension headers.
+    pub protocol: u8,
+    /// Where the transport header starts in the frame.
+    pub payload: usize,
+    /// Set on a piece of a packet.
+    pub fragment: Option<Fragment>,
+}
+
+/// Where a piece belongs.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Fragment {
+    /// Common to all pieces of a packet.
+    pub id: u32,
+    /// Bytes before it in the whole packet's fragmentable part.
+    pub offset: u32,
+    /// Whether more follow.
+    pub more: bool,
+    /// Where the piece's bytes start in the frame: behind the IPv4 header or IPv6's fragment header.
+    pub data: usize,
+}
+
+/// A transport header, all there and of a length that fits.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Transport {
+    /// TCP.
+    Tcp(adit_wire::transport::Tcp),
+    /// UDP.
+    Udp(adit_wire::transport::Udp),
+    /// ICMP or ICMPv6, as the address family says.
+    Icmp(adit_wire::transport::Icmp),
+    /// A protocol whose headers are not known here, at least with its bytes.
+    Other,
+    /// None: not IP, or a piece that is not the first.
+    None,
+}
+
+/// How a device handed a packet over.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Cut {
+    /// Payload bytes per segment of a super-packet; 0 for a plain packet.
+    pub size: u16,
+    /// The transport checksum is vouched for: it is still to be filled in, or was verified.
+    pub checksum_known: bool,
+}
+
+/// Why a packet cannot be judged at all. Such a packet is dropped and counted, whatever the rules.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
+pub enum Malformed {
+    /// Shorter than its link header.
+    #[error("shorter than its link header")]
+    Link,
+    /// The network header is cut short, lies about a length, or its checksum is wrong.
+    #[error("network header cut short or wrong")]
+    Network,
+    /// Extension headers do not end, or there are too many.
+    #[error("extension headers do not end")]
+    Extensions,
+    /// The transport header is cut short or lies about a length.
+    #[error("transport header cut short or wrong")]
+    Transport,
+    /// A first fragment without the whole of its headers (RFC 1858, RFC 7112).
+    #[error("first fragment without all headers")]
+    TinyFragment,
+}
