@@ -19,6 +19,8 @@
     )
 )]
 
+pub mod answer;
+pub mod fragment;
 pub mod packet;
 pub mod ruleset;
 mod time;

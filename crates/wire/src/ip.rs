@@ -41,18 +41,32 @@ impl Ip {
     #[inline]
     pub fn parse(packet: &[u8]) -> Option<Self> {
         match packet.first()? >> 4 {
-            4 => Self::parse_v4(packet),
-            6 => Self::parse_v6(packet),
+            4 => Self::parse_v4(packet, false),
+            6 => Self::parse_v6(packet, false),
+            _ => None,
+        }
+    }
+
+    /// As [`Ip::parse`], for a super-packet of TCP: one too long for the length field has zero there
+    /// (Linux' "BIG TCP") and ends where `packet` ends.
+    #[inline]
+    pub fn parse_super(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet, true),
+            6 => Self::parse_v6(packet, true),
             _ => None,
         }
     }
 
     #[inline]
-    fn parse_v4(packet: &[u8]) -> Option<Self> {
+    fn parse_v4(packet: &[u8], zero_is_all: bool) -> Option<Self> {
         let header: &[u8; V4_LEN] = packet.first_chunk()?;
         let [first, _, l0, l1, _, _, f0, f1, _, protocol, _, _, a, b, c, d, e, f, g, h] = *header;
         let header_len = usize::from(first & 0x0f).wrapping_mul(4);
-        let total_len = usize::from(u16::from_be_bytes([l0, l1]));
+        let total_len = match u16::from_be_bytes([l0, l1]) {
+            0 if zero_is_all => packet.len(),
+            stated => usize::from(stated),
+        };
         if header_len < V4_LEN || header_len > total_len || total_len > packet.len() {
             return None;
         }
@@ -67,12 +81,15 @@ impl Ip {
     }
 
     #[inline]
-    fn parse_v6(packet: &[u8]) -> Option<Self> {
+    fn parse_v6(packet: &[u8], zero_is_all: bool) -> Option<Self> {
         let header: &[u8; V6_LEN] = packet.first_chunk()?;
         let (fixed, addresses) = header.split_first_chunk::<8>()?;
         let (source, destination) = addresses.split_first_chunk::<16>()?;
         let [_, _, _, _, l0, l1, protocol, _] = *fixed;
-        let total_len = usize::from(u16::from_be_bytes([l0, l1])).wrapping_add(V6_LEN);
+        let total_len = match u16::from_be_bytes([l0, l1]) {
+            0 if zero_is_all => packet.len(),
+            stated => usize::from(stated).wrapping_add(V6_LEN),
+        };
         if total_len > packet.len() {
             return None;
         }
@@ -146,6 +163,19 @@ mod tests {
         assert_eq!(Ip::parse(&packet), None, "header length below 20");
         packet[0] = 0x55;
         assert_eq!(Ip::parse(&packet), None, "version 5");
+    }
+
+    #[test]
+    fn a_super_packet_may_be_too_long_for_its_length_field() {
+        let mut packet = vec![0u8; 70_000];
+        packet[0] = 0x45;
+        assert_eq!(Ip::parse(&packet), None, "shorter than its header");
+        assert_eq!(Ip::parse_super(&packet).map(|ip| ip.total_len), Some(70_000));
+        packet[3] = 40;
+        assert_eq!(Ip::parse_super(&packet).map(|ip| ip.total_len), Some(40), "it says so");
+        packet[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+        assert_eq!(Ip::parse(&packet).map(|ip| ip.total_len), Some(40));
+        assert_eq!(Ip::parse_super(&packet).map(|ip| ip.total_len), Some(70_000));
     }
 
     proptest! {

@@ -2,11 +2,28 @@
 //!
 //! Fields are offsets into the frame and the few values that everybody asks for. Bounds: see
 //! [`MAX_EXTENSIONS`]; nothing here reads beyond the bytes that the headers account for.
+//!
+//! What is refused here is dropped whatever the rules say, because no rule could judge it rightly:
+//! see [`Malformed`].
+
+mod checksum;
+mod parse;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 
 /// Extension headers of IPv6 that are walked before the packet counts as malformed.
 pub const MAX_EXTENSIONS: usize = 8;
+
+/// What a device hands out.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Layer {
+    /// Ethernet frames: a TAP device, a packet socket.
+    Ethernet,
+    /// IP packets: a TUN device.
+    Ip,
+}
 
 /// A packet, parsed.
 #[derive(Clone, Debug)]
@@ -37,6 +54,8 @@ pub struct Ether {
     pub ethertype: u16,
     /// The outermost tag (priority, drop eligible, id), in the frame or beside it.
     pub vlan: Option<u16>,
+    /// Whether that tag stands beside the frame, which then must be sent with it.
+    pub beside: bool,
 }
 
 /// What a frame carries.
@@ -63,7 +82,8 @@ pub struct Ip {
     pub protocol: u8,
     /// Where the transport header starts in the frame.
     pub payload: usize,
-    /// Set on a piece of a packet.
+    /// Set on a piece of a packet. Not on an atomic fragment (RFC 6946), which is a whole packet with
+    /// a fragment header.
     pub fragment: Option<Fragment>,
 }
 

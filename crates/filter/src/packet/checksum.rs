@@ -1,0 +1,94 @@
+use std::net::IpAddr;
+
+use adit_wire::checksum::Sum;
+use adit_wire::ip;
+use adit_wire::transport::UDP_LEN;
+
+use super::{Ip, Network, Packet, Transport};
+
+impl Packet<'_> {
+    /// The IP header, if it is IP.
+    #[inline]
+    pub fn ip(&self) -> Option<&Ip> {
+        match &self.network {
+            Network::Ip(ip) => Some(ip),
+            Network::Arp(_) | Network::Other(_) => None,
+        }
+    }
+
+    /// Whether it is a piece of a packet, and so for the reassembler first.
+    #[inline]
+    pub fn is_fragment(&self) -> bool {
+        self.ip().is_some_and(|ip| ip.fragment.is_some())
+    }
+
+    /// Where the network header starts.
+    #[inline]
+    pub fn network_at(&self) -> usize {
+        match self.network {
+            Network::Ip(Ip { at, .. }) | Network::Arp(at) | Network::Other(at) => at,
+        }
+    }
+
+    /// Bytes from the network header on, padding left out where the header says what is padding.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.bytes.len().saturating_sub(self.network_at())
+    }
+
+    /// The transport header and what follows it; empty for what is not IP.
+    #[inline]
+    pub fn transport_bytes(&self) -> &[u8] {
+        self.ip().and_then(|ip| self.bytes.get(ip.payload..)).unwrap_or_default()
+    }
+
+    /// How many packets this is on a wire: more than one for a super-packet.
+    #[inline]
+    pub fn segments(&self) -> u32 {
+        if self.cut.size == 0 {
+            return 1;
+        }
+        let header = match self.transport {
+            Transport::Tcp(tcp) => tcp.header_len,
+            Transport::Udp(_) => UDP_LEN,
+            Transport::Icmp(_) | Transport::Other | Transport::None => 0,
+        };
+        let payload = self.transport_bytes().len().saturating_sub(header);
+        let segments = payload.div_ceil(usize::from(self.cut.size));
+        u32::try_from(segments).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Whether the transport checksum is right.
+    ///
+    /// True as well where nobody can say: it is vouched for ([`super::Cut::checksum_known`]), the
+    /// packet is a piece, the protocol's checksum is not known here. UDP may go without over IPv4
+    /// (RFC 768), not over IPv6 (RFC 8200 8.1). A packet that still has hops of a routing header
+    /// before it counts as wrong, as its sum is over another destination.
+    #[inline]
+    pub fn checksum_ok(&self) -> bool {
+        let Network::Ip(ip) = &self.network else { return true };
+        if self.cut.checksum_known || ip.fragment.is_some() {
+            return true;
+        }
+        let body = self.transport_bytes();
+        let v4 = matches!(ip.source, IpAddr::V4(_));
+        match self.transport {
+            Transport::Tcp(_) => self.sums_up(ip, ip::TCP, body),
+            Transport::Udp(udp) if udp.checksum == 0 => v4,
+            Transport::Udp(udp) => match body.get(..usize::from(udp.len)) {
+                Some(datagram) => self.sums_up(ip, ip::UDP, datagram),
+                None => false,
+            },
+            Transport::Icmp(_) if v4 => Sum::new().bytes(body).fold() == 0xffff,
+            Transport::Icmp(_) => self.sums_up(ip, ip::ICMPV6, body),
+            Transport::Other | Transport::None => true,
+        }
+    }
+
+    fn sums_up(&self, ip: &Ip, protocol: u8, body: &[u8]) -> bool {
+        let Some(network) = self.bytes.get(ip.at..) else { return false };
+        let Some(pseudo) = ip::pseudo_header(network, protocol) else { return false };
+        let Ok(len) = u16::try_from(body.len()) else { return false };
+        pseudo.word(len).bytes(body).fold() == 0xffff
+    }
+}

@@ -1,0 +1,314 @@
+use adit_wire::ethernet::{self, Ethernet, Mac};
+use adit_wire::ip::{self, Ip as Header};
+use adit_wire::transport::{Icmp, TCP_LEN, Tcp, UDP_LEN, Udp};
+use adit_wire::{Gso, VnetHeader};
+
+use super::{
+    Cut, Ether, Fragment, Ip, Layer, MAX_EXTENSIONS, Malformed, Network, Packet, Transport,
+};
+
+/// EtherType of ARP.
+pub(crate) const ARP: u16 = 0x0806;
+/// Type of a customer's VLAN tag; tags beside a frame are taken for one.
+const VLAN: u16 = 0x8100;
+/// Length of an ARP packet for IPv4 over Ethernet (RFC 826).
+pub(crate) const ARP_LEN: usize = 28;
+/// What such a packet starts with: hardware and protocol type, and the lengths of their addresses.
+const ARP_START: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+/// Extension headers (RFC 8200, RFC 4302).
+pub(crate) mod extension {
+    pub(crate) const HOP_BY_HOP: u8 = 0;
+    pub(crate) const ROUTING: u8 = 43;
+    pub(crate) const FRAGMENT: u8 = 44;
+    pub(crate) const AUTHENTICATION: u8 = 51;
+    pub(crate) const DESTINATION: u8 = 60;
+    /// Length of the fragment header.
+    pub(crate) const FRAGMENT_LEN: usize = 8;
+}
+
+impl<'a> Packet<'a> {
+    /// Finds the headers of what a device of `layer` handed over, with the VLAN tag that it handed
+    /// over beside the frame (`PACKET_AUXDATA`) and its description of a super-packet.
+    ///
+    /// Copies and allocates nothing. The transport checksum is left to [`Packet::checksum_ok`]; the
+    /// IPv4 header's is verified here.
+    #[inline]
+    pub fn parse(
+        bytes: &'a [u8],
+        layer: Layer,
+        vlan_beside: Option<u16>,
+        vnet: &VnetHeader,
+    ) -> Result<Self, Malformed> {
+        let (ether, at, version) = match layer {
+            Layer::Ip => (None, 0, bytes.first().map_or(0, |first| first >> 4)),
+            Layer::Ethernet => {
+                let header = Ethernet::parse(bytes).ok_or(Malformed::Link)?;
+                let version = match header.ethertype {
+                    ethernet::IPV4 => 4,
+                    ethernet::IPV6 => 6,
+                    _ => {
+                        let ether = ether(bytes, &header, vlan_beside);
+                        return other(bytes, ether, header.header_len);
+                    }
+                };
+                (Some(ether(bytes, &header, vlan_beside)), header.header_len, version)
+            }
+        };
+        let (ip, transport, end) = match version {
+            4 => v4(bytes, at, vnet)?,
+            6 => v6(bytes, at, vnet)?,
+            _ => return Err(Malformed::Network),
+        };
+        Ok(Self {
+            bytes: bytes.get(..end).ok_or(Malformed::Network)?,
+            ether,
+            network: Network::Ip(ip),
+            transport,
+            cut: Cut::of(vnet),
+        })
+    }
+}
+
+impl Cut {
+    #[inline]
+    fn of(vnet: &VnetHeader) -> Self {
+        let size = if vnet.gso == Gso::None { 0 } else { vnet.gso_size };
+        Self { size, checksum_known: vnet.needs_csum }
+    }
+}
+
+fn ether(bytes: &[u8], header: &Ethernet, beside: Option<u16>) -> Ether {
+    let number = |Mac([a, b, c, d, e, f])| u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    let first = get16(bytes, 12).unwrap_or(0);
+    let tagged = header.header_len > ethernet::HEADER_LEN;
+    let inside = if tagged { get16(bytes, ethernet::HEADER_LEN) } else { None };
+    Ether {
+        source: number(header.source),
+        destination: number(header.destination),
+        outer: if beside.is_some() { VLAN } else { first },
+        ethertype: header.ethertype,
+        vlan: beside.or(inside),
+        beside: beside.is_some(),
+    }
+}
+
+/// What is not IP: nothing is known of its length, so its padding stays.
+#[cold]
+fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed> {
+    let network = if ether.ethertype == ARP {
+        let arp = bytes.get(at..).ok_or(Malformed::Network)?;
+        let start = arp.first_chunk::<6>().ok_or(Malformed::Network)?;
+        if *start == ARP_START && arp.len() < ARP_LEN {
+            return Err(Malformed::Network);
+        }
+        if *start == ARP_START { Network::Arp(at) } else { Network::Other(at) }
+    } else {
+        Network::Other(at)
+    };
+    Ok(Packet {
+        bytes,
+        ether: Some(ether),
+        network,
+        transport: Transport::None,
+        cut: Cut::default(),
+    })
+}
+
+/// The IP header's fixed part. A super-packet of TCP that is too long for the length field has zero
+/// there (Linux' "BIG TCP"), and is as long as what the device handed over.
+#[inline]
+fn header(network: &[u8], vnet: &VnetHeader, version: u8) -> Result<Header, Malformed> {
+    let whole = match version {
+        4 => vnet.gso == Gso::TcpV4,
+        _ => vnet.gso == Gso::TcpV6,
+    };
+    let header = if whole { Header::parse_super(network) } else { Header::parse(network) };
+    header.filter(|header| header.source.is_ipv4() == (version == 4)).ok_or(Malformed::Network)
+}
+
+#[inline]
+fn v4(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usize), Malformed> {
+    let network = bytes.get(at..).ok_or(Malformed::Network)?;
+    let header = header(network, vnet, 4)?;
+    if !ip::header_checksum_ok(network) {
+        return Err(Malformed::Network);
+    }
+    let end = at.saturating_add(header.total_len);
+    let payload = at.saturating_add(header.header_len);
+    let fragment = if header.fragment {
+        let word = get16(network, 6).ok_or(Malformed::Network)?;
+        Some(Fragment {
+            id: u32::from(get16(network, 4).ok_or(Malformed::Network)?),
+            offset: u32::from(word & 0x1fff).wrapping_mul(8),
+            more: word & 0x2000 != 0,
+            data: payload,
+        })
+    } else {
+        None
+    };
+    let body = bytes.get(payload..end).ok_or(Malformed::Network)?;
+    let transport = transport(header.protocol, ip::ICMP, body, fragment)?;
+    let ip = Ip {
+        at,
+        source: header.source,
+        destination: header.destination,
+        protocol: header.protocol,
+        payload,
+        fragment,
+    };
+    Ok((ip, transport, end))
+}
+
+#[inline]
+fn v6(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usize), Malformed> {
+    let network = bytes.get(at..).ok_or(Malformed::Network)?;
+    let header = header(network, vnet, 6)?;
+    let end = at.saturating_add(header.total_len);
+    let bytes = bytes.get(..end).ok_or(Malformed::Network)?;
+    let mut chain = Chain {
+        protocol: header.protocol,
+        payload: at.saturating_add(header.header_len),
+        fragment: None,
+    };
+    if chain.at_extension() {
+        chain.walk(bytes)?;
+    }
+    let body = bytes.get(chain.payload..).ok_or(Malformed::Network)?;
+    let transport = transport(chain.protocol, ip::ICMPV6, body, chain.fragment)?;
+    let ip = Ip {
+        at,
+        source: header.source,
+        destination: header.destination,
+        protocol: chain.protocol,
+        payload: chain.payload,
+        // An atomic fragment is a whole packet.
+        fragment: chain.fragment.filter(|piece| piece.offset != 0 || piece.more),
+    };
+    Ok((ip, transport, end))
+}
+
+/// A place in a chain of extension headers.
+struct Chain {
+    /// What stands here.
+    protocol: u8,
+    /// Where "here" is.
+    payload: usize,
+    /// The fragment header that was passed.
+    fragment: Option<Fragment>,
+}
+
+impl Chain {
+    #[inline]
+    fn at_extension(&self) -> bool {
+        use extension::{AUTHENTICATION, DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+        matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION)
+    }
+
+    /// Goes on to the transport header, or to the data of a piece that is not the first.
+    fn walk(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        for step in 0..MAX_EXTENSIONS {
+            // Nodes only look for options of each hop right behind the IPv6 header (RFC 8200 4.1).
+            if self.protocol == extension::HOP_BY_HOP && step != 0 {
+                return Err(Malformed::Extensions);
+            }
+            self.step(bytes)?;
+            let piece_of_rest = self.fragment.is_some_and(|fragment| fragment.offset != 0);
+            if piece_of_rest || !self.at_extension() {
+                return Ok(());
+            }
+        }
+        Err(Malformed::Extensions)
+    }
+
+    fn step(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+        let short = self.cut_short();
+        let header = bytes.get(self.payload..).ok_or(short)?;
+        let fixed @ [next, units, kind, left, i0, i1, i2, i3] =
+            *header.first_chunk().ok_or(short)?;
+        let len = match self.protocol {
+            extension::FRAGMENT => {
+                // A second one would make a piece of a piece.
+                if self.fragment.is_some() {
+                    return Err(Malformed::Extensions);
+                }
+                let [_, _, o0, o1, ..] = fixed;
+                let word = u16::from_be_bytes([o0, o1]);
+                self.fragment = Some(Fragment {
+                    id: u32::from_be_bytes([i0, i1, i2, i3]),
+                    offset: u32::from(word & 0xfff8),
+                    more: word & 1 != 0,
+                    data: self.payload.saturating_add(extension::FRAGMENT_LEN),
+                });
+                extension::FRAGMENT_LEN
+            }
+            extension::AUTHENTICATION => usize::from(units).saturating_add(2).saturating_mul(4),
+            // Type 0 hides where the packet will go, and is forbidden (RFC 5095).
+            extension::ROUTING if kind == 0 && left != 0 => return Err(Malformed::Extensions),
+            _ => usize::from(units).saturating_add(1).saturating_mul(8),
+        };
+        if len > header.len() {
+            return Err(short);
+        }
+        self.payload = self.payload.saturating_add(len);
+        self.protocol = next;
+        Ok(())
+    }
+
+    /// What it means that the chain goes on behind the last byte.
+    fn cut_short(&self) -> Malformed {
+        match self.fragment {
+            Some(Fragment { more: true, .. }) => Malformed::TinyFragment,
+            _ => Malformed::Extensions,
+        }
+    }
+}
+
+/// Reads a transport header; `icmp` is the family's own.
+#[inline]
+fn transport(
+    protocol: u8,
+    icmp: u8,
+    body: &[u8],
+    fragment: Option<Fragment>,
+) -> Result<Transport, Malformed> {
+    let first_of_many = match fragment {
+        // Such a piece could only carry TCP's flags (RFC 1858).
+        Some(Fragment { offset: 8, .. }) if protocol == ip::TCP => {
+            return Err(Malformed::TinyFragment);
+        }
+        Some(Fragment { offset, .. }) if offset != 0 => return Ok(Transport::None),
+        Some(Fragment { more, .. }) => more,
+        None => false,
+    };
+    let parsed = match protocol {
+        ip::TCP => Tcp::parse(body).map(Transport::Tcp),
+        // The length is that of the whole datagram, of which a first piece is only the start.
+        ip::UDP => Udp::parse(body)
+            .filter(|udp| first_of_many || usize::from(udp.len) <= body.len())
+            .map(Transport::Udp),
+        _ if protocol == icmp => Icmp::parse(body).map(Transport::Icmp),
+        _ => Some(Transport::Other),
+    };
+    match parsed {
+        Some(transport) => Ok(transport),
+        None if first_of_many && body.len() < header_len(protocol, body) => {
+            Err(Malformed::TinyFragment)
+        }
+        None => Err(Malformed::Transport),
+    }
+}
+
+/// How long the header at the start of `body` wants to be.
+fn header_len(protocol: u8, body: &[u8]) -> usize {
+    match (protocol, body.get(12)) {
+        (ip::TCP, Some(offset)) => usize::from(offset >> 4).saturating_mul(4).max(TCP_LEN),
+        (ip::TCP, None) => TCP_LEN,
+        _ => UDP_LEN,
+    }
+}
+
+#[inline]
+pub(crate) fn get16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|field| u16::from_be_bytes(*field))
+}
