@@ -24,5 +24,6 @@ pub mod fragment;
 pub mod packet;
 pub mod ruleset;
 mod time;
+pub mod track;
 
 pub use time::Nanos;

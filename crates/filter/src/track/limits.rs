@@ -1,0 +1,90 @@
+use std::time::Duration;
+
+/// How much a [`super::Tracker`] keeps, and for how long.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Flows in all shards together. At the bound, those that no answer came to make room first.
+    /// About 200 bytes each, taken only as they come.
+    pub flows: usize,
+    /// Flows without an answer that one source (an IPv4 address, an IPv6 /64) may have.
+    pub unanswered_per_source: usize,
+    /// Parts with a lock of their own: as many as threads use it.
+    pub shards: usize,
+    /// Whether TCP connections that were there before are taken up in the middle, as new
+    /// (the kernel's `nf_conntrack_tcp_loose`, on there too).
+    pub loose: bool,
+    /// How long each kind of flow is kept without a packet.
+    pub timeouts: Timeouts,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flows: 262_144,
+            unanswered_per_source: 32_768,
+            shards: 1,
+            loose: true,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// How long a flow is kept without a packet. The defaults are the kernel's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Timeouts {
+    /// TCP: a SYN was seen, or one from both ends.
+    pub syn_sent: Duration,
+    /// TCP: the SYN was answered.
+    pub syn_recv: Duration,
+    /// TCP: the handshake is complete.
+    pub established: Duration,
+    /// TCP: one end has closed.
+    pub fin_wait: Duration,
+    /// TCP: the close was acknowledged.
+    pub close_wait: Duration,
+    /// TCP: both ends have closed.
+    pub last_ack: Duration,
+    /// TCP: both closes were acknowledged.
+    pub time_wait: Duration,
+    /// TCP: it was reset.
+    pub close: Duration,
+    /// TCP: the same segment came again [`Self::MAX_RETRANSMISSIONS`] times, or the window is shut.
+    pub retransmitted: Duration,
+    /// TCP: data is not acknowledged, or a connection taken up in the middle has no answer yet.
+    pub unacknowledged: Duration,
+    /// UDP.
+    pub udp: Duration,
+    /// UDP, when answered and older than two seconds.
+    pub udp_stream: Duration,
+    /// ICMP queries and their replies.
+    pub icmp: Duration,
+    /// All other protocols.
+    pub other: Duration,
+}
+
+impl Timeouts {
+    /// After so many copies of a segment in a row, a connection counts as stuck.
+    pub const MAX_RETRANSMISSIONS: u8 = 3;
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            syn_sent: seconds(120),
+            syn_recv: seconds(60),
+            established: seconds(5 * 24 * 3600),
+            fin_wait: seconds(120),
+            close_wait: seconds(60),
+            last_ack: seconds(30),
+            time_wait: seconds(120),
+            close: seconds(10),
+            retransmitted: seconds(300),
+            unacknowledged: seconds(300),
+            udp: seconds(30),
+            udp_stream: seconds(120),
+            icmp: seconds(30),
+            other: seconds(600),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// What a [`super::Tracker`] holds and has done.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TrackStats {
+    /// Flows now.
+    pub flows: u64,
+    /// The most there may be.
+    pub limit: u64,
+    /// Bytes that the table has taken.
+    pub bytes: u64,
+    /// Flows now, by state: only those that are not zero.
+    pub states: Vec<(FlowState, u64)>,
+    /// Flows entered since the start.
+    pub entered: u64,
+    /// Flows whose time was over.
+    pub expired: u64,
+    /// Flows that made room for others.
+    pub evicted: u64,
+    /// Packets refused because the table was full of flows that make no room.
+    pub refused_full: u64,
+    /// Packets refused because their source has too many unanswered flows.
+    pub refused_source: u64,
+    /// Packets judged invalid, by reason: only those that are not zero.
+    pub invalid: Vec<(Invalid, u64)>,
+}
+
+/// What a flow is waiting for; it decides how long.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+#[allow(missing_docs, reason = "TCP's are named as in RFC 9293 and the kernel's list")]
+pub enum FlowState {
+    SynSent,
+    SynRecv,
+    /// TCP taken up in the middle, no answer yet.
+    PickedUp,
+    Established,
+    FinWait,
+    CloseWait,
+    LastAck,
+    TimeWait,
+    Close,
+    /// No answer yet; not TCP.
+    Unanswered,
+    /// Answered; not TCP.
+    Answered,
+    /// UDP, answered and older than two seconds.
+    Stream,
+}
+
+/// Why a packet belongs to no flow and cannot start one.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Invalid {
+    /// A fragment, or without a transport header.
+    Headers,
+    /// The transport checksum is wrong.
+    Checksum,
+    /// TCP flags that never go together.
+    Flags,
+    /// TCP: no such segment in this state.
+    State,
+    /// TCP: beyond what the receiver has offered.
+    Sequence,
+    /// TCP: acknowledges what was not sent.
+    Acknowledgement,
+    /// TCP: a reset that is not where the next byte is expected.
+    Reset,
+    /// An ICMP reply that nobody asked for, or a type that is not tracked.
+    Icmp,
+    /// An ICMP error about no known flow, or not sent to where the packet came from.
+    IcmpError,
+}
+
+/// A flow, for people to read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct FlowInfo {
+    /// Transport protocol.
+    pub protocol: u8,
+    /// Source address and port (ICMP: identifier) of the first packet.
+    pub source: (IpAddr, u16),
+    /// Destination address and port (ICMP: type and code) of the first packet.
+    pub destination: (IpAddr, u16),
+    /// Its state.
+    pub state: FlowState,
+    /// Whether it is past its handshake and makes no room for others.
+    pub assured: bool,
+    /// Since its first packet.
+    pub age: Duration,
+    /// Until it is forgotten, if no packet comes.
+    pub left: Duration,
+    /// Packets as the first, and against it; a super-packet counts as its segments.
+    pub packets: [u64; 2],
+    /// Bytes from the network header on, likewise.
+    pub bytes: [u64; 2],
+}
