@@ -20,10 +20,14 @@
 )]
 
 pub mod answer;
+pub mod compile;
 pub mod fragment;
+pub mod judge;
 pub mod packet;
 pub mod ruleset;
 mod time;
 pub mod track;
 
+pub use compile::{CompileError, Counts, Filter, IpRange};
+pub use judge::{Context, Decision, IfName, Judge, Judgement, Memo, Sink};
 pub use time::Nanos;

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::Nanos;
+use crate::judge::Memo;
 use crate::packet::{Network, Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
@@ -116,14 +117,4 @@ impl Tracked {
     const fn without(state: CtState) -> Self {
         Self { state, direction: CtDirection::Original, protocol: None }
     }
-}
-
-/// What the judge keeps with a flow for each direction. All zero in a new flow, and again once a
-/// reply was seen.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub struct Memo {
-    /// Of the rule set that it holds for.
-    pub generation: u32,
-    /// The judge's.
-    pub word: u64,
 }

@@ -1,0 +1,99 @@
+//! Counters: totals shared by all judges, and what one judge has counted since it last flushed.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ruleset::{Count, CounterId};
+
+/// Whose counter it is.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum Owner {
+    /// The rule's handle, and which of its counters.
+    Rule(u32, usize),
+    /// The table, and which of its named counters.
+    Named(usize, CounterId),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    owners: Vec<Owner>,
+    totals: Vec<(AtomicU64, AtomicU64)>,
+}
+
+impl Totals {
+    pub fn len(&self) -> usize {
+        self.totals.len()
+    }
+
+    pub fn push(&mut self, owner: Owner, start: Count) {
+        self.owners.push(owner);
+        self.totals.push((AtomicU64::new(start.packets), AtomicU64::new(start.bytes)));
+    }
+
+    pub fn read(&self) -> Counts {
+        let read = |(packets, bytes): &(AtomicU64, AtomicU64)| Count {
+            packets: packets.load(Ordering::Relaxed),
+            bytes: bytes.load(Ordering::Relaxed),
+        };
+        let counts = self.owners.iter().copied().zip(self.totals.iter().map(read));
+        Counts { by_owner: counts.collect() }
+    }
+
+    pub fn add(&self, pending: &mut Pending) {
+        for counter in pending.touched.drain(..) {
+            let Some(count) = pending.counts.get_mut(counter as usize) else { continue };
+            let Count { packets, bytes } = std::mem::take(count);
+            if let Some(total) = self.totals.get(counter as usize) {
+                total.0.fetch_add(packets, Ordering::Relaxed);
+                total.1.fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// What counters hold at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    by_owner: HashMap<Owner, Count>,
+}
+
+impl Counts {
+    /// What the rule with this handle has counted with its own counter.
+    pub fn rule(&self, handle: u32) -> Option<Count> {
+        self.rule_nth(handle, 0)
+    }
+
+    /// As [`Counts::rule`], of the rule's nth own counter.
+    pub fn rule_nth(&self, handle: u32, nth: usize) -> Option<Count> {
+        self.by_owner.get(&Owner::Rule(handle, nth)).copied()
+    }
+
+    /// What a counter of the table at this index has counted.
+    pub fn named(&self, table: usize, counter: CounterId) -> Option<Count> {
+        self.by_owner.get(&Owner::Named(table, counter)).copied()
+    }
+}
+
+/// What one judge has counted and not handed over: 16 bytes a counter.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    counts: Vec<Count>,
+    /// Counters that are not zero.
+    touched: Vec<u32>,
+}
+
+impl Pending {
+    pub fn new(counters: usize) -> Self {
+        Self { counts: vec![Count::default(); counters], touched: Vec::with_capacity(counters) }
+    }
+
+    #[inline]
+    pub fn add(&mut self, counter: usize, packets: u64, bytes: u64) {
+        let Some(count) = self.counts.get_mut(counter) else { return };
+        if count.packets == 0 {
+            self.touched.push(counter as u32);
+        }
+        count.packets = count.packets.wrapping_add(packets.max(1));
+        count.bytes = count.bytes.wrapping_add(bytes);
+    }
+}

@@ -1,0 +1,291 @@
+//! A rule set made ready for judging.
+
+mod check;
+mod counts;
+mod live;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+pub use check::CompileError;
+pub use counts::Counts;
+pub(crate) use counts::Pending;
+pub use live::IpRange;
+pub(crate) use live::Live;
+
+use crate::judge::bucket::Bucket;
+use crate::judge::{Context, Place, Trace, walk};
+use crate::packet::{Network, Packet};
+use crate::ruleset::{
+    ChainId, Counter, CounterId, Family, Field, Members, Rule, Ruleset, SetId, Statement, Test,
+};
+
+/// Jumps and gotos that may follow one another; the kernel's own bound.
+pub const MAX_DEPTH: usize = 16;
+
+/// Rules made ready. Shared by all judges; replaced as a whole at a reload.
+///
+/// Counters start at the values that the file states: as with nftables, a new file replaces what
+/// was counted.
+#[derive(Debug)]
+pub struct Filter {
+    ruleset: Ruleset,
+    bases: Bases,
+    numbers: Numbers,
+    buckets: Vec<Bucket>,
+    counts: counts::Totals,
+    slots: Slots,
+    live: ArcSwap<Live>,
+    generation: live::Generation,
+    tracks: bool,
+}
+
+/// Base chains in the order of visiting, by what the packet is.
+#[derive(Debug, Default)]
+struct Bases {
+    v4: Vec<Place>,
+    v6: Vec<Place>,
+    other: Vec<Place>,
+}
+
+/// The numbers of a rule's first own counter and first limit.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct First {
+    pub counter: usize,
+    pub bucket: usize,
+}
+
+/// Counters and limits are numbered through, in the order of the file.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// By table, chain, rule.
+    rules: Vec<Vec<Vec<First>>>,
+    /// By table: the number of its first named counter.
+    named: Vec<usize>,
+}
+
+/// Which sets have members that come and go: their number in [`Live`].
+#[derive(Debug, Default)]
+struct Slots {
+    by_set: HashMap<(usize, SetId), usize>,
+    /// By slot: whose addresses, and whether IPv6's.
+    wanted: Vec<(Members, bool)>,
+}
+
+impl Filter {
+    /// Makes `ruleset` ready for judging.
+    ///
+    /// # Errors
+    /// The rule set contradicts itself: names what does not exist, jumps in circles or too deep.
+    pub fn compile(ruleset: Ruleset) -> Result<Self, CompileError> {
+        check::check(&ruleset)?;
+        let mut numbers = Numbers::default();
+        let (mut buckets, mut totals) = (Vec::new(), counts::Totals::default());
+        for (at, table) in ruleset.tables.iter().enumerate() {
+            numbers.named.push(totals.len());
+            for (id, counter) in table.counters.iter().enumerate() {
+                totals.push(counts::Owner::Named(at, CounterId(id)), counter.start);
+            }
+            let mut chains = Vec::new();
+            for chain in &table.chains {
+                let number = |rule| number(rule, &mut buckets, &mut totals);
+                chains.push(chain.rules.iter().map(number).collect());
+            }
+            numbers.rules.push(chains);
+        }
+        let slots = Slots::new(&ruleset);
+        let generation = live::Generation::new();
+        let live = ArcSwap::from_pointee(Live::empty(generation.get(), slots.wanted.len()));
+        let (bases, tracks) = (Bases::new(&ruleset), tracks(&ruleset));
+        Ok(Self {
+            ruleset,
+            bases,
+            numbers,
+            buckets,
+            counts: totals,
+            slots,
+            live,
+            generation,
+            tracks,
+        })
+    }
+
+    /// Whether a rule asks for the state of connections.
+    pub fn tracks(&self) -> bool {
+        self.tracks
+    }
+
+    /// What was compiled.
+    pub fn ruleset(&self) -> &Ruleset {
+        &self.ruleset
+    }
+
+    /// The clients and groups for whose addresses the rules ask.
+    pub fn wanted(&self) -> impl Iterator<Item = &Members> {
+        self.slots.wanted.iter().map(|(who, _)| who)
+    }
+
+    /// Says which addresses a client or a group has, instead of those said before. All judges see
+    /// all of them from their next packet on, and judge known flows anew. Returns whether the
+    /// rules ask for it at all.
+    pub fn set_members(&self, who: &Members, addresses: &[IpRange]) -> bool {
+        let asked = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
+            (wanted == who).then_some((slot, *v6))
+        };
+        let slots: Vec<(usize, bool)> =
+            self.slots.wanted.iter().enumerate().filter_map(asked).collect();
+        if slots.is_empty() {
+            return false;
+        }
+        self.generation.advance(|generation| {
+            let mut live = Live::clone(&self.live.load());
+            live.replace(generation, &slots, addresses);
+            self.live.store(Arc::new(live));
+        });
+        true
+    }
+
+    /// What all judges have counted and flushed, with what counters started with.
+    pub fn counts(&self) -> Counts {
+        self.counts.read()
+    }
+
+    /// Which rule decides about a packet, and why. Counts nothing, logs nothing, takes no tokens.
+    pub fn explain(&self, packet: &Packet<'_>, context: &Context) -> Trace {
+        walk::explain(self, &self.live.load(), packet, context)
+    }
+
+    /// The base chains that see this packet, in order.
+    pub(crate) fn bases(&self, packet: &Packet<'_>) -> &[Place] {
+        match packet.network {
+            Network::Ip(ip) if ip.source.is_ipv4() => &self.bases.v4,
+            Network::Ip(_) => &self.bases.v6,
+            Network::Arp(_) | Network::Other(_) => &self.bases.other,
+        }
+    }
+
+    pub(crate) fn first(&self, place: Place, rule: usize) -> First {
+        let chains = self.numbers.rules.get(place.table);
+        let rules = chains.and_then(|chains| chains.get(place.chain.0));
+        rules.and_then(|rules| rules.get(rule)).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn named(&self, table: usize, id: CounterId) -> usize {
+        self.numbers.named.get(table).map_or(usize::MAX, |first| first.saturating_add(id.0))
+    }
+
+    pub(crate) fn bucket(&self, number: usize) -> Option<&Bucket> {
+        self.buckets.get(number)
+    }
+
+    pub(crate) fn slot(&self, table: usize, set: SetId) -> Option<usize> {
+        self.slots.by_set.get(&(table, set)).copied()
+    }
+
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.live.load_full()
+    }
+
+    /// Takes the newest members if there are newer ones.
+    #[inline]
+    pub(crate) fn refresh(&self, live: &mut Arc<Live>) {
+        if self.generation.get() != live.generation {
+            *live = self.live.load_full();
+        }
+    }
+
+    pub(crate) fn pending(&self) -> Pending {
+        Pending::new(self.counts.len())
+    }
+
+    pub(crate) fn add(&self, pending: &mut Pending) {
+        self.counts.add(pending);
+    }
+}
+
+fn number(rule: &Rule, buckets: &mut Vec<Bucket>, totals: &mut counts::Totals) -> First {
+    let first = First { counter: totals.len(), bucket: buckets.len() };
+    let mut nth = 0usize;
+    for statement in &rule.statements {
+        match statement {
+            Statement::Counter(Counter::Own(start)) => {
+                totals.push(counts::Owner::Rule(rule.handle, nth), *start);
+                nth = nth.saturating_add(1);
+            }
+            Statement::Limit(limit) => buckets.push(Bucket::new(*limit)),
+            _ => {}
+        }
+    }
+    first
+}
+
+impl Bases {
+    fn new(ruleset: &Ruleset) -> Self {
+        let of = |families: &[Family]| {
+            let mut found: Vec<(i32, Place)> = Vec::new();
+            for (table, content) in ruleset.tables.iter().enumerate() {
+                if !families.contains(&content.family) {
+                    continue;
+                }
+                for (chain, content) in content.chains.iter().enumerate() {
+                    if let Some(base) = content.base {
+                        found.push((base.priority, Place { table, chain: ChainId(chain) }));
+                    }
+                }
+            }
+            found.sort_by_key(|(priority, _)| *priority);
+            found.into_iter().map(|(_, place)| place)
+        };
+        let bridge = || of(&[Family::Bridge]);
+        Self {
+            v4: bridge().chain(of(&[Family::Ip, Family::Inet])).collect(),
+            v6: bridge().chain(of(&[Family::Ip6, Family::Inet])).collect(),
+            other: bridge().collect(),
+        }
+    }
+}
+
+impl Slots {
+    fn new(ruleset: &Ruleset) -> Self {
+        let mut slots = Self::default();
+        for (table, content) in ruleset.tables.iter().enumerate() {
+            for (id, set) in content.sets.iter().enumerate() {
+                if matches!(set.members, Members::Fixed(_)) {
+                    continue;
+                }
+                let v6 = set.key.first() == Some(&crate::ruleset::Kind::Ipv6Addr);
+                slots.by_set.insert((table, SetId(id)), slots.wanted.len());
+                slots.wanted.push((set.members.clone(), v6));
+            }
+        }
+        slots
+    }
+}
+
+fn tracks(ruleset: &Ruleset) -> bool {
+    let ct = |key: &[Field]| {
+        key.iter()
+            .any(|field| matches!(field, Field::CtState | Field::CtDirection | Field::CtProtocol))
+    };
+    let rules =
+        ruleset.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+    rules.flat_map(|rule| &rule.statements).any(|statement| match statement {
+        Statement::Match(one) => ct(&one.key),
+        Statement::VerdictMap { key, .. } => ct(key),
+        _ => false,
+    })
+}
+
+/// The sets for which a statement asks.
+pub(crate) fn set_of(statement: &Statement) -> Option<SetId> {
+    match statement {
+        Statement::Match(one) => match one.test {
+            Test::Set(id) => Some(id),
+            _ => None,
+        },
+        Statement::VerdictMap { map, .. } => Some(*map),
+        _ => None,
+    }
+}
