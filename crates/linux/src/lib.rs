@@ -1,8 +1,8 @@
 //! What adit asks of the Linux kernel: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, and it keeps it in six files: [`tun`], [`ethtool`],
-//! [`udp`] (sending and receiving: system calls that no crate wraps), [`netns`] (between fork and
+//! This is the only crate of the workspace with `unsafe`, and it keeps it in eight files: [`tun`], [`ethtool`],
+//! [`packet`] (sockets and bursts), [`udp`] (sending and receiving: system calls that no crate wraps), [`netns`] (between fork and
 //! exec) and [`clock`] (the time zone). Nothing here knows a protocol.
 
 pub mod clock;
@@ -10,6 +10,7 @@ pub mod ethtool;
 pub mod net;
 pub mod netns;
 pub mod notify;
+pub mod packet;
 pub mod poll;
 pub mod privileges;
 pub mod process;

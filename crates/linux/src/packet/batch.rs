@@ -1,0 +1,449 @@
+//! A burst of frames: from a packet socket by `recvmmsg`, from a TAP one by one; to either.
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::PacketSocket;
+use crate::tun::{TunQueue, VNET_LEN};
+
+/// Bytes of one slot: an Ethernet header, two VLAN tags and an IP packet of the greatest length, and
+/// room before them for the tag that the kernel keeps beside a frame.
+pub const SLOT: usize = 65_536 + 64;
+
+/// Most slots of a batch.
+const MAX_SLOTS: usize = 256;
+
+/// A VLAN tag's length.
+const TAG: usize = 4;
+
+/// Two hardware addresses: what stands before the tag.
+const ADDRESSES: usize = 12;
+
+/// The checksum of `virtio_net_hdr` is still to be filled in (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+const NEEDS_CSUM: u8 = 1;
+
+/// Bytes that a burst should not much exceed: a part of a core's L2 cache.
+const BURST: usize = 512 << 10;
+
+/// Slots offered at least.
+const MIN_OFFERED: usize = 8;
+
+/// Room for one `tpacket_auxdata` with its header.
+#[derive(Copy, Clone)]
+#[repr(C, align(8))]
+struct Aux([u8; 64]);
+
+/// One frame of a burst.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// What the kernel left undone in it (`virtio_net_hdr`).
+    pub vnet: &'a mut [u8; VNET_LEN],
+    /// The frame, from the destination address on, VLAN tags inside.
+    pub bytes: &'a mut [u8],
+    /// Whether it is to be sent; false at first.
+    pub keep: &'a mut bool,
+}
+
+/// Where a frame lies in its slot, and whether it is to be sent.
+#[derive(Copy, Clone, Default)]
+struct Span {
+    start: usize,
+    len: usize,
+    keep: bool,
+}
+
+/// Buffers for a burst. Pages that no frame reached are never touched.
+pub struct FrameBatch {
+    buffers: Vec<u8>,
+    vnets: Vec<[u8; VNET_LEN]>,
+    spans: Vec<Span>,
+    names: Vec<libc::sockaddr_ll>,
+    controls: Vec<Aux>,
+    /// Pointed to by `incoming`, two for each; read by the kernel only.
+    _parts: Vec<libc::iovec>,
+    incoming: Vec<libc::mmsghdr>,
+    /// Written before each send and not followed after it.
+    out_parts: Vec<libc::iovec>,
+    outgoing: Vec<libc::mmsghdr>,
+    /// Messages that the last receive used.
+    used: usize,
+    filled: usize,
+    offered: usize,
+    /// Frames that were passed over since the last [`FrameBatch::take_unusable`].
+    unusable: u64,
+}
+
+// SAFETY: its pointers go to the memory of its own vectors, which moves with it and stays in place:
+// the vectors never grow. Those of `outgoing` are stale bits between calls.
+unsafe impl Send for FrameBatch {}
+
+fn empty_message() -> libc::mmsghdr {
+    // SAFETY: mmsghdr is plain data (pointers and lengths) for which all zeroes is a valid value.
+    unsafe { std::mem::zeroed() }
+}
+
+impl FrameBatch {
+    /// Room for this many frames (1 to 256).
+    pub fn new(slots: usize) -> Self {
+        let n = slots.clamp(1, MAX_SLOTS);
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let mut buffers = vec![0; n * SLOT];
+        let mut vnets = vec![[0; VNET_LEN]; n];
+        // SAFETY: sockaddr_ll is plain data for which all zeroes is a valid value.
+        let mut names = vec![unsafe { std::mem::zeroed::<libc::sockaddr_ll>() }; n];
+        let mut controls = vec![Aux([0; 64]); n];
+        let mut parts = vec![none; 2 * n];
+        let mut incoming = vec![empty_message(); n];
+        let (buffer, vnet) = (buffers.as_mut_ptr(), vnets.as_mut_ptr());
+        let (name, control, part) = (names.as_mut_ptr(), controls.as_mut_ptr(), parts.as_mut_ptr());
+        for (i, message) in incoming.iter_mut().enumerate() {
+            // SAFETY: `i` is below `n`, the number of elements (of SLOT bytes for the buffers, two
+            // for each frame in the parts) behind each pointer.
+            unsafe {
+                *part.add(2 * i) = libc::iovec { iov_base: vnet.add(i).cast(), iov_len: VNET_LEN };
+                *part.add(2 * i + 1) = libc::iovec {
+                    iov_base: buffer.add(i * SLOT + TAG).cast(),
+                    iov_len: SLOT - TAG,
+                };
+                message.msg_hdr.msg_name = name.add(i).cast();
+                message.msg_hdr.msg_control = control.add(i).cast();
+                message.msg_hdr.msg_iov = part.add(2 * i);
+            }
+            message.msg_hdr.msg_iovlen = 2;
+        }
+        Self {
+            buffers,
+            vnets,
+            spans: vec![Span::default(); n],
+            names,
+            controls,
+            _parts: parts,
+            incoming,
+            out_parts: vec![none; 2 * n],
+            outgoing: vec![empty_message(); n],
+            used: n,
+            filled: 0,
+            offered: MIN_OFFERED.min(n),
+            unusable: 0,
+        }
+    }
+
+    /// How many frames fit.
+    pub fn slots(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// How many frames there are.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// How many frames were passed over because they were cut short or our own, since the last call.
+    pub fn take_unusable(&mut self) -> u64 {
+        std::mem::take(&mut self.unusable)
+    }
+
+    /// A frame of the burst.
+    pub fn frame(&mut self, at: usize) -> Option<Frame<'_>> {
+        if at >= self.filled {
+            return None;
+        }
+        let slot = self.buffers.get_mut(at.checked_mul(SLOT)?..)?;
+        let span = self.spans.get_mut(at)?;
+        Some(Frame {
+            vnet: self.vnets.get_mut(at)?,
+            bytes: slot.get_mut(span.start..span.start.checked_add(span.len)?)?,
+            keep: &mut span.keep,
+        })
+    }
+
+    /// Take up to `most` frames of a TAP queue; returns how many. `WouldBlock` when none waits.
+    ///
+    /// # Errors
+    /// As [`TunQueue::read`], if there is not one frame.
+    pub fn receive_from_tap(&mut self, queue: &TunQueue, most: usize) -> io::Result<usize> {
+        self.filled = 0;
+        let slots = self.buffers.chunks_exact_mut(SLOT).zip(&mut self.vnets);
+        for ((slot, vnet), span) in slots.zip(&mut self.spans).take(most) {
+            let len = match queue.read(vnet, &mut slot[TAG..]) {
+                Ok(len) => len,
+                Err(_) if self.filled > 0 => break,
+                Err(e) => return Err(e),
+            };
+            *span = Span { start: TAG, len, keep: false };
+            self.filled += 1;
+        }
+        Ok(self.filled)
+    }
+
+    pub(super) fn receive(&mut self, socket: &PacketSocket) -> io::Result<usize> {
+        for message in self.incoming.iter_mut().take(self.used) {
+            message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            message.msg_hdr.msg_controllen = size_of::<Aux>() as _;
+            message.msg_hdr.msg_flags = 0;
+        }
+        (self.used, self.filled) = (0, 0);
+        let count = loop {
+            // SAFETY: every header's pointers go to this batch's own vectors, whose elements they
+            // cover with the right lengths (set in `new` and above); `&mut self` keeps everyone
+            // else away from them during the call.
+            let count = unsafe {
+                libc::recvmmsg(
+                    socket.as_fd().as_raw_fd(),
+                    self.incoming.as_mut_ptr(),
+                    self.offered as libc::c_uint,
+                    libc::MSG_DONTWAIT as _,
+                    std::ptr::null_mut(),
+                )
+            };
+            if let Ok(count) = usize::try_from(count) {
+                break count;
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        };
+        (self.used, self.filled) = (count, count);
+        self.finish_received();
+        self.offer_for_next();
+        Ok(count)
+    }
+
+    /// Puts VLAN tags back and marks what cannot be used by a length of 0.
+    fn finish_received(&mut self) {
+        let slots = self.buffers.chunks_exact_mut(SLOT).zip(&mut self.vnets).zip(&mut self.spans);
+        let beside = self.incoming.iter().zip(&self.names).zip(&self.controls);
+        for (((slot, vnet), span), ((message, name), control)) in
+            slots.zip(beside).take(self.filled)
+        {
+            let len = (message.msg_len as usize).saturating_sub(VNET_LEN);
+            *span = Span { start: TAG, len, keep: false };
+            let cut = message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            // Only a fanout group of a kernel before 6.7 shows what the host sent.
+            if cut || name.sll_pkttype == libc::PACKET_OUTGOING {
+                span.len = 0;
+                self.unusable += 1;
+                continue;
+            }
+            if let Some(tag) = tag_beside(control, message.msg_hdr.msg_controllen as _) {
+                insert_tag(slot, span, vnet, tag);
+            }
+        }
+    }
+
+    /// Offers as many slots as frames of the last burst's size make [`BURST`] bytes; more than before
+    /// only if that burst filled all it was offered.
+    fn offer_for_next(&mut self) {
+        let bytes: usize = self.spans.iter().take(self.filled).map(|span| span.len).sum();
+        let average = (bytes / self.filled.max(1)).max(1);
+        let slots = self.spans.len();
+        let fitting = (BURST / average).clamp(MIN_OFFERED.min(slots), slots);
+        if fitting < self.offered || self.filled == self.offered {
+            self.offered = fitting;
+        }
+    }
+
+    /// Write the frames from `from` up to `to` that are to be kept to a TAP queue. Stops at the first
+    /// that the kernel does not take. Returns how many frames of the range are done with, kept or not,
+    /// and the error that stopped it at the next.
+    pub fn send_to_tap(
+        &self,
+        queue: &TunQueue,
+        from: usize,
+        to: usize,
+    ) -> (usize, Option<io::Error>) {
+        for at in from..to.min(self.filled) {
+            let Some((vnet, bytes)) = self.kept(at) else { continue };
+            if let Err(e) = queue.write(&[IoSlice::new(vnet), IoSlice::new(bytes)]) {
+                return (at - from, Some(e));
+            }
+        }
+        (to.min(self.filled).saturating_sub(from), None)
+    }
+
+    /// Send the frames from `from` up to `to` that are to be kept. Returns how many frames of the range
+    /// are done with, kept or not, and the error that stopped it at the next.
+    ///
+    /// `WouldBlock`: the socket's send buffer is full. `ENOBUFS`: the interface's queue is, and has
+    /// dropped the frame. `ENETDOWN`, `ENXIO`: the interface is down or gone. `EMSGSIZE`: longer than
+    /// the interface's MTU. `EINVAL`: the kernel refuses the header.
+    pub fn send_to_socket(
+        &mut self,
+        socket: &PacketSocket,
+        from: usize,
+        to: usize,
+    ) -> (usize, Option<io::Error>) {
+        let to = to.min(self.filled);
+        let queued = self.queue(from, to);
+        let mut sent = 0;
+        while sent < queued {
+            let Some(rest) = self.outgoing.get_mut(sent..queued) else { break };
+            // SAFETY: the headers in `rest` were written by `queue` just now, with pointers to and
+            // lengths of elements of this batch's own vectors; the kernel only reads what they
+            // point to.
+            let count = unsafe {
+                libc::sendmmsg(
+                    socket.as_fd().as_raw_fd(),
+                    rest.as_mut_ptr(),
+                    rest.len() as libc::c_uint,
+                    libc::MSG_DONTWAIT as _,
+                )
+            };
+            if let Ok(count) = usize::try_from(count) {
+                sent += count;
+                continue;
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return (self.until_kept(from, to, sent), Some(error));
+            }
+        }
+        (to.saturating_sub(from), None)
+    }
+
+    /// The header and bytes of a frame that is to be sent.
+    fn kept(&self, at: usize) -> Option<(&[u8; VNET_LEN], &[u8])> {
+        let span = self.spans.get(at).filter(|span| span.keep)?;
+        let start = at * SLOT + span.start;
+        Some((self.vnets.get(at)?, self.buffers.get(start..start + span.len)?))
+    }
+
+    /// Describes what is to be sent; returns how many messages that makes.
+    fn queue(&mut self, from: usize, to: usize) -> usize {
+        let mut queued = 0;
+        for at in from..to {
+            let Some((vnet, bytes)) = self.kept(at) else { continue };
+            let parts = [
+                libc::iovec { iov_base: vnet.as_ptr().cast_mut().cast(), iov_len: VNET_LEN },
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() },
+            ];
+            let (Some(room), Some(message)) =
+                (self.out_parts.get_mut(2 * queued..2 * queued + 2), self.outgoing.get_mut(queued))
+            else {
+                break;
+            };
+            room.copy_from_slice(&parts);
+            *message = empty_message();
+            message.msg_hdr.msg_iov = room.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = 2;
+            queued += 1;
+        }
+        queued
+    }
+
+    /// How many frames from `from` lie before the kept one with the number `nth`.
+    fn until_kept(&self, from: usize, to: usize, nth: usize) -> usize {
+        let kept = (from..to).filter(|at| self.kept(*at).is_some());
+        kept.into_iter().nth(nth).map_or(to.saturating_sub(from), |at| at - from)
+    }
+}
+
+/// The tag that the kernel keeps beside a frame: its type and its control word.
+fn tag_beside(control: &Aux, len: usize) -> Option<[u8; TAG]> {
+    let header = size_of::<libc::cmsghdr>();
+    let bytes = control.0.get(..len)?;
+    let word = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(libc::c_int::from_ne_bytes);
+    // cmsghdr ends in level and type; it is the only control message that was asked for.
+    if word(header - 8)? != libc::SOL_PACKET || word(header - 4)? != libc::PACKET_AUXDATA {
+        return None;
+    }
+    let status = word(header)? as u32;
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let half = |at: usize| bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
+    // tpacket_auxdata: status, len, snaplen (4 each), mac, net, vlan_tci, vlan_tpid (2 each).
+    let control_word = half(header + 16)?;
+    let kind = match status & libc::TP_STATUS_VLAN_TPID_VALID {
+        0 => libc::ETH_P_8021Q as u16,
+        _ => half(header + 18)?,
+    };
+    let ([a, b], [c, d]) = (kind.to_be_bytes(), control_word.to_be_bytes());
+    Some([a, b, c, d])
+}
+
+/// Puts a tag behind the addresses, which move into the room before them, and says so to the header.
+fn insert_tag(slot: &mut [u8], span: &mut Span, vnet: &mut [u8; VNET_LEN], tag: [u8; TAG]) {
+    if span.len < ADDRESSES + 2 {
+        return;
+    }
+    slot.copy_within(TAG..TAG + ADDRESSES, 0);
+    slot[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
+    (span.start, span.len) = (0, span.len + TAG);
+    // The offsets count from the frame's start: hdr_len of a super-packet, csum_start if one is due.
+    let mut shift = |at: usize| {
+        let value = u16::from_ne_bytes([vnet[at], vnet[at + 1]]).saturating_add(TAG as u16);
+        vnet[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+    };
+    shift(2);
+    let due = vnet[0] & NEEDS_CSUM != 0;
+    if due {
+        let value = u16::from_ne_bytes([vnet[6], vnet[7]]).saturating_add(TAG as u16);
+        vnet[6..8].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_goes_behind_the_addresses_and_the_offsets_move() {
+        let mut slot: Vec<u8> = (0..64).collect();
+        let mut span = Span { start: TAG, len: 60, keep: false };
+        // NEEDS_CSUM, TCPv4, hdr_len 54, gso_size 1448, csum_start 34, csum_offset 16.
+        let mut vnet = [1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0];
+        insert_tag(&mut slot, &mut span, &mut vnet, [0x81, 0, 0x20, 5]);
+        assert_eq!((span.start, span.len), (0, 64));
+        assert_eq!(slot[..12], (4..16).collect::<Vec<u8>>());
+        assert_eq!(slot[12..16], [0x81, 0, 0x20, 5]);
+        assert_eq!(slot[16..], (16..64).collect::<Vec<u8>>());
+        assert_eq!(vnet, [1, 1, 58, 0, 0xa8, 5, 38, 0, 16, 0]);
+    }
+
+    #[test]
+    fn a_frame_that_has_no_room_for_a_type_keeps_its_bytes() {
+        let mut slot: Vec<u8> = (0..64).collect();
+        let before = slot.clone();
+        let mut span = Span { start: TAG, len: 13, keep: false };
+        insert_tag(&mut slot, &mut span, &mut [0; VNET_LEN], [1; TAG]);
+        assert_eq!((slot, span.start, span.len), (before, TAG, 13));
+    }
+
+    fn aux(level: i32, status: u32, tci: u16, tpid: u16) -> Aux {
+        let mut bytes = [0; 64];
+        let header = size_of::<libc::cmsghdr>();
+        bytes[header - 8..header - 4].copy_from_slice(&level.to_ne_bytes());
+        bytes[header - 4..header].copy_from_slice(&libc::PACKET_AUXDATA.to_ne_bytes());
+        bytes[header..header + 4].copy_from_slice(&status.to_ne_bytes());
+        bytes[header + 16..header + 18].copy_from_slice(&tci.to_ne_bytes());
+        bytes[header + 18..header + 20].copy_from_slice(&tpid.to_ne_bytes());
+        Aux(bytes)
+    }
+
+    #[test]
+    fn a_tag_beside_is_read_only_where_the_kernel_vouches_for_it() {
+        let (valid, typed) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        let all = size_of::<libc::cmsghdr>() + 20;
+        let packet = libc::SOL_PACKET;
+        let tag = |aux: Aux, len| tag_beside(&aux, len);
+        assert_eq!(
+            tag(aux(packet, valid | typed, 0x2005, 0x88a8), all),
+            Some([0x88, 0xa8, 0x20, 5])
+        );
+        assert_eq!(tag(aux(packet, valid, 0x2005, 0), all), Some([0x81, 0, 0x20, 5]));
+        // VLAN 0 (a priority tag) is a tag too.
+        assert_eq!(tag(aux(packet, valid | typed, 0, 0x8100), all), Some([0x81, 0, 0, 0]));
+        assert_eq!(tag(aux(packet, typed, 0x2005, 0x8100), all), None);
+        assert_eq!(tag(aux(packet + 1, valid | typed, 0x2005, 0x8100), all), None);
+        assert_eq!(tag(aux(packet, valid | typed, 0x2005, 0x8100), all - 1), None);
+        assert_eq!(tag(aux(packet, valid, 0x2005, 0x8100), 0), None);
+    }
+}

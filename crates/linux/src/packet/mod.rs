@@ -1,0 +1,248 @@
+//! Ethernet frames of existing interfaces, by packet sockets (packet(7)).
+//!
+//! A socket here sees every frame that its interface receives, before the host's stack does, whoever
+//! it is for, and nothing that the host or the socket itself sends. Frames come and go whole: with the
+//! `virtio_net_hdr` that says what the kernel left undone in them (`PACKET_VNET_HDR`), so that 64 KiB
+//! of one flow are one frame, and with the VLAN tag that the kernel keeps beside a frame
+//! (`PACKET_AUXDATA`) put back into it.
+#![allow(unsafe_code)]
+
+mod batch;
+mod guard;
+
+pub use batch::{Frame, FrameBatch, SLOT};
+pub use guard::{Guard, GuardError};
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::tun::VNET_LEN;
+
+/// Bytes that may wait unread for each socket, as the kernel counts them.
+const RECEIVE_BUFFER: libc::c_int = 16 << 20;
+
+/// Bytes that may wait unsent for each socket. What is beyond makes the sender wait: this is the
+/// queue of the port.
+const SEND_BUFFER: libc::c_int = 4 << 20;
+
+/// Why a packet socket could not be opened.
+#[derive(Debug)]
+pub enum PacketError {
+    /// CAP_NET_RAW is missing.
+    NoPermission(io::Error),
+    /// There is no such interface (any more).
+    NoInterface(io::Error),
+    /// This kernel lacks what is needed.
+    Unsupported(&'static str, io::Error),
+    /// A step failed.
+    Os(&'static str, io::Error),
+}
+
+impl fmt::Display for PacketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPermission(e) => write!(
+                f,
+                "no right to open a packet socket ({e}): run as root or with CAP_NET_RAW (in a \
+                 container: --cap-add NET_RAW)"
+            ),
+            Self::NoInterface(e) => write!(f, "the interface is not there ({e})"),
+            Self::Unsupported(what, e) => {
+                write!(f, "this kernel's packet sockets have no {what} ({e}): Linux 4.20 or later")
+            }
+            Self::Os(step, e) => write!(f, "cannot open a packet socket: {step}: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for PacketError {}
+
+/// What a packet socket had to leave since it was last asked.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct PacketStatistics {
+    /// Frames that the kernel offered to the socket, dropped ones included.
+    pub seen: u32,
+    /// Frames dropped because the socket's receive buffer was full.
+    pub dropped: u32,
+}
+
+/// One socket of an interface, non-blocking.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    /// Open `queues` (1 to 64) sockets of an interface in the calling thread's network namespace,
+    /// and switch it to promiscuous mode for as long as they live. With several, the kernel gives all
+    /// frames of one flow to the same socket (`PACKET_FANOUT_HASH`).
+    ///
+    /// # Errors
+    /// Missing rights, no such interface, an old kernel.
+    pub fn open(ifindex: u32, queues: usize) -> Result<Vec<Self>, PacketError> {
+        let index = libc::c_int::try_from(ifindex)
+            .map_err(|_| PacketError::NoInterface(io::Error::from_raw_os_error(libc::ENODEV)))?;
+        let mut sockets = Vec::new();
+        let mut group = None;
+        for _ in 0..queues.max(1) {
+            let socket = Self::bound(index)?;
+            if queues > 1 {
+                group = Some(socket.join_group(group)?);
+            }
+            sockets.push(socket);
+        }
+        Ok(sockets)
+    }
+
+    fn bound(index: libc::c_int) -> Result<Self, PacketError> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // Protocol 0: nothing arrives before it is bound to its one interface.
+        // SAFETY: creates a descriptor, which nobody else owns.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => PacketError::NoPermission(error),
+                _ => PacketError::Os("opening it", error),
+            });
+        }
+        // SAFETY: `fd` is a fresh descriptor that is ours alone.
+        let this = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+        let packet = libc::SOL_PACKET;
+        let unsupported = |what| move |e| PacketError::Unsupported(what, e);
+        this.set(packet, libc::PACKET_VNET_HDR, &1).map_err(unsupported("offloads"))?;
+        this.set(packet, libc::PACKET_AUXDATA, &1).map_err(unsupported("auxiliary data"))?;
+        this.set(packet, libc::PACKET_IGNORE_OUTGOING, &1)
+            .map_err(unsupported("PACKET_IGNORE_OUTGOING"))?;
+        // Past the limits of the machine where we may; else as far as they go.
+        for (force, plain, bytes) in [
+            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER),
+            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER),
+        ] {
+            this.set(libc::SOL_SOCKET, force, &bytes)
+                .or_else(|_| this.set(libc::SOL_SOCKET, plain, &bytes))
+                .map_err(|e| PacketError::Os("sizing its buffers", e))?;
+        }
+        this.bind(index)?;
+        let promiscuous = libc::packet_mreq {
+            mr_ifindex: index,
+            mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        this.set(packet, libc::PACKET_ADD_MEMBERSHIP, &promiscuous)
+            .map_err(|e| PacketError::Os("switching to promiscuous mode", e))?;
+        Ok(this)
+    }
+
+    fn bind(&self, index: libc::c_int) -> Result<(), PacketError> {
+        // SAFETY: sockaddr_ll is plain data for which all zeroes is a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as libc::c_ushort;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = index;
+        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the pointer and the size are those of a local that outlives the call.
+        let rc = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), size) };
+        if rc == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        Err(match error.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => PacketError::NoInterface(error),
+            _ => PacketError::Os("binding it to the interface", error),
+        })
+    }
+
+    /// Share the interface's frames with the other sockets of a group; the first makes the group.
+    fn join_group(&self, group: Option<u16>) -> Result<u16, PacketError> {
+        let step = |e| PacketError::Os("sharing the interface among workers", e);
+        // The group looks for itself, whatever its members said about outgoing frames. Kernels before
+        // 6.7 cannot be told; there `FrameBatch` passes them over.
+        let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+        let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
+        let value =
+            |flags: u32| (libc::PACKET_FANOUT_HASH | flags) << 16 | u32::from(group.unwrap_or(0));
+        self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &value(unique | ignoring))
+            .or_else(|_| self.set(libc::SOL_PACKET, libc::PACKET_FANOUT, &value(unique)))
+            .map_err(step)?;
+        let joined: u32 = self.get(libc::SOL_PACKET, libc::PACKET_FANOUT).map_err(step)?;
+        Ok(joined as u16)
+    }
+
+    /// Whether the interface is gone for good: the kernel has taken the socket off it.
+    pub fn is_lost(&self) -> bool {
+        // SAFETY: sockaddr_ll is plain data for which all zeroes is a valid value.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: both pointers go to locals that outlive the call; `size` states the room.
+        let rc = unsafe {
+            libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut size)
+        };
+        rc < 0 || address.sll_ifindex <= 0
+    }
+
+    /// What it saw and dropped since the last call.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn statistics(&self) -> io::Result<PacketStatistics> {
+        let [seen, dropped]: [u32; 2] = self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
+        Ok(PacketStatistics { seen, dropped })
+    }
+
+    /// Take a burst; returns how many frames there are in it. `WouldBlock` when none waits;
+    /// `ENETDOWN` (once) when the interface was switched off or has vanished ([`Self::is_lost`]);
+    /// `EINVAL` for a frame that the header cannot describe, which is gone.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn receive(&self, batch: &mut FrameBatch) -> io::Result<usize> {
+        batch.receive(self)
+    }
+
+    /// Send one frame.
+    ///
+    /// # Errors
+    /// As those of [`FrameBatch::send_to_socket`].
+    pub fn send(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> io::Result<()> {
+        let parts = [io::IoSlice::new(vnet), io::IoSlice::new(frame)];
+        loop {
+            match rustix::io::writev(&self.fd, &parts) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn set<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+        let (at, size) = (std::ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+        // SAFETY: the pointer and the size are those of `value`, which outlives the call; the kernel
+        // only reads.
+        let rc = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, at, size) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn get<T: Copy + Default>(&self, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+        let mut value = T::default();
+        let mut size = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `size` bytes, the size of `value`, which is made of
+        // integers at all callers.
+        let rc = unsafe {
+            let at = (&raw mut value).cast();
+            libc::getsockopt(self.fd.as_raw_fd(), level, name, at, &raw mut size)
+        };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;
