@@ -25,6 +25,8 @@ pub mod fragment;
 pub mod judge;
 pub mod packet;
 pub mod ruleset;
+#[cfg(test)]
+mod testing;
 mod time;
 pub mod track;
 

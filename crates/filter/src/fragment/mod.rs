@@ -1,24 +1,48 @@
 //! Pieces of packets, held until the packet is whole, so that it can be judged as one: a rule on a
 //! port says nothing about a piece that has none.
 //!
+//! ```text
+//!   piece ──checks of its own──► its packet ──overlaps? ends?──► held ──all there?──► whole
+//!                                   │ no                          │
+//!                                   └► refused until its time is over ◄┘
+//! ```
+//!
+//! A packet whose pieces overlap is refused with everything that is still to come of it, as RFC 5722
+//! and RFC 8200 4.5 demand for IPv6; IPv4 is treated alike. Linux does the same for both families,
+//! but takes a piece that lies within one that it has for a duplicate whatever its bytes; here only
+//! an exact repetition is one. What the receiver gets is what was judged in any case: the pieces are
+//! forwarded from here, when the packet is whole.
+//!
 //! Time is injected; every bound is in [`Limits`], every piece that is not passed on is counted in
-//! [`FragmentStats`].
+//! [`FragmentStats`]. Packets are found in ordered trees, in which nobody can aim collisions.
 
+mod partial;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use adit_wire::VnetHeader;
 
 use crate::Nanos;
-use crate::packet::Packet;
+use crate::packet::{Fragment, Ip, Packet};
+
+use partial::{Partial, Piece};
+
+/// What a piece costs beyond its bytes, so that small ones are not for free.
+const PIECE_COST: usize = 128;
 
 /// How much is held, and for how long.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Packets that are held incomplete or remembered as refused. The oldest makes room.
+    /// Packets that are held incomplete, and as many again that are remembered as refused. The oldest
+    /// of each makes room.
     pub packets: usize,
-    /// Bytes of frames in all. The oldest packet makes room.
+    /// Bytes of frames in all, and 128 for each of them. The oldest packet makes room.
     pub bytes: usize,
-    /// Bytes of frames from one source address (a /64 of IPv6).
+    /// The same from one source address (a /64 of IPv6).
     pub source_bytes: usize,
     /// Pieces of one packet.
     pub pieces: usize,
@@ -54,9 +78,12 @@ pub enum Outcome<'r> {
 /// Why a piece is dropped.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum FragmentDrop {
-    /// It overlaps another piece, or repeats one: its packet is refused (RFC 5722).
+    /// It overlaps another piece: its packet is refused (RFC 5722).
     #[error("overlaps another piece")]
     Overlap,
+    /// It is another piece once more, to the byte. Its packet stays.
+    #[error("repeats another piece")]
+    Duplicate,
     /// Its packet was refused before, and its time is not over.
     #[error("of a packet that was refused")]
     Refused,
@@ -69,13 +96,13 @@ pub enum FragmentDrop {
     /// More follow, but its length is not a multiple of eight.
     #[error("not the last, and not a multiple of eight bytes long")]
     Uneven,
-    /// It reaches beyond the last piece, or there are two last pieces.
+    /// It reaches beyond the last piece, or there are two last pieces: its packet is refused.
     #[error("contradicts another piece about where the packet ends")]
     Ends,
-    /// Its packet is in more pieces than [`Limits::pieces`].
+    /// Its packet is in more pieces than [`Limits::pieces`], and refused.
     #[error("too many pieces")]
     TooMany,
-    /// Its source holds [`Limits::source_bytes`] already.
+    /// Its source holds [`Limits::source_bytes`] already; what is there of its packet is refused.
     #[error("too many bytes from one source")]
     SourceFull,
     /// It does not fit into [`Limits::bytes`] at all, or the limits allow no packets.
@@ -95,6 +122,8 @@ pub struct FragmentStats {
     pub whole: u64,
     /// See [`FragmentDrop::Overlap`]. This and what follows counts pieces.
     pub overlap: u64,
+    /// See [`FragmentDrop::Duplicate`].
+    pub duplicate: u64,
     /// See [`FragmentDrop::Refused`].
     pub refused: u64,
     /// See [`FragmentDrop::TooLong`].
@@ -119,7 +148,7 @@ pub struct FragmentStats {
     pub evicted: u64,
     /// Packets that are held at the moment.
     pub packets: usize,
-    /// Bytes of frames that are held at the moment.
+    /// Bytes that are held at the moment, as [`Limits::bytes`] counts them.
     pub bytes: usize,
 }
 
@@ -127,20 +156,70 @@ pub struct FragmentStats {
 #[derive(Debug, Default)]
 pub struct Assembled {
     whole: Vec<u8>,
-    pieces: Vec<Vec<u8>>,
+    pieces: Vec<Piece>,
+    beside: Option<u16>,
 }
 
 impl Assembled {
-    /// The packet as if it had never been cut, behind the link header of its first piece: parse and
-    /// judge it with the tag that stands beside that piece.
+    /// The packet as if it had never been cut, behind the link header of its first piece.
     pub fn whole(&self) -> &[u8] {
         &self.whole
     }
 
-    /// The pieces as they came, in the order of their offsets. None of them needs offloads; all of
-    /// them need the tag that stood beside them.
+    /// The pieces as they came, in the order of their offsets. None of them needs offloads.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        self.pieces.iter().map(Vec::as_slice)
+        self.pieces.iter().map(|piece| piece.frame.as_slice())
+    }
+
+    /// The VLAN tag beside the piece that came last; the others have the same id there.
+    pub fn vlan_beside(&self) -> Option<u16> {
+        self.beside
+    }
+}
+
+/// What all pieces of a packet have in common (RFC 791, RFC 8200 4.5).
+#[derive(Copy, Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Key {
+    zone: u32,
+    source: IpAddr,
+    destination: IpAddr,
+    id: u32,
+    /// IPv4 only: pieces of IPv6 need not agree about it.
+    protocol: u8,
+    /// Ids of the tags beside and in the frame; pieces of different networks are never mixed.
+    vlans: [Option<u16>; 3],
+}
+
+impl Key {
+    fn of(packet: &Packet<'_>, ip: &Ip, fragment: &Fragment, zone: u32) -> Self {
+        let id_at = |at: usize| {
+            let inside = at.saturating_add(4) <= ip.at;
+            let tag = packet.bytes.get(at..).and_then(|rest| rest.first_chunk());
+            tag.filter(|_| inside).map(|tag| u16::from_be_bytes(*tag) & 0xfff)
+        };
+        let beside = packet.ether.filter(|ether| ether.beside).and_then(|ether| ether.vlan);
+        let vlans = match packet.ether {
+            Some(_) => [beside.map(|tag| tag & 0xfff), id_at(14), id_at(18)],
+            None => [None; 3],
+        };
+        let protocol = if ip.source.is_ipv4() { ip.protocol } else { 0 };
+        Self {
+            zone,
+            source: ip.source,
+            destination: ip.destination,
+            id: fragment.id,
+            protocol,
+            vlans,
+        }
+    }
+
+    /// Whose bytes they are: nobody has more by having many addresses of one network.
+    fn source(&self) -> (u32, IpAddr) {
+        let network = match self.source {
+            IpAddr::V4(address) => IpAddr::V4(address),
+            IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
+        };
+        (self.zone, network)
     }
 }
 
@@ -148,6 +227,15 @@ impl Assembled {
 #[derive(Debug)]
 pub struct Reassembler {
     limits: Limits,
+    packets: BTreeMap<Key, Partial>,
+    /// Those of `packets` that are held, by age.
+    held: BTreeMap<u64, Key>,
+    /// Those that are refused, by age.
+    refused: BTreeMap<u64, Key>,
+    /// What each source holds; nothing is not remembered.
+    sources: BTreeMap<(u32, IpAddr), usize>,
+    bytes: usize,
+    next: u64,
     stats: FragmentStats,
     assembled: Assembled,
 }
@@ -155,7 +243,17 @@ pub struct Reassembler {
 impl Reassembler {
     /// Holds nothing yet, and allocates nothing until a piece comes.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, stats: FragmentStats::default(), assembled: Assembled::default() }
+        Self {
+            limits,
+            packets: BTreeMap::new(),
+            held: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            bytes: 0,
+            next: 0,
+            stats: FragmentStats::default(),
+            assembled: Assembled::default(),
+        }
     }
 
     /// Takes a piece. `zone` keeps apart what must not be mixed: directions, peers.
@@ -166,22 +264,170 @@ impl Reassembler {
         zone: u32,
         now: Nanos,
     ) -> Outcome<'_> {
-        let _ = (vnet, zone, now, &self.assembled, self.limits);
-        if !packet.is_fragment() {
+        let Some((ip, fragment)) = packet.ip().and_then(|ip| Some((ip, ip.fragment?))) else {
             return Outcome::NotAPiece;
+        };
+        self.expire(now);
+        let key = Key::of(packet, ip, &fragment, zone);
+        let taken = Piece::new(packet, ip, &fragment, vnet)
+            .and_then(|piece| self.take(key, piece, now))
+            .and_then(|all| if all { self.assemble(&key, packet) } else { Ok(false) });
+        match taken {
+            Ok(true) => {
+                add(&mut self.stats.whole);
+                Outcome::Whole(&self.assembled)
+            }
+            Ok(false) => Outcome::Held,
+            Err(why) => {
+                add(self.stats.of(why));
+                Outcome::Dropped(why)
+            }
         }
-        self.stats.full = self.stats.full.saturating_add(1);
-        Outcome::Dropped(FragmentDrop::Full)
     }
 
     /// Forgets packets whose time is over. [`Reassembler::push`] does so too; this is for when no
     /// pieces come.
     pub fn expire(&mut self, now: Nanos) {
-        let _ = now;
+        while let Some(key) = self.over(&self.held, now) {
+            self.forget(&key);
+            add(&mut self.stats.late);
+        }
+        while let Some(key) = self.over(&self.refused, now) {
+            self.forget(&key);
+        }
     }
 
     /// What it did, and what it holds.
     pub fn stats(&self) -> FragmentStats {
-        self.stats
+        FragmentStats { packets: self.held.len(), bytes: self.bytes, ..self.stats }
     }
+
+    /// The oldest of `order` if its time is over.
+    fn over(&self, order: &BTreeMap<u64, Key>, now: Nanos) -> Option<Key> {
+        let (_, key) = order.first_key_value()?;
+        let over = self.packets.get(key).is_none_or(|packet| packet.deadline <= now);
+        over.then_some(*key)
+    }
+
+    /// Enters a piece. Whether its packet is whole now.
+    fn take(&mut self, key: Key, piece: Piece, now: Nanos) -> Result<bool, FragmentDrop> {
+        if let Some(packet) = self.packets.get(&key) {
+            if packet.refused {
+                return Err(FragmentDrop::Refused);
+            }
+            packet.admits(&piece, self.limits.pieces).inspect_err(|why| {
+                if *why != FragmentDrop::Duplicate {
+                    self.refuse(&key);
+                }
+            })?;
+        }
+        let cost = piece.cost();
+        let from_source = self.sources.get(&key.source()).copied().unwrap_or(0);
+        if from_source.saturating_add(cost) > self.limits.source_bytes {
+            self.refuse(&key);
+            return Err(FragmentDrop::SourceFull);
+        }
+        self.make_room(&key, cost)?;
+        let number = self.next;
+        let deadline = now.after(self.limits.hold);
+        let packet = self.packets.entry(key).or_insert_with(|| Partial::new(number, deadline));
+        if packet.number == number {
+            self.next = self.next.saturating_add(1);
+            self.held.insert(number, key);
+        }
+        let whole = packet.insert(piece);
+        self.bytes = self.bytes.saturating_add(cost);
+        let from_source = self.sources.entry(key.source()).or_default();
+        *from_source = from_source.saturating_add(cost);
+        add(&mut self.stats.held);
+        Ok(whole)
+    }
+
+    /// Lets the oldest packets go until `cost` more bytes fit, and one more packet if `key` is new.
+    fn make_room(&mut self, key: &Key, cost: usize) -> Result<(), FragmentDrop> {
+        let packet = self.packets.get(key);
+        let own = packet.map_or(0, Partial::cost);
+        if own.saturating_add(cost) > self.limits.bytes || self.limits.packets == 0 {
+            self.refuse(key);
+            return Err(FragmentDrop::Full);
+        }
+        let new = usize::from(packet.is_none());
+        while self.bytes.saturating_add(cost) > self.limits.bytes
+            || self.held.len().saturating_add(new) > self.limits.packets
+        {
+            let oldest = self.held.values().find(|oldest| *oldest != key).copied();
+            self.forget(&oldest.ok_or(FragmentDrop::Full)?);
+            add(&mut self.stats.evicted);
+        }
+        Ok(())
+    }
+
+    /// Drops what is held of a packet and all that will come of it until its time is over.
+    fn refuse(&mut self, key: &Key) {
+        let Some(mut packet) = self.forget(key) else { return };
+        while self.refused.len() >= self.limits.packets {
+            let Some(oldest) = self.refused.first_key_value().map(|(_, key)| *key) else { return };
+            self.forget(&oldest);
+        }
+        packet.refused = true;
+        packet.pieces = Vec::new();
+        self.refused.insert(packet.number, *key);
+        self.packets.insert(*key, packet);
+    }
+
+    /// Takes a packet out, and its bytes off the accounts.
+    fn forget(&mut self, key: &Key) -> Option<Partial> {
+        let Some(packet) = self.packets.remove(key) else {
+            // Cannot be: every number stands for a packet. If it were, it must not stay for ever.
+            self.held.retain(|_, held| held != key);
+            self.refused.retain(|_, refused| refused != key);
+            return None;
+        };
+        let order = if packet.refused { &mut self.refused } else { &mut self.held };
+        order.remove(&packet.number);
+        let cost = packet.cost();
+        self.bytes = self.bytes.saturating_sub(cost);
+        if let Some(from_source) = self.sources.get_mut(&key.source()) {
+            *from_source = from_source.saturating_sub(cost);
+            if *from_source == 0 {
+                self.sources.remove(&key.source());
+            }
+        }
+        Some(packet)
+    }
+
+    /// Makes the whole of a packet whose pieces are all there.
+    fn assemble(&mut self, key: &Key, last: &Packet<'_>) -> Result<bool, FragmentDrop> {
+        self.assembled.whole.clear();
+        let whole = self.packets.get(key).map(|packet| packet.whole(&mut self.assembled.whole));
+        if whole.flatten().is_none() {
+            self.refuse(key);
+            return Err(FragmentDrop::TooLong);
+        }
+        self.assembled.pieces = self.forget(key).map(|packet| packet.pieces).unwrap_or_default();
+        self.assembled.beside = last.ether.filter(|ether| ether.beside).and_then(|at| at.vlan);
+        Ok(true)
+    }
+}
+
+impl FragmentStats {
+    fn of(&mut self, why: FragmentDrop) -> &mut u64 {
+        match why {
+            FragmentDrop::Overlap => &mut self.overlap,
+            FragmentDrop::Duplicate => &mut self.duplicate,
+            FragmentDrop::Refused => &mut self.refused,
+            FragmentDrop::TooLong => &mut self.too_long,
+            FragmentDrop::Empty => &mut self.empty,
+            FragmentDrop::Uneven => &mut self.uneven,
+            FragmentDrop::Ends => &mut self.ends,
+            FragmentDrop::TooMany => &mut self.too_many,
+            FragmentDrop::SourceFull => &mut self.source_full,
+            FragmentDrop::Full => &mut self.full,
+            FragmentDrop::Offload => &mut self.offload,
+        }
+    }
+}
+
+fn add(counter: &mut u64) {
+    *counter = counter.saturating_add(1);
 }

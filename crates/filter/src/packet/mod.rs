@@ -8,6 +8,7 @@
 
 mod checksum;
 mod parse;
+pub(crate) use parse::extension;
 #[cfg(test)]
 mod tests;
 
