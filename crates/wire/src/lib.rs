@@ -29,6 +29,7 @@
 pub mod checksum;
 pub mod ethernet;
 mod field;
+pub mod icmp_error;
 pub mod ip;
 pub mod merge;
 pub mod mss;

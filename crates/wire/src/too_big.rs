@@ -1,24 +1,19 @@
 //! "Packet too big": what a router answers when a packet must not be cut and does not fit (RFC 1191,
 //! RFC 4443).
 
-use std::net::IpAddr;
-
-use crate::checksum::Sum;
 use crate::field::get8;
-use crate::ip::{ICMP, ICMPV6, Ip, V4_LEN, V6_LEN};
+use crate::icmp_error::{self, Message, is_error, is_host};
+use crate::ip::{self, ICMP, ICMPV6, Ip};
 
 /// Longest answer: IPv6's smallest MTU.
-pub const MAX_ANSWER: usize = 1280;
+pub const MAX_ANSWER: usize = icmp_error::MAX_V6;
 /// No IPv6 packet up to this length is too big (RFC 8200).
 pub const V6_MINIMUM: u16 = 1280;
 /// No IPv4 packet up to this length is called too big: below, path MTU discovery is refused anyway.
 pub const V4_MINIMUM: u16 = 576;
 
-const ICMP_LEN: usize = 8;
-/// Bytes of an IPv4 packet that are sent back: all its headers.
-const QUOTE4: usize = 128;
-const DONT_FRAGMENT: u8 = 0x40;
-const TTL: u8 = 64;
+/// Longest answer over IPv4: 128 bytes of the packet, which are all its headers.
+const LONGEST4: usize = 156;
 
 /// Writes the answer to `packet`, of which `mtu` bytes would have fitted, into `out`. `packet` may be
 /// a super-packet with the headers of its first segment.
@@ -33,84 +28,22 @@ pub fn answer<'o>(packet: &[u8], mtu: u16, out: &'o mut [u8; MAX_ANSWER]) -> Opt
     if !is_host(ip.source) || !is_host(ip.destination) {
         return None;
     }
-    match ip.source {
-        IpAddr::V4(_) => answer4(packet, &ip, mtu.max(V4_MINIMUM), out),
-        IpAddr::V6(_) => answer6(packet, &ip, mtu.max(V6_MINIMUM), out),
-    }
-}
-
-fn is_host(address: IpAddr) -> bool {
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    !(address.is_unspecified() || address.is_multicast() || broadcast)
-}
-
-fn answer4<'o>(
-    packet: &[u8],
-    ip: &Ip,
-    mtu: u16,
-    out: &'o mut [u8; MAX_ANSWER],
-) -> Option<&'o [u8]> {
-    if get8(packet, 6)? & DONT_FRAGMENT == 0 || packet.len() <= usize::from(mtu) {
+    let v4 = ip.source.is_ipv4();
+    if v4 && !ip::v4_df(packet) {
         return None;
     }
-    // Only questions of ICMP are answered, or two hosts could tell each other of errors for ever.
-    if ip.protocol == ICMP && !matches!(get8(packet, ip.header_len)?, 0 | 8 | 13 | 14) {
-        return None;
-    }
-    let quote = packet.get(..packet.len().min(QUOTE4))?;
-    let total = V4_LEN.checked_add(ICMP_LEN)?.checked_add(quote.len())?;
-    let answer = out.get_mut(..total)?;
-    let (header, message) = answer.split_first_chunk_mut::<V4_LEN>()?;
-    let [l0, l1] = u16::try_from(total).ok()?.to_be_bytes();
-    let IpAddr::V4(to) = ip.source else { return None };
-    let IpAddr::V4(from) = ip.destination else { return None };
-    let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
-    *header = [0x45, 0, l0, l1, 0, 0, DONT_FRAGMENT, 0, TTL, ICMP, 0, 0, a, b, c, d, e, f, g, h];
-    let sum = Sum::new().bytes(header).finish().to_be_bytes();
-    header.get_mut(10..12)?.copy_from_slice(&sum);
-    let (fixed, quoted) = message.split_first_chunk_mut::<ICMP_LEN>()?;
-    let [m0, m1] = mtu.to_be_bytes();
-    *fixed = [3, 4, 0, 0, 0, 0, m0, m1];
-    quoted.copy_from_slice(quote);
-    let sum = Sum::new().bytes(message).finish().to_be_bytes();
-    message.get_mut(2..4)?.copy_from_slice(&sum);
-    Some(answer)
-}
-
-fn answer6<'o>(
-    packet: &[u8],
-    ip: &Ip,
-    mtu: u16,
-    out: &'o mut [u8; MAX_ANSWER],
-) -> Option<&'o [u8]> {
+    let mtu = mtu.max(if v4 { V4_MINIMUM } else { V6_MINIMUM });
     if packet.len() <= usize::from(mtu) {
         return None;
     }
-    // Types below 128 are errors.
-    if ip.protocol == ICMPV6 && get8(packet, ip.header_len)? < 128 {
+    let icmp = ip.protocol == if v4 { ICMP } else { ICMPV6 };
+    if icmp && is_error(v4, get8(packet, ip.header_len)?) {
         return None;
     }
-    let room = MAX_ANSWER.checked_sub(V6_LEN)?.checked_sub(ICMP_LEN)?;
-    let quote = packet.get(..packet.len().min(room))?;
-    let body = ICMP_LEN.checked_add(quote.len())?;
-    let answer = out.get_mut(..V6_LEN.checked_add(body)?)?;
-    let (header, message) = answer.split_first_chunk_mut::<V6_LEN>()?;
-    let IpAddr::V6(to) = ip.source else { return None };
-    let IpAddr::V6(from) = ip.destination else { return None };
-    let (fixed, addresses) = header.split_first_chunk_mut::<8>()?;
-    let [l0, l1] = u16::try_from(body).ok()?.to_be_bytes();
-    *fixed = [0x60, 0, 0, 0, l0, l1, ICMPV6, TTL];
-    let (source, destination) = addresses.split_first_chunk_mut::<16>()?;
-    *source = from.octets();
-    destination.copy_from_slice(&to.octets());
-    let (fixed, quoted) = message.split_first_chunk_mut::<ICMP_LEN>()?;
-    let [m0, m1] = mtu.to_be_bytes();
-    *fixed = [2, 0, 0, 0, 0, 0, m0, m1];
-    quoted.copy_from_slice(quote);
-    let sum = Sum::new().bytes(addresses).word(u16::try_from(body).ok()?).word(ICMPV6.into());
-    let sum = sum.bytes(message).finish().to_be_bytes();
-    message.get_mut(2..4)?.copy_from_slice(&sum);
-    Some(answer)
+    let (kind, code, longest) = if v4 { (3, 4, LONGEST4) } else { (2, 0, MAX_ANSWER) };
+    let message = Message { kind, code, rest: mtu.into() };
+    let len = icmp_error::write(packet, message, ip.destination, ip.source, longest, out)?;
+    out.get(..len)
 }
 
 #[cfg(test)]
@@ -118,6 +51,9 @@ mod tests {
     use super::*;
     use crate::testing::naive_checksum;
     use proptest::prelude::*;
+
+    const DONT_FRAGMENT: u8 = 0x40;
+    const QUOTE4: usize = 128;
 
     fn v4(len: usize, flags: u8, protocol: u8, kind: u8) -> Vec<u8> {
         let mut packet = vec![0x55; len];

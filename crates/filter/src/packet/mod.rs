@@ -10,7 +10,7 @@ mod checksum;
 mod parse;
 pub(crate) use parse::extension;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::net::IpAddr;
 
