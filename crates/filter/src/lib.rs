@@ -21,6 +21,7 @@
 
 pub mod answer;
 pub mod compile;
+pub mod firewall;
 pub mod fragment;
 pub mod judge;
 pub mod packet;
@@ -31,5 +32,6 @@ mod time;
 pub mod track;
 
 pub use compile::{CompileError, Counts, Filter, IpRange};
+pub use firewall::{Burst, Firewall, Place, Ruling, Worker};
 pub use judge::{Context, Decision, IfName, Judge, Judgement, Memo, Sink};
 pub use time::Nanos;

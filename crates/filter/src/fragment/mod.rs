@@ -64,7 +64,7 @@ impl Default for Limits {
 
 /// What became of a piece.
 #[derive(Debug)]
-pub enum Outcome<'r> {
+pub enum Outcome {
     /// It is no piece: judge it as it is.
     NotAPiece,
     /// It is kept; the rest is awaited.
@@ -72,7 +72,7 @@ pub enum Outcome<'r> {
     /// It is dropped.
     Dropped(FragmentDrop),
     /// It was the last one missing. Judge the whole, then forward the pieces or do not.
-    Whole(&'r Assembled),
+    Whole(Assembled),
 }
 
 /// Why a piece is dropped.
@@ -237,7 +237,6 @@ pub struct Reassembler {
     bytes: usize,
     next: u64,
     stats: FragmentStats,
-    assembled: Assembled,
 }
 
 impl Reassembler {
@@ -252,7 +251,6 @@ impl Reassembler {
             bytes: 0,
             next: 0,
             stats: FragmentStats::default(),
-            assembled: Assembled::default(),
         }
     }
 
@@ -263,7 +261,7 @@ impl Reassembler {
         vnet: &VnetHeader,
         zone: u32,
         now: Nanos,
-    ) -> Outcome<'_> {
+    ) -> Outcome {
         let Some((ip, fragment)) = packet.ip().and_then(|ip| Some((ip, ip.fragment?))) else {
             return Outcome::NotAPiece;
         };
@@ -271,13 +269,13 @@ impl Reassembler {
         let key = Key::of(packet, ip, &fragment, zone);
         let taken = Piece::new(packet, ip, &fragment, vnet)
             .and_then(|piece| self.take(key, piece, now))
-            .and_then(|all| if all { self.assemble(&key, packet) } else { Ok(false) });
+            .and_then(|all| if all { self.assemble(&key, packet).map(Some) } else { Ok(None) });
         match taken {
-            Ok(true) => {
+            Ok(Some(assembled)) => {
                 add(&mut self.stats.whole);
-                Outcome::Whole(&self.assembled)
+                Outcome::Whole(assembled)
             }
-            Ok(false) => Outcome::Held,
+            Ok(None) => Outcome::Held,
             Err(why) => {
                 add(self.stats.of(why));
                 Outcome::Dropped(why)
@@ -397,16 +395,16 @@ impl Reassembler {
     }
 
     /// Makes the whole of a packet whose pieces are all there.
-    fn assemble(&mut self, key: &Key, last: &Packet<'_>) -> Result<bool, FragmentDrop> {
-        self.assembled.whole.clear();
-        let whole = self.packets.get(key).map(|packet| packet.whole(&mut self.assembled.whole));
-        if whole.flatten().is_none() {
+    fn assemble(&mut self, key: &Key, last: &Packet<'_>) -> Result<Assembled, FragmentDrop> {
+        let mut whole = Vec::new();
+        let made = self.packets.get(key).and_then(|packet| packet.whole(&mut whole));
+        if made.is_none() {
             self.refuse(key);
             return Err(FragmentDrop::TooLong);
         }
-        self.assembled.pieces = self.forget(key).map(|packet| packet.pieces).unwrap_or_default();
-        self.assembled.beside = last.ether.filter(|ether| ether.beside).and_then(|at| at.vlan);
-        Ok(true)
+        let pieces = self.forget(key).map(|packet| packet.pieces).unwrap_or_default();
+        let beside = last.ether.filter(|ether| ether.beside).and_then(|at| at.vlan);
+        Ok(Assembled { whole, pieces, beside })
     }
 }
 

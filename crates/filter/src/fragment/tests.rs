@@ -22,29 +22,24 @@ fn at(seconds: u64) -> Nanos {
     Nanos(seconds * 1_000_000_000)
 }
 
-fn push_at<'r>(
-    reassembler: &'r mut Reassembler,
-    bytes: &[u8],
-    zone: u32,
-    now: Nanos,
-) -> Outcome<'r> {
+fn push_at(reassembler: &mut Reassembler, bytes: &[u8], zone: u32, now: Nanos) -> Outcome {
     let packet = Packet::parse(bytes, Layer::Ip, None, &NONE).expect("a packet");
     reassembler.push(&packet, &NONE, zone, now)
 }
 
-fn push<'r>(reassembler: &'r mut Reassembler, bytes: &[u8]) -> Outcome<'r> {
+fn push(reassembler: &mut Reassembler, bytes: &[u8]) -> Outcome {
     push_at(reassembler, bytes, 0, Nanos(0))
 }
 
-fn dropped(outcome: Outcome<'_>) -> Option<FragmentDrop> {
+fn dropped(outcome: Outcome) -> Option<FragmentDrop> {
     if let Outcome::Dropped(why) = outcome { Some(why) } else { None }
 }
 
-fn held(outcome: Outcome<'_>) -> bool {
+fn held(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Held)
 }
 
-fn whole(outcome: Outcome<'_>) -> Option<Vec<u8>> {
+fn whole(outcome: Outcome) -> Option<Vec<u8>> {
     if let Outcome::Whole(all) = outcome { Some(all.whole().to_vec()) } else { None }
 }
 

@@ -92,7 +92,7 @@ pub struct Set {
 }
 
 /// Where a set's members come from.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Members {
     /// They are written in the file.
     Fixed(Vec<Element>),
@@ -103,7 +103,7 @@ pub enum Members {
 }
 
 /// One element of a set.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Element {
     /// One range for each part of the key.
     pub key: Vec<Range>,

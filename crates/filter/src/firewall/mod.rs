@@ -1,0 +1,350 @@
+//! The whole of it: what a bridge or a tunnel asks about every frame.
+//!
+//! ```text
+//!   frame ──► headers ──► pieces held until whole ──► connection ──► rules ──► Ruling
+//! ```
+//!
+//! A [`Firewall`] is one of a process; each of its threads has a [`Worker`], and judges in bursts:
+//! the rules and the time are the same for all of a burst, and what was counted is handed over at its
+//! end. A new rule set is put in place as a whole, between bursts, so no packet sees half of two.
+
+mod log;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_wire::VnetHeader;
+use arc_swap::ArcSwap;
+
+pub use log::{LogQueue, LogRecord};
+pub use stats::{Drop, Stats};
+
+use self::log::Writer;
+use self::stats::{Pending, Totals};
+use crate::answer::{self, MAX_ANSWER};
+use crate::compile::{Filter, IpRange};
+use crate::fragment::{self, Assembled, Outcome, Reassembler};
+use crate::judge::{Context, Decision, IfName, Judge};
+use crate::packet::{Layer, Packet};
+use crate::ruleset::{CtDirection, CtState, Members, Reject};
+use crate::track::{self, Tracker};
+use crate::{Nanos, judge};
+
+/// ICMP errors that one worker sends in a second, as Linux does (`icmp_msgs_per_sec`). Resets of TCP
+/// are not limited: they are smaller than what they answer.
+const ANSWERS_PER_SECOND: u32 = 1000;
+
+/// How much may be remembered.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    /// Of connections.
+    pub track: track::Limits,
+    /// Of pieces of packets.
+    pub fragments: fragment::Limits,
+}
+
+/// Rules in force, with all that they need to know.
+#[derive(Debug)]
+pub struct Firewall {
+    filter: ArcSwap<Filter>,
+    tracker: Tracker,
+    /// Pieces are rare, and those of one packet may come to different workers.
+    fragments: Mutex<Reassembler>,
+    /// Of clients and groups: a new rule set has to know them from its first packet on.
+    members: Mutex<HashMap<Members, Vec<IpRange>>>,
+    logs: LogQueue,
+    totals: Totals,
+}
+
+impl Firewall {
+    /// Puts `filter` in force. `seed` is random: it keeps strangers from choosing where in the tables
+    /// their flows lie.
+    pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
+        Arc::new(Self {
+            filter: ArcSwap::from_pointee(filter),
+            tracker: Tracker::new(limits.track, seed),
+            fragments: Mutex::new(Reassembler::new(limits.fragments)),
+            members: Mutex::default(),
+            logs: LogQueue::default(),
+            totals: Totals::default(),
+        })
+    }
+
+    /// Puts other rules in force, from every worker's next burst on. Known flows are judged anew.
+    pub fn replace(&self, filter: Filter) {
+        let members = lock(&self.members);
+        for (who, addresses) in members.iter() {
+            filter.set_members(who, addresses);
+        }
+        self.filter.store(Arc::new(filter));
+    }
+
+    /// Says which addresses a client or a group has, instead of those said before; none: it is gone.
+    /// Also later rule sets know them.
+    pub fn set_members(&self, who: &Members, addresses: Vec<IpRange>) {
+        let mut members = lock(&self.members);
+        self.filter.load().set_members(who, &addresses);
+        match addresses.is_empty() {
+            true => members.remove(who),
+            false => members.insert(who.clone(), addresses),
+        };
+    }
+
+    /// The rules in force.
+    pub fn filter(&self) -> Arc<Filter> {
+        self.filter.load_full()
+    }
+
+    /// The connections.
+    pub fn tracker(&self) -> &Tracker {
+        &self.tracker
+    }
+
+    /// What rules have logged.
+    pub fn logs(&self) -> &LogQueue {
+        &self.logs
+    }
+
+    /// What became of all packets so far.
+    pub fn stats(&self) -> Stats {
+        let fragments = lock(&self.fragments).stats();
+        self.totals.read(self.tracker.stats(), fragments, self.logs.lost())
+    }
+
+    /// Forgets what is over. Bursts do so too; this is for when no packets come. True if there is
+    /// more to do.
+    pub fn sweep(&self, now: Nanos) -> bool {
+        lock(&self.fragments).expire(now);
+        self.tracker.sweep(now)
+    }
+
+    /// For one thread.
+    pub fn worker(self: &Arc<Self>) -> Worker {
+        Worker {
+            judge: Judge::new(self.filter()),
+            firewall: Arc::clone(self),
+            answer: Box::new([0; MAX_ANSWER]),
+            allowance: Allowance::default(),
+            pending: Pending::default(),
+        }
+    }
+}
+
+/// What one thread needs to judge. About 2 KiB, and 20 bytes for each counter of the rules.
+#[derive(Debug)]
+pub struct Worker {
+    firewall: Arc<Firewall>,
+    judge: Judge,
+    answer: Box<[u8; MAX_ANSWER]>,
+    allowance: Allowance,
+    pending: Pending,
+}
+
+impl Worker {
+    /// Begins a burst: a run of packets that are taken to be of the moment `now`.
+    ///
+    /// Until it is dropped it holds locks that other workers may need: it must not wait for anything.
+    pub fn burst(&mut self, now: Nanos) -> Burst<'_> {
+        let filter = self.firewall.filter.load();
+        if !Arc::ptr_eq(&filter, self.judge.filter()) {
+            self.judge = Judge::new(Arc::clone(&filter));
+        }
+        let Self { firewall, judge, answer, allowance, pending } = self;
+        let track = filter.tracks().then(|| firewall.tracker.burst(now));
+        Burst { now, firewall, judge, answer, allowance, pending, track }
+    }
+
+    /// Whose worker it is.
+    pub fn firewall(&self) -> &Arc<Firewall> {
+        &self.firewall
+    }
+}
+
+/// Where a frame came from and will go, and what the device said of it.
+#[derive(Copy, Clone, Debug)]
+pub struct Place {
+    /// What the frame begins with.
+    pub layer: Layer,
+    /// The VLAN tag beside the frame.
+    pub vlan: Option<u16>,
+    /// Of a super-packet; all zeros for a plain one.
+    pub vnet: VnetHeader,
+    /// Where it came in.
+    pub iif: IfName,
+    /// Where it will go out.
+    pub oif: IfName,
+    /// Keeps pieces of packets apart that must not be put together: one for each direction or peer.
+    pub zone: u32,
+}
+
+/// What is to be done with a frame.
+#[derive(Debug)]
+pub enum Ruling<'b> {
+    /// Pass it on as it is.
+    Pass,
+    /// Do not.
+    Drop,
+    /// Do not, and send this back to where it came from, with the VLAN tag that stood beside it.
+    Answer(&'b [u8]),
+    /// Do not: it is a piece of a packet, and the others are awaited.
+    Held,
+    /// Pass these on in its place: all pieces of a packet, itself the last that came.
+    Release(Assembled),
+}
+
+impl Ruling<'_> {
+    /// Whether the frame may go on as it is.
+    pub fn passes(&self) -> bool {
+        matches!(self, Self::Pass)
+    }
+}
+
+/// A run of packets.
+#[derive(Debug)]
+pub struct Burst<'w> {
+    now: Nanos,
+    firewall: &'w Firewall,
+    judge: &'w mut Judge,
+    answer: &'w mut [u8; MAX_ANSWER],
+    allowance: &'w mut Allowance,
+    pending: &'w mut Pending,
+    /// Only where the rules ask for connections.
+    track: Option<track::Burst<'w>>,
+}
+
+impl Burst<'_> {
+    /// Judges one frame, or one super-packet as a whole.
+    #[inline]
+    pub fn judge(&mut self, frame: &[u8], place: &Place) -> Ruling<'_> {
+        let packet = match Packet::parse(frame, place.layer, place.vlan, &place.vnet) {
+            Ok(packet) => packet,
+            Err(why) => {
+                self.pending.malformed(why);
+                return Ruling::Drop;
+            }
+        };
+        if packet.ip().is_some_and(|ip| ip.fragment.is_some()) {
+            return self.piece(&packet, place);
+        }
+        match self.decide(&packet, place) {
+            Ok(()) => Ruling::Pass,
+            Err(reject) => self.refuse(&packet, reject),
+        }
+    }
+
+    /// `Err`: how the sender is to be told, if at all.
+    #[inline]
+    fn decide(&mut self, packet: &Packet<'_>, place: &Place) -> Result<(), Option<Reject>> {
+        let tracked = self.track.as_mut().map(|track| track.look(packet));
+        let context = Context {
+            now: self.now,
+            iif: place.iif,
+            oif: place.oif,
+            state: tracked.map_or(CtState::UNTRACKED, |tracked| tracked.state),
+            direction: tracked.map_or(CtDirection::Original, |tracked| tracked.direction),
+            protocol: tracked.and_then(|tracked| tracked.protocol),
+        };
+        let memo = match (&mut self.track, &tracked) {
+            (Some(track), Some(tracked)) => track.memo(tracked),
+            _ => None,
+        };
+        let mut writer = Writer { queue: &self.firewall.logs, now: self.now, place };
+        let judge::Judgement { decision, .. } =
+            self.judge.judge(packet, &context, memo, &mut writer);
+        match decision {
+            Decision::Accept => {}
+            Decision::Drop => {
+                self.pending.drop(Drop::Rules);
+                return Err(None);
+            }
+            Decision::Reject(how) => {
+                self.pending.drop(Drop::Rules);
+                return Err(Some(how));
+            }
+        }
+        if let (Some(track), Some(tracked)) = (&mut self.track, &tracked)
+            && !track.confirm(tracked, packet)
+        {
+            self.pending.drop(Drop::TableFull);
+            return Err(None);
+        }
+        self.pending.pass(packet.length());
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse(&mut self, packet: &Packet<'_>, how: Option<Reject>) -> Ruling<'_> {
+        let Some(how) = how else { return Ruling::Drop };
+        if how != Reject::TcpReset && !self.allowance.take(self.now) {
+            self.pending.suppressed();
+            return Ruling::Drop;
+        }
+        match answer::reject(packet, how, self.answer) {
+            Some(len) => {
+                self.pending.answered();
+                Ruling::Answer(self.answer.get(..len).unwrap_or(&[]))
+            }
+            None => Ruling::Drop,
+        }
+    }
+
+    /// A piece of a packet: judged when the packet is whole, and then all or nothing passes.
+    #[cold]
+    fn piece(&mut self, packet: &Packet<'_>, place: &Place) -> Ruling<'_> {
+        let mut fragments = lock(&self.firewall.fragments);
+        let assembled = match fragments.push(packet, &place.vnet, place.zone, self.now) {
+            Outcome::Whole(assembled) => assembled,
+            Outcome::Held => return Ruling::Held,
+            Outcome::Dropped(_) | Outcome::NotAPiece => {
+                self.pending.drop(Drop::Fragment);
+                return Ruling::Drop;
+            }
+        };
+        drop(fragments);
+        let plain = VnetHeader::default();
+        let whole = match Packet::parse(assembled.whole(), place.layer, place.vlan, &plain) {
+            Ok(whole) => whole,
+            Err(why) => {
+                self.pending.malformed(why);
+                return Ruling::Drop;
+            }
+        };
+        match self.decide(&whole, place) {
+            Ok(()) => Ruling::Release(assembled),
+            Err(how) => self.refuse(&whole, how),
+        }
+    }
+}
+
+impl std::ops::Drop for Burst<'_> {
+    fn drop(&mut self) {
+        self.judge.flush();
+        self.firewall.totals.add(self.pending);
+    }
+}
+
+/// How many ICMP errors may still be sent.
+#[derive(Debug, Default)]
+struct Allowance {
+    second: u64,
+    used: u32,
+}
+
+impl Allowance {
+    fn take(&mut self, now: Nanos) -> bool {
+        let second = now.0 / 1_000_000_000;
+        if second != self.second {
+            *self = Self { second, used: 0 };
+        }
+        self.used = self.used.saturating_add(1);
+        self.used <= ANSWERS_PER_SECOND
+    }
+}
+
+/// Nothing here panics while it holds a lock, but a thread that did must not stop the others.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,150 @@
+//! What became of packets: counted by each worker for itself, added up at the end of a burst.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::fragment::FragmentStats;
+use crate::packet::Malformed;
+use crate::track::TrackStats;
+
+/// Why a packet did not pass.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Drop {
+    /// A rule, or a chain's policy.
+    Rules,
+    /// No room for its connection.
+    TableFull,
+    /// A piece that no packet can be made of; [`FragmentStats`] says why.
+    Fragment,
+    /// No packet that could be judged.
+    Malformed(Malformed),
+}
+
+impl Drop {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Rules,
+        Self::TableFull,
+        Self::Fragment,
+        Self::Malformed(Malformed::Link),
+        Self::Malformed(Malformed::Network),
+        Self::Malformed(Malformed::Extensions),
+        Self::Malformed(Malformed::Transport),
+        Self::Malformed(Malformed::TinyFragment),
+    ];
+
+    /// One word for reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rules => "rules",
+            Self::TableFull => "flow-table-full",
+            Self::Fragment => "fragment",
+            Self::Malformed(Malformed::Link) => "malformed-link",
+            Self::Malformed(Malformed::Network) => "malformed-network",
+            Self::Malformed(Malformed::Extensions) => "malformed-extensions",
+            Self::Malformed(Malformed::Transport) => "malformed-transport",
+            Self::Malformed(Malformed::TinyFragment) => "tiny-fragment",
+        }
+    }
+
+    const fn number(self) -> usize {
+        match self {
+            Self::Rules => 0,
+            Self::TableFull => 1,
+            Self::Fragment => 2,
+            Self::Malformed(Malformed::Link) => 3,
+            Self::Malformed(Malformed::Network) => 4,
+            Self::Malformed(Malformed::Extensions) => 5,
+            Self::Malformed(Malformed::Transport) => 6,
+            Self::Malformed(Malformed::TinyFragment) => 7,
+        }
+    }
+}
+
+/// What became of all packets so far. Super-packets count once here.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Packets that passed; a packet in pieces counts once.
+    pub passed: u64,
+    /// Their bytes from the network header on.
+    pub passed_bytes: u64,
+    /// Packets that did not, by reason: only those that are not zero.
+    pub dropped: Vec<(Drop, u64)>,
+    /// Senders that were told so.
+    pub answers: u64,
+    /// Senders that were not, because too many had been.
+    pub answers_suppressed: u64,
+    /// Records of `log` that nobody took in time.
+    pub logs_lost: u64,
+    /// Connections.
+    pub track: TrackStats,
+    /// Pieces of packets.
+    pub fragments: FragmentStats,
+}
+
+const PASSED: usize = Drop::ALL.len();
+const BYTES: usize = PASSED + 1;
+const ANSWERS: usize = PASSED + 2;
+const SUPPRESSED: usize = PASSED + 3;
+const COUNTERS: usize = PASSED + 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Totals([AtomicU64; COUNTERS]);
+
+#[derive(Debug, Default)]
+pub(super) struct Pending([u64; COUNTERS]);
+
+impl Pending {
+    #[inline]
+    fn add(&mut self, counter: usize, count: u64) {
+        if let Some(pending) = self.0.get_mut(counter) {
+            *pending = pending.wrapping_add(count);
+        }
+    }
+
+    #[inline]
+    pub fn pass(&mut self, bytes: usize) {
+        self.add(PASSED, 1);
+        self.add(BYTES, bytes as u64);
+    }
+
+    pub fn drop(&mut self, why: Drop) {
+        self.add(why.number(), 1);
+    }
+
+    pub fn malformed(&mut self, why: Malformed) {
+        self.drop(Drop::Malformed(why));
+    }
+
+    pub fn answered(&mut self) {
+        self.add(ANSWERS, 1);
+    }
+
+    pub fn suppressed(&mut self) {
+        self.add(SUPPRESSED, 1);
+    }
+}
+
+impl Totals {
+    pub fn add(&self, pending: &mut Pending) {
+        for (total, pending) in self.0.iter().zip(&mut pending.0) {
+            if *pending != 0 {
+                total.fetch_add(std::mem::take(pending), Relaxed);
+            }
+        }
+    }
+
+    pub fn read(&self, track: TrackStats, fragments: FragmentStats, logs_lost: u64) -> Stats {
+        let get = |counter: usize| self.0.get(counter).map_or(0, |total| total.load(Relaxed));
+        let dropped = Drop::ALL.into_iter().map(|why| (why, get(why.number())));
+        Stats {
+            passed: get(PASSED),
+            passed_bytes: get(BYTES),
+            dropped: dropped.filter(|(_, count)| *count > 0).collect(),
+            answers: get(ANSWERS),
+            answers_suppressed: get(SUPPRESSED),
+            logs_lost,
+            track,
+            fragments,
+        }
+    }
+}

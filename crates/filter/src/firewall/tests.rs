@@ -1,0 +1,120 @@
+use super::*;
+use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
+use crate::testing::{ip, udp};
+
+/// A table of one base chain.
+fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
+    let rules = rules.into_iter().zip(1..).map(|(statements, handle)| Rule {
+        handle,
+        line: handle,
+        statements,
+        comment: None,
+    });
+    let chain = Chain {
+        name: "forward".into(),
+        base: Some(Base { priority: 0, policy }),
+        rules: rules.collect(),
+        comment: None,
+    };
+    let table = Table {
+        family: Family::Inet,
+        name: "filter".into(),
+        sets: Vec::new(),
+        chains: vec![chain],
+        counters: Vec::new(),
+    };
+    Filter::compile(Ruleset { tables: vec![table] }).unwrap()
+}
+
+fn place() -> Place {
+    let (iif, oif) = (IfName::new("a"), IfName::new("b"));
+    Place { layer: Layer::Ip, vlan: None, vnet: VnetHeader::default(), iif, oif, zone: 0 }
+}
+
+fn firewall(filter: Filter) -> Arc<Firewall> {
+    Firewall::new(filter, Limits::default(), [7; 16])
+}
+
+#[test]
+fn other_rules_are_in_force_from_the_next_burst_on() {
+    let firewall = firewall(rules(Policy::Accept, vec![]));
+    let (mut worker, packet) = (firewall.worker(), ip(false, 17, &udp(false, b"hello")));
+    let mut burst = worker.burst(Nanos(1));
+    assert!(burst.judge(&packet, &place()).passes());
+    firewall.replace(rules(Policy::Drop, vec![]));
+    assert!(burst.judge(&packet, &place()).passes(), "the burst is judged by what it began with");
+    drop(burst);
+    assert!(!worker.burst(Nanos(2)).judge(&packet, &place()).passes());
+    let stats = firewall.stats();
+    assert_eq!((stats.passed, stats.dropped), (2, vec![(Drop::Rules, 1)]));
+    assert_eq!(stats.passed_bytes, 2 * packet.len() as u64);
+}
+
+#[test]
+fn what_cannot_be_judged_is_dropped_whatever_the_rules_say() {
+    let firewall = firewall(rules(Policy::Accept, vec![]));
+    let mut packet = ip(false, 17, &udp(false, b"hello"));
+    packet[10] ^= 1;
+    assert!(!firewall.worker().burst(Nanos(1)).judge(&packet, &place()).passes());
+    let why = Drop::Malformed(crate::packet::Malformed::Network);
+    assert_eq!(firewall.stats().dropped, [(why, 1)]);
+}
+
+#[test]
+fn every_reason_has_a_counter_of_its_own() {
+    let mut pending = Pending::default();
+    Drop::ALL.into_iter().for_each(|why| pending.drop(why));
+    let totals = Totals::default();
+    totals.add(&mut pending);
+    let stats = totals.read(Default::default(), Default::default(), 0);
+    assert_eq!(stats.dropped, Drop::ALL.map(|why| (why, 1)));
+    assert_eq!((stats.passed, stats.answers, stats.answers_suppressed), (0, 0, 0));
+}
+
+#[test]
+fn senders_are_told_at_a_bounded_rate() {
+    let reject = Statement::Reject(Reject::Icmpx(crate::ruleset::Icmpx::PortUnreachable));
+    let firewall = firewall(rules(Policy::Accept, vec![vec![reject]]));
+    let (mut worker, packet) = (firewall.worker(), ip(false, 17, &udp(false, b"hello")));
+    let mut burst = worker.burst(Nanos(5));
+    let told = (0..ANSWERS_PER_SECOND + 10)
+        .filter(|_| matches!(burst.judge(&packet, &place()), Ruling::Answer(_)))
+        .count();
+    assert_eq!(told, ANSWERS_PER_SECOND as usize);
+    drop(burst);
+    let mut burst = worker.burst(Nanos(1_500_000_000));
+    assert!(matches!(burst.judge(&packet, &place()), Ruling::Answer(_)), "the next second");
+    drop(burst);
+    let stats = firewall.stats();
+    assert_eq!((stats.answers, stats.answers_suppressed), (ANSWERS_PER_SECOND as u64 + 1, 10));
+}
+
+#[test]
+fn records_wait_in_bounds_and_wake_once() {
+    let log = |group| Statement::Log(crate::ruleset::Log { group, ..Default::default() });
+    let firewall = firewall(rules(Policy::Accept, vec![vec![log(None)], vec![log(Some(3))]]));
+    let woken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (mut worker, packet) = (firewall.worker(), ip(false, 17, &udp(false, &[9; 1000])));
+    let judge = |worker: &mut Worker| {
+        assert!(worker.burst(Nanos(5)).judge(&packet, &place()).passes());
+    };
+    judge(&mut worker);
+    assert!(firewall.logs().take().is_empty(), "nobody asked");
+    let counter = Arc::clone(&woken);
+    firewall.logs().on_record(move || {
+        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    });
+    firewall.logs().add_reader();
+    judge(&mut worker);
+    judge(&mut worker);
+    let records = firewall.logs().take();
+    let seen: Vec<_> = records.iter().map(|r| (r.rule, r.group, r.bytes.len())).collect();
+    let (line, whole) = ((1, None, 128), (2, Some(3), packet.len()));
+    assert_eq!(seen, [line, whole, line, whole]);
+    assert_eq!(woken.load(std::sync::atomic::Ordering::Relaxed), 1);
+    (0..5000).for_each(|_| judge(&mut worker));
+    assert!(firewall.logs().take().len() <= 4096 && firewall.logs().lost() > 0);
+    firewall.logs().remove_reader();
+    judge(&mut worker);
+    assert_eq!(firewall.logs().take().len(), 1, "lines only");
+}
