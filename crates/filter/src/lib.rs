@@ -24,6 +24,7 @@ pub mod compile;
 pub mod firewall;
 pub mod fragment;
 pub mod judge;
+pub mod lang;
 pub mod packet;
 pub mod ruleset;
 #[cfg(test)]

@@ -1,0 +1,240 @@
+//! The parser's place in the tokens.
+
+use std::rc::Rc;
+
+use super::diagnostic::similar;
+use super::draft::Draft;
+use super::lex::{Oops, Parsed, Span, Tok, Token};
+
+/// Errors after which the rest of a file is not read.
+const MAX_ERRORS: usize = 200;
+
+pub(super) struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+    /// Open braces before the current token.
+    depth: usize,
+    end: Token,
+    pub errors: Vec<Oops>,
+    pub drafts: Vec<Draft>,
+    pub rules: usize,
+    pub elements: usize,
+}
+
+impl Parser {
+    pub fn new(tokens: Vec<Token>) -> Self {
+        let at = tokens.last().map_or(Span { line: 1, column: 1, length: 1, file: 0 }, |t| t.at);
+        Self {
+            tokens,
+            at: 0,
+            depth: 0,
+            end: Token { tok: Tok::End, at },
+            errors: Vec::new(),
+            drafts: Vec::new(),
+            rules: 0,
+            elements: 0,
+        }
+    }
+
+    fn token(&self) -> &Token {
+        self.tokens.get(self.at).unwrap_or(&self.end)
+    }
+
+    pub fn peek(&self) -> &Tok {
+        &self.token().tok
+    }
+
+    pub fn peek_second(&self) -> &Tok {
+        self.tokens.get(self.at.saturating_add(1)).map_or(&Tok::End, |t| &t.tok)
+    }
+
+    pub fn span(&self) -> Span {
+        self.token().at
+    }
+
+    /// What was taken last.
+    pub fn before(&self) -> Span {
+        self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map_or(self.end.at, |t| t.at)
+    }
+
+    pub fn next(&mut self) -> Token {
+        let token = self.token().clone();
+        match token.tok {
+            Tok::Punct("{") => self.depth = self.depth.saturating_add(1),
+            Tok::Punct("}") => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        self.at = self.at.saturating_add(1).min(self.tokens.len());
+        token
+    }
+
+    pub fn is(&self, sign: &str) -> bool {
+        matches!(self.peek(), Tok::Punct(p) if *p == sign)
+    }
+
+    pub fn eat(&mut self, sign: &str) -> bool {
+        let found = self.is(sign);
+        if found {
+            self.next();
+        }
+        found
+    }
+
+    pub fn is_word(&self, word: &str) -> bool {
+        matches!(self.peek(), Tok::Word(w) if &**w == word)
+    }
+
+    pub fn eat_word(&mut self, word: &str) -> bool {
+        let found = self.is_word(word);
+        if found {
+            self.next();
+        }
+        found
+    }
+
+    /// The error that something else was expected here.
+    pub fn expected(&self, what: &str) -> Oops {
+        Oops::new(self.span(), format!("expected {what}, found {}", self.peek().named()))
+    }
+
+    pub fn expect(&mut self, sign: &str, why: &str) -> Parsed<Span> {
+        if self.is(sign) {
+            Ok(self.next().at)
+        } else {
+            Err(self.expected(&format!("`{sign}` {why}")))
+        }
+    }
+
+    pub fn word(&mut self, what: &str) -> Parsed<(Rc<str>, Span)> {
+        match self.peek() {
+            Tok::Word(word) => {
+                let word = word.clone();
+                Ok((word, self.next().at))
+            }
+            _ => Err(self.expected(what)),
+        }
+    }
+
+    /// A name that someone chose: of a table, chain, set or counter.
+    pub fn name(&mut self, what: &str) -> Parsed<(Rc<str>, Span)> {
+        let (name, at) = match self.peek() {
+            Tok::Word(name) | Tok::Quoted(name) => {
+                let name = name.clone();
+                (name, self.next().at)
+            }
+            _ => return Err(self.expected(&format!("the name of a {what}"))),
+        };
+        let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
+        if good && name.len() <= super::MAX_NAME {
+            return Ok((name, at));
+        }
+        let message = format!(
+            "a {what}'s name starts with a letter and has letters, digits, `_`, `-` and `.`, at \
+             most {} of them",
+            super::MAX_NAME
+        );
+        Err(Oops::new(at, message))
+    }
+
+    pub fn quoted(&mut self, what: &str) -> Parsed<(Rc<str>, Span)> {
+        match self.peek() {
+            Tok::Quoted(text) => {
+                let text = text.clone();
+                Ok((text, self.next().at))
+            }
+            _ => Err(self.expected(&format!("{what} in quotes"))),
+        }
+    }
+
+    /// A comment's text, behind the word.
+    pub fn comment(&mut self) -> Parsed<Option<String>> {
+        let (text, at) = self.quoted("a comment")?;
+        if text.len() > super::MAX_COMMENT {
+            let message = format!("a comment longer than {} bytes", super::MAX_COMMENT);
+            return Err(Oops::new(at, message));
+        }
+        Ok(Some(text.to_string()))
+    }
+
+    pub fn number(&mut self, what: &str) -> Parsed<(u64, Span)> {
+        if let Tok::Number(text) = self.peek() {
+            let text = text.clone();
+            if let Some(value) = super::value::integer(&text).and_then(|v| u64::try_from(v).ok()) {
+                return Ok((value, self.next().at));
+            }
+        }
+        Err(self.expected(what))
+    }
+
+    pub fn skip_newlines(&mut self) {
+        while matches!(self.peek(), Tok::Newline) {
+            self.next();
+        }
+    }
+
+    pub fn skip_separators(&mut self) {
+        while matches!(self.peek(), Tok::Newline | Tok::Punct(";")) {
+            self.next();
+        }
+    }
+
+    pub fn at_statement_end(&self) -> bool {
+        matches!(self.peek(), Tok::Newline | Tok::Punct(";" | "}") | Tok::End)
+    }
+
+    pub fn statement_end(&mut self) -> Parsed<()> {
+        if self.at_statement_end() {
+            return Ok(());
+        }
+        Err(self.expected("the end of the line or `;`"))
+    }
+
+    /// Runs `parse`; after an error, notes it and goes on behind the statement that has it.
+    pub fn statement(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<()>) {
+        let (depth, start) = (self.depth, self.at);
+        let Err(oops) = parse(self) else {
+            return;
+        };
+        self.errors.push(oops);
+        if self.errors.len() >= MAX_ERRORS {
+            self.at = self.tokens.len();
+        }
+        loop {
+            match self.peek() {
+                Tok::End => return,
+                Tok::Newline | Tok::Punct(";") if self.depth <= depth => break,
+                Tok::Punct("}") if self.depth <= depth && depth > 0 => break,
+                _ => {
+                    self.next();
+                }
+            }
+        }
+        // Whatever happens, no statement is read twice.
+        if self.at == start {
+            self.next();
+        }
+    }
+
+    /// An unknown word, with what was probably meant.
+    pub fn unknown<'a>(
+        word: &str,
+        at: Span,
+        what: &str,
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) -> Oops {
+        let oops = Oops::new(at, format!("`{word}` is not {what}"));
+        match similar(word, known.clone()) {
+            Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
+            None => {
+                let mut all: Vec<&str> = Vec::new();
+                for word in known {
+                    if !all.contains(&word) {
+                        all.push(word);
+                    }
+                }
+                if all.is_empty() { oops } else { oops.hint(format!("one of: {}", all.join(", "))) }
+            }
+        }
+    }
+}

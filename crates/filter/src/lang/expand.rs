@@ -1,0 +1,218 @@
+//! `include`, `define` and `$name`: a stream of tokens as if all stood in one file.
+
+use std::collections::HashMap;
+use std::io;
+use std::rc::Rc;
+
+use super::diagnostic::similar;
+use super::lex::{Oops, Span, Tok, Token, lex};
+use super::{MAX_FILE, MAX_INCLUDE_DEPTH, MAX_INCLUDES, MAX_TOKENS};
+
+/// Reads a file that is included.
+pub(super) type Files<'a> = &'a mut dyn FnMut(&str) -> io::Result<String>;
+
+/// A text that was read.
+pub(super) struct Source {
+    pub name: String,
+    pub text: String,
+}
+
+pub(super) struct Expander<'a> {
+    files: Files<'a>,
+    pub sources: Vec<Source>,
+    pub tokens: Vec<Token>,
+    pub errors: Vec<Oops>,
+    /// Innermost block last.
+    scopes: Vec<HashMap<Rc<str>, Rc<[Token]>>>,
+    full: bool,
+}
+
+impl<'a> Expander<'a> {
+    pub fn new(files: Files<'a>) -> Self {
+        Self {
+            files,
+            sources: Vec::new(),
+            tokens: Vec::new(),
+            errors: Vec::new(),
+            scopes: vec![HashMap::new()],
+            full: false,
+        }
+    }
+
+    pub fn file(&mut self, name: &str, text: &str, included: Option<Span>, depth: usize) {
+        let file = u16::try_from(self.sources.len()).unwrap_or(u16::MAX);
+        let here = included.unwrap_or(Span { file, line: 1, column: 1, length: 1 });
+        self.sources.push(Source { name: name.to_owned(), text: text.to_owned() });
+        if text.len() > MAX_FILE {
+            let message = format!("{name} is larger than {} MiB", MAX_FILE >> 20);
+            self.errors.push(Oops::new(here, message));
+            return;
+        }
+        let (tokens, errors) = lex(text, file);
+        self.errors.extend(errors);
+        let mut at = 0_usize;
+        let mut start = true;
+        while let Some(token) = tokens.get(at) {
+            at = at.saturating_add(1);
+            let rest = tokens.get(at..).unwrap_or(&[]);
+            match &token.tok {
+                Tok::Word(word) if start && is_directive(word, rest) => {
+                    let used = self.directive(word, token.at, rest, depth);
+                    at = at.saturating_add(used);
+                    continue;
+                }
+                Tok::Var(name) => self.variable(name, token.at),
+                _ => self.push(token.clone()),
+            }
+            match &token.tok {
+                Tok::Punct("{") => self.scopes.push(HashMap::new()),
+                Tok::Punct("}") if self.scopes.len() > 1 => {
+                    self.scopes.pop();
+                }
+                _ => {}
+            }
+            start = matches!(token.tok, Tok::Newline | Tok::Punct(";" | "{" | "}"));
+            if self.full {
+                return;
+            }
+        }
+        let last = tokens.last().map_or(here, |t| Span { length: 1, ..t.at });
+        self.push(Token { tok: Tok::Newline, at: last });
+    }
+
+    fn push(&mut self, token: Token) {
+        if self.tokens.len() < MAX_TOKENS {
+            self.tokens.push(token);
+        } else if !self.full {
+            self.full = true;
+            let message =
+                format!("more than {MAX_TOKENS} words, included files and definitions counted");
+            self.errors.push(Oops::new(token.at, message));
+        }
+    }
+
+    fn lookup(&self, name: &str) -> Option<Rc<[Token]>> {
+        self.scopes.iter().rev().find_map(|scope| scope.get(name)).cloned()
+    }
+
+    fn unknown(&mut self, name: &str, at: Span) {
+        let known = self.scopes.iter().flat_map(HashMap::keys).map(|k| &**k);
+        let hint = match similar(name, known) {
+            Some(meant) => format!("${meant}"),
+            None => format!("define {name} = VALUE on a line before"),
+        };
+        self.errors.push(Oops::new(at, format!("`${name}` is not defined")).hint(hint));
+    }
+
+    fn variable(&mut self, name: &Rc<str>, at: Span) {
+        let Some(value) = self.lookup(name) else {
+            self.unknown(name, at);
+            return self.push(Token { tok: Tok::Var(name.clone()), at });
+        };
+        // The place is where it is used: that is what the reader has before his eyes.
+        for token in value.iter() {
+            self.push(Token { tok: token.tok.clone(), at });
+            if self.full {
+                return;
+            }
+        }
+    }
+
+    /// Carries out a directive; how many tokens it took.
+    fn directive(&mut self, word: &str, at: Span, rest: &[Token], depth: usize) -> usize {
+        if word == "include" {
+            if let Some(Token { tok: Tok::Quoted(path), at }) = rest.first() {
+                self.include(path, *at, depth);
+            }
+            return 1;
+        }
+        let Some(Token { tok: Tok::Word(name), at: name_at }) = rest.first() else {
+            return 0;
+        };
+        if word == "undefine" {
+            if !self.scopes.iter_mut().rev().any(|s| s.remove(name).is_some()) {
+                self.errors.push(Oops::new(*name_at, format!("`{name}` is not defined")));
+            }
+            return 1;
+        }
+        if !matches!(rest.get(1), Some(Token { tok: Tok::Punct("="), .. })) {
+            let oops = Oops::new(at, format!("`{word} {name}` without a value"));
+            self.errors.push(oops.hint(format!("{word} {name} = VALUE")));
+            return 1;
+        }
+        let (value, used) = self.value(rest.get(2..).unwrap_or(&[]));
+        if value.is_empty() {
+            let oops = Oops::new(at, format!("`{word} {name} =` without a value"));
+            self.errors.push(oops.hint(format!("{word} {name} = VALUE")));
+        }
+        let scope = self.scopes.last_mut();
+        if let Some(scope) = scope
+            && scope.insert(name.clone(), value).is_some()
+            && word == "define"
+        {
+            let oops = Oops::new(*name_at, format!("`{name}` is defined already"));
+            self.errors.push(oops.hint(format!("redefine {name} = VALUE")));
+        }
+        used.saturating_add(2)
+    }
+
+    /// A definition's value: up to the end of the line, over several in braces.
+    fn value(&mut self, rest: &[Token]) -> (Rc<[Token]>, usize) {
+        let mut value: Vec<Token> = Vec::new();
+        let mut depth = 0_usize;
+        let mut used = 0_usize;
+        for token in rest {
+            match &token.tok {
+                Tok::Newline | Tok::Punct(";") if depth == 0 => break,
+                Tok::Punct("{") => depth = depth.saturating_add(1),
+                Tok::Punct("}") if depth == 0 => break,
+                Tok::Punct("}") => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            used = used.saturating_add(1);
+            match &token.tok {
+                Tok::Var(name) => match self.lookup(name) {
+                    Some(inner) if value.len().saturating_add(inner.len()) <= MAX_TOKENS => {
+                        value.extend(inner.iter().cloned());
+                    }
+                    Some(_) => self.full = true,
+                    None => self.unknown(name, token.at),
+                },
+                _ => value.push(token.clone()),
+            }
+        }
+        (Rc::from(value), used)
+    }
+
+    fn include(&mut self, path: &str, at: Span, depth: usize) {
+        if path.contains(['*', '?', '[']) {
+            let oops = Oops::new(at, "`include` takes one file, not a pattern");
+            return self.errors.push(oops.hint("one `include` for each file"));
+        }
+        if depth >= MAX_INCLUDE_DEPTH || self.sources.len() >= MAX_INCLUDES {
+            let message = format!(
+                "includes more than {MAX_INCLUDE_DEPTH} deep, or more than {MAX_INCLUDES} files: \
+                 does a file include itself?"
+            );
+            return self.errors.push(Oops::new(at, message));
+        }
+        let from = self.sources.get(usize::from(at.file)).map_or("", |s| &s.name);
+        let folder = std::path::Path::new(from).parent();
+        let path = folder.map_or_else(|| path.into(), |folder| folder.join(path));
+        let path = path.to_string_lossy();
+        match (self.files)(&path) {
+            Ok(text) => self.file(&path, &text, Some(at), depth.saturating_add(1)),
+            Err(error) => self.errors.push(Oops::new(at, format!("{path}: {error}"))),
+        }
+    }
+}
+
+/// `define` may be a chain's name elsewhere: only at a statement's start, before its operand.
+fn is_directive(word: &str, rest: &[Token]) -> bool {
+    let next = rest.first().map(|t| &t.tok);
+    match word {
+        "include" => matches!(next, Some(Tok::Quoted(_))),
+        "define" | "redefine" | "undefine" => matches!(next, Some(Tok::Word(_))),
+        _ => false,
+    }
+}

@@ -1,0 +1,113 @@
+//! Rule files: a subset of nftables' language, to a [`Ruleset`] and back.
+//!
+//! ```text
+//!   text ──lex──► tokens ──expand──► tokens ──parse──► drafts ──finish──► Ruleset
+//!                 (places)  (include,         (types,            (names, jumps,
+//!                            define)           values)            overlaps)
+//! ```
+//!
+//! What lies outside the subset is refused with its place and what to write instead. `docs/filter.md`
+//! is the reference. Bounds are the constants here; a text beyond them is refused, never cut.
+
+mod cursor;
+mod diagnostic;
+mod draft;
+mod expand;
+mod fields;
+mod finish;
+mod lex;
+mod names;
+mod print;
+mod rule;
+mod set;
+mod table;
+mod value;
+
+use std::io;
+
+pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
+pub use print::{Counted, field_text, listing, reject_text, rule_text, statement_text, value_text};
+
+use crate::ruleset::Ruleset;
+use cursor::Parser;
+use expand::{Expander, Source};
+use lex::Oops;
+
+/// Bytes of a rule file.
+pub const MAX_FILE: usize = 16 << 20;
+/// How deep files may include each other.
+pub const MAX_INCLUDE_DEPTH: usize = 16;
+/// Files that are read for one rule set.
+pub const MAX_INCLUDES: usize = 256;
+/// Words and signs, definitions expanded.
+pub const MAX_TOKENS: usize = 8_000_000;
+/// Tables of a rule set.
+pub const MAX_TABLES: usize = 256;
+/// Chains of a table.
+pub const MAX_CHAINS: usize = 16_384;
+/// Rules of a rule set.
+pub const MAX_RULES: usize = 262_144;
+/// Elements of all sets of a rule set.
+pub const MAX_ELEMENTS: usize = 1_048_576;
+/// Statements of a rule.
+pub const MAX_STATEMENTS: usize = 64;
+/// Fields in a concatenation.
+pub const MAX_KEY: usize = 5;
+/// Braces within braces in a list of elements, as definitions expand to them.
+pub const MAX_NESTING: usize = 16;
+/// Jumps within jumps from a base chain.
+pub const MAX_JUMPS: usize = 15;
+/// Bytes of a name.
+pub const MAX_NAME: usize = 128;
+/// Bytes of a comment.
+pub const MAX_COMMENT: usize = 128;
+/// Bytes of a log prefix.
+pub const MAX_PREFIX: usize = 127;
+
+/// Reads the rule file `text`, called `name` in messages; `files` reads what it includes, by a path
+/// relative to the including file.
+///
+/// # Errors
+///
+/// Everything that is wrong, up to [`MAX_DIAGNOSTICS`], with what to write instead.
+pub fn parse(
+    name: &str,
+    text: &str,
+    files: &mut dyn FnMut(&str) -> io::Result<String>,
+) -> Result<Ruleset, Diagnostics> {
+    let mut expander = Expander::new(files);
+    expander.file(name, text, None, 0);
+    let Expander { sources, tokens, mut errors, .. } = expander;
+    let mut parser = Parser::new(tokens);
+    parser.file();
+    errors.append(&mut parser.errors);
+    let ruleset = finish::finish(parser.drafts, &mut errors);
+    if errors.is_empty() { Ok(ruleset) } else { Err(diagnostics(errors, &sources)) }
+}
+
+fn diagnostics(mut errors: Vec<Oops>, sources: &[Source]) -> Diagnostics {
+    errors.sort_by_key(|e| (e.at.file, e.at.line, e.at.column));
+    // One place is told of once: what follows from an error is not news.
+    errors.dedup_by_key(|e| (e.at.file, e.at.line, e.at.column));
+    let more = errors.len().saturating_sub(MAX_DIAGNOSTICS);
+    let list = errors.into_iter().take(MAX_DIAGNOSTICS).map(|e| diagnostic(e, sources)).collect();
+    Diagnostics { list, more }
+}
+
+fn diagnostic(error: Oops, sources: &[Source]) -> Diagnostic {
+    let source = sources.get(usize::from(error.at.file));
+    let index = error.at.line.saturating_sub(1) as usize;
+    let line = source.and_then(|s| s.text.lines().nth(index)).unwrap_or("");
+    Diagnostic {
+        file: source.map_or_else(String::new, |s| s.name.clone()),
+        line: error.at.line,
+        column: error.at.column,
+        length: error.at.length.max(1),
+        message: error.message,
+        hint: error.hint,
+        source: line.strip_prefix('\u{feff}').unwrap_or(line).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,457 @@
+//! A rule set as text, in the form that `nft list ruleset` has and that reads back the same.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::rule::{ICMPX, PERIODS};
+use super::table::priorities;
+use super::value::{is_bits, largest};
+use super::{fields, names};
+use crate::ruleset::{
+    Base, Chain, Count, Counter, CounterId, Element, Family, Field, Icmpx, Kind, Limit, Log, Match,
+    Members, Policy, Range, Reject, Rule, Ruleset, Set, SetId, Statement, Table, Test, Verdict,
+};
+
+/// Columns after which a list of elements goes on in a new line.
+const WIDTH: usize = 96;
+
+/// Whose count a listing asks for.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Counted {
+    /// Of the rule with this handle.
+    Rule(u32),
+    /// Of a named counter.
+    Named {
+        /// Index into [`Ruleset::tables`].
+        table: usize,
+        /// In that table.
+        counter: CounterId,
+    },
+}
+
+type Live<'a> = &'a dyn Fn(Counted) -> Option<Count>;
+
+/// The rule set with handles as comments and with the counts that `live` knows.
+pub fn listing(ruleset: &Ruleset, live: Live<'_>) -> String {
+    Printer { out: String::new(), live: Some(live) }.ruleset(ruleset)
+}
+
+impl fmt::Display for Ruleset {
+    /// As a rule file that reads back as an equal rule set, but for lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Printer { out: String::new(), live: None }.ruleset(self))
+    }
+}
+
+/// A rule of a table as one line, without its comment.
+pub fn rule_text(table: &Table, rule: &Rule) -> String {
+    let mut printer = Printer { out: String::new(), live: None };
+    printer.statements(table, 0, rule);
+    printer.out
+}
+
+/// A statement of a table, as it is written.
+pub fn statement_text(table: &Table, statement: &Statement) -> String {
+    let mut printer = Printer { out: String::new(), live: None };
+    printer.statement(table, 0, 0, statement);
+    printer.out
+}
+
+/// A field, as it is written: `tcp dport`.
+pub fn field_text(field: Field) -> String {
+    fields::text(field)
+}
+
+/// A value of a kind, as it is written.
+pub fn value_text(kind: Kind, value: u128) -> String {
+    range_text(kind, Range::single(value))
+}
+
+struct Printer<'a> {
+    out: String,
+    live: Option<Live<'a>>,
+}
+
+impl Printer<'_> {
+    fn ruleset(mut self, ruleset: &Ruleset) -> String {
+        for (index, table) in ruleset.tables.iter().enumerate() {
+            self.table(table, index);
+        }
+        self.out
+    }
+
+    fn line(&mut self, depth: usize, text: &str) {
+        self.out.extend(std::iter::repeat_n('\t', depth));
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+
+    fn count(&self, whose: Counted, start: Count) -> Count {
+        self.live.and_then(|live| live(whose)).unwrap_or(start)
+    }
+
+    fn table(&mut self, table: &Table, index: usize) {
+        self.line(0, &format!("table {} {} {{", family(table.family), table.name));
+        for (id, counter) in table.counters.iter().enumerate() {
+            let whose = Counted::Named { table: index, counter: CounterId(id) };
+            let Count { packets, bytes } = self.count(whose, counter.start);
+            self.line(1, &format!("counter {} {{", counter.name));
+            self.line(2, &format!("packets {packets} bytes {bytes}"));
+            self.line(1, "}");
+        }
+        for set in table.sets.iter().filter(|s| s.name.is_some()) {
+            self.set(table, set);
+        }
+        for chain in &table.chains {
+            self.chain(table, index, chain);
+        }
+        self.line(0, "}");
+    }
+
+    fn set(&mut self, table: &Table, set: &Set) {
+        let what = if set.map { "map" } else { "set" };
+        self.line(1, &format!("{what} {} {{", set.name.as_deref().unwrap_or("")));
+        let data = if set.map { " : verdict" } else { "" };
+        self.line(2, &format!("{}{data}", key_type(&set.key)));
+        if set.interval {
+            self.line(2, "flags interval");
+        }
+        if let Some(comment) = &set.comment {
+            self.line(2, &format!("comment \"{comment}\""));
+        }
+        if let Members::Fixed(list) = &set.members
+            && !list.is_empty()
+        {
+            let text = format!("elements = {}", elements(table, set, list, 3));
+            self.line(2, &text);
+        }
+        self.line(1, "}");
+    }
+
+    fn chain(&mut self, table: &Table, index: usize, chain: &Chain) {
+        self.line(1, &format!("chain {} {{", chain.name));
+        if let Some(comment) = &chain.comment {
+            self.line(2, &format!("comment \"{comment}\""));
+        }
+        if let Some(base) = chain.base {
+            self.line(2, &base_text(table.family, base));
+        }
+        for rule in &chain.rules {
+            self.out.push_str("\t\t");
+            self.statements(table, index, rule);
+            if let Some(comment) = &rule.comment {
+                self.out.push_str(&format!(" comment \"{comment}\""));
+            }
+            if self.live.is_some() {
+                self.out.push_str(&format!(" # handle {}", rule.handle));
+            }
+            self.out.push('\n');
+        }
+        self.line(1, "}");
+    }
+
+    fn statements(&mut self, table: &Table, index: usize, rule: &Rule) {
+        for (place, statement) in rule.statements.iter().enumerate() {
+            if place > 0 {
+                self.out.push(' ');
+            }
+            self.statement(table, index, rule.handle, statement);
+        }
+    }
+
+    fn statement(&mut self, table: &Table, index: usize, handle: u32, statement: &Statement) {
+        let text = match statement {
+            Statement::Match(m) => match_text(table, m),
+            Statement::Counter(Counter::Own(start)) => {
+                let Count { packets, bytes } = self.count(Counted::Rule(handle), *start);
+                format!("counter packets {packets} bytes {bytes}")
+            }
+            Statement::Counter(Counter::Named(id)) => {
+                let name = table.counters.get(id.0).map_or("", |c| &c.name);
+                // Its own count is in the table's list.
+                let _ = index;
+                format!("counter name \"{name}\"")
+            }
+            Statement::Limit(limit) => limit_text(limit),
+            Statement::Log(log) => log_text(log),
+            Statement::Verdict(verdict) => verdict_text(table, *verdict),
+            Statement::VerdictMap { key, map } => {
+                format!("{} vmap {}", key_text(key), set_text(table, *map))
+            }
+            Statement::Reject(reject) => reject_text(*reject),
+        };
+        self.out.push_str(&text);
+    }
+}
+
+pub(super) const fn family(family: Family) -> &'static str {
+    match family {
+        Family::Ip => "ip",
+        Family::Ip6 => "ip6",
+        Family::Inet => "inet",
+        Family::Bridge => "bridge",
+    }
+}
+
+fn base_text(family: Family, base: Base) -> String {
+    let near = |p: &&(&str, i32)| base.priority.abs_diff(p.1) <= 10;
+    let priority = match priorities(family).iter().find(near) {
+        Some(&(name, value)) if value == base.priority => name.to_owned(),
+        Some(&(name, value)) => {
+            let sign = if base.priority > value { '+' } else { '-' };
+            format!("{name} {sign} {}", base.priority.abs_diff(value))
+        }
+        None => base.priority.to_string(),
+    };
+    let policy = match base.policy {
+        Policy::Accept => "accept",
+        Policy::Drop => "drop",
+    };
+    format!("type filter hook forward priority {priority}; policy {policy};")
+}
+
+/// `type a . b`, or `typeof` where a part has no type of its own.
+fn key_type(key: &[Kind]) -> String {
+    let types: Option<Vec<&str>> = key.iter().map(|&kind| names::type_name(kind)).collect();
+    match types {
+        Some(types) => format!("type {}", types.join(" . ")),
+        None => {
+            let fields = key.iter().filter_map(|&kind| fields::example(kind));
+            format!("typeof {}", fields.map(fields::text).collect::<Vec<_>>().join(" . "))
+        }
+    }
+}
+
+fn elements(table: &Table, set: &Set, list: &[Element], depth: usize) -> String {
+    let mut out = "{ ".to_owned();
+    let mut width = 0_usize;
+    for (index, element) in list.iter().enumerate() {
+        let text = element_text(table, set, element);
+        if index > 0 {
+            out.push(',');
+            width = width.saturating_add(text.len()).saturating_add(2);
+            if width > WIDTH && depth > 0 {
+                out.push('\n');
+                out.extend(std::iter::repeat_n('\t', depth));
+                width = text.len();
+            } else {
+                out.push(' ');
+            }
+        }
+        out.push_str(&text);
+    }
+    out.push_str(" }");
+    out
+}
+
+fn element_text(table: &Table, set: &Set, element: &Element) -> String {
+    let mut text = values(&set.key, &element.key);
+    if let Some(comment) = &element.comment {
+        text.push_str(&format!(" comment \"{comment}\""));
+    }
+    if let Some(verdict) = element.verdict {
+        text.push_str(&format!(" : {}", verdict_text(table, verdict)));
+    }
+    text
+}
+
+fn values(kinds: &[Kind], ranges: &[Range]) -> String {
+    let parts = kinds.iter().zip(ranges).map(|(&kind, &range)| range_text(kind, range));
+    parts.collect::<Vec<_>>().join(" . ")
+}
+
+fn set_text(table: &Table, id: SetId) -> String {
+    let Some(set) = table.sets.get(id.0) else {
+        return String::new();
+    };
+    let who = |what: &str, name: &str| {
+        let plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+        if name.chars().all(plain) {
+            format!("@{what}:{name}")
+        } else {
+            format!("@{what}:\"{name}\"")
+        }
+    };
+    match (&set.name, &set.members) {
+        (Some(name), _) => format!("@{name}"),
+        (None, Members::Client(name)) => who("client", name),
+        (None, Members::Group(name)) => who("group", name),
+        (None, Members::Fixed(list)) => elements(table, set, list, 0),
+    }
+}
+
+fn key_text(key: &[Field]) -> String {
+    key.iter().map(|&field| fields::text(field)).collect::<Vec<_>>().join(" . ")
+}
+
+fn match_text(table: &Table, m: &Match) -> String {
+    let key = key_text(&m.key);
+    let kinds: Vec<Kind> = m.key.iter().map(|f| f.kind()).collect();
+    let kind = kinds.first().copied().unwrap_or(Kind::Integer(128));
+    let unequal = if m.negate { "!= " } else { "" };
+    match &m.test {
+        Test::Set(id) => format!("{key} {unequal}{}", set_text(table, *id)),
+        Test::Within(ranges) => {
+            let one = ranges.first().filter(|r| r.first == r.last && ranges.len() == 1);
+            match one {
+                // Without an operator, bits are looked for.
+                Some(range) if is_bits(kind) => {
+                    let op = if m.negate { "!=" } else { "==" };
+                    format!("{key} {op} {}", exact_bits(kind, range.first))
+                }
+                _ => format!("{key} {unequal}{}", values(&kinds, ranges)),
+            }
+        }
+        Test::AnyOf(mask) if is_bits(kind) && !m.negate => {
+            format!("{key} {}", bits(kind, *mask, ","))
+        }
+        Test::AnyOf(mask) => {
+            let op = if m.negate { "==" } else { "!=" };
+            format!("{key} & {} {op} {}", mask_text(kind, *mask), plain(kind, 0))
+        }
+        Test::Masked { mask, value } => {
+            let op = if m.negate { "!=" } else { "==" };
+            format!("{key} & {} {op} {}", mask_text(kind, *mask), plain(kind, *value))
+        }
+    }
+}
+
+/// A mask: bits by name in parentheses, or a value.
+fn mask_text(kind: Kind, mask: u128) -> String {
+    let text = plain(kind, mask);
+    if text.contains('|') { format!("({text})") } else { text }
+}
+
+/// A value in arithmetic: no names but those of bits.
+fn plain(kind: Kind, value: u128) -> String {
+    match kind {
+        Kind::Ipv4Addr | Kind::Ipv6Addr | Kind::EtherAddr => value_alone(kind, value),
+        _ if is_bits(kind) => bits(kind, value, " | "),
+        _ => format!("{value:#x}"),
+    }
+}
+
+fn exact_bits(kind: Kind, value: u128) -> String {
+    if value.count_ones() == 1 { bits(kind, value, "|") } else { format!("{value:#x}") }
+}
+
+/// Bits by name if all have one.
+fn bits(kind: Kind, value: u128, joint: &str) -> String {
+    let named: Vec<&(&str, u128)> =
+        names::of(kind).iter().filter(|(_, bit)| bit & value != 0).collect();
+    let all = named.iter().fold(0, |all, (_, bit)| all | bit);
+    if all != value || value == 0 {
+        return format!("{value:#x}");
+    }
+    named.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(joint)
+}
+
+pub(super) fn range_text(kind: Kind, range: Range) -> String {
+    let Range { first, last } = range;
+    if first == last {
+        return value_alone(kind, first);
+    }
+    if kind == Kind::IfName {
+        return wildcard(first);
+    }
+    let size = last.wrapping_sub(first);
+    let block = size & size.wrapping_add(1) == 0 && first & size == 0;
+    if block && matches!(kind, Kind::Ipv4Addr | Kind::Ipv6Addr) {
+        let length = u32::from(kind.bits()).saturating_sub(size.count_ones());
+        return format!("{}/{length}", value_alone(kind, first));
+    }
+    let end = |value| match kind {
+        Kind::Ipv4Addr | Kind::Ipv6Addr | Kind::EtherAddr => value_alone(kind, value),
+        Kind::EtherType | Kind::TcpFlags | Kind::CtState | Kind::Dscp => format!("{value:#x}"),
+        _ => value.to_string(),
+    };
+    format!("{}-{}", end(first), end(last))
+}
+
+fn name_bytes(value: u128) -> String {
+    let bytes = value.to_be_bytes();
+    bytes.iter().take_while(|&&b| b != 0).map(|&b| char::from(b)).collect()
+}
+
+fn wildcard(first: u128) -> String {
+    format!("\"{}*\"", name_bytes(first))
+}
+
+fn value_alone(kind: Kind, value: u128) -> String {
+    let shown = value & largest(kind);
+    match kind {
+        Kind::Ipv4Addr => Ipv4Addr::from(u32::try_from(shown).unwrap_or(0)).to_string(),
+        // `::ffff:10.0.0.1` and its like are written in groups: all readers take that.
+        Kind::Ipv6Addr => Ipv6Addr::from(shown).to_string(),
+        Kind::EtherAddr => {
+            let bytes = shown.to_be_bytes();
+            let hex: Vec<String> = bytes.iter().skip(10).map(|b| format!("{b:02x}")).collect();
+            hex.join(":")
+        }
+        Kind::IfName => format!("\"{}\"", name_bytes(shown)),
+        Kind::InetService => shown.to_string(),
+        _ if is_bits(kind) => bits(kind, shown, " | "),
+        _ => match (names::name(kind, shown), kind) {
+            (Some(name), _) => name.to_owned(),
+            (None, Kind::EtherType) => format!("{shown:#06x}"),
+            (None, Kind::Dscp) => format!("{shown:#04x}"),
+            (None, _) => shown.to_string(),
+        },
+    }
+}
+
+fn limit_text(limit: &Limit) -> String {
+    let over = if limit.over { "over " } else { "" };
+    let period = PERIODS.iter().find(|p| p.1 == limit.per).map_or("second", |p| p.0);
+    let unit = if limit.bytes { " bytes" } else { "" };
+    let burst = match (limit.bytes, limit.burst) {
+        (true, 0) => String::new(),
+        (true, burst) => format!(" burst {burst} bytes"),
+        (false, burst) => format!(" burst {burst} packets"),
+    };
+    format!("limit rate {over}{}{unit}/{period}{burst}", limit.rate)
+}
+
+fn log_text(log: &Log) -> String {
+    let mut text = "log".to_owned();
+    if !log.prefix.is_empty() {
+        text.push_str(&format!(" prefix \"{}\"", log.prefix));
+    }
+    if let Some(group) = log.group {
+        text.push_str(&format!(" group {group}"));
+    }
+    if log.snaplen > 0 {
+        text.push_str(&format!(" snaplen {}", log.snaplen));
+    }
+    text
+}
+
+pub(super) fn verdict_text(table: &Table, verdict: Verdict) -> String {
+    let name = |id: usize| table.chains.get(id).map_or("", |c| &c.name);
+    match verdict {
+        Verdict::Accept => "accept".into(),
+        Verdict::Drop => "drop".into(),
+        Verdict::Continue => "continue".into(),
+        Verdict::Return => "return".into(),
+        Verdict::Jump(id) => format!("jump {}", name(id.0)),
+        Verdict::Goto(id) => format!("goto {}", name(id.0)),
+    }
+}
+
+/// `reject`, as it is written.
+pub fn reject_text(reject: Reject) -> String {
+    match reject {
+        Reject::TcpReset => "reject with tcp reset".into(),
+        Reject::Icmp(code) => {
+            format!("reject with icmp {}", value_alone(Kind::IcmpCode, code.into()))
+        }
+        Reject::Icmpv6(code) => {
+            format!("reject with icmpv6 {}", value_alone(Kind::Icmpv6Code, code.into()))
+        }
+        Reject::Icmpx(Icmpx::PortUnreachable) => "reject".into(),
+        Reject::Icmpx(reason) => {
+            let name = ICMPX.iter().find(|i| i.2 == reason).map_or("", |i| i.0);
+            format!("reject with icmpx {name}")
+        }
+    }
+}

@@ -1,0 +1,671 @@
+//! Rules and their statements.
+
+use super::cursor::Parser;
+use super::draft::{From, Jump, Lookup};
+use super::lex::{Oops, Parsed, Span, Tok};
+use super::value::{is_bits, largest};
+use super::{MAX_KEY, MAX_PREFIX, MAX_RULES, MAX_STATEMENTS, fields};
+use crate::ruleset::{
+    ChainId, Count, Counter, Family, Field, Icmpx, Kind, Limit, Log, Match, Range, Reject, Rule,
+    SetId, Statement, Test, Verdict,
+};
+
+/// Words with which a statement can start, fields aside.
+const STATEMENTS: &[&str] = &[
+    "counter", "limit", "log", "reject", "accept", "drop", "continue", "return", "jump", "goto",
+    "comment",
+];
+
+/// Statements that are not supported, and what comes nearest.
+const REFUSED: &[(&str, &str)] = &[
+    ("dnat", "addresses are never changed; route to the target, or use another tool for NAT"),
+    ("snat", "addresses are never changed; route to the target, or use another tool for NAT"),
+    ("masquerade", "addresses are never changed; use another tool for NAT"),
+    ("redirect", "addresses are never changed; use another tool for NAT"),
+    ("tproxy", "`accept` or `reject`"),
+    ("queue", "`log group N` hands packets to `adit filter capture`"),
+    ("quota", "`limit rate over 10 mbytes/hour drop`"),
+    ("notrack", "leave it out: only rules with `ct` make packets be tracked"),
+    ("dup", "`log group N` hands copies to `adit filter capture`"),
+    ("fwd", "`accept`"),
+    ("flow", "leave it out: established flows are quick anyway"),
+    ("synproxy", "`tcp flags syn limit rate 100/second accept`"),
+    ("xt", "the same in nftables' own words"),
+    ("set", "a named set with its elements in the file"),
+    ("add", "a named set with its elements in the file"),
+    ("update", "a named set with its elements in the file"),
+    ("delete", "a named set with its elements in the file"),
+    ("map", "`vmap { KEY : VERDICT }`"),
+    ("tcpmss", "leave it out: the MSS is adit's own business (`mssfix`)"),
+    ("audit", "`log prefix \"...\"`"),
+];
+
+enum Op {
+    Implied,
+    Equal,
+    Unequal,
+    Below,
+    Above,
+    AtMost,
+    AtLeast,
+    /// `!`, of bits.
+    None,
+}
+
+impl Parser {
+    /// A rule of a chain, up to the end of its statement.
+    pub fn rule(&mut self, table: usize, chain: usize) -> Parsed<Rule> {
+        let start = self.span();
+        self.rules = self.rules.saturating_add(1);
+        if self.rules > MAX_RULES {
+            return Err(Oops::new(start, format!("more than {MAX_RULES} rules")));
+        }
+        let mut rule = Rule { handle: 0, line: start.line, statements: Vec::new(), comment: None };
+        let mut ended = false;
+        while !self.at_statement_end() {
+            if self.eat_word("comment") {
+                rule.comment = self.comment()?;
+                self.statement_end()?;
+                break;
+            }
+            if ended {
+                let oops = Oops::new(self.span(), "nothing is done behind a verdict");
+                return Err(oops.hint("the verdict as the last word of the rule"));
+            }
+            if rule.statements.len() >= MAX_STATEMENTS {
+                let message = format!("more than {MAX_STATEMENTS} statements in a rule");
+                return Err(Oops::new(self.span(), message));
+            }
+            let statement = self.rule_statement(table, chain)?;
+            ended = match &statement {
+                Statement::Reject(_) => true,
+                Statement::Verdict(verdict) => *verdict != Verdict::Continue,
+                _ => false,
+            };
+            rule.statements.push(statement);
+        }
+        if rule.statements.is_empty() {
+            return Err(Oops::new(start, "a rule without a statement").hint("tcp dport 22 accept"));
+        }
+        Ok(rule)
+    }
+
+    fn rule_statement(&mut self, table: usize, chain: usize) -> Parsed<Statement> {
+        let at = self.span();
+        let word = match self.peek() {
+            Tok::Word(word) => word.clone(),
+            Tok::Set(_) => {
+                let oops = Oops::new(at, "raw payload and set updates are not supported");
+                return Err(oops.hint("a named field, like `tcp dport`, and then the set"));
+            }
+            Tok::Punct(",") => {
+                return Err(Oops::new(at, "several values need braces").hint("{ 22, 80 }"));
+            }
+            Tok::Number(_) | Tok::Address(_) => {
+                let oops = Oops::new(at, format!("{} belongs to no field", self.peek().named()));
+                return Err(oops.hint("a field before it, or braces around several: { 22, 80 }"));
+            }
+            _ => return Err(self.expected("a field to compare, or a statement")),
+        };
+        if let Some(verdict) = self.verdict_word(&word, table, From::Chain(chain))? {
+            return Ok(Statement::Verdict(verdict));
+        }
+        match &*word {
+            "counter" => return self.counter(table).map(Statement::Counter),
+            "limit" => return self.limit().map(Statement::Limit),
+            "log" => return self.log().map(Statement::Log),
+            "reject" => return self.reject(table).map(Statement::Reject),
+            _ => {}
+        }
+        // `redirect` is a statement; an ICMP type of that name never starts one.
+        if fields::refused(&word, "").is_none()
+            && let Some((_, hint)) = REFUSED.iter().find(|r| r.0 == &*word)
+        {
+            return Err(Oops::new(at, format!("`{word}` is not supported")).hint(*hint));
+        }
+        self.comparison(table, at)
+    }
+
+    /// A verdict, in a map's element.
+    pub fn verdict(&mut self, table: usize, from: From) -> Parsed<Verdict> {
+        let what = "accept, drop, continue, return, `jump CHAIN` or `goto CHAIN`";
+        let Tok::Word(word) = self.peek() else {
+            return Err(self.expected(what));
+        };
+        let word = word.clone();
+        let at = self.span();
+        match self.verdict_word(&word, table, from)? {
+            Some(verdict) => Ok(verdict),
+            None => {
+                let known = ["accept", "drop", "continue", "return", "jump", "goto"].into_iter();
+                Err(Self::unknown(&word, at, "a verdict", known))
+            }
+        }
+    }
+
+    fn verdict_word(&mut self, word: &str, table: usize, from: From) -> Parsed<Option<Verdict>> {
+        let verdict = match word {
+            "accept" => Verdict::Accept,
+            "drop" => Verdict::Drop,
+            "continue" => Verdict::Continue,
+            "return" => Verdict::Return,
+            "jump" | "goto" => {
+                self.next();
+                if self.is("{") {
+                    let oops = Oops::new(self.span(), "chains within a rule are not supported");
+                    return Err(oops.hint("chain NAME { ... } in the table, and `jump NAME`"));
+                }
+                let (name, at) = self.name("chain")?;
+                let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+                let to = ChainId(draft.chain(&name, at));
+                draft.jumps.push(Jump { from, to, at });
+                return Ok(Some(if word == "jump" {
+                    Verdict::Jump(to)
+                } else {
+                    Verdict::Goto(to)
+                }));
+            }
+            _ => return Ok(None),
+        };
+        self.next();
+        Ok(Some(verdict))
+    }
+
+    fn counter(&mut self, table: usize) -> Parsed<Counter> {
+        self.next();
+        if self.is_word("packets") {
+            return self.count().map(Counter::Own);
+        }
+        if !self.eat_word("name") {
+            return Ok(Counter::Own(Count::default()));
+        }
+        if self.is_word("tcp") || self.is_word("ip") || self.is("{") {
+            let oops = Oops::new(self.span(), "a counter chosen by a map is not supported");
+            return Err(oops.hint("counter name \"NAME\""));
+        }
+        let (name, at) = self.name("counter")?;
+        let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+        Ok(Counter::Named(draft.counter(&name, at)))
+    }
+
+    fn limit(&mut self) -> Parsed<Limit> {
+        const FORM: &str = "limit rate 10/second burst 5 packets";
+        self.next();
+        if self.is_word("name") {
+            let oops = Oops::new(self.span(), "named limits are not supported");
+            return Err(oops.hint(format!("the limit in the rule: {FORM}")));
+        }
+        if !self.eat_word("rate") {
+            return Err(self.expected("`rate`").hint(FORM));
+        }
+        let over = self.eat_word("over");
+        if !over {
+            self.eat_word("until");
+        }
+        let (number, at) = self.number("a rate, like 10/second")?;
+        let unit = self.byte_unit()?;
+        let rate = number.checked_mul(unit.unwrap_or(1)).filter(|&r| r > 0);
+        let rate = rate.ok_or_else(|| Oops::new(at, "a rate is from 1 to 2^64 - 1").hint(FORM))?;
+        self.expect("/", "and second, minute, hour, day or week")?;
+        let (period, at) = self.word("second, minute, hour, day or week")?;
+        let Some(&(_, per)) = PERIODS.iter().find(|p| p.0 == &*period) else {
+            return Err(Self::unknown(&period, at, "a period", PERIODS.iter().map(|p| p.0)));
+        };
+        let bytes = unit.is_some();
+        let mut burst = if bytes { 0 } else { 5 };
+        if self.eat_word("burst") {
+            burst = self.burst(bytes)?;
+        }
+        Ok(Limit { over, rate, per, burst, bytes })
+    }
+
+    fn burst(&mut self, bytes: bool) -> Parsed<u64> {
+        let (number, at) = self.number("a burst, like 5 packets")?;
+        let unit = if self.eat_word("packets") { None } else { Some(self.byte_unit()?) };
+        let burst = match (bytes, unit) {
+            (false, None) if number > 0 => Some(number),
+            (true, Some(Some(unit))) => number.checked_mul(unit),
+            _ => None,
+        };
+        let hint = if bytes { "burst 10 kbytes" } else { "burst 5 packets" };
+        burst.ok_or_else(|| {
+            let unit =
+                if bytes { "bytes, as the rate" } else { "packets, as the rate, and at least 1" };
+            Oops::new(at, format!("this burst is counted in {unit}")).hint(hint)
+        })
+    }
+
+    fn byte_unit(&mut self) -> Parsed<Option<u64>> {
+        let Tok::Word(word) = self.peek() else {
+            return Ok(None);
+        };
+        let factor = match &**word {
+            "bytes" => 1,
+            "kbytes" => 1 << 10,
+            "mbytes" => 1 << 20,
+            _ => {
+                let known = ["bytes", "kbytes", "mbytes", "packets"].into_iter();
+                return Err(Self::unknown(&word.clone(), self.span(), "a unit", known));
+            }
+        };
+        self.next();
+        Ok(Some(factor))
+    }
+
+    fn log(&mut self) -> Parsed<Log> {
+        self.next();
+        let mut log = Log::default();
+        let mut snaplen_at = None;
+        loop {
+            let at = self.span();
+            if self.eat_word("prefix") {
+                let (prefix, at) = self.quoted("a prefix")?;
+                if prefix.len() > MAX_PREFIX {
+                    return Err(Oops::new(at, format!("a prefix longer than {MAX_PREFIX} bytes")));
+                }
+                log.prefix = prefix.to_string();
+            } else if self.eat_word("group") {
+                let (group, at) = self.number("a group, from 0 to 65535")?;
+                let group = u16::try_from(group);
+                log.group = Some(group.map_err(|_| Oops::new(at, "a group is from 0 to 65535"))?);
+            } else if self.eat_word("snaplen") {
+                let (snaplen, number_at) = self.number("a number of bytes")?;
+                let snaplen = u32::try_from(snaplen);
+                log.snaplen = snaplen.map_err(|_| Oops::new(number_at, "a snaplen has 32 bits"))?;
+                snaplen_at = Some(at);
+            } else if self.is_word("level") {
+                let oops = Oops::new(at, "`level` is not supported: all lines have the same");
+                return Err(oops.hint("log prefix \"...\""));
+            } else if self.is_word("flags") {
+                let oops = Oops::new(at, "`flags` is not supported: a line says all there is");
+                return Err(oops.hint("log prefix \"...\", or `log group 1` for whole packets"));
+            } else if self.is_word("queue-threshold") {
+                let oops = Oops::new(at, "`queue-threshold` is not supported");
+                return Err(oops.hint("log group 1 snaplen 128"));
+            } else {
+                break;
+            }
+        }
+        match snaplen_at {
+            Some(at) if log.group.is_none() => {
+                Err(Oops::new(at, "`snaplen` without a group").hint("log group 1 snaplen 128"))
+            }
+            _ => Ok(log),
+        }
+    }
+
+    fn reject(&mut self, table: usize) -> Parsed<Reject> {
+        self.next();
+        if !self.eat_word("with") {
+            return Ok(Reject::Icmpx(Icmpx::PortUnreachable));
+        }
+        let family = self.drafts.get(table).map(|d| d.table.family);
+        let (kind, at) = self.word("`tcp reset`, `icmp`, `icmpv6` or `icmpx`")?;
+        if &*kind == "tcp" {
+            if self.eat_word("reset") {
+                return Ok(Reject::TcpReset);
+            }
+            return Err(self.expected("`reset`"));
+        }
+        let wrong = match (&*kind, family) {
+            ("icmp", Some(Family::Ip6)) => Some("reject with icmpv6 port-unreachable"),
+            ("icmpv6", Some(Family::Ip)) => Some("reject with icmp port-unreachable"),
+            ("icmpx", Some(Family::Ip)) => Some("reject with icmp port-unreachable"),
+            ("icmpx", Some(Family::Ip6)) => Some("reject with icmpv6 port-unreachable"),
+            _ => None,
+        };
+        if let Some(hint) = wrong {
+            let message = format!("`reject with {kind}` does not fit this table's family");
+            return Err(Oops::new(at, message).hint(hint));
+        }
+        let code = match &*kind {
+            "icmp" => Kind::IcmpCode,
+            "icmpv6" => Kind::Icmpv6Code,
+            "icmpx" => return self.icmpx(),
+            _ => {
+                let known = ["tcp", "icmp", "icmpv6", "icmpx"].into_iter();
+                return Err(Self::unknown(&kind, at, "a way to reject", known));
+            }
+        };
+        self.eat_word("type");
+        let code_value = u8::try_from(self.atom(code)?).unwrap_or(u8::MAX);
+        Ok(if code == Kind::IcmpCode {
+            Reject::Icmp(code_value)
+        } else {
+            Reject::Icmpv6(code_value)
+        })
+    }
+
+    fn icmpx(&mut self) -> Parsed<Reject> {
+        self.eat_word("type");
+        let at = self.span();
+        let word = match self.peek() {
+            Tok::Word(w) | Tok::Number(w) => w.clone(),
+            _ => return Err(self.expected("a reason, like port-unreachable")),
+        };
+        let Some(&(_, _, reason)) = ICMPX.iter().find(|i| i.0 == &*word || i.1 == &*word) else {
+            return Err(Self::unknown(&word, at, "a reason", ICMPX.iter().map(|i| i.0)));
+        };
+        self.next();
+        Ok(Reject::Icmpx(reason))
+    }
+
+    /// A field, or a concatenation of some.
+    pub fn key(&mut self) -> Parsed<Vec<Field>> {
+        let mut key = Vec::new();
+        loop {
+            let at = self.span();
+            key.push(self.field()?);
+            if key.len() > MAX_KEY {
+                return Err(Oops::new(at, format!("more than {MAX_KEY} parts in a key")));
+            }
+            if !self.eat(".") {
+                return Ok(key);
+            }
+        }
+    }
+
+    fn field(&mut self) -> Parsed<Field> {
+        let (header, at) = self.word("a field, like `ip saddr`")?;
+        if let Some(field) = fields::unqualified(&header) {
+            return Ok(field);
+        }
+        let key = match self.peek() {
+            Tok::Word(key) => key.clone(),
+            _ => "".into(),
+        };
+        if let Some(hint) = fields::refused(&header, &key) {
+            let both = if fields::refused(&header, "").is_some() || key.is_empty() {
+                header.to_string()
+            } else {
+                format!("{header} {key}")
+            };
+            return Err(Oops::new(at, format!("`{both}` is not supported")).hint(hint));
+        }
+        if !fields::is_header(&header) {
+            let known = STATEMENTS.iter().copied().chain(fields::starts());
+            return Err(Self::unknown(&header, at, "a field or statement", known));
+        }
+        if key.is_empty() {
+            let keys: Vec<&str> = fields::keys(&header).collect();
+            let oops = self.expected(&format!("a field of `{header}`"));
+            return Err(oops.hint(format!("one of: {}", keys.join(", "))));
+        }
+        let key_at = self.span();
+        if &*header == "arp" && matches!(&*key, "saddr" | "daddr") {
+            self.next();
+            let (kind, at) = self.word("`ip` or `ether`")?;
+            return fields::find("arp", &format!("{key} {kind}")).ok_or_else(|| {
+                Self::unknown(&kind, at, "an address of ARP", ["ip", "ether"].into_iter())
+            });
+        }
+        let Some(field) = fields::find(&header, &key) else {
+            let keys: Vec<&str> = fields::keys(&header).collect();
+            return Err(Self::unknown(
+                &key,
+                key_at,
+                &format!("a field of `{header}`"),
+                keys.into_iter(),
+            ));
+        };
+        self.next();
+        Ok(field)
+    }
+
+    fn comparison(&mut self, table: usize, at: Span) -> Parsed<Statement> {
+        let key = self.key()?;
+        if let Some(family) = self.drafts.get(table).map(|d| d.table.family) {
+            for &field in &key {
+                if let Some(hint) = fields::missing(family, field) {
+                    let message =
+                        format!("packets of this table have no `{}`", fields::text(field));
+                    return Err(Oops::new(at, message).hint(hint));
+                }
+            }
+        }
+        let kinds: Vec<Kind> = key.iter().map(|f| f.kind()).collect();
+        if self.eat_word("vmap") {
+            let map = self.lookup(table, &key, &kinds, true)?;
+            return Ok(Statement::VerdictMap { key, map });
+        }
+        for (word, hint) in [
+            ("set", "fields are compared, never changed: leave `set VALUE` out"),
+            ("map", "`vmap { KEY : VERDICT }`"),
+        ] {
+            if self.is_word(word) {
+                let oops = Oops::new(self.span(), format!("`{word}` is not supported here"));
+                return Err(oops.hint(hint));
+            }
+        }
+        let (test, negate) = match (key.as_slice(), kinds.as_slice()) {
+            (&[_], &[kind]) if self.is("&") => self.masked(kind)?,
+            (&[_], &[kind]) => {
+                let op = self.operator();
+                self.single(table, &key, kind, &op)?
+            }
+            _ => self.concatenated(table, &key, &kinds)?,
+        };
+        if self.is(",") {
+            let oops = Oops::new(self.span(), "several values need braces");
+            return Err(oops.hint(format!(
+                "{} {{ A, B }}",
+                fields::text(key.first().copied().unwrap_or(Field::IpSaddr))
+            )));
+        }
+        Ok(Statement::Match(Match { key, test, negate }))
+    }
+
+    fn operator(&mut self) -> Op {
+        let op = match self.peek() {
+            Tok::Punct("==") => Op::Equal,
+            Tok::Punct("!=") => Op::Unequal,
+            Tok::Punct("<") => Op::Below,
+            Tok::Punct(">") => Op::Above,
+            Tok::Punct("<=") => Op::AtMost,
+            Tok::Punct(">=") => Op::AtLeast,
+            Tok::Punct("!") => Op::None,
+            Tok::Word(word) => match &**word {
+                "eq" => Op::Equal,
+                "ne" => Op::Unequal,
+                "lt" => Op::Below,
+                "gt" => Op::Above,
+                "le" => Op::AtMost,
+                "ge" => Op::AtLeast,
+                _ => return Op::Implied,
+            },
+            _ => return Op::Implied,
+        };
+        self.next();
+        op
+    }
+
+    /// What one field is compared with.
+    fn single(&mut self, table: usize, key: &[Field], kind: Kind, op: &Op) -> Parsed<(Test, bool)> {
+        let at = self.span();
+        let negate = matches!(op, Op::Unequal);
+        if matches!(op, Op::Implied | Op::Equal | Op::Unequal)
+            && matches!(self.peek(), Tok::Punct("{") | Tok::Set(_) | Tok::Who { .. })
+        {
+            return Ok((Test::Set(self.lookup(table, key, &[kind], false)?), negate));
+        }
+        match op {
+            Op::Below | Op::Above | Op::AtMost | Op::AtLeast => {
+                return Ok((Test::Within(vec![self.ordered(kind, op)?]), false));
+            }
+            Op::None if !is_bits(kind) => {
+                return Err(Oops::new(at, "`!` is for bits").hint("!="));
+            }
+            _ => {}
+        }
+        if is_bits(kind) && !matches!(self.peek_second(), Tok::Punct("-")) {
+            return self.flags(kind, op);
+        }
+        let iface_star = matches!(key.first(), Some(Field::IifName | Field::OifName));
+        let range = self.range(kind)?;
+        if iface_star && self.is("-") {
+            return Err(
+                Oops::new(self.span(), "names of interfaces have no ranges").hint("\"eth*\"")
+            );
+        }
+        Ok((Test::Within(vec![range]), negate))
+    }
+
+    fn ordered(&mut self, kind: Kind, op: &Op) -> Parsed<Range> {
+        let at = self.span();
+        if matches!(kind, Kind::IfName) || is_bits(kind) {
+            let oops = Oops::new(at, "such values have no order");
+            return Err(oops.hint("== or !="));
+        }
+        let value = self.atom(kind)?;
+        let most = largest(kind);
+        let range = match op {
+            Op::Below => value.checked_sub(1).map(|last| Range { first: 0, last }),
+            Op::Above => {
+                value.checked_add(1).filter(|&v| v <= most).map(|first| Range { first, last: most })
+            }
+            Op::AtMost => Some(Range { first: 0, last: value }),
+            _ => Some(Range { first: value, last: most }),
+        };
+        range.ok_or_else(|| Oops::new(at, "no value is beyond this one").hint("leave the rule out"))
+    }
+
+    /// Bits: `syn`, `== syn`, `! syn`, `syn / syn,ack`.
+    fn flags(&mut self, kind: Kind, op: &Op) -> Parsed<(Test, bool)> {
+        let at = self.span();
+        let (value, count) = self.bits(kind, &[",", "|"])?;
+        if self.eat("/") {
+            let (mask, _) = self.bits(kind, &[",", "|"])?;
+            return match op {
+                Op::None => Err(Oops::new(at, "`!` with a mask").hint("!=")),
+                _ => Ok((Test::Masked { mask, value }, matches!(op, Op::Unequal))),
+            };
+        }
+        match op {
+            Op::Implied if value == 0 => {
+                Err(Oops::new(at, "no bit to look for").hint("== 0x0, for none set"))
+            }
+            Op::Implied => Ok((Test::AnyOf(value), false)),
+            Op::None => Ok((Test::Masked { mask: value, value: 0 }, false)),
+            _ if kind == Kind::CtState && count > 1 => {
+                let always = if matches!(op, Op::Unequal) { "always" } else { "never" };
+                let message = format!("a packet has one state: this {always} matches");
+                let set =
+                    if matches!(op, Op::Unequal) { "ct state != { A, B }" } else { "ct state A,B" };
+                Err(Oops::new(at, message).hint(set))
+            }
+            _ => Ok((Test::Within(vec![Range::single(value)]), matches!(op, Op::Unequal))),
+        }
+    }
+
+    /// `& mask == value`
+    fn masked(&mut self, kind: Kind) -> Parsed<(Test, bool)> {
+        if kind == Kind::IfName {
+            return Err(Oops::new(self.span(), "a name has no bits").hint("\"eth*\""));
+        }
+        self.next();
+        let paren = self.is("(");
+        let mask = if is_bits(kind) || paren { self.bits(kind, &[])?.0 } else { self.atom(kind)? };
+        let at = self.span();
+        if matches!(self.peek(), Tok::Punct("|" | "&" | "^" | "<<" | ">>")) {
+            let oops = Oops::new(at, "more than one mask");
+            return Err(oops.hint("FIELD & (A | B) == VALUE"));
+        }
+        let negate = match self.operator() {
+            Op::Equal => false,
+            Op::Unequal => true,
+            _ => {
+                return Err(Oops::new(at, "expected `==` or `!=` behind the mask")
+                    .hint("FIELD & MASK == VALUE"));
+            }
+        };
+        let paren = self.is("(");
+        let value = if is_bits(kind) || paren {
+            self.bits(kind, &["|", ","])?.0
+        } else if matches!(self.peek(), Tok::Number(t) if super::value::integer(t) == Some(0)) {
+            // 0 is written so whatever the kind.
+            self.next();
+            0
+        } else {
+            self.atom(kind)?
+        };
+        if negate && value == 0 {
+            return Ok((Test::AnyOf(mask), false));
+        }
+        Ok((Test::Masked { mask, value }, negate))
+    }
+
+    fn concatenated(
+        &mut self,
+        table: usize,
+        key: &[Field],
+        kinds: &[Kind],
+    ) -> Parsed<(Test, bool)> {
+        let at = self.span();
+        let negate = match self.operator() {
+            Op::Implied | Op::Equal => false,
+            Op::Unequal => true,
+            _ => return Err(Oops::new(at, "a concatenation has no order").hint("== or !=")),
+        };
+        if matches!(self.peek(), Tok::Punct("{") | Tok::Set(_) | Tok::Who { .. }) {
+            return Ok((Test::Set(self.lookup(table, key, kinds, false)?), negate));
+        }
+        let mut ranges = Vec::with_capacity(kinds.len());
+        for (index, &kind) in kinds.iter().enumerate() {
+            if index > 0 {
+                self.expect(".", "and the next part of the key")?;
+            }
+            ranges.push(self.range(kind)?);
+        }
+        Ok((Test::Within(ranges), negate))
+    }
+
+    /// A set or map: anonymous, named, or a client's or group's addresses.
+    fn lookup(&mut self, table: usize, key: &[Field], kinds: &[Kind], map: bool) -> Parsed<SetId> {
+        let at = self.span();
+        match self.peek().clone() {
+            Tok::Punct("{") => self.anonymous(table, kinds, map),
+            Tok::Set(name) => {
+                self.next();
+                let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+                let set = SetId(draft.set(&name, at));
+                draft.lookups.push(Lookup { set, kinds: kinds.to_vec(), map, at });
+                Ok(set)
+            }
+            Tok::Who { group, name } => {
+                let address = [Field::IpSaddr, Field::IpDaddr, Field::Ip6Saddr, Field::Ip6Daddr];
+                let (&[field], &[kind], false) = (key, kinds, map) else {
+                    let oops = Oops::new(at, "clients and groups are sets of addresses");
+                    return Err(oops.hint("ip saddr @client:NAME"));
+                };
+                if !address.contains(&field) {
+                    let message = format!(
+                        "clients and groups are sets of addresses, and `{}` is none",
+                        fields::text(field)
+                    );
+                    return Err(Oops::new(at, message).hint("ip saddr @client:NAME"));
+                }
+                self.next();
+                let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no table"))?;
+                Ok(SetId(draft.who(group, &name, kind, at)))
+            }
+            _ => Err(self.expected(if map { "`{` or a map's name" } else { "a set" })),
+        }
+    }
+}
+
+/// Nanoseconds of a period.
+pub(super) const PERIODS: &[(&str, u64)] = &[
+    ("second", 1_000_000_000),
+    ("minute", 60_000_000_000),
+    ("hour", 3_600_000_000_000),
+    ("day", 86_400_000_000_000),
+    ("week", 604_800_000_000_000),
+];
+
+/// Reasons by name and by number.
+pub(super) const ICMPX: &[(&str, &str, Icmpx)] = &[
+    ("no-route", "0", Icmpx::NoRoute),
+    ("port-unreachable", "1", Icmpx::PortUnreachable),
+    ("host-unreachable", "2", Icmpx::HostUnreachable),
+    ("admin-prohibited", "3", Icmpx::AdminProhibited),
+];
