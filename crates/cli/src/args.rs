@@ -65,6 +65,15 @@ pub enum Verb {
   sudo adit top --every 2")]
     Top(Top),
 
+    /// Join two interfaces, and let pass what rules accept, or everything
+    #[command(after_help = "Examples:
+  sudo adit bridge eth1 eth2 --relay
+  sudo adit bridge tap:private tap:public --relay
+
+It is transparent: stations on both sides see each other as on one cable, and the host's own stack
+sees nothing of what passes. It runs until it is told to end.")]
+    Bridge(crate::bridge::Bridge),
+
     /// Behave as `openvpn` does: its options, config files and log lines
     #[command(
         disable_help_flag = true,
@@ -503,6 +512,8 @@ mod tests {
             "adit status --json",
             "adit doctor --fix",
             "adit demo --hold",
+            "adit bridge eth1 eth2 --relay --workers 2 --name office",
+            "adit bridge tap:private tap:public --relay --mtu 9000",
             "adit completions zsh",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -516,6 +527,8 @@ mod tests {
             ("adit server init --full-tunnel --route 10.0.0.0/8", "cannot be used with"),
             ("adit server client add x --days 0", "1..=36500"),
             ("adit sevrer", "server"),
+            ("adit bridge eth1 tap:a/b --relay", "tap:private"),
+            ("adit bridge eth1 --relay", "PORT"),
             ("adit connect --json x", "--check"),
         ] {
             let error = parse(line).unwrap_err();

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bridge;
 mod demo;
 mod doctor;
 mod server;
@@ -60,6 +61,7 @@ fn run(verb: Verb) -> Done {
         Verb::Connect(options) => Ok(connect::run(connect_options(options))),
         Verb::Status(options) => status::once(&options),
         Verb::Top(options) => status::top(&options),
+        Verb::Bridge(options) => Ok(bridge::run(options)),
         Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),
         Verb::Reload(place) => {
             managed::reload(&places(&place)?)?;

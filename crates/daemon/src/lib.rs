@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ask;
+pub mod bridge;
 pub mod client;
 mod clock;
 pub mod connect;

@@ -7,7 +7,8 @@ mod report;
 mod socket;
 
 pub use report::{
-    CertificateReport, PeerReport, Request, Response, StatusReport, TrainReport, TunReport,
+    BridgeReport, CertificateReport, PeerReport, PortReport, Request, Response, StatusReport,
+    TrainReport, TunReport,
 };
 pub(crate) use socket::{Asked, Server};
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};

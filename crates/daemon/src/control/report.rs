@@ -51,7 +51,7 @@ pub enum Response {
 pub struct StatusReport {
     /// Version of the program.
     pub version: String,
-    /// `server` or `client`.
+    /// `server`, `client` or `bridge`.
     pub role: String,
     /// Instance: name of the control socket.
     pub instance: String,
@@ -80,6 +80,39 @@ pub struct StatusReport {
     pub offloads: BTreeMap<String, bool>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
+    /// The two ports, of a bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridge: Option<BridgeReport>,
+}
+
+/// How a bridge is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BridgeReport {
+    /// `relay`: everything passes; `filter`: what the rules accept.
+    pub mode: String,
+    /// The two ports.
+    pub ports: Vec<PortReport>,
+}
+
+/// One port of a bridge, and what came in by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// The interface's name.
+    pub name: String,
+    /// `tap` or `interface`.
+    pub kind: String,
+    /// Whether the interface is there.
+    pub present: bool,
+    /// Frames received; a super-packet is one.
+    pub frames: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Super-packets among them.
+    pub large: u64,
+    /// Frames that left by the other port.
+    pub forwarded: u64,
+    /// Frames dropped, by reason; reasons that never occurred are left out.
+    pub drops: BTreeMap<String, u64>,
 }
 
 /// The TUN device.

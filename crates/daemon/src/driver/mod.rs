@@ -437,7 +437,7 @@ async fn arrived<'a>(wakeup: &'a AsyncFd<OwnedFd>, streams: &mut Streams) -> Arr
 }
 
 /// Registers a descriptor with the runtime.
-fn watch(fd: OwnedFd, interest: Interest) -> std::io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watch(fd: OwnedFd, interest: Interest) -> std::io::Result<AsyncFd<OwnedFd>> {
     // tokio deprecates the safe constructor since a type could lend another descriptor each time; an
     // `OwnedFd` is one descriptor for as long as it lives, which is what the unsafe one demands.
     #[allow(deprecated)]

@@ -89,8 +89,8 @@ impl Settings {
 
 static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 
-/// How the names of the data plane's threads begin.
-const WORKER: &str = "plane-";
+/// How the names of the threads that move packets begin.
+const WORKERS: [&str; 2] = ["plane-", "bridge-"];
 
 /// Begins to log, or changes how.
 ///
@@ -128,7 +128,9 @@ fn log_panics() {
         tracing::error!("a mistake in adit, please report it: {info}");
         former(info);
         let name = std::thread::current().name().map(str::to_owned).unwrap_or_default();
-        if std::thread::current().id() != control && name.starts_with(WORKER) {
+        if std::thread::current().id() != control
+            && WORKERS.iter().any(|worker| name.starts_with(worker))
+        {
             std::process::abort();
         }
     }));

@@ -2,7 +2,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{
+    InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkLayerType, LinkMessage,
+};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::{Mode, Net, NetError};
@@ -25,6 +27,13 @@ pub struct Link {
     pub running: bool,
     /// Its hardware address, if it has one.
     pub mac: Option<[u8; 6]>,
+    /// Whether it carries Ethernet frames.
+    pub ethernet: bool,
+    /// The index of the bridge or bond that it is a port of.
+    pub master: Option<u32>,
+    /// The index of the interface that it hangs on, in the same namespace: the other end of a veth
+    /// pair, the parent of a VLAN.
+    pub lower: Option<u32>,
 }
 
 impl Link {
@@ -37,15 +46,25 @@ impl Link {
             up: message.header.flags.contains(LinkFlags::Up),
             running: message.header.flags.contains(LinkFlags::Running),
             mac: None,
+            ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+            master: None,
+            lower: None,
         };
+        let mut elsewhere = false;
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::TxQueueLen(len) => link.txqueuelen = *len,
                 LinkAttribute::Address(mac) => link.mac = mac.as_slice().try_into().ok(),
+                LinkAttribute::Controller(index) => link.master = Some(*index),
+                LinkAttribute::Link(index) => link.lower = Some(*index),
+                LinkAttribute::LinkNetNsId(_) => elsewhere = true,
                 _ => {}
             }
+        }
+        if elsewhere {
+            link.lower = None;
         }
         link
     }

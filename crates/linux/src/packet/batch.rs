@@ -163,6 +163,11 @@ impl FrameBatch {
         })
     }
 
+    /// Whether a frame of the burst is to be sent.
+    pub fn is_kept(&self, at: usize) -> bool {
+        at < self.filled && self.spans.get(at).is_some_and(|span| span.keep)
+    }
+
     /// Take up to `most` frames of a TAP queue; returns how many. `WouldBlock` when none waits.
     ///
     /// # Errors

@@ -19,7 +19,10 @@ pub enum Profile {
     DataPlane,
     /// A daemon: files, sockets (IP, Unix and netlink only), threads; no programs.
     Daemon,
-    /// The same, and starting programs. They inherit the filter: one that needs more fails.
+    /// The same as [`Profile::Daemon`], packet sockets to open a port that comes back, and narrower
+    /// filters for threads.
+    Bridge,
+    /// The same as [`Profile::Daemon`], and starting programs. They inherit the filter: one that needs more fails.
     DaemonWithPrograms,
 }
 
@@ -206,7 +209,7 @@ const LEGACY: [&[libc::c_long]; 3] = [
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: [&[libc::c_long]; 3] = [&[], &[], &[]];
 
-/// Address families that a daemon opens sockets of. No raw packets, no AF_ALG, nothing exotic.
+/// Address families that every daemon opens sockets of. No raw packets (but for a bridge), no AF_ALG, nothing exotic.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
 /// Install a filter for the calling thread and the threads and programs it starts from now on. It
@@ -225,13 +228,17 @@ fn compile(
 ) -> Result<BpfProgram, seccompiler::BackendError> {
     let lists: &[&[libc::c_long]] = match profile {
         Profile::DataPlane => &[BASE, LEGACY[0]],
-        Profile::Daemon => &[BASE, LEGACY[0], DAEMON, LEGACY[1]],
+        Profile::Daemon | Profile::Bridge => &[BASE, LEGACY[0], DAEMON, LEGACY[1]],
         Profile::DaemonWithPrograms => &[BASE, LEGACY[0], DAEMON, LEGACY[1], PROGRAMS, LEGACY[2]],
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         lists.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     if profile != Profile::DataPlane {
-        rules.insert(libc::SYS_socket, socket_rules()?);
+        let packets = (profile == Profile::Bridge).then_some(libc::AF_PACKET);
+        if profile == Profile::Bridge {
+            rules.insert(libc::SYS_seccomp, vec![]);
+        }
+        rules.insert(libc::SYS_socket, socket_rules(packets)?);
     }
     let refused = match violation {
         Violation::Refuse => SeccompAction::Errno(libc::EPERM as u32),
@@ -241,11 +248,11 @@ fn compile(
     SeccompFilter::new(rules, refused, SeccompAction::Allow, target)?.try_into()
 }
 
-fn socket_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+fn socket_rules(more: Option<libc::c_int>) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let rule = |family: &libc::c_int| {
         let (length, equal) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
         let family = SeccompCondition::new(0, length, equal, *family as u64)?;
         SeccompRule::new(vec![family])
     };
-    FAMILIES.iter().map(rule).collect()
+    FAMILIES.iter().chain(&more).map(rule).collect()
 }

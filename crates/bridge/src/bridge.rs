@@ -1,0 +1,187 @@
+//! A running bridge, as the control thread holds it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::counters::{Counters, Drop, Totals};
+use crate::hook::Policy;
+use crate::port::{Port, Queue, Side};
+use crate::worker::{Letter, Losses, Mailbox, Worker};
+
+/// Most threads that move frames.
+pub const MAX_WORKERS: usize = 64;
+
+/// Why a bridge did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The ports have fewer queues than there are to be workers.
+    Queues {
+        /// The port.
+        port: String,
+        /// Its queues.
+        has: usize,
+    },
+    /// The system refuses a thread or a descriptor.
+    Os(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queues { port, has } => write!(
+                f,
+                "{port} has {has} queues, fewer than there are to be workers: start with \
+                 --workers {has}"
+            ),
+            Self::Os(e) => write!(f, "cannot start a worker: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// One thread, as seen from outside.
+#[derive(Debug)]
+struct Handle {
+    thread: JoinHandle<()>,
+    mailbox: Arc<Mailbox>,
+    counters: Arc<Counters>,
+}
+
+/// A running bridge. Its threads end when it is dropped.
+#[derive(Debug)]
+pub struct Bridge {
+    handles: Vec<Handle>,
+    losses: Arc<Losses>,
+    /// The ports as they are now.
+    ports: [Port; 2],
+    /// What packet sockets dropped, by side: the kernel forgets it when asked.
+    overruns: [u64; 2],
+}
+
+impl Bridge {
+    /// Begins to move frames with `workers` threads (1 to [`MAX_WORKERS`]), each of which calls
+    /// `prepare` first.
+    ///
+    /// # Errors
+    /// A port has too few queues, or the system refuses a thread.
+    pub fn start(
+        ports: [Port; 2],
+        policy: &Policy,
+        workers: usize,
+        prepare: fn() -> io::Result<()>,
+    ) -> Result<Self, StartError> {
+        let workers = workers.clamp(1, MAX_WORKERS);
+        let losses = Arc::new(Losses::new().map_err(StartError::Os)?);
+        let mut this = Self { handles: Vec::new(), losses, ports, overruns: [0; 2] };
+        for at in 0..workers {
+            let [a, b] = this.ports.each_ref().map(|port| {
+                let lacking =
+                    StartError::Queues { port: port.name.clone(), has: port.queues.len() };
+                port.queues.get(at).cloned().ok_or(lacking)
+            });
+            let handle = start_worker(at, [a?, b?], policy, &this.losses, prepare)
+                .map_err(StartError::Os)?;
+            this.handles.push(handle);
+        }
+        Ok(this)
+    }
+
+    /// How many threads move frames.
+    pub fn workers(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// The ports as they are now.
+    pub fn ports(&self) -> &[Port; 2] {
+        &self.ports
+    }
+
+    /// What came in so far, by port.
+    pub fn totals(&mut self) -> Totals {
+        let mut totals = Totals::default();
+        for handle in &self.handles {
+            handle.counters.add_to(&mut totals);
+        }
+        let sides = totals.sides.iter_mut().zip(&mut self.overruns).zip(&self.ports);
+        for ((side, overrun), port) in sides {
+            let more: u64 = port.queues.iter().map(|queue: &Arc<Queue>| queue.overrun()).sum();
+            *overrun = overrun.wrapping_add(more);
+            side.dropped(Drop::Overrun, *overrun);
+        }
+        totals
+    }
+
+    /// Readable when a port was lost: see [`Self::lost`].
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.losses.bell().as_fd()
+    }
+
+    /// Which ports were lost since the last call. Frames for them are dropped until they are given
+    /// again by [`Self::attach`].
+    pub fn lost(&self) -> [bool; 2] {
+        self.losses.take()
+    }
+
+    /// A port that was lost is there again.
+    ///
+    /// # Errors
+    /// It has fewer queues than there are workers.
+    pub fn attach(&mut self, side: Side, port: Port) -> Result<(), StartError> {
+        if port.queues.len() < self.handles.len() {
+            return Err(StartError::Queues { has: port.queues.len(), port: port.name });
+        }
+        for (handle, queue) in self.handles.iter().zip(&port.queues) {
+            handle.mailbox.post(Letter::Attach(side, Arc::clone(queue)));
+        }
+        if let Some(place) = self.ports.get_mut(side.index()) {
+            *place = port;
+        }
+        Ok(())
+    }
+
+    /// Whether a worker has ended, which none does by itself.
+    pub fn has_failed(&self) -> bool {
+        self.handles.iter().any(|handle| handle.thread.is_finished())
+    }
+}
+
+impl std::ops::Drop for Bridge {
+    fn drop(&mut self) {
+        for handle in &self.handles {
+            handle.mailbox.post(Letter::Stop);
+        }
+        for handle in self.handles.drain(..) {
+            // One that panicked has said so.
+            let _ = handle.thread.join();
+        }
+    }
+}
+
+fn start_worker(
+    at: usize,
+    queues: [Arc<Queue>; 2],
+    policy: &Policy,
+    losses: &Arc<Losses>,
+    prepare: fn() -> io::Result<()>,
+) -> io::Result<Handle> {
+    let mailbox = Arc::new(Mailbox::new()?);
+    let counters = Arc::new(Counters::default());
+    let (hook, losses) = (policy.hook(), Arc::clone(losses));
+    let worker = Worker::new(queues, hook, Arc::clone(&mailbox), losses, Arc::clone(&counters))?;
+    let (say, hear) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(format!("bridge-{at}")).spawn(move || {
+        let prepared = prepare();
+        let go = prepared.is_ok();
+        // Whoever started us waits for it.
+        let _ = say.send(prepared);
+        if go {
+            worker.run();
+        }
+    })?;
+    hear.recv().unwrap_or_else(|_| Err(io::Error::other("a worker ended at its start")))?;
+    Ok(Handle { thread, mailbox, counters })
+}

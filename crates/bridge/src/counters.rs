@@ -1,0 +1,141 @@
+//! What a worker counts, and the sum over all.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::port::Side;
+
+/// Why a frame did not leave, but for the rules: these have counters of their own.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// The rules say so.
+    Rules,
+    /// The other port's interface is switched off or gone.
+    PortDown,
+    /// The other port's queue was full for too long.
+    QueueFull,
+    /// Longer than the other port's MTU.
+    TooLong,
+    /// The kernel refuses the frame's offload header, or cannot describe the frame.
+    Refused,
+    /// Cut short, or the host's own.
+    Unusable,
+    /// Not read in time: the kernel dropped it before the bridge saw it.
+    Overrun,
+}
+
+impl Drop {
+    /// All, in the order of counting.
+    pub const ALL: [Self; 7] = [
+        Self::Rules,
+        Self::PortDown,
+        Self::QueueFull,
+        Self::TooLong,
+        Self::Refused,
+        Self::Unusable,
+        Self::Overrun,
+    ];
+
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rules => "rules",
+            Self::PortDown => "port-down",
+            Self::QueueFull => "queue-full",
+            Self::TooLong => "too-long",
+            Self::Refused => "refused-by-kernel",
+            Self::Unusable => "unusable",
+            Self::Overrun => "overrun",
+        }
+    }
+}
+
+/// What came in by one port.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SideTotals {
+    /// Frames received; a super-packet is one.
+    pub frames: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Super-packets among them.
+    pub large: u64,
+    /// Frames that left by the other port, or were answered.
+    pub forwarded: u64,
+    /// Frames dropped, in the order of [`Drop::ALL`].
+    pub drops: [u64; Drop::ALL.len()],
+}
+
+impl SideTotals {
+    /// Counts `n` dropped frames.
+    pub(crate) fn dropped(&mut self, why: Drop, n: u64) {
+        if let Some(count) = self.drops.get_mut(why as usize) {
+            *count = count.wrapping_add(n);
+        }
+    }
+
+    fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        let Self { frames, bytes, large, forwarded, drops } = self;
+        [frames, bytes, large, forwarded].into_iter().chain(drops)
+    }
+}
+
+/// What came in by both ports.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// By the port it came in by.
+    pub sides: [SideTotals; 2],
+}
+
+/// One worker's counters: it alone writes them, once for each burst, and anybody reads.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    sides: [[AtomicU64; 4 + Drop::ALL.len()]; 2],
+}
+
+impl Counters {
+    /// Adds a burst, and forgets it.
+    pub fn add(&self, side: Side, burst: &mut SideTotals) {
+        let Some(counters) = self.sides.get(side.index()) else { return };
+        for (counter, number) in counters.iter().zip(burst.numbers_mut()) {
+            if *number != 0 {
+                // Nobody else writes: no read-modify-write across cores is needed.
+                counter.store(counter.load(Relaxed).wrapping_add(*number), Relaxed);
+                *number = 0;
+            }
+        }
+    }
+
+    /// Adds what was counted to a sum.
+    pub fn add_to(&self, totals: &mut Totals) {
+        for (side, counters) in totals.sides.iter_mut().zip(&self.sides) {
+            for (number, counter) in side.numbers_mut().zip(counters) {
+                *number = number.wrapping_add(counter.load(Relaxed));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bursts_add_up_under_their_names() {
+        let counters = Counters::default();
+        for _ in 0..2 {
+            let mut burst = SideTotals { frames: 3, bytes: 300, ..SideTotals::default() };
+            burst.dropped(Drop::TooLong, 1);
+            counters.add(Side::B, &mut burst);
+            assert_eq!(burst, SideTotals::default());
+        }
+        let mut totals = Totals::default();
+        counters.add_to(&mut totals);
+        counters.add_to(&mut totals);
+        assert_eq!(totals.sides[0], SideTotals::default());
+        assert_eq!((totals.sides[1].frames, totals.sides[1].bytes), (12, 1200));
+        let named: Vec<_> =
+            Drop::ALL.iter().zip(totals.sides[1].drops).filter(|(_, n)| *n > 0).collect();
+        assert_eq!(named, [(&Drop::TooLong, 4)]);
+        assert!(Drop::ALL.iter().enumerate().all(|(at, drop)| *drop as usize == at));
+    }
+}

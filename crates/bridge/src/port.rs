@@ -1,0 +1,294 @@
+//! The two ends of a bridge.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use adit_linux::packet::{FrameBatch, PacketError, PacketSocket};
+use adit_linux::tun::{NAME_MAX, TunDevice, TunError, TunMode, TunOffloads, TunOptions, TunQueue};
+
+/// How a TAP that the bridge makes is written.
+const TAP: &str = "tap:";
+
+/// One of the two ports.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::A, Self::B];
+
+    /// 0 or 1.
+    pub fn index(self) -> usize {
+        match self {
+            Self::A => 0,
+            Self::B => 1,
+        }
+    }
+
+    /// The one across.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// What a port is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSpec {
+    /// An interface that exists.
+    Existing(String),
+    /// A TAP device, made by the bridge and gone with it.
+    Tap(String),
+}
+
+impl PortSpec {
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Existing(name) | Self::Tap(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Existing(name) => f.write_str(name),
+            Self::Tap(name) => write!(f, "{TAP}{name}"),
+        }
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, tap) = match text.strip_prefix(TAP) {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%' | b'\\');
+        let fits = (1..=NAME_MAX).contains(&name.len()) && name != "." && name != "..";
+        if !fits || !name.bytes().all(plain) {
+            return Err(format!(
+                "{name:?} cannot be an interface name; write eth1 for an interface that exists, or \
+                 tap:private for a TAP to be made (1 to {NAME_MAX} letters, digits, '-', '_', '.')"
+            ));
+        }
+        let name = name.to_owned();
+        Ok(if tap { Self::Tap(name) } else { Self::Existing(name) })
+    }
+}
+
+/// Why a port could not be opened.
+#[derive(Debug)]
+pub enum PortError {
+    /// The TAP device.
+    Tap(TunError),
+    /// The packet socket.
+    Packet(PacketError),
+}
+
+impl PortError {
+    /// Whether the port's interface is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Packet(PacketError::NoInterface(_)))
+    }
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tap(e) => e.fmt(f),
+            Self::Packet(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PortError {}
+
+/// An open port: one queue for each worker.
+#[derive(Debug)]
+pub struct Port {
+    /// The interface's name.
+    pub name: String,
+    /// The interface's index.
+    pub index: u32,
+    /// What the kernel leaves undone in the frames of a TAP; all of it at a packet socket, which
+    /// takes what its interface does.
+    pub offloads: TunOffloads,
+    /// The queues.
+    pub queues: Vec<Arc<Queue>>,
+}
+
+impl Port {
+    /// Makes a TAP device, down.
+    ///
+    /// # Errors
+    /// As [`TunDevice::open`].
+    pub fn tap(name: &str, queues: usize, offloads: TunOffloads) -> Result<Self, PortError> {
+        let options =
+            TunOptions { name: Some(name.to_owned()), queues, offloads, mode: TunMode::Tap };
+        let device = TunDevice::open(&options).map_err(PortError::Tap)?;
+        Ok(Self {
+            name: device.name,
+            index: device.ifindex,
+            offloads: device.offloads,
+            queues: device.queues.into_iter().map(|queue| Arc::new(Queue::Tap(queue))).collect(),
+        })
+    }
+
+    /// Opens packet sockets on an interface.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::open`].
+    pub fn existing(name: &str, index: u32, queues: usize) -> Result<Self, PortError> {
+        let sockets = PacketSocket::open(index, queues).map_err(PortError::Packet)?;
+        Ok(Self {
+            name: name.to_owned(),
+            index,
+            offloads: TunOffloads::ALL,
+            queues: sockets.into_iter().map(|socket| Arc::new(Queue::Packet(socket))).collect(),
+        })
+    }
+}
+
+/// What one worker has of a port.
+#[derive(Debug)]
+pub enum Queue {
+    /// A queue of a TAP device.
+    Tap(TunQueue),
+    /// A packet socket.
+    Packet(PacketSocket),
+}
+
+/// What an error says of a queue.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Nothing there, or no room.
+    Later,
+    /// One frame could not be taken or given; the next may be.
+    Frame(FrameTrouble),
+    /// The interface is switched off.
+    Down,
+    /// The queue is of no use any more.
+    Lost,
+}
+
+/// Why one frame was not taken by the kernel.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FrameTrouble {
+    /// The kernel cannot describe it, or refuses its header.
+    Refused,
+    /// Longer than the interface's MTU.
+    TooLong,
+    /// The interface's own queue is full, or memory is short.
+    Full,
+}
+
+impl Queue {
+    /// Takes a burst: up to `most` frames from a TAP, as many as the batch offers from a socket.
+    pub(crate) fn receive(&self, batch: &mut FrameBatch, most: usize) -> Result<usize, Trouble> {
+        let received = match self {
+            Self::Tap(queue) => batch.receive_from_tap(queue, most),
+            Self::Packet(socket) => socket.receive(batch),
+        };
+        received.map_err(|error| self.trouble(&error))
+    }
+
+    /// Sends the kept frames of a part of a burst; how many of the part are done with, and what
+    /// stopped it.
+    pub(crate) fn send(
+        &self,
+        batch: &mut FrameBatch,
+        from: usize,
+        to: usize,
+    ) -> (usize, Option<Trouble>) {
+        let (done, stopped) = match self {
+            Self::Tap(queue) => batch.send_to_tap(queue, from, to),
+            Self::Packet(socket) => batch.send_to_socket(socket, from, to),
+        };
+        (done, stopped.map(|error| self.trouble(&error)))
+    }
+
+    /// Frames that the kernel dropped because this queue was not read in time, since last asked. A
+    /// TAP counts them itself, in its interface's statistics.
+    pub fn overrun(&self) -> u64 {
+        match self {
+            Self::Tap(_) => 0,
+            Self::Packet(socket) => {
+                socket.statistics().map_or(0, |statistics| u64::from(statistics.dropped))
+            }
+        }
+    }
+
+    fn trouble(&self, error: &io::Error) -> Trouble {
+        match error.raw_os_error() {
+            Some(errno::EAGAIN) => Trouble::Later,
+            Some(errno::EINVAL) => Trouble::Frame(FrameTrouble::Refused),
+            Some(errno::EMSGSIZE) => Trouble::Frame(FrameTrouble::TooLong),
+            Some(errno::ENOBUFS | errno::ENOMEM) => Trouble::Frame(FrameTrouble::Full),
+            // A TAP that is down takes nothing.
+            Some(errno::EIO) => Trouble::Down,
+            Some(errno::ENETDOWN | errno::ENXIO) => match self {
+                Self::Packet(socket) if !socket.is_lost() => Trouble::Down,
+                _ => Trouble::Lost,
+            },
+            _ => Trouble::Lost,
+        }
+    }
+}
+
+/// Linux's numbers of the errors that ports answer with (asm-generic/errno.h), the same on every
+/// architecture that adit is built for.
+mod errno {
+    pub const EIO: i32 = 5;
+    pub const ENXIO: i32 = 6;
+    pub const EAGAIN: i32 = 11;
+    pub const ENOMEM: i32 = 12;
+    pub const EINVAL: i32 = 22;
+    pub const EMSGSIZE: i32 = 90;
+    pub const ENETDOWN: i32 = 100;
+    pub const ENOBUFS: i32 = 105;
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tap(queue) => queue.as_fd(),
+            Self::Packet(socket) => socket.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read_as_they_are_written() {
+        for (text, spec) in [
+            ("eth1", PortSpec::Existing("eth1".into())),
+            ("tap:private", PortSpec::Tap("private".into())),
+            ("eth0.100", PortSpec::Existing("eth0.100".into())),
+        ] {
+            assert_eq!(text.parse(), Ok(spec.clone()));
+            assert_eq!(spec.to_string(), text);
+        }
+        for text in ["", "tap:", "tun:x", "tap:a/b", "averylonginterface", "a b", "..", "%d"] {
+            let said = text.parse::<PortSpec>().unwrap_err();
+            assert!(said.contains("tap:private"), "{text}: {said}");
+        }
+    }
+}

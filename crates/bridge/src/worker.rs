@@ -1,0 +1,432 @@
+//! One thread's loop.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use adit_linux::clock;
+use adit_linux::packet::FrameBatch;
+use adit_linux::poll::{EventFd, Events, Interest, Poller};
+
+use crate::counters::{Counters, Drop, SideTotals};
+use crate::hook::{Hook, Ruling};
+use crate::port::{FrameTrouble, Queue, Side, Trouble};
+
+/// Frames of a burst at most. Of 64 KiB each, they would be more than a core's cache holds: the batch
+/// offers fewer then.
+const SLOTS: usize = 64;
+
+/// Frames taken from a TAP at once when the other port can send several at once.
+const TAP_BURST: usize = 16;
+
+/// Frames taken from a TAP at once when the other port is a TAP too: each is written by a call of its
+/// own, and best while it is in the cache.
+const TAP_TO_TAP: usize = 1;
+
+/// Bursts from each port before the worker looks for news.
+const ROUNDS: usize = 256;
+
+/// How long a burst may wait for room in the other port's queue before it is dropped. Meanwhile its own
+/// port is not read, so that what sends there is slowed down by its queue: nothing is lost to a short
+/// congestion. A port that stands still for longer is broken.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The mailbox's token; those of the ports are their sides' indices.
+const MAIL: u64 = 2;
+
+/// What the control thread has to say to a worker.
+#[derive(Debug)]
+pub(crate) enum Letter {
+    /// A fresh queue in place of one that was lost.
+    Attach(Side, Arc<Queue>),
+    /// The end.
+    Stop,
+}
+
+/// Letters for one worker. Few: they are written by hand or when an interface comes back.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    letters: Mutex<Vec<Letter>>,
+    bell: EventFd,
+}
+
+impl Mailbox {
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { letters: Mutex::new(Vec::new()), bell: EventFd::new()? })
+    }
+
+    pub fn post(&self, letter: Letter) {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push(letter);
+        self.bell.signal();
+    }
+
+    fn take(&self) -> Vec<Letter> {
+        self.bell.drain();
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Which ports were lost, for the control thread.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    sides: [AtomicBool; 2],
+    bell: EventFd,
+}
+
+impl Losses {
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { sides: Default::default(), bell: EventFd::new()? })
+    }
+
+    fn report(&self, side: Side) {
+        if let Some(lost) = self.sides.get(side.index()) {
+            lost.store(true, Ordering::Release);
+        }
+        self.bell.signal();
+    }
+
+    /// What was reported since the last call.
+    pub fn take(&self) -> [bool; 2] {
+        self.bell.drain();
+        std::array::from_fn(|at| {
+            self.sides.get(at).is_some_and(|lost| lost.swap(false, Ordering::AcqRel))
+        })
+    }
+
+    pub fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+}
+
+/// Frames on their way from one port to the other.
+struct Direction {
+    batch: FrameBatch,
+    /// What of the batch waits for room, and how long still.
+    waiting: Option<Waiting>,
+    counted: SideTotals,
+}
+
+/// The rest of a burst.
+#[derive(Copy, Clone)]
+struct Waiting {
+    from: usize,
+    /// When it is given up, on the boot clock, nanoseconds.
+    until: u64,
+}
+
+/// One thread's state.
+pub(crate) struct Worker {
+    pub poller: Poller,
+    pub mailbox: Arc<Mailbox>,
+    pub losses: Arc<Losses>,
+    pub counters: Arc<Counters>,
+    queues: [Option<Arc<Queue>>; 2],
+    ways: [Direction; 2],
+    hook: Hook,
+}
+
+/// Whether the worker goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Go,
+    Stop,
+}
+
+impl Worker {
+    /// Ready to run. What can fail has been done when it returns.
+    pub fn new(
+        queues: [Arc<Queue>; 2],
+        hook: Hook,
+        mailbox: Arc<Mailbox>,
+        losses: Arc<Losses>,
+        counters: Arc<Counters>,
+    ) -> std::io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(&mailbox.bell, MAIL, Interest::READ)?;
+        for (token, queue) in (0..).zip(&queues) {
+            poller.add(queue.as_ref(), token, Interest::READ)?;
+        }
+        let way = || Direction {
+            batch: FrameBatch::new(SLOTS),
+            waiting: None,
+            counted: SideTotals::default(),
+        };
+        let queues = queues.map(Some);
+        Ok(Self { poller, mailbox, losses, counters, queues, ways: [way(), way()], hook })
+    }
+
+    /// Runs until it is told to stop.
+    pub fn run(mut self) {
+        let mut events = Events::new();
+        loop {
+            // The only error is of a descriptor that is no epoll set.
+            let _ = self.poller.wait(&mut events, self.patience());
+            let mut ready = [false; 2];
+            for event in events.iter() {
+                match event.token {
+                    MAIL => {
+                        if self.read_mail() == Next::Stop {
+                            return;
+                        }
+                    }
+                    token => {
+                        let side = if token == 0 { Side::A } else { Side::B };
+                        if event.writable {
+                            self.resume(side.other());
+                        }
+                        if let Some(ready) = ready.get_mut(side.index()) {
+                            *ready = event.readable;
+                        }
+                    }
+                }
+            }
+            self.give_up_waiting();
+            self.drain(ready);
+        }
+    }
+
+    /// Takes bursts from the ports that are ready, in turn, until they have nothing more.
+    fn drain(&mut self, [mut a, mut b]: [bool; 2]) {
+        for _ in 0..ROUNDS {
+            a = a && self.burst(Side::A);
+            b = b && self.burst(Side::B);
+            if !a && !b {
+                break;
+            }
+        }
+        for (side, way) in Side::BOTH.into_iter().zip(&mut self.ways) {
+            self.counters.add(side, &mut way.counted);
+        }
+    }
+
+    /// Moves one burst that a port received; false if there was none, or no room for it.
+    fn burst(&mut self, from: Side) -> bool {
+        let Moving { way, here, there, hook } = self.moving(from);
+        let (Some(here), None) = (here, way.waiting) else { return false };
+        let most = match there.as_deref() {
+            Some(Queue::Packet(_)) => TAP_BURST,
+            _ => TAP_TO_TAP,
+        };
+        let count = match here.receive(&mut way.batch, most) {
+            Ok(count) => count,
+            Err(Trouble::Frame(_)) => {
+                way.counted.dropped(Drop::Refused, 1);
+                return true;
+            }
+            // Switched off: when it is on again there is something to read.
+            Err(Trouble::Later | Trouble::Down) => return false,
+            Err(Trouble::Lost) => {
+                self.lose(from);
+                return false;
+            }
+        };
+        way.counted.dropped(Drop::Unusable, way.batch.take_unusable());
+        for at in 0..count {
+            way.judge(hook, from, at);
+        }
+        match way.forward(there.as_deref(), 0) {
+            Stopped::AtEnd => count > 0,
+            Stopped::Full => {
+                self.watch();
+                false
+            }
+            Stopped::Lost => {
+                self.lose(from.other());
+                true
+            }
+        }
+    }
+
+    /// What a burst from one side concerns.
+    fn moving(&mut self, from: Side) -> Moving<'_> {
+        let ([way_a, way_b], [a, b]) = (&mut self.ways, &self.queues);
+        let hook = &mut self.hook;
+        match from {
+            Side::A => Moving { way: way_a, here: a, there: b, hook },
+            Side::B => Moving { way: way_b, here: b, there: a, hook },
+        }
+    }
+
+    /// Goes on with a burst that waited, now that there is room.
+    fn resume(&mut self, from: Side) {
+        let Moving { way, there, .. } = self.moving(from);
+        let Some(waiting) = way.waiting.take() else { return };
+        let stopped = way.forward(there.as_deref(), waiting.from);
+        if let (Stopped::Full, Some(still)) = (&stopped, &mut way.waiting) {
+            // Nothing went: the patience is that of the frame that waits. Else of the next.
+            if still.from == waiting.from {
+                still.until = waiting.until;
+            }
+        }
+        match stopped {
+            Stopped::Lost => self.lose(from.other()),
+            Stopped::AtEnd | Stopped::Full => self.watch(),
+        }
+    }
+
+    /// Drops what waited for too long.
+    fn give_up_waiting(&mut self) {
+        let mut gave_up = false;
+        for way in &mut self.ways {
+            if way.waiting.is_some_and(|waiting| clock::boottime() >= waiting.until) {
+                way.drop_waiting(Drop::QueueFull);
+                gave_up = true;
+            }
+        }
+        if gave_up {
+            self.watch();
+        }
+    }
+
+    /// How long to sleep at most.
+    fn patience(&self) -> Option<Duration> {
+        let until = self.ways.iter().filter_map(|way| way.waiting).map(|w| w.until).min()?;
+        Some(Duration::from_nanos(until.saturating_sub(clock::boottime())))
+    }
+
+    /// Listens for what can be served now: a port whose last burst waits is not read, and the one that
+    /// it waits for says when there is room.
+    fn watch(&self) {
+        let [waits_a, waits_b] = self.ways.each_ref().map(|way| way.waiting.is_some());
+        let interests = [(!waits_a, waits_b), (!waits_b, waits_a)];
+        for ((token, queue), (read, write)) in (0..).zip(&self.queues).zip(interests) {
+            if let Some(queue) = queue {
+                // Fails only for a descriptor that is not in the set: ours are.
+                let _ = self.poller.modify(queue.as_ref(), token, Interest { read, write });
+            }
+        }
+    }
+
+    /// Does without a port until it is there again.
+    fn lose(&mut self, side: Side) {
+        let Some(queue) = self.queues.get_mut(side.index()).and_then(Option::take) else { return };
+        let _ = self.poller.remove(queue.as_ref());
+        let towards = self.moving(side.other()).way;
+        towards.drop_waiting(Drop::PortDown);
+        self.watch();
+        self.losses.report(side);
+    }
+
+    /// Reads the letters that have come.
+    fn read_mail(&mut self) -> Next {
+        for letter in self.mailbox.take() {
+            match letter {
+                Letter::Stop => return Next::Stop,
+                Letter::Attach(side, fresh) => {
+                    self.lose_quietly(side);
+                    let token = side.index() as u64;
+                    // Without room in the kernel the port stays lost, and is tried again.
+                    match self.poller.add(fresh.as_ref(), token, Interest::READ) {
+                        Ok(()) => {
+                            if let Some(place) = self.queues.get_mut(side.index()) {
+                                *place = Some(fresh);
+                            }
+                            self.watch();
+                        }
+                        Err(_) => self.losses.report(side),
+                    }
+                }
+            }
+        }
+        Next::Go
+    }
+
+    /// Lets go of a queue in whose place another comes.
+    fn lose_quietly(&mut self, side: Side) {
+        if let Some(queue) = self.queues.get_mut(side.index()).and_then(Option::take) {
+            let _ = self.poller.remove(queue.as_ref());
+        }
+    }
+}
+
+/// What a burst concerns.
+struct Moving<'a> {
+    way: &'a mut Direction,
+    here: &'a Option<Arc<Queue>>,
+    there: &'a Option<Arc<Queue>>,
+    hook: &'a mut Hook,
+}
+
+/// How far a burst got.
+enum Stopped {
+    /// All of it is done with.
+    AtEnd,
+    /// The rest waits for room.
+    Full,
+    /// The port is gone; the rest is dropped.
+    Lost,
+}
+
+impl Direction {
+    /// Lets the rules decide about one frame of the burst.
+    fn judge(&mut self, hook: &mut Hook, from: Side, at: usize) {
+        let Some(mut frame) = self.batch.frame(at) else { return };
+        // Marked as unusable when it was received, and counted there.
+        if frame.bytes.is_empty() {
+            return;
+        }
+        let counted = &mut self.counted;
+        counted.frames = counted.frames.wrapping_add(1);
+        counted.bytes = counted.bytes.wrapping_add(frame.bytes.len() as u64);
+        let [_, gso_type, ..] = *frame.vnet;
+        counted.large = counted.large.wrapping_add(u64::from(gso_type != 0));
+        match hook.judge(from, &mut frame) {
+            Ruling::Pass => {
+                *frame.keep = true;
+                counted.forwarded = counted.forwarded.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Sends the kept frames of the burst from `from` on.
+    fn forward(&mut self, there: Option<&Queue>, mut from: usize) -> Stopped {
+        let to = self.batch.len();
+        let Some(queue) = there else {
+            self.drop_rest(from, Drop::PortDown);
+            return Stopped::AtEnd;
+        };
+        while from < to {
+            let (done, trouble) = queue.send(&mut self.batch, from, to);
+            from = from.saturating_add(done);
+            let why = match trouble {
+                None => break,
+                Some(Trouble::Later) => {
+                    let until = clock::boottime().saturating_add(PATIENCE.as_nanos() as u64);
+                    self.waiting = Some(Waiting { from, until });
+                    return Stopped::Full;
+                }
+                Some(Trouble::Lost) => {
+                    self.drop_rest(from, Drop::PortDown);
+                    return Stopped::Lost;
+                }
+                Some(Trouble::Down) => {
+                    self.drop_rest(from, Drop::PortDown);
+                    break;
+                }
+                Some(Trouble::Frame(FrameTrouble::Refused)) => Drop::Refused,
+                Some(Trouble::Frame(FrameTrouble::TooLong)) => Drop::TooLong,
+                Some(Trouble::Frame(FrameTrouble::Full)) => Drop::QueueFull,
+            };
+            self.not_sent(why, 1);
+            from = from.saturating_add(1);
+        }
+        Stopped::AtEnd
+    }
+
+    fn drop_waiting(&mut self, why: Drop) {
+        if let Some(waiting) = self.waiting.take() {
+            self.drop_rest(waiting.from, why);
+        }
+    }
+
+    fn drop_rest(&mut self, from: usize, why: Drop) {
+        let kept = (from..self.batch.len()).filter(|at| self.batch.is_kept(*at)).count();
+        self.not_sent(why, kept as u64);
+    }
+
+    /// Frames that were to leave did not.
+    fn not_sent(&mut self, why: Drop, n: u64) {
+        self.counted.dropped(why, n);
+        self.counted.forwarded = self.counted.forwarded.wrapping_sub(n);
+    }
+}

@@ -1,0 +1,66 @@
+//! `adit bridge`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use adit_daemon::bridge::{self, BridgeOptions, PortSpec};
+use clap::{Args, ValueHint};
+
+#[derive(Debug, Args)]
+pub struct Bridge {
+    /// One port: an interface that exists, or tap:NAME for a TAP device to be made
+    #[arg(value_name = "PORT")]
+    pub a: PortSpec,
+
+    /// The other port
+    #[arg(value_name = "PORT")]
+    pub b: PortSpec,
+
+    /// Forward everything, without rules
+    #[arg(long, required = true)]
+    pub relay: bool,
+
+    /// Threads that move frames [default: as many as cores; one up to 2 cores, 16 at most]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u16>,
+
+    /// MTU of TAPs that are made [default: that of the other port, 1500 for two TAPs]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(68..=65521))]
+    pub mtu: Option<u32>,
+
+    /// Let the host's own stack see what the ports receive, and answer it
+    #[arg(long)]
+    pub share_with_host: bool,
+
+    /// Its name in `adit status` and of its control socket [default: the ports' names, A-B]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Keep the control socket beneath this folder instead of in /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+
+    /// Become this user once everything is open
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+
+    /// Log more; repeatable
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+pub fn run(options: Bridge) -> ExitCode {
+    let Bridge { a, b, relay, workers, mtu, share_with_host, name, dir, user, verbose } = options;
+    let ports = [a, b];
+    bridge::run(&BridgeOptions {
+        ports,
+        relay,
+        workers,
+        mtu,
+        share_with_host,
+        name,
+        dir,
+        user,
+        verbose,
+    })
+}

@@ -1,0 +1,237 @@
+//! `adit bridge`: two ports opened, what passes between them judged, until it is told to end.
+
+mod ports;
+mod report;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub use adit_bridge::PortSpec;
+use adit_bridge::{Bridge, MAX_WORKERS, Policy, Side, StartError};
+use adit_linux::notify::Notifier;
+use adit_linux::privileges::{
+    Capability, Privileges, Profile, Violation, apply_seccomp, find_user,
+};
+use tokio::io::Interest;
+use tokio::time::MissedTickBehavior;
+
+use crate::control::{Request, Response, Server};
+use crate::driver::watch;
+use crate::fault::Fault;
+use crate::managed::Places;
+use crate::server::Signal;
+use crate::signals::Signals;
+use crate::{log, say, workers};
+use ports::Opener;
+
+/// How often a port that vanished is looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What `adit bridge` is told.
+#[derive(Clone, Debug)]
+pub struct BridgeOptions {
+    /// The two ports.
+    pub ports: [PortSpec; 2],
+    /// Forward everything.
+    pub relay: bool,
+    /// Threads that move frames; `None`: by the number of cores.
+    pub workers: Option<u16>,
+    /// MTU of TAPs that are made; `None`: the other port's.
+    pub mtu: Option<u32>,
+    /// Let the host's stack see what the ports receive, and answer.
+    pub share_with_host: bool,
+    /// The name in `adit status` and of the control socket; `None`: made of the ports' names.
+    pub name: Option<String>,
+    /// A folder for the control socket instead of /run/adit.
+    pub dir: Option<PathBuf>,
+    /// A user to become.
+    pub user: Option<String>,
+    /// Adds to the log.
+    pub verbose: u8,
+}
+
+impl BridgeOptions {
+    /// The name of this bridge.
+    fn instance(&self) -> Result<String, Fault> {
+        let [a, b] = &self.ports;
+        let name = self.name.clone().unwrap_or_else(|| format!("{}-{}", a.name(), b.name()));
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.chars().all(plain) {
+            return Err(Fault::operator(format!(
+                "--name {name:?}: a control socket cannot be called so; use 1 to 64 letters, digits, \
+                 '-', '_' and '.'"
+            )));
+        }
+        Ok(name)
+    }
+}
+
+/// Runs a bridge until it is told to end.
+pub fn run(options: &BridgeOptions) -> ExitCode {
+    match start(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            tracing::error!("{fault}");
+            fault.exit_code()
+        }
+    }
+}
+
+fn start(options: &BridgeOptions) -> Result<(), Fault> {
+    log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    let instance = options.instance()?;
+    let workers = workers::of_server(options.workers, None)?.min(MAX_WORKERS as u16);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
+    runtime.block_on(serve(options, instance, usize::from(workers)))
+}
+
+async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Result<(), Fault> {
+    let mut opener = Opener::new(options, workers)?;
+    let ports = opener.open_both().await?;
+    let places = Places::new(options.dir.as_deref())?;
+    let control = Server::open(&places.run.join(format!("{instance}.sock")))?;
+    let mut signals = Signals::new()?;
+    let notifier = Notifier::from_env().ok().flatten();
+    drop_rights(options)?;
+    let bridge = Bridge::start(ports, &Policy::Relay, workers, confine).map_err(refused)?;
+    let mut running = Running { bridge, opener, instance, missing: [false; 2] };
+    let [a, b] = &options.ports;
+    say!(1, "the bridge is up: {a} and {b}, everything passes");
+    if let Some(notifier) = &notifier {
+        // Nothing depends on it but the manager's own patience.
+        let _ = notifier.ready(&format!("bridging {a} and {b}"));
+    }
+    let ended = running.run(control, &mut signals).await;
+    if let Some(notifier) = &notifier {
+        let _ = notifier.stopping();
+    }
+    ended
+}
+
+/// Keeps what it takes to open a port again, and to read rules again; gives up all else.
+fn drop_rights(options: &BridgeOptions) -> Result<(), Fault> {
+    let fault = |error: &dyn std::fmt::Display| Fault::environment(error.to_string());
+    let found = options.user.as_deref().map(find_user).transpose();
+    let (user, group) = found.map_err(|e| fault(&e))?.unzip();
+    let keep = vec![Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+    let seccomp = Some((Profile::Bridge, Violation::Refuse));
+    let privileges = Privileges { user, group, keep, lock_memory: false, seccomp };
+    privileges.drop().map_err(|e| fault(&e))
+}
+
+/// A worker opens nothing: it has what it needs.
+fn confine() -> io::Result<()> {
+    apply_seccomp(Profile::DataPlane, Violation::Refuse)
+}
+
+fn refused(error: StartError) -> Fault {
+    match error {
+        StartError::Queues { .. } => Fault::operator(error.to_string()),
+        StartError::Os(_) => Fault::environment(error.to_string()),
+    }
+}
+
+/// A bridge at work.
+struct Running {
+    bridge: Bridge,
+    opener: Opener,
+    instance: String,
+    /// Which ports are to be looked for.
+    missing: [bool; 2],
+}
+
+impl Running {
+    async fn run(&mut self, mut control: Server, signals: &mut Signals) -> Result<(), Fault> {
+        let bell = self.bridge.bell().try_clone_to_owned();
+        let bell = bell.and_then(|bell| watch(bell, Interest::READABLE));
+        let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
+        let mut again = tokio::time::interval(LOOK_AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let missing = self.missing.contains(&true);
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Terminate | Signal::Interrupt => return Ok(()),
+                    Signal::Hangup => self.reload(),
+                    Signal::User1 | Signal::User2 => self.tell(),
+                },
+                (request, answer) = control.next() => {
+                    let (response, ends) = self.answer(&request);
+                    // Whoever asked may have gone.
+                    let _ = answer.send(response);
+                    if ends {
+                        return Ok(());
+                    }
+                }
+                ready = bell.readable() => {
+                    if let Ok(mut ready) = ready {
+                        ready.clear_ready();
+                    }
+                    self.notice_losses()?;
+                }
+                _ = again.tick(), if missing => self.look_again().await,
+            }
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> (Response, bool) {
+        match request {
+            Request::Status => (Response::Status(Box::new(self.report())), false),
+            Request::Stop => (Response::Done { count: 1 }, true),
+            _ => {
+                let message = "a bridge has no sessions and no certificates".into();
+                (Response::Error { message }, false)
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        say!(1, "nothing to read again: the bridge passes everything");
+    }
+
+    /// Takes down which ports are gone, and says so once.
+    fn notice_losses(&mut self) -> Result<(), Fault> {
+        if self.bridge.has_failed() {
+            return Err(Fault::ours("a worker has ended"));
+        }
+        let lost = self.bridge.lost();
+        for ((side, lost), missing) in Side::BOTH.into_iter().zip(lost).zip(&mut self.missing) {
+            if lost && !*missing {
+                *missing = true;
+                tracing::warn!(
+                    "{} is gone: what would leave by it is dropped until it is back",
+                    self.opener.spec(side)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_again(&mut self) {
+        for side in Side::BOTH {
+            if !self.missing.get(side.index()).is_some_and(|missing| *missing) {
+                continue;
+            }
+            match self.opener.open_again(side).await {
+                Ok(Some(port)) => {
+                    if let Err(error) = self.bridge.attach(side, port) {
+                        tracing::warn!("{error}");
+                        continue;
+                    }
+                    if let Some(missing) = self.missing.get_mut(side.index()) {
+                        *missing = false;
+                    }
+                    say!(1, "{} is back", self.opener.spec(side));
+                }
+                Ok(None) => {}
+                Err(fault) => tracing::debug!("{fault}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Opening ports: what must hold before, and again when one has vanished.
+
+use std::net::IpAddr;
+
+use adit_bridge::{Port, PortSpec, Side};
+use adit_linux::net::{Address, Link, Net, NetErrorKind};
+use adit_linux::packet::Guard;
+
+use super::BridgeOptions;
+use crate::clock::unix_time;
+use crate::fault::Fault;
+use crate::plane;
+use crate::say;
+
+/// The MTU of TAPs when nobody says another.
+const MTU: u32 = 1500;
+
+/// Opens the ports of one bridge, as often as it takes.
+pub(super) struct Opener {
+    specs: [PortSpec; 2],
+    workers: usize,
+    mtu: Option<u32>,
+    net: Net,
+    /// Keeps the host's stack from what the interfaces receive.
+    guard: Option<Guard>,
+    started: u64,
+}
+
+impl Opener {
+    /// In the process's network namespace, inside a runtime.
+    pub fn new(options: &BridgeOptions, workers: usize) -> Result<Self, Fault> {
+        let net = Net::open()
+            .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
+        let existing = options.ports.iter().any(|spec| matches!(spec, PortSpec::Existing(_)));
+        let guard = match existing && !options.share_with_host {
+            true => Some(Guard::new().map_err(|e| unguarded(&e))?),
+            false => None,
+        };
+        Ok(Self {
+            specs: options.ports.clone(),
+            workers,
+            mtu: options.mtu,
+            net,
+            guard,
+            started: unix_time().0,
+        })
+    }
+
+    /// What a port is.
+    pub fn spec(&self, side: Side) -> &PortSpec {
+        let [a, b] = &self.specs;
+        match side {
+            Side::A => a,
+            Side::B => b,
+        }
+    }
+
+    /// When it was made, seconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Opens both ports, after checks.
+    pub async fn open_both(&mut self) -> Result<[Port; 2], Fault> {
+        let [a, b] = self.specs.clone();
+        if a.name() == b.name() {
+            return Err(Fault::operator(format!(
+                "both ports are {}: a bridge joins two different interfaces",
+                a.name()
+            )));
+        }
+        let (link_a, link_b) = (self.existing(&a).await?, self.existing(&b).await?);
+        for link in [&link_a, &link_b].into_iter().flatten() {
+            self.check(link).await?;
+        }
+        if let (Some(a), Some(b)) = (&link_a, &link_b) {
+            check_pair(a, b)?;
+        }
+        let other = link_a.as_ref().or(link_b.as_ref()).map(|link| link.mtu);
+        if let Some((wanted, has)) = self.mtu.zip(other).filter(|(wanted, has)| wanted != has) {
+            return Err(Fault::operator(format!(
+                "--mtu {wanted}, but the interface that exists has {has}: a frame that fits one port \
+                 must fit the other; leave --mtu out"
+            )));
+        }
+        self.mtu = self.mtu.or(other);
+        Ok([self.open(&a, link_a).await?, self.open(&b, link_b).await?])
+    }
+
+    /// Opens a port that vanished; `None` while it is not there.
+    pub async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
+        let spec = self.spec(side).clone();
+        if let PortSpec::Existing(name) = &spec {
+            match self.net.link(name).await {
+                Err(e) if e.kind() == NetErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(Fault::environment(e.to_string())),
+                Ok(link) => {
+                    self.check(&link).await?;
+                    return self.open(&spec, Some(link)).await.map(Some);
+                }
+            }
+        }
+        self.open(&spec, None).await.map(Some)
+    }
+
+    /// The interface of a port that must exist.
+    async fn existing(&self, spec: &PortSpec) -> Result<Option<Link>, Fault> {
+        let PortSpec::Existing(name) = spec else { return Ok(None) };
+        match self.net.link(name).await {
+            Ok(link) => Ok(Some(link)),
+            Err(e) if e.kind() == NetErrorKind::NotFound => Err(Fault::operator(format!(
+                "there is no interface {name}: see `ip link` for those that exist, or write \
+                 tap:{name} to have a TAP made"
+            ))),
+            Err(e) => Err(Fault::environment(e.to_string())),
+        }
+    }
+
+    /// Whether an interface can be a port.
+    async fn check(&self, link: &Link) -> Result<(), Fault> {
+        let name = &link.name;
+        if !link.ethernet {
+            return Err(Fault::operator(format!(
+                "{name} carries no Ethernet frames: choose an Ethernet-like interface or a TAP"
+            )));
+        }
+        if link.master.is_some() {
+            return Err(Fault::operator(format!(
+                "{name} is a port of another bridge or bond already: frames would go both ways; take \
+                 it out with `ip link set {name} nomaster`"
+            )));
+        }
+        let addresses = self.net.addresses().await;
+        let addresses = addresses.map_err(|e| Fault::environment(e.to_string()))?;
+        let is_linklocal = |address: &&Address| match address.local.addr() {
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+            IpAddr::V4(_) => false,
+        };
+        let own = addresses.iter().filter(|address| address.link == link.index);
+        let (linklocal, others): (Vec<&Address>, Vec<&Address>) = own.partition(is_linklocal);
+        if let (Some(address), Some(_)) = (others.first(), &self.guard) {
+            return Err(Fault::operator(format!(
+                "{name} has the address {}: the host could not be reached by it any more, for a port \
+                 belongs to the bridge alone; if that is meant, remove it first with `ip addr flush \
+                 dev {name}`",
+                address.local
+            )));
+        }
+        if !linklocal.is_empty() {
+            tracing::warn!(
+                "the host has a link-local IPv6 address on {name} and announces it there: to have it \
+                 keep quiet, set `sysctl -w net.ipv6.conf.{}.disable_ipv6=1`",
+                name.replace('.', "/")
+            );
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, spec: &PortSpec, link: Option<Link>) -> Result<Port, Fault> {
+        let fault = |error: &dyn std::fmt::Display| Fault::environment(format!("{spec}: {error}"));
+        let port = match (spec, &link) {
+            (PortSpec::Existing(name), Some(link)) => {
+                // First: the host must not answer the first frame either.
+                if let Some(guard) = &mut self.guard {
+                    guard.add(name).map_err(|e| unguarded(&e))?;
+                }
+                Port::existing(name, link.index, self.workers).map_err(|e| fault(&e))?
+            }
+            (spec, _) => self.make_tap(spec.name()).await?,
+        };
+        if link.is_none_or(|link| !link.up) {
+            self.net.set_up(port.index).await.map_err(|e| fault(&e))?;
+        }
+        Ok(port)
+    }
+
+    async fn make_tap(&self, name: &str) -> Result<Port, Fault> {
+        if self.net.link(name).await.is_ok() {
+            return Err(Fault::operator(format!(
+                "tap:{name}: there is an interface {name} already; write {name} to use it as it is, or \
+                 choose another name"
+            )));
+        }
+        let offloads = plane::tun_offloads();
+        let port = Port::tap(name, self.workers, offloads)
+            .map_err(|e| Fault::environment(format!("tap:{name}: {e}")))?;
+        if port.offloads != offloads {
+            say!(2, "tap:{name}: the kernel grants {:?} of {offloads:?}", port.offloads);
+        }
+        let mtu = self.mtu.unwrap_or(MTU);
+        self.net.set_mtu(port.index, mtu).await.map_err(|e| {
+            Fault::operator(format!("tap:{name}: {e}; choose another --mtu (68 to 65521)"))
+        })?;
+        Ok(port)
+    }
+}
+
+/// Whether two interfaces can be joined.
+fn check_pair(a: &Link, b: &Link) -> Result<(), Fault> {
+    if a.lower == Some(b.index) || b.lower == Some(a.index) {
+        return Err(Fault::operator(format!(
+            "{} and {} are two ends of one cable, or one is a VLAN of the other: what left by one would \
+             come back by the other without end",
+            a.name, b.name
+        )));
+    }
+    if a.mtu != b.mtu {
+        let (small, large) = if a.mtu < b.mtu { (a, b) } else { (b, a) };
+        return Err(Fault::operator(format!(
+            "{} has MTU {} and {} has {}: what does not fit would vanish without a word; make them \
+             equal with `ip link set {} mtu {}`",
+            a.name, a.mtu, b.name, b.mtu, large.name, small.mtu
+        )));
+    }
+    Ok(())
+}
+
+fn unguarded(error: &dyn std::fmt::Display) -> Fault {
+    Fault::environment(format!(
+        "cannot keep the host's own stack from answering what passes: {error}; or let it see everything \
+         with --share-with-host, if it has no addresses and forwards nothing"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str, index: u32) -> Link {
+        Link {
+            index,
+            name: name.into(),
+            mtu: 1500,
+            txqueuelen: 1000,
+            up: true,
+            running: true,
+            mac: None,
+            ethernet: true,
+            master: None,
+            lower: None,
+        }
+    }
+
+    #[test]
+    fn a_pair_that_loops_or_differs_is_refused_with_the_remedy() {
+        let (a, b) = (link("a", 1), link("b", 2));
+        assert!(check_pair(&a, &b).is_ok());
+        let looped = check_pair(&Link { lower: Some(2), ..a.clone() }, &b).unwrap_err();
+        assert!(looped.to_string().contains("one cable"), "{looped}");
+        let looped = check_pair(&a, &Link { lower: Some(1), ..b.clone() }).unwrap_err();
+        assert!(looped.to_string().contains("one cable"), "{looped}");
+        let differs = check_pair(&a, &Link { mtu: 9000, ..b }).unwrap_err();
+        assert!(differs.to_string().ends_with("`ip link set b mtu 1500`"), "{differs}");
+    }
+}

@@ -1,0 +1,67 @@
+//! What a bridge says of itself.
+
+use std::collections::BTreeMap;
+
+use adit_bridge::{Drop, PortSpec, Side};
+
+use super::Running;
+use crate::clock::unix_time;
+use crate::control::{BridgeReport, PortReport, StatusReport};
+use crate::say;
+
+impl Running {
+    /// For `adit status`.
+    pub(super) fn report(&mut self) -> StatusReport {
+        let totals = self.bridge.totals();
+        let mut drops = BTreeMap::new();
+        let mut ports = Vec::new();
+        for ((side, totals), missing) in Side::BOTH.into_iter().zip(&totals.sides).zip(self.missing)
+        {
+            let spec = self.opener.spec(side);
+            let kind = if matches!(spec, PortSpec::Tap(_)) { "tap" } else { "interface" };
+            let here: BTreeMap<String, u64> = Drop::ALL
+                .iter()
+                .zip(totals.drops)
+                .filter(|(_, count)| *count > 0)
+                .map(|(drop, count)| (drop.name().to_owned(), count))
+                .collect();
+            for (reason, count) in &here {
+                *drops.entry(reason.clone()).or_insert(0) += count;
+            }
+            ports.push(PortReport {
+                name: spec.name().to_owned(),
+                kind: kind.to_owned(),
+                present: !missing,
+                frames: totals.frames,
+                bytes: totals.bytes,
+                large: totals.large,
+                forwarded: totals.forwarded,
+                drops: here,
+            });
+        }
+        let started = self.opener.started();
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").into(),
+            role: "bridge".into(),
+            instance: self.instance.clone(),
+            state: "running".into(),
+            pid: std::process::id(),
+            started,
+            uptime_s: unix_time().0.saturating_sub(started),
+            endpoints: Side::BOTH.map(|side| self.opener.spec(side).to_string()).into(),
+            drops,
+            workers: self.bridge.workers(),
+            bridge: Some(BridgeReport { mode: "relay".into(), ports }),
+            ..StatusReport::default()
+        }
+    }
+
+    /// For the log, on a signal.
+    pub(super) fn tell(&mut self) {
+        let report = self.report();
+        for port in report.bridge.iter().flat_map(|bridge| &bridge.ports) {
+            let PortReport { name, frames, bytes, forwarded, drops, .. } = port;
+            say!(1, "{name}: {frames} frames, {bytes} bytes in; {forwarded} forwarded; {drops:?}");
+        }
+    }
+}
