@@ -48,10 +48,10 @@ pub struct Timeouts {
     pub time_wait: Duration,
     /// TCP: it was reset.
     pub close: Duration,
-    /// TCP: the same segment came again [`Self::MAX_RETRANSMISSIONS`] times, or the window is shut.
-    pub retransmitted: Duration,
-    /// TCP: data is not acknowledged, or a connection taken up in the middle has no answer yet.
-    pub unacknowledged: Duration,
+    /// TCP, established: data is not acknowledged, the same segment came again
+    /// [`Self::MAX_COPIES`] times, the window is shut, or it was taken up in the middle and has no
+    /// answer yet.
+    pub stuck: Duration,
     /// UDP.
     pub udp: Duration,
     /// UDP, when answered and older than two seconds.
@@ -63,8 +63,11 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
+    /// A full table gives up connections that were silent for so long (RFC 5382, REQ-5), and no
+    /// others that are established.
+    pub const IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
     /// After so many copies of a segment in a row, a connection counts as stuck.
-    pub const MAX_RETRANSMISSIONS: u8 = 3;
+    pub const MAX_COPIES: u8 = 3;
 }
 
 impl Default for Timeouts {
@@ -79,8 +82,7 @@ impl Default for Timeouts {
             last_ack: seconds(30),
             time_wait: seconds(120),
             close: seconds(10),
-            retransmitted: seconds(300),
-            unacknowledged: seconds(300),
+            stuck: seconds(300),
             udp: seconds(30),
             udp_stream: seconds(120),
             icmp: seconds(30),

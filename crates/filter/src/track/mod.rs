@@ -4,29 +4,60 @@
 //!   Tracker::burst ──► Burst::look(packet) ──► Tracked { state, direction } ──► the rules
 //!                      Burst::confirm(tracked) ◄── accepted: only now a new flow is entered
 //! ```
+//!
+//! States, timeouts and windows are those of Linux, so that a rule file means the same in both.
+//! A known flow's time starts anew when its packet is looked at, not when the rules have accepted
+//! it, as there too: a flow whose packets are dropped lives on as long as they come.
+//!
+//! After a start the table is empty, and what was open before is taken up from the middle
+//! ([`Limits::loose`]): its next packet is new, the answer to that is established.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Nanos;
 use crate::judge::Memo;
-use crate::packet::{Network, Packet, Transport};
+use crate::packet::{Ip, Network, Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
+mod flow;
+mod hash;
+mod key;
 mod limits;
+mod shard;
 mod stats;
+mod table;
+mod tcp;
+#[cfg(test)]
+mod tests;
 
 pub use limits::{Limits, Timeouts};
 pub use stats::{FlowInfo, FlowState, Invalid, TrackStats};
+
+use flow::Class;
+use hash::Seed;
+use key::{IcmpRole, Key, Way};
+use shard::{Seen, Shard};
+use tcp::{Segment, Tcp};
+
+/// Flows that [`Tracker::sweep`] looks at in one call.
+const SWEEP: u32 = 4096;
 
 /// All flows, in as many shards as there are workers. Any number of threads may use it.
 #[derive(Debug)]
 pub struct Tracker {
     limits: Limits,
+    seed: Seed,
+    shards: Box<[Mutex<Shard>]>,
+    invalid: [AtomicU64; Invalid::COUNT],
 }
 
 impl Tracker {
     /// An empty table. `seed` is random: it keeps strangers from choosing where flows lie.
     pub fn new(limits: Limits, seed: [u8; 16]) -> Self {
-        let _ = seed;
-        Self { limits }
+        let seed = Seed::new(seed);
+        let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
+        Self { seed, shards: shards.collect(), limits, invalid: Default::default() }
     }
 
     /// The bounds it was made with.
@@ -35,30 +66,50 @@ impl Tracker {
     }
 
     /// For a run of packets, all taken to be of the moment `now`. It holds the lock of one shard
-    /// at a time, until it is dropped: keep none while waiting.
+    /// at a time, until it is dropped: keep none while waiting, and one at a time in a thread.
     pub fn burst(&self, now: Nanos) -> Burst<'_> {
-        let _ = now;
-        Burst { _tracker: self }
+        Burst { tracker: self, now, held: None, invalid: [0; Invalid::COUNT] }
     }
 
     /// Counts, of all shards.
     pub fn stats(&self) -> TrackStats {
-        TrackStats { limit: self.limits.flows as u64, ..TrackStats::default() }
+        let mut stats = TrackStats { limit: self.limits.flows as u64, ..TrackStats::default() };
+        for shard in &self.shards {
+            stats.add(&mut lock(shard));
+        }
+        stats.invalid = Invalid::ALL
+            .into_iter()
+            .zip(&self.invalid)
+            .map(|(reason, count)| (reason, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count != 0)
+            .collect();
+        stats
     }
 
     /// Some of the flows, from `cursor` on (0 at first), and where to go on; `None` at the end.
     /// Flows that come or go meanwhile may be seen or not.
     pub fn flows(&self, now: Nanos, cursor: u64) -> (Vec<FlowInfo>, Option<u64>) {
-        let _ = (now, cursor);
-        (Vec::new(), None)
+        let (index, segment) = (cursor >> 32, cursor & u64::from(u32::MAX));
+        let Some(shard) = usize::try_from(index).ok().and_then(|index| self.shards.get(index))
+        else {
+            return (Vec::new(), None);
+        };
+        match lock(shard).describe(segment as usize, now) {
+            Some(flows) => (flows, cursor.checked_add(1)),
+            None => (Vec::new(), index.checked_add(1).map(|next| next << 32)),
+        }
     }
 
     /// Removes flows whose time is over, at most some thousands at a time; true if more are left.
     /// Bursts do this too: it is for when no packets come.
     pub fn sweep(&self, now: Nanos) -> bool {
-        let _ = now;
-        false
+        // Each shard, whatever the one before says.
+        self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
     }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of one packet. [`Burst::confirm`] enters it if it starts a flow.
@@ -71,12 +122,31 @@ pub struct Tracked {
     /// The flow's transport protocol: for an ICMP error, that of the flow it is about. `None`
     /// without a flow (invalid, untracked): there, `ct direction` and `ct l4proto` do not match.
     pub protocol: Option<u8>,
+    place: Place,
+}
+
+#[derive(Copy, Clone, Debug)]
+enum Place {
+    Nowhere,
+    Known { slot: u32, key: Key, hash: u64 },
+    New { way: Way, hash: u64 },
+}
+
+impl Tracked {
+    /// For a packet of no flow: not tracked at all, or invalid.
+    pub const fn without(state: CtState) -> Self {
+        let direction = CtDirection::Original;
+        Self { state, direction, protocol: None, place: Place::Nowhere }
+    }
 }
 
 /// A run of packets on the table.
 #[derive(Debug)]
 pub struct Burst<'a> {
-    _tracker: &'a Tracker,
+    tracker: &'a Tracker,
+    now: Nanos,
+    held: Option<(usize, MutexGuard<'a, Shard>)>,
+    invalid: [u32; Invalid::COUNT],
 }
 
 impl Burst<'_> {
@@ -85,36 +155,147 @@ impl Burst<'_> {
     /// [`Self::confirm`].
     ///
     /// Takes whole packets: a fragment, and whatever fails its checksum, is invalid.
+    #[inline]
     pub fn look(&mut self, packet: &Packet<'_>) -> Tracked {
-        let Network::Ip(ip) = packet.network else { return Tracked::without(CtState::UNTRACKED) };
-        match packet.transport {
-            Transport::None => Tracked::without(CtState::INVALID),
-            _ => Tracked {
-                state: CtState::NEW,
-                direction: CtDirection::Original,
-                protocol: Some(ip.protocol),
-            },
+        let Network::Ip(ip) = &packet.network else { return Tracked::without(CtState::UNTRACKED) };
+        match self.track(packet, ip) {
+            Ok(tracked) => tracked,
+            Err(reason) => {
+                if let Some(count) = self.invalid.get_mut(reason as usize) {
+                    *count = count.saturating_add(1);
+                }
+                Tracked::without(CtState::INVALID)
+            }
         }
+    }
+
+    fn track(&mut self, packet: &Packet<'_>, ip: &Ip) -> Result<Tracked, Invalid> {
+        if ip.fragment.is_some_and(|piece| piece.more || piece.offset != 0) {
+            return Err(Invalid::Headers);
+        }
+        if !packet.checksum_ok() {
+            return Err(Invalid::Checksum);
+        }
+        let segment = match packet.transport {
+            Transport::Tcp(_) => Some(Segment::of(packet).ok_or(Invalid::Flags)?),
+            Transport::Icmp(icmp) => match IcmpRole::of(ip.source.is_ipv6(), icmp.kind) {
+                IcmpRole::Error => return self.related(packet, ip),
+                IcmpRole::Neighbour => return Ok(Tracked::without(CtState::UNTRACKED)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let way = Key::of(packet, ip)?;
+        let hash = way.key.hash(&self.tracker.seed);
+        let now = self.now;
+        let shard = self.shard(hash).ok_or(Invalid::State)?;
+        let tracked = |state, direction, place| Tracked {
+            state,
+            direction,
+            protocol: Some(way.key.protocol()),
+            place,
+        };
+        if let Some(slot) = shard.find(&way, hash, now) {
+            match shard.advance(slot, way.downwards, packet, segment.as_ref(), now) {
+                Seen::Known(state, direction) => {
+                    let place = Place::Known { slot, key: way.key, hash };
+                    return Ok(tracked(state, direction, place));
+                }
+                Seen::Last(state, direction) => {
+                    return Ok(tracked(state, direction, Place::Nowhere));
+                }
+                Seen::Invalid(reason) => return Err(reason),
+                Seen::Over => {}
+            }
+        }
+        self.may_start(packet, ip, segment.as_ref())?;
+        Ok(tracked(CtState::NEW, CtDirection::Original, Place::New { way, hash }))
+    }
+
+    /// Whether a packet without a flow may start one.
+    fn may_start(
+        &self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        segment: Option<&Segment<'_>>,
+    ) -> Result<(), Invalid> {
+        if let Some(segment) = segment
+            && !Tcp::may_start(segment, self.tracker.limits.loose)
+        {
+            return Err(Invalid::State);
+        }
+        if let Transport::Icmp(icmp) = packet.transport
+            && IcmpRole::of(ip.source.is_ipv6(), icmp.kind) != IcmpRole::Query
+        {
+            return Err(Invalid::Icmp);
+        }
+        Ok(())
+    }
+
+    /// An ICMP error: of the flow whose packet it carries the head of, if it goes to where that
+    /// packet came from. It changes nothing there.
+    fn related(&mut self, packet: &Packet<'_>, ip: &Ip) -> Result<Tracked, Invalid> {
+        let head = packet.transport_bytes().get(8..).ok_or(Invalid::IcmpError)?;
+        let (way, source) = Key::embedded(ip.source.is_ipv6(), head).ok_or(Invalid::IcmpError)?;
+        if source != ip.destination {
+            return Err(Invalid::IcmpError);
+        }
+        let hash = way.key.hash(&self.tracker.seed);
+        let now = self.now;
+        let shard = self.shard(hash).ok_or(Invalid::IcmpError)?;
+        let slot = shard.find(&way, hash, now).ok_or(Invalid::IcmpError)?;
+        let flow = shard.table().get(slot).ok_or(Invalid::IcmpError)?;
+        Ok(Tracked {
+            state: CtState::RELATED,
+            direction: flow.direction(!way.downwards),
+            protocol: Some(way.key.protocol()),
+            place: Place::Nowhere,
+        })
     }
 
     /// Enters the flow of a packet that was accepted; does nothing for one of a known flow.
     /// False if there is no room, which is counted: the packet is to be dropped.
+    #[inline]
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
-        let _ = (tracked, packet);
-        true
+        let Place::New { way, hash } = &tracked.place else { return true };
+        let now = self.now;
+        self.shard(*hash).is_some_and(|shard| shard.enter(way, *hash, packet, now))
     }
 
-    /// A place for what the rules said of the last packet of the flow in the same direction and
-    /// state. `None` for a packet of no known flow, and for ICMP errors.
+    /// A place for what the rules said of the last packet of the flow in the same direction.
+    /// `None` for a packet of no known flow, and for ICMP errors.
+    #[inline]
     pub fn memo(&mut self, tracked: &Tracked) -> Option<&mut Memo> {
-        let _ = tracked;
-        None
+        let Place::Known { slot, key, hash } = tracked.place else { return None };
+        let direction = tracked.direction;
+        let flow = self.shard(hash)?.table().get_mut(slot)?;
+        // Another packet may have made the flow give up its place.
+        (flow.class != Class::Free && flow.key == key).then(|| flow.memo(direction))
+    }
+
+    /// The shard of a hash, locked.
+    #[inline]
+    fn shard(&mut self, hash: u64) -> Option<&mut Shard> {
+        let count = self.tracker.shards.len();
+        // The low half chooses the bucket.
+        let index = if count == 1 { 0 } else { ((hash >> 32) as usize).checked_rem(count)? };
+        if self.held.as_ref().is_none_or(|(held, _)| *held != index) {
+            // Never two at once, lest two bursts wait for each other.
+            self.held = None;
+            let mut shard = lock(self.tracker.shards.get(index)?);
+            shard.tick(self.now);
+            self.held = Some((index, shard));
+        }
+        self.held.as_mut().map(|(_, shard)| &mut **shard)
     }
 }
 
-impl Tracked {
-    /// For a packet of no flow.
-    const fn without(state: CtState) -> Self {
-        Self { state, direction: CtDirection::Original, protocol: None }
+impl Drop for Burst<'_> {
+    fn drop(&mut self) {
+        for (total, count) in self.tracker.invalid.iter().zip(self.invalid) {
+            if count != 0 {
+                total.fetch_add(count.into(), Ordering::Relaxed);
+            }
+        }
     }
 }

@@ -1,6 +1,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::flow::Class;
+use super::shard::Shard;
+
 /// What a [`super::Tracker`] holds and has done.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TrackStats {
@@ -24,6 +27,27 @@ pub struct TrackStats {
     pub refused_source: u64,
     /// Packets judged invalid, by reason: only those that are not zero.
     pub invalid: Vec<(Invalid, u64)>,
+}
+
+impl TrackStats {
+    pub(super) fn add(&mut self, shard: &mut Shard) {
+        let counts = shard.counts;
+        self.bytes = self.bytes.saturating_add(shard.bytes() as u64);
+        self.flows = self.flows.saturating_add(shard.table().len().into());
+        self.entered = self.entered.saturating_add(counts.entered);
+        self.expired = self.expired.saturating_add(counts.expired);
+        self.evicted = self.evicted.saturating_add(counts.evicted);
+        self.refused_full = self.refused_full.saturating_add(counts.refused_full);
+        self.refused_source = self.refused_source.saturating_add(counts.refused_source);
+        for class in Class::ALL {
+            let count = u64::from(shard.table().class_len(class));
+            match self.states.iter_mut().find(|(state, _)| *state == class.state()) {
+                _ if count == 0 => {}
+                Some((_, sum)) => *sum = sum.saturating_add(count),
+                None => self.states.push((class.state(), count)),
+            }
+        }
+    }
 }
 
 /// What a flow is waiting for; it decides how long.
@@ -69,6 +93,22 @@ pub enum Invalid {
     Icmp,
     /// An ICMP error about no known flow, or not sent to where the packet came from.
     IcmpError,
+}
+
+impl Invalid {
+    pub(super) const COUNT: usize = 9;
+
+    pub(super) const ALL: [Self; Self::COUNT] = [
+        Self::Headers,
+        Self::Checksum,
+        Self::Flags,
+        Self::State,
+        Self::Sequence,
+        Self::Acknowledgement,
+        Self::Reset,
+        Self::Icmp,
+        Self::IcmpError,
+    ];
 }
 
 /// A flow, for people to read.

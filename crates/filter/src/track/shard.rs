@@ -1,0 +1,399 @@
+//! A part of the table, under one lock: what a packet does to its flow, and who has to go.
+
+use super::flow::{Class, Flow, seconds, sixteenths};
+use super::hash::Seed;
+use super::key::Way;
+use super::table::Table;
+use super::tcp::{Outcome, Segment, State, Tcp};
+use super::{FlowInfo, Invalid, Limits, Timeouts};
+use crate::Nanos;
+use crate::packet::Packet;
+use crate::ruleset::{CtDirection, CtState};
+use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
+use std::time::Duration;
+
+/// Flows that are looked at for their time in one go, at most.
+const SWEEP: u32 = 64;
+/// How often they are looked at.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// A flow is looked at no later than this after the last time.
+const LOOK_AGAIN: u16 = 300;
+/// Of so many that have waited longest, the one silent for longest makes room.
+const CANDIDATES: usize = 8;
+/// How long a full table refuses without looking for room.
+const FULL_FOR: Duration = Duration::from_millis(1);
+/// UDP: who still talks after so many sixteenths of a second is a stream.
+const STREAM_AGE: u32 = 2 * 16;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    table: Table,
+    seed: Seed,
+    sources: Sources,
+    timeouts: Timeouts,
+    most: u32,
+    most_per_source: u32,
+    next_sweep: Nanos,
+    full_until: Nanos,
+    pub(super) counts: Counts,
+}
+
+/// Since the start.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) entered: u64,
+    pub(super) expired: u64,
+    pub(super) evicted: u64,
+    pub(super) refused_full: u64,
+    pub(super) refused_source: u64,
+}
+
+/// What became of a packet of a known flow.
+pub(super) enum Seen {
+    /// It belongs to it.
+    Known(CtState, CtDirection),
+    /// It was the last of it.
+    Last(CtState, CtDirection),
+    /// It cannot belong to it.
+    Invalid(Invalid),
+    /// The flow is over; this packet starts another.
+    Over,
+}
+
+impl Shard {
+    pub(super) fn new(limits: &Limits, seed: Seed) -> Self {
+        let share = |whole: usize| {
+            let share = whole.div_ceil(limits.shards.max(1));
+            // Slots are numbered with 32 bits, buckets are twice as many.
+            u32::try_from(share).unwrap_or(u32::MAX).min(1 << 30)
+        };
+        Self {
+            table: Table::new(seed),
+            seed,
+            sources: Sources::new(),
+            timeouts: limits.timeouts.clone(),
+            most: share(limits.flows),
+            most_per_source: share(limits.unanswered_per_source),
+            next_sweep: Nanos(0),
+            full_until: Nanos(0),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(super) fn table(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes().saturating_add(Sources::BYTES)
+    }
+
+    /// Looks for flows whose time is over, if it was not done within the last second.
+    #[inline]
+    pub(super) fn tick(&mut self, now: Nanos) {
+        if now >= self.next_sweep {
+            let more = self.sweep(now, SWEEP);
+            self.next_sweep = if more { now } else { now.after(SWEEP_EVERY) };
+        }
+    }
+
+    /// Looks at up to `budget` flows; true if there are more to be looked at.
+    pub(super) fn sweep(&mut self, now: Nanos, mut budget: u32) -> bool {
+        for class in Class::ALL {
+            let timeout = class.timeout(&self.timeouts).as_secs().max(1);
+            let again = u16::try_from(timeout).unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            while let Some(slot) = self.table.oldest(class) {
+                let Some(flow) = self.table.get(slot) else { break };
+                if seconds(now).wrapping_sub(flow.queued) < again {
+                    break;
+                }
+                let Some(left) = budget.checked_sub(1) else { return true };
+                budget = left;
+                if self.is_over(flow, now) {
+                    self.forget(slot);
+                    self.counts.expired = self.counts.expired.saturating_add(1);
+                } else {
+                    self.table.requeue(slot, class, now);
+                }
+            }
+        }
+        false
+    }
+
+    /// The slot of a flow whose time is not over.
+    #[inline]
+    pub(super) fn find(&mut self, way: &Way, hash: u64, now: Nanos) -> Option<u32> {
+        let slot = self.table.find(&way.key, hash)?;
+        if self.table.get(slot).is_some_and(|flow| self.is_over(flow, now)) {
+            self.forget(slot);
+            self.counts.expired = self.counts.expired.saturating_add(1);
+            return None;
+        }
+        Some(slot)
+    }
+
+    #[inline]
+    fn is_over(&self, flow: &Flow, now: Nanos) -> bool {
+        now.since(flow.seen) >= self.timeout(flow)
+    }
+
+    #[inline]
+    fn timeout(&self, flow: &Flow) -> Duration {
+        let timeout = flow.class.timeout(&self.timeouts);
+        let stuck = flow.class == Class::Established && flow.stuck();
+        if stuck { timeout.min(self.timeouts.stuck) } else { timeout }
+    }
+
+    /// Brings a flow up to date by a packet of it.
+    #[inline]
+    pub(super) fn advance(
+        &mut self,
+        slot: u32,
+        downwards: bool,
+        packet: &Packet<'_>,
+        segment: Option<&Segment<'_>>,
+        now: Nanos,
+    ) -> Seen {
+        let Some(flow) = self.table.get_mut(slot) else { return Seen::Over };
+        let direction = flow.direction(downwards);
+        let answered = flow.answered();
+        let answering = answered || direction == CtDirection::Reply;
+        let state = if answering { CtState::ESTABLISHED } else { CtState::NEW };
+        let (class, refresh) = match segment {
+            None => (untold(flow, answered, answering, now), true),
+            Some(segment) => match flow.tcp.segment(segment, direction, answered, flow.assured()) {
+                Outcome::Accept(accepted) => {
+                    if accepted.assured {
+                        flow.set_assured();
+                    }
+                    flow.set_stuck(accepted.stuck);
+                    (tcp_class(flow.tcp.state, answered), accepted.refresh)
+                }
+                Outcome::Ignore => (flow.class, false),
+                Outcome::Invalid(reason) => return Seen::Invalid(reason),
+                Outcome::Reopen => {
+                    self.forget(slot);
+                    return Seen::Over;
+                }
+                Outcome::Gone => {
+                    self.forget(slot);
+                    return Seen::Last(state, direction);
+                }
+            },
+        };
+        if refresh {
+            flow.seen = now;
+        }
+        if answering {
+            flow.set_answered();
+        }
+        flow.count(direction, packet.segments().into(), packet.length() as u64);
+        let before = flow.class;
+        if class != before {
+            if before.unanswered() && !class.unanswered() {
+                let source = flow.key.source_hash(flow.downwards(), &self.seed);
+                self.sources.remove(source);
+            }
+            self.table.requeue(slot, class, now);
+        }
+        Seen::Known(state, direction)
+    }
+
+    /// Enters the flow of a packet, unless it is there; false if there is no room.
+    pub(super) fn enter(&mut self, way: &Way, hash: u64, packet: &Packet<'_>, now: Nanos) -> bool {
+        if self.find(way, hash, now).is_some() {
+            return true;
+        }
+        let source = way.key.source_hash(way.downwards, &self.seed);
+        if self.sources.count(source) >= self.most_per_source {
+            self.counts.refused_source = self.counts.refused_source.saturating_add(1);
+            return false;
+        }
+        if self.table.len() >= self.most && !self.make_room(now) {
+            self.counts.refused_full = self.counts.refused_full.saturating_add(1);
+            return false;
+        }
+        let (class, tcp) = match way.key.protocol() {
+            TCP => match Segment::of(packet).map(|segment| Tcp::start(&segment)) {
+                Some(tcp) => (tcp_class(tcp.state, false), tcp),
+                None => return false,
+            },
+            UDP => (Class::Udp, Tcp::EMPTY),
+            ICMP | ICMPV6 => (Class::Icmp, Tcp::EMPTY),
+            _ => (Class::Other, Tcp::EMPTY),
+        };
+        let mut flow = Flow::new(way.key, way.downwards, class, tcp, now);
+        flow.count(CtDirection::Original, packet.segments().into(), packet.length() as u64);
+        if self.table.insert(flow, hash, now).is_none() {
+            self.counts.refused_full = self.counts.refused_full.saturating_add(1);
+            return false;
+        }
+        self.sources.add(source);
+        self.counts.entered = self.counts.entered.saturating_add(1);
+        true
+    }
+
+    fn forget(&mut self, slot: u32) {
+        if let Some(flow) = self.table.remove(slot)
+            && flow.class.unanswered()
+        {
+            self.sources.remove(flow.key.source_hash(flow.downwards(), &self.seed));
+        }
+    }
+
+    /// Gives up a flow for another: one that is over, else one that nobody answered, of the kind
+    /// that there is most of, else one that is not open in both directions, else an established
+    /// one that was silent for [`Timeouts::IDLE`].
+    fn make_room(&mut self, now: Nanos) -> bool {
+        const OVER: [Class; 2] = [Class::Close, Class::TimeWait];
+        const UNANSWERED: [Class; 6] = [
+            Class::SynSent,
+            Class::SynRecv,
+            Class::PickedUp,
+            Class::Udp,
+            Class::Icmp,
+            Class::Other,
+        ];
+        const HALF: [Class; 6] = [
+            Class::UdpAnswered,
+            Class::IcmpAnswered,
+            Class::OtherAnswered,
+            Class::LastAck,
+            Class::CloseWait,
+            Class::FinWait,
+        ];
+        if now < self.full_until {
+            return false;
+        }
+        let victim = [&OVER[..], &UNANSWERED, &HALF]
+            .into_iter()
+            .find_map(|group| {
+                let longest = group.iter().max_by_key(|class| self.table.class_len(**class))?;
+                self.silent_longest(*longest)
+            })
+            .or_else(|| self.idle(now));
+        let Some(victim) = victim else {
+            self.full_until = now.after(FULL_FOR);
+            return false;
+        };
+        self.forget(victim);
+        self.counts.evicted = self.counts.evicted.saturating_add(1);
+        true
+    }
+
+    /// Of the flows of a class that were queued first, the one that was silent for longest.
+    fn silent_longest(&self, class: Class) -> Option<u32> {
+        let mut best: Option<(u32, Nanos)> = None;
+        let mut slot = self.table.oldest(class)?;
+        for _ in 0..CANDIDATES {
+            let Some(flow) = self.table.get(slot) else { break };
+            if best.is_none_or(|(_, seen)| flow.seen < seen) {
+                best = Some((slot, flow.seen));
+            }
+            slot = flow.newer;
+        }
+        best.map(|(slot, _)| slot)
+    }
+
+    /// An established flow that was silent for long.
+    fn idle(&mut self, now: Nanos) -> Option<u32> {
+        for class in [Class::UdpStream, Class::Established] {
+            for _ in 0..CANDIDATES {
+                let Some(slot) = self.table.oldest(class) else { break };
+                let flow = self.table.get(slot)?;
+                if self.is_over(flow, now) || now.since(flow.seen) >= Timeouts::IDLE {
+                    return Some(slot);
+                }
+                self.table.requeue(slot, class, now);
+            }
+        }
+        None
+    }
+
+    /// The flows of one segment of slots; `None` behind the last.
+    pub(super) fn describe(&self, segment: usize, now: Nanos) -> Option<Vec<FlowInfo>> {
+        let flows = self.table.segment(segment)?.iter();
+        let there = flows.filter(|flow| flow.class != Class::Free && !self.is_over(flow, now));
+        Some(there.map(|flow| self.info(flow, now)).collect())
+    }
+
+    fn info(&self, flow: &Flow, now: Nanos) -> FlowInfo {
+        let [source, destination] = flow.key.ends(flow.downwards());
+        let age = sixteenths(now).wrapping_sub(flow.born);
+        FlowInfo {
+            protocol: flow.key.protocol(),
+            source,
+            destination,
+            state: flow.class.state(),
+            assured: matches!(flow.class, Class::Established | Class::UdpStream),
+            age: Duration::from_nanos(u64::from(age).saturating_mul(62_500_000)),
+            left: self.timeout(flow).saturating_sub(now.since(flow.seen)),
+            packets: flow.packets,
+            bytes: flow.bytes,
+        }
+    }
+}
+
+/// The class of a flow whose protocol has no states of its own.
+fn untold(flow: &Flow, answered: bool, answering: bool, now: Nanos) -> Class {
+    match flow.class {
+        class if !answering => class,
+        Class::Udp => Class::UdpAnswered,
+        Class::UdpAnswered if answered && sixteenths(now).wrapping_sub(flow.born) > STREAM_AGE => {
+            Class::UdpStream
+        }
+        Class::Icmp => Class::IcmpAnswered,
+        Class::Other => Class::OtherAnswered,
+        class => class,
+    }
+}
+
+const fn tcp_class(state: State, answered: bool) -> Class {
+    match state {
+        State::None | State::SynSent | State::BothSynSent => Class::SynSent,
+        State::SynRecv => Class::SynRecv,
+        State::Established if answered => Class::Established,
+        State::Established => Class::PickedUp,
+        State::FinWait => Class::FinWait,
+        State::CloseWait => Class::CloseWait,
+        State::LastAck => Class::LastAck,
+        State::TimeWait => Class::TimeWait,
+        State::Close => Class::Close,
+    }
+}
+
+/// How many unanswered flows each source has, in a fixed space: two counters for each, shared with
+/// others; the smaller is never too small.
+#[derive(Debug)]
+struct Sources {
+    rows: [Box<[u32]>; 2],
+}
+
+impl Sources {
+    const WIDTH: usize = 4096;
+    const BYTES: usize = Self::WIDTH * 2 * size_of::<u32>();
+
+    fn new() -> Self {
+        Self { rows: [(); 2].map(|()| vec![0; Self::WIDTH].into_boxed_slice()) }
+    }
+
+    fn places(&mut self, source: u64) -> impl Iterator<Item = &mut u32> {
+        let places = [source as u32, (source >> 32) as u32];
+        self.rows
+            .iter_mut()
+            .zip(places)
+            .filter_map(|(row, place)| row.get_mut(place as usize % Self::WIDTH))
+    }
+
+    fn count(&mut self, source: u64) -> u32 {
+        self.places(source).map(|count| *count).min().unwrap_or(0)
+    }
+
+    fn add(&mut self, source: u64) {
+        self.places(source).for_each(|count| *count = count.saturating_add(1));
+    }
+
+    fn remove(&mut self, source: u64) {
+        self.places(source).for_each(|count| *count = count.saturating_sub(1));
+    }
+}
