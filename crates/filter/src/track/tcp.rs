@@ -99,6 +99,8 @@ pub(super) struct Tcp {
     pub(super) state: State,
 }
 
+/// A SYN carries no more than a full segment (RFC 7413).
+const SYN_DATA: u32 = 1460;
 /// The SYN that was let through may be answered by an acknowledgement which looks like that of the
 /// last FIN (RFC 5961 section 4.2).
 const CHALLENGED: u8 = 64;
@@ -453,6 +455,12 @@ impl Tcp {
         let answers_syn = answered && self.last_kind == Kind::Syn && answers_last;
         match old {
             State::TimeWait | State::Close => return Reset::Certain,
+            // RFC 9293 3.10.7.3: it has to acknowledge the SYN, with or without data behind it.
+            State::SynSent if direction == CtDirection::Reply => {
+                let short = receiver.end.wrapping_sub(segment.ack);
+                let good = segment.has(bits::ACK) && short <= SYN_DATA;
+                return if good { Reset::Likely } else { Reset::Invalid };
+            }
             State::FinWait | State::CloseWait | State::LastAck => {
                 let certain = exact || answers_syn || !receiver.is(ACKED);
                 return if certain { Reset::Certain } else { Reset::Doubtful };

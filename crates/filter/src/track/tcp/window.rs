@@ -46,6 +46,16 @@ impl Tcp {
         segment: &Segment<'_>,
         direction: CtDirection,
     ) -> Result<bool, Invalid> {
+        let before = self.sides;
+        let verdict = self.fits(segment, direction);
+        if verdict != Ok(true) {
+            // What it seemed to begin, it did not.
+            self.sides = before;
+        }
+        verdict
+    }
+
+    fn fits(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Result<bool, Invalid> {
         let state = self.state;
         let (sender, receiver) = self.ends(direction);
         let Segment { mut seq, mut ack, mut end, .. } = *segment;
@@ -141,7 +151,7 @@ impl Side {
         self.limit = segment.end.wrapping_add(self.window);
         if receiver.window == 0 {
             (receiver.end, receiver.limit) = (sack, sack);
-        } else if sack == receiver.end.wrapping_add(1) {
+        } else if sack == receiver.end.wrapping_add(1) && !segment.has(bits::RST) {
             // A keepalive stands one byte back; this seems to answer one.
             receiver.end = sack;
         }
