@@ -15,7 +15,7 @@ use rustls::{
 use super::error::{TlsConfigError, TlsError};
 use super::options::{ClientCertificates, ClientTlsOptions, ServerTlsOptions};
 use super::trust::Trust;
-use super::verify::{Verdict, Verifier};
+use super::verify::Verifier;
 
 /// What both roles keep.
 pub(super) struct Context {
@@ -31,13 +31,16 @@ pub(super) struct Context {
 /// Everything a client needs to open TLS sessions; cheap to clone.
 #[derive(Clone)]
 pub struct ClientTls {
-    context: Arc<Context>,
+    config: Arc<ClientConfig>,
+    warnings: Arc<[String]>,
 }
 
 /// Everything a server needs to accept TLS sessions; cheap to clone.
 #[derive(Clone)]
 pub struct ServerTls {
-    context: Arc<Context>,
+    // One for all sessions: the library makes a table of 256 places with each.
+    config: Arc<ServerConfig>,
+    warnings: Arc<[String]>,
 }
 
 // By hand: there is a private key inside.
@@ -57,35 +60,34 @@ impl ClientTls {
     /// Reads and checks the operator's material.
     pub fn new(options: ClientTlsOptions) -> Result<Self, TlsConfigError> {
         let context = super::load::client(options)?;
-        Ok(Self { context: Arc::new(context) })
+        let trust = context.trust.clone().ok_or_else(|| missing("a client without a CA"))?;
+        let verifier = Verifier::new(trust, &context);
+        let builder =
+            ClientConfig::builder_with_details(context.provider.clone(), context.time.clone())
+                .with_protocol_versions(&context.versions)
+                .map_err(|error| missing(&error.to_string()))?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match context.own {
+            Some(own) => builder.with_client_cert_resolver(Arc::new(Own(own))),
+            None => builder.with_no_client_auth(),
+        };
+        config.resumption = rustls::client::Resumption::disabled();
+        config.enable_sni = false;
+        Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
     }
 
     /// What the operator should know though it does not prevent the start, such as a certificate of
     /// ours that has expired.
     pub fn warnings(&self) -> &[String] {
-        &self.context.warnings
+        &self.warnings
     }
 
-    pub(super) fn connection(&self, verdict: Arc<Verdict>) -> Result<Connection, TlsError> {
-        let context = &self.context;
-        let trust = context.trust.clone().ok_or(TlsError::Misuse("a client without a CA"))?;
-        let verifier = Verifier::new(trust, context, verdict);
-        let builder =
-            ClientConfig::builder_with_details(context.provider.clone(), context.time.clone())
-                .with_protocol_versions(&context.versions)
-                .map_err(|error| TlsError::Ours(error.to_string()))?
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(verifier));
-        let mut config = match &context.own {
-            Some(own) => builder.with_client_cert_resolver(Arc::new(Own(own.clone()))),
-            None => builder.with_no_client_auth(),
-        };
-        config.resumption = rustls::client::Resumption::disabled();
-        config.enable_sni = false;
+    pub(super) fn connection(&self) -> Result<Connection, TlsError> {
         // OpenVPN's servers are known by `verify-x509-name`; rustls wants a name though it is neither
         // sent nor compared.
         let name = ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into());
-        ClientConnection::new(Arc::new(config), name)
+        ClientConnection::new(self.config.clone(), name)
             .map(Connection::Client)
             .map_err(|error| TlsError::Ours(error.to_string()))
     }
@@ -95,37 +97,39 @@ impl ServerTls {
     /// Reads and checks the operator's material.
     pub fn new(options: ServerTlsOptions) -> Result<Self, TlsConfigError> {
         let context = super::load::server(options)?;
-        Ok(Self { context: Arc::new(context) })
-    }
-
-    /// As [`ClientTls::warnings`].
-    pub fn warnings(&self) -> &[String] {
-        &self.context.warnings
-    }
-
-    pub(super) fn connection(&self, verdict: Arc<Verdict>) -> Result<Connection, TlsError> {
-        let context = &self.context;
-        let own = context.own.clone().ok_or(TlsError::Misuse("a server without a certificate"))?;
+        let own = context.own.clone().ok_or_else(|| missing("a server without a certificate"))?;
         let builder =
             ServerConfig::builder_with_details(context.provider.clone(), context.time.clone())
                 .with_protocol_versions(&context.versions)
-                .map_err(|error| TlsError::Ours(error.to_string()))?;
+                .map_err(|error| missing(&error.to_string()))?;
         let builder = match (&context.trust, context.client_certificates) {
             (_, ClientCertificates::None) => builder.with_no_client_auth(),
-            (Some(trust), _) => builder.with_client_cert_verifier(Arc::new(Verifier::new(
-                trust.clone(),
-                context,
-                verdict,
-            ))),
-            (None, _) => return Err(TlsError::Misuse("client certificates wanted without a CA")),
+            (Some(trust), _) => {
+                builder.with_client_cert_verifier(Arc::new(Verifier::new(trust.clone(), &context)))
+            }
+            (None, _) => return Err(missing("client certificates wanted without a CA")),
         };
         let mut config = builder.with_cert_resolver(Arc::new(Own(own)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        ServerConnection::new(Arc::new(config))
+        Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
+    }
+
+    /// As [`ClientTls::warnings`].
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    pub(super) fn connection(&self) -> Result<Connection, TlsError> {
+        ServerConnection::new(self.config.clone())
             .map(Connection::Server)
             .map_err(|error| TlsError::Ours(error.to_string()))
     }
+}
+
+/// What reading the material has refused already.
+fn missing(what: &str) -> TlsConfigError {
+    TlsConfigError::new("tls", what)
 }
 
 /// Our one certificate, whatever the peer says it would like.

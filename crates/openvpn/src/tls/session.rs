@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
-use std::sync::Arc;
 
 use rustls::{Connection, Error, ProtocolVersion};
 use zeroize::Zeroizing;
@@ -16,7 +15,7 @@ use zeroize::Zeroizing;
 use super::context::{ClientTls, ServerTls};
 use super::error::{CertificateError, CertificateProblem, TlsError};
 use super::identity::PeerIdentity;
-use super::verify::Verdict;
+use super::verify::{self, Verdict};
 
 /// Longest message, bytes: what one TLS record holds.
 pub const MAX_MESSAGE: usize = 16_384;
@@ -38,7 +37,8 @@ const MAX_OUTGOING: usize = 128 * 1024;
 /// makes one, [`read`](Self::read) returns one.
 pub struct TlsSession {
     connection: Connection,
-    verdict: Arc<Verdict>,
+    /// What was found of the peer's certificate.
+    verdict: Option<Verdict>,
     /// The record that is not complete yet.
     partial: Vec<u8>,
     /// Bytes fed while handshaking.
@@ -63,21 +63,19 @@ impl fmt::Debug for TlsSession {
 impl TlsSession {
     /// Starts a handshake as client; the ClientHello can be pulled at once.
     pub fn client(tls: &ClientTls) -> Result<Self, TlsError> {
-        let verdict = Arc::new(Verdict::default());
-        Self::new(tls.connection(verdict.clone())?, verdict)
+        Self::new(tls.connection()?)
     }
 
     /// Waits for a client's handshake.
     pub fn server(tls: &ServerTls) -> Result<Self, TlsError> {
-        let verdict = Arc::new(Verdict::default());
-        Self::new(tls.connection(verdict.clone())?, verdict)
+        Self::new(tls.connection()?)
     }
 
-    fn new(mut connection: Connection, verdict: Arc<Verdict>) -> Result<Self, TlsError> {
+    fn new(mut connection: Connection) -> Result<Self, TlsError> {
         connection.set_buffer_limit(Some(MAX_OUTGOING));
         let mut session = Self {
             connection,
-            verdict,
+            verdict: None,
             partial: Vec::new(),
             handshake_bytes: 0,
             messages: VecDeque::new(),
@@ -149,7 +147,9 @@ impl TlsSession {
             self.connection
                 .read_tls(&mut rest)
                 .map_err(|error| TlsError::Protocol(error.to_string()))?;
-            let state = self.connection.process_new_packets().map_err(|e| self.blame(e))?;
+            let (state, verdict) = verify::watch(|| self.connection.process_new_packets());
+            self.verdict = verdict.or(self.verdict.take());
+            let state = state.map_err(|e| self.blame(e))?;
             self.closed |= state.peer_has_closed();
             self.drain(state.plaintext_bytes_to_read())?;
         }
@@ -188,8 +188,8 @@ impl TlsSession {
     }
 
     fn blame(&self, error: Error) -> TlsError {
-        if let Some(refused) = self.verdict.refused() {
-            return TlsError::Certificate(Box::new(refused));
+        if let Some(Err(refused)) = &self.verdict {
+            return TlsError::Certificate(Box::new(refused.clone()));
         }
         match error {
             Error::NoCertificatesPresented => TlsError::Certificate(Box::new(CertificateError {
@@ -274,7 +274,7 @@ impl TlsSession {
 
     /// The peer's certificate once the handshake is complete; `None` before, and if it has none.
     pub fn peer(&self) -> Option<&PeerIdentity> {
-        if self.is_handshaking() { None } else { self.verdict.accepted() }
+        if self.is_handshaking() { None } else { self.verdict.as_ref()?.as_ref().ok() }
     }
 
     /// Version, suite and group, as OpenVPN's log words them:

@@ -1,6 +1,7 @@
 //! Where the TLS library asks about a peer's certificate.
 
-use std::sync::{Arc, OnceLock};
+use std::cell::Cell;
+use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
@@ -16,37 +17,37 @@ use super::identity::PeerIdentity;
 use super::options::ClientCertificates;
 use super::trust::Trust;
 
-/// What a session's one verification found. A slot beside the TLS library, whose errors have no room
-/// for a sentence if the peer is to get the right alert.
-#[derive(Debug, Default)]
-pub(super) struct Verdict(OnceLock<Result<PeerIdentity, CertificateError>>);
+/// What the verification of a peer's certificate found.
+pub(super) type Verdict = Result<PeerIdentity, CertificateError>;
 
-impl Verdict {
-    pub(super) fn accepted(&self) -> Option<&PeerIdentity> {
-        self.0.get()?.as_ref().ok()
-    }
-
-    pub(super) fn refused(&self) -> Option<CertificateError> {
-        self.0.get()?.as_ref().err().cloned()
-    }
+thread_local! {
+    /// The last verdict of this thread, until the session that asked for it takes it. A slot beside the TLS
+    /// library, whose errors have no room for a sentence if the peer is to get the right alert, and which
+    /// does not tell the verifier that all sessions share whose certificate it looks at.
+    static LAST: Cell<Option<Verdict>> = const { Cell::new(None) };
 }
 
-/// One session's verifier.
+/// Lets the library work; returns what it says and what it found out about the peer's certificate meanwhile.
+pub(super) fn watch<T>(work: impl FnOnce() -> T) -> (T, Option<Verdict>) {
+    LAST.set(None);
+    let result = work();
+    (result, LAST.take())
+}
+
+/// The verifier of all sessions.
 #[derive(Debug)]
 pub(super) struct Verifier {
     trust: Arc<Trust>,
     algorithms: WebPkiSupportedAlgorithms,
     mandatory: bool,
-    verdict: Arc<Verdict>,
 }
 
 impl Verifier {
-    pub(super) fn new(trust: Arc<Trust>, context: &Context, verdict: Arc<Verdict>) -> Self {
+    pub(super) fn new(trust: Arc<Trust>, context: &Context) -> Self {
         Self {
             trust,
             algorithms: context.provider.signature_verification_algorithms,
             mandatory: context.client_certificates == ClientCertificates::Require,
-            verdict,
         }
     }
 
@@ -57,14 +58,13 @@ impl Verifier {
         peer_is_server: bool,
         now: UnixTime,
     ) -> Result<(), Error> {
-        let verdict = self
-            .verdict
-            .0
-            .get_or_init(|| self.trust.check(leaf, intermediates, peer_is_server, now));
-        match verdict {
+        let verdict = self.trust.check(leaf, intermediates, peer_is_server, now);
+        let told = match &verdict {
             Ok(_) => Ok(()),
             Err(error) => Err(Error::InvalidCertificate(alert(error.problem))),
-        }
+        };
+        LAST.set(Some(verdict));
+        told
     }
 }
 
