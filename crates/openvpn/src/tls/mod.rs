@@ -13,6 +13,7 @@ mod load;
 mod options;
 mod pem;
 mod revocation;
+mod seen;
 mod session;
 mod suites;
 mod trust;

@@ -9,7 +9,7 @@
 
 use rustls::DistinguishedName;
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
+use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, RevocationCheckDepth,
     RevocationOptionsBuilder, UnknownStatusPolicy,
@@ -25,6 +25,7 @@ use super::identity::{PeerIdentity, format_name};
 use super::options::{NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::pem;
 use super::revocation::read_revocation_lists;
+use super::seen::Remembering;
 
 /// Most certificates a peer may present.
 const MAX_CHAIN: usize = 8;
@@ -63,7 +64,7 @@ pub(super) struct Trust {
     fingerprints: Vec<String>,
     /// There are no CAs: the fingerprint alone decides.
     pinned: bool,
-    algorithms: WebPkiSupportedAlgorithms,
+    algorithms: Vec<Remembering>,
     pub(super) hints: Vec<DistinguishedName>,
 }
 
@@ -153,7 +154,7 @@ impl Trust {
             verify,
             fingerprints,
             pinned: false,
-            algorithms,
+            algorithms: Remembering::all(algorithms.all),
             hints,
         })
     }
@@ -177,7 +178,7 @@ impl Trust {
             verify,
             fingerprints,
             pinned: true,
-            algorithms,
+            algorithms: Remembering::all(algorithms.all),
             hints: Vec::new(),
         }
     }
@@ -380,8 +381,10 @@ impl Trust {
         // leaf beyond it is checked before.
         let usage =
             KeyUsage::required_if_present(if peer_is_server { SERVER_AUTH } else { CLIENT_AUTH });
+        let algorithms: Vec<&dyn SignatureVerificationAlgorithm> =
+            self.algorithms.iter().map(|algorithm| algorithm as _).collect();
         let path = end.verify_for_usage(
-            self.algorithms.all,
+            &algorithms,
             &anchors,
             &intermediates,
             now,

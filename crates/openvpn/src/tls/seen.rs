@@ -1,0 +1,185 @@
+//! Signatures on certificates and revocation lists that were found right before.
+//!
+//! A peer brings the same certificate with every renegotiation and whenever it comes back, and to check its issuer's
+//! signature again is a tenth of what a handshake costs. Whether a signature is right depends on key, text and
+//! signature alone. What depends on more (time, revocation, purpose, names) is judged each time anew, and so is the
+//! peer's own signature, which is another one in every handshake.
+
+#![deny(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::arithmetic_side_effects
+)]
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use adit_crypto::sha256;
+use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
+
+/// Signatures remembered: 32 KiB. Another in the same place takes it.
+const PLACES: usize = 1024;
+
+/// SHA-256 of a right signature with all that it depends on. All zeros: an empty place.
+type Print = [u8; 32];
+
+const EMPTY: Print = [0; 32];
+
+/// Right signatures, as many as fit.
+#[derive(Debug, Default)]
+struct Memory(Mutex<Vec<Print>>);
+
+impl Memory {
+    fn place(print: &Print) -> usize {
+        let [a, b, ..] = *print;
+        usize::from(u16::from_be_bytes([a, b])) % PLACES
+    }
+
+    fn has(&self, print: &Print) -> bool {
+        let prints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        prints.get(Self::place(print)) == Some(print) && *print != EMPTY
+    }
+
+    fn keep(&self, print: Print) {
+        let mut prints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if prints.is_empty() {
+            prints.resize(PLACES, EMPTY);
+        }
+        if let Some(place) = prints.get_mut(Self::place(&print)) {
+            *place = print;
+        }
+    }
+}
+
+/// An algorithm that does not compute a second time what was right the first time.
+#[derive(Debug)]
+pub(super) struct Remembering {
+    algorithm: &'static dyn SignatureVerificationAlgorithm,
+    memory: Arc<Memory>,
+}
+
+impl Remembering {
+    /// These algorithms, with one memory for all.
+    pub(super) fn all(algorithms: &[&'static dyn SignatureVerificationAlgorithm]) -> Vec<Self> {
+        let memory = Arc::<Memory>::default();
+        let with = |&algorithm: &_| Self { algorithm, memory: memory.clone() };
+        algorithms.iter().map(with).collect()
+    }
+}
+
+impl SignatureVerificationAlgorithm for Remembering {
+    fn verify_signature(
+        &self,
+        public_key: &[u8],
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        let (key_id, id) = (self.public_key_alg_id(), self.signature_alg_id());
+        let parts = [&key_id, &*id, public_key, message, signature];
+        // The lengths say where one ends and the next begins.
+        let lengths = parts.map(|part| u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        let [key_id, id, public_key, message, signature] = parts;
+        let print = sha256(&[lengths.as_flattened(), key_id, id, public_key, message, signature]);
+        if self.memory.has(&print) {
+            return Ok(());
+        }
+        self.algorithm.verify_signature(public_key, message, signature)?;
+        self.memory.keep(print);
+        Ok(())
+    }
+
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        self.algorithm.public_key_alg_id()
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.algorithm.signature_alg_id()
+    }
+
+    fn fips(&self) -> bool {
+        self.algorithm.fips()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rustls::pki_types::alg_id;
+
+    use super::*;
+
+    /// Takes a signature that is the message backwards, and counts how often it was asked.
+    #[derive(Debug)]
+    struct Backwards(AtomicUsize, AlgorithmIdentifier);
+
+    impl SignatureVerificationAlgorithm for Backwards {
+        fn verify_signature(
+            &self,
+            _: &[u8],
+            text: &[u8],
+            s: &[u8],
+        ) -> Result<(), InvalidSignature> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            text.iter().rev().eq(s).then_some(()).ok_or(InvalidSignature)
+        }
+
+        fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+            alg_id::ECDSA_P256
+        }
+
+        fn signature_alg_id(&self) -> AlgorithmIdentifier {
+            self.1
+        }
+    }
+
+    fn backwards(id: AlgorithmIdentifier) -> &'static Backwards {
+        Box::leak(Box::new(Backwards(AtomicUsize::new(0), id)))
+    }
+
+    #[test]
+    fn what_was_right_is_not_computed_again_and_what_differs_in_anything_is() {
+        let [first, second] = [alg_id::ECDSA_SHA256, alg_id::ECDSA_SHA384].map(backwards);
+        let both = Remembering::all(&[first, second]);
+        let asked = || (first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed));
+        let [one, other] = both.as_slice() else { panic!("two") };
+        for _ in 0..3 {
+            one.verify_signature(b"key", b"text", b"txet").unwrap();
+        }
+        assert_eq!(asked(), (1, 0));
+        one.verify_signature(b"yek", b"text", b"txet").unwrap();
+        assert_eq!(asked(), (2, 0), "another key");
+        one.verify_signature(b"key", b"texts", b"stxet").unwrap();
+        assert_eq!(asked(), (3, 0), "another text");
+        one.verify_signature(b"key", b"text", b"text").unwrap_err();
+        assert_eq!(asked(), (4, 0), "another signature");
+        one.verify_signature(b"keyt", b"ext", b"txet").unwrap_err();
+        assert_eq!(asked(), (5, 0), "the same bytes, divided otherwise");
+        other.verify_signature(b"key", b"text", b"txet").unwrap();
+        assert_eq!(asked(), (5, 1), "another algorithm");
+    }
+
+    #[test]
+    fn what_was_wrong_is_asked_again() {
+        let algorithm = backwards(alg_id::ECDSA_SHA256);
+        let all = Remembering::all(&[algorithm]);
+        let one = all.first().unwrap();
+        for _ in 0..3 {
+            one.verify_signature(b"key", b"text", b"text").unwrap_err();
+        }
+        assert_eq!(algorithm.0.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn the_memory_is_bounded_and_an_empty_place_is_no_signature() {
+        let memory = Memory::default();
+        assert!(!memory.has(&EMPTY) && !memory.has(&[7; 32]));
+        for n in 0..u32::from(u16::MAX) {
+            memory.keep(sha256(&[&n.to_be_bytes()]));
+        }
+        memory.keep([7; 32]);
+        assert!(memory.has(&[7; 32]) && !memory.has(&[8; 32]) && !memory.has(&EMPTY));
+        assert_eq!(memory.0.lock().unwrap().len(), PLACES);
+    }
+}
