@@ -27,6 +27,11 @@ const MAX_PENDING_ACKS: usize = 16;
 const MAX_RECENT_ACKS: usize = 8;
 /// Acknowledgements beside a message; a bare acknowledgement carries up to 8.
 const ACKS_WITH_MESSAGE: usize = 4;
+/// How long a few acknowledgements may wait, during a handshake, for a message to ride on: the rest of the peer's flight
+/// is behind the packet that they are for, and our answer to it behind that.
+const ACK_PATIENCE: Duration = Duration::from_millis(10);
+/// How many may: fewer than any peer's send window has room for.
+const PATIENT_ACKS: usize = 2;
 /// A message is sent again at once when this many later ones have been acknowledged.
 const FAST_RETRANSMIT: u8 = 3;
 /// Bounds of the retransmission timeout.
@@ -76,6 +81,8 @@ pub(crate) struct Reliable {
     received: VecDeque<Option<(Opcode, Vec<u8>)>>,
     pending_acks: VecDeque<u32>,
     recent_acks: VecDeque<u32>,
+    /// Until when acknowledgements wait.
+    acks_due: Option<Instant>,
     /// `None` over a stream, which loses nothing: there a message is sent once.
     timeout: Option<RoundTrip>,
 }
@@ -96,6 +103,7 @@ impl Reliable {
             received: VecDeque::new(),
             pending_acks: VecDeque::new(),
             recent_acks: VecDeque::new(),
+            acks_due: None,
             timeout: Some(RoundTrip::new(initial)),
         }
     }
@@ -158,6 +166,7 @@ impl Reliable {
     pub(crate) fn received(&mut self, id: u32, opcode: Opcode, payload: &[u8]) -> Received {
         let Some(ahead) = id.checked_sub(self.next_receive) else {
             self.acknowledge(id);
+            self.acknowledge_at_once();
             return Received::Duplicate;
         };
         if ahead >= RECEIVE_WINDOW {
@@ -173,7 +182,10 @@ impl Reliable {
                 *slot = Some((opcode, payload.to_vec()));
                 Received::New
             }
-            _ => Received::Duplicate,
+            _ => {
+                self.acknowledge_at_once();
+                Received::Duplicate
+            }
         }
     }
 
@@ -191,9 +203,24 @@ impl Reliable {
         }
     }
 
+    /// The peer waits for it, or it would not have sent the message again.
+    fn acknowledge_at_once(&mut self) {
+        self.acks_due = Some(Instant::from_nanos(0));
+    }
+
     /// Whether acknowledgements wait to be sent.
     pub(crate) fn owes_acks(&self) -> bool {
         !self.pending_acks.is_empty()
+    }
+
+    /// Whether acknowledgements are to be sent without a message. `patient`: a few of them may wait.
+    pub(crate) fn acks_are_due(&mut self, now: Instant, patient: bool) -> bool {
+        if !self.owes_acks() {
+            self.acks_due = None;
+            return false;
+        }
+        let due = *self.acks_due.get_or_insert(now + ACK_PATIENCE);
+        !patient || due <= now || self.pending_acks.len() > PATIENT_ACKS
     }
 
     /// Acknowledgements for the next packet: the waiting ones, then recent ones again.
@@ -209,6 +236,9 @@ impl Reliable {
             self.recent_acks.push_front(id);
         }
         self.recent_acks.truncate(MAX_RECENT_ACKS);
+        if self.pending_acks.is_empty() {
+            self.acks_due = None;
+        }
         for &id in self.recent_acks.iter().skip(taken).take(limit.saturating_sub(taken)) {
             let _fits = acks.push(id);
         }
@@ -233,9 +263,10 @@ impl Reliable {
         self.outstanding.iter().any(|m| m.due <= now)
     }
 
-    /// When the next message is due.
+    /// When the next message or acknowledgement is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.outstanding.iter().map(|m| m.due).filter(|&due| due != NEVER).min()
+        let messages = self.outstanding.iter().map(|m| m.due).filter(|&due| due != NEVER);
+        messages.chain(self.acks_due).min()
     }
 }
 
@@ -365,6 +396,43 @@ mod tests {
         assert_eq!(r.received(0, Opcode::ControlV1, b"a"), Received::Duplicate);
         assert!(r.owes_acks(), "the first acknowledgement may have been lost");
         assert!(r.pop().is_none(), "a duplicate is never delivered");
+    }
+
+    #[test]
+    fn a_few_acknowledgements_wait_for_an_answer_and_no_longer_than_that() {
+        let mut r = Reliable::new(Duration::from_secs(1));
+        let later = START + ACK_PATIENCE;
+        assert!(!r.acks_are_due(START, true), "nothing was received");
+        assert_eq!(r.deadline(), None);
+        r.received(0, Opcode::ControlV1, b"a");
+        assert!(!r.acks_are_due(START, true));
+        assert_eq!(r.deadline(), Some(later));
+        assert!(r.acks_are_due(START, false), "nothing more is awaited");
+        assert!(r.acks_are_due(later, true), "long enough");
+        // The answer takes it along.
+        r.push(START, Opcode::ControlV1, vec![]);
+        assert_eq!(r.take_acks(true).iter().collect::<Vec<_>>(), [0]);
+        assert_eq!(sent(&mut r, START), [0]);
+        assert!(!r.acks_are_due(later, true));
+        assert_eq!(r.deadline(), Some(START + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn many_acknowledgements_and_those_of_duplicates_wait_for_nothing() {
+        let mut r = Reliable::new(Duration::from_secs(1));
+        for id in 0..3 {
+            assert!(!r.acks_are_due(START, true), "{id}");
+            r.received(id, Opcode::ControlV1, b"");
+        }
+        assert!(r.acks_are_due(START, true), "the peer's window is half full");
+        r.take_acks(false);
+        r.received(2, Opcode::ControlV1, b"");
+        assert!(r.acks_are_due(START, true), "the first one may be lost");
+        r.take_acks(false);
+        r.received(5, Opcode::ControlV1, b"");
+        assert!(!r.acks_are_due(START, true));
+        r.received(5, Opcode::ControlV1, b"");
+        assert!(r.acks_are_due(START, true), "a duplicate of one that is ahead");
     }
 
     #[test]

@@ -231,7 +231,8 @@ impl Conversation {
         self.newest.data_keys(exporter, client, server)
     }
 
-    /// Sends what is due: messages with acknowledgements, or acknowledgements alone.
+    /// Sends what is due: messages with acknowledgements, or acknowledgements alone. Those wait a moment while keys are
+    /// exchanged, because what answers the peer's flight takes them along.
     pub(crate) fn flush<E>(
         &mut self,
         now: Instant,
@@ -245,6 +246,7 @@ impl Conversation {
         for exchange in self.former.iter_mut().chain([&mut self.newest]) {
             exchange.fill(now, room, room_with_key)?;
             let (local, remote, key_id) = (self.local, self.remote, exchange.key_id);
+            let complete = exchange.is_complete();
             let wrapper = match &mut self.rewrapper {
                 Some(rewrapper) if key_id != 0 => rewrapper,
                 _ => &mut self.wrapper,
@@ -266,7 +268,8 @@ impl Conversation {
                 let Some(due) = exchange.reliable.transmit(now) else { break };
                 send(due.opcode, Some(due.id), due.payload, acks);
             }
-            while remote.is_some() && exchange.reliable.owes_acks() {
+            let alone = exchange.reliable.acks_are_due(now, !complete);
+            while alone && remote.is_some() && exchange.reliable.owes_acks() {
                 let acks = exchange.reliable.take_acks(false);
                 send(Opcode::AckV1, None, &[], acks);
             }
