@@ -1,12 +1,12 @@
 //! The face for the control thread.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_engine::verbs::{Counters, DataKey, KeySlot, PeerSpec, Protection};
+use adit_engine::verbs::{Counters, DataKey, Keepalive, KeySlot, PeerSpec, Protection};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
 use adit_linux::poll::{EventFd, Poller};
 use adit_linux::tcp::TcpStream;
@@ -75,6 +75,9 @@ impl std::fmt::Display for Failure {
     }
 }
 
+/// Of [`Shared::sweep_at`].
+pub(crate) const NO_SWEEP: u64 = u64::MAX;
+
 /// What control and workers share.
 pub(crate) struct Shared {
     pub tables: Tables,
@@ -91,6 +94,8 @@ pub(crate) struct Shared {
     pub failure: OnceLock<Failure>,
     /// Whether there ever was a peer whose packets may come in pieces.
     pub pieces: AtomicBool,
+    /// When the first worker looks after the peers next, nanoseconds; [`NO_SWEEP`]: not before it is woken.
+    pub sweep_at: AtomicU64,
     /// Makes the workers look at sockets, timers and `stop` again.
     pub wake: Vec<EventFd>,
     /// What each worker waits for. Here, so that any thread can ask for room in a stream.
@@ -168,6 +173,7 @@ impl Plane {
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
             pieces: AtomicBool::new(false),
+            sweep_at: AtomicU64::new(NO_SWEEP),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
             pollers: (0..workers)
                 .map(|_| Poller::new().map(Arc::new))
@@ -185,8 +191,9 @@ impl Plane {
                 if spec.fragment.is_some() {
                     self.shared.pieces.store(true, Ordering::Relaxed);
                 }
-                tables.add_peer(Peer::new(id, spec, clock()));
-                self.wake();
+                let (now, keepalive) = (clock(), spec.keepalive);
+                tables.add_peer(Peer::new(id, spec, now));
+                self.shared.expect_sweep(first_due(keepalive, now));
             }
             Op::AddPeer(id, _) => upcalls.notice(stats, Notice::PeerGone(id, Counters::default())),
             Op::SetLink(id, link) => self.with(id, |peer| {
@@ -408,6 +415,19 @@ impl Shared {
         self.wake.iter().for_each(EventFd::signal);
     }
 
+    /// Has the first worker look after the peers by `due`, and wakes it only if it would not otherwise: each client
+    /// that comes would cost a switch of threads. The peer that is due is in the table already.
+    fn expect_sweep(&self, due: Option<Instant>) {
+        // With the one in the sweep: either it finds the peer, or this finds that a sweep goes on.
+        fence(Ordering::SeqCst);
+        let planned = self.sweep_at.load(Ordering::Relaxed);
+        if due.is_some_and(|due| due.as_nanos() < planned)
+            && let Some(first) = self.wake.first()
+        {
+            first.signal();
+        }
+    }
+
     /// What the worker waits for that owns a stream.
     fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
         let workers = self.pollers.len() as u64;
@@ -461,6 +481,12 @@ impl Shared {
             self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id));
         }
     }
+}
+
+/// When a peer that was added at `now` wants to be looked after, if ever.
+fn first_due(keepalive: Keepalive, now: Instant) -> Option<Instant> {
+    let timers = [keepalive.interval, keepalive.timeout];
+    timers.into_iter().filter(|time| !time.is_zero()).min().map(|time| now + time)
 }
 
 /// Seals one message into the emptied arena.

@@ -1,9 +1,12 @@
 //! Pings when nothing was sent, and news of peers that fell silent.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use adit_engine::{Instant, Notice};
+
+use crate::control::NO_SWEEP;
 
 use super::{SWEEP_GRAIN, Worker};
 
@@ -16,7 +19,20 @@ impl Worker {
         let Some(due) = self.next_sweep else { return };
         let now = (self.shared.clock)();
         if now >= due {
-            self.next_sweep = self.sweep(now);
+            self.plan_sweep(None);
+            // A peer that is added meanwhile may be overlooked: control sees that nothing is planned, and wakes.
+            fence(Ordering::SeqCst);
+            let next = self.sweep(now);
+            self.plan_sweep(next);
+        }
+    }
+
+    /// Notes when the next sweep is, for control too.
+    pub(super) fn plan_sweep(&mut self, at: Option<Instant>) {
+        self.next_sweep = at;
+        if self.index == 0 {
+            let nanos = at.map_or(NO_SWEEP, Instant::as_nanos);
+            self.shared.sweep_at.store(nanos, Ordering::Relaxed);
         }
     }
 

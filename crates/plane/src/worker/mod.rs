@@ -150,7 +150,7 @@ impl Worker {
             self.settle();
         }
         let soon = (self.shared.clock)() + SWEEP_GRAIN;
-        self.next_sweep = Some(self.next_sweep.map_or(soon, |next| next.min(soon)));
+        self.plan_sweep(Some(self.next_sweep.map_or(soon, |next| next.min(soon))));
     }
 
     /// Receives from this worker's share of the sockets, as control published them last.
@@ -283,6 +283,8 @@ mod tests {
     use super::*;
     use crate::control::{Plane, Relay};
     use crate::stats::Offloads;
+    use adit_engine::verbs::{Keepalive, PeerSpec};
+    use adit_engine::{Link, Op, PeerId};
 
     #[test]
     fn a_worker_that_panics_is_told_of_and_one_that_ends_is_not() {
@@ -299,5 +301,46 @@ mod tests {
         });
         assert!(worker.join().is_err());
         assert_eq!(plane.failure(), Some(Failure::WorkerDied));
+    }
+
+    fn added(id: u32, interval: u64) -> Op {
+        let spec = PeerSpec {
+            link: Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1 + id as u16).into()),
+            wire_id: Some(id),
+            float: true,
+            framing: Default::default(),
+            fragment: None,
+            keepalive: Keepalive {
+                interval: Duration::from_secs(interval),
+                timeout: Duration::from_secs(4 * interval),
+            },
+            mtu: Default::default(),
+            replay_window: 64,
+        };
+        Op::AddPeer(PeerId(id), spec)
+    }
+
+    #[test]
+    fn a_peer_that_comes_wakes_the_first_worker_alone_and_only_if_it_would_look_too_late() {
+        let clock = || Instant::from_nanos(1_000_000_000);
+        let (plane, shared, _upcalls) =
+            Plane::idle(Relay::Kernel, false, false, false, Offloads::ALL, 2, clock).unwrap();
+        let mut worker = Worker::new(Arc::clone(&shared), 0, None).unwrap();
+        let woken = || [0, 1].map(|index: usize| shared.wake[index].drain());
+        plane.apply(added(1, 10));
+        assert_eq!(woken(), [true, false], "no sweep was planned");
+        worker.woken();
+        worker.next_sweep = Some(clock());
+        worker.sweep_if_due();
+        assert_eq!(worker.next_sweep, Some(clock() + Duration::from_secs(10)));
+        plane.apply(added(2, 10));
+        plane.apply(added(3, 0));
+        assert_eq!(woken(), [false, false], "it is looked after in time");
+        plane.apply(added(4, 9));
+        assert_eq!(woken(), [true, false], "it wants to be looked after before");
+        // As in the middle of a sweep.
+        worker.plan_sweep(None);
+        plane.apply(added(5, 10));
+        assert_eq!(woken(), [true, false], "it may have been overlooked");
     }
 }
