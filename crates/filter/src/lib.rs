@@ -25,6 +25,9 @@ pub mod firewall;
 pub mod fragment;
 pub mod judge;
 pub mod lang;
+#[cfg(any(test, feature = "oracle"))]
+#[doc(hidden)]
+pub mod oracle;
 pub mod packet;
 pub mod ruleset;
 #[cfg(test)]

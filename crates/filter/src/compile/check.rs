@@ -1,6 +1,6 @@
 //! What a rule set must keep so that judging it needs no doubt.
 
-use crate::compile::{MAX_DEPTH, set_of};
+use crate::compile::{MAX_DEPTH, MAX_PARTS, set_of};
 use crate::ruleset::{
     Chain, ChainId, Counter, Members, Ruleset, Set, Statement, Table, Test, Verdict,
 };
@@ -19,6 +19,12 @@ pub enum CompileError {
     /// A key with more or fewer parts than the set's or the comparison's.
     #[error("table {table:?}: a key does not have as many parts as what it is compared with")]
     Parts {
+        /// The table.
+        table: String,
+    },
+    /// A concatenation of more than [`MAX_PARTS`] parts.
+    #[error("table {table:?}: a concatenation has more than {MAX_PARTS} parts")]
+    TooManyParts {
         /// The table.
         table: String,
     },
@@ -104,6 +110,9 @@ fn names(table: &Table, statement: &Statement) -> Result<(), CompileError> {
         Statement::Verdict(verdict) => return target(table, *verdict),
         _ => return Ok(()),
     };
+    if key.len() > MAX_PARTS {
+        return Err(CompileError::TooManyParts { table: table.name.clone() });
+    }
     let compared = match statement {
         Statement::Match(one) => match &one.test {
             Test::Within(ranges) => Some(ranges.len()),

@@ -39,6 +39,13 @@ impl Totals {
         Counts { by_owner: counts.collect() }
     }
 
+    /// By number.
+    #[cfg(any(test, feature = "oracle"))]
+    pub fn list(&self) -> Vec<Count> {
+        let by_owner = self.read().by_owner;
+        self.owners.iter().filter_map(|owner| by_owner.get(owner).copied()).collect()
+    }
+
     pub fn add(&self, pending: &mut Pending) {
         for counter in pending.touched.drain(..) {
             let Some(count) = pending.counts.get_mut(counter as usize) else { continue };

@@ -1,9 +1,11 @@
 //! Sets whose members come and go: a connected client's addresses, a group's.
 
 use std::net::IpAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
+use crate::compile::lookup::One;
+use crate::compile::segments::merged;
 use crate::ruleset::Range;
 
 /// Addresses from `first` to `last`, of one family.
@@ -62,43 +64,31 @@ impl IpRange {
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub generation: u32,
-    /// By slot; sorted, and without overlaps.
-    sets: Vec<Vec<Range>>,
+    /// By slot.
+    sets: Vec<Arc<One>>,
 }
 
 impl Live {
     pub fn empty(generation: u32, slots: usize) -> Self {
-        Self { generation, sets: vec![Vec::new(); slots] }
+        let empty = Arc::new(One::new(&[]));
+        Self { generation, sets: vec![empty; slots] }
     }
 
     pub fn replace(&mut self, generation: u32, slots: &[(usize, bool)], addresses: &[IpRange]) {
         self.generation = generation;
         for (slot, v6) in slots {
             if let Some(set) = self.sets.get_mut(*slot) {
-                *set = merged(addresses.iter().filter_map(|range| range.of(*v6)).collect());
+                let ranges = addresses.iter().filter_map(|range| range.of(*v6));
+                let ranges = merged(ranges.collect()).into_iter().map(|range| (range, 1));
+                *set = Arc::new(One::new(&ranges.collect::<Vec<_>>()));
             }
         }
     }
 
-    pub fn members(&self, slot: Option<usize>) -> &[Range] {
-        slot.and_then(|slot| self.sets.get(slot)).map_or(&[], Vec::as_slice)
+    #[inline]
+    pub fn has(&self, slot: u32, value: u128) -> bool {
+        self.sets.get(slot as usize).is_some_and(|set| set.find(value) != 0)
     }
-}
-
-/// Sorted, with those that overlap or touch made one.
-pub(crate) fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
-    ranges.retain(|range| range.first <= range.last);
-    ranges.sort_unstable();
-    let mut merged: Vec<Range> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.first <= last.last.saturating_add(1) => {
-                last.last = last.last.max(range.last);
-            }
-            _ => merged.push(range),
-        }
-    }
-    merged
 }
 
 /// Which rules and members are in force. No two filters of a process share one, so that a flow's

@@ -2,7 +2,13 @@
 
 mod check;
 mod counts;
+mod demands;
+mod index;
 mod live;
+mod lookup;
+mod program;
+mod segments;
+mod tree;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,18 +18,26 @@ use arc_swap::ArcSwap;
 pub use check::CompileError;
 pub use counts::Counts;
 pub(crate) use counts::Pending;
+pub(crate) use index::mixed;
 pub use live::IpRange;
 pub(crate) use live::Live;
+pub(crate) use program::{Op, Program, RuleAt, Wide};
 
 use crate::judge::bucket::Bucket;
-use crate::judge::{Context, Place, Trace, walk};
+use crate::judge::memo::Traces;
+use crate::judge::{Context, Place, Trace, run, walk};
 use crate::packet::{Network, Packet};
+#[cfg(any(test, feature = "oracle"))]
+use crate::ruleset::Count;
 use crate::ruleset::{
-    ChainId, Counter, CounterId, Family, Field, Members, Rule, Ruleset, SetId, Statement, Test,
+    ChainId, Counter, CounterId, Family, Field, Members, Policy, Rule, Ruleset, SetId, Statement,
+    Test,
 };
 
 /// Jumps and gotos that may follow one another; the kernel's own bound.
 pub const MAX_DEPTH: usize = 16;
+/// Parts of a concatenation.
+pub const MAX_PARTS: usize = 8;
 
 /// Rules made ready. Shared by all judges; replaced as a whole at a reload.
 ///
@@ -33,6 +47,10 @@ pub const MAX_DEPTH: usize = 16;
 pub struct Filter {
     ruleset: Ruleset,
     bases: Bases,
+    program: Program,
+    /// By what the packet is: the base chains' numbers in the program.
+    starts: [Vec<(u32, Policy)>; 3],
+    traces: Traces,
     numbers: Numbers,
     buckets: Vec<Bucket>,
     counts: counts::Totals,
@@ -59,7 +77,7 @@ pub(crate) struct First {
 
 /// Counters and limits are numbered through, in the order of the file.
 #[derive(Debug, Default)]
-struct Numbers {
+pub(crate) struct Numbers {
     /// By table, chain, rule.
     rules: Vec<Vec<Vec<First>>>,
     /// By table: the number of its first named counter.
@@ -68,7 +86,7 @@ struct Numbers {
 
 /// Which sets have members that come and go: their number in [`Live`].
 #[derive(Debug, Default)]
-struct Slots {
+pub(crate) struct Slots {
     by_set: HashMap<(usize, SetId), usize>,
     /// By slot: whose addresses, and whether IPv6's.
     wanted: Vec<(Members, bool)>,
@@ -99,9 +117,15 @@ impl Filter {
         let generation = live::Generation::new();
         let live = ArcSwap::from_pointee(Live::empty(generation.get(), slots.wanted.len()));
         let (bases, tracks) = (Bases::new(&ruleset), tracks(&ruleset));
+        let program = Program::new(&ruleset, &numbers, &slots);
+        let starts = [&bases.v4, &bases.v6, &bases.other]
+            .map(|bases| bases.iter().map(|place| run::base(&ruleset, *place)).collect());
         Ok(Self {
             ruleset,
             bases,
+            program,
+            starts,
+            traces: Traces::default(),
             numbers,
             buckets,
             counts: totals,
@@ -166,14 +190,36 @@ impl Filter {
         }
     }
 
+    /// As [`Self::bases`], for the compiled form.
+    #[inline]
+    pub(crate) fn starts(&self, packet: &Packet<'_>) -> &[(u32, Policy)] {
+        let [v4, v6, other] = &self.starts;
+        match packet.network {
+            Network::Ip(ip) if ip.source.is_ipv4() => v4,
+            Network::Ip(_) => v6,
+            Network::Arp(_) | Network::Other(_) => other,
+        }
+    }
+
+    /// Bytes that the compiled form takes on the heap, about.
+    pub fn size(&self) -> usize {
+        self.program.size()
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.traces
+    }
+
     pub(crate) fn first(&self, place: Place, rule: usize) -> First {
-        let chains = self.numbers.rules.get(place.table);
-        let rules = chains.and_then(|chains| chains.get(place.chain.0));
-        rules.and_then(|rules| rules.get(rule)).copied().unwrap_or_default()
+        self.numbers.first(place.table, place.chain, rule)
     }
 
     pub(crate) fn named(&self, table: usize, id: CounterId) -> usize {
-        self.numbers.named.get(table).map_or(usize::MAX, |first| first.saturating_add(id.0))
+        self.numbers.named(table, id)
     }
 
     pub(crate) fn bucket(&self, number: usize) -> Option<&Bucket> {
@@ -196,12 +242,29 @@ impl Filter {
         }
     }
 
+    /// What each counter has now, by number.
+    #[cfg(any(test, feature = "oracle"))]
+    pub(crate) fn count_list(&self) -> Vec<Count> {
+        self.counts.list()
+    }
+
     pub(crate) fn pending(&self) -> Pending {
         Pending::new(self.counts.len())
     }
 
     pub(crate) fn add(&self, pending: &mut Pending) {
         self.counts.add(pending);
+    }
+}
+
+impl Numbers {
+    fn first(&self, table: usize, chain: ChainId, rule: usize) -> First {
+        let rules = self.rules.get(table).and_then(|chains| chains.get(chain.0));
+        rules.and_then(|rules| rules.get(rule)).copied().unwrap_or_default()
+    }
+
+    fn named(&self, table: usize, id: CounterId) -> usize {
+        self.named.get(table).map_or(usize::MAX, |first| first.saturating_add(id.0))
     }
 }
 

@@ -1,15 +1,232 @@
-//! What a flow's record remembers of how it was judged.
+//! What a flow's record remembers of how it was judged, and what that stands for.
+//!
+//! A judgement can be remembered if all that mattered for it is the same for every packet of the
+//! flow in that direction: addresses, ports, interfaces, the connection's state, members of sets. A
+//! rule that looked at a length, a flag or a MAC address, took from a limit or logged prevents it.
+//!
+//! A remembered judgement is a number. It stands for a decision, the rule that made it, and the
+//! counters that count; equal ones are kept once for all judges of a filter ([`Traces`]), and each
+//! judge has a copy of what it has met ([`Recall`]).
 
-/// A judgement of one direction of a flow, remembered in the flow's record. It holds for one
-/// generation of one filter only; whoever keeps it needs not clear it when rules change.
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::judge::{Context, Decision, IfName, Judgement};
+use crate::packet::{Packet, Transport};
+use crate::ruleset::{CtDirection, CtState};
+
+/// A judgement of one direction of a flow, remembered in the flow's record: 12 bytes. It holds for
+/// one generation of one filter only; whoever keeps it needs not clear it when rules change.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Memo {
     /// The filter's generation for which it holds; 0 for none.
-    pub(crate) generation: u32,
-    /// The interned judgement.
-    pub(crate) trace: u32,
+    generation: u32,
+    /// The remembered judgement.
+    trace: u32,
     /// The pair of interfaces for which it holds.
-    pub(crate) ports: u16,
-    /// The connection state for which it holds.
-    pub(crate) state: u8,
+    ports: u16,
+    /// The connection's state for which it holds, and the direction as the highest bit.
+    state: u8,
+}
+
+/// Different judgements that are remembered; flows with others are judged packet by packet.
+pub(crate) const MAX_TRACES: usize = 1 << 16;
+/// Counters of one remembered judgement.
+const MAX_COUNTERS: usize = 1024;
+/// Counters of all.
+const MAX_ALL_COUNTERS: usize = 1 << 20;
+/// Pairs of interfaces that are told apart.
+const MAX_PORTS: usize = 4096;
+
+/// A judgement and what it counts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Kept {
+    pub judgement: Judgement,
+    pub counters: Box<[u32]>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    all: Vec<Arc<Kept>>,
+    by_hash: HashMap<u64, u32, Plain>,
+    counters: usize,
+    ports: Vec<(IfName, IfName)>,
+}
+
+/// What all judges of a filter remember.
+#[derive(Debug, Default)]
+pub(crate) struct Traces(Mutex<Table>);
+
+impl Traces {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The number of this judgement; `None` if there is no room, or for another with its hash.
+    fn intern(&self, hash: u64, judgement: Judgement, counters: &[u32]) -> Option<u32> {
+        let mut table = self.lock();
+        if let Some(number) = table.by_hash.get(&hash) {
+            let kept = table.all.get(*number as usize)?;
+            return (kept.judgement == judgement && *kept.counters == *counters).then_some(*number);
+        }
+        let all = table.counters.saturating_add(counters.len());
+        if table.all.len() >= MAX_TRACES || all > MAX_ALL_COUNTERS {
+            return None;
+        }
+        table.counters = all;
+        let number = table.all.len() as u32;
+        table.all.push(Arc::new(Kept { judgement, counters: counters.into() }));
+        table.by_hash.insert(hash, number);
+        Some(number)
+    }
+
+    fn ports(&self, pair: (IfName, IfName)) -> Option<u16> {
+        let mut table = self.lock();
+        let known = table.ports.iter().position(|known| *known == pair);
+        let at = match known {
+            Some(at) => at,
+            None if table.ports.len() < MAX_PORTS => {
+                table.ports.push(pair);
+                table.ports.len().saturating_sub(1)
+            }
+            None => return None,
+        };
+        u16::try_from(at).ok()
+    }
+}
+
+/// One judge's copy of what is remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Recall {
+    all: Vec<Arc<Kept>>,
+    by_hash: HashMap<u64, u32, Plain>,
+    /// The pairs of interfaces of the last packets in both directions.
+    ports: [Option<((IfName, IfName), u16)>; 2],
+}
+
+/// The numbers to which a memo must be equal to hold now.
+#[derive(Copy, Clone)]
+pub(crate) struct Now {
+    generation: u32,
+    ports: u16,
+    state: u8,
+}
+
+/// Whether packets like this one are all judged alike if nothing unsteady matters: TCP and UDP of a
+/// known flow. Errors about a flow have addresses of their own.
+fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
+    let transport = matches!(packet.transport, Transport::Tcp(_) | Transport::Udp(_));
+    let state = matches!(context.state, CtState::NEW | CtState::ESTABLISHED);
+    transport && state && !packet.is_fragment()
+}
+
+impl Recall {
+    /// What a memo must say to hold; `None` if nothing can be remembered of this packet.
+    #[inline]
+    pub fn now(
+        &mut self,
+        traces: &Traces,
+        generation: u32,
+        asks_ports: bool,
+        packet: &Packet<'_>,
+        context: &Context,
+    ) -> Option<Now> {
+        if !repeats(packet, context) {
+            return None;
+        }
+        let ports = if asks_ports { self.pair(traces, (context.iif, context.oif))? } else { 0 };
+        let direction = if context.direction == CtDirection::Reply { 0x80 } else { 0 };
+        Some(Now { generation, ports, state: context.state.0 | direction })
+    }
+
+    #[inline]
+    fn pair(&mut self, traces: &Traces, pair: (IfName, IfName)) -> Option<u16> {
+        let known = self.ports.iter().flatten().find(|known| known.0 == pair);
+        if let Some((_, number)) = known {
+            return Some(*number);
+        }
+        let number = traces.ports(pair)?;
+        self.ports.swap(0, 1);
+        let [first, _] = &mut self.ports;
+        *first = Some((pair, number));
+        Some(number)
+    }
+
+    /// What the memo remembers, if it holds.
+    #[inline]
+    pub fn recall(&mut self, traces: &Traces, memo: &Memo, now: Now) -> Option<&Kept> {
+        let holds =
+            memo.generation == now.generation && memo.ports == now.ports && memo.state == now.state;
+        if !holds {
+            return None;
+        }
+        let at = memo.trace as usize;
+        if at >= self.all.len() {
+            // Another judge's.
+            let table = traces.lock();
+            self.all.extend_from_slice(table.all.get(self.all.len()..).unwrap_or_default());
+        }
+        self.all.get(at).map(|kept| &**kept)
+    }
+
+    /// What to remember of a judgement.
+    pub fn keep(
+        &mut self,
+        traces: &Traces,
+        now: Now,
+        judgement: Judgement,
+        counters: &[u32],
+    ) -> Option<Memo> {
+        if counters.len() > MAX_COUNTERS {
+            return None;
+        }
+        let hash = hash(judgement, counters);
+        let Now { generation, ports, state } = now;
+        let memo = |trace| Memo { generation, trace, ports, state };
+        if let Some(number) = self.by_hash.get(&hash)
+            && let Some(kept) = self.all.get(*number as usize)
+            && kept.judgement == judgement
+            && *kept.counters == *counters
+        {
+            return Some(memo(*number));
+        }
+        let number = traces.intern(hash, judgement, counters)?;
+        let table = traces.lock();
+        self.all.extend_from_slice(table.all.get(self.all.len()..).unwrap_or_default());
+        self.by_hash.insert(hash, number);
+        Some(memo(number))
+    }
+}
+
+fn hash(judgement: Judgement, counters: &[u32]) -> u64 {
+    use crate::compile::mixed;
+    let decision = match judgement.decision {
+        Decision::Accept => 1,
+        Decision::Drop => 2,
+        Decision::Reject(_) => 3,
+    };
+    let by = judgement.by.map_or(0, |by| u64::from(by).wrapping_add(1));
+    let fold = |hash: u64, counter: &u32| mixed(hash ^ u64::from(*counter));
+    counters.iter().fold(mixed(by << 2 | decision), fold)
+}
+
+/// Keys are hashes already.
+#[derive(Debug, Default)]
+pub(crate) struct Identity(u64);
+
+type Plain = BuildHasherDefault<Identity>;
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
 }

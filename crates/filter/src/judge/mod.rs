@@ -6,15 +6,20 @@
 //! and `reject` are final.
 
 pub(crate) mod bucket;
-mod memo;
+pub(crate) mod memo;
 pub(crate) mod read;
+pub(crate) mod run;
 mod trace;
 pub(crate) mod walk;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 pub use memo::Memo;
 pub use trace::{Mismatch, Place, RuleEnd, Step, Trace};
+
+use memo::Recall;
+use run::Run;
 
 use crate::Nanos;
 use crate::compile::Filter;
@@ -89,13 +94,16 @@ pub struct Judge {
     filter: Arc<Filter>,
     live: Arc<crate::compile::Live>,
     counts: crate::compile::Pending,
+    recall: Recall,
+    /// Counters of the packet at hand.
+    counted: Vec<u32>,
 }
 
 impl Judge {
-    /// A judge of its own for one worker.
+    /// A judge of its own for one worker. It takes 20 bytes for each counter of the rules.
     pub fn new(filter: Arc<Filter>) -> Self {
         let (live, counts) = (filter.live(), filter.pending());
-        Self { filter, live, counts }
+        Self { filter, live, counts, recall: Recall::default(), counted: Vec::new() }
     }
 
     /// By which rules it judges.
@@ -114,10 +122,59 @@ impl Judge {
         memo: Option<&mut Memo>,
         logs: &mut dyn Sink,
     ) -> Judgement {
-        let _ = memo;
+        let filter = &*self.filter;
+        filter.refresh(&mut self.live);
+        let (traces, ports) = (filter.traces(), filter.program().asks_ports);
+        let generation = self.live.generation;
+        let slot = memo.and_then(|memo| {
+            Some((memo, self.recall.now(traces, generation, ports, packet, context)?))
+        });
+        if let Some((memo, now)) = &slot
+            && let Some(kept) = self.recall.recall(traces, memo, *now)
+        {
+            if !kept.counters.is_empty() {
+                let (segments, bytes) = walk::measure(packet);
+                for counter in &kept.counters {
+                    self.counts.add(*counter as usize, segments, bytes);
+                }
+            }
+            return kept.judgement;
+        }
+        let unsteady = Cell::new(slot.is_none());
+        self.counted.clear();
+        let mut run = Run {
+            filter,
+            program: filter.program(),
+            live: &self.live,
+            packet,
+            context,
+            counts: &mut self.counts,
+            logs,
+            unsteady: &unsteady,
+            counted: slot.is_some().then_some(&mut self.counted),
+        };
+        let judgement = run.judge(filter.starts(packet));
+        if let Some((memo, now)) = slot
+            && !unsteady.get()
+            && let Some(kept) = self.recall.keep(traces, now, judgement, &self.counted)
+        {
+            *memo = kept;
+        }
+        judgement
+    }
+
+    /// Whether the memo holds for this packet.
+    #[cfg(any(test, feature = "oracle"))]
+    pub(crate) fn remembers(
+        &mut self,
+        packet: &Packet<'_>,
+        context: &Context,
+        memo: &Memo,
+    ) -> bool {
         self.filter.refresh(&mut self.live);
-        let mut act = walk::Act { counts: &mut self.counts, logs, packet, context };
-        walk::walk(&self.filter, &self.live, packet, context, &mut act)
+        let (traces, ports) = (self.filter.traces(), self.filter.program().asks_ports);
+        let now = self.recall.now(traces, self.live.generation, ports, packet, context);
+        now.is_some_and(|now| self.recall.recall(traces, memo, now).is_some())
     }
 
     /// Hands the counts of this judge over to the filter's. Once per burst.

@@ -65,16 +65,9 @@ fn ether(field: Field, packet: &Packet<'_>) -> Option<u128> {
         Field::VlanId => Some(u128::from(ether.vlan? & 0x0fff)),
         Field::VlanPcp => Some(u128::from(ether.vlan? >> 13)),
         Field::VlanType => {
-            let tag = u128::from(ether.vlan?);
-            let bytes = packet.bytes;
-            if packet.network_at() <= 14 {
-                // The only tag stands beside the frame.
-                Some(u128::from(ether.ethertype))
-            } else if get16(bytes, 14)? == tag {
-                get16(bytes, 16)
-            } else {
-                get16(bytes, 12)
-            }
+            // What follows the outermost tag, which may stand beside the frame.
+            ether.vlan?;
+            get16(packet.bytes, if ether.beside { 12 } else { 16 })
         }
         _ => None,
     }

@@ -4,7 +4,7 @@
 use crate::compile::{Filter, Live};
 use crate::judge::bucket::Bucket;
 use crate::judge::read::read;
-use crate::judge::{Context, Decision, Judgement, Mismatch, Place, RuleEnd, Sink, Step, Trace};
+use crate::judge::{Context, Decision, Judgement, Mismatch, Place, RuleEnd, Step, Trace};
 use crate::packet::{Network, Packet, Transport};
 use crate::ruleset::{
     ChainId, Counter, Field, Log, Match, Members, Policy, Range, Reject, Rule, SetId, Statement,
@@ -241,8 +241,8 @@ impl<E: Effects> Walk<'_, '_, E> {
             }
             Some(_) => {
                 let value = key.first().copied().unwrap_or(0);
-                let members = self.live.members(self.filter.slot(table_at, id));
-                members.iter().any(|range| range.contains(value))
+                let slot = self.filter.slot(table_at, id);
+                slot.is_some_and(|slot| self.live.has(slot as u32, value))
             }
             None => false,
         }
@@ -272,30 +272,4 @@ pub(crate) fn rejectable(how: Reject, packet: &Packet<'_>) -> bool {
 /// What counters and limits count: segments, and bytes from the network header on.
 pub(crate) fn measure(packet: &Packet<'_>) -> (u64, u64) {
     (packet.segments().into(), packet.length() as u64)
-}
-
-/// Counts and logs for real.
-pub(crate) struct Act<'a, 'p> {
-    pub counts: &'a mut crate::compile::Pending,
-    pub logs: &'a mut dyn Sink,
-    pub packet: &'a Packet<'p>,
-    pub context: &'a Context,
-}
-
-impl Effects for Act<'_, '_> {
-    fn count(&mut self, counter: usize) {
-        let (segments, bytes) = measure(self.packet);
-        self.counts.add(counter, segments, bytes);
-    }
-
-    fn limit(&mut self, bucket: &Bucket) -> bool {
-        let (segments, bytes) = measure(self.packet);
-        bucket.take(self.context.now, segments, bytes)
-    }
-
-    fn log(&mut self, rule: u32, log: &Log) {
-        self.logs.log(rule, log, self.packet);
-    }
-
-    fn step(&mut self, _: impl FnOnce() -> Step) {}
 }

@@ -1,0 +1,175 @@
+//! What a packet must have for a rule to matter at all: the matches that stand before anything
+//! else in the rule. A rule that first counts, limits or logs has none, since it must be visited.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use crate::compile::index::{Demand, Index, MAX_DIMS};
+use crate::compile::segments::{complement, greatest, intersection, merged};
+use crate::ruleset::{Field, Kind, Members, Range, Rule, SetId, Statement, Table, Test, Verdict};
+
+/// Rules from which on a chain is indexed; fewer are visited one by one, which is faster.
+const INDEXED: usize = 12;
+/// Rules that must demand something of a field for it to be a dimension.
+const USES: usize = 4;
+/// Ranges of one rule in one field; of a rule with more, only the field's presence is demanded.
+/// Looking into its set costs once what one lookup costs.
+const RANGES: usize = 1024;
+/// Ranges of all rules of a chain in one field; beyond, as above.
+const ALL_RANGES: usize = 1 << 18;
+
+/// What one rule demands, by field.
+type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
+
+/// The ranges of sets, made once however many rules name them. `None`: too many.
+type Known = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
+
+/// The index of a chain's rules and the field of each dimension; `None` if it is better without.
+pub(crate) fn index(table: &Table, rules: &[Rule]) -> Option<(Index, Vec<Field>)> {
+    if rules.len() < INDEXED {
+        return None;
+    }
+    let mut known = Known::new();
+    let all: Vec<Demands> = rules.iter().map(|rule| demands(table, rule, &mut known)).collect();
+    let mut uses: BTreeMap<Field, usize> = BTreeMap::new();
+    for field in all.iter().flat_map(Demands::keys) {
+        let uses = uses.entry(*field).or_default();
+        *uses = uses.saturating_add(1);
+    }
+    let mut fields: Vec<(Field, usize)> =
+        uses.into_iter().filter(|(_, uses)| *uses >= USES).collect();
+    fields.sort_by_key(|(_, uses)| std::cmp::Reverse(*uses));
+    fields.truncate(MAX_DIMS);
+    if fields.is_empty() {
+        return None;
+    }
+    let fields: Vec<Field> = fields.into_iter().map(|(field, _)| field).collect();
+    let bits: Vec<u8> = fields.iter().map(|field| bits(*field)).collect();
+    let mut left = [ALL_RANGES; MAX_DIMS];
+    let entry = |demands: &Demands| {
+        let mut entry = Vec::new();
+        for ((dim, field), left) in fields.iter().enumerate().zip(&mut left) {
+            if let Some(ranges) = demands.get(field) {
+                let ranges = match left.checked_sub(ranges.len()) {
+                    Some(rest) => {
+                        *left = rest;
+                        ranges.to_vec()
+                    }
+                    None => vec![present(*field)],
+                };
+                entry.push(Demand { dim, ranges });
+            }
+        }
+        entry
+    };
+    let entries: Vec<Vec<Demand>> = all.iter().map(entry).collect();
+    Some((Index::new(&bits, &entries), fields))
+}
+
+/// Width of what is read of a field; connection states are bits of one byte.
+fn bits(field: Field) -> u8 {
+    match field.kind() {
+        Kind::CtState => 8,
+        kind => kind.bits(),
+    }
+}
+
+/// Demands only that the packet have the field.
+fn present(field: Field) -> Range {
+    Range { first: 0, last: greatest(bits(field)) }
+}
+
+fn demands(table: &Table, rule: &Rule, known: &mut Known) -> Demands {
+    let mut demands = Demands::new();
+    for statement in &rule.statements {
+        match statement {
+            Statement::Match(one) => {
+                for (part, field) in one.key.iter().enumerate() {
+                    let concatenated = one.key.len() > 1;
+                    // Of a concatenation that must not be a member, each part alone may be anything.
+                    let ranges = if one.negate && concatenated {
+                        None
+                    } else {
+                        tested(table, *field, part, &one.test, known)
+                    };
+                    demand(&mut demands, *field, ranges, one.negate);
+                }
+            }
+            Statement::VerdictMap { key, map } => {
+                for (part, field) in key.iter().enumerate() {
+                    let ranges = members(table, *map, part, known);
+                    demand(&mut demands, *field, ranges, false);
+                }
+            }
+            Statement::Verdict(Verdict::Continue) => {}
+            _ => break,
+        }
+    }
+    demands
+}
+
+/// Adds a demand; without ranges it is the field's presence.
+fn demand(demands: &mut Demands, field: Field, ranges: Option<Rc<Vec<Range>>>, negate: bool) {
+    let all = present(field);
+    let ranges = match ranges {
+        Some(ranges) if negate => Rc::new(complement(&ranges, all.last)),
+        Some(ranges) => ranges,
+        None => Rc::new(vec![all]),
+    };
+    let both = match demands.get(&field) {
+        Some(known) => intersection(known, &ranges),
+        // Cut to what the field can hold.
+        None => intersection(&[all], &ranges),
+    };
+    let both = if both.len() > RANGES { vec![all] } else { both };
+    demands.insert(field, Rc::new(both));
+}
+
+/// The values of `field` that pass the test's part, or more; `None` for any.
+fn tested(
+    table: &Table,
+    field: Field,
+    part: usize,
+    test: &Test,
+    known: &mut Known,
+) -> Option<Rc<Vec<Range>>> {
+    let ranges = match test {
+        Test::Within(ranges) => merged(ranges.get(part).copied().into_iter().collect()),
+        Test::Set(set) => return members(table, *set, part, known),
+        Test::Masked { mask, value } => masked(field, *mask, *value)?,
+        Test::AnyOf(any) => few(field, |value| value & any != 0)?,
+    };
+    Some(Rc::new(ranges))
+}
+
+fn members(table: &Table, set: SetId, part: usize, known: &mut Known) -> Option<Rc<Vec<Range>>> {
+    let find = || {
+        let Members::Fixed(elements) = &table.sets.get(set.0)?.members else { return None };
+        let ranges = elements.iter().filter_map(|element| element.key.get(part).copied());
+        let ranges = merged(ranges.collect());
+        (ranges.len() <= RANGES).then(|| Rc::new(ranges))
+    };
+    known.entry((set, part)).or_insert_with(find).clone()
+}
+
+/// The values of a narrow field that pass, by trying all.
+fn few(field: Field, passes: impl Fn(u128) -> bool) -> Option<Vec<Range>> {
+    if bits(field) > 8 {
+        return None;
+    }
+    let all = 0..=greatest(bits(field));
+    Some(merged(all.filter(|value| passes(*value)).map(Range::single).collect()))
+}
+
+/// A mask of leading ones is a prefix.
+fn masked(field: Field, mask: u128, value: u128) -> Option<Vec<Range>> {
+    let all = greatest(bits(field));
+    let rest = all & !mask;
+    if rest & rest.wrapping_add(1) != 0 {
+        return few(field, |found| found & mask == value);
+    }
+    if value & !(mask & all) != 0 {
+        return Some(Vec::new());
+    }
+    Some(vec![Range { first: value, last: value | rest }])
+}

@@ -1,0 +1,689 @@
+//! Which of many entries (rules of a chain, elements of a set) can match, without asking each.
+//!
+//! An entry demands of some dimensions (an address, a port) that the value lie in some ranges.
+//! Entries with demands on the same dimensions form a group. Per dimension, a tree tells in which of
+//! the intervals between all ends of ranges a value lies, and for each interval and group it is
+//! known which entries take it. A value that no entry of a group takes, or that is not there,
+//! ends the search in the group at once; else the sets of all dimensions are intersected, no
+//! further than to the first candidate that is asked for.
+//!
+//! ```text
+//!   value ──tree──► interval ──► row: [ group 0: none | group 1: entries 3, 17 | group 2: bits... ]
+//! ```
+//!
+//! Sets are lists while they are short and bits with a summary (one for 64) when not; equal ones are
+//! kept once. Memory: at most [`BUDGET`] for the sets of a dimension, by longer lists first and then
+//! by giving up the dimension's ranges, so that only the value's presence is demanded.
+
+use std::collections::HashMap;
+
+use crate::compile::segments::greatest;
+use crate::compile::tree::AnyTree;
+use crate::ruleset::Range;
+
+/// Dimensions that are used at most.
+pub(crate) const MAX_DIMS: usize = 12;
+/// Groups at most; beyond, the least used dimension is given up.
+const MAX_GROUPS: usize = 24;
+/// Bytes that the sets of one dimension may take.
+const BUDGET: usize = 8 << 20;
+/// Sets of at most so many entries are lists, unless that takes more than the budget.
+const LIST: usize = 16;
+
+/// What an entry demands of a dimension.
+#[derive(Clone, Debug)]
+pub(crate) struct Demand {
+    /// The dimension.
+    pub dim: usize,
+    /// Where the value must lie: sorted, separate. None: the entry never matches.
+    pub ranges: Vec<Range>,
+}
+
+/// Which entries of a group take an interval.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+struct Cell(u32);
+
+impl Cell {
+    const NONE: Self = Self(0);
+    const ALL: Self = Self(1);
+
+    fn list(at: usize) -> Self {
+        Self((at as u32).wrapping_add(1) << 1)
+    }
+
+    fn bits(at: usize) -> Self {
+        Self((at as u32).wrapping_add(1) << 1 | 1)
+    }
+
+    fn is_list(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    fn at(self) -> usize {
+        (self.0 >> 1).wrapping_sub(1) as usize
+    }
+}
+
+#[derive(Debug)]
+struct Dim {
+    tree: AnyTree,
+    /// By interval: where its row starts in `cells`.
+    rows: Vec<u32>,
+    /// One cell for each group that uses the dimension.
+    cells: Vec<Cell>,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// The dimensions and the group's place in their rows.
+    dims: Vec<(usize, usize)>,
+    /// Its entries, ascending.
+    members: Vec<u32>,
+    /// 64-bit words of a set of bits, and of its summary.
+    words: usize,
+    summary: usize,
+}
+
+/// Sets of all dimensions.
+#[derive(Debug, Default)]
+struct Pool {
+    /// Each a length and so many places in the group.
+    lists: Vec<u32>,
+    /// Each a summary and the bits.
+    words: Vec<u64>,
+}
+
+/// The search structure.
+#[derive(Debug)]
+pub(crate) struct Index {
+    dims: Vec<Dim>,
+    groups: Vec<Group>,
+    pool: Pool,
+}
+
+/// A search in one group that has candidates.
+#[derive(Copy, Clone)]
+struct Cursor<'a> {
+    group: &'a Group,
+    /// The next candidate's number.
+    next: u32,
+    /// Sets that restrict it; the shortest list comes first, if there is one.
+    cells: [Cell; MAX_DIMS],
+    count: usize,
+    /// Place in the list or in the members.
+    at: usize,
+    /// Words not yet looked at of a summary word, and bits not yet looked at of a word.
+    summary_at: usize,
+    summary: u64,
+    word_at: usize,
+    word: u64,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+const ABSENT: u32 = u32::MAX - 1;
+
+impl Index {
+    /// Calls `visit` with the numbers of all entries whose demands are met, ascending, until it
+    /// returns something. It may be called with more: entries whose dimensions were given up.
+    /// `value` is asked once at most for each dimension.
+    #[inline]
+    pub fn search<R>(
+        &self,
+        mut value: impl FnMut(usize) -> Option<u128>,
+        mut visit: impl FnMut(u32) -> Option<R>,
+    ) -> Option<R> {
+        let mut rows = [UNKNOWN; MAX_DIMS];
+        let mut live = [const { None }; MAX_GROUPS];
+        let mut count = 0usize;
+        for group in &self.groups {
+            if let Some(cursor) = self.open(group, &mut rows, &mut value) {
+                if let Some(slot) = live.get_mut(count) {
+                    *slot = Some(cursor);
+                }
+                count = count.wrapping_add(1);
+            }
+        }
+        let live = live.get_mut(..count)?;
+        if let [Some(only)] = live {
+            loop {
+                if let Some(found) = visit(only.next) {
+                    return Some(found);
+                }
+                if !self.advance(only) {
+                    return None;
+                }
+            }
+        }
+        loop {
+            let first = live.iter_mut().flatten().min_by_key(|cursor| cursor.next)?;
+            if first.next == u32::MAX {
+                return None;
+            }
+            if let Some(found) = visit(first.next) {
+                return Some(found);
+            }
+            if !self.advance(first) {
+                first.next = u32::MAX;
+            }
+        }
+    }
+
+    /// The search in `group`, at its first candidate.
+    #[inline]
+    fn open<'a>(
+        &'a self,
+        group: &'a Group,
+        rows: &mut [u32; MAX_DIMS],
+        value: &mut impl FnMut(usize) -> Option<u128>,
+    ) -> Option<Cursor<'a>> {
+        let mut cells = [Cell::NONE; MAX_DIMS];
+        let (mut count, mut shortest) = (0usize, u32::MAX);
+        for (at, slot) in &group.dims {
+            let dim = self.dims.get(*at)?;
+            let row = rows.get_mut(*at)?;
+            if *row == UNKNOWN {
+                let found = value(*at).and_then(|value| dim.rows.get(dim.tree.find(value)));
+                *row = found.copied().unwrap_or(ABSENT);
+            }
+            if *row == ABSENT {
+                return None;
+            }
+            let cell = *dim.cells.get((*row as usize).wrapping_add(*slot))?;
+            if cell == Cell::NONE {
+                return None;
+            }
+            if cell == Cell::ALL {
+                continue;
+            }
+            *cells.get_mut(count)? = cell;
+            if cell.is_list() {
+                let length = *self.pool.lists.get(cell.at())?;
+                if length < shortest {
+                    shortest = length;
+                    cells.swap(0, count);
+                }
+            }
+            count = count.wrapping_add(1);
+        }
+        let mut cursor = Cursor {
+            group,
+            next: 0,
+            cells,
+            count,
+            at: 0,
+            summary_at: usize::MAX,
+            summary: 0,
+            word_at: 0,
+            word: 0,
+        };
+        self.advance(&mut cursor).then_some(cursor)
+    }
+
+    /// Goes on to the next candidate; false at the end.
+    #[inline]
+    fn advance(&self, cursor: &mut Cursor<'_>) -> bool {
+        let cells = cursor.cells.get(..cursor.count).unwrap_or_default();
+        let place = match cells.split_first() {
+            None => {
+                cursor.at = cursor.at.wrapping_add(1);
+                Some(cursor.at.wrapping_sub(1))
+            }
+            Some((list, others)) if list.is_list() => {
+                self.next_of_list(cursor.group, &mut cursor.at, *list, others)
+            }
+            Some(_) => self.next_of_bits(cursor),
+        };
+        match place.and_then(|place| cursor.group.members.get(place)) {
+            Some(next) => {
+                cursor.next = *next;
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[inline]
+    fn next_of_list(
+        &self,
+        group: &Group,
+        at: &mut usize,
+        list: Cell,
+        others: &[Cell],
+    ) -> Option<usize> {
+        let list = self.list(list);
+        loop {
+            let place = *list.get(*at)?;
+            *at = at.wrapping_add(1);
+            if others.iter().all(|cell| self.has(group, *cell, place)) {
+                return Some(place as usize);
+            }
+        }
+    }
+
+    fn list(&self, cell: Cell) -> &[u32] {
+        let tail = self.pool.lists.get(cell.at()..).unwrap_or_default();
+        let Some((length, list)) = tail.split_first() else { return &[] };
+        list.get(..*length as usize).unwrap_or_default()
+    }
+
+    fn has(&self, group: &Group, cell: Cell, place: u32) -> bool {
+        if cell.is_list() {
+            return self.list(cell).binary_search(&place).is_ok();
+        }
+        let at = cell.at().wrapping_add(group.summary).wrapping_add((place >> 6) as usize);
+        self.pool.words.get(at).is_some_and(|word| word >> (place & 63) & 1 == 1)
+    }
+
+    #[inline]
+    fn next_of_bits(&self, cursor: &mut Cursor<'_>) -> Option<usize> {
+        let cells = cursor.cells.get(..cursor.count)?;
+        let all = |at: usize| {
+            let word = |cell: &Cell| self.pool.words.get(cell.at().wrapping_add(at)).copied();
+            cells.iter().fold(u64::MAX, |both, cell| both & word(cell).unwrap_or(0))
+        };
+        loop {
+            if cursor.word != 0 {
+                let bit = cursor.word.trailing_zeros() as usize;
+                cursor.word &= cursor.word.wrapping_sub(1);
+                return Some(cursor.word_at << 6 | bit);
+            }
+            if cursor.summary != 0 {
+                let bit = cursor.summary.trailing_zeros() as usize;
+                cursor.summary &= cursor.summary.wrapping_sub(1);
+                cursor.word_at = cursor.summary_at << 6 | bit;
+                cursor.word = all(cursor.group.summary.wrapping_add(cursor.word_at));
+                continue;
+            }
+            cursor.summary_at = cursor.summary_at.wrapping_add(1);
+            if cursor.summary_at >= cursor.group.summary {
+                return None;
+            }
+            cursor.summary = all(cursor.summary_at);
+        }
+    }
+
+    /// Bytes on the heap, about.
+    pub fn size(&self) -> usize {
+        let dim = |dim: &Dim| {
+            let cells = dim.rows.len().saturating_add(dim.cells.len()).saturating_mul(4);
+            dim.tree.size().saturating_add(cells)
+        };
+        let group = |group: &Group| group.members.len().saturating_mul(4);
+        let pool = self.pool.lists.len().saturating_mul(4);
+        let pool = pool.saturating_add(self.pool.words.len().saturating_mul(8));
+        let dims: usize = self.dims.iter().map(dim).sum();
+        let groups: usize = self.groups.iter().map(group).sum();
+        pool.saturating_add(dims).saturating_add(groups)
+    }
+}
+
+/// Building.
+impl Index {
+    /// For `entries` with these demands, of dimensions whose values have so many bits. An entry
+    /// without demands is always visited. No more than [`MAX_DIMS`] dimensions.
+    pub fn new(bits: &[u8], entries: &[Vec<Demand>]) -> Self {
+        let (mut groups, places) = grouped(entries);
+        let mut pool = Pool::default();
+        let mut dims = Vec::new();
+        for (dim, bits) in bits.iter().enumerate().take(MAX_DIMS) {
+            let mut members = Vec::new();
+            for (at, group) in groups.iter_mut().enumerate() {
+                if let Some(own) = group.dims.iter_mut().find(|own| own.0 == dim) {
+                    own.1 = members.len();
+                    members.push(at);
+                }
+            }
+            dims.push(
+                Builder::new(dim, *bits, &groups, members, entries, &places).build(&mut pool),
+            );
+        }
+        pool.lists.shrink_to_fit();
+        pool.words.shrink_to_fit();
+        Self { dims, groups, pool }
+    }
+}
+
+/// The group of each entry and its place there; `None` for one that never matches.
+type Places = Vec<Option<(usize, u32)>>;
+
+fn grouped(entries: &[Vec<Demand>]) -> (Vec<Group>, Places) {
+    let mut uses = [0usize; MAX_DIMS];
+    let signature = |demands: &Vec<Demand>| {
+        let never = demands.iter().any(|demand| demand.ranges.is_empty());
+        let bits = demands.iter().filter(|demand| demand.dim < MAX_DIMS);
+        (!never).then(|| bits.fold(0u32, |bits, demand| bits | 1 << (demand.dim & 31)))
+    };
+    let mut signatures: Vec<Option<u32>> = entries.iter().map(signature).collect();
+    for demand in entries.iter().flatten() {
+        if let Some(uses) = uses.get_mut(demand.dim) {
+            *uses = uses.saturating_add(1);
+        }
+    }
+    loop {
+        let mut distinct: Vec<u32> = signatures.iter().flatten().copied().collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        if distinct.len() <= MAX_GROUPS {
+            let mut groups: Vec<Group> = distinct.iter().map(|bits| Group::new(*bits)).collect();
+            let mut places = Vec::with_capacity(entries.len());
+            for (entry, signature) in signatures.iter().enumerate() {
+                let at = signature.and_then(|bits| distinct.binary_search(&bits).ok());
+                places.push(at.and_then(|at| Some((at, groups.get_mut(at)?.add(entry as u32)))));
+            }
+            groups.iter_mut().for_each(Group::measure);
+            return (groups, places);
+        }
+        let used = uses.iter().enumerate().filter(|(_, uses)| **uses > 0);
+        let Some((least, _)) = used.min_by_key(|(_, uses)| **uses) else { continue };
+        for bits in signatures.iter_mut().flatten() {
+            *bits &= !(1 << (least & 31));
+        }
+        if let Some(uses) = uses.get_mut(least) {
+            *uses = 0;
+        }
+    }
+}
+
+impl Group {
+    fn new(signature: u32) -> Self {
+        let dims = (0..MAX_DIMS).filter(|dim| signature >> (dim & 31) & 1 == 1);
+        let dims = dims.map(|dim| (dim, 0)).collect();
+        Self { dims, members: Vec::new(), words: 0, summary: 0 }
+    }
+
+    fn add(&mut self, entry: u32) -> u32 {
+        self.members.push(entry);
+        self.members.len().saturating_sub(1) as u32
+    }
+
+    fn measure(&mut self) {
+        self.words = self.members.len().div_ceil(64);
+        self.summary = self.words.div_ceil(64);
+    }
+}
+
+/// One dimension while it is built: a sweep over the ends of all ranges.
+struct Builder<'a> {
+    bits: u8,
+    groups: Vec<&'a Group>,
+    /// Where a range begins (or ends, then false), in which slot, for which place.
+    events: Vec<(u128, usize, u32, bool)>,
+}
+
+/// The entries of a group that take the interval at hand.
+struct Active {
+    bits: Vec<u64>,
+    count: usize,
+    /// Of the entries, so that equal sets are found: the sum of a random number for each.
+    hash: u128,
+    cell: Cell,
+    changed: bool,
+}
+
+impl<'a> Builder<'a> {
+    fn new(
+        dim: usize,
+        bits: u8,
+        groups: &'a [Group],
+        members: Vec<usize>,
+        entries: &[Vec<Demand>],
+        places: &Places,
+    ) -> Self {
+        let slots: HashMap<usize, usize> =
+            members.iter().enumerate().map(|(slot, group)| (*group, slot)).collect();
+        let greatest = greatest(bits);
+        let mut events = Vec::new();
+        for (demands, place) in entries.iter().zip(places) {
+            let Some((group, place)) = place else { continue };
+            let Some(slot) = slots.get(group) else { continue };
+            let own = demands.iter().filter(|demand| demand.dim == dim);
+            for range in own.flat_map(|demand| &demand.ranges) {
+                events.push((range.first, *slot, *place, true));
+                if range.last < greatest {
+                    events.push((range.last.saturating_add(1), *slot, *place, false));
+                }
+            }
+        }
+        events.sort_unstable();
+        Self { bits, groups: members.iter().filter_map(|at| groups.get(*at)).collect(), events }
+    }
+
+    fn build(&self, pool: &mut Pool) -> Dim {
+        let mut list = LIST;
+        let (lists, words) = (pool.lists.len(), pool.words.len());
+        // The last try has lists of any length, which is the least that it can take.
+        while list <= 1 << 20 {
+            if let Some(dim) = self.sweep(list, pool) {
+                return dim;
+            }
+            pool.lists.truncate(lists);
+            pool.words.truncate(words);
+            list = list.saturating_mul(8);
+        }
+        let cells = vec![Cell::ALL; self.groups.len()];
+        Dim { tree: AnyTree::new(self.bits, Vec::new()), rows: vec![0], cells }
+    }
+
+    /// `None` if it takes more than the budget.
+    fn sweep(&self, list: usize, pool: &mut Pool) -> Option<Dim> {
+        let limit = size(pool).saturating_add(BUDGET);
+        let mut active: Vec<Active> = self.groups.iter().map(|group| Active::new(group)).collect();
+        let mut known: HashMap<(usize, u128), Cell> = HashMap::new();
+        let mut row_at: HashMap<Vec<Cell>, u32> = HashMap::new();
+        let (mut starts, mut rows, mut cells) = (Vec::new(), Vec::new(), Vec::new());
+        let mut events = self.events.iter().peekable();
+        let mut at = 0u128;
+        loop {
+            while let Some((_, slot, place, begins)) = events.next_if(|event| event.0 == at) {
+                if let Some(active) = active.get_mut(*slot) {
+                    active.change(*place, *begins);
+                }
+            }
+            let mut row = Vec::with_capacity(active.len());
+            for (slot, (active, group)) in active.iter_mut().zip(&self.groups).enumerate() {
+                row.push(active.cell(slot, group, list, pool, &mut known));
+            }
+            if size(pool) > limit {
+                return None;
+            }
+            let place = *row_at.entry(row).or_insert_with_key(|row| {
+                cells.extend_from_slice(row);
+                cells.len().saturating_sub(row.len()) as u32
+            });
+            if rows.last() != Some(&place) {
+                starts.push(at);
+                rows.push(place);
+            }
+            match events.peek() {
+                Some(event) => at = event.0,
+                None => break,
+            }
+        }
+        let dim = Dim { tree: AnyTree::new(self.bits, starts), rows, cells };
+        Some(dim)
+    }
+}
+
+fn size(pool: &Pool) -> usize {
+    pool.lists.len().saturating_mul(4).saturating_add(pool.words.len().saturating_mul(8))
+}
+
+impl Active {
+    fn new(group: &Group) -> Self {
+        let bits = vec![0; group.words];
+        Self { bits, count: 0, hash: 0, cell: Cell::NONE, changed: false }
+    }
+
+    fn change(&mut self, place: u32, begins: bool) {
+        let Some(word) = self.bits.get_mut((place >> 6) as usize) else { return };
+        let bit = 1u64 << (place & 63);
+        if (*word & bit != 0) == begins {
+            return;
+        }
+        *word ^= bit;
+        let (high, low) = (mixed(u64::from(place) << 1), mixed(u64::from(place) << 1 | 1));
+        self.hash ^= u128::from(high) << 64 | u128::from(low);
+        self.count =
+            if begins { self.count.saturating_add(1) } else { self.count.saturating_sub(1) };
+        self.changed = true;
+    }
+
+    fn cell(
+        &mut self,
+        slot: usize,
+        group: &Group,
+        list: usize,
+        pool: &mut Pool,
+        known: &mut HashMap<(usize, u128), Cell>,
+    ) -> Cell {
+        if self.changed {
+            self.changed = false;
+            self.cell = if self.count == 0 {
+                Cell::NONE
+            } else if self.count == group.members.len() {
+                Cell::ALL
+            } else {
+                *known.entry((slot, self.hash)).or_insert_with(|| self.keep(group, list, pool))
+            };
+        }
+        self.cell
+    }
+
+    fn keep(&self, group: &Group, list: usize, pool: &mut Pool) -> Cell {
+        if self.count <= list {
+            let at = pool.lists.len();
+            pool.lists.push(self.count as u32);
+            for (at, word) in self.bits.iter().enumerate() {
+                let mut word = *word;
+                while word != 0 {
+                    pool.lists.push((at as u32) << 6 | word.trailing_zeros());
+                    word &= word.wrapping_sub(1);
+                }
+            }
+            return Cell::list(at);
+        }
+        let at = pool.words.len();
+        for chunk in self.bits.chunks(64) {
+            let summary = chunk.iter().enumerate();
+            let bit = |(at, word): (usize, &u64)| u64::from(*word != 0) << (at & 63);
+            pool.words.push(summary.map(bit).fold(0, |sum, bit| sum | bit));
+        }
+        pool.words.resize(at.saturating_add(group.summary), 0);
+        pool.words.extend_from_slice(&self.bits);
+        Cell::bits(at)
+    }
+}
+
+/// SplitMix64's finisher.
+pub(crate) fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::compile::segments::merged;
+
+    fn candidates(index: &Index, values: &[Option<u128>]) -> Vec<u32> {
+        let mut found = Vec::new();
+        index.search(
+            |dim| values[dim],
+            |entry| {
+                found.push(entry);
+                None::<()>
+            },
+        );
+        found
+    }
+
+    fn naive(entries: &[Vec<Demand>], values: &[Option<u128>]) -> Vec<u32> {
+        let met = |demand: &Demand| {
+            let value = values[demand.dim];
+            value.is_some_and(|value| demand.ranges.iter().any(|range| range.contains(value)))
+        };
+        let all = entries.iter().enumerate();
+        all.filter(|(_, demands)| demands.iter().all(met)).map(|(at, _)| at as u32).collect()
+    }
+
+    fn demands() -> impl Strategy<Value = Vec<Demand>> {
+        let range = prop_oneof![
+            (0u128..40).prop_map(Range::single),
+            (0u128..40, 0u128..=255)
+                .prop_map(|(first, more)| Range { first, last: (first + more).min(255) }),
+            Just(Range { first: 0, last: 255 }),
+        ];
+        let ranges = prop::collection::vec(range, 0..4);
+        prop::collection::btree_map(0usize..4, ranges, 0..4).prop_map(|demands| {
+            let demand = |(dim, ranges)| Demand { dim, ranges: merged(ranges) };
+            demands.into_iter().map(demand).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn finds_exactly_those_whose_demands_are_met(
+            entries in prop::collection::vec(demands(), 0..300),
+            queries in prop::collection::vec(
+                prop::collection::vec(prop::option::weighted(0.9, 0u128..60), 4), 30),
+        ) {
+            // Widths on both sides of what the trees tell apart.
+            let index = Index::new(&[8, 8, 64, 128], &entries);
+            for query in queries {
+                prop_assert_eq!(candidates(&index, &query), naive(&entries, &query));
+            }
+        }
+    }
+
+    /// Entries of which each takes about half of all values: sets of bits.
+    fn wide(count: u128) -> Vec<Vec<Demand>> {
+        let entry = |at: u128| {
+            let (first, second) = (at * 7 % 1000, at * 13 % 1000);
+            let ranges = |first| vec![Range { first, last: first + 20_000 }];
+            vec![
+                Demand { dim: 0, ranges: ranges(first) },
+                Demand { dim: 1, ranges: ranges(second) },
+            ]
+        };
+        (0..count).map(entry).collect()
+    }
+
+    #[test]
+    fn sets_of_bits_intersect_beyond_one_summary_word() {
+        let entries = wide(9_000);
+        let index = Index::new(&[16, 16], &entries);
+        assert!(index.pool.words.len() > 9_000 / 64);
+        for query in [[Some(500), Some(400)], [Some(20_500), Some(3)], [Some(20_999), Some(20_998)]]
+        {
+            assert_eq!(candidates(&index, &query), naive(&entries, &query));
+        }
+    }
+
+    #[test]
+    fn memory_keeps_to_its_budget_where_sets_are_large_and_all_differ() {
+        // 40,000 nested ranges: 80,000 intervals with 20,000 entries each would take 200 MB.
+        let ranges = |at: u128| vec![Range { first: at, last: 200_000 - at }];
+        let entries: Vec<_> =
+            (0..40_000).map(|at| vec![Demand { dim: 0, ranges: ranges(at) }]).collect();
+        let index = Index::new(&[32], &entries);
+        assert!(index.size() < BUDGET * 2, "{}", index.size());
+        assert_eq!(candidates(&index, &[Some(5)]).len(), 40_000, "given up: all are candidates");
+        assert_eq!(candidates(&index, &[None]), [], "but the value must be there");
+    }
+
+    #[test]
+    fn more_combinations_of_dimensions_than_groups_are_still_found() {
+        let demand = |dim| Demand { dim, ranges: vec![Range::single(1)] };
+        let entry = |bits: u32| (0..8).filter(|dim| bits >> dim & 1 == 1).map(demand).collect();
+        let entries: Vec<Vec<Demand>> = (0..256).map(entry).collect();
+        let index = Index::new(&[8; 8], &entries);
+        assert!(index.groups.len() <= MAX_GROUPS);
+        let found = candidates(&index, &[Some(1); 8]);
+        assert_eq!(found, (0..256).collect::<Vec<_>>());
+    }
+}
