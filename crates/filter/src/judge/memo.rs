@@ -21,7 +21,7 @@ use crate::ruleset::{CtDirection, CtState};
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Memo {
     /// The filter's generation for which it holds; 0 for none.
-    generation: u32,
+    pub(crate) generation: u32,
     /// The remembered judgement.
     trace: u32,
     /// The pair of interfaces for which it holds.
