@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::counters::{Counters, Drop, Totals};
-use crate::hook::Policy;
+use crate::hook::{Hook, Policy};
 use crate::port::{Port, Queue, Side};
 use crate::worker::{Letter, Losses, Mailbox, Worker};
 
@@ -83,8 +83,10 @@ impl Bridge {
                     StartError::Queues { port: port.name.clone(), has: port.queues.len() };
                 port.queues.get(at).cloned().ok_or(lacking)
             });
-            let handle = start_worker(at, [a?, b?], policy, &this.losses, prepare)
-                .map_err(StartError::Os)?;
+            let [name_a, name_b] = this.ports.each_ref().map(|port| port.name.as_str());
+            let hook = policy.hook([name_a, name_b]);
+            let handle = start_worker(at, [a?, b?], hook, &this.losses, prepare);
+            let handle = handle.map_err(StartError::Os)?;
             this.handles.push(handle);
         }
         Ok(this)
@@ -164,13 +166,13 @@ impl std::ops::Drop for Bridge {
 fn start_worker(
     at: usize,
     queues: [Arc<Queue>; 2],
-    policy: &Policy,
+    hook: Hook,
     losses: &Arc<Losses>,
     prepare: fn() -> io::Result<()>,
 ) -> io::Result<Handle> {
     let mailbox = Arc::new(Mailbox::new()?);
     let counters = Arc::new(Counters::default());
-    let (hook, losses) = (policy.hook(), Arc::clone(losses));
+    let losses = Arc::clone(losses);
     let worker = Worker::new(queues, hook, Arc::clone(&mailbox), losses, Arc::clone(&counters))?;
     let (say, hear) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(format!("bridge-{at}")).spawn(move || {

@@ -58,8 +58,10 @@ pub struct SideTotals {
     pub bytes: u64,
     /// Super-packets among them.
     pub large: u64,
-    /// Frames that left by the other port, or were answered.
+    /// Frames that left by the other port.
     pub forwarded: u64,
+    /// Pieces of packets that were kept until the others came; they count as forwarded when they leave.
+    pub held: u64,
     /// Frames dropped, in the order of [`Drop::ALL`].
     pub drops: [u64; Drop::ALL.len()],
 }
@@ -73,8 +75,8 @@ impl SideTotals {
     }
 
     fn numbers_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        let Self { frames, bytes, large, forwarded, drops } = self;
-        [frames, bytes, large, forwarded].into_iter().chain(drops)
+        let Self { frames, bytes, large, forwarded, held, drops } = self;
+        [frames, bytes, large, forwarded, held].into_iter().chain(drops)
     }
 }
 
@@ -89,7 +91,7 @@ pub struct Totals {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
-    sides: [[AtomicU64; 4 + Drop::ALL.len()]; 2],
+    sides: [[AtomicU64; 5 + Drop::ALL.len()]; 2],
 }
 
 impl Counters {

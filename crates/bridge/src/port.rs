@@ -7,7 +7,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use adit_linux::packet::{FrameBatch, PacketError, PacketSocket};
-use adit_linux::tun::{NAME_MAX, TunDevice, TunError, TunMode, TunOffloads, TunOptions, TunQueue};
+use adit_linux::tun::{
+    NAME_MAX, TunDevice, TunError, TunMode, TunOffloads, TunOptions, TunQueue, VNET_LEN,
+};
 
 /// How a TAP that the bridge makes is written.
 const TAP: &str = "tap:";
@@ -198,10 +200,16 @@ pub(crate) enum FrameTrouble {
 }
 
 impl Queue {
-    /// Takes a burst: up to `most` frames from a TAP, as many as the batch offers from a socket.
-    pub(crate) fn receive(&self, batch: &mut FrameBatch, most: usize) -> Result<usize, Trouble> {
+    /// Takes a burst: from a TAP up to `most` frames, or until there are so many bytes; from a socket as
+    /// many as the batch offers.
+    pub(crate) fn receive(
+        &self,
+        batch: &mut FrameBatch,
+        most: usize,
+        bytes: usize,
+    ) -> Result<usize, Trouble> {
         let received = match self {
-            Self::Tap(queue) => batch.receive_from_tap(queue, most),
+            Self::Tap(queue) => batch.receive_from_tap(queue, most, bytes),
             Self::Packet(socket) => socket.receive(batch),
         };
         received.map_err(|error| self.trouble(&error))
@@ -220,6 +228,17 @@ impl Queue {
             Self::Packet(socket) => batch.send_to_socket(socket, from, to),
         };
         (done, stopped.map(|error| self.trouble(&error)))
+    }
+
+    /// Sends one frame that is not of a burst.
+    pub(crate) fn send_one(&self, vnet: &[u8; VNET_LEN], frame: &[u8]) -> Result<(), Trouble> {
+        let sent = match self {
+            Self::Tap(queue) => {
+                queue.write(&[io::IoSlice::new(vnet), io::IoSlice::new(frame)]).map(drop)
+            }
+            Self::Packet(socket) => socket.send(vnet, frame),
+        };
+        sent.map_err(|error| self.trouble(&error))
     }
 
     /// Frames that the kernel dropped because this queue was not read in time, since last asked. A

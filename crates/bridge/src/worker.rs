@@ -4,24 +4,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use adit_filter::Ruling;
+use adit_filter::fragment::Assembled;
 use adit_linux::clock;
 use adit_linux::packet::FrameBatch;
 use adit_linux::poll::{EventFd, Events, Interest, Poller};
+use adit_linux::tun::VNET_LEN;
 
 use crate::counters::{Counters, Drop, SideTotals};
-use crate::hook::{Hook, Ruling};
+use crate::hook::Hook;
 use crate::port::{FrameTrouble, Queue, Side, Trouble};
 
 /// Frames of a burst at most. Of 64 KiB each, they would be more than a core's cache holds: the batch
 /// offers fewer then.
 const SLOTS: usize = 64;
 
-/// Frames taken from a TAP at once when the other port can send several at once.
+/// Frames taken from a TAP at once.
 const TAP_BURST: usize = 16;
 
-/// Frames taken from a TAP at once when the other port is a TAP too: each is written by a call of its
-/// own, and best while it is in the cache.
-const TAP_TO_TAP: usize = 1;
+/// Bytes after which no more is taken from a TAP at once, when the other port can send several frames
+/// by one call.
+const TO_SOCKET: usize = 256 << 10;
+
+/// The same when it is a TAP too: each frame is written by a call of its own, best while it is in the
+/// cache.
+const TO_TAP: usize = 16 << 10;
+
+/// The header of a frame of which nothing is left undone.
+const PLAIN: [u8; VNET_LEN] = [0; VNET_LEN];
 
 /// Bursts from each port before the worker looks for news.
 const ROUNDS: usize = 256;
@@ -203,11 +213,11 @@ impl Worker {
     fn burst(&mut self, from: Side) -> bool {
         let Moving { way, here, there, hook } = self.moving(from);
         let (Some(here), None) = (here, way.waiting) else { return false };
-        let most = match there.as_deref() {
-            Some(Queue::Packet(_)) => TAP_BURST,
-            _ => TAP_TO_TAP,
+        let bytes = match there.as_deref() {
+            Some(Queue::Packet(_)) => TO_SOCKET,
+            _ => TO_TAP,
         };
-        let count = match here.receive(&mut way.batch, most) {
+        let count = match here.receive(&mut way.batch, TAP_BURST, bytes) {
             Ok(count) => count,
             Err(Trouble::Frame(_)) => {
                 way.counted.dropped(Drop::Refused, 1);
@@ -221,18 +231,18 @@ impl Worker {
             }
         };
         way.counted.dropped(Drop::Unusable, way.batch.take_unusable());
-        for at in 0..count {
-            way.judge(hook, from, at);
-        }
+        // A burst that filled what was offered may have left something.
+        let more = !way.batch.is_drained();
+        way.judge(hook, from, count, here, there.as_deref());
         match way.forward(there.as_deref(), 0) {
-            Stopped::AtEnd => count > 0,
+            Stopped::AtEnd => more,
             Stopped::Full => {
                 self.watch();
                 false
             }
             Stopped::Lost => {
                 self.lose(from.other());
-                true
+                more
             }
         }
     }
@@ -339,6 +349,24 @@ impl Worker {
     }
 }
 
+/// Sends all pieces of a packet, now that it is whole and was accepted.
+#[cold]
+fn release(counted: &mut SideTotals, assembled: &Assembled, there: Option<&Queue>) {
+    for piece in assembled.pieces() {
+        // Held ones count when they leave.
+        let sent = there.ok_or(Trouble::Down).and_then(|queue| queue.send_one(&PLAIN, piece));
+        match sent {
+            Ok(()) => counted.forwarded = counted.forwarded.wrapping_add(1),
+            Err(Trouble::Frame(FrameTrouble::Refused)) => counted.dropped(Drop::Refused, 1),
+            Err(Trouble::Frame(FrameTrouble::TooLong)) => counted.dropped(Drop::TooLong, 1),
+            Err(Trouble::Later | Trouble::Frame(FrameTrouble::Full)) => {
+                counted.dropped(Drop::QueueFull, 1);
+            }
+            Err(Trouble::Down | Trouble::Lost) => counted.dropped(Drop::PortDown, 1),
+        }
+    }
+}
+
 /// What a burst concerns.
 struct Moving<'a> {
     way: &'a mut Direction,
@@ -358,22 +386,41 @@ enum Stopped {
 }
 
 impl Direction {
-    /// Lets the rules decide about one frame of the burst.
-    fn judge(&mut self, hook: &mut Hook, from: Side, at: usize) {
-        let Some(mut frame) = self.batch.frame(at) else { return };
-        // Marked as unusable when it was received, and counted there.
-        if frame.bytes.is_empty() {
-            return;
-        }
-        let counted = &mut self.counted;
-        counted.frames = counted.frames.wrapping_add(1);
-        counted.bytes = counted.bytes.wrapping_add(frame.bytes.len() as u64);
-        let [_, gso_type, ..] = *frame.vnet;
-        counted.large = counted.large.wrapping_add(u64::from(gso_type != 0));
-        match hook.judge(from, &mut frame) {
-            Ruling::Pass => {
-                *frame.keep = true;
-                counted.forwarded = counted.forwarded.wrapping_add(1);
+    /// Lets the rules decide about the burst. Answers, and packets whose last piece has come, leave at
+    /// once: they are few, and no call here waits.
+    fn judge(
+        &mut self,
+        hook: &mut Hook,
+        from: Side,
+        count: usize,
+        here: &Queue,
+        there: Option<&Queue>,
+    ) {
+        let mut court = hook.court(from, clock::boottime());
+        let Self { batch, counted, .. } = self;
+        for at in 0..count {
+            let Some(frame) = batch.frame(at) else { break };
+            // Marked as unusable when it was received, and counted there.
+            if frame.bytes.is_empty() {
+                continue;
+            }
+            counted.frames = counted.frames.wrapping_add(1);
+            counted.bytes = counted.bytes.wrapping_add(frame.bytes.len() as u64);
+            let [_, gso_type, ..] = *frame.vnet;
+            counted.large = counted.large.wrapping_add(u64::from(gso_type != 0));
+            match court.judge(&frame) {
+                Ruling::Pass => {
+                    *frame.keep = true;
+                    counted.forwarded = counted.forwarded.wrapping_add(1);
+                }
+                Ruling::Drop => counted.dropped(Drop::Rules, 1),
+                Ruling::Answer(bytes) => {
+                    counted.dropped(Drop::Rules, 1);
+                    // The sender may hear nothing, as from any congested network.
+                    let _ = here.send_one(&PLAIN, bytes);
+                }
+                Ruling::Held => counted.held = counted.held.wrapping_add(1),
+                Ruling::Release(assembled) => release(counted, &assembled, there),
             }
         }
     }

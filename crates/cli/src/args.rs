@@ -67,7 +67,7 @@ pub enum Verb {
 
     /// Join two interfaces, and let pass what rules accept, or everything
     #[command(after_help = "Examples:
-  sudo adit bridge eth1 eth2 --relay
+  sudo adit bridge eth1 eth2 --rules fw.nft
   sudo adit bridge tap:private tap:public --relay
 
 It is transparent: stations on both sides see each other as on one cable, and the host's own stack
@@ -512,7 +512,7 @@ mod tests {
             "adit status --json",
             "adit doctor --fix",
             "adit demo --hold",
-            "adit bridge eth1 eth2 --relay --workers 2 --name office",
+            "adit bridge eth1 eth2 --rules fw.nft --workers 2 --name office",
             "adit bridge tap:private tap:public --relay --mtu 9000",
             "adit completions zsh",
         ] {
@@ -529,6 +529,7 @@ mod tests {
             ("adit sevrer", "server"),
             ("adit bridge eth1 tap:a/b --relay", "tap:private"),
             ("adit bridge eth1 --relay", "PORT"),
+            ("adit bridge eth1 eth2", "--rules"),
             ("adit connect --json x", "--check"),
         ] {
             let error = parse(line).unwrap_err();

@@ -16,8 +16,12 @@ pub struct Bridge {
     #[arg(value_name = "PORT")]
     pub b: PortSpec,
 
-    /// Forward everything, without rules
-    #[arg(long, required = true)]
+    /// Let pass what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "relay")]
+    pub rules: Option<PathBuf>,
+
+    /// Let everything pass, without rules
+    #[arg(long, conflicts_with = "rules")]
     pub relay: bool,
 
     /// Threads that move frames [default: as many as cores; one up to 2 cores, 16 at most]
@@ -50,11 +54,12 @@ pub struct Bridge {
 }
 
 pub fn run(options: Bridge) -> ExitCode {
-    let Bridge { a, b, relay, workers, mtu, share_with_host, name, dir, user, verbose } = options;
+    let Bridge { a, b, rules, relay: _, workers, mtu, share_with_host, name, dir, user, verbose } =
+        options;
     let ports = [a, b];
     bridge::run(&BridgeOptions {
         ports,
-        relay,
+        rules,
         workers,
         mtu,
         share_with_host,

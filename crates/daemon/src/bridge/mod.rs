@@ -2,6 +2,7 @@
 
 mod ports;
 mod report;
+mod rules;
 
 use std::io;
 use std::path::PathBuf;
@@ -25,17 +26,21 @@ use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, workers};
 use ports::Opener;
+use rules::Rules;
 
 /// How often a port that vanished is looked for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How often connections that are over are forgotten when no packets come.
+const SWEEP: Duration = Duration::from_secs(2);
 
 /// What `adit bridge` is told.
 #[derive(Clone, Debug)]
 pub struct BridgeOptions {
     /// The two ports.
     pub ports: [PortSpec; 2],
-    /// Forward everything.
-    pub relay: bool,
+    /// The rules; `None`: everything passes.
+    pub rules: Option<PathBuf>,
     /// Threads that move frames; `None`: by the number of cores.
     pub workers: Option<u16>,
     /// MTU of TAPs that are made; `None`: the other port's.
@@ -92,6 +97,7 @@ fn start(options: &BridgeOptions) -> Result<(), Fault> {
 }
 
 async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Result<(), Fault> {
+    let rules = options.rules.clone().map(Rules::open).transpose()?;
     let mut opener = Opener::new(options, workers)?;
     let ports = opener.open_both().await?;
     let places = Places::new(options.dir.as_deref())?;
@@ -99,10 +105,12 @@ async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Res
     let mut signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
     drop_rights(options)?;
-    let bridge = Bridge::start(ports, &Policy::Relay, workers, confine).map_err(refused)?;
-    let mut running = Running { bridge, opener, instance, missing: [false; 2] };
+    let policy = rules.as_ref().map_or(Policy::Relay, Rules::policy);
+    let bridge = Bridge::start(ports, &policy, workers, confine).map_err(refused)?;
+    let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
+    let mut running = Running { bridge, opener, rules, instance, missing: [false; 2] };
     let [a, b] = &options.ports;
-    say!(1, "the bridge is up: {a} and {b}, everything passes");
+    say!(1, "the bridge is up: {a} and {b}, {passes}");
     if let Some(notifier) = &notifier {
         // Nothing depends on it but the manager's own patience.
         let _ = notifier.ready(&format!("bridging {a} and {b}"));
@@ -141,6 +149,7 @@ fn refused(error: StartError) -> Fault {
 struct Running {
     bridge: Bridge,
     opener: Opener,
+    rules: Option<Rules>,
     instance: String,
     /// Which ports are to be looked for.
     missing: [bool; 2],
@@ -153,12 +162,18 @@ impl Running {
         let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
         let mut again = tokio::time::interval(LOOK_AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let missing = self.missing.contains(&true);
             tokio::select! {
                 signal = signals.next() => match signal {
                     Signal::Terminate | Signal::Interrupt => return Ok(()),
-                    Signal::Hangup => self.reload(),
+                    Signal::Hangup => {
+                        if let Err(fault) = self.reload() {
+                            tracing::warn!("nothing has changed: {fault}");
+                        }
+                    }
                     Signal::User1 | Signal::User2 => self.tell(),
                 },
                 (request, answer) = control.next() => {
@@ -176,6 +191,7 @@ impl Running {
                     self.notice_losses()?;
                 }
                 _ = again.tick(), if missing => self.look_again().await,
+                _ = sweep.tick(), if self.rules.is_some() => self.sweep().await,
             }
         }
     }
@@ -184,6 +200,10 @@ impl Running {
         match request {
             Request::Status => (Response::Status(Box::new(self.report())), false),
             Request::Stop => (Response::Done { count: 1 }, true),
+            Request::Reload => match self.reload() {
+                Ok(count) => (Response::Done { count }, false),
+                Err(fault) => (Response::Error { message: fault.to_string() }, false),
+            },
             _ => {
                 let message = "a bridge has no sessions and no certificates".into();
                 (Response::Error { message }, false)
@@ -191,8 +211,14 @@ impl Running {
         }
     }
 
-    fn reload(&mut self) {
-        say!(1, "nothing to read again: the bridge passes everything");
+    /// Reads the rules again; those in force stay if that fails.
+    fn reload(&mut self) -> Result<usize, Fault> {
+        let Some(rules) = &mut self.rules else {
+            return Err(Fault::operator("there are no rules to read again: everything passes"));
+        };
+        let count = rules.reload()?;
+        say!(1, "{}", rules.summary());
+        Ok(count)
     }
 
     /// Takes down which ports are gone, and says so once.
@@ -211,6 +237,14 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// Forgets connections that are over when no packets do it.
+    async fn sweep(&self) {
+        let Some(rules) = &self.rules else { return };
+        while rules.sweep() {
+            tokio::task::yield_now().await;
+        }
     }
 
     async fn look_again(&mut self) {

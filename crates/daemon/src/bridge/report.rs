@@ -25,7 +25,8 @@ impl Running {
                 .filter(|(_, count)| *count > 0)
                 .map(|(drop, count)| (drop.name().to_owned(), count))
                 .collect();
-            for (reason, count) in &here {
+            // What the rules drop is counted by its reasons below.
+            for (reason, count) in here.iter().filter(|(name, _)| *name != Drop::Rules.name()) {
                 *drops.entry(reason.clone()).or_insert(0) += count;
             }
             ports.push(PortReport {
@@ -39,6 +40,18 @@ impl Running {
                 drops: here,
             });
         }
+        let mut bridge = BridgeReport { mode: "relay".into(), ports, ..BridgeReport::default() };
+        if let Some(rules) = &self.rules {
+            let stats = rules.firewall().stats();
+            for (reason, count) in &stats.dropped {
+                *drops.entry(reason.name().to_owned()).or_insert(0) += count;
+            }
+            bridge.mode = "filter".into();
+            bridge.rules_file = Some(rules.file().display().to_string());
+            bridge.rules = rules.count();
+            bridge.flows = stats.track.flows;
+            bridge.flows_limit = stats.track.limit;
+        }
         let started = self.opener.started();
         StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -51,7 +64,7 @@ impl Running {
             endpoints: Side::BOTH.map(|side| self.opener.spec(side).to_string()).into(),
             drops,
             workers: self.bridge.workers(),
-            bridge: Some(BridgeReport { mode: "relay".into(), ports }),
+            bridge: Some(bridge),
             ..StatusReport::default()
         }
     }

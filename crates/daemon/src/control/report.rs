@@ -90,6 +90,18 @@ pub struct StatusReport {
 pub struct BridgeReport {
     /// `relay`: everything passes; `filter`: what the rules accept.
     pub mode: String,
+    /// Where its rules come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules_file: Option<String>,
+    /// How many rules there are.
+    #[serde(default)]
+    pub rules: usize,
+    /// Connections that are known.
+    #[serde(default)]
+    pub flows: u64,
+    /// Connections that may be known at most.
+    #[serde(default)]
+    pub flows_limit: u64,
     /// The two ports.
     pub ports: Vec<PortReport>,
 }

@@ -69,6 +69,7 @@ pub struct FrameBatch {
     /// Messages that the last receive used.
     used: usize,
     filled: usize,
+    drained: bool,
     offered: usize,
     /// Frames that were passed over since the last [`FrameBatch::take_unusable`].
     unusable: u64,
@@ -124,6 +125,7 @@ impl FrameBatch {
             outgoing: vec![empty_message(); n],
             used: n,
             filled: 0,
+            drained: true,
             offered: MIN_OFFERED.min(n),
             unusable: 0,
         }
@@ -168,21 +170,40 @@ impl FrameBatch {
         at < self.filled && self.spans.get(at).is_some_and(|span| span.keep)
     }
 
-    /// Take up to `most` frames of a TAP queue; returns how many. `WouldBlock` when none waits.
+    /// Whether the last burst took all that there was.
+    pub fn is_drained(&self) -> bool {
+        self.drained
+    }
+
+    /// Take up to `most` frames of a TAP queue, or fewer once they have `bytes` bytes; returns how many.
+    /// `WouldBlock` when none waits.
     ///
     /// # Errors
     /// As [`TunQueue::read`], if there is not one frame.
-    pub fn receive_from_tap(&mut self, queue: &TunQueue, most: usize) -> io::Result<usize> {
-        self.filled = 0;
+    pub fn receive_from_tap(
+        &mut self,
+        queue: &TunQueue,
+        most: usize,
+        bytes: usize,
+    ) -> io::Result<usize> {
+        (self.filled, self.drained) = (0, false);
+        let mut taken = 0;
         let slots = self.buffers.chunks_exact_mut(SLOT).zip(&mut self.vnets);
         for ((slot, vnet), span) in slots.zip(&mut self.spans).take(most) {
             let len = match queue.read(vnet, &mut slot[TAG..]) {
                 Ok(len) => len,
-                Err(_) if self.filled > 0 => break,
+                Err(_) if self.filled > 0 => {
+                    self.drained = true;
+                    break;
+                }
                 Err(e) => return Err(e),
             };
             *span = Span { start: TAG, len, keep: false };
             self.filled += 1;
+            taken += len;
+            if taken >= bytes {
+                break;
+            }
         }
         Ok(self.filled)
     }
@@ -216,6 +237,7 @@ impl FrameBatch {
             }
         };
         (self.used, self.filled) = (count, count);
+        self.drained = count < self.offered;
         self.finish_received();
         self.offer_for_next();
         Ok(count)
