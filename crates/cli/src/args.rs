@@ -74,6 +74,15 @@ It is transparent: stations on both sides see each other as on one cable, and th
 sees nothing of what passes. It runs until it is told to end.")]
     Bridge(crate::bridge::Bridge),
 
+    /// Check rule files, and ask which rule decides about a packet
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  adit filter check fw.nft
+  adit filter explain fw.nft 'tcp 10.0.0.1:4000 > 10.0.0.2:80 syn'"
+    )]
+    Filter(crate::filter::Filter),
+
     /// Behave as `openvpn` does: its options, config files and log lines
     #[command(
         disable_help_flag = true,

@@ -6,6 +6,7 @@ mod args;
 mod bridge;
 mod demo;
 mod doctor;
+mod filter;
 mod server;
 mod status;
 mod text;
@@ -62,6 +63,7 @@ fn run(verb: Verb) -> Done {
         Verb::Status(options) => status::once(&options),
         Verb::Top(options) => status::top(&options),
         Verb::Bridge(options) => Ok(bridge::run(options)),
+        Verb::Filter(verb) => filter::run(verb),
         Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),
         Verb::Reload(place) => {
             managed::reload(&places(&place)?)?;

@@ -144,3 +144,59 @@ fn completions_and_man_pages_are_made() {
     assert_eq!(code(&adit(dir.path(), "man pages")), 0);
     assert!(dir.path().join("pages/adit-server-up.1").exists());
 }
+
+#[test]
+fn a_rule_file_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(
+        dir.path().join("good.nft"),
+        "table inet filter {
+\tchain forward {
+\t\ttype filter hook forward priority filter; policy drop;
+\t\tmeta l4proto { icmp, ipv6-icmp } accept
+\t\ttcp dport 7070 accept
+\t}
+}
+",
+    )
+    .unwrap();
+    let good = adit(dir.path(), "filter check good.nft");
+    assert_eq!(code(&good), 0, "{}", err(&good));
+    assert_eq!(
+        out(&good),
+        "good.nft: 1 table, 1 chain, 2 rules, 1 set with 2 elements; what no rule accepts is \
+         dropped\n"
+    );
+
+    fs::write(
+        dir.path().join("bad.nft"),
+        "table inet filter {
+\tchain forward {
+\t\ttype filter hook input priority filter;
+\t\ttcp dprot 7070 accept
+\t}
+}
+",
+    )
+    .unwrap();
+    let bad = adit(dir.path(), "filter check bad.nft");
+    assert_eq!(code(&bad), 2);
+    assert_eq!(out(&bad), "");
+    assert_eq!(
+        err(&bad),
+        "bad.nft:3:20: there is no hook `input`: only what passes through is seen
+      type filter hook input priority filter;
+                       ^^^^^
+    instead: type filter hook forward priority filter; policy drop;
+bad.nft:4:7: `dprot` is not a field of `tcp`
+      tcp dprot 7070 accept
+          ^^^^^
+    instead: did you mean `dport`?
+"
+    );
+    let json = adit(dir.path(), "filter check --json bad.nft");
+    assert_eq!(code(&json), 2);
+    assert!(out(&json).contains("\"line\": 4"), "{}", out(&json));
+    let missing = adit(dir.path(), "filter check none.nft");
+    assert_eq!(code(&missing), 2, "{}", err(&missing));
+}
