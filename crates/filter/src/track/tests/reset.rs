@@ -162,3 +162,15 @@ fn a_reset_may_leave_out_what_the_syn_carried() {
     assert_eq!(world.tcp(seg(RST | ACK, 0, 1001).back()), COMES);
     assert_eq!(world.flows(), []);
 }
+
+#[test]
+fn a_forged_answer_to_a_syn_does_not_stand_for_the_true_one() {
+    let world = World::new();
+    world.tcp(seg(SYN, 1000, 0).options(&[1, 3, 3, 7]));
+    let forged = seg(SYN | ACK, 0x7000_0000, 1002).back().options(&[1, 3, 3, 0]);
+    assert_eq!(world.tcp(forged), BAD);
+    assert_eq!(world.tcp(seg(SYN | ACK, 5000, 1001).back().options(&[1, 3, 3, 7])), COMES);
+    assert_eq!(world.tcp(seg(ACK, 1001, 5001)), GOES);
+    assert_eq!(world.tcp(seg(ACK, 5001, 1001).back().len(10)), COMES);
+    assert_eq!(state(&world), FlowState::Established);
+}

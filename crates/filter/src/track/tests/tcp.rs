@@ -249,3 +249,13 @@ fn both_ends_may_have_started_anew_where_we_have_not() {
     assert_eq!(world.tcp(seg(ACK, 800_001, 90_001).len(500)), GOES);
     assert_eq!(world.tcp(seg(ACK, 801_602, 90_001).len(1)), BAD, "the new window holds");
 }
+
+#[test]
+fn a_shut_window_may_be_probed_with_one_byte() {
+    let world = World::new();
+    world.tcp(seg(SYN, 1000, 0));
+    world.tcp(seg(SYN | ACK, 5000, 1001).back().window(0));
+    assert_eq!(world.tcp(seg(ACK, 1001, 5001).len(1)), GOES);
+    assert_eq!(world.tcp(seg(ACK, 1002, 5001).len(1)), GOES);
+    assert_eq!(world.tcp(seg(ACK, 1003, 5001).len(1)), BAD);
+}
