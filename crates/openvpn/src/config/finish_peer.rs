@@ -159,13 +159,6 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
     };
     let ends = ends(draft)?;
     let listens = transport::listening_end(draft)?;
-    if listens.is_some() && !matches!(keys, PeerKeys::Static { .. }) {
-        return Err(draft.error(
-            "proto",
-            "TLS between two points is for UDP: over TCP one end has to be a server",
-            "write: proto udp, at both ends; or client at one end and server NETWORK NETMASK at the other",
-        ));
-    }
     let nobody = draft.remotes.is_empty() && draft.connections.is_empty();
     let (accepts, remotes) = match listens {
         Some(true) => (Some(accepts(draft)?), Vec::new()),

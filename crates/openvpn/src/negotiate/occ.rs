@@ -8,6 +8,8 @@ use adit_engine::verbs::Framing;
 pub struct OptionsString<'a> {
     /// We are the TLS server.
     pub server: bool,
+    /// Whether a stream's other end connects to us.
+    pub listens: bool,
     /// `dev tap`
     pub ethernet: bool,
     /// Whether packets travel over a stream.
@@ -80,7 +82,7 @@ impl fmt::Display for OptionsString<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shape = Shape::of(self.cipher);
         // Stock says v4 over IPv6 too, so that both ends say the same.
-        let proto = match (self.stream, self.server) {
+        let proto = match (self.stream, self.listens) {
             (false, _) => "UDPv4",
             (true, true) => "TCPv4_SERVER",
             (true, false) => "TCPv4_CLIENT",
@@ -199,6 +201,7 @@ mod tests {
     fn options_strings_are_those_of_stock() {
         let plain = OptionsString {
             server: false,
+            listens: false,
             ethernet: false,
             stream: false,
             tun_mtu: 1500,
@@ -301,6 +304,7 @@ mod tests {
     fn options_strings_of_frames_are_those_of_stock() {
         let plain = OptionsString {
             server: false,
+            listens: false,
             ethernet: true,
             stream: false,
             tun_mtu: 1500,
@@ -329,6 +333,7 @@ mod tests {
     fn options_strings_over_streams_are_those_of_stock() {
         let client = OptionsString {
             server: false,
+            listens: false,
             ethernet: false,
             stream: true,
             tun_mtu: 1500,
@@ -341,7 +346,8 @@ mod tests {
             tls_auth: false,
             key_direction: None,
         };
-        let server = OptionsString { server: true, cipher: "BF-CBC", ..client.clone() };
+        let server =
+            OptionsString { server: true, listens: true, cipher: "BF-CBC", ..client.clone() };
         assert_eq!(
             client.to_string(),
             "V4,dev-type tun,link-mtu 1551,tun-mtu 1500,proto TCPv4_CLIENT,cipher AES-256-GCM,auth [null-digest],keysize 256,key-method 2,tls-client"

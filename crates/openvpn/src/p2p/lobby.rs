@@ -48,6 +48,11 @@ impl Lobby {
         self.waiting.len() != before
     }
 
+    /// Whether it is here.
+    pub(super) fn contains(&self, link: Link) -> bool {
+        self.waiting.iter().any(|(waiting, _)| *waiting == link)
+    }
+
     /// The one that has waited longest.
     pub(super) fn pop(&mut self) -> Option<Link> {
         self.waiting.pop_front().map(|(link, _)| link)

@@ -183,6 +183,7 @@ pub(crate) fn options_string(
         |cipher| settings.ciphers.contains(&cipher) || settings.cipher_fallback == Some(cipher);
     OptionsString {
         server: role == Role::Server,
+        listens: role == Role::Server,
         ethernet: settings.ethernet,
         stream: link.is_stream(),
         tun_mtu: settings.tun_mtu,

@@ -177,8 +177,11 @@ impl Conversation {
         match self.remote {
             Some(remote) if remote == control.session => Ok(()),
             Some(_) => Err(Fault::Foreign("a session id that is not the peer's")),
-            // Without an acknowledgement of our reset anybody could have sent it.
-            None if self.is_answer(control.opcode) && control.remote.is_some() => {
+            // Without an acknowledgement of our reset anybody could have sent it, but not into our
+            // connection. Of two points on TCP both begin at once, and so both resets come without.
+            None if self.is_answer(control.opcode)
+                && (control.remote.is_some() || self.link.is_stream()) =>
+            {
                 self.remote = Some(control.session);
                 Ok(())
             }

@@ -28,7 +28,7 @@ pub enum End {
 }
 
 impl End {
-    fn new(config: Config, seed: [u8; 32], now: Instant) -> Self {
+    pub fn new(config: Config, seed: [u8; 32], now: Instant) -> Self {
         match config {
             Config::Static(config) => Self::Static(Box::new(StaticEngine::new(*config))),
             Config::Peer(config) => {
@@ -45,6 +45,13 @@ impl End {
         }
     }
 
+    pub fn dropped(&self) -> u64 {
+        match self {
+            Self::Static(engine) => engine.dropped(),
+            Self::Peer(engine) => engine.dropped(),
+        }
+    }
+
     pub fn shutdown(&mut self, now: Instant, out: &mut Outbox<ClientEvent>) {
         match self {
             Self::Static(engine) => engine.shutdown(now, out),
@@ -52,7 +59,7 @@ impl End {
         }
     }
 
-    fn deadline(&self) -> Option<Instant> {
+    pub fn deadline(&self) -> Option<Instant> {
         let deadline = match self {
             Self::Static(engine) => engine.deadline(),
             Self::Peer(engine) => engine.deadline(),
@@ -195,6 +202,11 @@ impl Plane {
         (peer.link.remote().port() != 0).then_some((peer.link, Packet::Data(data)))
     }
 
+    /// A packet from the inside, to the latest peer.
+    pub fn traffic(&mut self, now: Instant) -> Option<(Link, Packet)> {
+        self.latest.and_then(|peer| self.seal(now, peer, Vec::new()))
+    }
+
     fn receive(&mut self, now: Instant, from: Link, data: &Data) -> Vec<Notice> {
         let at_home = |peer: &Peer| peer.link.remote() == from.remote();
         let opens = |key: &DataKey| key.key_id == data.key_id && key.open.cipher == data.key;
@@ -233,11 +245,10 @@ impl Plane {
 
     /// As [`Plane::receive`], of a stream.
     pub fn receive_on(&mut self, now: Instant, from: Link, data: &Data) -> Taken {
-        let Some((&id, peer)) = self.peers.iter_mut().next() else { return Taken::Elsewhere };
-        if peer.link != from && !peer.float {
-            return Taken::Elsewhere;
-        }
-        let opens = peer.primary.as_ref().is_some_and(|key| key.open.cipher == data.key);
+        let at = |(_, peer): &(&PeerId, &mut Peer)| peer.link == from || peer.float;
+        let Some((&id, peer)) = self.peers.iter_mut().find(at) else { return Taken::Elsewhere };
+        let mut keys = peer.primary.iter().chain(&peer.secondary);
+        let opens = keys.any(|key| key.key_id == data.key_id && key.open.cipher == data.key);
         let late = peer.seen.iter().any(|seen| seen.0 > data.id.0);
         if !opens || late || !peer.seen.insert(data.id) {
             self.refused += 1;

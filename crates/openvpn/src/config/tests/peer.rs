@@ -155,10 +155,6 @@ fn an_end_that_does_not_fit_tcp_is_refused_by_name() {
         assert_eq!(error.directive, name, "{text}: {error}");
         assert!(error.to_string().contains(word) && !error.remedy.is_empty(), "{text}: {error}");
     }
-    for end in ["tls-server\nproto tcp-server\n", "tls-client\nremote a\nproto tcp-client\n"] {
-        let error = parse_file(&format!("{TLS}{end}")).unwrap_err();
-        assert!(error.directive == "proto" && error.remedy.contains("proto udp"), "{error}");
-    }
     let told = parse_file(&format!("{base}proto tcp-server\nexplicit-exit-notify\n")).unwrap();
     assert!(told.warnings.iter().any(|w| w.contains("notice enough")), "{:?}", told.warnings);
 }

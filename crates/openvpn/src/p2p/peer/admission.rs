@@ -56,7 +56,7 @@ impl PeerEngine {
         let spec = PeerSpec {
             link,
             wire_id,
-            float: settings.float || self.config.reach.remotes.is_empty(),
+            float: !link.is_stream() && (settings.float || self.config.reach.remotes.is_empty()),
             framing: settings.framing,
             fragment: fragment_size(settings, link),
             keepalive: settings.keepalive,
@@ -84,9 +84,10 @@ impl PeerEngine {
         tunnel.cipher = Some(agreed.cipher);
         tunnel.remote = Some(link.remote());
         out.event(ClientEvent::Up(Box::new(tunnel)));
-        if let Some(former) = former {
+        if let Some(former) = &former {
             out.plane(Op::DelPeer(former.peer));
         }
+        self.taken(link, former.map(|former| former.conversation.link), out);
         Ok(())
     }
 

@@ -28,7 +28,7 @@ impl PeerEngine {
         }
     }
 
-    fn open(&mut self, now: Instant, link: Link) -> Result<Option<Conversation>, Fault> {
+    pub(super) fn open(&mut self, now: Instant, link: Link) -> Result<Option<Conversation>, Fault> {
         let settings = &self.config.settings;
         let (wrapper, reset) = match self.config.tls.role() {
             Role::Client => {
@@ -155,7 +155,7 @@ impl PeerEngine {
         let heard = conversation.take(now, &control, refuse, settings);
         // An invitation that nobody has answered is of no use beside it.
         self.attempts.retain(|a| !a.own || a.conversation.remote().is_some());
-        self.make_room(link);
+        self.make_room(link, out);
         self.attempts.push(Attempt { conversation, own: false });
         let at = self.attempts.len().saturating_sub(1);
         match heard {
@@ -167,7 +167,7 @@ impl PeerEngine {
 
     /// Whoever holds handshakes open must not keep the peer out: the oldest of those that came from the
     /// same address goes first, and then the oldest of all.
-    fn make_room(&mut self, link: Link) {
+    pub(super) fn make_room(&mut self, link: Link, out: &mut Out) {
         let ip = link.remote().ip();
         let same = |attempt: &Attempt| attempt.conversation.link.remote().ip() == ip;
         let crowded = self.attempts.iter().filter(|attempt| same(attempt)).count() >= MAX_OF_ONE;
@@ -176,8 +176,11 @@ impl PeerEngine {
             false => (self.attempts.len() >= MAX_ATTEMPTS).then_some(0),
         };
         if let Some(at) = oldest {
-            self.attempts.remove(at);
-            self.dropped = self.dropped.saturating_add(1);
+            let gone = self.attempts.remove(at).conversation.link;
+            match gone.is_stream() {
+                true => self.turn_away(gone, out),
+                false => self.dropped = self.dropped.saturating_add(1),
+            }
         }
     }
 
@@ -276,7 +279,9 @@ impl PeerEngine {
     ) -> KeyMethod2 {
         let role = self.role();
         let settings = &self.config.settings;
-        let options = options_string(settings, role, link, cipher).to_string();
+        let mut options = options_string(settings, role, link, cipher);
+        options.listens = self.listens();
+        let options = options.to_string();
         let pre_master = (role == Role::Client).then(|| Zeroizing::new(self.random.bytes()));
         KeyMethod2 {
             pre_master,
@@ -300,7 +305,11 @@ impl PeerEngine {
         if self.session.is_none() && dialled && self.attempts.is_empty() {
             return self.lost(now, fault.to_string(), out);
         }
-        let from = attempt.conversation.link.remote();
+        let link = attempt.conversation.link;
+        if self.lobby.contains(link) {
+            self.turn_away(link, out);
+        }
+        let from = link.remote();
         out.event(ClientEvent::Note(format!("TLS Error: handshake with {from} failed: {fault}")));
     }
 

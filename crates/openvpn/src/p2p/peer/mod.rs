@@ -6,6 +6,7 @@
 
 mod admission;
 mod handshake;
+mod streams;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use adit_engine::{
 
 use super::config::{PeerConfig, PeerTls};
 use super::door::Door;
+use super::lobby::Lobby;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
@@ -53,6 +55,8 @@ pub struct PeerEngine {
     door: Option<Door>,
     state: State,
     attempts: Vec<Attempt>,
+    /// Connections without a session, where this end listens for them.
+    lobby: Lobby,
     session: Option<Session>,
     /// The data plane's number of the next session: two sessions in a row differ.
     next_peer: PeerId,
@@ -121,6 +125,7 @@ impl PeerEngine {
             door,
             random,
             clock: WallClock::new(now, unix_time),
+            lobby: Lobby::new(config.settings.hand_window),
             config,
             state: State::New,
             attempts: Vec::new(),
@@ -164,7 +169,10 @@ impl PeerEngine {
         let times = self.config.settings.exit_notify;
         match (&mut self.session, &self.state, times) {
             (_, State::Stopped, _) => {}
-            (Some(session), State::Open(_), Some(times)) => {
+            // The end of a connection is notice enough.
+            (Some(session), State::Open(_), Some(times))
+                if !session.conversation.link.is_stream() =>
+            {
                 let times = times.max(1);
                 let by_control = session.exit_by_control;
                 if by_control {
@@ -184,20 +192,26 @@ impl PeerEngine {
 
     fn stop(&mut self, why: Stop, out: &mut Out) {
         self.take_down(out);
+        self.hang_up_all(out);
         self.state = State::Stopped;
         out.event(ClientEvent::Stopped(why));
     }
 
     /// Takes down what there is in the world.
     fn take_down(&mut self, out: &mut Out) {
-        self.attempts.clear();
+        if !self.listens() {
+            self.attempts.clear();
+        }
         let session = self.session.take();
         if let Some(session) = &session {
             out.plane(Op::DelPeer(session.peer));
         }
         let link = match (&self.state, session) {
-            (State::Open(link), _) => *link,
+            (State::Open(Some(link)), _) => Some(*link),
             (State::Leaving { .. }, Some(session)) => Some(session.conversation.link),
+            (State::Open(None), Some(session)) if session.conversation.link.is_stream() => {
+                Some(session.conversation.link)
+            }
             _ => None,
         };
         if let Some(link) = link {
@@ -251,7 +265,7 @@ impl PeerEngine {
     /// Whether packets from there are looked at at all.
     fn may_come_from(&self, link: Link) -> bool {
         match &self.state {
-            State::Open(None) => true,
+            State::Open(None) => !self.listens() || self.knows(link),
             State::Open(Some(ours)) => {
                 self.config.settings.float
                     || (ours.socket(), ours.remote()) == (link.socket(), link.remote())
@@ -265,6 +279,15 @@ impl PeerEngine {
     }
 
     fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let dropped = self.dropped;
+        self.take(now, link, packet, out);
+        // A stream neither loses nor alters anything: what does not belong there ends it.
+        if self.dropped != dropped && self.lobby.contains(link) {
+            self.turn_away(link, out);
+        }
+    }
+
+    fn take(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
         let front = split_front(packet).map(|(header, session, _)| (header.opcode, session));
         let (Ok((opcode, session)), true) = (front, self.may_come_from(link)) else {
             self.dropped = self.dropped.saturating_add(1);
@@ -416,6 +439,7 @@ impl PeerEngine {
         }
         self.tick_attempts(now, out);
         self.tick_session(now, out);
+        self.tick_streams(now, out);
     }
 
     fn tick_session(&mut self, now: Instant, out: &mut Out) {
@@ -454,6 +478,8 @@ impl Engine for PeerEngine {
         match input {
             Input::Tick => self.tick(now, out),
             Input::Frame(link, packet) => self.frame(now, link, packet, out),
+            Input::LinkUp(link) if self.listens() => self.accepted(now, link, out),
+            Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
                 self.state = State::Open(Some(link));
                 self.begin(now, link, out);
@@ -491,6 +517,7 @@ impl Engine for PeerEngine {
         let schedule = session.and_then(|session| session.schedule.deadline());
         let sizes = session.and_then(|session| session.sizes.deadline());
         let conversation = session.and_then(|session| session.conversation.deadline());
-        attempts.chain([state, schedule, sizes, conversation].into_iter().flatten()).min()
+        let lobby = self.lobby.deadline().map(|at| (at, "connections that wait"));
+        attempts.chain([state, schedule, sizes, conversation, lobby].into_iter().flatten()).min()
     }
 }

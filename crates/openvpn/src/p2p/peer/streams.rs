@@ -1,0 +1,93 @@
+//! TLS between two points over TCP, at the end that listens.
+//!
+//! As over UDP, a handshake is an object of its own beside the session, each on its own connection: the
+//! other end may be back from a death that nobody here has noticed. Only the one that authenticates
+//! takes the session's place, and its connection that of the former one.
+
+use adit_engine::{Instant, Link, Output};
+
+use super::{Attempt, Out, PeerEngine, State};
+use crate::client::ClientEvent;
+use crate::keys::Role;
+
+impl PeerEngine {
+    /// Whether connections are waited for.
+    pub(super) fn listens(&self) -> bool {
+        self.config.reach.accepts.is_some()
+    }
+
+    /// A connection came.
+    pub(super) fn accepted(&mut self, now: Instant, link: Link, out: &mut Out) {
+        let from = self.config.reach.accepts.as_deref().unwrap_or_default();
+        let welcome = from.is_empty() || from.contains(&link.remote().ip().to_canonical());
+        if !welcome || !matches!(self.state, State::Open(_)) {
+            self.dropped = self.dropped.saturating_add(1);
+            return out.push(Output::Hangup(link));
+        }
+        if let Some(gone) = self.lobby.admit(now, link) {
+            self.turn_away(gone, out);
+        }
+        if self.role() == Role::Client
+            && let Ok(Some(conversation)) = self.open(now, link)
+        {
+            self.make_room(link, out);
+            self.attempts.push(Attempt { conversation, own: false });
+            self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
+        }
+    }
+
+    /// A connection ended.
+    pub(super) fn ended(&mut self, now: Instant, link: Link, out: &mut Out) {
+        self.lobby.remove(link);
+        self.attempts.retain(|attempt| attempt.conversation.link != link);
+        if self.session_on(link) {
+            self.lost(now, "connection reset".into(), out);
+        }
+    }
+
+    /// Whether the session is on this connection.
+    pub(super) fn session_on(&self, link: Link) -> bool {
+        self.session.as_ref().is_some_and(|session| session.conversation.link == link)
+    }
+
+    /// Whether this connection is the session's, or one that may become it.
+    pub(super) fn knows(&self, link: Link) -> bool {
+        self.session_on(link) || self.lobby.contains(link)
+    }
+
+    /// Ends a connection on which there is no session.
+    pub(super) fn turn_away(&mut self, link: Link, out: &mut Out) {
+        self.lobby.remove(link);
+        self.attempts.retain(|attempt| attempt.conversation.link != link);
+        self.dropped = self.dropped.saturating_add(1);
+        out.push(Output::Hangup(link));
+    }
+
+    /// A handshake on this connection has become the session.
+    pub(super) fn taken(&mut self, link: Link, former: Option<Link>, out: &mut Out) {
+        if link.is_stream() {
+            self.lobby.remove(link);
+            // Whoever else was shaking hands begins again.
+            self.hang_up_all(out);
+        }
+        if let Some(former) = former.filter(|former| *former != link && former.is_stream()) {
+            out.push(Output::Hangup(former));
+            let text = format!("the peer has connected anew, from {}", link.remote());
+            out.event(ClientEvent::Note(text));
+        }
+    }
+
+    /// Ends what has waited too long.
+    pub(super) fn tick_streams(&mut self, now: Instant, out: &mut Out) {
+        while let Some(link) = self.lobby.expired(now) {
+            self.turn_away(link, out);
+        }
+    }
+
+    /// Ends all connections that have no session.
+    pub(super) fn hang_up_all(&mut self, out: &mut Out) {
+        while let Some(link) = self.lobby.pop() {
+            out.push(Output::Hangup(link));
+        }
+    }
+}
