@@ -189,14 +189,17 @@ pub(super) fn static6(stage: &Stage<'_>) -> Result<String> {
 }
 
 fn static_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Result<String> {
-    let configs = secret_on_stream(stage, v6, tap);
+    on_stream(stage, &secret_on_stream(stage, v6, tap), v6, tap)
+}
+
+fn on_stream(stage: &Stage<'_>, configs: &Configs, v6: bool, tap: bool) -> Result<String> {
     let pair = Pair::new()?;
-    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
     server.wait_for("Listening for incoming TCP connection", SETUP)?;
     // Stock takes the first that comes, whoever it is, and listens no longer.
     let alone = !matches!(stage.server, Program::Adit(_));
     let before = if alone { Vec::new() } else { strangers(&pair, v6)? };
-    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
     for end in [&mut client, &mut server] {
         end.wait_for(READY, SETUP)?;
     }
@@ -210,7 +213,7 @@ fn static_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Result<String> {
         let began = [&tunnel.server, &tunnel.client].map(|end| end.count(READY));
         ensure(began == [1, 1], || tunnel.server.failure("disturbed by strangers").0)?;
     }
-    let told = live_and_die(stage, &configs, tunnel)?;
+    let told = live_and_die(stage, configs, tunnel)?;
     drop((before, beside));
     Ok(told)
 }
@@ -236,6 +239,46 @@ pub(super) fn static_stream4(stage: &Stage<'_>) -> Result<String> {
 
 pub(super) fn static_stream6_tap(stage: &Stage<'_>) -> Result<String> {
     static_stream(stage, true, true)
+}
+
+/// TLS over TCP: the first end listens. `dialler_serves`: the end that dials is TLS's server.
+fn tls_stream(
+    stage: &Stage<'_>,
+    v6: bool,
+    wrapping: Wrapping,
+    dialler_serves: bool,
+) -> Result<String> {
+    let mut configs = tls(stage, v6, Known::SecondOnly, wrapping);
+    let family = if v6 { 6 } else { 4 };
+    for lines in [&mut configs.server, &mut configs.client] {
+        *lines = lines.replace(&format!("proto udp{family}\n"), "");
+    }
+    configs.server(&format!("proto tcp{family}-server"));
+    configs.client(&format!("proto tcp{family}-client\nconnect-retry 1 2"));
+    if dialler_serves {
+        let (servers, clients) = (&mut configs.server, &mut configs.client);
+        for (of_server, of_client) in [
+            ("tls-server\ndh none\nreneg-sec 6", "tls-client\nremote-cert-tls server"),
+            ("server.crt", "client.crt"),
+            ("server.key", "client.key"),
+        ] {
+            *servers = servers.replace(of_server, of_client);
+            *clients = clients.replace(of_client, of_server);
+        }
+    }
+    on_stream(stage, &configs, v6, false)
+}
+
+pub(super) fn tls_stream4(stage: &Stage<'_>) -> Result<String> {
+    tls_stream(stage, false, Wrapping::TlsCrypt, false)
+}
+
+pub(super) fn tls_stream6_own(stage: &Stage<'_>) -> Result<String> {
+    tls_stream(stage, true, Wrapping::TlsCryptV2, false)
+}
+
+pub(super) fn tls_stream4_dialler_serves(stage: &Stage<'_>) -> Result<String> {
+    tls_stream(stage, false, Wrapping::None, true)
 }
 
 /// One end waits, learns where the other is, and follows it to another address.
