@@ -32,6 +32,7 @@ mod bridge;
 mod counters;
 mod hook;
 mod port;
+pub mod routed;
 mod worker;
 
 pub use bridge::{Bridge, MAX_WORKERS, StartError};

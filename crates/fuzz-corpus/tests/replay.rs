@@ -26,6 +26,8 @@ targets! {
     config in "../../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
+    filter_fragment in "../../../fuzz/fuzz_targets/filter_fragment.rs",
+    filter_packet in "../../../fuzz/fuzz_targets/filter_packet.rs",
     fragment in "../../../fuzz/fuzz_targets/fragment.rs",
     ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
     formats in "../../../fuzz/fuzz_targets/formats.rs",

@@ -1,0 +1,710 @@
+//! A router between the two ports (`--routed`): ARP and neighbour discovery, time to live, the errors
+//! of ICMP. No I/O and no clock: frames come in by [`Router::arrive`] and [`Router::leave`], what it
+//! says by itself comes out by [`Router::take`].
+//!
+//! ```text
+//!              for the router: ARP, discovery, echo ──► answered
+//!   arrive ────┤
+//!              to be forwarded ──► Step::Forward ──rules──► leave ──► neighbour known: Leave::Send
+//!                                                             └─────► unknown: waits, is asked for
+//! ```
+//!
+//! Not forwarded: what is for groups or for all, what has link-local or impossible addresses, what
+//! comes from an address that lies on the other side (RFC 3704), what has a source route, tagged
+//! frames. Redirects are neither sent nor followed, no router advertisement is sent. Nothing is cut
+//! into pieces: both ports have one MTU.
+
+mod message;
+mod neighbour;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use adit_filter::Nanos;
+use adit_filter::answer::{self, MAX_ANSWER};
+use adit_filter::packet::{Ip, Layer, Network, Packet, Transport};
+use adit_filter::ruleset::{Icmpx, Reject};
+use adit_wire::VnetHeader;
+use adit_wire::checksum::{self, Sum};
+use adit_wire::ethernet::Mac;
+use adit_wire::icmp_error::Message;
+use adit_wire::transport::UDP_LEN;
+
+pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, SettingsError};
+
+use crate::port::Side;
+use message::{Arp, Discovery};
+use neighbour::{Ask, News, Table, Waiting};
+use settings::{Routes, is_link_local, is_martian};
+
+/// Frames that the router has written and nobody has taken yet.
+pub const MAX_OUT: usize = 512;
+/// ICMP errors per second, and how many at once (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as Linux.
+const ERRORS_PER_SECOND: u64 = 1000;
+const ERRORS_AT_ONCE: u64 = 50;
+
+/// All stations.
+const BROADCAST: Mac = Mac([0xff; 6]);
+
+/// A frame that the router sends of its own accord, or that has waited.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Outgoing {
+    /// The port.
+    pub to: Side,
+    /// What is left to the device.
+    pub vnet: [u8; VnetHeader::LEN],
+    /// The frame.
+    pub frame: Vec<u8>,
+}
+
+/// What becomes of a frame that arrived.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// The rules are to judge it; if they accept it, it goes to [`Router::leave`].
+    Forward(Hop),
+    /// It was for the router, and is done with.
+    Taken,
+    /// It is dropped.
+    Drop(Dropped),
+}
+
+/// Where a frame goes next.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Hop {
+    /// By which port: maybe the one it came by.
+    pub to: Side,
+    neighbour: IpAddr,
+}
+
+/// What becomes of a frame that leaves.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Leave {
+    /// It is ready: it leaves by the port across.
+    Send,
+    /// It was taken over and will come out of [`Router::take`], if its neighbour is found.
+    Taken,
+    /// It is dropped.
+    Drop(Dropped),
+}
+
+/// Why a frame was dropped.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Dropped {
+    /// It cannot be parsed.
+    Malformed,
+    /// It has a VLAN tag.
+    Tagged,
+    /// It is for another station.
+    NotOurs,
+    /// It is neither IP nor ARP.
+    NotIp,
+    /// An address that no packet on a wire has, or a source that lies elsewhere.
+    Martian,
+    /// An address that means something on one link only.
+    LinkLocal,
+    /// It is for a group or for all.
+    Group,
+    /// It wants to choose its way.
+    SourceRoute,
+    /// No route; its sender was told.
+    NoRoute,
+    /// Its time to live is over; its sender was told.
+    Expired,
+    /// It does not fit; its sender was told.
+    TooBig,
+    /// Its neighbour does not answer; its sender was told.
+    Unreachable,
+    /// Too much waits for neighbours already.
+    NoRoom,
+    /// It is for the router, which has no use for it; its sender may have been told.
+    Local,
+    /// ARP or neighbour discovery that is wrong, or none of the router's business.
+    Discovery,
+}
+
+/// What the router did, ever since.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RouterStats {
+    /// Frames that were forwarded.
+    pub forwarded: u64,
+    /// Frames dropped, by [`Dropped`].
+    pub dropped: [u64; Dropped::ALL.len()],
+    /// ICMP errors sent.
+    pub errors: u64,
+    /// ICMP errors that the rate limit kept back.
+    pub errors_suppressed: u64,
+    /// Frames of the router's own that found nobody to take them.
+    pub out_full: u64,
+    /// Neighbours that are known.
+    pub neighbours: usize,
+    /// Neighbours that are asked for.
+    pub asked: usize,
+}
+
+impl Dropped {
+    /// All reasons, in the order of [`RouterStats::dropped`].
+    pub const ALL: [Self; 15] = [
+        Self::Malformed,
+        Self::Tagged,
+        Self::NotOurs,
+        Self::NotIp,
+        Self::Martian,
+        Self::LinkLocal,
+        Self::Group,
+        Self::SourceRoute,
+        Self::NoRoute,
+        Self::Expired,
+        Self::TooBig,
+        Self::Unreachable,
+        Self::NoRoom,
+        Self::Local,
+        Self::Discovery,
+    ];
+}
+
+/// A router with two ports.
+#[derive(Debug)]
+pub struct Router {
+    ports: [PortSettings; 2],
+    routes: Routes,
+    neighbours: Table,
+    out: Vec<Outgoing>,
+    tokens: Tokens,
+    stats: RouterStats,
+    answer: Box<[u8; MAX_ANSWER]>,
+}
+
+impl Router {
+    /// A router that knows nobody yet.
+    ///
+    /// # Errors
+    /// Addresses or routes that contradict each other.
+    pub fn new(ports: [PortSettings; 2], routes: &[Route]) -> Result<Self, SettingsError> {
+        Ok(Self {
+            routes: Routes::new(&ports, routes)?,
+            ports,
+            neighbours: Table::default(),
+            out: Vec::new(),
+            tokens: Tokens::default(),
+            stats: RouterStats::default(),
+            answer: Box::new([0; MAX_ANSWER]),
+        })
+    }
+
+    /// A port is there again, perhaps as another station: everybody there has to be found anew.
+    pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
+        if let Some(port) = self.ports.get_mut(side.index()) {
+            (port.mac, port.mtu) = (mac, mtu);
+        }
+        self.neighbours.forget(side);
+    }
+
+    /// A frame came from a port. One that is to be forwarded has one hop less to live afterwards.
+    pub fn arrive(
+        &mut self,
+        frame: &mut [u8],
+        vnet: &[u8; VnetHeader::LEN],
+        from: Side,
+        now: Nanos,
+    ) -> Step {
+        let vnet = VnetHeader::decode(vnet);
+        let Ok(packet) = Packet::parse(frame, Layer::Ethernet, None, &vnet) else {
+            return self.dropped(Dropped::Malformed);
+        };
+        let hop = match self.decide(&packet, from, now) {
+            Ok(Some(hop)) => hop,
+            Ok(None) => return Step::Taken,
+            Err(why) => return self.dropped(why),
+        };
+        let at = packet.network_at();
+        match age(frame, at) {
+            Some(()) => Step::Forward(hop),
+            None => self.dropped(Dropped::Malformed),
+        }
+    }
+
+    /// A frame that was to be forwarded was accepted: it gets its link header, or waits for it.
+    pub fn leave(
+        &mut self,
+        frame: &mut [u8],
+        vnet: &[u8; VnetHeader::LEN],
+        from: Side,
+        hop: Hop,
+        now: Nanos,
+    ) -> Leave {
+        let Some((mac, ask)) = self.neighbours.find(hop.to, hop.neighbour, now) else {
+            let packet = Waiting { from, vnet: *vnet, frame: frame.to_vec() };
+            return match self.neighbours.wait(hop.to, hop.neighbour, packet, now) {
+                Ok(ask) => {
+                    self.ask(ask);
+                    Leave::Taken
+                }
+                Err(()) => Leave::Drop(self.count(Dropped::NoRoom)),
+            };
+        };
+        self.ask(ask);
+        address(frame, mac, self.port(hop.to).mac);
+        self.stats.forwarded = self.stats.forwarded.saturating_add(1);
+        if hop.to == from.other() {
+            return Leave::Send;
+        }
+        self.send(Outgoing { to: hop.to, vnet: *vnet, frame: frame.to_vec() });
+        Leave::Taken
+    }
+
+    /// Asks again, and gives up. To be called when [`Router::wake`] says, and with every burst.
+    pub fn tick(&mut self, now: Nanos) {
+        let (mut asks, mut lost) = (Vec::new(), Vec::new());
+        self.neighbours.tick(now, &mut asks, &mut lost);
+        for ask in asks {
+            self.ask(Some(ask));
+        }
+        for waiting in lost {
+            self.count(Dropped::Unreachable);
+            let vnet = VnetHeader::decode(&waiting.vnet);
+            if let Ok(packet) = Packet::parse(&waiting.frame, Layer::Ethernet, None, &vnet) {
+                // Host unreachable; address unreachable.
+                self.error(&packet, waiting.from, (3, 1), (1, 3), 0, now);
+            }
+        }
+    }
+
+    /// When [`Router::tick`] has something to do.
+    pub fn wake(&self) -> Option<Nanos> {
+        self.neighbours.wake
+    }
+
+    /// What is to be sent now.
+    pub fn take(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// What it did.
+    pub fn stats(&self) -> RouterStats {
+        let (neighbours, asked) = self.neighbours.len();
+        let mut stats = RouterStats { neighbours, asked, ..self.stats.clone() };
+        if let Some(count) = stats.dropped.get_mut(Dropped::NoRoom as usize) {
+            *count = count.saturating_add(self.neighbours.evicted);
+        }
+        stats
+    }
+
+    fn port(&self, side: Side) -> &PortSettings {
+        let [a, b] = &self.ports;
+        match side {
+            Side::A => a,
+            Side::B => b,
+        }
+    }
+
+    fn count(&mut self, why: Dropped) -> Dropped {
+        if let Some(count) = self.stats.dropped.get_mut(why as usize) {
+            *count = count.saturating_add(1);
+        }
+        why
+    }
+
+    fn dropped(&mut self, why: Dropped) -> Step {
+        Step::Drop(self.count(why))
+    }
+
+    fn send(&mut self, outgoing: Outgoing) {
+        if self.out.len() < MAX_OUT {
+            self.out.push(outgoing);
+        } else {
+            self.stats.out_full = self.stats.out_full.saturating_add(1);
+        }
+    }
+
+    fn say(&mut self, to: Side, frame: Vec<u8>) {
+        self.send(Outgoing { to, vnet: VnetHeader::default().encode(), frame });
+    }
+
+    /// Where a packet goes; `None`: it was for the router.
+    fn decide(
+        &mut self,
+        packet: &Packet<'_>,
+        from: Side,
+        now: Nanos,
+    ) -> Result<Option<Hop>, Dropped> {
+        let ether = packet.ether.ok_or(Dropped::Malformed)?;
+        if ether.vlan.is_some() {
+            return Err(Dropped::Tagged);
+        }
+        let destination = mac(ether.destination);
+        let ours = destination == self.port(from).mac;
+        if !ours && !destination.is_group() {
+            return Err(Dropped::NotOurs);
+        }
+        let ip = match packet.network {
+            Network::Ip(ip) => ip,
+            Network::Arp(at) => return self.arp(packet, at, from, now),
+            Network::Other(_) => return Err(Dropped::NotIp),
+        };
+        if Discovery::is_one(packet) {
+            return self.discovery(packet, from, now);
+        }
+        let group = ip.destination.is_multicast() || self.routes.is_broadcast(ip.destination);
+        if !ours || group || ip.destination == IpAddr::from([255; 4]) {
+            return Err(Dropped::Group);
+        }
+        self.check_source(&ip, from)?;
+        if self.is_own(ip.destination) {
+            return self.local(packet, &ip, from, now);
+        }
+        if is_link_local(ip.source) || is_link_local(ip.destination) {
+            return Err(Dropped::LinkLocal);
+        }
+        if is_martian(ip.destination) {
+            return Err(Dropped::Martian);
+        }
+        if has_source_route(packet, &ip) {
+            return Err(Dropped::SourceRoute);
+        }
+        self.route(packet, &ip, from, now).map(Some)
+    }
+
+    fn route(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        from: Side,
+        now: Nanos,
+    ) -> Result<Hop, Dropped> {
+        let life_at = ip.at.saturating_add(if ip.source.is_ipv4() { 8 } else { 7 });
+        if packet.bytes.get(life_at).is_none_or(|life| *life <= 1) {
+            self.error(packet, from, (11, 0), (3, 0), 0, now);
+            return Err(Dropped::Expired);
+        }
+        let Some(way) = self.routes.find(ip.destination) else {
+            self.error(packet, from, (3, 0), (1, 0), 0, now);
+            return Err(Dropped::NoRoute);
+        };
+        let mtu = self.port(way.to).mtu;
+        if longest(packet, ip) > usize::try_from(mtu).unwrap_or(usize::MAX) {
+            self.error(packet, from, (3, 4), (2, 0), mtu, now);
+            return Err(Dropped::TooBig);
+        }
+        Ok(Hop { to: way.to, neighbour: way.via.unwrap_or(ip.destination) })
+    }
+
+    /// Whether a packet can have come from where it says (RFC 1812 5.3.8, RFC 3704).
+    fn check_source(&self, ip: &Ip, from: Side) -> Result<(), Dropped> {
+        let source = ip.source;
+        let nobody = is_martian(source) || source.is_multicast() || self.is_own(source);
+        if nobody || source == IpAddr::from([255; 4]) || self.routes.is_broadcast(source) {
+            return Err(Dropped::Martian);
+        }
+        let here =
+            is_link_local(source) || self.routes.find(source).is_some_and(|way| way.to == from);
+        if here { Ok(()) } else { Err(Dropped::Martian) }
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        Side::BOTH.into_iter().any(|side| self.is_own_on(side, address))
+    }
+
+    fn is_own_on(&self, side: Side, address: IpAddr) -> bool {
+        self.routes.is_own(side, address) || address == self.port(side).link_local()
+    }
+
+    /// A packet for the router itself. What it answers goes back the way it came.
+    fn local(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        from: Side,
+        now: Nanos,
+    ) -> Result<Option<Hop>, Dropped> {
+        let v4 = ip.source.is_ipv4();
+        // One's link-local address means nothing on the other link.
+        if is_link_local(ip.destination) && !self.is_own_on(from, ip.destination) {
+            return Err(Dropped::LinkLocal);
+        }
+        let how = match packet.transport {
+            Transport::Icmp(icmp) if icmp.kind == if v4 { 8 } else { 128 } => {
+                let whole = ip.fragment.is_none() && packet.cut.size == 0 && packet.checksum_ok();
+                let echo = if whole { echo(packet, ip) } else { None };
+                let echo = echo.ok_or(Dropped::Local)?;
+                self.say(from, echo);
+                return Ok(None);
+            }
+            Transport::Tcp(_) => Reject::TcpReset,
+            Transport::Udp(_) => Reject::Icmpx(Icmpx::PortUnreachable),
+            _ => return Err(Dropped::Local),
+        };
+        if !self.may_tell(now) {
+            return Err(Dropped::Local);
+        }
+        if let Some(len) = answer::reject(packet, how, &mut self.answer) {
+            let frame = self.answer.get(..len).unwrap_or_default().to_vec();
+            self.say(from, frame);
+        }
+        Err(Dropped::Local)
+    }
+
+    /// Tells a sender of an error, by the port that its packet came by. `rest` is an MTU or 0.
+    fn error(
+        &mut self,
+        packet: &Packet<'_>,
+        from: Side,
+        v4: (u8, u8),
+        v6: (u8, u8),
+        rest: u32,
+        now: Nanos,
+    ) {
+        let Some(ip) = packet.ip() else { return };
+        let (kind, code) = if ip.source.is_ipv4() { v4 } else { v6 };
+        // Only who has an address of the family can say anything (RFC 1812 4.3.2.4).
+        let Some(own) = self.routes.own(from, ip.source) else { return };
+        if !self.may_tell(now) {
+            return;
+        }
+        let message = Message { kind, code, rest };
+        let Some(len) = answer::error(packet, message, Some(own), &mut self.answer) else { return };
+        self.stats.errors = self.stats.errors.saturating_add(1);
+        let frame = self.answer.get(..len).unwrap_or_default().to_vec();
+        self.say(from, frame);
+    }
+
+    fn may_tell(&mut self, now: Nanos) -> bool {
+        let may = self.tokens.take(now);
+        if !may {
+            self.stats.errors_suppressed = self.stats.errors_suppressed.saturating_add(1);
+        }
+        may
+    }
+
+    fn arp(
+        &mut self,
+        packet: &Packet<'_>,
+        at: usize,
+        from: Side,
+        now: Nanos,
+    ) -> Result<Option<Hop>, Dropped> {
+        let arp = packet.bytes.get(at..).and_then(Arp::read).ok_or(Dropped::Discovery)?;
+        let sender = IpAddr::V4(arp.sender);
+        if !arp.sender_mac.is_station() || self.is_own(sender) {
+            return Err(Dropped::Discovery);
+        }
+        let asks_us = !arp.reply && self.routes.is_own(from, arp.target.into());
+        if self.routes.is_neighbour(from, sender) {
+            let news = if asks_us { News::Asked } else { News::Said };
+            self.learn(from, sender, arp.sender_mac, news, now);
+        } else if !arp.sender.is_unspecified() {
+            return Err(Dropped::Discovery);
+        }
+        if asks_us {
+            let reply = Arp {
+                reply: true,
+                sender_mac: self.port(from).mac,
+                sender: arp.target,
+                target_mac: arp.sender_mac,
+                target: arp.sender,
+            };
+            self.say(from, reply.frame(arp.sender_mac));
+        }
+        Ok(None)
+    }
+
+    fn discovery(
+        &mut self,
+        packet: &Packet<'_>,
+        from: Side,
+        now: Nanos,
+    ) -> Result<Option<Hop>, Dropped> {
+        let message = Discovery::read(packet).ok_or(Dropped::Discovery)?;
+        let ip = packet.ip().ok_or(Dropped::Discovery)?;
+        let near = |address| {
+            is_link_local(address) && !self.is_own_on(from, address)
+                || self.routes.is_neighbour(from, address)
+        };
+        match message {
+            Discovery::Solicitation { target, link } => {
+                let IpAddr::V6(source) = ip.source else { return Err(Dropped::Discovery) };
+                if !self.is_own_on(from, target.into()) {
+                    return Err(Dropped::Discovery);
+                }
+                let unnamed = source.is_unspecified();
+                if !unnamed && !near(source.into()) {
+                    return Err(Dropped::Discovery);
+                }
+                if let Some(link) = link {
+                    self.learn(from, source.into(), link, News::Asked, now);
+                }
+                let asker = packet.ether.map(|ether| mac(ether.source));
+                let asker = link.or(asker).filter(|mac| !unnamed && mac.is_station());
+                let to = asker.map(|mac| (mac, source));
+                let reply = message::advertisement(self.port(from).mac, target, to);
+                self.say(from, reply);
+            }
+            Discovery::Advertisement { target, link, insists } => {
+                if !near(target.into()) {
+                    return Err(Dropped::Discovery);
+                }
+                let news = if insists { News::Said } else { News::SaidSoftly };
+                let link = link.ok_or(Dropped::Discovery)?;
+                self.learn(from, target.into(), link, news, now);
+            }
+        }
+        Ok(None)
+    }
+
+    fn learn(&mut self, side: Side, address: IpAddr, mac: Mac, news: News, now: Nanos) {
+        let own = self.port(side).mac;
+        if mac == own {
+            return;
+        }
+        for Waiting { vnet, mut frame, .. } in self.neighbours.learn(side, address, mac, news, now)
+        {
+            self::address(&mut frame, mac, own);
+            self.stats.forwarded = self.stats.forwarded.saturating_add(1);
+            self.send(Outgoing { to: side, vnet, frame });
+        }
+    }
+
+    fn ask(&mut self, ask: Option<Ask>) {
+        let Some(Ask { side, address, to }) = ask else { return };
+        let mac = self.port(side).mac;
+        let frame = match address {
+            IpAddr::V4(target) => {
+                let Some(IpAddr::V4(sender)) = self.routes.own(side, address) else { return };
+                let request = Arp {
+                    reply: false,
+                    sender_mac: mac,
+                    sender,
+                    target_mac: Mac::default(),
+                    target,
+                };
+                request.frame(to.unwrap_or(BROADCAST))
+            }
+            IpAddr::V6(target) => {
+                let own: Ipv6Addr = self.port(side).link_local();
+                message::solicitation(mac, own, target, to)
+            }
+        };
+        self.say(side, frame);
+    }
+}
+
+fn mac(number: u64) -> Mac {
+    let [_, _, rest @ ..] = number.to_be_bytes();
+    Mac(rest)
+}
+
+/// Writes a link header's addresses.
+fn address(frame: &mut [u8], to: Mac, from: Mac) {
+    if let Some((first, rest)) = frame.split_first_chunk_mut::<6>() {
+        *first = to.0;
+        if let Some(second) = rest.first_chunk_mut::<6>() {
+            *second = from.0;
+        }
+    }
+}
+
+/// Takes one hop off a packet's life, of which there is more than one.
+fn age(frame: &mut [u8], at: usize) -> Option<()> {
+    let packet = frame.get_mut(at..)?;
+    if packet.first()? >> 4 == 6 {
+        let hops = packet.get_mut(7)?;
+        *hops = hops.checked_sub(1)?;
+        return Some(());
+    }
+    let header: &mut [u8; 20] = packet.first_chunk_mut()?;
+    let [_, _, _, _, _, _, _, _, life, protocol, c0, c1, ..] = header;
+    let before = u16::from_be_bytes([*life, *protocol]);
+    *life = life.checked_sub(1)?;
+    let after = u16::from_be_bytes([*life, *protocol]);
+    let sum = checksum::update(u16::from_be_bytes([*c0, *c1]), before, after);
+    [*c0, *c1] = sum.to_be_bytes();
+    Some(())
+}
+
+/// Length of the longest packet that a packet will be on the wire.
+fn longest(packet: &Packet<'_>, ip: &Ip) -> usize {
+    if packet.cut.size == 0 {
+        return packet.length();
+    }
+    let header = match packet.transport {
+        Transport::Tcp(tcp) => tcp.header_len,
+        _ => UDP_LEN,
+    };
+    let headers = ip.payload.saturating_sub(ip.at).saturating_add(header);
+    headers.saturating_add(packet.cut.size.into()).min(packet.length())
+}
+
+/// Whether an IPv4 packet names the way that it wants to go: it could come around any filter
+/// (RFC 7126 4.3 and 4.4).
+fn has_source_route(packet: &Packet<'_>, ip: &Ip) -> bool {
+    if !ip.source.is_ipv4() {
+        return false;
+    }
+    let start = ip.at.saturating_add(20);
+    let end = packet.bytes.get(ip.at).map_or(0, |first| usize::from(first & 0xf).wrapping_mul(4));
+    let mut options = packet.bytes.get(start..ip.at.saturating_add(end)).unwrap_or_default();
+    loop {
+        options = match *options {
+            [] | [0, ..] => return false,
+            [1, ref rest @ ..] => rest,
+            [131 | 137, ..] => return true,
+            [_, len, ..] if len >= 2 => options.get(usize::from(len)..).unwrap_or_default(),
+            // Options that make no sense may hide anything.
+            [_, ..] => return true,
+        };
+    }
+}
+
+/// The answer to an echo request.
+fn echo(packet: &Packet<'_>, ip: &Ip) -> Option<Vec<u8>> {
+    let (source, destination) = (ip.source, ip.destination);
+    let body = packet.transport_bytes();
+    let v4 = source.is_ipv4();
+    let header_len = if v4 { 20 } else { 40 };
+    let mut reply = packet.bytes.get(..ip.at)?.to_vec();
+    let (to, rest) = reply.split_first_chunk_mut::<6>()?;
+    std::mem::swap(to, rest.first_chunk_mut()?);
+    let at = reply.len();
+    reply.resize(at.checked_add(header_len)?, 0);
+    reply.extend_from_slice(body);
+    let (header, message) = reply.get_mut(at..)?.split_at_mut_checked(header_len)?;
+    let protocol = ip.protocol;
+    let pseudo =
+        adit_wire::icmp_error::ip_header(destination, source, protocol, body.len(), header)?;
+    *message.first_mut()? = if v4 { 0 } else { 129 };
+    message.get_mut(2..4)?.fill(0);
+    let start = if v4 { Sum::new() } else { pseudo };
+    let sum = start.bytes(message).finish().to_be_bytes();
+    message.get_mut(2..4)?.copy_from_slice(&sum);
+    Some(reply)
+}
+
+/// How many errors may still be sent.
+#[derive(Debug)]
+struct Tokens {
+    left: u64,
+    filled: Nanos,
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self { left: ERRORS_AT_ONCE, filled: Nanos(0) }
+    }
+}
+
+impl Tokens {
+    fn take(&mut self, now: Nanos) -> bool {
+        const EACH: u64 = 1_000_000_000 / ERRORS_PER_SECOND;
+        let since = u64::try_from(now.since(self.filled).as_nanos()).unwrap_or(u64::MAX);
+        let more = since.checked_div(EACH).unwrap_or(0);
+        if more > 0 {
+            self.left = self.left.saturating_add(more).min(ERRORS_AT_ONCE);
+            self.filled = self.filled.after(Duration::from_nanos(more.saturating_mul(EACH)));
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}

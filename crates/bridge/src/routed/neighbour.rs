@@ -1,0 +1,231 @@
+//! Who has which address on a link, and what waits for the answer.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_filter::Nanos;
+use adit_wire::ethernet::Mac;
+
+use crate::port::Side;
+
+/// Neighbours that are known at most; the one that was confirmed longest ago makes room.
+pub const MAX_KNOWN: usize = 1024;
+/// Neighbours that are asked for at most; the one asked for longest makes room. Who answers does so
+/// at once: scanning a network keeps nobody from being found (RFC 6583).
+pub const MAX_ASKED: usize = 256;
+/// Packets that wait for one neighbour.
+pub const MAX_WAITING: usize = 16;
+/// Bytes that wait in all.
+pub const MAX_WAITING_BYTES: usize = 1 << 20;
+
+/// Questions until a neighbour counts as gone (RFC 4861 section 10).
+const TRIES: u8 = 3;
+/// Between two questions.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long an answer is good; then it is still used, and confirmed meanwhile.
+const REACHABLE: Duration = Duration::from_secs(30);
+
+/// A packet that waits, as it came.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub from: Side,
+    pub vnet: [u8; 10],
+    pub frame: Vec<u8>,
+}
+
+/// A question to be put.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) struct Ask {
+    pub side: Side,
+    pub address: IpAddr,
+    /// To whom; `None`: to all.
+    pub to: Option<Mac>,
+}
+
+/// What is heard of a neighbour.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(super) enum News {
+    /// It asked us, so it will want to be answered: it is entered.
+    Asked,
+    /// It answered, or spoke without being asked: it is entered only if it is known or asked for.
+    Said,
+    /// It spoke, and does not insist: another address than the known one is not believed.
+    SaidSoftly,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Asked { since: Nanos, tries: u8, next: Nanos, waiting: Vec<Waiting> },
+    Known { mac: Mac, confirmed: Nanos, probe: Option<(u8, Nanos)> },
+}
+
+/// All neighbours of both ports.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    entries: BTreeMap<(usize, IpAddr), Entry>,
+    asked: usize,
+    bytes: usize,
+    /// When something is due.
+    pub wake: Option<Nanos>,
+    /// Packets that waited and were let go for others.
+    pub evicted: u64,
+}
+
+impl Table {
+    /// Where to send what is for a neighbour, and what to ask meanwhile.
+    pub fn find(&mut self, side: Side, address: IpAddr, now: Nanos) -> Option<(Mac, Option<Ask>)> {
+        let entry = self.entries.get_mut(&(side.index(), address))?;
+        let Entry::Known { mac, confirmed, probe } = entry else { return None };
+        let mac = *mac;
+        if probe.is_some() || now.since(*confirmed) < REACHABLE {
+            return Some((mac, None));
+        }
+        let next = now.after(RETRY);
+        *probe = Some((1, next));
+        self.wake_at(next);
+        Some((mac, Some(Ask { side, address, to: Some(mac) })))
+    }
+
+    /// Lets a packet wait for an unknown neighbour. `Err`: no room for it. `Ok`: what to ask.
+    pub fn wait(
+        &mut self,
+        side: Side,
+        address: IpAddr,
+        packet: Waiting,
+        now: Nanos,
+    ) -> Result<Option<Ask>, ()> {
+        let len = packet.frame.len();
+        if self.bytes.saturating_add(len) > MAX_WAITING_BYTES {
+            return Err(());
+        }
+        let key = (side.index(), address);
+        if let Some(Entry::Asked { waiting, .. }) = self.entries.get_mut(&key) {
+            if waiting.len() >= MAX_WAITING {
+                return Err(());
+            }
+            waiting.push(packet);
+            self.bytes = self.bytes.saturating_add(len);
+            return Ok(None);
+        }
+        while self.asked >= MAX_ASKED {
+            let oldest = self.oldest(|entry| match entry {
+                Entry::Asked { since, .. } => Some(*since),
+                Entry::Known { .. } => None,
+            });
+            let Some(oldest) = oldest else { break };
+            let gone = self.remove(&oldest).len() as u64;
+            self.evicted = self.evicted.saturating_add(gone);
+        }
+        let next = now.after(RETRY);
+        let entry = Entry::Asked { since: now, tries: 1, next, waiting: vec![packet] };
+        self.remove(&key);
+        self.entries.insert(key, entry);
+        self.asked = self.asked.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(len);
+        self.wake_at(next);
+        Ok(Some(Ask { side, address, to: None }))
+    }
+
+    /// Takes down what a neighbour said; what waited for it can go.
+    pub fn learn(
+        &mut self,
+        side: Side,
+        address: IpAddr,
+        mac: Mac,
+        news: News,
+        now: Nanos,
+    ) -> Vec<Waiting> {
+        let key = (side.index(), address);
+        match (self.entries.get(&key), news) {
+            (None, News::Said | News::SaidSoftly) => return Vec::new(),
+            (Some(Entry::Known { mac: known, .. }), News::SaidSoftly) if *known != mac => {
+                return Vec::new();
+            }
+            _ => {}
+        }
+        let waiting = self.remove(&key);
+        if self.entries.len().saturating_sub(self.asked) >= MAX_KNOWN {
+            let oldest = self.oldest(|entry| match entry {
+                Entry::Known { confirmed, .. } => Some(*confirmed),
+                Entry::Asked { .. } => None,
+            });
+            if let Some(oldest) = oldest {
+                self.remove(&oldest);
+            }
+        }
+        self.entries.insert(key, Entry::Known { mac, confirmed: now, probe: None });
+        waiting
+    }
+
+    /// Asks again what was not answered, and gives up what was asked often enough: `lost` waited for
+    /// it.
+    pub fn tick(&mut self, now: Nanos, asks: &mut Vec<Ask>, lost: &mut Vec<Waiting>) {
+        if self.wake.is_none_or(|wake| now < wake) {
+            return;
+        }
+        let (mut wake, mut gone) = (None::<Nanos>, Vec::new());
+        for ((index, address), entry) in &mut self.entries {
+            let side = if *index == 0 { Side::A } else { Side::B };
+            let (tries, next, to) = match entry {
+                Entry::Asked { tries, next, .. } => (tries, next, None),
+                Entry::Known { probe: Some((tries, next)), mac, .. } => (tries, next, Some(*mac)),
+                Entry::Known { probe: None, .. } => continue,
+            };
+            if *next <= now {
+                if *tries >= TRIES {
+                    gone.push((*index, *address));
+                    continue;
+                }
+                *tries = tries.saturating_add(1);
+                *next = now.after(RETRY);
+                asks.push(Ask { side, address: *address, to });
+            }
+            wake = Some(wake.map_or(*next, |wake| wake.min(*next)));
+        }
+        self.wake = wake;
+        for key in gone {
+            lost.append(&mut self.remove(&key));
+        }
+    }
+
+    /// Forgets everybody on one port.
+    pub fn forget(&mut self, side: Side) {
+        let keys: Vec<_> =
+            self.entries.keys().filter(|(index, _)| *index == side.index()).copied().collect();
+        for key in keys {
+            self.remove(&key);
+        }
+    }
+
+    fn remove(&mut self, key: &(usize, IpAddr)) -> Vec<Waiting> {
+        match self.entries.remove(key) {
+            Some(Entry::Asked { waiting, .. }) => {
+                self.asked = self.asked.saturating_sub(1);
+                let bytes = waiting.iter().map(|waiting| waiting.frame.len()).sum::<usize>();
+                self.bytes = self.bytes.saturating_sub(bytes);
+                waiting
+            }
+            Some(Entry::Known { .. }) | None => Vec::new(),
+        }
+    }
+
+    fn oldest(&self, age: impl Fn(&Entry) -> Option<Nanos>) -> Option<(usize, IpAddr)> {
+        let ages = self.entries.iter().filter_map(|(key, entry)| Some((age(entry)?, *key)));
+        ages.min().map(|(_, key)| key)
+    }
+
+    fn wake_at(&mut self, at: Nanos) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// Neighbours that are known, and those that are asked for.
+    pub fn len(&self) -> (usize, usize) {
+        (self.entries.len().saturating_sub(self.asked), self.asked)
+    }
+
+    #[cfg(test)]
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes
+    }
+}
