@@ -30,6 +30,7 @@ targets! {
     filter_packet in "../../../fuzz/fuzz_targets/filter_packet.rs",
     fragment in "../../../fuzz/fuzz_targets/fragment.rs",
     ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
+    filter_track in "../../../fuzz/fuzz_targets/filter_track.rs",
     formats in "../../../fuzz/fuzz_targets/formats.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
