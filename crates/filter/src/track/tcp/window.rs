@@ -35,11 +35,12 @@ impl Side {
 
 impl Tcp {
     /// Whether a segment fits what both ends have shown: if so, they have shown that too
-    /// (`true`). `false` for one that is only late: it may be a repetition of what the receiver
-    /// has long had.
+    /// (`true`). `false` for one that passes but shows nothing: late, as a repetition of what the
+    /// receiver has long had, or a little beyond what the receiver offered, as some senders do.
     ///
     /// With `end` of the sender, `limit` of what it may send, and the receiver's window:
-    /// `seq <= limit`, `ack <= receiver.end`, else it is invalid; `end > sender.end - window` and
+    /// `seq <= limit`, or `end < limit + window` if it is no reset (RFC 5961 3.2), and
+    /// `ack <= receiver.end`, else it is invalid; `end > sender.end - window` and
     /// `ack > receiver.end - largest window`, else it is late.
     pub(super) fn window(
         &mut self,
@@ -48,14 +49,18 @@ impl Tcp {
     ) -> Result<bool, Invalid> {
         let before = self.sides;
         let verdict = self.fits(segment, direction);
-        if verdict != Ok(true) {
+        if verdict != Ok(Fit::Good) {
             // What it seemed to begin, it did not.
             self.sides = before;
         }
-        verdict
+        if verdict == Ok(Fit::Beyond) {
+            // If the receiver takes it, its acknowledgement has to pass, or all is lost after it.
+            self.side(direction).end = segment.end;
+        }
+        verdict.map(|fit| fit == Fit::Good)
     }
 
-    fn fits(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Result<bool, Invalid> {
+    fn fits(&mut self, segment: &Segment<'_>, direction: CtDirection) -> Result<Fit, Invalid> {
         let state = self.state;
         let (sender, receiver) = self.ends(direction);
         let Segment { mut seq, mut ack, mut end, .. } = *segment;
@@ -68,7 +73,7 @@ impl Tcp {
         {
             sender.begin(receiver, segment, direction);
             if direction == CtDirection::Reply && !segment.has(bits::ACK) {
-                return Ok(true);
+                return Ok(Fit::Good);
             }
         }
         let reset = segment.has(bits::RST);
@@ -81,13 +86,14 @@ impl Tcp {
         }
         let liberal = sender.is(LIBERAL);
         match verdict(sender, receiver, (seq, end), sack) {
-            Ok(true) => {}
-            _ if liberal => return Ok(true),
+            Ok(Fit::Good) => {}
+            _ if liberal => return Ok(Fit::Good),
+            Ok(Fit::Beyond) if reset => return Err(Invalid::Sequence),
             other => return other,
         }
         sender.learn(receiver, segment, (ack, sack, end));
         self.count_copies(segment, direction, (seq, ack, end));
-        Ok(true)
+        Ok(Fit::Good)
     }
 
     fn count_copies(
@@ -113,22 +119,36 @@ impl Tcp {
     }
 }
 
+/// How a segment lies that can be.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Fit {
+    Good,
+    Late,
+    Beyond,
+}
+
 fn verdict(
     sender: &Side,
     receiver: &Side,
     (seq, end): (u32, u32),
     sack: u32,
-) -> Result<bool, Invalid> {
-    if before(sender.limit, seq) {
-        return Err(Invalid::Sequence);
-    }
-    if before(receiver.end, sack) {
-        return Err(Invalid::Acknowledgement);
-    }
-    let late = receiver.window != 0
-        && !before(sender.end.wrapping_sub(receiver.window).wrapping_sub(1), end);
+) -> Result<Fit, Invalid> {
     let backwards = sender.window.max(ACK_WINDOW).wrapping_add(1);
-    Ok(!late && before(receiver.end.wrapping_sub(backwards), sack))
+    let late = receiver.window != 0
+        && !before(sender.end.wrapping_sub(receiver.window).wrapping_sub(1), end)
+        || !before(receiver.end.wrapping_sub(backwards), sack);
+    let beyond = before(sender.limit, seq);
+    if beyond && (late || end.wrapping_sub(sender.limit) >= receiver.window) {
+        Err(Invalid::Sequence)
+    } else if before(receiver.end, sack) {
+        Err(Invalid::Acknowledgement)
+    } else if beyond {
+        Ok(Fit::Beyond)
+    } else if late {
+        Ok(Fit::Late)
+    } else {
+        Ok(Fit::Good)
+    }
 }
 
 impl Side {

@@ -96,10 +96,23 @@ fn data_beyond_the_window_is_invalid_and_changes_nothing() {
     let world = World::connected();
     assert_eq!(world.tcp(seg(ACK, 1001 + 1000, 5001).len(1)), GOES, "its start is inside");
     let before = world.only();
-    assert_eq!(world.tcp(seg(ACK, 1001 + 1001, 5001).len(1)), BAD);
+    assert_eq!(world.tcp(seg(ACK, 2001 + 1000, 5001).len(1)), BAD);
+    assert_eq!(world.tcp(seg(ACK, 2002, 5001).len(999)), BAD, "it ends too far beyond");
     assert_eq!(world.tcp(seg(ACK, 1001 + 0x4000_0000, 5001).len(1)), BAD);
-    assert_eq!(world.invalid(Invalid::Sequence), 2);
+    assert_eq!(world.invalid(Invalid::Sequence), 3);
     assert_eq!(world.only(), before);
+}
+
+#[test]
+fn a_little_beyond_the_window_passes_and_may_be_acknowledged() {
+    let mut world = World::connected();
+    world.wait(Duration::from_secs(100));
+    let left = world.only().left;
+    assert_eq!(world.tcp(seg(ACK, 2002, 5001).len(998)), GOES);
+    assert_eq!(world.only().left, left, "nothing else is believed");
+    assert_eq!(world.tcp(seg(ACK, 2002, 5001).len(999)), BAD, "the bound has not moved");
+    assert_eq!(world.tcp(seg(ACK, 5001, 3000).back()), COMES);
+    assert_eq!(world.tcp(seg(ACK, 5001, 3001).back()), BAD);
 }
 
 #[test]
@@ -146,7 +159,7 @@ fn windows_are_scaled_if_both_ends_offer_it() {
         // B repeats its window, now scaled.
         world.tcp(seg(ACK, 5001, 1001).back());
         assert_eq!(world.tcp(seg(ACK, 1001 + reach, 5001).len(1)), GOES, "{theirs:?}");
-        assert_eq!(world.tcp(seg(ACK, 1003 + reach, 5001).len(1)), BAD, "{theirs:?}");
+        assert_eq!(world.tcp(seg(ACK, 1003 + 2 * reach, 5001).len(1)), BAD, "{theirs:?}");
     }
 }
 
@@ -247,7 +260,7 @@ fn both_ends_may_have_started_anew_where_we_have_not() {
     assert_eq!(world.only().state, FlowState::SynRecv);
     assert_eq!(world.tcp(seg(ACK, 800_001, 90_001)), GOES);
     assert_eq!(world.tcp(seg(ACK, 800_001, 90_001).len(500)), GOES);
-    assert_eq!(world.tcp(seg(ACK, 801_602, 90_001).len(1)), BAD, "the new window holds");
+    assert_eq!(world.tcp(seg(ACK, 802_602, 90_001).len(1)), BAD, "the new window holds");
 }
 
 #[test]
@@ -257,5 +270,5 @@ fn a_shut_window_may_be_probed_with_one_byte() {
     world.tcp(seg(SYN | ACK, 5000, 1001).back().window(0));
     assert_eq!(world.tcp(seg(ACK, 1001, 5001).len(1)), GOES);
     assert_eq!(world.tcp(seg(ACK, 1002, 5001).len(1)), GOES);
-    assert_eq!(world.tcp(seg(ACK, 1003, 5001).len(1)), BAD);
+    assert_eq!(world.tcp(seg(ACK, 1003, 5001).len(1)), BAD, "whose window is shut");
 }
