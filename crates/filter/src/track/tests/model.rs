@@ -196,7 +196,7 @@ fn view(world: &World) -> Option<(FlowState, Duration)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn what_two_ends_send_is_never_invalid(

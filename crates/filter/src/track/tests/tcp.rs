@@ -97,7 +97,7 @@ fn data_beyond_the_window_is_invalid_and_changes_nothing() {
     assert_eq!(world.tcp(seg(ACK, 1001 + 1000, 5001).len(1)), GOES, "its start is inside");
     let before = world.only();
     assert_eq!(world.tcp(seg(ACK, 2001 + 1000, 5001).len(1)), BAD);
-    assert_eq!(world.tcp(seg(ACK, 2002, 5001).len(999)), BAD, "it ends too far beyond");
+    assert_eq!(world.tcp(seg(ACK, 2002, 5001).len(1000)), BAD, "it ends too far beyond");
     assert_eq!(world.tcp(seg(ACK, 1001 + 0x4000_0000, 5001).len(1)), BAD);
     assert_eq!(world.invalid(Invalid::Sequence), 3);
     assert_eq!(world.only(), before);
