@@ -2,13 +2,18 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
 use adit_filter::lang::{self, Diagnostics, MAX_FILE};
+use adit_filter::packet::Packet;
 use adit_filter::ruleset::{Members, Policy, Ruleset};
+use adit_filter::{Decision, IpRange, Nanos};
+use adit_wire::VnetHeader;
 use clap::{Args, Subcommand, ValueHint};
+use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::{Done, note, print, print_json};
@@ -23,6 +28,17 @@ pub enum Filter {
 
 Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the language.")]
     Check(Check),
+
+    /// Say which rule decides about a packet, and why
+    #[command(after_help = "Examples:
+  adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in eth1 out eth2
+  adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established reply'
+  adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1 echo-request' --client alice=10.8.0.2
+  adit filter explain fw.nft 'arp who-has 10.0.0.2 tell 10.0.0.1 vlan 5'
+  adit filter explain fw.nft hex:4500002800010000401166... tun
+
+Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or description.")]
+    Explain(Explain),
 }
 
 #[derive(Debug, Args)]
@@ -38,9 +54,26 @@ pub struct Check {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The rule file; - for standard input
+    #[arg(value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// The packet, in words; docs/filter.md says which
+    #[arg(required = true)]
+    packet: Vec<String>,
+    /// Addresses of @client:NAME, as if it were connected
+    #[arg(long, value_name = "NAME=ADDRESS[,...]")]
+    client: Vec<String>,
+    /// Addresses of @group:NAME, as if they were connected
+    #[arg(long, value_name = "NAME=ADDRESS[,...]")]
+    group: Vec<String>,
+}
+
 pub fn run(verb: Filter) -> Done {
     match verb {
         Filter::Check(options) => check(&options),
+        Filter::Explain(options) => explain(&options),
     }
 }
 
@@ -91,6 +124,66 @@ fn check(options: &Check) -> Done {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn explain(options: &Explain) -> Done {
+    let ruleset = match parse(&options.file)? {
+        Ok(ruleset) => ruleset,
+        Err(diagnostics) => {
+            note(&format!("{diagnostics}\n"));
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let described = match lang::describe(&options.packet.join(" ")) {
+        Ok(described) => described,
+        Err(error) => {
+            note(&format!("{error}\n"));
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let filter = adit_filter::Filter::compile(ruleset)
+        .map_err(|error| Fault::operator(format!("{}: {error}", options.file.display())))?;
+    members(&filter, options)?;
+    let whole = VnetHeader::default();
+    let packet = match Packet::parse(&described.bytes, described.layer, None, &whole) {
+        Ok(packet) => packet,
+        Err(why) => {
+            print(&format!("=> dropped before any rule: {why}\n"));
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let trace = filter.explain(&packet, &described.context(Nanos::default()));
+    print(&lang::explain(filter.ruleset(), &trace));
+    let accepted = trace.decision == Decision::Accept;
+    Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Tells the filter who is connected; a set of the file that nobody was named for is empty.
+fn members(filter: &adit_filter::Filter, options: &Explain) -> Result<(), Fault> {
+    let clients = options.client.iter().map(|text| (text, true));
+    for (text, client) in clients.chain(options.group.iter().map(|text| (text, false))) {
+        let bad = || {
+            let option = if client { "client" } else { "group" };
+            Fault::operator(format!("--{option} {text}: write NAME=ADDRESS, like alice=10.8.0.2"))
+        };
+        let (name, list) = text.split_once('=').ok_or_else(bad)?;
+        let ranges: Option<Vec<IpRange>> = list.split(',').map(range).collect();
+        let ranges = ranges.ok_or_else(bad)?;
+        let who = if client { Members::Client } else { Members::Group }(name.to_owned());
+        if !filter.set_members(&who, &ranges) {
+            let at = if client { "client" } else { "group" };
+            return Err(Fault::operator(format!("no rule asks for @{at}:{name}")));
+        }
+    }
+    Ok(())
+}
+
+fn range(text: &str) -> Option<IpRange> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.into());
+    }
+    let net = text.parse::<IpNet>().ok()?;
+    Some(IpRange::prefix(net.addr(), net.prefix_len()))
 }
 
 fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {

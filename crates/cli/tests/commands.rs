@@ -200,3 +200,84 @@ bad.nft:4:7: `dprot` is not a field of `tcp`
     let missing = adit(dir.path(), "filter check none.nft");
     assert_eq!(code(&missing), 2, "{}", err(&missing));
 }
+
+#[test]
+fn a_packet_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(
+        dir.path().join("fw.nft"),
+        "table inet filter {
+    set offices { type ipv4_addr; flags interval; elements = { 10.1.0.0/16, 10.2.0.0/16 }; }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        meta l4proto { icmp, ipv6-icmp } accept
+        ip saddr @offices jump office
+        ip saddr @client:alice tcp dport 22 accept
+        udp dport 53 limit rate 10/second counter accept comment \"names\"
+    }
+    chain office {
+        tcp dport vmap { 22 : accept, 23 : drop }
+        tcp dport 80 reject with tcp reset
+    }
+}
+",
+    )
+    .unwrap();
+    let explain = |packet: &str| adit(dir.path(), &format!("filter explain fw.nft {packet}"));
+
+    let rejected = explain("tcp 10.1.2.3:4000 > 10.9.0.1:80 syn in eth1 out eth2");
+    assert_eq!(code(&rejected), 1, "{}", err(&rejected));
+    assert_eq!(
+        out(&rejected),
+        "base chain forward of table inet filter, priority filter
+  line 5: ct state established,related accept
+      no: `ct state established,related`, but ct state is new
+  line 6: meta l4proto { icmp, ipv6-icmp } accept
+      no: `meta l4proto { icmp, ipv6-icmp }`, but meta l4proto is tcp
+  line 7: ip saddr @offices jump office
+      yes: jump office
+    chain office
+      line 12: tcp dport vmap { 22 : accept, 23 : drop }
+          no: `tcp dport vmap { 22 : accept, 23 : drop }` has no element: tcp dport is 80
+      line 13: tcp dport 80 reject with tcp reset
+          yes: reject with tcp reset
+=> rejected (reject with tcp reset) by line 13, in chain office
+"
+    );
+
+    let accepted = explain("udp 10.8.0.1:4000 > 10.9.0.1:53");
+    assert_eq!(code(&accepted), 0, "{}", err(&accepted));
+    assert!(out(&accepted).ends_with(
+        "  line 9: udp dport 53 limit rate 10/second burst 5 packets counter accept comment \"names\"
+      yes: accept
+=> accepted by line 9, in chain forward
+"
+    ));
+
+    let back = explain("tcp 10.1.2.3:4000 > 10.9.0.1:81");
+    assert_eq!(code(&back), 1);
+    assert!(out(&back).ends_with(
+        "  back in chain forward
+  line 8: ip saddr @client:alice tcp dport 22 accept
+      no: `ip saddr @client:alice`, but ip saddr is 10.1.2.3
+  line 9: udp dport 53 limit rate 10/second burst 5 packets counter accept comment \"names\"
+      no: `udp dport 53`, but the packet has no udp dport
+  no rule decides: policy drop
+=> dropped by the policy of chain forward
+"
+    ));
+
+    let alice = explain("tcp 10.8.0.2:4000 > 10.9.0.1:22 --client alice=10.8.0.2");
+    assert_eq!(code(&alice), 0, "{}{}", out(&alice), err(&alice));
+    let nobody = explain("tcp 10.8.0.2:4000 > 10.9.0.1:22 --client bob=10.8.0.2");
+    assert_eq!((code(&nobody), err(&nobody)), (2, "adit: no rule asks for @client:bob\n".into()));
+
+    let wrong = explain("tcp 10.8.0.2:4000 > 10.9.0.1:22 sny");
+    assert_eq!(code(&wrong), 2);
+    assert!(
+        err(&wrong).starts_with("column 33: `sny` is not a part of a packet\n"),
+        "{}",
+        err(&wrong)
+    );
+}

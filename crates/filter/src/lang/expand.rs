@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::diagnostic::similar;
 use super::lex::{Oops, Span, Tok, Token, lex};
-use super::{MAX_FILE, MAX_INCLUDE_DEPTH, MAX_INCLUDES, MAX_TOKENS};
+use super::{MAX_DEFINED, MAX_FILE, MAX_INCLUDE_DEPTH, MAX_INCLUDES, MAX_TOKENS};
 
 /// Reads a file that is included.
 pub(super) type Files<'a> = &'a mut dyn FnMut(&str) -> io::Result<String>;
@@ -24,6 +24,9 @@ pub(super) struct Expander<'a> {
     pub errors: Vec<Oops>,
     /// Innermost block last.
     scopes: Vec<HashMap<Rc<str>, Rc<[Token]>>>,
+    /// Words in definitions, those that definitions took from others.
+    defined: usize,
+    bytes: usize,
     full: bool,
 }
 
@@ -35,6 +38,8 @@ impl<'a> Expander<'a> {
             tokens: Vec::new(),
             errors: Vec::new(),
             scopes: vec![HashMap::new()],
+            defined: 0,
+            bytes: 0,
             full: false,
         }
     }
@@ -42,9 +47,12 @@ impl<'a> Expander<'a> {
     pub fn file(&mut self, name: &str, text: &str, included: Option<Span>, depth: usize) {
         let file = u16::try_from(self.sources.len()).unwrap_or(u16::MAX);
         let here = included.unwrap_or(Span { file, line: 1, column: 1, length: 1 });
-        self.sources.push(Source { name: name.to_owned(), text: text.to_owned() });
-        if text.len() > MAX_FILE {
-            let message = format!("{name} is larger than {} MiB", MAX_FILE >> 20);
+        self.bytes = self.bytes.saturating_add(text.len());
+        let fits = self.bytes <= MAX_FILE;
+        let kept = if fits { text.to_owned() } else { String::new() };
+        self.sources.push(Source { name: name.to_owned(), text: kept });
+        if !fits {
+            let message = format!("rule files of more than {} MiB together", MAX_FILE >> 20);
             self.errors.push(Oops::new(here, message));
             return;
         }
@@ -83,11 +91,16 @@ impl<'a> Expander<'a> {
     fn push(&mut self, token: Token) {
         if self.tokens.len() < MAX_TOKENS {
             self.tokens.push(token);
-        } else if !self.full {
+        } else {
+            self.overflow(token.at, MAX_TOKENS, "with included files and definitions");
+        }
+    }
+
+    /// Ends the reading: there is too much.
+    fn overflow(&mut self, at: Span, most: usize, of_what: &str) {
+        if !self.full {
             self.full = true;
-            let message =
-                format!("more than {MAX_TOKENS} words, included files and definitions counted");
-            self.errors.push(Oops::new(token.at, message));
+            self.errors.push(Oops::new(at, format!("more than {most} words, {of_what}")));
         }
     }
 
@@ -172,10 +185,15 @@ impl<'a> Expander<'a> {
             used = used.saturating_add(1);
             match &token.tok {
                 Tok::Var(name) => match self.lookup(name) {
-                    Some(inner) if value.len().saturating_add(inner.len()) <= MAX_TOKENS => {
-                        value.extend(inner.iter().cloned());
+                    Some(inner) => {
+                        self.defined = self.defined.saturating_add(inner.len());
+                        if self.defined <= MAX_DEFINED {
+                            value.extend(inner.iter().cloned());
+                        } else {
+                            self.overflow(token.at, MAX_DEFINED, "in definitions");
+                            break;
+                        }
                     }
-                    Some(_) => self.full = true,
                     None => self.unknown(name, token.at),
                 },
                 _ => value.push(token.clone()),

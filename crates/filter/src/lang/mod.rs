@@ -10,9 +10,11 @@
 //! is the reference. Bounds are the constants here; a text beyond them is refused, never cut.
 
 mod cursor;
+mod describe;
 mod diagnostic;
 mod draft;
 mod expand;
+mod explain;
 mod fields;
 mod finish;
 mod lex;
@@ -23,9 +25,12 @@ mod set;
 mod table;
 mod value;
 
+use std::collections::HashSet;
 use std::io;
 
+pub use describe::{DescribeError, MAX_DESCRIPTION, PacketDescription, describe};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
+pub use explain::explain;
 pub use print::{Counted, field_text, listing, reject_text, rule_text, statement_text, value_text};
 
 use crate::ruleset::Ruleset;
@@ -33,7 +38,7 @@ use cursor::Parser;
 use expand::{Expander, Source};
 use lex::Oops;
 
-/// Bytes of a rule file.
+/// Bytes of a rule file with all that it includes.
 pub const MAX_FILE: usize = 16 << 20;
 /// How deep files may include each other.
 pub const MAX_INCLUDE_DEPTH: usize = 16;
@@ -41,6 +46,8 @@ pub const MAX_INCLUDE_DEPTH: usize = 16;
 pub const MAX_INCLUDES: usize = 256;
 /// Words and signs, definitions expanded.
 pub const MAX_TOKENS: usize = 8_000_000;
+/// Words that definitions take from other definitions.
+pub const MAX_DEFINED: usize = 1 << 20;
 /// Tables of a rule set.
 pub const MAX_TABLES: usize = 256;
 /// Chains of a table.
@@ -80,8 +87,12 @@ pub fn parse(
     let Expander { sources, tokens, mut errors, .. } = expander;
     let mut parser = Parser::new(tokens);
     parser.file();
-    errors.append(&mut parser.errors);
-    let ruleset = finish::finish(parser.drafts, &mut errors);
+    let mut later = parser.errors;
+    let ruleset = finish::finish(parser.drafts, &mut later);
+    // What follows from a word that could not be read is not news.
+    let unread: HashSet<(u16, u32)> = errors.iter().map(|e| (e.at.file, e.at.line)).collect();
+    later.retain(|e| !unread.contains(&(e.at.file, e.at.line)));
+    errors.append(&mut later);
     if errors.is_empty() { Ok(ruleset) } else { Err(diagnostics(errors, &sources)) }
 }
 

@@ -46,14 +46,14 @@ impl fmt::Display for Ruleset {
 /// A rule of a table as one line, without its comment.
 pub fn rule_text(table: &Table, rule: &Rule) -> String {
     let mut printer = Printer { out: String::new(), live: None };
-    printer.statements(table, 0, rule);
+    printer.statements(table, rule);
     printer.out
 }
 
 /// A statement of a table, as it is written.
 pub fn statement_text(table: &Table, statement: &Statement) -> String {
     let mut printer = Printer { out: String::new(), live: None };
-    printer.statement(table, 0, 0, statement);
+    printer.statement(table, 0, statement);
     printer.out
 }
 
@@ -103,7 +103,7 @@ impl Printer<'_> {
             self.set(table, set);
         }
         for chain in &table.chains {
-            self.chain(table, index, chain);
+            self.chain(table, chain);
         }
         self.line(0, "}");
     }
@@ -128,7 +128,7 @@ impl Printer<'_> {
         self.line(1, "}");
     }
 
-    fn chain(&mut self, table: &Table, index: usize, chain: &Chain) {
+    fn chain(&mut self, table: &Table, chain: &Chain) {
         self.line(1, &format!("chain {} {{", chain.name));
         if let Some(comment) = &chain.comment {
             self.line(2, &format!("comment \"{comment}\""));
@@ -138,7 +138,7 @@ impl Printer<'_> {
         }
         for rule in &chain.rules {
             self.out.push_str("\t\t");
-            self.statements(table, index, rule);
+            self.statements(table, rule);
             if let Some(comment) = &rule.comment {
                 self.out.push_str(&format!(" comment \"{comment}\""));
             }
@@ -150,26 +150,29 @@ impl Printer<'_> {
         self.line(1, "}");
     }
 
-    fn statements(&mut self, table: &Table, index: usize, rule: &Rule) {
+    fn statements(&mut self, table: &Table, rule: &Rule) {
         for (place, statement) in rule.statements.iter().enumerate() {
             if place > 0 {
                 self.out.push(' ');
             }
-            self.statement(table, index, rule.handle, statement);
+            self.statement(table, rule.handle, statement);
         }
     }
 
-    fn statement(&mut self, table: &Table, index: usize, handle: u32, statement: &Statement) {
+    fn statement(&mut self, table: &Table, handle: u32, statement: &Statement) {
         let text = match statement {
             Statement::Match(m) => match_text(table, m),
             Statement::Counter(Counter::Own(start)) => {
-                let Count { packets, bytes } = self.count(Counted::Rule(handle), *start);
-                format!("counter packets {packets} bytes {bytes}")
+                let count = self.count(Counted::Rule(handle), *start);
+                let Count { packets, bytes } = count;
+                if self.live.is_none() && count == Count::default() {
+                    "counter".to_owned()
+                } else {
+                    format!("counter packets {packets} bytes {bytes}")
+                }
             }
             Statement::Counter(Counter::Named(id)) => {
                 let name = table.counters.get(id.0).map_or("", |c| &c.name);
-                // Its own count is in the table's list.
-                let _ = index;
                 format!("counter name \"{name}\"")
             }
             Statement::Limit(limit) => limit_text(limit),
@@ -193,16 +196,20 @@ pub(super) const fn family(family: Family) -> &'static str {
     }
 }
 
-fn base_text(family: Family, base: Base) -> String {
+pub(super) fn priority_text(family: Family, base: Base) -> String {
     let near = |p: &&(&str, i32)| base.priority.abs_diff(p.1) <= 10;
-    let priority = match priorities(family).iter().find(near) {
+    match priorities(family).iter().find(near) {
         Some(&(name, value)) if value == base.priority => name.to_owned(),
         Some(&(name, value)) => {
             let sign = if base.priority > value { '+' } else { '-' };
             format!("{name} {sign} {}", base.priority.abs_diff(value))
         }
         None => base.priority.to_string(),
-    };
+    }
+}
+
+fn base_text(family: Family, base: Base) -> String {
+    let priority = priority_text(family, base);
     let policy = match base.policy {
         Policy::Accept => "accept",
         Policy::Drop => "drop",

@@ -199,9 +199,6 @@ impl Parser {
             return Err(self.expected("`rate`").hint(FORM));
         }
         let over = self.eat_word("over");
-        if !over {
-            self.eat_word("until");
-        }
         let (number, at) = self.number("a rate, like 10/second")?;
         let unit = self.byte_unit()?;
         let rate = number.checked_mul(unit.unwrap_or(1)).filter(|&r| r > 0);
@@ -609,14 +606,9 @@ impl Parser {
         if matches!(self.peek(), Tok::Punct("{") | Tok::Set(_) | Tok::Who { .. }) {
             return Ok((Test::Set(self.lookup(table, key, kinds, false)?), negate));
         }
-        let mut ranges = Vec::with_capacity(kinds.len());
-        for (index, &kind) in kinds.iter().enumerate() {
-            if index > 0 {
-                self.expect(".", "and the next part of the key")?;
-            }
-            ranges.push(self.range(kind)?);
-        }
-        Ok((Test::Within(ranges), negate))
+        // nftables says the same.
+        let oops = self.expected("a set, as a concatenation is compared with sets only");
+        Err(oops.hint("`{ VALUE . VALUE }`, or `@NAME`"))
     }
 
     /// A set or map: anonymous, named, or a client's or group's addresses.

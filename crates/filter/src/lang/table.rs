@@ -460,17 +460,12 @@ impl Parser {
     }
 }
 
-/// Names of priorities.
+/// Names of priorities, those that belong to the hook `forward`.
 pub(super) const fn priorities(family: Family) -> &'static [(&'static str, i32)] {
     match family {
-        Family::Bridge => &[("dstnat", -300), ("filter", -200), ("out", 100), ("srcnat", 300)],
-        Family::Ip | Family::Ip6 | Family::Inet => &[
-            ("raw", -300),
-            ("mangle", -150),
-            ("dstnat", -100),
-            ("filter", 0),
-            ("security", 50),
-            ("srcnat", 100),
-        ],
+        Family::Bridge => &[("filter", -200)],
+        Family::Ip | Family::Ip6 | Family::Inet => {
+            &[("raw", -300), ("mangle", -150), ("filter", 0), ("security", 50)]
+        }
     }
 }

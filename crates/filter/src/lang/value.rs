@@ -129,7 +129,7 @@ impl Parser {
             value |= self.atom(kind)?;
             count = count.saturating_add(1);
             let more = matches!(self.peek(), Tok::Punct(p)
-                if *p == "|" || (joints.contains(p) && !closes));
+                if if closes { *p == "|" } else { joints.contains(p) });
             if !more {
                 break;
             }

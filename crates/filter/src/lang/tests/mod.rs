@@ -41,3 +41,26 @@ fn what_is_printed_reads_back() {
     let printed = ruleset.to_string();
     assert_eq!(without_lines(ruleset), without_lines(good(&printed)), "{printed}");
 }
+
+mod errors;
+mod nft;
+mod random;
+
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn any_rule_set_reads_back_as_it_is_printed(ruleset in random::rulesets(false)) {
+        let printed = ruleset.to_string();
+        let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
+        let read = parse("printed", &printed, &mut none);
+        prop_assert!(read.is_ok(), "{}\n{}", read.unwrap_err(), printed);
+        prop_assert_eq!(without_lines(read.unwrap()), ruleset, "{}", printed);
+    }
+
+    #[test]
+    fn no_text_makes_the_parser_panic(text in "(table|chain|set|[a-z@${}();,.:/*&|!=<>\" \n0-9-]){0,60}") {
+        let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
+        let _ = parse("any", &text, &mut none);
+    }
+}
