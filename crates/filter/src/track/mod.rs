@@ -41,7 +41,7 @@ use shard::{Seen, Shard};
 use tcp::{Segment, Tcp};
 
 /// Flows that [`Tracker::sweep`] looks at in one call.
-const SWEEP: u32 = 4096;
+const SWEEP: u32 = 1024;
 
 /// All flows, in as many shards as there are workers. Any number of threads may use it.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Tracker {
         }
     }
 
-    /// Removes flows whose time is over, at most some thousands at a time; true if more are left.
+    /// Removes flows whose time is over, at most a thousand of each shard at a time; true if more are left.
     /// Bursts do this too: it is for when no packets come.
     pub fn sweep(&self, now: Nanos) -> bool {
         // Each shard, whatever the one before says.

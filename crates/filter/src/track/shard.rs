@@ -205,7 +205,9 @@ impl Shard {
             return true;
         }
         let source = way.key.source_hash(way.downwards, &self.seed);
-        if self.sources.count(source) >= self.most_per_source {
+        // Twice what others add on average: a flood from forged addresses must not count for all.
+        let others = (self.table.len() / Sources::WIDTH as u32).saturating_mul(2);
+        if self.sources.count(source) >= self.most_per_source.saturating_add(others) {
             self.counts.refused_source = self.counts.refused_source.saturating_add(1);
             return false;
         }

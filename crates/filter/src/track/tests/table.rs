@@ -141,6 +141,19 @@ fn a_source_has_a_bound_of_unanswered_flows_of_its_own() {
 }
 
 #[test]
+fn a_flood_from_forged_addresses_does_not_use_up_everybodys_bound() {
+    let limits = Limits { unanswered_per_source: 4, flows: 50_000, ..Limits::default() };
+    let world = World::with(limits);
+    let mut refused = 0;
+    for number in 0..50_000u32 {
+        let [_, a, b, c] = number.to_be_bytes();
+        let forged = (IpAddr::from([100, a, b, c]), 1000);
+        refused += u32::from(!world.enter(&udp(forged, SERVER)).1);
+    }
+    assert!(refused < 500, "{refused} of 50,000 sources with one flow each");
+}
+
+#[test]
 fn memos_are_kept_per_direction_and_go_with_the_flow() {
     let world = World::connected();
     let bytes = [seg(ACK, 1001, 5001).bytes(), seg(ACK, 5001, 1001).back().bytes()];
