@@ -114,11 +114,13 @@ pub(crate) struct Now {
 }
 
 /// Whether packets like this one are all judged alike if nothing unsteady matters: TCP and UDP of a
-/// known flow. Errors about a flow have addresses of their own.
+/// known flow. Errors about a flow have addresses of their own. A flow is the same with and without
+/// VLAN tags, but `ether type` and the fields of tags are not: frames with tags are judged each.
 fn repeats(packet: &Packet<'_>, context: &Context) -> bool {
+    let plain = packet.ether.is_none_or(|ether| ether.outer == ether.ethertype);
     let transport = matches!(packet.transport, Transport::Tcp(_) | Transport::Udp(_));
     let state = matches!(context.state, CtState::NEW | CtState::ESTABLISHED);
-    transport && state && !packet.is_fragment()
+    transport && state && plain && !packet.is_fragment()
 }
 
 impl Recall {
@@ -228,5 +230,38 @@ impl Hasher for Identity {
 
     fn write_u64(&mut self, number: u64) {
         self.0 = number;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_wire::VnetHeader;
+
+    use super::*;
+    use crate::Nanos;
+    use crate::packet::Layer;
+    use crate::testing::{ether, ip, udp};
+
+    #[test]
+    fn what_a_plain_frame_was_judged_says_nothing_of_a_tagged_one() {
+        let context = Context {
+            now: Nanos(1),
+            iif: IfName::new("a"),
+            oif: IfName::new("b"),
+            state: CtState::ESTABLISHED,
+            direction: CtDirection::Original,
+            protocol: Some(17),
+        };
+        let datagram = ip(false, 17, &udp(false, b"x"));
+        let repeats = |types: &[u16], beside: Option<u16>| {
+            let frame = ether(types, &datagram);
+            let vnet = VnetHeader::default();
+            let packet = Packet::parse(&frame, Layer::Ethernet, beside, &vnet).unwrap();
+            repeats(&packet, &context)
+        };
+        assert!(repeats(&[0x0800], None));
+        assert!(!repeats(&[0x8100, 0x0800], None));
+        assert!(!repeats(&[0x88a8, 0x8100, 0x0800], None));
+        assert!(!repeats(&[0x0800], Some(7)));
     }
 }

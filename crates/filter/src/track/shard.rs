@@ -206,7 +206,7 @@ impl Shard {
         }
         let source = way.key.source_hash(way.downwards, &self.seed);
         // Twice what others add on average: a flood from forged addresses must not count for all.
-        let others = (self.table.len() / Sources::WIDTH as u32).saturating_mul(2);
+        let others = (self.table.len() / Sources::WIDTH).saturating_mul(2);
         if self.sources.count(source) >= self.most_per_source.saturating_add(others) {
             self.counts.refused_source = self.counts.refused_source.saturating_add(1);
             return false;
@@ -372,11 +372,11 @@ struct Sources {
 }
 
 impl Sources {
-    const WIDTH: usize = 4096;
-    const BYTES: usize = Self::WIDTH * 2 * size_of::<u32>();
+    const WIDTH: u32 = 4096;
+    const BYTES: usize = Self::WIDTH as usize * 2 * size_of::<u32>();
 
     fn new() -> Self {
-        Self { rows: [(); 2].map(|()| vec![0; Self::WIDTH].into_boxed_slice()) }
+        Self { rows: [(); 2].map(|()| vec![0; Self::WIDTH as usize].into_boxed_slice()) }
     }
 
     fn places(&mut self, source: u64) -> impl Iterator<Item = &mut u32> {
@@ -384,7 +384,7 @@ impl Sources {
         self.rows
             .iter_mut()
             .zip(places)
-            .filter_map(|(row, place)| row.get_mut(place as usize % Self::WIDTH))
+            .filter_map(|(row, place)| row.get_mut((place % Self::WIDTH) as usize))
     }
 
     fn count(&mut self, source: u64) -> u32 {
