@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use adit_engine::PeerId;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -13,7 +14,34 @@ use prefix_trie::PrefixMap;
 pub struct Routes {
     v4: PrefixMap<Ipv4Net, PeerId>,
     v6: PrefixMap<Ipv6Net, PeerId>,
-    owned: HashMap<PeerId, Vec<IpNet>>,
+    owned: Owned,
+}
+
+/// Prefixes of [`PAGE`] peers whose ids are neighbours.
+type Page = Vec<Option<Arc<[IpNet]>>>;
+
+const PAGE: u32 = 64;
+
+/// What each peer owns, in pages: whoever publishes other routes copies one of them, and not a list for each peer.
+#[derive(Clone, Debug, Default)]
+struct Owned(HashMap<u32, Arc<Page>>);
+
+impl Owned {
+    /// Returns what the peer owned before.
+    fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) -> Option<Arc<[IpNet]>> {
+        let (number, at) = (peer.0 / PAGE, (peer.0 % PAGE) as usize);
+        let page = match prefixes.is_empty() {
+            true => self.0.get_mut(&number)?,
+            false => self.0.entry(number).or_insert_with(|| Arc::new(vec![None; PAGE as usize])),
+        };
+        let page = Arc::make_mut(page);
+        let new = (!prefixes.is_empty()).then(|| prefixes.into());
+        let old = std::mem::replace(page.get_mut(at)?, new);
+        if page.iter().all(Option::is_none) {
+            self.0.remove(&number);
+        }
+        old
+    }
 }
 
 impl Routes {
@@ -35,14 +63,13 @@ impl Routes {
                 IpNet::V6(net) => self.v6.insert(net, peer),
             };
         }
-        if !prefixes.is_empty() {
-            self.owned.insert(peer, prefixes);
-        }
+        self.owned.set(peer, prefixes);
     }
 
     /// Forgets a peer.
     pub fn remove(&mut self, peer: PeerId) {
-        for prefix in self.owned.remove(&peer).unwrap_or_default() {
+        let Some(prefixes) = self.owned.set(peer, Vec::new()) else { return };
+        for prefix in prefixes.iter() {
             // Unless the prefix has moved to another peer since.
             match prefix.trunc() {
                 IpNet::V4(net) if self.v4.get(&net) == Some(&peer) => {
@@ -96,6 +123,21 @@ mod tests {
         assert_eq!(owner(&routes, "10.0.0.5"), Some(2));
         set(&mut routes, 2, &["10.0.0.6/32"]);
         assert_eq!(owner(&routes, "10.0.0.5"), None);
+    }
+
+    #[test]
+    fn pages_without_an_owner_are_gone() {
+        let mut routes = Routes::default();
+        for peer in 0..1000 {
+            set(&mut routes, peer, &["10.0.0.0/8"]);
+            let published = routes.clone();
+            routes.remove(PeerId(peer));
+            assert_eq!(owner(&published, "10.0.0.1"), Some(peer));
+            assert_eq!(owner(&routes, "10.0.0.1"), None);
+            assert!(routes.owned.0.is_empty());
+        }
+        routes.remove(PeerId(7));
+        assert!(routes.owned.0.is_empty());
     }
 
     #[test]

@@ -60,8 +60,13 @@ impl PeerTable {
 
     fn remove(&mut self, id: PeerId) -> Option<Arc<Peer>> {
         let at = id.0 as usize;
-        let page = Arc::make_mut(self.pages.get_mut(at / PAGE)?.as_mut()?);
+        let slot = self.pages.get_mut(at / PAGE)?;
+        let page = Arc::make_mut(slot.as_mut()?);
         let peer = page.get_mut(at % PAGE)?.take();
+        if page.iter().all(Option::is_none) {
+            // Ids are used again only when all were: what is empty stays so for long.
+            *slot = None;
+        }
         if self.latest.as_ref().is_some_and(|latest| latest.id == id) {
             self.latest = self.iter().last().cloned();
         }
@@ -239,6 +244,23 @@ mod tests {
             replay_window: 64,
         };
         Peer::new(PeerId(id), spec, Instant::from_nanos(0))
+    }
+
+    #[test]
+    fn pages_of_peers_that_have_gone_take_no_memory() {
+        let tables = Tables::default();
+        let pages = || tables.peers.load().pages.iter().flatten().count();
+        for id in 0..1000 {
+            tables.add_peer(peer(id, link(1)));
+            tables.remove_peer(PeerId(id)).unwrap();
+            assert!(tables.peers.load().get(PeerId(id)).is_none());
+            assert_eq!(pages(), 0);
+        }
+        tables.add_peer(peer(1, link(1)));
+        tables.add_peer(peer(2, link(2)));
+        tables.remove_peer(PeerId(1)).unwrap();
+        assert!(tables.peers.load().get(PeerId(2)).is_some());
+        assert_eq!(pages(), 1);
     }
 
     // A worker may still hold a peer that control has removed.
