@@ -1,12 +1,13 @@
 //! What adit asks of the Linux kernel: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, and it keeps it in eight files: [`tun`], [`ethtool`],
+//! This is the only crate of the workspace with `unsafe`, and it keeps it in nine files: [`tun`], [`ethtool`],
 //! [`packet`] (sockets and bursts), [`udp`] (sending and receiving: system calls that no crate wraps), [`netns`] (between fork and
-//! exec) and [`clock`] (the time zone). Nothing here knows a protocol.
+//! exec), [`clock`] (the time zone) and [`memory`] (giving it back). Nothing here knows a protocol.
 
 pub mod clock;
 pub mod ethtool;
+pub mod memory;
 pub mod net;
 pub mod netns;
 pub mod notify;

@@ -94,6 +94,8 @@ pub(crate) struct Shared {
     pub failure: OnceLock<Failure>,
     /// Whether there ever was a peer whose packets may come in pieces.
     pub pieces: AtomicBool,
+    /// How often the workers were asked to give back the memory of their buffers.
+    pub rests: AtomicU64,
     /// When the first worker looks after the peers next, nanoseconds; [`NO_SWEEP`]: not before it is woken.
     pub sweep_at: AtomicU64,
     /// Makes the workers look at sockets, timers and `stop` again.
@@ -173,6 +175,7 @@ impl Plane {
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),
             pieces: AtomicBool::new(false),
+            rests: AtomicU64::new(0),
             sweep_at: AtomicU64::new(NO_SWEEP),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
             pollers: (0..workers)
@@ -355,6 +358,16 @@ impl Plane {
     /// What the table of stations counts; `None` without a TAP device.
     pub fn mac_totals(&self) -> Option<MacTotals> {
         self.shared.ethernet.as_ref().map(|switch| switch.macs.totals())
+    }
+
+    /// Has the workers give back what their buffers take, megabytes once much was received: for a server that nobody is
+    /// connected to. The next packets cost a little more.
+    pub fn rest(&self) {
+        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        arena.clear();
+        arena.rest();
+        self.shared.rests.fetch_add(1, Ordering::Relaxed);
+        self.wake();
     }
 
     /// Stops the workers and closes the TUN device.

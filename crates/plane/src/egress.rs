@@ -104,6 +104,14 @@ impl Arena {
         Self { buffer: vec![0; size].into(), used: 0, spans: Vec::new(), scratch: Vec::new() }
     }
 
+    /// Gives back the memory of an empty arena until it is used again.
+    pub fn rest(&mut self) {
+        if self.used == 0 {
+            adit_linux::memory::release(&mut self.buffer);
+        }
+        self.scratch = Vec::new();
+    }
+
     /// Forgets what was sealed.
     pub fn clear(&mut self) {
         self.used = 0;

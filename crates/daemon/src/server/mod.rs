@@ -1,6 +1,7 @@
 //! A running server: engine, data plane, device and events joined, for `adit openvpn` and `adit server`.
 
 mod friendly;
+mod rest;
 mod service;
 mod sessions;
 

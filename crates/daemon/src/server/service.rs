@@ -11,6 +11,7 @@ use adit_plane::{Plane, PlaneConfig};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::rest::Rest;
 use super::sessions::Sessions;
 use super::{
     Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, SocketTuning, Stations,
@@ -120,6 +121,7 @@ impl Service {
                 driver,
                 sessions: Sessions::default(),
                 repeats: Repeats::default(),
+                rest: Rest::default(),
                 started,
                 wall: WallClock::new(),
                 listening,
@@ -141,6 +143,7 @@ struct Running {
     driver: Driver<ServerEngine, Planes>,
     sessions: Sessions,
     repeats: Repeats,
+    rest: Rest,
     started: Instant,
     wall: WallClock,
     listening: Vec<Endpoint>,
@@ -196,6 +199,7 @@ impl Running {
                     if let Some(tls) = hooks.tick(&self.sessions) {
                         self.set_tls(tls);
                     }
+                    self.give_memory_back();
                 }
                 news = self.driver.next() => self.news(news?, hooks),
             }
@@ -328,6 +332,17 @@ impl Running {
         for (peer, reason, count) in self.repeats.overdue(now()) {
             let peer = peer.map(|peer| format!("{peer}: ")).unwrap_or_default();
             tracing::warn!("{peer}{count} times more: {reason}");
+        }
+    }
+
+    /// Once many have gone.
+    fn give_memory_back(&mut self) {
+        let busy = self.sessions.len() + self.driver.engine().handshakes();
+        if self.rest.is_due(busy) {
+            if busy == 0 {
+                self.driver.backend().plane().rest();
+            }
+            adit_linux::memory::trim();
         }
     }
 

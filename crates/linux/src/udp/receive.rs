@@ -131,6 +131,11 @@ impl RecvBatch {
         }
     }
 
+    /// Gives back the memory of the buffers, with what they hold, until they are filled again.
+    pub fn rest(&mut self) {
+        crate::memory::release(&mut self.buffers);
+    }
+
     /// How many buffers one call can fill.
     pub fn slots(&self) -> usize {
         self.messages.len()

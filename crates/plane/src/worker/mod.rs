@@ -8,11 +8,13 @@ mod too_big;
 mod transmit;
 
 use std::io;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use adit_engine::{Instant, PeerId, SocketId};
+use adit_linux::memory::release;
 use adit_linux::poll::{Event, Events, Interest, Poller};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::{RecvBatch, UdpSocket};
@@ -60,6 +62,8 @@ pub(crate) struct Worker {
     packet: Box<[u8]>,
     transmitter: Transmitter,
     next_sweep: Option<Instant>,
+    /// Of [`Shared::rests`], those obeyed.
+    rests: u64,
 }
 
 impl Worker {
@@ -88,6 +92,7 @@ impl Worker {
             assembled: Vec::new(),
             packet: vec![0; MAX_PACKET].into(),
             next_sweep: None,
+            rests: 0,
         };
         worker.watch_sockets();
         Ok(worker)
@@ -149,8 +154,23 @@ impl Worker {
         } else {
             self.settle();
         }
+        let rests = self.shared.rests.load(Ordering::Relaxed);
+        if rests != mem::replace(&mut self.rests, rests) {
+            self.rest();
+        }
         let soon = (self.shared.clock)() + SWEEP_GRAIN;
         self.plan_sweep(Some(self.next_sweep.map_or(soon, |next| next.min(soon))));
+    }
+
+    /// Gives back the memory of all buffers that hold nothing.
+    fn rest(&mut self) {
+        self.batch.rest();
+        self.stream_buffer = Vec::new();
+        self.assembled = Vec::new();
+        if !self.transmitter.is_parked() {
+            release(&mut self.packet);
+        }
+        self.transmitter.rest();
     }
 
     /// Receives from this worker's share of the sockets, as control published them last.

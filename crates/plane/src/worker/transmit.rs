@@ -163,6 +163,14 @@ impl Transmitter {
         }
     }
 
+    /// Gives memory back that is in no use.
+    pub fn rest(&mut self) {
+        if self.blocked.is_none() && self.parked.is_none() && !self.waits_for_stream() {
+            self.arena.clear();
+            self.arena.rest();
+        }
+    }
+
     /// The socket that a client waits for.
     pub fn blocked_on(&self) -> Option<SocketId> {
         self.blocked.as_ref().map(|blocked| blocked.socket)
