@@ -15,7 +15,7 @@ pub mod verbs;
 
 pub use link::{Family, Link, SocketId, Target, Transport};
 pub use outbox::{Outbox, Output};
-pub use questions::{Grant, Identity, Question, Reply, Ticket};
+pub use questions::{Grant, Identity, MAX_GROUPS, Question, Reply, Ticket, is_group_name};
 pub use random::Random;
 pub use time::{Instant, UnixTime};
 pub use verbs::{Notice, Op, PeerId};

@@ -73,4 +73,18 @@ pub struct Grant {
     pub push_remove: Vec<String>,
     /// Further options to push.
     pub push: Vec<String>,
+    /// The groups that a packet filter knows it by (`@group:NAME`).
+    pub groups: Vec<String>,
+}
+
+/// Groups that one peer may be in at most.
+pub const MAX_GROUPS: usize = 16;
+
+/// Whether a name can be that of a group, or be written behind `@client:`: letters, digits and a few
+/// signs, 1 to 64 bytes, no sign in front.
+pub fn is_group_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@');
+    (1..=64).contains(&name.len())
+        && name.chars().all(allowed)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }

@@ -17,7 +17,7 @@ mod store;
 
 pub use disk::write_private;
 pub use error::PkiError;
-pub use name::ClientName;
+pub use name::{ClientName, GroupName};
 pub use profile::{Endpoint, Profile, Proto, Remote};
-pub use registry::{Admission, Client, ClientState, FormerCertificate};
+pub use registry::{Admission, Client, ClientState, FormerCertificate, MAX_GROUPS};
 pub use store::{Files, InitOptions, Issued, NewClient, ServerInfo, Store};

@@ -16,6 +16,9 @@ const MAX_NAME: usize = 64;
 #[serde(try_from = "String", into = "String")]
 pub struct ClientName(String);
 
+/// A group's name: as a client's.
+pub type GroupName = ClientName;
+
 impl ClientName {
     /// As text.
     pub fn as_str(&self) -> &str {

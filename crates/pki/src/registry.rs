@@ -3,10 +3,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientName, PkiError, disk};
+use crate::{ClientName, GroupName, PkiError, disk};
 
 /// Most clients one registry keeps.
 pub(crate) const MAX_CLIENTS: usize = 65_536;
+/// Most groups one client is in; as many as the protocol's engine takes.
+pub const MAX_GROUPS: usize = 16;
 /// Version of the file's layout.
 const VERSION: u32 = 1;
 
@@ -53,6 +55,9 @@ pub struct Client {
     /// The IPv6 address it always gets, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address6: Option<Ipv6Addr>,
+    /// The groups that a packet filter knows it by (`@group:NAME`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupName>,
     /// Earlier certificates of this name, all revoked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<FormerCertificate>,

@@ -8,8 +8,8 @@ use zeroize::Zeroizing;
 use crate::disk::{self, Lock};
 use crate::issue::{self, Authority, Purpose};
 use crate::profile::Parts;
-use crate::registry::{FormerCertificate, MAX_CLIENTS, Registry};
-use crate::{Admission, Client, ClientName, ClientState, PkiError, Profile, Remote};
+use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
+use crate::{Admission, Client, ClientName, ClientState, GroupName, PkiError, Profile, Remote};
 
 /// Life of a client's certificate unless told otherwise, days: the longest that some platforms accept.
 pub(crate) const CLIENT_DAYS: u32 = 825;
@@ -93,6 +93,8 @@ pub struct NewClient {
     pub address4: Option<Ipv4Addr>,
     /// Fixed IPv6 address, as `address4`.
     pub address6: Option<Ipv6Addr>,
+    /// Its groups. A renewal keeps the former ones where there are none here.
+    pub groups: Vec<GroupName>,
     /// `OpenVPN tls-crypt-v2 client key`, PEM, made for this client from
     /// [`Store::tls_crypt_v2_server_key`].
     pub tls_crypt_v2_client_key: Zeroizing<String>,
@@ -107,6 +109,7 @@ impl NewClient {
             password: None,
             address4: None,
             address6: None,
+            groups: Vec::new(),
             tls_crypt_v2_client_key,
         }
     }
@@ -309,6 +312,27 @@ impl Store {
         })
     }
 
+    /// Puts a client into exactly these groups. A name that comes twice counts once.
+    ///
+    /// # Errors
+    /// There is no such client, it is revoked, or there are more than [`MAX_GROUPS`].
+    pub fn set_groups(
+        &self,
+        name: &str,
+        groups: &[GroupName],
+        now: SystemTime,
+    ) -> Result<Client, PkiError> {
+        let groups = distinct(groups)?;
+        self.change(now, |change| {
+            let client = change.registry.find_mut(name)?;
+            if client.state == ClientState::Revoked {
+                return Err(PkiError::Revoked(name.to_owned()));
+            }
+            client.groups = groups;
+            Ok(client.clone())
+        })
+    }
+
     /// Changes where new profiles send clients.
     pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
         remote.check()?;
@@ -405,6 +429,7 @@ impl Store {
         {
             registry.check_address(name, address)?;
         }
+        let groups = distinct(&new.groups)?;
         let days = new.days.unwrap_or(CLIENT_DAYS);
         let made = self.authority()?.issue(name, Purpose::Client, days, change.now)?;
         let key = match &new.password {
@@ -421,6 +446,7 @@ impl Store {
             revoked: None,
             address4: new.address4,
             address6: new.address6,
+            groups,
             former: Vec::new(),
         };
         match registry.find_mut(name) {
@@ -433,6 +459,9 @@ impl Store {
                     client.state = old.state;
                     client.address4 = new.address4.or(old.address4);
                     client.address6 = new.address6.or(old.address6);
+                    if client.groups.is_empty() {
+                        client.groups.clone_from(&old.groups);
+                    }
                 }
                 *old = client.clone();
                 change.revocations = true;
@@ -449,6 +478,19 @@ impl Store {
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
         });
         Ok(Issued { client, profile })
+    }
+}
+
+fn distinct(groups: &[GroupName]) -> Result<Vec<GroupName>, PkiError> {
+    let mut all: Vec<GroupName> = Vec::new();
+    for group in groups {
+        if !all.contains(group) {
+            all.push(group.clone());
+        }
+    }
+    match all.len() {
+        0..=MAX_GROUPS => Ok(all),
+        _ => Err(PkiError::BadSetting("groups", format!("a client has at most {MAX_GROUPS}"))),
     }
 }
 

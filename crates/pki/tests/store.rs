@@ -215,6 +215,32 @@ fn the_registry_says_who_may_connect() {
 }
 
 #[test]
+fn groups_are_kept_over_a_renewal_and_change_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = init(dir.path());
+    let both = vec![name("staff"), name("ops"), name("staff")];
+    let added = store.add_client(&NewClient { groups: both, ..new("alice") }, now()).unwrap();
+    assert_eq!(added.client.groups, [name("staff"), name("ops")]);
+    let renewed = store.renew_client(&new("alice"), now()).unwrap().client;
+    assert_eq!(renewed.groups, added.client.groups);
+    let moved = NewClient { groups: vec![name("guests")], ..new("alice") };
+    assert_eq!(store.renew_client(&moved, now()).unwrap().client.groups, [name("guests")]);
+    store.set_groups("alice", &[name("staff")], now()).unwrap();
+    assert_eq!(store.client("alice").unwrap().groups, [name("staff")]);
+    let text = std::fs::read_to_string(dir.path().join("pki/clients.json")).unwrap();
+    assert!(text.contains("\"groups\"") && text.contains("staff"), "{text}");
+    assert!(store.set_groups("alice", &[], now()).unwrap().groups.is_empty());
+    let many: Vec<_> = (0..17).map(|n| name(&format!("g{n}"))).collect();
+    let refused = store.set_groups("alice", &many, now());
+    assert!(matches!(refused, Err(PkiError::BadSetting("groups", _))));
+    assert!(matches!(store.set_groups("bob", &[], now()), Err(PkiError::Unknown(_))));
+    store.revoke_client("alice", now()).unwrap();
+    assert!(matches!(store.set_groups("alice", &[], now()), Err(PkiError::Revoked(_))));
+    // Who comes after has nothing of it.
+    assert!(store.add_client(&new("alice"), now()).unwrap().client.groups.is_empty());
+}
+
+#[test]
 fn mistakes_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(Store::open(dir.path()), Err(PkiError::NotInitialised(_))));

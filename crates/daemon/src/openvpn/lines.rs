@@ -219,6 +219,7 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
             let remote = link.remote();
             initial_packet(&format!("{} ", real(remote)), remote, *session);
         }
+        ServerEvent::Addresses(_) => {}
         ServerEvent::Told { peer, link, name, message } => {
             let label = sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
             say!(3, "{label} SENT CONTROL [{name}]: '{message}' (status=1)");

@@ -11,6 +11,7 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
     match event {
         ServerEvent::Accepted(link) => say!(4, "{}: connected by TCP", link.remote()),
         ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: a handshake begins", link.remote()),
+        ServerEvent::Addresses(_) => {}
         ServerEvent::Told { link, message, .. } => {
             say!(4, "{}: sent '{message}'", link.remote());
         }

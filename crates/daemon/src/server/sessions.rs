@@ -101,6 +101,7 @@ impl Sessions {
                 }
             }
             ServerEvent::Accepted(_)
+            | ServerEvent::Addresses(_)
             | ServerEvent::HandshakeStarted(..)
             | ServerEvent::Told { .. }
             | ServerEvent::Reverified(..)

@@ -14,6 +14,11 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("client-config-dir DIRECTORY", 1..=1)?;
             draft.client_config_dir = Some(d.path(0, draft.base.as_deref()));
         }
+        // Adit's own.
+        "filter" => {
+            d.shape("filter FILE", 1..=1)?;
+            draft.filter = Some(d.path(0, draft.base.as_deref()));
+        }
         "ccd-exclusive" => {
             d.shape("ccd-exclusive", 0..=0)?;
             draft.ccd_exclusive = true;

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_engine::Grant;
+use adit_engine::{Grant, MAX_GROUPS, is_group_name};
 use adit_engine::verbs::Framing;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -14,7 +14,7 @@ use super::reader::{self, Directive};
 pub const MAX_CLIENT_FILE: usize = 64 << 10;
 
 const ALLOWED: &str = "a client's file may have ifconfig-push, ifconfig-ipv6-push, iroute, iroute-ipv6, \
-                       push, push-reset, push-remove, max-routes-per-client and disable";
+                       push, push-reset, push-remove, filter-group, max-routes-per-client and disable";
 
 /// What the server's own configuration says on the files of its clients.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -127,6 +127,27 @@ impl Draft {
                 grant.push.retain(|option| !option.starts_with(d.arg(0)));
                 grant.push_remove.push(d.arg(0).to_owned());
             }
+            // Adit's own.
+            "filter-group" => {
+                d.shape("filter-group NAME [NAME ...]", 1..=MAX_GROUPS)?;
+                for name in &d.args {
+                    if !is_group_name(name) {
+                        return Err(d.error(
+                            format!("\"{name}\" cannot be the name of a group"),
+                            "write letters, digits, '.', '_', '-' or '@', at most 64 of them",
+                        ));
+                    }
+                    if !grant.groups.contains(name) {
+                        grant.groups.push(name.clone());
+                    }
+                }
+                if grant.groups.len() > MAX_GROUPS {
+                    return Err(d.error(
+                        format!("a client has at most {MAX_GROUPS} groups"),
+                        "name fewer",
+                    ));
+                }
+            }
             "max-routes-per-client" => {
                 d.shape("max-routes-per-client NUMBER", 1..=1)?;
                 self.max_routes = d.number(0, 1..=65_536)?;
@@ -190,6 +211,7 @@ mod tests {
         let file = parse(
             "# alice\r\nifconfig-push 10.8.0.77 255.255.255.0\nifconfig-ipv6-push fd00::77/64 fd00::1\n\
              iroute 10.50.1.0 255.255.255.0\niroute 10.50.2.9\niroute-ipv6 fd50::/32\n\
+             filter-group staff ops\nfilter-group staff\n\
              push \"route 10.1.0.0 255.255.0.0\"\npush-remove route-gateway\nmax-routes-per-client 3\n\
              setenv opt something-new\n",
         )
@@ -201,6 +223,7 @@ mod tests {
         let nets: Vec<_> = grant.iroutes.iter().map(ToString::to_string).collect();
         assert_eq!(nets, ["10.50.1.0/24", "10.50.2.9/32", "fd50::/32"]);
         assert_eq!((grant.push.len(), grant.push_remove.len()), (1, 1));
+        assert_eq!(grant.groups, ["staff", "ops"]);
         assert!(!grant.push_reset && !file.disabled);
         assert!(parse("disable\n").unwrap().disabled);
         assert!(parse("").unwrap().grant.push.is_empty());
@@ -241,6 +264,9 @@ mod tests {
             ("push \"comp-lzo yes\"", "compress"),
             ("push-remove \"\"", "everything"),
             ("disable now", "no argument"),
+            ("filter-group", "NAME"),
+            ("filter-group a/b", "letters"),
+            ("filter-group \"\"", "letters"),
             ("max-routes-per-client 0", "1 to"),
         ] {
             let error = parse(&format!("# first\n{line}\n")).unwrap_err();
@@ -331,7 +357,7 @@ mod tests {
 
         #[test]
         fn no_arguments_make_a_directive_panic(
-            name in "ifconfig-push|ifconfig-ipv6-push|iroute|iroute-ipv6|push|push-remove|disable|max-routes-per-client",
+            name in "ifconfig-push|ifconfig-ipv6-push|iroute|iroute-ipv6|push|push-remove|disable|max-routes-per-client|filter-group",
             args in "( ([0-9]{1,12}|10\\.8\\.0\\.[0-9]{1,3}|255\\.255\\.255\\.252|fd00::/[0-9]{1,3}|[a-z!=\"\\\\]{0,9})){0,4}",
         ) {
             let _ = parse(&format!("{name}{args}\n"));

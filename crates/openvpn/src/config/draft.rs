@@ -120,6 +120,8 @@ pub(super) struct Draft {
     pub(super) pool_persist: Option<PoolPersist>,
     pub(super) client_config_dir: Option<PathBuf>,
     pub(super) ccd_exclusive: bool,
+    /// `filter`.
+    pub(super) filter: Option<PathBuf>,
     pub(super) push_constraint: Option<Ipv4Net>,
     pub(super) max_routes_per_client: u32,
     pub(super) bridge: Option<(Bridge, Place)>,

@@ -29,6 +29,7 @@ const ON_CLIENTS: Foreign = Foreign {
         "duplicate-cn",
         "client-config-dir",
         "ccd-exclusive",
+        "filter",
         "ifconfig-push-constraint",
         "verify-client-cert",
         "tls-server",

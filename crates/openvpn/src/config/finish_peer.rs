@@ -23,6 +23,7 @@ const PUSHING: &[&str] = &[
     "client-to-client",
     "duplicate-cn",
     "client-config-dir",
+    "filter",
     "ccd-exclusive",
     "ifconfig-push-constraint",
     "verify-client-cert",

@@ -64,6 +64,7 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         force_cookie: draft.force_cookie,
         client_config_dir: draft.client_config_dir.take(),
         ccd_exclusive: draft.ccd_exclusive,
+        filter: draft.filter.take(),
         client_rules: ClientRules {
             max_routes: draft.max_routes_per_client,
             constraint: draft.push_constraint,

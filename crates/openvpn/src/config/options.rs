@@ -202,6 +202,9 @@ pub struct ServerOptions {
     pub client_config_dir: Option<PathBuf>,
     /// `ccd-exclusive`: a client without a file of its own may not in.
     pub ccd_exclusive: bool,
+    /// `filter`: rules for what passes through the tunnel. Not a directive of the reference
+    /// implementation: where a file is for both, `setenv opt` goes before it.
+    pub filter: Option<PathBuf>,
     /// What these files are held to.
     pub client_rules: super::ClientRules,
     /// `compress migrate`.

@@ -28,6 +28,9 @@ pub enum ServerEvent {
         /// The message.
         message: String,
     },
+    /// What a client has inside the tunnel, from the next output on: said before the data plane hears of
+    /// it, so that whoever keeps addresses by name has them before the first packet.
+    Addresses(Box<Addresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
     /// A client's session ended.
@@ -52,6 +55,19 @@ pub enum ServerEvent {
     Note(Option<PeerId>, String),
     /// Worth a warning.
     Warning(Option<PeerId>, String),
+}
+
+/// What belongs to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// Its id in the data plane.
+    pub peer: PeerId,
+    /// Its common name.
+    pub name: String,
+    /// The groups it is in: those that whoever let it in named, and its certificate's units.
+    pub groups: Vec<String>,
+    /// Tunnel addresses, and networks behind it.
+    pub prefixes: Vec<IpNet>,
 }
 
 /// A connected client.

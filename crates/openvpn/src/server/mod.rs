@@ -15,6 +15,6 @@ mod push;
 pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
 pub(crate) use cookie::Cookies;
 pub use engine::{Farewell, ServerCounters, ServerEngine};
-pub use event::{ClientInfo, ServerEvent};
+pub use event::{Addresses, ClientInfo, ServerEvent};
 pub(crate) use half_open::HalfOpen;
 pub(crate) use limiter::Limiter;

@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 
+use adit_engine::{MAX_GROUPS, is_group_name};
 use aws_lc_rs::digest;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::asn1_rs::Any;
@@ -33,6 +34,9 @@ pub struct PeerIdentity {
     pub not_after: u64,
     /// Key and signature in OpenVPN's form, `256 bits ECprime256v1, signature: ecdsa-with-SHA256`.
     pub key: String,
+    /// The subject's organizational units that can be names of groups, at most
+    /// [`adit_engine::MAX_GROUPS`].
+    pub units: Vec<String>,
     /// The subjects of the CAs that the chain leads over, the issuer's first and the root's last.
     pub issuers: Vec<String>,
 }
@@ -170,6 +174,18 @@ fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
+/// Each once. One that is no name is nobody's group, and no reason to refuse the certificate.
+fn units(name: &X509Name<'_>) -> Vec<String> {
+    let mut units: Vec<String> = Vec::new();
+    let texts = name.iter_organizational_unit().map(|unit| attribute_text(unit.attr_value()));
+    for unit in texts.flatten().filter(|unit| is_group_name(unit)) {
+        if units.len() < MAX_GROUPS && !units.contains(&unit) {
+            units.push(unit);
+        }
+    }
+    units
+}
+
 impl PeerIdentity {
     pub(super) fn new(certificate: &X509Certificate<'_>, der: &[u8]) -> Result<Self, BadName> {
         let subject = certificate.subject();
@@ -186,6 +202,7 @@ impl PeerIdentity {
             fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
             not_after: u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0),
             key: describe_key(certificate),
+            units: units(subject),
             issuers: Vec::new(),
         })
     }

@@ -237,8 +237,7 @@ impl ServerEngine {
         };
         out.plane(Op::AddPeer(peer, spec));
         let own = lease.prefixes();
-        let name = &hello.identity.common_name;
-        let prefixes = self.own((peer, name), own.clone(), &grant.iroutes, out);
+        let prefixes = self.own((peer, &hello.identity), own.clone(), &grant, out);
         let settings = &self.config.settings;
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let schedule =

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use adit_engine::{Op, PeerId};
+use adit_engine::{Grant, MAX_GROUPS, Op, PeerId};
 use ipnet::IpNet;
 
 use super::{Out, ServerEngine};
 use crate::server::client::Stage;
-use crate::server::event::ServerEvent;
+use crate::server::event::{Addresses, ServerEvent};
+use crate::tls::PeerIdentity;
 
 /// Who has which prefix. A prefix has one owner, so that the data plane never has to choose: the longest
 /// that fits decides there, and equal ones do not come.
@@ -30,11 +31,12 @@ impl ServerEngine {
     /// client's address so. Returns what it got.
     pub(super) fn own(
         &mut self,
-        (peer, name): (PeerId, &str),
+        (peer, identity): (PeerId, &PeerIdentity),
         addresses: Vec<IpNet>,
-        behind: &[IpNet],
+        grant: &Grant,
         out: &mut Out,
     ) -> Vec<IpNet> {
+        let (name, behind) = (identity.common_name.as_str(), &grant.iroutes);
         let mut all = addresses;
         for prefix in &all {
             self.take_over(peer, name, *prefix, out);
@@ -54,6 +56,7 @@ impl ServerEngine {
                 all.push(*prefix);
             }
         }
+        out.event(addresses_of(peer, identity, grant, all.clone()));
         out.plane(Op::SetRoutes(peer, all.clone()));
         all
     }
@@ -73,7 +76,9 @@ impl ServerEngine {
             && let Stage::Connected(connected) = &mut client.stage
         {
             connected.prefixes.retain(|other| *other != prefix);
-            out.plane(Op::SetRoutes(former, connected.prefixes.clone()));
+            let (identity, left) = (&connected.info.identity, connected.prefixes.clone());
+            out.event(addresses_of(former, identity, &connected.grant, left.clone()));
+            out.plane(Op::SetRoutes(former, left));
             let text = format!("{prefix} was behind {name} and is behind {new} from now on");
             out.event(ServerEvent::Warning(Some(peer), text));
         }
@@ -88,4 +93,20 @@ impl ServerEngine {
         let connected = self.clients.get(&peer).and_then(|client| client.connected());
         connected.map(|c| c.info.identity.common_name.clone()).unwrap_or_default()
     }
+}
+
+fn addresses_of(
+    peer: PeerId,
+    identity: &PeerIdentity,
+    grant: &Grant,
+    prefixes: Vec<IpNet>,
+) -> ServerEvent {
+    let mut groups: Vec<String> = Vec::new();
+    for group in grant.groups.iter().chain(&identity.units).take(MAX_GROUPS) {
+        if !groups.contains(group) {
+            groups.push(group.clone());
+        }
+    }
+    let name = identity.common_name.clone();
+    ServerEvent::Addresses(Box::new(Addresses { peer, name, groups, prefixes }))
 }
