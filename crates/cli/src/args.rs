@@ -197,6 +197,12 @@ The private key is in the profile only: hand it over, then delete it.")]
   sudo adit server client renew laptop --days 365")]
     Renew(ClientRenew),
 
+    /// Say which groups a client is in, for the filter's rules (@group:NAME); at once
+    #[command(after_help = "Examples:
+  sudo adit server client group laptop staff ops
+  sudo adit server client group laptop   takes it out of all groups")]
+    Group(ClientGroup),
+
     /// Lock a client out, at once, until it is enabled again
     #[command(after_help = "Example:
   sudo adit server client disable laptop")]
@@ -258,6 +264,10 @@ pub struct Choices {
     /// Threads that move packets [default: as many as cores; one up to 2 cores, 16 at most]
     #[arg(long, value_name = "N")]
     pub workers: Option<u16>,
+
+    /// Rules for what passes through the tunnel; see `adit filter --help`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub filter: Option<PathBuf>,
 }
 
 #[derive(Debug, Copy, Clone, ValueEnum)]
@@ -338,9 +348,26 @@ pub struct ClientAdd {
     #[arg(long, value_name = "ADDR")]
     pub ip: Option<Ipv4Addr>,
 
+    /// A group that filter rules can name (@group:NAME); repeatable
+    #[arg(long, value_name = "NAME")]
+    pub group: Vec<String>,
+
     /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientGroup {
+    /// Name of the client
+    pub name: String,
+
+    /// The groups it is in from now on; none: it is in no group
+    #[arg(value_name = "GROUP")]
+    pub groups: Vec<String>,
 
     #[command(flatten)]
     pub place: Place,
@@ -517,6 +544,9 @@ mod tests {
             "adit server run --dir /tmp/x",
             "adit server client add a --days 30 --password --ip 10.3.0.9 -o -",
             "adit server client list --json",
+            "adit server client add a --group staff --group ops",
+            "adit server client group a staff ops",
+            "adit server up --filter rules.nft",
             "adit connect --check --json x.ovpn",
             "adit status --json",
             "adit doctor --fix",

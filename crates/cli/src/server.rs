@@ -12,7 +12,7 @@ use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
 use crate::args::{
-    Choices, Client, ClientAdd, ClientList, ClientName, ClientRenew, ClientShow, Init, Server, Up,
+    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientName, ClientRenew, ClientShow, Init, Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, wrapped};
 use crate::{Done, doctor, places, print, print_json};
@@ -35,6 +35,7 @@ fn client(verb: Client) -> Done {
         Client::List(options) => list(&options),
         Client::Show(options) => show(&options),
         Client::Renew(options) => renew(options),
+        Client::Group(options) => group(&options),
         Client::Revoke(who) => {
             let ended = clients::revoke(&places(&who.place)?, &who.name)?;
             said(&who, "is revoked, for good", ended)
@@ -54,6 +55,15 @@ fn client(verb: Client) -> Done {
     }
 }
 
+fn group(options: &ClientGroup) -> Done {
+    let client = clients::set_groups(&places(&options.place)?, &options.name, &options.groups)?;
+    print(&match client.groups.is_empty() {
+        true => format!("{} is in no group\n", client.name),
+        false => format!("{} is in: {}\n", client.name, groups(&client)),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
 fn said(who: &ClientName, what: &str, ended: usize) -> Done {
     let sessions = match ended {
         0 => String::new(),
@@ -66,7 +76,7 @@ fn said(who: &ClientName, what: &str, ended: usize) -> Done {
 
 fn init(options: Init) -> Done {
     let places = places(&options.place)?;
-    let created = managed::init(&places, &choices(&options.choices), options.dry_run)?;
+    let created = managed::init(&places, &choices(&options.choices)?, options.dry_run)?;
     if options.dry_run && created.new_settings {
         print(&format!("# This would be written to {}:\n\n", places.settings_file().display()));
         print(&created.settings.to_toml());
@@ -89,8 +99,11 @@ fn notes(created: &Created) {
     }
 }
 
-fn choices(choices: &Choices) -> managed::Choices {
-    managed::Choices {
+fn choices(choices: &Choices) -> Result<managed::Choices, Fault> {
+    // The server may run in another folder than this.
+    let absolute = choices.filter.as_deref().map(std::path::absolute).transpose();
+    let filter = absolute.map_err(|error| Fault::operator(format!("--filter: {error}")))?;
+    Ok(managed::Choices {
         listen: choices.listen.clone(),
         host: choices.host.clone(),
         network: choices.network,
@@ -100,7 +113,8 @@ fn choices(choices: &Choices) -> managed::Choices {
         dns: choices.dns.clone(),
         nat: choices.nat.map(Nat::from),
         workers: choices.workers,
-    }
+        filter,
+    })
 }
 
 /// The choices as arguments again, for the process that makes the keys.
@@ -116,6 +130,7 @@ fn arguments(choices: &managed::Choices) -> Vec<OsString> {
     choices.routes.iter().for_each(|route| option("route", route.to_string()));
     choices.dns.iter().for_each(|server| option("dns", server.to_string()));
     choices.workers.iter().for_each(|workers| option("workers", workers.to_string()));
+    choices.filter.iter().for_each(|path| option("filter", path.to_string_lossy().into_owned()));
     match choices.nat {
         Some(Nat::Auto) => option("nat", "auto".into()),
         Some(Nat::Off) => option("nat", "off".into()),
@@ -165,12 +180,15 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
         Nat::Off => "off",
     };
     rows.push(row(["nat", nat]));
+    if let Some(filter) = &settings.filter {
+        rows.push(row(["filter", &filter.display().to_string()]));
+    }
     rows
 }
 
 fn up(options: Up) -> Done {
     let places = places(&options.place)?;
-    let choices = choices(&options.choices);
+    let choices = choices(&options.choices)?;
     let program = std::env::current_exe()
         .map_err(|error| Fault::environment(format!("cannot find this program: {error}")))?;
     let options = UpOptions {
@@ -235,6 +253,7 @@ fn add(options: ClientAdd) -> Done {
         days: options.days,
         password: ask_password(options.password)?,
         address: options.ip,
+        groups: options.group,
         name: options.name,
     };
     deliver(&clients::add(&places, &wanted)?, target)
@@ -248,6 +267,7 @@ fn renew(options: ClientRenew) -> Done {
         days: options.days,
         password: ask_password(options.password)?,
         address: None,
+        groups: Vec::new(),
         name: options.name,
     };
     let (issued, ended) = clients::renew(&places, &wanted)?;
@@ -326,7 +346,12 @@ fn list(options: &ClientList) -> Done {
         print(&format!("No clients yet. Make one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
+    // Where nobody is in a group the column would say nothing.
+    let grouped = known.iter().any(|client| !client.client.groups.is_empty());
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "FROM", "INSIDE"])];
+    if grouped && let Some(head) = rows.first_mut() {
+        head.push("GROUPS".into());
+    }
     for client in &known {
         let session = client.sessions.first();
         rows.push(vec![
@@ -339,9 +364,17 @@ fn list(options: &ClientList) -> Done {
                 .or_else(|| client.client.address4.map(|address| address.to_string()))
                 .unwrap_or_else(|| "-".into()),
         ]);
+        if grouped && let Some(last) = rows.last_mut() {
+            last.push(groups(&client.client));
+        }
     }
     print(&table(&rows));
     Ok(ExitCode::SUCCESS)
+}
+
+fn groups(client: &adit_pki::Client) -> String {
+    let names: Vec<&str> = client.groups.iter().map(|group| group.as_str()).collect();
+    names.join(", ")
 }
 
 fn show(options: &ClientShow) -> Done {
@@ -360,6 +393,9 @@ fn show(options: &ClientShow) -> Done {
     ];
     if let Some(address) = client.address4 {
         rows.push(row(["fixed address", &address.to_string()]));
+    }
+    if !client.groups.is_empty() {
+        rows.push(row(["groups", &groups(client)]));
     }
     if let Some(revoked) = client.revoked {
         rows.push(row(["revoked", &date_from_now(revoked)]));
@@ -403,6 +439,7 @@ mod tests {
             dns: vec!["9.9.9.9".parse().unwrap()],
             nat: Some(Nat::Off),
             workers: Some(3),
+            filter: Some("/etc/adit/rules of mine.nft".into()),
         };
         let full = managed::Choices { full_tunnel: true, ..managed::Choices::default() };
         for given in [given, full, managed::Choices::default()] {
@@ -411,7 +448,7 @@ mod tests {
             let Verb::Server(Server::Init(parsed)) = Cli::try_parse_from(line).unwrap().verb else {
                 panic!("another verb");
             };
-            assert_eq!(choices(&parsed.choices), given);
+            assert_eq!(choices(&parsed.choices).unwrap(), given);
         }
     }
 }

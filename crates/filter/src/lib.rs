@@ -29,6 +29,7 @@ pub mod lang;
 #[doc(hidden)]
 pub mod oracle;
 pub mod packet;
+pub mod pcapng;
 pub mod ruleset;
 #[cfg(test)]
 mod testing;

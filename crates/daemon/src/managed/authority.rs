@@ -51,12 +51,24 @@ impl Authority {
             }));
         }
         Ok(match client.state {
-            ClientState::Active => {
-                Ok(Grant { ipv4: client.address4, ipv6: client.address6, ..Grant::default() })
-            }
+            ClientState::Active => Ok(Grant {
+                ipv4: client.address4,
+                ipv6: client.address6,
+                groups: groups(client),
+                ..Grant::default()
+            }),
             ClientState::Disabled => Err("the client is disabled".into()),
             ClientState::Revoked => Err("the client is revoked".into()),
         })
+    }
+
+    /// The groups of a client now; none of one that is not registered, or of whom nothing can be read.
+    pub(super) fn groups(&self, name: &str) -> Vec<String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.refresh(&mut seen) {
+            Ok(()) => seen.clients.get(name).map(groups).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        }
     }
 
     fn refresh(&self, seen: &mut Seen) -> Outcome<()> {
@@ -75,6 +87,10 @@ impl Authority {
         seen.version = version;
         Ok(())
     }
+}
+
+fn groups(client: &Client) -> Vec<String> {
+    client.groups.iter().map(ToString::to_string).collect()
 }
 
 impl Authorizer for Authority {

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use adit_openvpn::keys::{ServerKey, StaticKey};
-use adit_pki::{Client, ClientName, ClientState, Issued, NewClient, PkiError, Store};
+use adit_pki::{
+    Client, ClientName, ClientState, GroupName, Issued, NewClient, PkiError, Store,
+};
 use serde::Serialize;
 use zeroize::Zeroizing;
 
@@ -29,6 +31,8 @@ pub struct Wanted {
     pub password: Option<Zeroizing<String>>,
     /// A fixed address inside the tunnel.
     pub address: Option<Ipv4Addr>,
+    /// Groups for the packet filter; of a client that exists: none to leave them as they are.
+    pub groups: Vec<String>,
 }
 
 /// What is known of one client.
@@ -142,7 +146,36 @@ fn prepare(places: &Places, wanted: &Wanted) -> Outcome<(Store, NewClient)> {
     new.days = wanted.days;
     new.password = wanted.password.clone();
     new.address4 = wanted.address;
+    new.groups = group_names(&wanted.groups)?;
     Ok((store, new))
+}
+
+fn group_names(names: &[String]) -> Outcome<Vec<GroupName>> {
+    names.iter().map(|name| name.parse().map_err(pki_fault)).collect()
+}
+
+/// Puts a client into exactly these groups; a running server follows at once.
+///
+/// # Errors
+/// There is no such client, it is revoked, a name is not allowed, or there are too many.
+pub fn set_groups(places: &Places, name: &str, groups: &[String]) -> Outcome<Client> {
+    let store = open_store(places)?;
+    let client =
+        store.set_groups(name, &group_names(groups)?, SystemTime::now()).map_err(pki_fault)?;
+    reread(places)?;
+    Ok(client)
+}
+
+/// Lets a running server read the registry again.
+fn reread(places: &Places) -> Outcome<()> {
+    if super::machine::running(places).is_none() {
+        return Ok(());
+    }
+    match control::request(&places.control_socket(), &Request::Reload) {
+        Ok(Response::Error { message }) => Err(not_yet(Fault::environment(message))),
+        Ok(_) => Ok(()),
+        Err(fault) => Err(not_yet(fault)),
+    }
 }
 
 fn check_address(address: Ipv4Addr, settings: &Settings) -> Outcome<()> {
@@ -330,6 +363,30 @@ mod tests {
         assert_eq!(list(&places).unwrap()[0].client.state, ClientState::Revoked);
         assert!(enable(&places, "laptop").is_err());
         add(&places, &wanted("laptop")).unwrap();
+    }
+
+    #[test]
+    fn groups_are_registered_and_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = server(&dir);
+        let staff = Wanted { groups: vec!["staff".into(), "ops".into()], ..wanted("laptop") };
+        add(&places, &staff).unwrap();
+        let groups = || {
+            let client = show(&places, "laptop").unwrap().client;
+            client.groups.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(), ["staff", "ops"]);
+        set_groups(&places, "laptop", &["guests".into()]).unwrap();
+        assert_eq!(groups(), ["guests"]);
+        let authority = super::super::authority::Authority::new(open_store(&places).unwrap());
+        assert_eq!(authority.groups("laptop"), ["guests"]);
+        assert!(authority.groups("nobody").is_empty());
+        set_groups(&places, "laptop", &[]).unwrap();
+        assert!(groups().is_empty() && authority.groups("laptop").is_empty());
+        for bad in ["", "a b", "../x", "@x"] {
+            assert!(set_groups(&places, "laptop", &[bad.into()]).is_err(), "{bad:?}");
+        }
+        assert!(set_groups(&places, "nobody", &["staff".into()]).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `adit server init`: settings and keys, made once and then left alone.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use adit_engine::Transport;
@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::failure::Outcome;
 use super::places::{Places, write_whole};
 use super::settings::{
-    Listen, Nat, Reach, Settings, checked_host, checked_network, checked_network6,
+    Listen, Nat, Reach, Settings, checked_filter, checked_host, checked_network, checked_network6,
 };
 use super::survey;
 use crate::fault::Fault;
@@ -45,6 +45,8 @@ pub struct Choices {
     pub nat: Option<Nat>,
     /// `--workers`.
     pub workers: Option<u16>,
+    /// `--filter`, absolute.
+    pub filter: Option<PathBuf>,
 }
 
 /// What [`init`] did, or would do.
@@ -159,9 +161,15 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
         client_to_client: false,
         max_clients: 250,
         workers: choices.workers,
+        filter: filter(choices)?,
     };
     // The same checks, with the same words, as for an edited file.
     Settings::parse(&settings.to_toml(), Path::new("the command line"))
+}
+
+fn filter(choices: &Choices) -> Outcome<Option<PathBuf>> {
+    let path = choices.filter.as_ref().map(|path| checked_filter(&path.to_string_lossy()));
+    path.transpose().map_err(Fault::operator)
 }
 
 fn listen_or_default(choices: &Choices) -> Vec<Listen> {
@@ -199,6 +207,7 @@ fn refuse_difference(settings: &Settings, choices: &Choices, path: &Path) -> Out
         ("--dns", !choices.dns.is_empty() && choices.dns != settings.dns),
         ("--nat", choices.nat.is_some_and(|nat| nat != settings.nat)),
         ("--workers", choices.workers.is_some() && choices.workers != settings.workers),
+        ("--filter", choices.filter.is_some() && choices.filter != settings.filter),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
         None => Ok(()),
@@ -324,6 +333,7 @@ mod tests {
             (Choices { host: Some("elsewhere".into()), ..Choices::default() }, "--host"),
             (Choices { full_tunnel: true, ..Choices::default() }, "--full-tunnel"),
             (Choices { nat: Some(Nat::Off), ..Choices::default() }, "--nat"),
+            (Choices { filter: Some("/x.nft".into()), ..Choices::default() }, "--filter"),
             (
                 Choices { network6: Some("fd00::/64".parse().unwrap()), ..Choices::default() },
                 "--network6",

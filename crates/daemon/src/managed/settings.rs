@@ -1,7 +1,7 @@
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use adit_engine::Transport;
@@ -47,6 +47,8 @@ pub struct Settings {
     pub max_clients: u32,
     /// Threads that move packets; `None`: by the number of cores.
     pub workers: Option<u16>,
+    /// Rules for what passes through the tunnel; a relative path is one beside `server.toml`.
+    pub filter: Option<PathBuf>,
 }
 
 /// What clients send through the tunnel.
@@ -173,6 +175,8 @@ struct Raw {
     max_clients: u32,
     #[serde(default)]
     workers: Option<u16>,
+    #[serde(default)]
+    filter: Option<String>,
 }
 
 fn default_listen() -> Vec<Listen> {
@@ -219,6 +223,7 @@ impl TryFrom<Raw> for Settings {
             client_to_client: raw.client_to_client,
             max_clients: raw.max_clients,
             workers: raw.workers.map(crate::workers::checked).transpose()?,
+            filter: raw.filter.as_deref().map(checked_filter).transpose()?,
         })
     }
 }
@@ -242,6 +247,7 @@ impl From<Settings> for Raw {
             client_to_client: settings.client_to_client,
             max_clients: settings.max_clients,
             workers: settings.workers,
+            filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
         }
     }
 }
@@ -263,6 +269,16 @@ pub(super) fn checked_host(host: &str) -> Result<String, String> {
         ));
     }
     Ok(host.to_owned())
+}
+
+/// The path stands between quotation marks in the file.
+pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
+    if path.is_empty() || path.chars().any(|c| c.is_control() || "\"\\".contains(c)) {
+        return Err(format!(
+            "filter {path:?} is no path to a file; write filter = \"/etc/adit/rules.nft\""
+        ));
+    }
+    Ok(path.into())
 }
 
 pub(super) fn checked_network(network: Ipv4Net) -> Result<Ipv4Net, String> {
@@ -348,6 +364,7 @@ mod tests {
             client_to_client: false,
             max_clients: 250,
             workers: None,
+            filter: None,
         }
     }
 
@@ -363,6 +380,7 @@ mod tests {
         full.nat = Nat::Off;
         full.dns.clear();
         full.workers = Some(4);
+        full.filter = Some("/etc/adit/rules of mine.nft".into());
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
         full.listen.push("tcp/443".parse().unwrap());
         full.listen.push("tcp/192.0.2.1:443".parse().unwrap());
@@ -394,6 +412,8 @@ mod tests {
             ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),
             ("max-clients = 0", "from 1"),
             ("workers = 0", "choose 1 to 64"),
+            ("filter = \"\"", "no path"),
+            ("filter = 'a\"b'", "no path"),
         ] {
             let failure = parse(&format!("{base}{line}\n")).unwrap_err();
             assert_eq!(failure.blame(), crate::fault::Blame::Operator);

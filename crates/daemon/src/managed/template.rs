@@ -43,6 +43,13 @@ pub(super) fn render(settings: &Settings) -> String {
             None => "# workers = 4".into(),
         },
     );
+    key(
+        FILTER,
+        match &settings.filter {
+            Some(path) => format!("filter = \"{}\"", path.display()),
+            None => "# filter = \"rules.nft\"".into(),
+        },
+    );
     key(DEVICE, format!("device = \"{}\"", settings.device));
     text
 }
@@ -88,5 +95,8 @@ Most clients connected at a time.";
 const WORKERS: &str = "\
 Threads that move packets. Without this line as many as there are cores: one up to
 2 cores, 16 at most.";
+const FILTER: &str = "\
+Rules for what passes through the tunnel, in nftables' language; a relative path is one
+beside this file. Without this line everything passes, but not from client to client.";
 const DEVICE: &str = "\
 The name of the tunnel's network device.";
