@@ -12,7 +12,8 @@ use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
 use crate::args::{
-    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientName, ClientRenew, ClientShow, Init, Server, Up,
+    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientName, ClientRenew, ClientShow, Init,
+    Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, wrapped};
 use crate::{Done, doctor, places, print, print_json};

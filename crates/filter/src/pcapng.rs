@@ -265,7 +265,10 @@ mod tests {
                     6 => {
                         let len = le32(body, 12) as usize;
                         let interface = le32(body, 0);
-                        assert!((interface as usize) < capture.interfaces.len(), "described before");
+                        assert!(
+                            (interface as usize) < capture.interfaces.len(),
+                            "described before"
+                        );
                         capture.packets.push(Packet {
                             interface,
                             time: u64::from(le32(body, 4)) << 32 | u64::from(le32(body, 8)),
@@ -319,8 +322,14 @@ mod tests {
         let names: Vec<String> = (0..100).map(|n| format!("eth{n}")).collect();
         for name in &names {
             let (link, comment) = (Link::Raw, "é€".repeat(1000));
-            let packet =
-                Captured { time: 0, interface: name, link, bytes: &[], length: 0, comment: &comment };
+            let packet = Captured {
+                time: 0,
+                interface: name,
+                link,
+                bytes: &[],
+                length: 0,
+                comment: &comment,
+            };
             writer.packet(&packet, &mut out);
         }
         let capture = reader::read(&out);

@@ -100,6 +100,41 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     assert!(!warned(&w, "was behind"), "nobody was there any more");
 }
 
+/// The support checks with each verb that this was said before it.
+#[test]
+fn what_a_client_has_is_told_with_its_name_and_groups() {
+    let mut w = World::new(registry(), 1);
+    let groups = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let grant = |iroute: &str, names: &[&str]| {
+        let iroutes = vec![net(iroute)];
+        Reply::Accept(Grant { iroutes, groups: groups(names), ..Grant::default() })
+    };
+    join(&mut w, "alice", grant("10.50.0.0/16", &["staff", "ops", "staff"]));
+    join(&mut w, "bob", grant("10.50.0.0/16", &[]));
+    let told: Vec<_> = w
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            ServerEvent::Addresses(addresses) => Some(&**addresses),
+            _ => None,
+        })
+        .collect();
+    let [alice, without, bob] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((alice.name.as_str(), &alice.groups), ("alice", &groups(&["staff", "ops"])));
+    assert!(alice.prefixes.contains(&net("10.50.0.0/16")));
+    assert!(alice.prefixes.contains(&net("10.9.0.2/32")));
+    assert_eq!((without.peer, &without.groups), (alice.peer, &alice.groups));
+    assert!(!without.prefixes.contains(&net("10.50.0.0/16")), "before bob has it");
+    assert_eq!((bob.name.as_str(), bob.groups.len()), ("bob", 0));
+    let up = |name: &str| {
+        w.events.iter().position(
+            |e| matches!(e, ServerEvent::ClientUp(info) if info.identity.common_name == name),
+        )
+    };
+    let first = w.events.iter().position(|e| matches!(e, ServerEvent::Addresses(_)));
+    assert!(first < up("alice"));
+}
+
 #[test]
 fn of_two_clients_with_the_same_network_behind_them_the_newest_has_it() {
     let mut w = World::new(registry(), 1);

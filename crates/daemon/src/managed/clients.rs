@@ -6,9 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use adit_openvpn::keys::{ServerKey, StaticKey};
-use adit_pki::{
-    Client, ClientName, ClientState, GroupName, Issued, NewClient, PkiError, Store,
-};
+use adit_pki::{Client, ClientName, ClientState, GroupName, Issued, NewClient, PkiError, Store};
 use serde::Serialize;
 use zeroize::Zeroizing;
 

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_engine::{Grant, MAX_GROUPS, is_group_name};
 use adit_engine::verbs::Framing;
+use adit_engine::{Grant, MAX_GROUPS, is_group_name};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
@@ -142,10 +142,9 @@ impl Draft {
                     }
                 }
                 if grant.groups.len() > MAX_GROUPS {
-                    return Err(d.error(
-                        format!("a client has at most {MAX_GROUPS} groups"),
-                        "name fewer",
-                    ));
+                    return Err(
+                        d.error(format!("a client has at most {MAX_GROUPS} groups"), "name fewer")
+                    );
                 }
             }
             "max-routes-per-client" => {

@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Grant, Input, Instant, Link, Notice, Outbox, Output, Question, Reply, Ticket, UnixTime,
+    Engine, Grant, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question, Reply,
+    Ticket, UnixTime,
 };
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
@@ -274,6 +275,18 @@ impl World {
         self.perform_server(out);
     }
 
+    /// Whoever keeps addresses by name must have them before a packet can use them.
+    fn was_told_before(&self, op: &Op) {
+        if let Op::SetRoutes(id, routes) = op {
+            let said = |peer: PeerId, prefixes: &[ipnet::IpNet]| peer == *id && prefixes == routes;
+            assert!(
+                matches!(self.events.last(), Some(ServerEvent::Addresses(a)) if said(a.peer, &a.prefixes)),
+                "{:?}",
+                self.events.last()
+            );
+        }
+    }
+
     pub fn perform_server(&mut self, mut out: Outbox<ServerEvent>) {
         let mut again = Vec::new();
         while let Some(output) = out.pop() {
@@ -283,7 +296,10 @@ impl World {
                         c.down.push(self.now, Packet::Control(frame));
                     }
                 }
-                Output::Plane(op) => again.extend(self.plane.apply(op).map(Again::Notice)),
+                Output::Plane(op) => {
+                    self.was_told_before(&op);
+                    again.extend(self.plane.apply(op).map(Again::Notice));
+                }
                 Output::Ask(ticket, Question::Authorize(identity)) => {
                     self.password = identity.password.map(|password| password.to_string());
                     match self.slow_registry {

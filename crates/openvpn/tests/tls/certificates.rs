@@ -325,8 +325,14 @@ fn hostile_names_are_refused() {
         });
         client_verdict(common.clone(), &cert, &key)
     };
-    use rcgen::DnType::{CommonName, OrganizationName};
+    use rcgen::DnType::{CommonName, OrganizationName, OrganizationalUnitName};
     assert_eq!(judge(&[(CommonName, "good")]).unwrap().subject, "CN=good");
+    // Units that can be groups are; others make the certificate no worse.
+    let unit = |unit: &str| judge(&[(OrganizationalUnitName, unit), (CommonName, "good")]).unwrap();
+    assert_eq!(unit("staff").units, ["staff"]);
+    for odd in ["the staff", "a/b", "-x", "a\nb", "", &"x".repeat(65)] {
+        assert!(unit(odd).units.is_empty(), "{odd:?}");
+    }
     for bad in [
         &[(CommonName, "admin\0.evil")][..],
         &[(OrganizationName, "x\0"), (CommonName, "good")],
