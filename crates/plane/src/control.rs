@@ -16,6 +16,7 @@ use adit_wire::ethernet::Mac;
 
 use crate::egress::{Arena, Shape};
 use crate::ethernet::{MacTotals, Switch};
+use crate::guard::{Filtered, Guard};
 use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
 use crate::routes::Routes;
@@ -88,6 +89,8 @@ pub(crate) struct Shared {
     pub has_tun: bool,
     /// With a TAP device.
     pub ethernet: Option<Switch>,
+    /// Rules for what passes, if there are any; set before there is a worker.
+    pub filtered: OnceLock<Filtered>,
     pub clock: fn() -> Instant,
     pub stop: AtomicBool,
     /// Why packets no longer move; set once.
@@ -102,6 +105,24 @@ pub(crate) struct Shared {
     pub wake: Vec<EventFd>,
     /// What each worker waits for. Here, so that any thread can ask for room in a stream.
     pub pollers: Vec<Arc<Poller>>,
+}
+
+impl Shared {
+    /// Whether packets go from peer to peer inside the plane. Where they must not, a filter may have
+    /// rules that say otherwise.
+    pub fn may_relay(&self) -> bool {
+        match self.relay {
+            Relay::Direct => true,
+            Relay::Deny => self.filtered.get().is_some(),
+            Relay::Kernel => false,
+        }
+    }
+
+    /// What one worker judges with.
+    pub fn guard(&self) -> Option<Box<Guard>> {
+        let ethernet = self.ethernet.is_some();
+        self.filtered.get().map(|filtered| Box::new(Guard::new(filtered, ethernet)))
+    }
 }
 
 /// A running data plane. Dropping it stops the workers.
@@ -123,6 +144,18 @@ impl Plane {
     /// more, and at least one. A socket that shares its id with none is served by the first; all may
     /// send through it. `clock` must be the control thread's.
     pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
+        Self::start_filtered(config, None, clock)
+    }
+
+    /// As [`Plane::start`], with rules for what passes. Packets between peers are judged too: with
+    /// [`Relay::Deny`] those pass that a rule accepts, with [`Relay::Direct`] those that a policy
+    /// accepts as well. With [`Relay::Kernel`] they are judged on their way to the device and again on
+    /// their way back from it.
+    pub fn start_filtered(
+        config: PlaneConfig,
+        filtered: Option<Filtered>,
+        clock: fn() -> Instant,
+    ) -> io::Result<(Self, Upcalls)> {
         let PlaneConfig { tun, sockets, relay, gates, client, ethernet } = config;
         let granted = tun.as_ref().map(|tun| tun.offloads).unwrap_or_default();
         let gates = Offloads {
@@ -137,6 +170,10 @@ impl Plane {
         let count = queues.len().max(shared_ports).max(1);
         let (mut plane, shared, upcalls) =
             Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
+        if let Some(filtered) = filtered {
+            // Nobody has set it before.
+            let _ = shared.filtered.set(filtered);
+        }
         if let Some(queue) = queues.first() {
             restrict_tun(queue, granted, gates);
             if let (Some(switch), Ok(mac)) = (&shared.ethernet, queue.mac()) {
@@ -171,6 +208,7 @@ impl Plane {
             client,
             has_tun,
             ethernet: ethernet.then(Switch::default),
+            filtered: OnceLock::new(),
             clock,
             stop: AtomicBool::new(false),
             failure: OnceLock::new(),

@@ -507,9 +507,9 @@ impl<'a, 's> Ingress<'a, 's> {
         if self.shared.relay != Relay::Kernel
             && let Some(target) = self.routes.owner(ip.destination)
         {
-            return match self.shared.relay {
-                Relay::Direct => self.relays.push((target, packet)),
-                _ => stats.drop(DropReason::PeerToPeer),
+            return match self.shared.may_relay() {
+                true => self.relays.push((target, packet)),
+                false => stats.drop(DropReason::PeerToPeer),
             };
         }
         if !self.shared.has_tun {

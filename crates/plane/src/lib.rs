@@ -37,6 +37,8 @@ pub mod fragment;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod framing;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod guard;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod ingress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod key;
@@ -57,6 +59,7 @@ mod worker;
 
 pub use control::{Failure, Plane, PlaneConfig, Relay};
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
+pub use guard::{Filtered, HOST};
 pub use replay::{Place, Window};
 pub use routes::Routes;
 pub use stats::{DropReason, Histogram, Offloads, Totals};

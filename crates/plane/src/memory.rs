@@ -15,6 +15,7 @@ use adit_wire::split::Segments;
 use crate::control::{Plane, Relay, Shared};
 use crate::egress::{Arena, Progress, Shape};
 use crate::ethernet::{Outward, outward};
+use crate::guard::{self, Filtered, Guard, Judged, Way};
 use crate::ingress::Ingress;
 use crate::peer::Peer;
 use crate::stats::{DropReason, Offloads};
@@ -31,6 +32,7 @@ pub struct Memory {
     arena: Arena,
     merger: Merger<'static>,
     rx: Rx,
+    guard: Option<Box<Guard>>,
 }
 
 /// What becomes of a received packet.
@@ -72,7 +74,20 @@ impl Memory {
         let (plane, shared, upcalls) =
             Plane::idle(relay, client, tun, ethernet, Offloads::ALL, 1, clock)?;
         let arena = Arena::new(512 << 10);
-        Ok((Self { plane, shared, arena, merger: Merger::default(), rx: Rx::default() }, upcalls))
+        let (merger, rx) = (Merger::default(), Rx::default());
+        Ok((Self { plane, shared, arena, merger, rx, guard: None }, upcalls))
+    }
+
+    /// Lets rules decide on what passes, once: for as long as this end lives.
+    pub fn filter(&mut self, filtered: Filtered) {
+        // Another one before it stays, as it does in a plane.
+        let _ = self.shared.filtered.set(filtered);
+        self.guard = self.shared.guard();
+    }
+
+    /// What senders of refused packets were told since the last look.
+    pub fn answers(&mut self) -> Vec<Vec<u8>> {
+        self.guard.as_mut().map(|guard| mem::take(&mut guard.extra.answers)).unwrap_or_default()
     }
 
     /// For verbs, counters and totals. Verbs that send find no socket.
@@ -110,8 +125,41 @@ impl Memory {
             .owner(ip.destination)
             .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
         let peer = tables.peers.load().get(owner).cloned().ok_or(DropReason::NoRoute)?;
+        if self.guard.is_some()
+            && let Some(done) = self.seal_judged(&peer, vnet, packet, send)
+        {
+            return done;
+        }
         let segments = Segments::new(vnet, packet).map_err(|_| DropReason::TunMalformed)?;
         self.seal_for(&peer, segments, send)
+    }
+
+    /// `None`: the packet passes as it is.
+    #[cold]
+    fn seal_judged(
+        &mut self,
+        peer: &Peer,
+        vnet: &VnetHeader,
+        packet: &[u8],
+        send: &mut impl FnMut(&[u8], usize),
+    ) -> Option<Result<(), DropReason>> {
+        let mut pieces = match self.judge(vnet, packet) {
+            Judged::Pass => return None,
+            Judged::Gone => return Some(Ok(())),
+            Judged::Pieces(pieces) => pieces,
+        };
+        let plain = VnetHeader::default();
+        Some(pieces.iter_mut().try_for_each(|piece| {
+            let segments = Segments::new(&plain, piece);
+            self.seal_for(peer, segments.map_err(|_| DropReason::TunMalformed)?, send)
+        }))
+    }
+
+    /// What the rules say of a packet of the device.
+    fn judge(&mut self, vnet: &VnetHeader, packet: &[u8]) -> Judged {
+        let Some(guard) = &mut self.guard else { return Judged::Pass };
+        let mut watch = guard.burst((self.shared.clock)());
+        watch.judge(Way::Outward, vnet, packet, false, &self.shared.stats)
     }
 
     #[cold]
@@ -124,6 +172,9 @@ impl Memory {
         let shared = Arc::clone(&self.shared);
         let Some(switch) = &shared.ethernet else { return Ok(()) };
         let peers = shared.tables.peers.load();
+        if !matches!(self.judge(vnet, frame), Judged::Pass) {
+            return Ok(());
+        }
         let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
         let to: Vec<_> = peer.map_or_else(|| peers.iter().cloned().collect(), |one| vec![one]);
         to.iter().try_for_each(|peer| {
@@ -232,8 +283,16 @@ impl Memory {
         let mut ingress =
             Ingress::new(shared, &peers, &routes, (shared.clock)(), merger, Vec::new());
         let fed = feed(&mut ingress);
-        let Ingress { merger, relays, rare, .. } = ingress;
-        merger.writes().for_each(|write| deliver(Delivered::Tun(&write)));
+        let Ingress { merger, mut relays, mut rare, .. } = ingress;
+        match &mut self.guard {
+            None => merger.writes().for_each(|write| deliver(Delivered::Tun(&write))),
+            Some(guard) => {
+                let floods = rare.as_mut().map(|rare| &mut rare.floods);
+                let passes = judged(guard, shared, &merger, &mut relays, floods);
+                let passing = merger.writes().zip(passes).filter(|(_, passes)| *passes);
+                passing.for_each(|(write, _)| deliver(Delivered::Tun(&write)));
+            }
+        }
         relays.into_iter().for_each(|(peer, packet)| deliver(Delivered::Peer(peer, packet)));
         for (sender, frame) in rare.as_deref().map_or(&[][..], |rare| &rare.floods) {
             let others = peers.iter().filter(|peer| peer.id != *sender);
@@ -242,6 +301,28 @@ impl Memory {
         self.merger = merger.recycle(true, true);
         fed
     }
+}
+
+/// Which writes pass; leaves of the others those that do.
+#[cold]
+fn judged<'a>(
+    guard: &mut Guard,
+    shared: &Shared,
+    merger: &Merger<'a>,
+    relays: &mut Vec<(PeerId, &'a [u8])>,
+    floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
+) -> Vec<bool> {
+    let mut watch = guard.burst((shared.clock)());
+    // Packets in pieces pass when they are whole: the last piece stands for all here.
+    let passes =
+        merger.writes().map(|write| !matches!(watch.inward(&write, &shared.stats), Judged::Gone));
+    let passes = passes.collect();
+    let explicit = shared.relay != Relay::Direct;
+    guard::between(&mut watch, relays, explicit, &shared.stats);
+    if let Some(floods) = floods {
+        guard::between(&mut watch, floods, explicit, &shared.stats);
+    }
+    passes
 }
 
 impl std::fmt::Debug for Memory {

@@ -70,6 +70,8 @@ drop_reasons! {
     FloodLimited = "flood-limited",
     /// The source address does not belong to the peer.
     SourceSpoofed = "source-spoofed",
+    /// The packet filter refused it: `adit filter show` says why.
+    Filtered = "filtered",
     /// From one peer to another, which is not allowed.
     PeerToPeer = "peer-to-peer",
     /// No peer owns the destination.

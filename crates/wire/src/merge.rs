@@ -461,6 +461,16 @@ impl<'m, 'a> Write<'m, 'a> {
         })
     }
 
+    /// Bytes of the whole, headers and payloads.
+    #[allow(clippy::len_without_is_empty, reason = "there is no write of nothing")]
+    pub fn len(&self) -> usize {
+        let payload = |flow: &Flow| self.run.len.saturating_sub(usize::from(flow.header_len));
+        match &self.run.flow {
+            Some(flow) if self.run.count > 1 => self.header_len.saturating_add(payload(flow)),
+            _ => self.packets().next().map_or(0, <[u8]>::len),
+        }
+    }
+
     /// How many packets leave with this write.
     pub fn count(&self) -> usize {
         self.run.count
@@ -489,6 +499,7 @@ mod tests {
             .map(|write| {
                 let mut bytes = write.header().to_vec();
                 write.bodies().for_each(|body| bytes.extend(body));
+                assert_eq!(bytes.len(), write.len());
                 (VnetHeader::decode(write.vnet()), bytes, write.count())
             })
             .collect()

@@ -469,7 +469,11 @@ impl<E: Drives> Running<E> {
         match request {
             Request::Status => Response::Status(Box::new(self.report(hooks))),
             Request::Stop => Response::Done { count: 1 },
-            Request::Reload | Request::Kick { .. } => Response::Error {
+            Request::Reload
+            | Request::Kick { .. }
+            | Request::FilterShow { .. }
+            | Request::FilterReload { .. }
+            | Request::FilterCapture { .. } => Response::Error {
                 message: "this is a client: it can be asked for its status, or to stop".into(),
             },
         }

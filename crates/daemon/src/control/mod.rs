@@ -3,9 +3,13 @@
 //! A unix socket with mode 0600 under `/run/adit`; each line is one JSON [`Request`], answered by one
 //! line with a [`Response`].
 
+mod filter;
 mod report;
 mod socket;
 
+pub use filter::{
+    CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter, RuleFiles,
+};
 pub use report::{
     BridgeReport, CertificateReport, PeerReport, PortReport, Request, Response, StatusReport,
     TrainReport, TunReport,

@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::filter::{CaptureBatch, FilterReport, RuleFiles};
+
 /// One request, one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
@@ -24,6 +26,31 @@ pub enum Request {
     Reload,
     /// Tell the peers and end.
     Stop,
+    /// The filter's rules with their counters. Answered with [`Response::Filter`].
+    #[serde(rename = "filter.show")]
+    FilterShow {
+        /// Also single connections.
+        #[serde(default)]
+        flows: bool,
+    },
+    /// Put other rules into force, all at once; if something is wrong with them, the former stay.
+    #[serde(rename = "filter.reload")]
+    FilterReload {
+        /// The rules; `None`: those of the file that is in force, read again by the process itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        files: Option<RuleFiles>,
+    },
+    /// Packets of `log group` rules that came since the last question. The first begins a capture, which
+    /// ends when nobody has asked for some seconds. Answered with [`Response::Capture`].
+    #[serde(rename = "filter.capture")]
+    FilterCapture {
+        /// What the last answer said; `None` at first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<u64>,
+        /// The last question.
+        #[serde(default)]
+        end: bool,
+    },
 }
 
 /// The answer to a [`Request`].
@@ -34,6 +61,10 @@ pub enum Request {
 pub enum Response {
     /// How it is going.
     Status(Box<StatusReport>),
+    /// The filter.
+    Filter(Box<FilterReport>),
+    /// Captured packets.
+    Capture(Box<CaptureBatch>),
     /// Done; `count` says how many sessions a kick ended.
     Done {
         /// How many sessions it concerned.
@@ -208,6 +239,24 @@ pub struct CertificateReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_verbs_of_the_filter_have_their_names_on_the_socket() {
+        let line = |request: &Request| serde_json::to_string(request).unwrap();
+        let show = Request::FilterShow { flows: true };
+        assert_eq!(line(&show), r#"{"do":"filter.show","flows":true}"#);
+        let files = RuleFiles {
+            name: "a.nft".into(),
+            texts: BTreeMap::from([("a.nft".to_owned(), "table".to_owned())]),
+        };
+        let reload = Request::FilterReload { files: Some(files) };
+        let capture = Request::FilterCapture { id: Some(7), end: true };
+        for request in [show, reload, capture, Request::FilterReload { files: None }] {
+            assert_eq!(serde_json::from_str::<Request>(&line(&request)).unwrap(), request);
+        }
+        let least = serde_json::from_str::<Request>(r#"{"do":"filter.show"}"#).unwrap();
+        assert_eq!(least, Request::FilterShow { flows: false });
+    }
 
     #[test]
     fn a_full_report_survives_the_socket() {

@@ -16,8 +16,9 @@ use crate::fault::Fault;
 /// Longest request or response, in bytes with its newline. A response with 10,000 peers fits.
 pub const LINE_LIMIT: u64 = 16 << 20;
 
-/// Longest request.
-const REQUEST_LIMIT: u64 = 64 << 10;
+/// Longest request: a rule file with 10,000 rules and all that it includes. Only the owner of the socket
+/// can send one.
+const REQUEST_LIMIT: u64 = 16 << 20;
 
 /// How many connections are served at a time; further ones wait to be accepted.
 pub const CONNECTION_LIMIT: usize = 16;

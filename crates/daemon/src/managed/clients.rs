@@ -306,7 +306,7 @@ fn tell(places: &Places, kick: &Request) -> Outcome<usize> {
         match control::request(&places.control_socket(), request)? {
             Response::Done { count } => Ok(count),
             Response::Error { message } => Err(Fault::environment(message)),
-            Response::Status(_) => Err(Fault::ours("the control socket answers another question")),
+            _ => Err(Fault::ours("the control socket answers another question")),
         }
     });
     // The registry changed before the kick, so nobody slips in again before the reload. A reload

@@ -19,7 +19,7 @@ pub fn status(places: &Places) -> Outcome<Vec<StatusReport>> {
         match control::request(&socket, &Request::Status) {
             Ok(Response::Status(report)) => reports.push(*report),
             Ok(Response::Error { message }) => return Err(Fault::environment(message)),
-            Ok(Response::Done { .. }) => {}
+            Ok(_) => {}
             Err(_) if std::os::unix::net::UnixStream::connect(&socket).is_err_and(refused) => {}
             Err(fault) => return Err(fault),
         }
@@ -46,6 +46,6 @@ pub fn reload(places: &Places) -> Outcome<()> {
     match control::request(&places.control_socket(), &Request::Reload)? {
         Response::Done { .. } => Ok(()),
         Response::Error { message } => Err(Fault::operator(message)),
-        Response::Status(_) => Err(Fault::ours("the control socket answers another question")),
+        _ => Err(Fault::ours("the control socket answers another question")),
     }
 }

@@ -75,6 +75,11 @@ impl LogQueue {
         self.readers.fetch_add(1, Relaxed);
     }
 
+    /// Whether anybody does: who judges headers alone must then give whole packets.
+    pub fn has_readers(&self) -> bool {
+        self.readers.load(Relaxed) > 0
+    }
+
     /// The reverse of [`LogQueue::add_reader`].
     pub fn remove_reader(&self) {
         let _ = self.readers.fetch_update(Relaxed, Relaxed, |readers| readers.checked_sub(1));

@@ -219,6 +219,17 @@ impl Burst<'_> {
     /// Judges one frame, or one super-packet as a whole.
     #[inline]
     pub fn judge(&mut self, frame: &[u8], place: &Place) -> Ruling<'_> {
+        self.judge_as(frame, place, false)
+    }
+
+    /// As [`Burst::judge`], for what is forbidden anyway unless a rule says otherwise: that a policy
+    /// would let the frame pass is not enough.
+    pub fn judge_explicit(&mut self, frame: &[u8], place: &Place) -> Ruling<'_> {
+        self.judge_as(frame, place, true)
+    }
+
+    #[inline]
+    fn judge_as(&mut self, frame: &[u8], place: &Place, explicit: bool) -> Ruling<'_> {
         let packet = match Packet::parse(frame, place.layer, place.vlan, &place.vnet) {
             Ok(packet) => packet,
             Err(why) => {
@@ -227,9 +238,9 @@ impl Burst<'_> {
             }
         };
         if packet.ip().is_some_and(|ip| ip.fragment.is_some()) {
-            return self.piece(&packet, place);
+            return self.piece(&packet, place, explicit);
         }
-        match self.decide(&packet, place) {
+        match self.decide(&packet, place, explicit) {
             Ok(()) => Ruling::Pass,
             Err(reject) => self.refuse(&packet, reject),
         }
@@ -237,7 +248,12 @@ impl Burst<'_> {
 
     /// `Err`: how the sender is to be told, if at all.
     #[inline]
-    fn decide(&mut self, packet: &Packet<'_>, place: &Place) -> Result<(), Option<Reject>> {
+    fn decide(
+        &mut self,
+        packet: &Packet<'_>,
+        place: &Place,
+        explicit: bool,
+    ) -> Result<(), Option<Reject>> {
         let tracked = self.track.as_mut().map(|track| track.look(packet));
         let context = Context {
             now: self.now,
@@ -252,9 +268,13 @@ impl Burst<'_> {
             _ => None,
         };
         let mut writer = Writer { queue: &self.firewall.logs, now: self.now, place };
-        let judge::Judgement { decision, .. } =
+        let judge::Judgement { decision, by } =
             self.judge.judge(packet, &context, memo, &mut writer);
         match decision {
+            Decision::Accept if explicit && by.is_none() => {
+                self.pending.drop(Drop::Unasked);
+                return Err(None);
+            }
             Decision::Accept => {}
             Decision::Drop => {
                 self.pending.drop(Drop::Rules);
@@ -293,7 +313,7 @@ impl Burst<'_> {
 
     /// A piece of a packet: judged when the packet is whole, and then all or nothing passes.
     #[cold]
-    fn piece(&mut self, packet: &Packet<'_>, place: &Place) -> Ruling<'_> {
+    fn piece(&mut self, packet: &Packet<'_>, place: &Place, explicit: bool) -> Ruling<'_> {
         let mut fragments = lock(&self.firewall.fragments);
         let assembled = match fragments.push(packet, &place.vnet, place.zone, self.now) {
             Outcome::Whole(assembled) => assembled,
@@ -312,7 +332,7 @@ impl Burst<'_> {
                 return Ruling::Drop;
             }
         };
-        match self.decide(&whole, place) {
+        match self.decide(&whole, place, explicit) {
             Ok(()) => Ruling::Release(assembled),
             Err(how) => self.refuse(&whole, how),
         }

@@ -11,6 +11,8 @@ use crate::track::TrackStats;
 pub enum Drop {
     /// A rule, or a chain's policy.
     Rules,
+    /// No rule let it pass, where a policy is not enough.
+    Unasked,
     /// No room for its connection.
     TableFull,
     /// A piece that no packet can be made of; [`FragmentStats`] says why.
@@ -21,8 +23,9 @@ pub enum Drop {
 
 impl Drop {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Rules,
+        Self::Unasked,
         Self::TableFull,
         Self::Fragment,
         Self::Malformed(Malformed::Link),
@@ -36,6 +39,7 @@ impl Drop {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rules => "rules",
+            Self::Unasked => "no-rule",
             Self::TableFull => "flow-table-full",
             Self::Fragment => "fragment",
             Self::Malformed(Malformed::Link) => "malformed-link",
@@ -49,13 +53,14 @@ impl Drop {
     const fn number(self) -> usize {
         match self {
             Self::Rules => 0,
-            Self::TableFull => 1,
-            Self::Fragment => 2,
-            Self::Malformed(Malformed::Link) => 3,
-            Self::Malformed(Malformed::Network) => 4,
-            Self::Malformed(Malformed::Extensions) => 5,
-            Self::Malformed(Malformed::Transport) => 6,
-            Self::Malformed(Malformed::TinyFragment) => 7,
+            Self::Unasked => 1,
+            Self::TableFull => 2,
+            Self::Fragment => 3,
+            Self::Malformed(Malformed::Link) => 4,
+            Self::Malformed(Malformed::Network) => 5,
+            Self::Malformed(Malformed::Extensions) => 6,
+            Self::Malformed(Malformed::Transport) => 7,
+            Self::Malformed(Malformed::TinyFragment) => 8,
         }
     }
 }

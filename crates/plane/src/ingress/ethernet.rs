@@ -73,7 +73,7 @@ impl<'a> Ingress<'a, '_> {
             return Some(Also::Nobody);
         }
         if destination.is_group() {
-            let direct = relay == Relay::Direct;
+            let direct = self.shared.may_relay();
             return Some(if direct { Also::Everybody } else { Also::Nobody });
         }
         let owner = match self.rare.as_ref().and_then(|rare| rare.receiver) {
@@ -89,7 +89,7 @@ impl<'a> Ingress<'a, '_> {
             None => return Some(Also::Nobody),
             // As a switch does: it would come back to where it is from.
             Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
-            Some(owner) if relay == Relay::Direct => self.relays.push((owner, frame)),
+            Some(owner) if self.shared.may_relay() => self.relays.push((owner, frame)),
             Some(_) => self.shared.stats.drop(DropReason::PeerToPeer),
         }
         None

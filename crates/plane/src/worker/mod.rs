@@ -1,6 +1,7 @@
 //! A worker thread: waits for one packet, takes what else is there without waiting, and flushes
 //! when nothing more comes or a cap is reached. There is no timer for batching.
 
+mod judge;
 mod keepalive;
 mod receive;
 mod stream;
@@ -22,6 +23,7 @@ use adit_wire::merge::Merger;
 
 use crate::control::{Failure, Shared};
 use crate::egress::MAX_PACKET;
+use crate::guard::Guard;
 use crate::sockets::{Sockets, find_socket};
 use transmit::Transmitter;
 
@@ -61,6 +63,8 @@ pub(crate) struct Worker {
     /// One super-packet as it was read.
     packet: Box<[u8]>,
     transmitter: Transmitter,
+    /// Judges packets, if there are rules.
+    guard: Option<Box<Guard>>,
     next_sweep: Option<Instant>,
     /// Of [`Shared::rests`], those obeyed.
     rests: u64,
@@ -77,6 +81,7 @@ impl Worker {
         }
         let mut worker = Self {
             transmitter: Transmitter::new(Arc::clone(&shared), index),
+            guard: shared.guard(),
             shared,
             index,
             tun,
@@ -219,7 +224,8 @@ impl Worker {
     /// Seals and sends what the TUN device has, up to a cap.
     fn tun_turn(&mut self) {
         let Some(tun) = &self.tun else { return };
-        let alive = self.transmitter.tun_turn(&tun.queue, &mut self.packet);
+        let guard = self.guard.as_deref_mut();
+        let alive = self.transmitter.tun_turn(&tun.queue, &mut self.packet, guard);
         if !alive {
             // The device was removed under us: reading it again would spin.
             let _ = self.poller.remove(&*tun.queue);

@@ -11,7 +11,7 @@ use adit_linux::udp::UdpSocket;
 use adit_wire::VnetHeader;
 use adit_wire::merge::{MAX_PARTS, Write};
 
-use super::Worker;
+use super::{Worker, judge};
 use crate::control::Shared;
 use crate::ingress::Ingress;
 use crate::stats::{DropReason, Stats};
@@ -77,7 +77,7 @@ impl Worker {
 
     /// Lets `feed` pass on received packets, and delivers what becomes of them.
     pub(super) fn ingest<'b, T>(&mut self, feed: impl FnOnce(&mut Ingress<'b, '_>) -> T) -> T {
-        let Self { shared, tun, merger, relays, transmitter, .. } = self;
+        let Self { shared, tun, merger, relays, transmitter, guard, .. } = self;
         let shared: &Shared = shared;
         // Loaded now: a key installed before these packets arrived is found.
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
@@ -92,9 +92,18 @@ impl Worker {
             recycle(mem::take(relays)),
         );
         let fed = feed(&mut ingress);
-        let Ingress { merger: merged, relays: passed, rare, .. } = ingress;
-        if let Some(tun) = tun {
-            merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
+        let Ingress { merger: merged, relays: mut passed, mut rare, .. } = ingress;
+        match (guard, tun) {
+            (Some(guard), tun) => {
+                let floods = rare.as_mut().map(|rare| &mut rare.floods);
+                let tun = tun.as_ref().map(|tun| &*tun.queue);
+                judge::received(guard, shared, tun, &merged, &mut passed, floods);
+                transmitter.send_extra(&mut guard.extra);
+            }
+            (None, Some(tun)) => {
+                merged.writes().for_each(|write| deliver(&tun.queue, &shared.stats, &write));
+            }
+            (None, None) => {}
         }
         if !passed.is_empty() {
             transmitter.relay(&passed);
@@ -117,7 +126,7 @@ impl Worker {
 
 /// Writes one packet or super-packet. If the device refuses a super-packet but takes its packets,
 /// super-packets of that kind are at an end.
-fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
+pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
     if write_slices(tun, write.vnet(), write.header(), write.bodies()).is_ok() {
         return stats.tun_written.record(write.count());
     }
@@ -140,7 +149,7 @@ fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
     }
 }
 
-fn write_slices<'a>(
+pub(super) fn write_slices<'a>(
     tun: &TunQueue,
     vnet: &'a [u8],
     header: &'a [u8],

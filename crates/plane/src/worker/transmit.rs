@@ -2,6 +2,7 @@
 
 mod frames;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::{io, mem};
@@ -14,10 +15,12 @@ use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
 
+use super::judge;
 use super::stream::Lane;
 use super::too_big::TooBig;
 use crate::control::Shared;
 use crate::egress::{Arena, Progress, Shape, Span};
+use crate::guard::Guard;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::routes::Routes;
@@ -53,6 +56,8 @@ pub(super) struct Transmitter {
     /// another's.
     parked: Option<Routed>,
     frames: Frames,
+    /// What its reader has still to hand out.
+    pieces: VecDeque<Vec<u8>>,
     einval: u32,
     /// A client's stream that has not taken everything.
     pub(super) full: Option<Arc<Stream>>,
@@ -83,6 +88,9 @@ struct Reader<'r> {
     routes: &'r Routes,
     shared: &'r Shared,
     frames: &'r mut Frames,
+    guard: Option<&'r mut Guard>,
+    /// Packets that came in pieces and may pass, which go before what is read.
+    pieces: &'r mut VecDeque<Vec<u8>>,
     reads_left: usize,
     bytes_left: usize,
     alive: bool,
@@ -100,6 +108,15 @@ struct Routed {
 impl Reader<'_> {
     /// The next super-packet that has a peer; `None` when nothing waits or the turn is over.
     fn next(&mut self) -> Option<Routed> {
+        while let Some(piece) = self.pieces.pop_front() {
+            if let Some(place) = self.packet.get_mut(..piece.len()) {
+                place.copy_from_slice(&piece);
+                let plain = VnetHeader::default();
+                if let routed @ Some(_) = self.routed(plain, piece.len()) {
+                    return routed;
+                }
+            }
+        }
         while self.reads_left > 0 && self.bytes_left > 0 {
             self.reads_left -= 1;
             let mut vnet = [0; VnetHeader::LEN];
@@ -123,15 +140,37 @@ impl Reader<'_> {
             };
             self.bytes_left = self.bytes_left.saturating_sub(len);
             let vnet = VnetHeader::decode(&vnet);
-            let routed = match &self.shared.ethernet {
-                None => self.route(len).map(|peer| Some((peer, 0))),
-                Some(switch) => self.route_frame(switch, &vnet, len),
-            };
-            match routed {
-                Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
-                Ok(None) => {}
-                Err(reason) => self.shared.stats.drop(reason),
+            // What has no peer is dropped for that, and is nobody's connection.
+            let judged =
+                self.guard.is_some() && (self.shared.ethernet.is_some() || self.route(len).is_ok());
+            if let (true, Some(guard)) = (judged, &mut self.guard) {
+                let packet = self.packet.get(..len).unwrap_or(&[]);
+                match judge::outward(guard, self.shared, self.tun, &vnet, packet) {
+                    Ok(()) => {}
+                    Err(pieces) if pieces.is_empty() => continue,
+                    Err(pieces) => {
+                        self.pieces.extend(pieces);
+                        return self.next();
+                    }
+                }
             }
+            if let routed @ Some(_) = self.routed(vnet, len) {
+                return routed;
+            }
+        }
+        None
+    }
+
+    /// What was read, if it has a peer.
+    fn routed(&mut self, vnet: VnetHeader, len: usize) -> Option<Routed> {
+        let routed = match &self.shared.ethernet {
+            None => self.route(len).map(|peer| Some((peer, 0))),
+            Some(switch) => self.route_frame(switch, &vnet, len),
+        };
+        match routed {
+            Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
+            Ok(None) => {}
+            Err(reason) => self.shared.stats.drop(reason),
         }
         None
     }
@@ -157,6 +196,7 @@ impl Transmitter {
             blocked: None,
             parked: None,
             frames: Frames::default(),
+            pieces: VecDeque::new(),
             einval: 0,
             full: None,
             too_big: TooBig::default(),
@@ -178,17 +218,23 @@ impl Transmitter {
 
     /// Whether a super-packet waits in the reader's buffer: the TUN device must not be read.
     pub fn is_parked(&self) -> bool {
-        self.parked.is_some()
+        self.parked.is_some() || !self.pieces.is_empty()
     }
 
     /// Reads what the device has, up to a cap, and sends it. `false` if the device is gone.
-    pub fn tun_turn(&mut self, tun: &TunQueue, packet: &mut [u8]) -> bool {
+    pub fn tun_turn(
+        &mut self,
+        tun: &TunQueue,
+        packet: &mut [u8],
+        guard: Option<&mut Guard>,
+    ) -> bool {
         if self.blocked.is_some() || self.waits_for_stream() {
             return true;
         }
         let shared = Arc::clone(&self.shared);
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
         let mut frames = mem::take(&mut self.frames);
+        let mut pieces = mem::take(&mut self.pieces);
         let mut reader = Reader {
             tun,
             packet,
@@ -196,6 +242,8 @@ impl Transmitter {
             routes: &routes,
             shared: &shared,
             frames: &mut frames,
+            guard,
+            pieces: &mut pieces,
             reads_left: READS_PER_TURN,
             bytes_left: BYTES_PER_TURN,
             alive: true,
@@ -211,6 +259,7 @@ impl Transmitter {
         frames.last = None;
         frames.floods.clear();
         self.frames = frames;
+        self.pieces = pieces;
         alive
     }
 

@@ -1,0 +1,133 @@
+//! What the verbs of `adit filter` ask a running process, and what it answers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A rule file with all that it includes, as whoever asks has read it: the process that filters may no
+/// longer have the right to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleFiles {
+    /// The path of the file itself.
+    pub name: String,
+    /// Path and text of each file.
+    pub texts: BTreeMap<String, String>,
+}
+
+/// The rules in force and what came of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FilterReport {
+    /// Name of the control socket.
+    pub instance: String,
+    /// The file that the rules are from.
+    pub file: String,
+    /// Seconds since 1970 when they came into force.
+    pub since: u64,
+    /// How often they were replaced since the start.
+    pub reloads: u64,
+    /// All rules with their counters, in the language's own syntax.
+    pub rules: String,
+    /// Counters of single rules.
+    pub counters: Vec<RuleCounter>,
+    /// Connections.
+    pub flows: FlowTotals,
+    /// Dropped packets by reason; reasons that never occurred are left out.
+    pub drops: BTreeMap<String, u64>,
+    /// The addresses of the clients and groups that the rules name, by `@client:NAME` and `@group:NAME`.
+    pub members: BTreeMap<String, Vec<String>>,
+    /// Log lines and captured packets that were lost because there were too many.
+    pub lost: BTreeMap<String, u64>,
+    /// Single connections, if they were asked for.
+    pub list: Option<Vec<FlowReport>>,
+}
+
+/// What one rule has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleCounter {
+    /// Its table, with the family.
+    pub table: String,
+    /// Its chain.
+    pub chain: String,
+    /// What `adit filter` calls it.
+    pub handle: u32,
+    /// Its line in the file.
+    pub line: u32,
+    /// Packets; a super-packet counts as its segments.
+    pub packets: u64,
+    /// Bytes from the network header on.
+    pub bytes: u64,
+}
+
+/// Connection tracking as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTotals {
+    /// Now.
+    pub now: u64,
+    /// At most.
+    pub limit: u64,
+    /// Memory of the table.
+    pub bytes: u64,
+    /// Now, by state.
+    pub states: BTreeMap<String, u64>,
+    /// Since the start.
+    pub entered: u64,
+    /// Their time was over.
+    pub expired: u64,
+    /// They made room for others.
+    pub evicted: u64,
+}
+
+/// One connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowReport {
+    /// `tcp`, `udp`, `icmp` or a number.
+    pub protocol: String,
+    /// Address and port of who began it.
+    pub source: String,
+    /// Address and port of the other.
+    pub destination: String,
+    /// What it waits for.
+    pub state: String,
+    /// Seconds since its first packet.
+    pub age_s: u64,
+    /// Seconds until it is forgotten if nothing comes.
+    pub left_s: u64,
+    /// Packets there and back.
+    pub packets: [u64; 2],
+    /// Bytes there and back.
+    pub bytes: [u64; 2],
+}
+
+/// Packets for a capture, since the last time it was asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureBatch {
+    /// Names this capture in the next question.
+    pub id: u64,
+    /// Oldest first.
+    pub packets: Vec<CapturedPacket>,
+    /// Packets lost since the capture began, because it was asked too rarely.
+    pub lost: u64,
+}
+
+/// One of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturedPacket {
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// Interface that it came in on.
+    pub iif: String,
+    /// Interface that it was to go out on.
+    pub oif: String,
+    /// The rule that logged it.
+    pub rule: u32,
+    /// The rule's `group`.
+    pub group: u16,
+    /// The rule's `prefix`.
+    pub prefix: String,
+    /// Whether it begins with an Ethernet header.
+    pub ethernet: bool,
+    /// Its first bytes, in base64.
+    pub bytes: String,
+    /// How long it was.
+    pub length: u32,
+}

@@ -1,0 +1,70 @@
+//! Rule files, read once with all that they include.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::Path;
+
+use adit_filter::ruleset::Ruleset;
+use adit_filter::{Filter, lang};
+
+use crate::control::RuleFiles;
+use crate::fault::Fault;
+
+/// Files that one rule file may be made of.
+const MAX_FILES: usize = 256;
+
+/// Reads a rule file and what it includes, and parses it.
+///
+/// # Errors
+/// A file cannot be read, or every mistake in them, each with file, line and column.
+pub fn read(path: &Path) -> Result<(RuleFiles, Ruleset), Fault> {
+    let name = path.to_string_lossy().into_owned();
+    let text = text_of(path).map_err(|error| {
+        Fault::operator(format!("cannot read the rules in {name}: {error}"))
+    })?;
+    let mut texts = BTreeMap::from([(name.clone(), text.clone())]);
+    let parsed = lang::parse(&name, &text, &mut |included| {
+        if texts.len() >= MAX_FILES {
+            return Err(io::Error::other("too many files"));
+        }
+        let text = text_of(Path::new(included))?;
+        texts.insert(included.to_owned(), text.clone());
+        Ok(text)
+    });
+    let ruleset = parsed.map_err(|problems| Fault::operator(problems.to_string()))?;
+    Ok((RuleFiles { name, texts }, ruleset))
+}
+
+/// Parses rules that somebody else has read.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse(files: &RuleFiles) -> Result<Ruleset, Fault> {
+    let missing = || Fault::ours(format!("the text of {} was not sent", files.name));
+    let text = files.texts.get(&files.name).ok_or_else(missing)?;
+    let parsed = lang::parse(&files.name, text, &mut |included| {
+        files.texts.get(included).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    });
+    parsed.map_err(|problems| Fault::operator(problems.to_string()))
+}
+
+/// Makes rules ready to judge.
+///
+/// # Errors
+/// They contradict themselves.
+pub fn compile(name: &str, ruleset: Ruleset) -> Result<Filter, Fault> {
+    Filter::compile(ruleset).map_err(|error| Fault::operator(format!("{name}: {error}")))
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    let most = lang::MAX_FILE as u64;
+    let file = std::fs::File::open(path)?;
+    if !file.metadata()?.is_file() {
+        // A pipe would be waited for without end.
+        return Err(io::Error::other("it is no plain file"));
+    }
+    let mut text = String::new();
+    // One byte more than is allowed, so that the parser sees it.
+    file.take(most.saturating_add(1)).read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,238 @@
+//! The packet filter's place: every packet that leaves the tunnel, enters it, or goes from peer to
+//! peer is judged once on its way. Without a filter nothing here runs.
+//!
+//! ```text
+//!   peer ──open──► merge ──► judge ──► device          iifname DEVICE, oifname "host"
+//!   device ──route──► judge ──► split, seal ──► peer   iifname "host", oifname DEVICE
+//!   peer ──open──► judge ──► seal ──► peer             iifname DEVICE, oifname DEVICE
+//! ```
+//!
+//! What was merged is judged as the super-packet that it is, by its headers.
+
+use std::sync::Arc;
+
+use adit_engine::{Instant, PeerId};
+use adit_filter::firewall::{Burst, Firewall, Place, Ruling, Worker};
+use adit_filter::packet::Layer;
+use adit_filter::{IfName, Nanos};
+use adit_wire::VnetHeader;
+use adit_wire::merge::Write;
+
+use crate::stats::{DropReason, Stats};
+
+/// What rules call the side of the device where the machine itself is, and what lies behind it.
+pub const HOST: &str = "host";
+
+/// Answers to refused packets, and packets that came in pieces, that are sent in one burst at most.
+const MAX_EXTRA: usize = 256;
+
+/// Rules for a plane, and what they call its device.
+#[derive(Clone, Debug)]
+pub struct Filtered {
+    /// The rules with their state.
+    pub firewall: Arc<Firewall>,
+    /// The name of the tunnel's device in rules.
+    pub device: String,
+}
+
+/// Which way a packet goes.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Way {
+    /// From a peer to the device.
+    Inward,
+    /// From the device to a peer.
+    Outward,
+    /// From a peer to another.
+    Between,
+}
+
+/// One worker's.
+pub(crate) struct Guard {
+    worker: Worker,
+    device: IfName,
+    host: IfName,
+    layer: Layer,
+    /// Headers of merged packets, and zeros that stand for what nobody looks at.
+    whole: Vec<u8>,
+    /// What is to be sent besides, in this burst.
+    pub extra: Extra,
+}
+
+/// Packets that are not in the buffers that the burst came in.
+#[derive(Debug, Default)]
+pub(crate) struct Extra {
+    /// Back to whoever owns the destination.
+    pub answers: Vec<Vec<u8>>,
+    /// Pieces for peers.
+    pub pieces: Vec<(PeerId, Vec<u8>)>,
+}
+
+/// What becomes of one packet.
+pub(crate) enum Judged {
+    Pass,
+    /// Nothing more is to be done: it was dropped, answered or held.
+    Gone,
+    /// These go in its place.
+    Pieces(Vec<Vec<u8>>),
+}
+
+impl Guard {
+    pub fn new(filtered: &Filtered, ethernet: bool) -> Self {
+        Self {
+            worker: filtered.firewall.worker(),
+            device: IfName::new(&filtered.device),
+            host: IfName::new(HOST),
+            layer: if ethernet { Layer::Ethernet } else { Layer::Ip },
+            whole: Vec::new(),
+            extra: Extra::default(),
+        }
+    }
+
+    /// Begins a run of packets. It must not wait for anything until it is dropped.
+    pub fn burst(&mut self, now: Instant) -> Watch<'_> {
+        let Self { worker, device, host, layer, whole, extra } = self;
+        let whole_packets = worker.firewall().logs().has_readers();
+        Watch {
+            burst: worker.burst(Nanos(now.as_nanos())),
+            names: (*device, *host),
+            layer: *layer,
+            whole,
+            extra,
+            whole_packets,
+        }
+    }
+}
+
+/// A run of packets being judged.
+pub(crate) struct Watch<'g> {
+    burst: Burst<'g>,
+    names: (IfName, IfName),
+    layer: Layer,
+    whole: &'g mut Vec<u8>,
+    pub extra: &'g mut Extra,
+    /// Somebody may capture them: headers alone are not enough.
+    whole_packets: bool,
+}
+
+impl Watch<'_> {
+    /// Judges a packet or super-packet. `explicit`: only a rule lets it pass, not a policy.
+    #[inline]
+    pub fn judge(
+        &mut self,
+        way: Way,
+        vnet: &VnetHeader,
+        packet: &[u8],
+        explicit: bool,
+        stats: &Stats,
+    ) -> Judged {
+        let place = self.place(way, vnet);
+        let ruling = match explicit {
+            false => self.burst.judge(packet, &place),
+            true => self.burst.judge_explicit(packet, &place),
+        };
+        conclude(ruling, self.extra, stats, 1)
+    }
+
+    /// Judges what is about to be written to the device.
+    #[inline]
+    pub fn inward(&mut self, write: &Write<'_, '_>, stats: &Stats) -> Judged {
+        let vnet = VnetHeader::decode(write.vnet());
+        let place = self.place(Way::Inward, &vnet);
+        let ruling = match write.packets().next() {
+            Some(packet) if write.count() == 1 => self.burst.judge(packet, &place),
+            Some(_) => {
+                let packet = gathered(self.whole, write, self.whole_packets);
+                self.burst.judge(packet, &place)
+            }
+            None => Ruling::Pass,
+        };
+        conclude(ruling, self.extra, stats, write.count())
+    }
+
+    fn place(&self, way: Way, vnet: &VnetHeader) -> Place {
+        let (device, host) = self.names;
+        let (iif, oif, zone) = match way {
+            Way::Inward => (device, host, 0),
+            Way::Outward => (host, device, 1),
+            Way::Between => (device, device, 2),
+        };
+        Place { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, zone }
+    }
+}
+
+/// A merged packet in one piece: its headers, and behind them its payload, or zeros of that length
+/// where nobody will look. Its checksum is not to be verified: that of each part was.
+fn gathered<'w>(whole: &'w mut Vec<u8>, write: &Write<'_, '_>, all: bool) -> &'w [u8] {
+    let len = write.len();
+    if whole.len() < len {
+        whole.resize(len, 0);
+    }
+    let header = write.header();
+    if let Some(place) = whole.get_mut(..header.len()) {
+        place.copy_from_slice(header);
+    }
+    if all {
+        let mut at = header.len();
+        for body in write.bodies() {
+            let end = at.saturating_add(body.len());
+            if let Some(place) = whole.get_mut(at..end) {
+                place.copy_from_slice(body);
+            }
+            at = end;
+        }
+    }
+    whole.get(..len).unwrap_or(&[])
+}
+
+#[inline]
+fn conclude(ruling: Ruling<'_>, extra: &mut Extra, stats: &Stats, count: usize) -> Judged {
+    match ruling {
+        Ruling::Pass => Judged::Pass,
+        other => refused(other, extra, stats, count),
+    }
+}
+
+#[cold]
+fn refused(ruling: Ruling<'_>, extra: &mut Extra, stats: &Stats, count: usize) -> Judged {
+    match ruling {
+        Ruling::Pass => return Judged::Pass,
+        Ruling::Held => return Judged::Gone,
+        Ruling::Drop => {}
+        Ruling::Answer(answer) => {
+            if extra.answers.len() < MAX_EXTRA {
+                extra.answers.push(answer.to_vec());
+            }
+        }
+        Ruling::Release(assembled) => {
+            return Judged::Pieces(assembled.pieces().map(<[u8]>::to_vec).collect());
+        }
+    }
+    stats.drop_many(DropReason::Filtered, count);
+    Judged::Gone
+}
+
+/// Judges packets on their way from peer to peer, and keeps those that may go on. With `explicit` two
+/// peers are kept apart unless a rule says otherwise.
+pub(crate) fn between<'a>(
+    watch: &mut Watch<'_>,
+    packets: &mut Vec<(PeerId, &'a [u8])>,
+    explicit: bool,
+    stats: &Stats,
+) {
+    let plain = VnetHeader::default();
+    packets.retain(|(peer, packet)| {
+        match watch.judge(Way::Between, &plain, packet, explicit, stats) {
+            Judged::Pass => true,
+            Judged::Gone => false,
+            Judged::Pieces(pieces) => {
+                let room = MAX_EXTRA.saturating_sub(watch.extra.pieces.len());
+                if pieces.len() > room {
+                    stats.drop_many(DropReason::FragmentsFull, pieces.len());
+                } else {
+                    watch.extra.pieces.extend(pieces.into_iter().map(|piece| (*peer, piece)));
+                }
+                false
+            }
+        }
+    });
+}
