@@ -7,6 +7,12 @@ pub fn unix_time() -> UnixTime {
     UnixTime(adit_linux::clock::unix_time())
 }
 
+/// Wall time in nanoseconds, for what is compared with other captures.
+pub(crate) fn unix_time_nanos() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Now, on the boot clock.
 pub fn now() -> Instant {
     Instant::from_nanos(adit_linux::clock::boottime())

@@ -17,6 +17,7 @@ pub mod control;
 pub mod driver;
 mod expiry;
 pub mod fault;
+pub mod filter;
 pub mod host;
 pub mod log;
 pub mod managed;

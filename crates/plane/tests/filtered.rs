@@ -12,11 +12,12 @@ use adit_filter::ruleset::Members;
 use adit_filter::{Filter, IpRange, lang};
 use adit_plane::{DropReason, Filtered, HOST, Relay};
 use adit_wire::VnetHeader;
-use adit_wire::testing::TcpSpec;
+use adit_wire::checksum::Sum;
 use common::{End, SERVER, link, packet, world, world_of};
 
 fn filter(rules: &str) -> Filter {
-    let text = format!("table inet t {{ chain c {{ type filter hook forward priority 0; {rules} }} }}");
+    let text =
+        format!("table inet t {{ chain c {{ type filter hook forward priority 0; {rules} }} }}");
     let parsed = lang::parse("test", &text, &mut |_| Err(std::io::ErrorKind::NotFound.into()));
     Filter::compile(parsed.unwrap_or_else(|wrong| panic!("{wrong}"))).unwrap()
 }
@@ -101,15 +102,22 @@ fn the_members_of_a_group_change_at_once() {
 }
 
 fn tcp(from: u8, to: u8, ports: (u16, u16), seq: u32, ack: u32, flags: u8, len: usize) -> Vec<u8> {
-    let spec = TcpSpec {
-        addresses: Some(([10, 8, 0, from].into(), [10, 8, 0, to].into())),
-        ports: Some(ports),
-        seq,
-        ack,
-        flags,
-        ..TcpSpec::default()
-    };
-    spec.build(&vec![9; len])
+    let total = u16::try_from(40 + len).unwrap();
+    let mut packet = vec![0x45, 0];
+    packet.extend(total.to_be_bytes());
+    packet.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 8, 0, from, 10, 8, 0, to]);
+    let sum = Sum::new().bytes(&packet).finish();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(ports.0.to_be_bytes());
+    packet.extend(ports.1.to_be_bytes());
+    packet.extend(seq.to_be_bytes());
+    packet.extend(ack.to_be_bytes());
+    packet.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    packet.extend(std::iter::repeat_n(9, len));
+    let pseudo = [&packet[12..20], &[0, 6][..], &(total - 20).to_be_bytes()].concat();
+    let sum = Sum::new().bytes(&pseudo).bytes(&packet[20..]).finish();
+    packet[36..38].copy_from_slice(&sum.to_be_bytes());
+    packet
 }
 
 const SYN: u8 = 2;
@@ -139,9 +147,11 @@ fn a_reload_judges_known_connections_anew() {
 #[test]
 fn a_merged_packet_is_judged_as_the_whole_that_it_is() {
     let (mut server, [mut a]) = world(Relay::Deny, [2]);
-    let firewall =
-        guard(&mut server, "policy drop; ct state invalid drop; ct state established accept; \
-                            tcp dport 80 counter accept");
+    let firewall = guard(
+        &mut server,
+        "policy drop; ct state invalid drop; ct state established accept; \
+                            tcp dport 80 counter accept",
+    );
     let ports = (4000, 80);
     assert!(sends(&mut server, &mut a, 2, &tcp(2, SERVER, ports, 100, 0, SYN, 0)).0);
     assert_eq!(server.seal(&tcp(SERVER, 2, (80, 4000), 500, 101, SYN | ACK, 0)).len(), 1);

@@ -19,9 +19,8 @@ const MAX_FILES: usize = 256;
 /// A file cannot be read, or every mistake in them, each with file, line and column.
 pub fn read(path: &Path) -> Result<(RuleFiles, Ruleset), Fault> {
     let name = path.to_string_lossy().into_owned();
-    let text = text_of(path).map_err(|error| {
-        Fault::operator(format!("cannot read the rules in {name}: {error}"))
-    })?;
+    let text = text_of(path)
+        .map_err(|error| Fault::operator(format!("cannot read the rules in {name}: {error}")))?;
     let mut texts = BTreeMap::from([(name.clone(), text.clone())]);
     let parsed = lang::parse(&name, &text, &mut |included| {
         if texts.len() >= MAX_FILES {

@@ -30,12 +30,12 @@ impl Members {
         self.peers.remove(&peer).as_ref().map(names).unwrap_or_default()
     }
 
-    /// Asks again which groups each client is in. Returns whose addresses changed.
+    /// Asks again which groups each client is in; `None`: as before. Returns whose addresses changed.
     #[must_use]
-    pub fn regroup(&mut self, groups: impl Fn(&str) -> Vec<String>) -> Vec<Who> {
+    pub fn regroup(&mut self, groups: impl Fn(&str) -> Option<Vec<String>>) -> Vec<Who> {
         let mut changed = Vec::new();
         for client in self.peers.values_mut() {
-            let fresh = groups(&client.name);
+            let Some(fresh) = groups(&client.name) else { continue };
             if fresh != client.groups {
                 changed.extend(names(client));
                 client.groups = fresh;
@@ -132,8 +132,8 @@ mod tests {
         let _ = members.put(client(1, "alice", &["staff"], &["10.8.0.2/32"]));
         let _ = members.put(client(2, "bob", &["staff"], &["10.8.0.3/32"]));
         let now = |name: &str| match name {
-            "alice" => vec!["guests".to_owned()],
-            _ => vec!["staff".to_owned()],
+            "alice" => Some(vec!["guests".to_owned()]),
+            _ => None,
         };
         let changed = members.regroup(now);
         assert_eq!(labels(&changed), ["@client:alice", "@group:staff", "@group:guests"]);
@@ -156,7 +156,10 @@ mod tests {
     fn prefixes_become_ranges() {
         let nets: Vec<IpNet> = ["10.50.3.0/16", "fd00::/127"].map(|n| n.parse().unwrap()).into();
         let [four, six] = &ranges(&nets)[..] else { panic!() };
-        assert_eq!(four.first.to_string() + "-" + &four.last.to_string(), "10.50.0.0-10.50.255.255");
+        assert_eq!(
+            four.first.to_string() + "-" + &four.last.to_string(),
+            "10.50.0.0-10.50.255.255"
+        );
         assert_eq!(six.first.to_string() + "-" + &six.last.to_string(), "fd00::-fd00::1");
     }
 }

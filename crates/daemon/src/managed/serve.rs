@@ -1,6 +1,7 @@
 //! `adit server run`: the machine prepared, the service run, the machine as it was before.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use adit_engine::PeerId;
 use adit_linux::notify::Notifier;
 use adit_openvpn::server::ServerEvent;
 use adit_openvpn::tls::ServerTls;
-use adit_pki::Store;
+use adit_pki::{ClientState, Store};
 
 use super::authority::Authority;
 use super::clients::open_store;
@@ -25,6 +26,7 @@ use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::Endpoint;
 use crate::fault::Fault;
+use crate::filter::{Known, Live};
 use crate::log;
 use crate::say;
 use crate::server::{Handle, Hooks, Options, Selector, Service, SocketTuning, Stations};
@@ -101,6 +103,9 @@ async fn serve(
         host: engine::host_plan(&settings),
         authorizer: Arc::new(authority.clone()),
         relay: engine::relay(&settings),
+        filter: filter_file(places, &settings)
+            .map(|path| Live::open(&path, workers.into()))
+            .transpose()?,
         stations: Stations::default(),
         control: Some(places.control_socket()),
         socket: SocketTuning::default(),
@@ -124,6 +129,11 @@ async fn serve(
     let ended = service.run(&mut owner).await;
     leases.save();
     ended
+}
+
+/// The rule file; a relative path is one beside the settings.
+fn filter_file(places: &Places, settings: &Settings) -> Option<PathBuf> {
+    settings.filter.as_ref().map(|path| places.config.join(path))
 }
 
 /// The self-test needs the service to run, so it waits on a thread of its own.
@@ -199,6 +209,25 @@ impl Hooks for Owner<'_> {
         Some(CertificateReport { whose: whose.into(), not_after, days_left })
     }
 
+    fn groups(&self, name: &str) -> Option<Vec<String>> {
+        Some(self.authority.groups(name))
+    }
+
+    fn known(&self) -> Option<Known> {
+        let clients = self.store.clients().ok()?;
+        let living = clients.iter().filter(|client| client.state != ClientState::Revoked);
+        let mut known = Known::default();
+        for client in living {
+            known.clients.push(client.name.to_string());
+            known.groups.extend(client.groups.iter().map(ToString::to_string));
+        }
+        Some(known)
+    }
+
+    fn filter_file(&self) -> Option<PathBuf> {
+        filter_file(&self.places, &self.running)
+    }
+
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
         // Whoever lost the right to be here goes first, whatever else cannot be read.
         self.end_unwelcome(handle);
@@ -244,6 +273,7 @@ impl Owner<'_> {
             ("device", fresh.device != old.device),
             ("client-to-client", fresh.client_to_client != old.client_to_client),
             ("workers", fresh.workers != old.workers),
+            ("filter", fresh.filter.is_some() != old.filter.is_some()),
         ];
         for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
             tracing::warn!("the new value of {key} takes effect at the next start");
@@ -264,6 +294,8 @@ impl Owner<'_> {
             nat: fresh.nat,
             max_clients: fresh.max_clients,
             host: fresh.host,
+            // Another file at once; whether there is one at all is for the next start.
+            filter: old.filter.as_ref().and(fresh.filter.or(old.filter.clone())),
             ..old.clone()
         };
         let handle = handle.clone();

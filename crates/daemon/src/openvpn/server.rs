@@ -22,6 +22,7 @@ use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::Endpoint;
 use crate::fault::Fault;
+use crate::filter::Live;
 use crate::port_share::PortShare;
 use crate::say;
 use crate::server::{
@@ -36,6 +37,8 @@ pub(super) struct Prepared {
     tls: material::TlsMaterial,
     status: Option<(StatusFile, Duration)>,
     lease_file: Option<LeaseFile>,
+    filter: Option<Live>,
+    workers: u16,
 }
 
 pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepared, Fault> {
@@ -58,7 +61,11 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let engine = mapping::server_config(options, role, wrap, tls.server()?, leases);
     let listeners = mapping::listeners(options)?;
     let lease_file = role.pool_persist.as_ref().and_then(|persist| LeaseFile::open(persist, net30));
-    Ok(Prepared { engine, listeners, tls, status: open_status(options), lease_file })
+    let workers = workers::of_server(None, None)?;
+    let open = |path: &PathBuf| Live::open(path, workers.into());
+    let filter = role.filter.as_ref().map(open).transpose()?;
+    let status = open_status(options);
+    Ok(Prepared { engine, listeners, tls, status, lease_file, filter, workers })
 }
 
 pub(super) async fn run(
@@ -67,7 +74,7 @@ pub(super) async fn run(
     role: &ServerOptions,
     ground: &mut Ground,
 ) -> Result<Next, Fault> {
-    let Prepared { engine, listeners, tls, status, lease_file } = prepared;
+    let Prepared { engine, listeners, tls, status, lease_file, filter, workers } = prepared;
     let (host, notes) = mapping::server_plan(options, role)?;
     notes.iter().for_each(|note| tracing::warn!("{note}"));
     let max_clients = engine.max_clients;
@@ -82,9 +89,10 @@ pub(super) async fn run(
             age: role.station_age,
         },
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
-        control: None,
+        control: filter.is_some().then(control_socket),
+        filter,
         socket: mapping::socket_tuning(options),
-        workers: workers::of_server(None, None)?,
+        workers,
     })
     .await?;
     // Addresses and routes of a server's device go with the device.
@@ -126,6 +134,12 @@ pub(super) async fn run(
             Next::Exit(ExitCode::SUCCESS)
         }
     })
+}
+
+/// With a filter there is one, for the verbs of `adit filter`: named by the process, as nothing else is
+/// sure to be nobody else's.
+fn control_socket() -> PathBuf {
+    PathBuf::from(format!("/run/adit/openvpn-{}.sock", std::process::id()))
 }
 
 /// Who may in besides those whose certificate is good: all, or as the files of single clients say.

@@ -24,6 +24,7 @@ use crate::ask::Authorizer;
 use crate::control::{CertificateReport, StatusReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
+use crate::filter::{Known, Live};
 use crate::host::HostPlan;
 use crate::port_share::PortShare;
 
@@ -53,6 +54,8 @@ pub struct Options {
     pub authorizer: Arc<dyn Authorizer>,
     /// Packets between clients.
     pub relay: Relay,
+    /// Rules for what passes through the tunnel.
+    pub filter: Option<Live>,
     /// Stations behind clients, with a TAP device.
     pub stations: Stations,
     /// A control socket to open, and its name.
@@ -221,6 +224,23 @@ pub trait Hooks {
     /// [`Hooks::wants_leases`].
     fn leases(&mut self, leases: Vec<(String, Vec<ipnet::IpNet>)>) {
         let _ = leases;
+    }
+
+    /// The groups that a client is in now, asked again at each reload; `None`: those that it was let in
+    /// with.
+    fn groups(&self, name: &str) -> Option<Vec<String>> {
+        let _ = name;
+        None
+    }
+
+    /// All clients and groups that the filter's rules can mean; `None` where nobody can tell.
+    fn known(&self) -> Option<Known> {
+        None
+    }
+
+    /// The rule file that the configuration names now; `None`: the one from the start.
+    fn filter_file(&self) -> Option<PathBuf> {
+        None
     }
 
     /// Whether [`Hooks::leases`] is of use.

@@ -7,7 +7,7 @@ use adit_linux::tun::TunDevice;
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent};
 use adit_openvpn::tls::ServerTls;
-use adit_plane::{Plane, PlaneConfig};
+use adit_plane::{Filtered, Plane, PlaneConfig};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -20,6 +20,7 @@ use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
 use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
 use crate::fault::Fault;
+use crate::filter;
 use crate::host::Host;
 use crate::log::{Repeats, Seen};
 use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
@@ -97,7 +98,7 @@ impl Service {
     /// # Errors
     /// What ended it otherwise.
     pub async fn serve(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
-        let Self { handle, commands, options, sockets, host, tun, control } = self;
+        let Self { handle, commands, mut options, sockets, host, tun, control } = self;
         let started = now();
         let served = async {
             let engine = ServerEngine::new(options.engine.clone(), random()?, started, unix_time())
@@ -110,7 +111,12 @@ impl Service {
                 client: false,
                 ethernet: options.host.device.is_ethernet(),
             };
-            let (plane, upcalls) = Plane::start(config, now)
+            let device = host.device().unwrap_or("tun").to_owned();
+            let filtered = options.filter.as_ref().map(|live| {
+                let firewall = Arc::clone(live.firewall());
+                Filtered { firewall, device }
+            });
+            let (plane, upcalls) = Plane::start_filtered(config, filtered, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
             let Stations { per_client, age } = options.stations;
             plane.limit_macs(per_client, age);
@@ -127,7 +133,9 @@ impl Service {
                 listening,
                 tun: tun_report(&host),
                 instance: instance(&options),
+                filter: options.filter.take(),
             };
+            running.warn_of_unknown(hooks);
             let ended = running.serve(hooks, &handle, commands, control).await;
             running.end(hooks).await;
             ended
@@ -149,6 +157,7 @@ struct Running {
     listening: Vec<Endpoint>,
     tun: Option<TunReport>,
     instance: String,
+    filter: Option<filter::Live>,
 }
 
 impl Running {
@@ -196,6 +205,9 @@ impl Running {
                     self.refresh();
                     self.tell_overdue();
                     self.leases(hooks);
+                    if let Some(filter) = &mut self.filter {
+                        filter.tick();
+                    }
                     if let Some(tls) = hooks.tick(&self.sessions) {
                         self.set_tls(tls);
                     }
@@ -215,6 +227,12 @@ impl Running {
     }
 
     fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
+        // Nobody's packet passes before the filter knows whose it is: the engine says it first.
+        match (&mut self.filter, event) {
+            (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
+            (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
+            _ => {}
+        }
         let _lines = crate::log::gather();
         let told = match event {
             ServerEvent::HandshakeFailed(link, reason) => {
@@ -288,6 +306,9 @@ impl Running {
                 Ok(()) => Response::Done { count: self.sessions.len() },
                 Err(fault) => Response::Error { message: fault.to_string() },
             },
+            Request::FilterShow { .. }
+            | Request::FilterReload { .. }
+            | Request::FilterCapture { .. } => self.ask_filter(&request, hooks),
             Request::Stop => {
                 let count = self.sessions.len();
                 let ended = Ended::Asked("the control socket".into());
@@ -297,10 +318,43 @@ impl Running {
         (response, None)
     }
 
+    fn ask_filter(&mut self, request: &Request, hooks: &dyn Hooks) -> Response {
+        let answer = self.filter.as_mut().and_then(|filter| filter.answer(request));
+        let mut answer = answer.unwrap_or_else(filter::none);
+        match &mut answer {
+            Response::Filter(report) => report.instance.clone_from(&self.instance),
+            Response::Done { .. } => self.warn_of_unknown(hooks),
+            _ => {}
+        }
+        answer
+    }
+
+    /// Rules may name clients that there are not: that is no mistake yet, but looks like one.
+    fn warn_of_unknown(&self, hooks: &dyn Hooks) {
+        if let (Some(filter), Some(known)) = (&self.filter, hooks.known()) {
+            filter.unknown(&known).iter().for_each(|problem| tracing::warn!("{problem}"));
+        }
+    }
+
+    fn reload_filter(&mut self, hooks: &dyn Hooks) -> Result<(), Fault> {
+        let Some(filter) = &mut self.filter else { return Ok(()) };
+        filter.regroup(|name| hooks.groups(name));
+        if let Some(file) = hooks.filter_file() {
+            filter.configure(&file);
+        }
+        filter.reread()?;
+        self.warn_of_unknown(hooks);
+        Ok(())
+    }
+
     fn reload(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
-        if let Some(tls) = hooks.reload(handle)? {
+        // Whatever is wrong with one does not keep the others from being read.
+        let tls = hooks.reload(handle);
+        let filter = self.reload_filter(hooks);
+        if let Some(tls) = tls? {
             self.set_tls(tls);
         }
+        filter?;
         say!(1, "read certificates and settings again; no tunnel dropped");
         Ok(())
     }

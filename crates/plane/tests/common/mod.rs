@@ -148,6 +148,8 @@ pub fn packet(from: u8, to: u8, fill: u8) -> Vec<u8> {
     let mut packet = vec![fill; 120];
     let header = [0x45, 0, 0, 120, 0, 0, 0, 0, 64, 253, 0, 0, 10, 8, 0, from, 10, 8, 0, to];
     packet[..20].copy_from_slice(&header);
+    let sum = adit_wire::checksum::Sum::new().bytes(&header).finish();
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet
 }
 

@@ -1,0 +1,127 @@
+//! Packets of `log group` rules, for whoever asks for them again and again.
+
+use adit_filter::Nanos;
+use adit_filter::firewall::{Firewall, LogRecord};
+use adit_filter::packet::Layer;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::line;
+use crate::clock::{now, unix_time_nanos};
+use crate::control::{CaptureBatch, CapturedPacket};
+
+/// Packets that wait for the next question at most, and bytes of them.
+const MAX_WAITING: usize = 8192;
+const MAX_BYTES: usize = 8 << 20;
+/// A capture that nobody has asked about for so long has ended.
+const PATIENCE: u64 = 10_000_000_000;
+
+/// At most one capture at a time.
+#[derive(Debug, Default)]
+pub(super) struct Capture {
+    running: Option<Running>,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    id: u64,
+    asked: Nanos,
+    waiting: Vec<LogRecord>,
+    bytes: usize,
+    lost: u64,
+    /// What the queue had lost before.
+    lost_before: u64,
+}
+
+impl Capture {
+    /// Keeps one record until it is asked for.
+    pub fn keep(&mut self, record: LogRecord) {
+        let Some(running) = &mut self.running else { return };
+        let bytes = running.bytes.saturating_add(record.bytes.len());
+        if running.waiting.len() >= MAX_WAITING || bytes > MAX_BYTES {
+            running.lost = running.lost.saturating_add(1);
+            return;
+        }
+        running.bytes = bytes;
+        running.waiting.push(record);
+    }
+
+    /// Answers a question for packets.
+    ///
+    /// # Errors
+    /// Somebody else captures, or this capture has ended.
+    pub fn asked(
+        &mut self,
+        firewall: &Firewall,
+        id: Option<u64>,
+        end: bool,
+        moment: Nanos,
+    ) -> Result<CaptureBatch, String> {
+        if id.is_none() && self.running.is_some() {
+            return Err("somebody captures already: end that capture first".into());
+        }
+        let Some(id) = id else { return Ok(self.begin(firewall, moment)) };
+        let Some(running) = self.running.as_mut().filter(|running| running.id == id) else {
+            return Err("this capture has ended: it was not asked about for too long".into());
+        };
+        running.asked = moment;
+        running.bytes = 0;
+        let records = std::mem::take(&mut running.waiting);
+        let queue = firewall.logs().lost().saturating_sub(running.lost_before);
+        let lost = running.lost.saturating_add(queue);
+        if end {
+            self.end(firewall);
+        }
+        // The monotonic clock's zero on the wall clock, as it stands now.
+        let zero = unix_time_nanos().saturating_sub(now().as_nanos());
+        let packets = records.iter().map(|record| packet(record, zero)).collect();
+        Ok(CaptureBatch { id, packets, lost })
+    }
+
+    fn begin(&mut self, firewall: &Firewall, moment: Nanos) -> CaptureBatch {
+        self.next_id = self.next_id.saturating_add(1);
+        let id = self.next_id;
+        let lost_before = firewall.logs().lost();
+        firewall.logs().add_reader();
+        self.running = Some(Running {
+            id,
+            asked: moment,
+            waiting: Vec::new(),
+            bytes: 0,
+            lost: 0,
+            lost_before,
+        });
+        CaptureBatch { id, ..CaptureBatch::default() }
+    }
+
+    fn end(&mut self, firewall: &Firewall) {
+        if self.running.take().is_some() {
+            firewall.logs().remove_reader();
+        }
+    }
+
+    /// Ends a capture that nobody asks about.
+    pub fn expire(&mut self, firewall: &Firewall, moment: Nanos) {
+        let over = |running: &Running| moment.0.saturating_sub(running.asked.0) > PATIENCE;
+        if self.running.as_ref().is_some_and(over) {
+            self.end(firewall);
+        }
+    }
+}
+
+fn packet(record: &LogRecord, zero: u64) -> CapturedPacket {
+    let bytes = line::on_the_wire(record);
+    let added = bytes.len().saturating_sub(record.bytes.len());
+    CapturedPacket {
+        time: zero.saturating_add(record.at.0),
+        iif: line::name(record.iif),
+        oif: line::name(record.oif),
+        rule: record.rule,
+        group: record.group.unwrap_or_default(),
+        prefix: record.prefix.to_string(),
+        ethernet: record.layer == Layer::Ethernet,
+        bytes: STANDARD.encode(&bytes),
+        length: u32::try_from(record.length.saturating_add(added)).unwrap_or(u32::MAX),
+    }
+}

@@ -1,0 +1,235 @@
+//! The packet filter of a running process: its rule file, the names of its clients, and what the verbs
+//! of `adit filter` ask of it.
+//!
+//! ```text
+//!   rule file ──► Live ──► Firewall ◄── workers
+//!   clients   ──►  ▲
+//!                  └── control socket: filter.show, filter.reload, filter.capture
+//! ```
+
+mod capture;
+mod files;
+mod line;
+mod members;
+mod report;
+mod verbs;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use adit_engine::PeerId;
+use adit_filter::firewall::{Firewall, Limits};
+use adit_filter::ruleset::Members as Who;
+use adit_filter::{Filter, Nanos};
+use adit_openvpn::server::Addresses;
+
+pub use files::{compile, parse, read};
+pub use members::Members;
+pub use verbs::{capture, reload, show};
+
+use self::capture::Capture;
+use self::line::Lines;
+use crate::clock::{now, unix_time};
+use crate::control::{Request, Response, RuleFiles};
+use crate::fault::Fault;
+use crate::plane::random;
+use crate::say;
+
+/// Rules in force, and what steers them.
+#[derive(Debug)]
+pub struct Live {
+    firewall: Arc<Firewall>,
+    /// The file that the configuration names.
+    configured: PathBuf,
+    /// The file that the rules in force are from.
+    file: String,
+    since: u64,
+    reloads: u64,
+    members: Members,
+    capture: Capture,
+    lines: Lines,
+}
+
+/// Names that rules may mean.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// All clients, connected or not.
+    pub clients: Vec<String>,
+    /// All groups that a client is in.
+    pub groups: Vec<String>,
+}
+
+impl Live {
+    /// Reads the rules of a file and puts them in force for `workers` threads. A relative path is taken
+    /// from where the process is now.
+    ///
+    /// # Errors
+    /// The file cannot be read, or what is wrong with it, with file, line and column.
+    pub fn open(path: &Path, workers: usize) -> Result<Self, Fault> {
+        let path = std::path::absolute(path)
+            .map_err(|e| Fault::operator(format!("filter {}: {e}", path.display())))?;
+        let (files, ruleset) = read(&path)?;
+        let filter = compile(&files.name, ruleset)?;
+        let mut limits = Limits::default();
+        limits.track.shards = workers.max(1);
+        let firewall = Firewall::new(filter, limits, random()?);
+        Ok(Self::new(firewall, path))
+    }
+
+    /// For a firewall that is there already, with rules from this file.
+    pub fn new(firewall: Arc<Firewall>, configured: PathBuf) -> Self {
+        // Lines are fetched once a second: none is so urgent that a worker must wake anybody.
+        firewall.logs().on_record(|| {});
+        Self {
+            firewall,
+            file: configured.to_string_lossy().into_owned(),
+            configured,
+            since: unix_time().0,
+            reloads: 0,
+            members: Members::default(),
+            capture: Capture::default(),
+            lines: Lines::default(),
+        }
+    }
+
+    /// What the workers ask.
+    pub fn firewall(&self) -> &Arc<Firewall> {
+        &self.firewall
+    }
+
+    /// Another file is the configured one from now on; it is read at the next [`Live::reread`].
+    pub fn configure(&mut self, path: &Path) {
+        if let Ok(path) = std::path::absolute(path) {
+            self.configured = path;
+        }
+    }
+
+    /// Reads the configured file again. If something is wrong with it, the former rules stay in force.
+    ///
+    /// # Errors
+    /// The file cannot be read any more, or what is wrong with it.
+    pub fn reread(&mut self) -> Result<(), Fault> {
+        let (files, ruleset) = read(&self.configured).map_err(kept)?;
+        let filter = compile(&files.name, ruleset).map_err(kept)?;
+        self.replace(filter, files.name);
+        Ok(())
+    }
+
+    fn take(&mut self, files: &RuleFiles) -> Result<(), Fault> {
+        let filter = compile(&files.name, parse(files)?)?;
+        self.replace(filter, files.name.clone());
+        Ok(())
+    }
+
+    fn replace(&mut self, filter: Filter, file: String) {
+        // The firewall gives it the members before it is in force.
+        self.firewall.replace(filter);
+        self.file = file;
+        self.since = unix_time().0;
+        self.reloads = self.reloads.saturating_add(1);
+        say!(1, "filter: the rules of {} are in force", self.file);
+    }
+
+    /// A client has these addresses from now on. To be called before its first packet can pass.
+    pub fn put(&mut self, addresses: Addresses) {
+        let changed = self.members.put(addresses);
+        self.publish(&changed);
+    }
+
+    /// A client is gone.
+    pub fn remove(&mut self, peer: PeerId) {
+        let changed = self.members.remove(peer);
+        self.publish(&changed);
+    }
+
+    /// Asks again which groups each client is in; `None`: as before.
+    pub fn regroup(&mut self, groups: impl Fn(&str) -> Option<Vec<String>>) {
+        let changed = self.members.regroup(groups);
+        self.publish(&changed);
+    }
+
+    fn publish(&self, changed: &[Who]) {
+        for who in changed {
+            self.firewall.set_members(who, members::ranges(&self.members.of(who)));
+        }
+    }
+
+    /// What to tell about names in the rules that nobody has.
+    pub fn unknown(&self, known: &Known) -> Vec<String> {
+        let filter = self.firewall.filter();
+        let mut problems: Vec<String> = filter
+            .wanted()
+            .filter_map(|who| match who {
+                Who::Client(name) if !known.clients.contains(name) => Some(format!(
+                    "filter: the rules name @client:{name}, but no client of that name is registered"
+                )),
+                Who::Group(name) if !known.groups.contains(name) => {
+                    Some(format!("filter: the rules name @group:{name}, but no client is in it"))
+                }
+                _ => None,
+            })
+            .collect();
+        problems.sort();
+        problems.dedup();
+        problems
+    }
+
+    /// About once a second: writes lines to the log, forgets connections that are over.
+    pub fn tick(&mut self) {
+        let moment = Nanos(now().as_nanos());
+        self.firewall.sweep(moment);
+        self.drain(moment);
+    }
+
+    /// Takes what rules have logged to where it belongs.
+    fn drain(&mut self, moment: Nanos) {
+        for record in self.firewall.logs().take() {
+            match record.group {
+                Some(_) => self.capture.keep(record),
+                None => self.lines.write(&record),
+            }
+        }
+        self.lines.tell(moment);
+        self.capture.expire(&self.firewall, moment);
+    }
+
+    /// Answers the verbs of `adit filter`; `None` for a request that is not one of them.
+    pub fn answer(&mut self, request: &Request) -> Option<Response> {
+        match request {
+            Request::FilterShow { flows } => Some(Response::Filter(Box::new(self.report(*flows)))),
+            Request::FilterReload { files } => {
+                let done = match files {
+                    Some(files) => self.take(files),
+                    None => self.reread(),
+                };
+                Some(match done {
+                    Ok(()) => Response::Done { count: 1 },
+                    Err(fault) => Response::Error { message: fault.to_string() },
+                })
+            }
+            Request::FilterCapture { id, end } => {
+                let moment = Nanos(now().as_nanos());
+                self.drain(moment);
+                Some(match self.capture.asked(&self.firewall, *id, *end, moment) {
+                    Ok(batch) => Response::Capture(Box::new(batch)),
+                    Err(message) => Response::Error { message },
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a process without a filter answers.
+pub fn none() -> Response {
+    Response::Error { message: NONE.into() }
+}
+
+const NONE: &str = "there is no filter here: write filter FILE into the configuration";
+
+fn kept(fault: Fault) -> Fault {
+    Fault::operator(format!("the former rules stay in force: {fault}"))
+}
+
+#[cfg(test)]
+mod tests;

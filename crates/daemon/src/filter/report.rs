@@ -1,0 +1,147 @@
+//! What `adit filter show` is told.
+
+use std::collections::BTreeMap;
+
+use adit_filter::lang::{Counted, listing};
+use adit_filter::ruleset::{Count, Family};
+use adit_filter::track::{FlowInfo, TrackStats};
+use adit_filter::{Counts, Filter, Nanos};
+
+use super::{Live, members};
+use crate::clock::now;
+use crate::control::{FilterReport, FlowReport, FlowTotals, RuleCounter};
+
+/// Connections that are listed at most.
+const MAX_LISTED: usize = 10_000;
+
+impl Live {
+    pub(super) fn report(&self, flows: bool) -> FilterReport {
+        let filter = self.firewall.filter();
+        let (counts, stats) = (filter.counts(), self.firewall.stats());
+        let live = |counted| match counted {
+            Counted::Rule(handle) => counts.rule(handle),
+            Counted::Named { table, counter } => counts.named(table, counter),
+        };
+        let lost = [("captured-packets", stats.logs_lost), ("log-lines", self.lines.lost)];
+        FilterReport {
+            instance: String::new(),
+            file: self.file.clone(),
+            since: self.since,
+            reloads: self.reloads,
+            rules: listing(filter.ruleset(), &live),
+            counters: counters(&filter, &counts),
+            flows: totals(&stats.track),
+            drops: self.drops(),
+            members: self.names(&filter),
+            lost: named(lost),
+            list: flows.then(|| self.flows()),
+        }
+    }
+
+    fn drops(&self) -> BTreeMap<String, u64> {
+        let stats = self.firewall.stats();
+        let track = stats.track.invalid.iter();
+        let invalid = track.map(|(why, count)| (format!("ct-{}", words(why)), *count));
+        let dropped = stats.dropped.iter().map(|(why, count)| (why.name().to_owned(), *count));
+        dropped.chain(invalid).filter(|(_, count)| *count > 0).collect()
+    }
+
+    fn names(&self, filter: &Filter) -> BTreeMap<String, Vec<String>> {
+        let of = |who| self.members.of(who).iter().map(ToString::to_string).collect();
+        filter.wanted().filter_map(|who| Some((members::label(who)?, of(who)))).collect()
+    }
+
+    fn flows(&self) -> Vec<FlowReport> {
+        let moment = Nanos(now().as_nanos());
+        let (mut all, mut cursor) = (Vec::new(), Some(0));
+        while let Some(at) = cursor.filter(|_| all.len() < MAX_LISTED) {
+            let (some, next) = self.firewall.tracker().flows(moment, at);
+            all.extend(some.iter().map(flow));
+            cursor = next;
+        }
+        all.truncate(MAX_LISTED);
+        all
+    }
+}
+
+fn counters(filter: &Filter, counts: &Counts) -> Vec<RuleCounter> {
+    let mut all = Vec::new();
+    for table in &filter.ruleset().tables {
+        for chain in &table.chains {
+            for rule in &chain.rules {
+                let Some(Count { packets, bytes }) = counts.rule(rule.handle) else { continue };
+                all.push(RuleCounter {
+                    table: format!("{} {}", family(table.family), table.name),
+                    chain: chain.name.clone(),
+                    handle: rule.handle,
+                    line: rule.line,
+                    packets,
+                    bytes,
+                });
+            }
+        }
+    }
+    all
+}
+
+fn family(family: Family) -> &'static str {
+    match family {
+        Family::Ip => "ip",
+        Family::Ip6 => "ip6",
+        Family::Inet => "inet",
+        Family::Bridge => "bridge",
+    }
+}
+
+fn totals(track: &TrackStats) -> FlowTotals {
+    FlowTotals {
+        now: track.flows,
+        limit: track.limit,
+        bytes: track.bytes,
+        states: track.states.iter().map(|(state, count)| (words(state), *count)).collect(),
+        entered: track.entered,
+        expired: track.expired,
+        evicted: track.evicted,
+    }
+}
+
+fn flow(flow: &FlowInfo) -> FlowReport {
+    let end = |(address, port): (std::net::IpAddr, u16)| match flow.protocol {
+        6 | 17 | 33 | 132 | 136 => std::net::SocketAddr::new(address, port).to_string(),
+        _ => address.to_string(),
+    };
+    FlowReport {
+        protocol: match flow.protocol {
+            1 => "icmp".into(),
+            6 => "tcp".into(),
+            17 => "udp".into(),
+            58 => "icmpv6".into(),
+            132 => "sctp".into(),
+            other => other.to_string(),
+        },
+        source: end(flow.source),
+        destination: end(flow.destination),
+        state: words(&flow.state),
+        age_s: flow.age.as_secs(),
+        left_s: flow.left.as_secs(),
+        packets: flow.packets,
+        bytes: flow.bytes,
+    }
+}
+
+fn named<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
+    let some = counts.into_iter().filter(|(_, count)| *count > 0);
+    some.map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+/// A variant's name in small letters with hyphens: `SynSent` is `syn-sent`.
+fn words(variant: &impl std::fmt::Debug) -> String {
+    let mut text = String::new();
+    for c in format!("{variant:?}").chars() {
+        if c.is_ascii_uppercase() && !text.is_empty() {
+            text.push('-');
+        }
+        text.push(c.to_ascii_lowercase());
+    }
+    text
+}

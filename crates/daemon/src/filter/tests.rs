@@ -1,0 +1,190 @@
+use std::fs;
+
+use adit_filter::IfName;
+use adit_filter::firewall::{Place, Ruling};
+use adit_filter::packet::Layer;
+use adit_openvpn::server::Addresses;
+use adit_wire::VnetHeader;
+
+use super::*;
+use crate::control::CapturedPacket;
+
+const RULES: &str = "table inet vpn {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ip saddr @group:staff counter accept
+        udp dport 53 log prefix \"dns: \" group 3 counter drop
+    }
+}
+";
+
+/// A UDP packet of 10.0.0.1 for port 53.
+const UDP: [u8; 32] = [
+    0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0x66, 0xcb, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f, 0xa0, 0, 53, 0,
+    12, 0, 0, 1, 2, 3, 4,
+];
+
+fn live(dir: &tempfile::TempDir) -> Live {
+    let path = dir.path().join("rules.nft");
+    fs::write(&path, RULES).unwrap();
+    Live::open(&path, 1).unwrap()
+}
+
+/// Whether the rules let it pass.
+fn passes(live: &Live) -> bool {
+    let place = Place {
+        layer: Layer::Ip,
+        vlan: None,
+        vnet: VnetHeader { needs_csum: true, ..VnetHeader::default() },
+        iif: IfName::new("tun0"),
+        oif: IfName::new("host"),
+        zone: 0,
+    };
+    let mut worker = live.firewall().worker();
+    let mut burst = worker.burst(Nanos(now().as_nanos()));
+    matches!(burst.judge(&UDP, &place), Ruling::Pass)
+}
+
+fn alice(live: &mut Live, groups: &[&str]) {
+    live.put(Addresses {
+        peer: PeerId(1),
+        name: "alice".into(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        prefixes: vec!["10.0.0.1/32".parse().unwrap()],
+    });
+}
+
+fn report(live: &mut Live) -> crate::control::FilterReport {
+    match live.answer(&Request::FilterShow { flows: true }) {
+        Some(Response::Filter(report)) => *report,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn members_come_and_go_and_survive_other_rules() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    assert!(!passes(&live));
+    alice(&mut live, &["staff"]);
+    assert!(passes(&live));
+    assert_eq!(report(&mut live).members["@group:staff"], ["10.0.0.1/32"]);
+    live.reread().unwrap();
+    assert!(passes(&live), "other rules know her from the start");
+    live.regroup(|_| Some(vec!["guests".into()]));
+    assert!(!passes(&live));
+    alice(&mut live, &["staff"]);
+    live.remove(PeerId(1));
+    assert!(!passes(&live));
+}
+
+#[test]
+fn rules_with_a_mistake_change_nothing_and_name_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    alice(&mut live, &["staff"]);
+    let path = dir.path().join("rules.nft");
+    fs::write(&path, "table inet t {\n  chain c { frobnicate }\n}\n").unwrap();
+    let wrong = live.reread().unwrap_err().to_string();
+    assert!(wrong.contains("rules.nft:2:") && wrong.contains("stay in force"), "{wrong}");
+    assert!(passes(&live));
+    let files = RuleFiles {
+        name: "sent.nft".into(),
+        texts: [("sent.nft".to_owned(), "nonsense".to_owned())].into(),
+    };
+    let answer = live.answer(&Request::FilterReload { files: Some(files) });
+    let Some(Response::Error { message }) = answer else { panic!("{answer:?}") };
+    assert!(message.contains("sent.nft:1:1"), "{message}");
+    assert!(passes(&live));
+    assert_eq!(report(&mut live).reloads, 0);
+    fs::remove_file(&path).unwrap();
+    assert!(live.answer(&Request::FilterReload { files: None }).is_some());
+    assert!(passes(&live));
+}
+
+#[test]
+fn rules_that_were_sent_take_the_place_of_the_file_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    fs::write(dir.path().join("more.nft"), "# nothing\n").unwrap();
+    let other = dir.path().join("other.nft");
+    let text = "include \"more.nft\"\ntable inet t { chain c { type filter hook forward priority 0; \
+                policy accept; } }\n";
+    fs::write(&other, text).unwrap();
+    let (files, _) = read(&other).unwrap();
+    assert_eq!(files.texts.len(), 2);
+    fs::remove_dir_all(dir.path()).unwrap();
+    let answer = live.answer(&Request::FilterReload { files: Some(files) });
+    assert_eq!(answer, Some(Response::Done { count: 1 }));
+    assert!(passes(&live));
+    let report = report(&mut live);
+    assert_eq!((report.file.as_str(), report.reloads), (other.to_str().unwrap(), 1));
+}
+
+#[test]
+fn what_is_shown_parses_again_and_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    assert!(!passes(&live));
+    alice(&mut live, &["staff"]);
+    assert!(passes(&live));
+    let report = report(&mut live);
+    assert!(report.rules.contains("counter packets 1 bytes 32"), "{}", report.rules);
+    let counted: Vec<(u32, u64)> = report.counters.iter().map(|c| (c.line, c.packets)).collect();
+    assert_eq!(counted, [(4, 1), (5, 1)]);
+    assert_eq!(report.drops["rules"], 1);
+    let again = RuleFiles {
+        name: "shown".into(),
+        texts: [("shown".to_owned(), report.rules.clone())].into(),
+    };
+    parse(&again).unwrap();
+}
+
+#[test]
+fn names_that_nobody_has_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rules.nft");
+    let rules = RULES.replace("udp dport 53", "ip daddr @client:printer udp dport 53");
+    fs::write(&path, rules).unwrap();
+    let live = Live::open(&path, 1).unwrap();
+    let known = Known { clients: vec!["alice".into()], groups: vec!["staff".into()] };
+    let [problem] = &live.unknown(&known)[..] else { panic!() };
+    assert!(problem.contains("@client:printer"), "{problem}");
+    assert_eq!(live.unknown(&Known::default()).len(), 2);
+}
+
+fn captured(
+    live: &mut Live,
+    id: Option<u64>,
+    end: bool,
+) -> Result<(u64, Vec<CapturedPacket>), String> {
+    match live.answer(&Request::FilterCapture { id, end }) {
+        Some(Response::Capture(batch)) => Ok((batch.id, batch.packets)),
+        Some(Response::Error { message }) => Err(message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_capture_at_a_time_gets_packets_from_its_start_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    assert!(!passes(&live));
+    let (id, packets) = captured(&mut live, None, false).unwrap();
+    assert!(packets.is_empty(), "nobody captured then");
+    assert!(captured(&mut live, None, false).unwrap_err().contains("already"));
+    assert!(!passes(&live));
+    let (_, packets) = captured(&mut live, Some(id), false).unwrap();
+    let [packet] = &packets[..] else { panic!("{packets:?}") };
+    assert_eq!((packet.group, packet.prefix.as_str(), packet.length), (3, "dns: ", 32));
+    assert_eq!(
+        (packet.iif.as_str(), packet.oif.as_str(), packet.ethernet),
+        ("tun0", "host", false)
+    );
+    let age = unix_time().0.abs_diff(packet.time / 1_000_000_000);
+    assert!(age < 100, "seconds since 1970: {}", packet.time);
+    assert!(!passes(&live));
+    assert_eq!(captured(&mut live, Some(id), true).unwrap().1.len(), 1);
+    assert!(captured(&mut live, Some(id), false).unwrap_err().contains("ended"));
+    assert_ne!(captured(&mut live, None, false).unwrap().0, id);
+}
