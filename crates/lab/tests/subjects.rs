@@ -11,7 +11,7 @@ use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::subject::{Kit, Subject, TunnelSpec, check, prepare};
 use adit_sim::Impairment;
 
-const SUBJECTS: [Subject; 12] = [
+const SUBJECTS: [Subject; 13] = [
     Subject::Bare,
     Subject::Copy,
     Subject::Adit(None),
@@ -22,6 +22,7 @@ const SUBJECTS: [Subject; 12] = [
     Subject::OpenvpnTcp,
     Subject::AditTap,
     Subject::OpenvpnTap,
+    Subject::AditFilter,
     Subject::Tinc,
     Subject::WireguardGo,
 ];

@@ -31,6 +31,7 @@ impl Owner {
             | Subject::AditWorkers(_)
             | Subject::AditTcp
             | Subject::AditTap
+            | Subject::AditFilter
             | Subject::AditServes
             | Subject::AditServesTcp => "adit",
             Subject::Openvpn

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use adit_interop::failure::Result;
+use adit_interop::failure::{Context, Result};
 use adit_interop::net::Namespace;
 
 use super::directives::{self, Carrier, End};
@@ -40,6 +40,48 @@ pub(super) fn start_with_workers(
     let server = End { own: "", command: &|host, config| with(workers, host, config) };
     let client = End { own: "", command: &|host, config| with(1, host, config) };
     directives::start(kit, bed, spec, Carrier::Udp, [&server, &client])
+}
+
+/// As [`start`] over UDP, with rules at the server.
+pub(super) fn start_with_rules(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+    let program = kit.adit(None)?;
+    let folder = kit.scratch()?;
+    let path = folder.path().join("rules.nft");
+    std::fs::write(&path, rules()).context(path.display())?;
+    let own = format!("filter {}\n", path.display());
+    let command = |host: &Namespace, config: &Path| command(&program, host, config);
+    let server = End { own: &own, command: &command };
+    let client = End { own: "", command: &command };
+    let mut tunnels = directives::start(kit, bed, spec, Carrier::Udp, [&server, &client])?;
+    // The server has read it.
+    drop(folder);
+    tunnels.configs.push(("rules.nft".to_owned(), rules()));
+    Ok(tunnels)
+}
+
+/// A hundred rules with connection tracking: all but the last are about others, of every kind that a
+/// packet can be compared with.
+fn rules() -> String {
+    let mut text = String::from(
+        "table inet vpn {\n    chain forward {\n        \
+         type filter hook forward priority filter; policy drop;\n        \
+         ct state invalid drop\n",
+    );
+    for n in 0..98u32 {
+        let rule = match n % 6 {
+            0 => format!("ip saddr 172.16.{n}.0/24 tcp dport {} accept", 1000 + n),
+            1 => format!("ip daddr {{ 192.168.{n}.1, 192.168.{n}.7, 192.168.{n}.128/25 }} accept"),
+            2 => format!("ip6 daddr 2001:db8:{n:x}::/48 udp dport 53 accept"),
+            3 => format!("tcp dport {{ {}, {}-{} }} ip saddr 172.31.0.0/16 drop", 7, 9, 13),
+            4 => format!("ip saddr 198.51.100.{n} udp sport {} drop", 2000 + n),
+            _ => format!("iifname \"eth{n}\" meta l4proto icmp accept"),
+        };
+        text.push_str(&format!("        {rule}\n"));
+    }
+    text.push_str(
+        "        meta l4proto { tcp, udp, icmp, ipv6-icmp } counter accept\n    }\n}\n",
+    );
+    text
 }
 
 /// adit at one end, openvpn at the other.
@@ -94,4 +136,20 @@ pub(super) fn beside() -> std::result::Result<PathBuf, String> {
     let above = this.parent().and_then(Path::parent).map(|folder| folder.join("adit"));
     let found = [Some(near.clone()), above].into_iter().flatten().find(|path| path.is_file());
     found.ok_or_else(|| format!("{}: missing: cargo build --release -p adit-cli", near.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_a_hundred_rules_and_the_last_decides() {
+        let text = rules();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let rules = lines.iter().filter(|line| {
+            line.ends_with("accept") || line.ends_with("drop") && !line.starts_with("type")
+        });
+        assert_eq!(rules.count(), 100);
+        assert!(lines[lines.len() - 3].ends_with("counter accept"));
+    }
 }

@@ -79,6 +79,7 @@ impl Kit {
             Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
             Subject::AditTap => adit::start(self, None, Carrier::UdpTap, bed, spec),
             Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, bed, spec),
+            Subject::AditFilter => adit::start_with_rules(self, bed, spec),
             Subject::Tinc => tinc::start(self, bed, spec),
             Subject::WireguardGo => wireguard::start(self, bed, spec),
         }
@@ -133,9 +134,11 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare => Ok(format!("Linux {}", kernel())),
         Subject::Copy => copy::version(),
-        Subject::Adit(None) | Subject::AditTcp | Subject::AditTap | Subject::AditWorkers(_) => {
-            adit::version(&adit::beside()?, false)
-        }
+        Subject::Adit(None)
+        | Subject::AditTcp
+        | Subject::AditTap
+        | Subject::AditFilter
+        | Subject::AditWorkers(_) => adit::version(&adit::beside()?, false),
         Subject::Adit(Some(revision)) => {
             Err(format!("adit@{revision} is built when a run needs it"))
         }

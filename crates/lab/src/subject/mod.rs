@@ -56,6 +56,8 @@ pub enum Subject {
     AditTap,
     /// `openvpn` over UDP with TAP devices.
     OpenvpnTap,
+    /// adit over UDP, its server with a packet filter of a hundred rules, the last of which decides.
+    AditFilter,
     /// tinc 1.0.
     Tinc,
     /// wireguard-go.
@@ -70,7 +72,7 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there are `adit@REVISION` and `adit-wN`.
-    pub const NAMED: [Subject; 14] = [
+    pub const NAMED: [Subject; 15] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
@@ -83,6 +85,7 @@ impl Subject {
         Subject::OpenvpnTcp,
         Subject::AditTap,
         Subject::OpenvpnTap,
+        Subject::AditFilter,
         Subject::Tinc,
         Subject::WireguardGo,
     ];
@@ -105,6 +108,7 @@ impl fmt::Display for Subject {
             Subject::OpenvpnTcp => f.write_str("openvpn-tcp"),
             Subject::AditTap => f.write_str("adit-tap"),
             Subject::OpenvpnTap => f.write_str("openvpn-tap"),
+            Subject::AditFilter => f.write_str("adit-filter"),
             Subject::Tinc => f.write_str("tinc"),
             Subject::WireguardGo => f.write_str("wireguard-go"),
         }
@@ -128,6 +132,7 @@ impl FromStr for Subject {
             "openvpn-tcp" => Ok(Subject::OpenvpnTcp),
             "adit-tap" => Ok(Subject::AditTap),
             "openvpn-tap" => Ok(Subject::OpenvpnTap),
+            "adit-filter" => Ok(Subject::AditFilter),
             "tinc" => Ok(Subject::Tinc),
             "wireguard-go" => Ok(Subject::WireguardGo),
             _ => match (text.strip_prefix("adit@"), text.strip_prefix("adit-w")) {
@@ -139,7 +144,7 @@ impl FromStr for Subject {
                 }
                 _ => Err(format!(
                     "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit/openvpn, openvpn/adit, \
-                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, tinc or wireguard-go"
+                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, tinc or wireguard-go"
                 )),
             },
         }

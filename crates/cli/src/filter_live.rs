@@ -1,0 +1,250 @@
+//! `adit filter show`, `reload` and `capture`: the rules of a running server or bridge.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_daemon::control::{FilterReport, FlowReport};
+use adit_daemon::fault::Fault;
+use adit_daemon::filter;
+use clap::{Args, ValueHint};
+
+use crate::args::Place;
+use crate::text::{bytes, row, span, table};
+use crate::{Done, note, places, print, print_json};
+
+#[derive(Debug, Args)]
+pub struct Show {
+    /// Which server or bridge, as `adit status` calls it [default: the only one with a filter]
+    pub name: Option<String>,
+
+    /// Also list connections
+    #[arg(long)]
+    pub flows: bool,
+
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Reload {
+    /// Which server or bridge; or the file, if this is not the name of one
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Take the rules of this file [default: the file whose rules are in force]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Capture {
+    /// Write the packets here, as pcapng; - is stdout
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+
+    /// Which server or bridge [default: the only one with a filter]
+    pub name: Option<String>,
+
+    /// Only what rules log to this group
+    #[arg(long, value_name = "N")]
+    pub group: Option<u16>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+pub fn show(options: &Show) -> Done {
+    let run = places(&options.place)?.run;
+    let report = filter::show(&run, options.name.as_deref(), options.flows)?;
+    match options.json {
+        true => print_json(&report)?,
+        false => print(&page(&report, crate::text::now())),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn reload(options: &Reload) -> Done {
+    let run = places(&options.place)?.run;
+    let (name, file) = name_and_file(options, &run);
+    let report = filter::reload(&run, name, file)?;
+    print(&format!(
+        "{}: the rules of {} are in force; connections are judged anew, and no tunnel dropped\n",
+        report.instance, report.file
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `adit filter reload fw.nft` means the file, unless something runs by that name.
+fn name_and_file<'o>(options: &'o Reload, run: &Path) -> (Option<&'o str>, Option<&'o Path>) {
+    match (&options.name, &options.file) {
+        (Some(file), None) if !run.join(format!("{file}.sock")).exists() => {
+            (None, Some(Path::new(file)))
+        }
+        (name, file) => (name.as_deref(), file.as_deref()),
+    }
+}
+
+pub fn capture(options: &Capture) -> Done {
+    let run = places(&options.place)?.run;
+    let mut out = target(&options.file)?;
+    let name = options.name.as_deref();
+    let (written, lost) = filter::capture(&run, name, options.group, &mut *out)?;
+    let lost = if lost > 0 { format!(", {lost} were lost: too many at once") } else { String::new() };
+    note(&format!("{written} packets captured{lost}\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Packets are others' letters: the file is for its owner.
+fn target(path: &Path) -> Result<Box<dyn Write>, Fault> {
+    if path == Path::new("-") {
+        return Ok(Box::new(io::stdout()));
+    }
+    let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = opened.map_err(|error| {
+        Fault::operator(format!("cannot write to {}: {error}", path.display()))
+    })?;
+    Ok(Box::new(file))
+}
+
+/// The rules read back: everything else is a comment.
+fn page(report: &FilterReport, now: u64) -> String {
+    let age = span(now.saturating_sub(report.since));
+    let mut text = format!("# {}: {}, in force for {age}", report.instance, report.file);
+    if report.reloads > 0 {
+        text.push_str(&format!(", replaced {} times since the start", report.reloads));
+    }
+    text.push('\n');
+    text.push_str(&report.rules);
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let flows = &report.flows;
+    text.push_str(&format!("# connections: {} of {}", flows.now, flows.limit));
+    text.push_str(&listed(&flows.states));
+    text.push('\n');
+    if !report.drops.is_empty() {
+        text.push_str(&format!("# dropped packets{}\n", listed(&report.drops)));
+    }
+    for (name, addresses) in &report.members {
+        let addresses = if addresses.is_empty() { "nobody".into() } else { addresses.join(", ") };
+        text.push_str(&format!("# {name}: {addresses}\n"));
+    }
+    if !report.lost.is_empty() {
+        text.push_str(&format!("# lost{}\n", listed(&report.lost)));
+    }
+    if let Some(list) = &report.list {
+        text.push_str(&connections(list));
+    }
+    text
+}
+
+fn listed(counts: &BTreeMap<String, u64>) -> String {
+    let pairs: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+    if pairs.is_empty() { String::new() } else { format!(": {}", pairs.join(", ")) }
+}
+
+fn connections(list: &[FlowReport]) -> String {
+    let mut rows =
+        vec![row(["#", "FROM", "TO", "STATE", "FOR", "LEFT", "PACKETS", "BYTES"])];
+    for flow in list {
+        let [there, back] = flow.packets;
+        let [out, home] = flow.bytes;
+        rows.push(vec![
+            format!("# {}", flow.protocol),
+            flow.source.clone(),
+            flow.destination.clone(),
+            flow.state.clone(),
+            span(flow.age_s),
+            span(flow.left_s),
+            format!("{there} {back}"),
+            format!("{} {}", bytes(out), bytes(home)),
+        ]);
+    }
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_daemon::control::FlowTotals;
+
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_a_rule_file_with_comments() {
+        let report = FilterReport {
+            instance: "server".into(),
+            file: "/etc/adit/rules.nft".into(),
+            since: 1000,
+            reloads: 2,
+            rules: "table inet t {\n}\n".into(),
+            flows: FlowTotals {
+                now: 3,
+                limit: 262_144,
+                states: [("established".to_owned(), 2), ("udp".to_owned(), 1)].into(),
+                ..FlowTotals::default()
+            },
+            drops: [("rules".to_owned(), 7)].into(),
+            members: [
+                ("@client:alice".to_owned(), vec!["10.8.0.2/32".to_owned()]),
+                ("@group:staff".to_owned(), vec![]),
+            ]
+            .into(),
+            list: Some(vec![FlowReport {
+                protocol: "tcp".into(),
+                source: "10.8.0.2:4000".into(),
+                destination: "10.8.0.1:80".into(),
+                state: "established".into(),
+                age_s: 61,
+                left_s: 432_000,
+                packets: [3, 2],
+                bytes: [1500, 120],
+            }]),
+            ..FilterReport::default()
+        };
+        let page = page(&report, 1060);
+        let rules: Vec<&str> = page.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(rules, ["table inet t {", "}"]);
+        for said in [
+            "# server: /etc/adit/rules.nft, in force for 1 min",
+            "replaced 2 times",
+            "# connections: 3 of 262144: established 2, udp 1\n",
+            "# dropped packets: rules 7\n",
+            "# @client:alice: 10.8.0.2/32\n",
+            "# @group:staff: nobody\n",
+            "# tcp",
+            "10.8.0.2:4000",
+        ] {
+            assert!(page.contains(said), "{said} is missing in:\n{page}");
+        }
+    }
+
+    #[test]
+    fn a_single_word_is_a_name_where_one_runs_and_a_file_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("server.sock"), "").unwrap();
+        let asked = |name: &str, file: Option<&str>| {
+            let options = Reload {
+                name: Some(name.into()),
+                file: file.map(Into::into),
+                place: Place::default(),
+            };
+            let (name, file) = name_and_file(&options, dir.path());
+            (name.map(str::to_owned), file.map(Path::to_owned))
+        };
+        assert_eq!(asked("server", None), (Some("server".into()), None));
+        assert_eq!(asked("fw.nft", None), (None, Some("fw.nft".into())));
+        let both = (Some("x".into()), Some("fw.nft".into()));
+        assert_eq!(asked("x", Some("fw.nft")), both);
+    }
+}
