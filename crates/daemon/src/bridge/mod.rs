@@ -21,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 use crate::control::{Request, Response, Server};
 use crate::driver::watch;
 use crate::fault::Fault;
+use crate::filter;
 use crate::managed::Places;
 use crate::server::Signal;
 use crate::signals::Signals;
@@ -32,7 +33,7 @@ use rules::Rules;
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How often connections that are over are forgotten when no packets come.
-const SWEEP: Duration = Duration::from_secs(2);
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// What `adit bridge` is told.
 #[derive(Clone, Debug)]
@@ -204,11 +205,23 @@ impl Running {
                 Ok(count) => (Response::Done { count }, false),
                 Err(fault) => (Response::Error { message: fault.to_string() }, false),
             },
-            _ => {
+            Request::FilterShow { .. }
+            | Request::FilterReload { .. }
+            | Request::FilterCapture { .. } => (self.ask_filter(request), false),
+            Request::Kick { .. } => {
                 let message = "a bridge has no sessions and no certificates".into();
                 (Response::Error { message }, false)
             }
         }
+    }
+
+    fn ask_filter(&mut self, request: &Request) -> Response {
+        let answer = self.rules.as_mut().and_then(|rules| rules.answer(request));
+        let mut answer = answer.unwrap_or_else(filter::none);
+        if let Response::Filter(report) = &mut answer {
+            report.instance.clone_from(&self.instance);
+        }
+        answer
     }
 
     /// Reads the rules again; those in force stay if that fails.
@@ -240,8 +253,9 @@ impl Running {
     }
 
     /// Forgets connections that are over when no packets do it.
-    async fn sweep(&self) {
-        let Some(rules) = &self.rules else { return };
+    async fn sweep(&mut self) {
+        let Some(rules) = &mut self.rules else { return };
+        rules.tick();
         while rules.sweep() {
             tokio::task::yield_now().await;
         }

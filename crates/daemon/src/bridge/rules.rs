@@ -1,21 +1,21 @@
 //! The rules of a bridge, and the file that they come from.
 
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_bridge::Policy;
 use adit_filter::ruleset::Ruleset;
-use adit_filter::{Filter, Firewall, Nanos, firewall, lang};
+use adit_filter::{Firewall, Nanos};
 use adit_linux::clock;
 
+use crate::control::{Request, Response};
 use crate::fault::Fault;
-use crate::plane;
+use crate::filter::Live;
 
 /// Rules in force.
 pub(super) struct Rules {
     file: PathBuf,
-    firewall: Arc<Firewall>,
+    live: Live,
 }
 
 impl Rules {
@@ -26,20 +26,18 @@ impl Rules {
     pub fn open(file: PathBuf) -> Result<Self, Fault> {
         // Found again after a change of folder.
         let file = std::path::absolute(&file).unwrap_or(file);
-        let filter = read(&file)?;
-        let seed = plane::random()?;
-        let firewall = Firewall::new(filter, firewall::Limits::default(), seed);
-        Ok(Self { file, firewall })
+        let live = Live::open(&file, None)?;
+        Ok(Self { file, live })
     }
 
     /// What judges frames.
     pub fn policy(&self) -> Policy {
-        Policy::Filter(Arc::clone(&self.firewall))
+        Policy::Filter(Arc::clone(self.firewall()))
     }
 
     /// What judges frames.
     pub fn firewall(&self) -> &Arc<Firewall> {
-        &self.firewall
+        self.live.firewall()
     }
 
     /// Where they come from.
@@ -49,7 +47,7 @@ impl Rules {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        count(self.firewall.filter().ruleset())
+        count(self.firewall().filter().ruleset())
     }
 
     /// For the log.
@@ -62,43 +60,26 @@ impl Rules {
     /// # Errors
     /// As [`Self::open`]; then nothing changes.
     pub fn reload(&mut self) -> Result<usize, Fault> {
-        let filter = read(&self.file)?;
-        let count = count(filter.ruleset());
-        self.firewall.replace(filter);
-        Ok(count)
+        self.live.reread()?;
+        Ok(self.count())
+    }
+
+    /// Answers the verbs of `adit filter`; `None` for another request.
+    pub fn answer(&mut self, request: &Request) -> Option<Response> {
+        self.live.answer(request)
+    }
+
+    /// Writes down what rules log. About once a second.
+    pub fn tick(&mut self) {
+        self.live.tick();
     }
 
     /// Forgets what is over; true if there is more to do.
     pub fn sweep(&self) -> bool {
-        self.firewall.sweep(Nanos(clock::boottime()))
+        self.firewall().sweep(Nanos(clock::boottime()))
     }
 }
 
 fn count(ruleset: &Ruleset) -> usize {
     ruleset.tables.iter().flat_map(|table| &table.chains).map(|chain| chain.rules.len()).sum()
-}
-
-fn read(path: &Path) -> Result<Filter, Fault> {
-    let name = path.to_string_lossy();
-    let text = text_of(path).map_err(|error| {
-        Fault::operator(format!(
-            "cannot read the rules in {name}: {error}; name a file with --rules"
-        ))
-    })?;
-    let mut files = |path: &str| text_of(Path::new(path));
-    let ruleset = lang::parse(&name, &text, &mut files);
-    let ruleset = ruleset.map_err(|problems| Fault::operator(problems.to_string()))?;
-    Filter::compile(ruleset).map_err(|error| Fault::operator(format!("{name}: {error}")))
-}
-
-fn text_of(path: &Path) -> io::Result<String> {
-    let file = std::fs::File::open(path)?;
-    if !file.metadata()?.is_file() {
-        // A pipe would be waited for without end.
-        return Err(io::Error::other("it is no plain file"));
-    }
-    let mut text = String::new();
-    // One byte more than is allowed, so that the parser sees it.
-    file.take((lang::MAX_FILE as u64).saturating_add(1)).read_to_string(&mut text)?;
-    Ok(text)
 }

@@ -60,18 +60,18 @@ pub struct Known {
 }
 
 impl Live {
-    /// Reads the rules of a file and puts them in force for `workers` threads. A relative path is taken
-    /// from where the process is now.
+    /// Reads the rules of a file and puts them in force, for `workers` threads if that is known. A relative
+    /// path is taken from where the process is now.
     ///
     /// # Errors
     /// The file cannot be read, or what is wrong with it, with file, line and column.
-    pub fn open(path: &Path, workers: usize) -> Result<Self, Fault> {
+    pub fn open(path: &Path, workers: Option<usize>) -> Result<Self, Fault> {
         let path = std::path::absolute(path)
             .map_err(|e| Fault::operator(format!("filter {}: {e}", path.display())))?;
         let (files, ruleset) = read(&path)?;
         let filter = compile(&files.name, ruleset)?;
         let mut limits = Limits::default();
-        limits.track.shards = workers.max(1);
+        limits.track.shards = workers.unwrap_or(limits.track.shards).max(1);
         let firewall = Firewall::new(filter, limits, random()?);
         Ok(Self::new(firewall, path))
     }

@@ -27,7 +27,7 @@ const UDP: [u8; 32] = [
 fn live(dir: &tempfile::TempDir) -> Live {
     let path = dir.path().join("rules.nft");
     fs::write(&path, RULES).unwrap();
-    Live::open(&path, 1).unwrap()
+    Live::open(&path, None).unwrap()
 }
 
 /// Whether the rules let it pass.
@@ -146,7 +146,7 @@ fn names_that_nobody_has_are_told() {
     let path = dir.path().join("rules.nft");
     let rules = RULES.replace("udp dport 53", "ip daddr @client:printer udp dport 53");
     fs::write(&path, rules).unwrap();
-    let live = Live::open(&path, 1).unwrap();
+    let live = Live::open(&path, None).unwrap();
     let known = Known { clients: vec!["alice".into()], groups: vec!["staff".into()] };
     let [problem] = &live.unknown(&known)[..] else { panic!() };
     assert!(problem.contains("@client:printer"), "{problem}");

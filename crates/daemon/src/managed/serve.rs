@@ -104,7 +104,7 @@ async fn serve(
         authorizer: Arc::new(authority.clone()),
         relay: engine::relay(&settings),
         filter: filter_file(places, &settings)
-            .map(|path| Live::open(&path, workers.into()))
+            .map(|path| Live::open(&path, Some(workers.into())))
             .transpose()?,
         stations: Stations::default(),
         control: Some(places.control_socket()),

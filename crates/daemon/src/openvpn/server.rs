@@ -62,7 +62,7 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
     let listeners = mapping::listeners(options)?;
     let lease_file = role.pool_persist.as_ref().and_then(|persist| LeaseFile::open(persist, net30));
     let workers = workers::of_server(None, None)?;
-    let open = |path: &PathBuf| Live::open(path, workers.into());
+    let open = |path: &PathBuf| Live::open(path, Some(workers.into()));
     let filter = role.filter.as_ref().map(open).transpose()?;
     let status = open_status(options);
     Ok(Prepared { engine, listeners, tls, status, lease_file, filter, workers })

@@ -78,9 +78,7 @@ fn rules() -> String {
         };
         text.push_str(&format!("        {rule}\n"));
     }
-    text.push_str(
-        "        meta l4proto { tcp, udp, icmp, ipv6-icmp } counter accept\n    }\n}\n",
-    );
+    text.push_str("        meta l4proto { tcp, udp, icmp, ipv6-icmp } counter accept\n    }\n}\n");
     text
 }
 
