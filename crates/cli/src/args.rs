@@ -79,7 +79,8 @@ sees nothing of what passes. It runs until it is told to end.")]
         subcommand,
         after_help = "Examples:
   adit filter check fw.nft
-  adit filter explain fw.nft 'tcp 10.0.0.1:4000 > 10.0.0.2:80 syn'"
+  adit filter explain fw.nft 'tcp 10.0.0.1:4000 > 10.0.0.2:80 syn'
+  sudo adit filter show"
     )]
     Filter(crate::filter::Filter),
 
@@ -547,6 +548,10 @@ mod tests {
             "adit server client add a --group staff --group ops",
             "adit server client group a staff ops",
             "adit server up --filter rules.nft",
+            "adit filter show server --flows --json",
+            "adit filter reload fw.nft --dir /tmp/x",
+            "adit filter reload server fw.nft",
+            "adit filter capture - --group 3",
             "adit connect --check --json x.ovpn",
             "adit status --json",
             "adit doctor --fix",

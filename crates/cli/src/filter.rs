@@ -16,6 +16,7 @@ use clap::{Args, Subcommand, ValueHint};
 use ipnet::IpNet;
 use serde::Serialize;
 
+use crate::filter_live as live;
 use crate::{Done, note, print, print_json};
 
 #[derive(Debug, Subcommand)]
@@ -39,6 +40,32 @@ Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the
 
 Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or description.")]
     Explain(Explain),
+
+    /// Show the rules of a running server or bridge with their counters
+    #[command(after_help = "Examples:
+  sudo adit filter show
+  sudo adit filter show --flows
+  sudo adit filter show --json | jq '.counters[] | select(.packets > 0)'
+
+What is printed is a rule file that reads back; what else there is to know stands in comments.")]
+    Show(live::Show),
+
+    /// Put other rules into force in a running server or bridge, all at once; no tunnel drops
+    #[command(after_help = "Examples:
+  sudo adit filter reload           the file that is in force, read again
+  sudo adit filter reload fw.nft
+  sudo adit filter reload eth1-eth2 fw.nft
+
+If something is wrong with them, the former rules stay in force. Known connections are judged anew.")]
+    Reload(live::Reload),
+
+    /// Write what `log group` rules log into a file that Wireshark reads
+    #[command(after_help = "Examples:
+  sudo adit filter capture denied.pcapng --group 1
+  sudo adit filter capture - | wireshark -k -i -
+
+Until Ctrl-C. Each packet has a comment with the rule's prefix and its handle.")]
+    Capture(live::Capture),
 }
 
 #[derive(Debug, Args)]
@@ -74,6 +101,9 @@ pub fn run(verb: Filter) -> Done {
     match verb {
         Filter::Check(options) => check(&options),
         Filter::Explain(options) => explain(&options),
+        Filter::Show(options) => live::show(&options),
+        Filter::Reload(options) => live::reload(&options),
+        Filter::Capture(options) => live::capture(&options),
     }
 }
 

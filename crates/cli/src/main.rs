@@ -7,6 +7,7 @@ mod bridge;
 mod demo;
 mod doctor;
 mod filter;
+mod filter_live;
 mod server;
 mod status;
 mod text;
