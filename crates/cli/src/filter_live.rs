@@ -100,7 +100,8 @@ pub fn capture(options: &Capture) -> Done {
     let mut out = target(&options.file)?;
     let name = options.name.as_deref();
     let (written, lost) = filter::capture(&run, name, options.group, &mut *out)?;
-    let lost = if lost > 0 { format!(", {lost} were lost: too many at once") } else { String::new() };
+    let lost =
+        if lost > 0 { format!(", {lost} were lost: too many at once") } else { String::new() };
     note(&format!("{written} packets captured{lost}\n"));
     Ok(ExitCode::SUCCESS)
 }
@@ -111,9 +112,8 @@ fn target(path: &Path) -> Result<Box<dyn Write>, Fault> {
         return Ok(Box::new(io::stdout()));
     }
     let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    let file = opened.map_err(|error| {
-        Fault::operator(format!("cannot write to {}: {error}", path.display()))
-    })?;
+    let file = opened
+        .map_err(|error| Fault::operator(format!("cannot write to {}: {error}", path.display())))?;
     Ok(Box::new(file))
 }
 
@@ -155,8 +155,7 @@ fn listed(counts: &BTreeMap<String, u64>) -> String {
 }
 
 fn connections(list: &[FlowReport]) -> String {
-    let mut rows =
-        vec![row(["#", "FROM", "TO", "STATE", "FOR", "LEFT", "PACKETS", "BYTES"])];
+    let mut rows = vec![row(["#", "FROM", "TO", "STATE", "FOR", "LEFT", "PACKETS", "BYTES"])];
     for flow in list {
         let [there, back] = flow.packets;
         let [out, home] = flow.bytes;

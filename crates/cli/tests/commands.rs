@@ -281,3 +281,37 @@ fn a_packet_is_explained() {
         err(&wrong)
     );
 }
+
+#[test]
+fn the_verbs_of_a_running_filter_say_where_nothing_runs() {
+    let dir = server();
+    for verb in ["show", "reload", "capture x.pcapng"] {
+        let failed = adit(dir.path(), &format!("filter {verb} --dir vpn"));
+        assert_eq!(code(&failed), 1);
+        assert!(err(&failed).contains("nothing with a filter runs here"), "{}", err(&failed));
+    }
+    let named = adit(dir.path(), "filter show nobody --dir vpn");
+    assert_eq!(code(&named), 1);
+    assert!(err(&named).contains("nobody.sock"), "{}", err(&named));
+}
+
+#[test]
+fn a_client_is_put_into_groups() {
+    let dir = server();
+    adit(dir.path(), "server client add laptop --group staff --dir vpn -o l.ovpn");
+    let shown = out(&adit(dir.path(), "server client show laptop --dir vpn"));
+    assert!(shown.contains("staff"), "{shown}");
+    assert_eq!(
+        out(&adit(dir.path(), "server client group laptop ops staff --dir vpn")),
+        "laptop is in: ops, staff\n"
+    );
+    let listed = out(&adit(dir.path(), "server client list --dir vpn"));
+    assert!(listed.contains("GROUPS") && listed.contains("ops, staff"), "{listed}");
+    assert_eq!(
+        out(&adit(dir.path(), "server client group laptop --dir vpn")),
+        "laptop is in no group\n"
+    );
+    assert!(!out(&adit(dir.path(), "server client list --dir vpn")).contains("GROUPS"));
+    let odd = adit(dir.path(), "server client group laptop a/b --dir vpn");
+    assert_eq!(code(&odd), 2);
+}

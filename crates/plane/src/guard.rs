@@ -213,9 +213,9 @@ fn refused(ruling: Ruling<'_>, extra: &mut Extra, stats: &Stats, count: usize) -
 
 /// Judges packets on their way from peer to peer, and keeps those that may go on. With `explicit` two
 /// peers are kept apart unless a rule says otherwise.
-pub(crate) fn between<'a>(
+pub(crate) fn between(
     watch: &mut Watch<'_>,
-    packets: &mut Vec<(PeerId, &'a [u8])>,
+    packets: &mut Vec<(PeerId, &[u8])>,
     explicit: bool,
     stats: &Stats,
 ) {

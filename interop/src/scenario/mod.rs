@@ -3,6 +3,7 @@
 mod admin;
 mod faults;
 mod files;
+mod filter;
 mod formats;
 mod p2p;
 mod proxies;
@@ -69,6 +70,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("port-share", ALL, proxies::port_share),
     ("several-clients", ALL, several::clients_reach_each_other),
     ("stream-stands-still", OURS, stalled::one_stands_still),
+    ("filter/groups-of-clients", OURS, filter::groups_of_clients),
     ("several-workers", OURS, workers::several_workers),
     ("tap/frames", ALL, tap::frames),
     ("tap/clients-together", ALL, tap::clients_together),

@@ -43,6 +43,7 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         Subject::AditWorkers(_) => {
             Err("the crowd's server has the workers of its machine".to_owned())
         }
+        Subject::AditFilter => Err("the crowd's server has no packet filter".to_owned()),
         Subject::AditTcp
         | Subject::AditServesTcp
         | Subject::OpenvpnServesTcp

@@ -1,0 +1,96 @@
+//! A managed server that filters what its clients send.
+
+mod world;
+
+use std::fs;
+
+use world::{Server, answers, until};
+
+const RULES: &str = "table inet vpn {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        ip saddr @group:staff counter accept
+        ip saddr @client:nobody accept
+    }
+}
+";
+
+fn write(server: &Server, rules: &str) {
+    fs::write(server.dir.path().join("rules.nft"), rules).unwrap();
+}
+
+fn session(server: &Server) -> Vec<String> {
+    let (_, text) = server.adit("status --json");
+    let reports: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let peers = reports[0]["peers"].as_array().unwrap();
+    peers.iter().map(|peer| peer["id"].to_string()).collect()
+}
+
+#[test]
+fn groups_decide_who_may_reach_what_and_change_at_once() {
+    let mut server = Server::new("--filter rules.nft");
+    write(&server, RULES);
+    let a = server.client("alice", "--ip 10.73.0.5 --group staff");
+    let b = server.client("bob", "--ip 10.73.0.6");
+    let running = server.run();
+    let _clients = [server.connect(&a, "alice"), server.connect(&b, "bob")];
+    server.await_connected(&["alice", "bob"]);
+    assert!(running.log().contains("@client:nobody"), "{}", running.log());
+    until("staff reach the server", || answers(&a, "10.73.0.1"));
+    // Clients are kept apart, but for what a rule accepts; the kernel agrees.
+    assert!(answers(&a, "10.73.0.6"));
+    assert!(!answers(&b, "10.73.0.5") && !answers(&b, "10.73.0.1"));
+    assert!(server.rules().contains("clients are kept apart"));
+
+    let (shown, said) = server.adit("filter show");
+    assert!(shown && said.contains("# @group:staff: 10.73.0.5/32"), "{said}");
+    assert!(said.contains("# @client:nobody: nobody\n") && !said.contains("packets 0"), "{said}");
+    let sessions = session(&server);
+    let (moved, said) = server.adit("server client group bob staff");
+    assert!(moved && said == "bob is in: staff\n", "{said}");
+    assert!(answers(&b, "10.73.0.1") && answers(&b, "10.73.0.5"));
+    assert!(server.adit("server client list").1.contains("staff"));
+    assert!(server.adit("server client group alice").0);
+    assert!(!answers(&a, "10.73.0.1"));
+    assert_eq!(session(&server), sessions, "nobody lost the tunnel");
+}
+
+#[test]
+fn other_rules_take_effect_as_a_whole_or_not_at_all() {
+    let mut server = Server::new("--filter rules.nft");
+    write(&server, RULES);
+    let a = server.client("alice", "--group staff");
+    let running = server.run();
+    let _client = server.connect(&a, "alice");
+    server.await_connected(&["alice"]);
+    until("staff reach the server", || answers(&a, "10.73.0.1"));
+    let sessions = session(&server);
+    write(&server, &RULES.replace("counter accept", "frobnicate"));
+    for verb in ["filter reload", "filter reload rules.nft", "reload"] {
+        let (reloaded, said) = server.adit(verb);
+        assert!(!reloaded && said.contains("rules.nft:5:34:"), "{verb}: {said}");
+        assert!(answers(&a, "10.73.0.1"), "{verb}");
+    }
+    write(&server, &RULES.replace("@group:staff counter accept", "@group:staff counter drop"));
+    let (reloaded, said) = server.adit("filter reload");
+    assert!(reloaded && said.contains("rules.nft"), "{said}");
+    assert!(!answers(&a, "10.73.0.1"));
+    write(&server, RULES);
+    assert!(server.adit("reload").0, "{}", running.log());
+    assert!(answers(&a, "10.73.0.1"));
+    assert_eq!(session(&server), sessions, "no tunnel dropped");
+}
+
+#[test]
+fn a_server_does_not_start_with_rules_that_it_does_not_understand() {
+    let server = Server::new("--filter rules.nft");
+    let (started, said) = server.adit("server run");
+    assert!(!started && said.contains("cannot read the rules"), "{said}");
+    write(&server, &RULES.replace("hook forward", "hook input"));
+    let (started, said) = server.adit("server run");
+    assert!(!started && said.contains("rules.nft:3:"), "{said}");
+    assert_eq!(server.rules(), "", "and leaves the machine as it was");
+    let (shown, said) = server.adit("filter show");
+    assert!(!shown && said.contains("nothing with a filter runs here"), "{said}");
+}

@@ -1,0 +1,203 @@
+//! A server that filters what passes through the tunnel.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::{Stage, ping_until};
+use crate::cell::{READY, SETUP, inner_of};
+use crate::failure::{Context, Result, ensure};
+use crate::net::Star;
+use crate::peer::Program;
+use crate::process::{Daemon, output, run};
+use crate::traffic::{Stream, ping, tcp};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Staff may print and ping the server; nobody else may anything. What is denied is logged.
+const RULES: &str = r#"table inet vpn {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        ct state invalid drop
+        ip saddr @group:staff ip daddr @client:printer tcp dport 4001 counter accept
+        ip saddr @group:staff ip daddr 10.88.0.1 icmp type echo-request counter accept
+        ip saddr @group:staff udp dport 4000 counter accept
+        iifname "host" ip daddr @group:printers icmp type echo-request accept
+        log prefix "denied: " group 7 counter
+    }
+}
+"#;
+
+/// A certificate of the bench's authority with a unit, in `folder`.
+fn printer(stage: &Stage<'_>, folder: &Path) -> Result<()> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    #[rustfmt::skip]
+    run("openssl", &[
+        "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+        &path("printer.key"), "-out", &path("printer.csr"), "-subj", "/OU=printers/CN=printer",
+    ])?;
+    #[rustfmt::skip]
+    run("openssl", &[
+        "x509", "-req", "-set_serial", "77", "-days", "365", "-in", &path("printer.csr"), "-CA",
+        &stage.pki("ca.crt"), "-CAkey", &stage.pki("ca.key"), "-extfile", &stage.pki("client.ext"),
+        "-extensions", "leaf", "-out", &path("printer.crt"),
+    ])?;
+    Ok(())
+}
+
+/// Runs `adit filter WORDS` for this server.
+struct Steering {
+    adit: PathBuf,
+    name: String,
+}
+
+impl Steering {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.adit);
+        command.arg("filter").args(words);
+        command
+    }
+
+    fn show(&self) -> Result<String> {
+        output(self.command(&["show", &self.name, "--flows"]))
+    }
+
+    fn reload(&self, file: &Path) -> Result<String> {
+        output(self.command(&["reload", &self.name, &file.display().to_string()]))
+    }
+}
+
+/// Two clients of which one may reach the other, and not the reverse; rules are replaced under traffic; what was
+/// denied is captured.
+pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
+    let Program::Adit(adit) = stage.server else { return Err("adit serves here".into()) };
+    let path = |name: &str| stage.folder().join(name);
+    printer(stage, stage.folder())?;
+    fs::create_dir_all(path("ccd"))?;
+    fs::write(path("ccd/client"), "ifconfig-push 10.88.0.10 255.255.255.0\nfilter-group staff\n")?;
+    fs::write(path("ccd/printer"), "ifconfig-push 10.88.0.20 255.255.255.0\n")?;
+    fs::write(path("rules.nft"), RULES)?;
+    let mut configs = stage.configs();
+    configs.server(&format!("client-to-client\nclient-config-dir {}", path("ccd").display()));
+    configs.server(&format!("cd {}\nsetenv opt filter rules.nft", stage.folder().display()));
+    // As the client's, with another certificate.
+    let own = |name: &str| stage.pki(name);
+    let second = configs
+        .client
+        .replace(&own("client.crt"), &path("printer.crt").display().to_string())
+        .replace(&own("client.key"), &path("printer.key").display().to_string());
+    fs::write(path("server.conf"), &configs.server)?;
+    fs::write(path("client.conf"), &configs.client)?;
+    fs::write(path("printer.conf"), &second)?;
+
+    let star = Star::new(2)?;
+    let [staff, print] = star.clients.as_slice() else { return Err("two were asked for".into()) };
+    let mut server =
+        Daemon::spawn("server", stage.server.command(&star.server, &path("server.conf")))?;
+    server.wait_for(READY, SETUP)?;
+    let mut clients = Vec::new();
+    for (namespace, config) in [(staff, "client.conf"), (print, "printer.conf")] {
+        let mut client = Daemon::spawn(config, stage.client.command(namespace, &path(config)))?;
+        client
+            .wait_for(READY, SETUP)
+            .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+        clients.push(client);
+    }
+    let address = |text: &str| text.parse::<IpAddr>().context(text);
+    let [at_server, at_staff, at_printer] =
+        [address("10.88.0.1")?, address("10.88.0.10")?, address("10.88.0.20")?];
+    ensure(inner_of(print)?.v4 == at_printer, || "the printer's address".to_owned())?;
+    ping_until(staff, at_server, SOON).map_err(|e| format!("{e}\n{}", server.failure("denied")))?;
+    ping_until(&star.server, at_printer, SOON)?;
+    tcp(staff, print, at_printer, 2_000_000)?;
+    for (from, to) in [(staff, at_printer), (print, at_staff), (print, at_server)] {
+        ensure(ping(from, to, 56, 1)? == 0, || format!("{to} answers {}", from.name()))?;
+    }
+    ensure(ping(&star.server, at_staff, 56, 1)? == 0, || "staff answers the server".to_owned())?;
+
+    let steering = Steering { adit: adit.clone(), name: format!("openvpn-{}", server.pid()) };
+    let shown = steering.show()?;
+    for said in ["# @group:staff: 10.88.0.10/32", "# @client:printer: 10.88.0.20/32", "# tcp"] {
+        ensure(shown.contains(said), || format!("{said} is missing: {shown}"))?;
+    }
+    reloads_under_traffic(&steering, stage.folder(), [&star.server, staff], at_server)?;
+    let captured = denied_is_captured(&steering, &path("denied.pcapng"), || {
+        ping(print, at_server, 56, 2).map(drop)
+    })?;
+
+    // A mistake changes nothing, and names its place.
+    fs::write(path("wrong.nft"), "table inet t {\n  chain c { tcp dprot 1 accept }\n}\n")?;
+    let refused = steering.reload(&path("wrong.nft"));
+    ensure(refused.as_ref().is_err_and(|failure| failure.0.contains("wrong.nft:2:")), || {
+        format!("{refused:?}")
+    })?;
+    ensure(ping(staff, at_server, 56, 2)? == 2, || "the rules are gone".to_owned())?;
+
+    // Who has left is nobody's member.
+    for client in &mut clients {
+        client.stop()?;
+    }
+    server.stop()?;
+    Ok(captured)
+}
+
+/// Twenty times other rules while datagrams pass: a flow that both accept loses none.
+fn reloads_under_traffic(
+    steering: &Steering,
+    folder: &Path,
+    [server, client]: [&crate::net::Namespace; 2],
+    at_server: IpAddr,
+) -> Result<()> {
+    let other = folder.join("other.nft");
+    fs::write(&other, RULES.replace("counter accept", "accept"))?;
+    let stream = Stream::start(client, server, at_server, 1400)?;
+    for round in 0..20 {
+        let file = if round % 2 == 0 { other.clone() } else { folder.join("rules.nft") };
+        steering.reload(&file)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let delivery = stream.finish()?;
+    ensure(delivery.sent > 100 && delivery.received == delivery.sent, || {
+        format!("{} of {} datagrams passed during reloads", delivery.received, delivery.sent)
+    })
+}
+
+/// Captures while `act` is denied something; what was captured, in a few words.
+fn denied_is_captured(
+    steering: &Steering,
+    file: &Path,
+    act: impl Fn() -> Result<()>,
+) -> Result<String> {
+    let shown = file.display().to_string();
+    let command = steering.command(&["capture", &shown, &steering.name, "--group", "7"]);
+    let mut capture = Daemon::spawn("capture", command)?;
+    // Its head is written when it runs.
+    let last = std::time::Instant::now() + SOON;
+    while fs::metadata(file).map_or(0, |data| data.len()) == 0 {
+        ensure(std::time::Instant::now() < last, || capture.failure("no capture began").0)?;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    act()?;
+    std::thread::sleep(Duration::from_millis(300));
+    capture.signal(Signal::SIGINT)?;
+    capture.wait_exit(SOON)?;
+    let bytes = fs::read(file)?;
+    ensure(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]), || "it is no pcapng".to_owned())?;
+    let has = |word: &[u8]| bytes.windows(word.len()).any(|window| window == word);
+    ensure(has(b"denied: (rule ") && has(b"tun0"), || capture.failure("nothing was captured").0)?;
+    let Ok(read) =
+        run("tshark", &["-r", &shown, "-T", "fields", "-e", "ip.src", "-e", "frame.comment"])
+    else {
+        return Ok("tshark is not installed: the capture was not read by it".to_owned());
+    };
+    let lines =
+        read.lines().filter(|line| line.starts_with("10.88.0.20") && line.contains("denied:"));
+    let count = lines.count();
+    ensure(count >= 2, || format!("two denied pings were expected: {read}"))?;
+    Ok(format!("tshark reads {count} denied packets"))
+}
