@@ -6,7 +6,7 @@ set -euo pipefail
 needed=(
     openvpn:openvpn iperf3:iperf3 nft:nftables ip:iproute2 ping:iputils-ping openssl:openssl
     tcpdump:tcpdump ethtool:ethtool unshare:util-linux cc:gcc make:make python3:python3
-    valgrind:valgrind tinyproxy:tinyproxy-bin microsocks:microsocks
+    valgrind:valgrind tinyproxy:tinyproxy-bin microsocks:microsocks danted:dante-server
     /usr/share/easy-rsa/easyrsa:easy-rsa
 )
 

@@ -67,6 +67,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
     ("http-proxy", DIALS, proxies::http),
     ("socks-proxy", DIALS, proxies::socks),
+    ("socks-proxy-udp", DIALS, proxies::socks_udp),
     ("port-share", ALL, proxies::port_share),
     ("several-clients", ALL, several::clients_reach_each_other),
     ("stream-stands-still", OURS, stalled::one_stands_still),

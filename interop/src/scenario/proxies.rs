@@ -68,6 +68,35 @@ pub(super) fn socks(stage: &Stage<'_>) -> Result<String> {
     through(stage, pair, &configs, proxy, SOCKS_PORT)
 }
 
+/// `socks-proxy` over UDP, through dante: a relay for datagrams.
+pub(super) fn socks_udp(stage: &Stage<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(stage)?;
+    for lines in [&mut configs.server, &mut configs.client] {
+        *lines = lines
+            .replace("proto tcp4-server", "proto udp4")
+            .replace("proto tcp4-client", "proto udp4");
+    }
+    let near = End::Server.outer(false);
+    let path = stage.folder().join("danted.conf");
+    let text = format!(
+        "logoutput: stderr\ninternal: {near} port = {SOCKS_PORT}\nexternal: lo\nexternal: {near}\n\
+         external.rotation: route\nclientmethod: none\nsocksmethod: none\nuser.privileged: root\n\
+         user.unprivileged: root\n\
+         client pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\n\
+         socks pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 command: udpassociate }}\n\
+         socks pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 command: udpreply }}\n"
+    );
+    fs::write(&path, text)?;
+    for end in [&pair.server, &pair.client] {
+        end.run("ip", &["link", "set", "lo", "up"])?;
+    }
+    let mut command = pair.server.command("danted");
+    command.arg("-f").arg(&path);
+    let proxy = Daemon::spawn("danted", command)?;
+    configs.client(&format!("socks-proxy {near} {SOCKS_PORT}"));
+    through(stage, pair, &configs, proxy, SOCKS_PORT)
+}
+
 fn through(
     stage: &Stage<'_>,
     pair: Pair,
@@ -81,12 +110,16 @@ fn through(
         .map_err(|failure| format!("{failure}\n{}", proxy.failure("the proxy")))?;
     tunnel.ping_all(4)?;
     // The tunnel passes the proxy, or it would not stand: without the proxy it falls.
+    // Its helpers first: they would go on without it. Not all proxies have some.
+    let _ = tunnel.pair.server.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
     proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
     proxy.wait_exit(Duration::from_secs(5))?;
     let address = tunnel.server_inner.v4;
     let end = std::time::Instant::now() + Duration::from_secs(10);
     while crate::traffic::ping(&tunnel.pair.client, address, 56, 1)? == 1 {
-        ensure(std::time::Instant::now() < end, || "it does not need the proxy".to_owned())?;
+        ensure(std::time::Instant::now() < end, || {
+            tunnel.client.failure("it does not need the proxy").0
+        })?;
     }
     Ok(String::new())
 }

@@ -244,6 +244,7 @@ impl Client {
             path: PathReport::default(),
             server: String::new(),
             stream: false,
+            relay: None,
             tls: String::new(),
             past: Counters::default(),
             session: Counters::default(),
@@ -284,6 +285,8 @@ struct Running<E: Drives> {
     server: String,
     /// Whether the socket that was dialled last is a stream.
     stream: bool,
+    /// The proxy's address for datagrams, if they go through one.
+    relay: Option<SocketAddr>,
     tls: String,
     /// Traffic of former sessions.
     past: Counters,
@@ -374,13 +377,19 @@ impl<E: Drives> Running<E> {
             }
             News::Dialled(dialled) => {
                 self.stream = dialled.link.is_stream();
+                self.relay = Some(dialled.hop).filter(|hop| *hop != dialled.link.remote());
                 hooks.dialled(&dialled);
-                self.host.keep_reachable(dialled.link.remote().ip()).await;
+                self.host.keep_reachable(dialled.hop.ip()).await;
                 return Ok(None);
             }
             News::DialFailed(reason) => {
                 hooks.dial_failed(&reason);
                 return Ok(None);
+            }
+            // Routes and hooks are about where packets go, not about our own relay to the proxy.
+            News::Event(ClientEvent::Up(mut tunnel)) => {
+                tunnel.remote = self.relay.or(tunnel.remote);
+                ClientEvent::Up(tunnel)
             }
             News::Event(event) => event,
         };
@@ -498,7 +507,7 @@ impl<E: Drives> Running<E> {
         if let (Some(peer), Some(tunnel)) = (self.peer, &self.tunnel) {
             // It may have moved since.
             let link = self.driver.backend().plane().link(peer);
-            let remote = link.map(|link| link.remote()).or(tunnel.remote);
+            let remote = self.relay.or(link.map(|link| link.remote())).or(tunnel.remote);
             let inside = [
                 tunnel.ipv4.map(|net| net.addr().to_string()),
                 tunnel.ipv6.map(|net| net.addr().to_string()),

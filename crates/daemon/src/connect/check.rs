@@ -366,7 +366,7 @@ impl Hooks for Checker {
 
     fn dialled(&mut self, dialled: &Dialled) {
         self.stream = dialled.link.is_stream();
-        self.remote = dialled.link.remote().to_string();
+        self.remote = dialled.hop.to_string();
         self.pass(Stage::Dns, self.remote.clone());
     }
 

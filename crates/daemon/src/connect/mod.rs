@@ -229,7 +229,7 @@ impl Hooks for Narrator<'_> {
     }
 
     fn dialled(&mut self, dialled: &Dialled) {
-        say!(2, "from {} to {}", dialled.local, dialled.link.remote());
+        say!(2, "from {} to {}", dialled.local, dialled.hop);
     }
 
     fn dial_failed(&mut self, reason: &str) {

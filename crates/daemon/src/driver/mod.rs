@@ -30,7 +30,7 @@ pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
 pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
-use streams::{Beyond, StreamNews, Streams};
+use streams::{Beyond, StreamNews, Streams, Way};
 use timer::BootTimer;
 
 use crate::ask::{Authorizer, answer};
@@ -277,7 +277,11 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                     Err(e) => tracing::debug!("{peer}: its TCP connection is not served: {e}"),
                 }
             }
-            StreamNews::Connected(Ok(stream)) => self.connected(stream),
+            StreamNews::Connected(Ok(Way::Stream(stream))) => self.connected(stream),
+            StreamNews::Connected(Ok(Way::Relay(relay))) => {
+                let dialled = self.sockets.dial_by(relay, &self.backend);
+                self.dialled(dialled);
+            }
             StreamNews::Connected(Err(problem)) => self.dial_failed(problem),
         }
     }
@@ -303,6 +307,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             let link = self.stream_link(peer);
             let dialled = Dialled {
                 link,
+                hop: peer,
                 local: stream.local_addr()?,
                 bound: self.sockets.dial_settings().bind_streams,
                 descriptor: stream.as_fd().as_raw_fd(),
@@ -362,12 +367,11 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     fn first_hop(&mut self, target: Target) -> Target {
         let proxy = self.sockets.dial_settings().proxy.clone();
         self.beyond = None;
-        let Some(proxy) = proxy.filter(|_| target.transport == Transport::Tcp) else {
-            return target;
-        };
+        let Some(proxy) = proxy else { return target };
         let (host, port) = (proxy.address().0.to_owned(), proxy.address().1);
         let hop = Target { host, port, transport: Transport::Tcp, family: Family::Any };
-        self.beyond = Some(Beyond { proxy, host: target.host, port: target.port });
+        let datagrams = target.transport == Transport::Udp;
+        self.beyond = Some(Beyond { proxy, host: target.host, port: target.port, datagrams });
         hop
     }
 
@@ -389,7 +393,12 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             self.news.push_back(News::Dialling(address));
             return;
         }
-        match self.sockets.dial(address, &self.backend) {
+        let dialled = self.sockets.dial(address, &self.backend);
+        self.dialled(dialled);
+    }
+
+    fn dialled(&mut self, dialled: Result<Dialled, String>) {
+        match dialled {
             Ok(dialled) => {
                 let link = dialled.link;
                 self.news.push_back(News::Dialled(dialled));

@@ -12,7 +12,7 @@ use adit_linux::udp::{UdpOptions, UdpSocket};
 
 use super::{Backend, FIRST_DIALLED, ResolveRetry};
 use crate::port_share::PortShare;
-use crate::proxy::Proxy;
+use crate::proxy::{Association, Proxy};
 use crate::server::StreamOptions;
 
 /// How a client opens its sockets.
@@ -65,6 +65,8 @@ impl Default for DialSettings {
 pub struct Dialled {
     /// The path that the engine got.
     pub link: Link,
+    /// Where packets go first: the server, or the proxy before it.
+    pub hop: SocketAddr,
     /// Our end.
     pub local: SocketAddr,
     /// Whether the operator chose our end (`local`, `lport`).
@@ -82,6 +84,8 @@ pub struct Sockets {
     open: BTreeMap<SocketId, Vec<Arc<UdpSocket>>>,
     settings: DialSettings,
     dialled: u16,
+    /// Of a dialled socket behind a proxy.
+    relays: BTreeMap<SocketId, Association>,
     listeners: Vec<TcpListener>,
     share: Option<PortShare>,
 }
@@ -165,6 +169,20 @@ impl Sockets {
         &self.settings
     }
 
+    /// As [`Sockets::dial`], by way of a proxy.
+    pub(super) fn dial_by(
+        &mut self,
+        relay: Association,
+        backend: &dyn Backend,
+    ) -> Result<Dialled, String> {
+        let mut dialled = self.dial(relay.near(), backend)?;
+        dialled.hop = relay.relay();
+        if let Some(id) = dialled.link.socket() {
+            self.relays.insert(id, relay);
+        }
+        Ok(dialled)
+    }
+
     /// Opens a socket towards `remote` and gives it to the data plane.
     pub(super) fn dial(
         &mut self,
@@ -189,6 +207,7 @@ impl Sockets {
         self.dialled = self.dialled.wrapping_add(1);
         let dialled = Dialled {
             link: Link::datagram(id, None, remote),
+            hop: remote,
             local: socket.local_addr(),
             bound: self.settings.local.is_some() || self.settings.port != 0,
             descriptor: socket.as_fd().as_raw_fd(),
@@ -216,6 +235,7 @@ impl Sockets {
     pub(super) fn hang_up(&mut self, id: SocketId, backend: &dyn Backend) {
         if id >= FIRST_DIALLED && self.open.remove(&id).is_some() {
             backend.remove_socket(id);
+            self.relays.remove(&id);
         }
     }
 

@@ -18,7 +18,7 @@ use tokio::time::Sleep;
 use super::watch;
 use crate::clock::now;
 use crate::port_share::{Kind, PortShare};
-use crate::proxy::Proxy;
+use crate::proxy::{Association, Proxy};
 
 /// How long nothing is accepted after the machine had no room for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
@@ -33,7 +33,16 @@ pub(super) enum StreamNews {
     /// A client's connection, with its address.
     Accepted(TcpStream, SocketAddr),
     /// The dialled server's connection, or why there is none.
-    Connected(Result<TcpStream, String>),
+    Connected(Result<Way, String>),
+}
+
+/// A way to a server.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// For a stream.
+    Stream(TcpStream),
+    /// For datagrams, by a proxy.
+    Relay(Association),
 }
 
 /// A server behind a proxy: its name and port, as the proxy is told.
@@ -42,6 +51,8 @@ pub(super) struct Beyond {
     pub(super) proxy: std::sync::Arc<Proxy>,
     pub(super) host: String,
     pub(super) port: u16,
+    /// The tunnel's packets are datagrams.
+    pub(super) datagrams: bool,
 }
 
 /// A connection and its address.
@@ -53,7 +64,7 @@ struct Sorting {
     sorted: (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>),
 }
 
-type Connecting = Pin<Box<dyn Future<Output = Result<TcpStream, String>> + Send>>;
+type Connecting = Pin<Box<dyn Future<Output = Result<Way, String>> + Send>>;
 
 /// The listeners, and the one connection that is being made.
 #[derive(Default)]
@@ -96,11 +107,19 @@ impl Streams {
         beyond: Option<Beyond>,
     ) {
         self.connecting = Some(Box::pin(async move {
+            let mark = options.fwmark;
             let stream = connect(options, limit).await?;
-            if let Some(Beyond { proxy, host, port }) = beyond {
-                proxy.pass(&stream, &host, port, limit).await?;
+            match beyond {
+                Some(Beyond { proxy, host, port, datagrams: true }) => {
+                    let relay = proxy.associate(stream, &host, port, limit, mark).await?;
+                    return Ok(Way::Relay(relay));
+                }
+                Some(Beyond { proxy, host, port, .. }) => {
+                    proxy.pass(&stream, &host, port, limit).await?;
+                }
+                None => {}
             }
-            Ok(stream)
+            Ok(Way::Stream(stream))
         }));
     }
 
@@ -312,7 +331,7 @@ mod tests {
         let (listener, address) = listener();
         let mut streams = Streams::default();
         streams.connect(TcpConnectOptions::new(address), Duration::from_secs(5), None);
-        let StreamNews::Connected(Ok(stream)) = within(streams.next()).await else {
+        let StreamNews::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
             panic!("it connects")
         };
         let mut accepting = Streams::listen(vec![listener]).unwrap();

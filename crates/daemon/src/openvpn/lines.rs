@@ -38,7 +38,7 @@ pub(super) fn dialling(remote: SocketAddr) {
 
 /// The lines about a fresh client socket.
 pub(super) fn dialled(dialled: &Dialled) {
-    let remote = dialled.link.remote();
+    let remote = dialled.hop;
     let stream = dialled.link.is_stream();
     if stream {
         say!(1, "TCP connection established with {}", address(remote));

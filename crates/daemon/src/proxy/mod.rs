@@ -1,9 +1,10 @@
-//! What a client's streams may have to pass through: an HTTP proxy (CONNECT) or a SOCKS 5 proxy.
+//! What a client may have to pass through: an HTTP proxy (CONNECT, for streams) or a SOCKS 5 proxy (for datagrams too).
 //!
 //! Once a proxy has agreed, the connection carries the tunnel's bytes and nothing else. The name of the server is given to
 //! the proxy as it is: whoever is behind one often cannot resolve it.
 
 mod http;
+mod relay;
 mod socks;
 
 use std::os::fd::AsFd;
@@ -14,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use zeroize::Zeroizing;
 
 pub use http::HttpProxy;
+pub use relay::Association;
 pub use socks::SocksProxy;
 
 /// A proxy between a client and its servers.
@@ -61,22 +63,68 @@ impl Proxy {
         port: u16,
         limit: Duration,
     ) -> Result<(), String> {
-        let broken = |e: std::io::Error| format!("the proxy's connection: {e}");
-        // A second descriptor of the same connection, for as long as tokio reads it.
-        let copy = stream.as_fd().try_clone_to_owned().map_err(broken)?;
-        let mut copy = tokio::net::TcpStream::from_std(copy.into()).map_err(broken)?;
+        let mut copy = copy(stream)?;
         let asked = async {
             match self {
                 Self::Http(proxy) => proxy.pass(&mut copy, host, port).await,
                 Self::Socks(proxy) => proxy.pass(&mut copy, host, port).await,
             }
         };
+        self.within(limit, asked).await
+    }
+
+    /// Asks the proxy for a way to `host` for datagrams, which stands as long as the connection.
+    ///
+    /// # Errors
+    /// As [`Proxy::pass`]; an HTTP proxy has none.
+    pub async fn associate(
+        &self,
+        stream: TcpStream,
+        host: &str,
+        port: u16,
+        limit: Duration,
+        mark: Option<u32>,
+    ) -> Result<Association, String> {
+        let mut copy = copy(&stream)?;
+        let asked = async {
+            match self {
+                Self::Http(_) => Err("it carries no datagrams: write proto tcp".to_owned()),
+                Self::Socks(proxy) => proxy.associate(&mut copy, host, port).await,
+            }
+        };
+        let (relay, header) = self.within(limit, asked).await?;
+        let peer = stream.peer_addr().map_err(broken)?;
+        // A proxy that names no address of its own means the one that it was asked at.
+        let relay = relay.filter(|relay| relay.port() != 0).ok_or_else(|| {
+            let (proxy, at) = self.address();
+            format!("proxy {proxy}:{at}: it does not say where datagrams go")
+        })?;
+        let at = if relay.ip().is_unspecified() { peer.ip() } else { relay.ip() };
+        Association::start(stream, std::net::SocketAddr::new(at, relay.port()), header, mark)
+            .map_err(|e| format!("no socket for the proxy's datagrams: {e}"))
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        asked: impl Future<Output = Result<T, String>>,
+    ) -> Result<T, String> {
         let (proxy, at) = self.address();
         let answered = tokio::time::timeout(limit, asked).await;
         answered
             .unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())))
             .map_err(|problem| format!("proxy {proxy}:{at}: {problem}"))
     }
+}
+
+fn broken(e: std::io::Error) -> String {
+    format!("the proxy's connection: {e}")
+}
+
+/// A second descriptor of the same connection, for as long as tokio reads it.
+fn copy(stream: &TcpStream) -> Result<tokio::net::TcpStream, String> {
+    let copy = stream.as_fd().try_clone_to_owned().map_err(broken)?;
+    tokio::net::TcpStream::from_std(copy.into()).map_err(broken)
 }
 
 /// What both kinds speak through; a test puts a pipe there.

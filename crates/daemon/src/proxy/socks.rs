@@ -1,6 +1,6 @@
-//! SOCKS 5 (RFC 1928) with user name and password (RFC 1929): CONNECT only.
+//! SOCKS 5 (RFC 1928) with user name and password (RFC 1929): CONNECT and UDP ASSOCIATE.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::io::AsyncWriteExt;
 use zeroize::Zeroizing;
@@ -14,9 +14,10 @@ const NONE_ACCEPTABLE: u8 = 0xff;
 /// Version of the sub-negotiation.
 const LOGIN_VERSION: u8 = 1;
 const CONNECT: u8 = 1;
-const IPV4: u8 = 1;
-const NAME: u8 = 3;
-const IPV6: u8 = 4;
+const UDP_ASSOCIATE: u8 = 3;
+pub(super) const IPV4: u8 = 1;
+pub(super) const NAME: u8 = 3;
+pub(super) const IPV6: u8 = 4;
 
 /// `socks-proxy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,28 @@ impl SocksProxy {
         host: &str,
         port: u16,
     ) -> Result<(), String> {
+        self.greet(wire).await?;
+        let mut request = vec![VERSION, CONNECT, 0];
+        request.extend(address(host, port)?);
+        send(wire, &request).await?;
+        reply(wire).await.map(|_| ())
+    }
+
+    /// Asks for a way for datagrams: where to send them, and what to write before each.
+    pub(super) async fn associate(
+        &self,
+        wire: &mut impl Wire,
+        host: &str,
+        port: u16,
+    ) -> Result<(Option<SocketAddr>, Vec<u8>), String> {
+        self.greet(wire).await?;
+        // From which address they will come is not known yet.
+        send(wire, &[VERSION, UDP_ASSOCIATE, 0, IPV4, 0, 0, 0, 0, 0, 0]).await?;
+        let relay = reply(wire).await?;
+        Ok((relay, [&[0, 0, 0][..], &address(host, port)?].concat()))
+    }
+
+    async fn greet(&self, wire: &mut impl Wire) -> Result<(), String> {
         let methods: &[u8] = match self.login {
             Some(_) => &[VERSION, 2, NO_AUTHENTICATION, USERNAME_PASSWORD],
             None => &[VERSION, 1, NO_AUTHENTICATION],
@@ -55,18 +78,7 @@ impl SocksProxy {
             }
             _ => return Err("it does not speak SOCKS 5".into()),
         }
-        let mut request = vec![VERSION, CONNECT, 0];
-        match host.parse() {
-            Ok(IpAddr::V4(v4)) => request.extend([&[IPV4], &v4.octets()[..]].concat()),
-            Ok(IpAddr::V6(v6)) => request.extend([&[IPV6], &v6.octets()[..]].concat()),
-            Err(_) => {
-                request.extend([NAME, length(host, "the server's name")?]);
-                request.extend(host.as_bytes());
-            }
-        }
-        request.extend(port.to_be_bytes());
-        send(wire, &request).await?;
-        reply(wire).await
+        Ok(())
     }
 
     async fn log_in(&self, wire: &mut impl Wire) -> Result<(), String> {
@@ -85,6 +97,17 @@ impl SocksProxy {
     }
 }
 
+/// An address as it stands in requests and before datagrams.
+fn address(host: &str, port: u16) -> Result<Vec<u8>, String> {
+    let mut bytes = match host.parse() {
+        Ok(IpAddr::V4(v4)) => [&[IPV4], &v4.octets()[..]].concat(),
+        Ok(IpAddr::V6(v6)) => [&[IPV6], &v6.octets()[..]].concat(),
+        Err(_) => [&[NAME, length(host, "the server's name")?], host.as_bytes()].concat(),
+    };
+    bytes.extend(port.to_be_bytes());
+    Ok(bytes)
+}
+
 async fn send(wire: &mut impl Wire, bytes: &[u8]) -> Result<(), String> {
     wire.write_all(bytes).await.map_err(|e| e.to_string())
 }
@@ -93,8 +116,8 @@ fn length(text: &str, what: &str) -> Result<u8, String> {
     u8::try_from(text.len()).map_err(|_| format!("{what} is longer than 255 bytes"))
 }
 
-/// Reads the whole reply, the address in it included: what comes behind is the tunnel's.
-async fn reply(wire: &mut impl Wire) -> Result<(), String> {
+/// Reads the whole reply: what comes behind is the tunnel's. The address in it, where it is one.
+async fn reply(wire: &mut impl Wire) -> Result<Option<SocketAddr>, String> {
     let [version, code, _, kind] = read::<4>(wire).await?;
     if version != VERSION {
         return Err("it does not speak SOCKS 5".into());
@@ -113,16 +136,20 @@ async fn reply(wire: &mut impl Wire) -> Result<(), String> {
         let text = known.get(usize::from(code) - 1).copied().unwrap_or("an unknown code");
         return Err(format!("{text} ({code})"));
     }
-    let length = match kind {
-        IPV4 => 4,
-        IPV6 => 16,
-        NAME => usize::from(read::<1>(wire).await?[0]),
+    let ip: Option<IpAddr> = match kind {
+        IPV4 => Some(Ipv4Addr::from(read::<4>(wire).await?).into()),
+        IPV6 => Some(Ipv6Addr::from(read::<16>(wire).await?).into()),
+        NAME => {
+            let [length] = read::<1>(wire).await?;
+            for _ in 0..length {
+                read::<1>(wire).await?;
+            }
+            None
+        }
         _ => return Err("a reply with an address of an unknown kind".into()),
     };
-    for _ in 0..length + 2 {
-        read::<1>(wire).await?;
-    }
-    Ok(())
+    let port = u16::from_be_bytes(read::<2>(wire).await?);
+    Ok(ip.map(|ip| SocketAddr::new(ip, port)))
 }
 
 #[cfg(test)]
@@ -171,6 +198,20 @@ mod tests {
         let answers = [&[5, 0][..], &[5, 0, 0, 4], &[0; 18]].concat();
         let (got, outcome, _) = pass(None, "2001:db8::1", &answers).await;
         assert_eq!((got[6], outcome), (IPV6, Ok(())));
+    }
+
+    #[tokio::test]
+    async fn datagrams_are_asked_for_with_what_stands_before_each() {
+        let (mut near, mut far) = tokio::io::duplex(1 << 14);
+        far.write_all(&[5, 0, 5, 0, 0, 1, 192, 0, 2, 9, 4, 56]).await.unwrap();
+        let proxy = SocksProxy { host: "proxy".into(), port: 1080, login: None };
+        let (relay, header) = proxy.associate(&mut near, "vpn.example", 1194).await.unwrap();
+        assert_eq!(relay, Some("192.0.2.9:1080".parse().unwrap()));
+        assert_eq!(header, [&[0, 0, 0, 3, 11][..], b"vpn.example", &[4, 170]].concat());
+        drop(near);
+        let mut got = Vec::new();
+        far.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, [5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]);
     }
 
     #[tokio::test]

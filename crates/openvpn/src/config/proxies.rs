@@ -149,7 +149,7 @@ impl Proxies {
 
 /// The one proxy of a client with these servers.
 pub(super) fn finish(draft: &Draft, remotes: &[Target]) -> Result<Option<Proxy>, ConfigError> {
-    let (name, proxy) = match (draft.proxies.http(), draft.proxies.socks()) {
+    let proxy = match (draft.proxies.http(), draft.proxies.socks()) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
             return Err(draft.error(
@@ -158,14 +158,15 @@ pub(super) fn finish(draft: &Draft, remotes: &[Target]) -> Result<Option<Proxy>,
                 "remove one of the two",
             ));
         }
-        (Some(http), None) => ("http-proxy", Proxy::Http(http)),
-        (None, Some(socks)) => ("socks-proxy", Proxy::Socks(socks)),
+        (Some(http), None) => Proxy::Http(http),
+        (None, Some(socks)) => Proxy::Socks(socks),
     };
-    if remotes.iter().any(|target| target.transport == Transport::Udp) {
+    let datagrams = remotes.iter().any(|target| target.transport == Transport::Udp);
+    if datagrams && matches!(proxy, Proxy::Http(_)) {
         return Err(draft.error(
-            name,
-            "proxies carry TCP only here, and a remote is over UDP",
-            "write proto tcp-client, or a remote with tcp",
+            "http-proxy",
+            "it carries TCP only, and a remote is over UDP",
+            "write proto tcp-client, or a remote with tcp; or use socks-proxy",
         ));
     }
     Ok(Some(proxy))

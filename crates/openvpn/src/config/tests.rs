@@ -738,6 +738,7 @@ fn a_proxy_stands_before_every_remote_and_takes_tcp_only() {
     let Some(Proxy::Socks(socks)) = as_client(&client(socks)).proxy.clone() else {
         panic!("no SOCKS proxy")
     };
+    assert!(as_client(&client("socks-proxy 192.0.2.9\n")).proxy.is_some(), "over UDP too");
     assert_eq!((socks.host.as_str(), socks.port, socks.login), ("192.0.2.9", 1080, None));
 }
 

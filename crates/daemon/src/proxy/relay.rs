@@ -1,0 +1,250 @@
+//! Datagrams through a SOCKS 5 proxy (RFC 1928, section 7).
+//!
+//! Each datagram to and from the proxy begins with the address of its other end. The data plane knows
+//! nothing of that: it talks to a socket of ours on the loopback, and a thread beside it puts the
+//! headers on and takes them off, train by train.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use adit_linux::poll::{EventFd, Events, Interest, Poller};
+use adit_linux::tcp::TcpStream;
+use adit_linux::udp::{
+    MAX_PAYLOAD, MAX_SEGMENTS, RecvBatch, SendScratch, Train, UdpOptions, UdpSocket,
+};
+
+use super::socks::{IPV4, IPV6, NAME};
+
+/// Trains received at once.
+const SLOTS: usize = 16;
+
+/// A proxy's consent to carry datagrams. It ends with its TCP connection, and when it is dropped.
+#[derive(Debug)]
+pub struct Association {
+    near: SocketAddr,
+    relay: SocketAddr,
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has.
+struct Pump {
+    control: TcpStream,
+    near: UdpSocket,
+    far: UdpSocket,
+    relay: SocketAddr,
+    /// Who sends to `near`: known from the first datagram on.
+    client: Option<SocketAddr>,
+    /// Before each datagram to the proxy.
+    header: Vec<u8>,
+    batch: RecvBatch,
+    scratch: SendScratch,
+    train: Vec<u8>,
+    stop: Arc<EventFd>,
+}
+
+const NEAR: u64 = 0;
+const FAR: u64 = 1;
+const CONTROL: u64 = 2;
+const STOP: u64 = 3;
+
+impl Association {
+    /// Carries datagrams to the server that `header` names, by way of `relay`, for as long as
+    /// `control` stands.
+    pub(super) fn start(
+        control: TcpStream,
+        relay: SocketAddr,
+        header: Vec<u8>,
+        mark: Option<u32>,
+    ) -> io::Result<Self> {
+        let loopback: IpAddr = match relay {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        let any: IpAddr = match relay {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let near = UdpSocket::bind(&UdpOptions::new(SocketAddr::new(loopback, 0)))?;
+        let mut options = UdpOptions::new(SocketAddr::new(any, 0));
+        options.fwmark = mark;
+        let far = UdpSocket::bind(&options)?;
+        let stop = Arc::new(EventFd::new()?);
+        let near_at = near.local_addr();
+        let pump = Pump {
+            control,
+            near,
+            far,
+            relay,
+            client: None,
+            header,
+            batch: RecvBatch::new(SLOTS),
+            scratch: SendScratch::new(1),
+            train: Vec::with_capacity(MAX_PAYLOAD),
+            stop: Arc::clone(&stop),
+        };
+        let thread = std::thread::Builder::new().name("socks-udp".into()).spawn(move || {
+            if let Err(e) = pump.run() {
+                tracing::warn!("the proxy's relay for datagrams ended: {e}");
+            }
+        })?;
+        Ok(Self { near: near_at, relay, stop, thread: Some(thread) })
+    }
+
+    /// Where the data plane sends to.
+    pub fn near(&self) -> SocketAddr {
+        self.near
+    }
+
+    /// Where the datagrams really go first.
+    pub fn relay(&self) -> SocketAddr {
+        self.relay
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Pump {
+    fn run(mut self) -> io::Result<()> {
+        let (poller, mut events) = (Poller::new()?, Events::new());
+        poller.add(&self.near, NEAR, Interest::READ)?;
+        poller.add(&self.far, FAR, Interest::READ)?;
+        poller.add(&self.control, CONTROL, Interest::READ)?;
+        poller.add(&*self.stop, STOP, Interest::READ)?;
+        loop {
+            poller.wait(&mut events, None)?;
+            for event in events.iter() {
+                match event.token {
+                    NEAR => self.outward(),
+                    FAR => self.inward(),
+                    CONTROL => match self.control.recv(&mut [0; 64]) {
+                        // The proxy has nothing to say here but its end.
+                        Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                        Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e),
+                        Ok(_) | Err(_) => {}
+                    },
+                    _ => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// From the data plane to the proxy. What the sockets do not take is lost, as on any path.
+    fn outward(&mut self) {
+        let Self { near, far, relay, client, header, batch, scratch, train, .. } = self;
+        let Ok(_) = near.recv_burst(batch) else { return };
+        for received in batch.datagrams_mut() {
+            // Nobody else on this machine speaks for it.
+            if *client.get_or_insert(received.remote) != received.remote {
+                continue;
+            }
+            let longer = received.segment.saturating_add(header.len());
+            let fit = (MAX_PAYLOAD / longer.max(1)).clamp(1, MAX_SEGMENTS);
+            for some in received.data.chunks(received.segment.max(1).saturating_mul(fit)) {
+                train.clear();
+                for datagram in some.chunks(received.segment.max(1)) {
+                    train.extend_from_slice(header);
+                    train.extend_from_slice(datagram);
+                }
+                send(far, *relay, longer, train, scratch);
+            }
+        }
+    }
+
+    /// From the proxy to the data plane.
+    fn inward(&mut self) {
+        let Self { near, far, relay, client, batch, scratch, train, .. } = self;
+        let (Ok(_), Some(client)) = (far.recv_burst(batch), *client) else { return };
+        for received in batch.datagrams_mut().filter(|received| received.remote == *relay) {
+            train.clear();
+            let mut segment = 0;
+            for datagram in received.data.chunks(received.segment.max(1)) {
+                let Some(inner) = payload(datagram) else { continue };
+                // All behind the first are as long, but perhaps the last.
+                if segment != 0 && inner.len() > segment {
+                    send(near, client, segment, train, scratch);
+                    train.clear();
+                    segment = 0;
+                }
+                if segment == 0 {
+                    segment = inner.len();
+                }
+                let last = inner.len() < segment;
+                train.extend_from_slice(inner);
+                if last {
+                    send(near, client, segment, train, scratch);
+                    train.clear();
+                    segment = 0;
+                }
+            }
+            send(near, client, segment, train, scratch);
+        }
+    }
+}
+
+fn send(
+    socket: &UdpSocket,
+    to: SocketAddr,
+    segment: usize,
+    payload: &[u8],
+    scratch: &mut SendScratch,
+) {
+    if payload.is_empty() {
+        return;
+    }
+    let Ok(segment) = u16::try_from(segment) else { return };
+    let train = Train { to, from: None, segment, payload };
+    if socket.send_trains(&[train], scratch).is_err() && usize::from(segment) < payload.len() {
+        // The device may not cut trains, or the path may be narrower than they are.
+        for datagram in payload.chunks(segment.into()) {
+            let _ = socket.send_to(to, None, datagram);
+        }
+    }
+}
+
+/// What stands behind the header of a datagram from the proxy; `None` if that is not whole, or the
+/// datagram is a piece of one: those are optional, and nobody sends them.
+fn payload(datagram: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = datagram.split_first_chunk::<4>()?;
+    let [0, 0, 0, kind] = *head else { return None };
+    let address = match kind {
+        IPV4 => 4,
+        IPV6 => 16,
+        NAME => usize::from(*rest.first()?).checked_add(1)?,
+        _ => return None,
+    };
+    let payload = rest.get(address.checked_add(2)?..)?;
+    (!payload.is_empty()).then_some(payload)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_headers_of_whole_datagrams_are_taken_off() {
+        let v4 = [&[0, 0, 0, 1, 192, 0, 2, 1, 4, 210][..], b"data"].concat();
+        assert_eq!(payload(&v4), Some(&b"data"[..]));
+        let v6 = [&[0, 0, 0, 4][..], &[1; 18], b"x"].concat();
+        assert_eq!(payload(&v6), Some(&b"x"[..]));
+        let name = [&[0, 0, 0, 3, 2][..], b"ab", &[0, 1], b"y"].concat();
+        assert_eq!(payload(&name), Some(&b"y"[..]));
+        for len in 0..=10 {
+            assert_eq!(payload(&v4[..len]), None, "{len}");
+        }
+        let mut piece = v4.clone();
+        piece[2] = 1;
+        assert_eq!(payload(&piece), None, "a fragment");
+        piece[2..4].copy_from_slice(&[0, 9]);
+        assert_eq!(payload(&piece), None, "an address of no known kind");
+    }
+}
