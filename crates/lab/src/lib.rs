@@ -12,6 +12,7 @@ pub mod metric;
 pub mod plan;
 pub mod profile;
 pub mod record;
+pub mod relay;
 pub mod report;
 pub mod run;
 pub mod scenario;

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use adit_lab::{bench, compare, copy, profile, report, run};
+use adit_lab::{bench, compare, copy, profile, relay, report, run};
 use clap::{Parser, Subcommand};
 
 /// Measures adit beside its peers, and says how sure it is.
@@ -42,6 +42,9 @@ enum Verb {
     /// One end of a tunnel without cryptography: what the subject `copy` runs. Needs root
     #[command(hide = true)]
     Copy(copy::Arguments),
+    /// Two TAP devices joined by a plain relay: what the subject `relay` runs. Needs root
+    #[command(hide = true)]
+    Relay(relay::Arguments),
     /// A piece of the data path, for callgrind
     #[command(hide = true)]
     Piece(bench::PieceArguments),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Profile(arguments) => profile::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
+        Verb::Relay(arguments) => relay::run(&arguments),
         Verb::Piece(arguments) => bench::run_piece(&arguments),
     };
     outcome.unwrap_or_else(|failure| {

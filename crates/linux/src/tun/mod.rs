@@ -262,17 +262,18 @@ fn checked_name(name: &str) -> Result<&str, TunError> {
     if fits && plain { Ok(name) } else { Err(TunError::BadName(name.to_owned())) }
 }
 
+/// Make a TAP device without offloads or headers, as simple programs do: each read and write of the
+/// descriptor is one frame of at most the device's MTU. It blocks, and only measures what others gain.
+///
+/// # Errors
+/// As those of [`TunDevice::open`].
+pub fn plain_tap(name: &str) -> Result<OwnedFd, TunError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(open_and_set(checked_name(name)?, libc::IFF_TAP | libc::IFF_NO_PI, flags)?.0)
+}
+
 /// Open the clone device and attach it to the interface; returns the interface's real name.
 fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), TunError> {
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| {
-        let error = io::Error::from(e);
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver(error),
-            Some(libc::EACCES | libc::EPERM) => TunError::NoPermission(error),
-            _ => TunError::Os("opening /dev/net/tun", error),
-        }
-    })?;
     let mut kind = match mode {
         TunMode::Tun => libc::IFF_TUN,
         TunMode::Tap => libc::IFF_TAP,
@@ -281,6 +282,31 @@ fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), 
     if multi {
         kind |= libc::IFF_MULTI_QUEUE;
     }
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let (fd, name) = open_and_set(name, kind, flags)?;
+    let size: libc::c_int = VNET_LEN as libc::c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads one int, which lives through the call.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) } < 0 {
+        let error = io::Error::last_os_error();
+        return Err(TunError::Os("setting the header length (TUNSETVNETHDRSZ)", error));
+    }
+    Ok((TunQueue { fd }, name))
+}
+
+/// Open the clone device and make it a queue of the interface of this kind (`IFF_...`).
+fn open_and_set(
+    name: &str,
+    kind: libc::c_int,
+    flags: OFlags,
+) -> Result<(OwnedFd, String), TunError> {
+    let fd = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|e| {
+        let error = io::Error::from(e);
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver(error),
+            Some(libc::EACCES | libc::EPERM) => TunError::NoPermission(error),
+            _ => TunError::Os("opening /dev/net/tun", error),
+        }
+    })?;
     // SAFETY: ifreq is plain data for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // zip stops one short of the array's end at the latest: the NUL stays.
@@ -300,13 +326,7 @@ fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), 
         });
     }
     let name: Vec<u8> = request.ifr_name.iter().map(|&c| c as u8).take_while(|&b| b != 0).collect();
-    let size: libc::c_int = VNET_LEN as libc::c_int;
-    // SAFETY: TUNSETVNETHDRSZ reads one int, which lives through the call.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) } < 0 {
-        let error = io::Error::last_os_error();
-        return Err(TunError::Os("setting the header length (TUNSETVNETHDRSZ)", error));
-    }
-    Ok((TunQueue { fd }, String::from_utf8_lossy(&name).into_owned()))
+    Ok((fd, String::from_utf8_lossy(&name).into_owned()))
 }
 
 /// Switch on the wanted offloads, or as many of them as this kernel knows.
