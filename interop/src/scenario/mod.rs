@@ -1,6 +1,7 @@
 //! Tests that are no combination of the matrix: roaming, crashes, other people's files, refusals, bad configurations.
 
 mod admin;
+mod bridge;
 mod faults;
 mod files;
 mod filter;
@@ -173,6 +174,9 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
     }
     // Only adit has epochs at both ends here.
     tests.push(test("epochs/adit-serves-adit".into(), adit, adit, formats::epochs));
+    for (name, scene) in bridge::SCENES {
+        tests.push(test(format!("bridge/{name}"), adit, adit, *scene));
+    }
     for (name, scene) in faults::SCENES {
         tests.push(test(format!("fault/{name}"), adit, adit, *scene));
     }
