@@ -15,6 +15,7 @@ pub mod failure;
 pub mod matrix;
 pub mod modes;
 pub mod net;
+pub mod nftdiff;
 pub mod peer;
 pub mod pki;
 pub mod process;

@@ -11,6 +11,7 @@ use adit_interop::cell::{self, Bench, Outcome};
 use adit_interop::crowd::{self, Soak};
 use adit_interop::matrix::{self, Cell, Roles};
 use adit_interop::modes::{self, Mode};
+use adit_interop::nftdiff;
 use adit_interop::peer::Program;
 use adit_interop::pki::Pki;
 use adit_interop::scenario::{self, Test};
@@ -41,6 +42,18 @@ enum Verb {
         /// How many.
         #[arg(long, default_value_t = 200)]
         clients: usize,
+    },
+    /// The same rules and packets through the kernel's nftables and through adit: the same verdicts and counters.
+    NftDiff {
+        /// The seed of the first rule set; each has the next one.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Rule sets.
+        #[arg(long, default_value_t = 40)]
+        sets: u64,
+        /// Packets through each.
+        #[arg(long, default_value_t = 500)]
+        packets: usize,
     },
     /// Stock clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
     Soak {
@@ -87,6 +100,9 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run(&arguments),
         Verb::Crowd { clients } => {
             alone(|bench, adit| crowd::throng(bench, "crowd", adit, &Program::Stock, clients))
+        }
+        Verb::NftDiff { seed, sets, packets } => {
+            nft_diff(&nftdiff::Options { seed, sets, frames: packets })
         }
         Verb::Soak { clients, minutes } => alone(|bench, adit| {
             let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };
@@ -140,6 +156,16 @@ fn alone(test: impl Fn(&Bench, &Program) -> Result<String>) -> Result<ExitCode> 
     let pki = Pki::make(&world)?;
     println!("{}", test(&Bench { world, pki }, &Program::adit()?)?);
     Ok(ExitCode::SUCCESS)
+}
+
+fn nft_diff(options: &nftdiff::Options) -> Result<ExitCode> {
+    match world::enter()? {
+        Entered::Ended(code) => Ok(code),
+        Entered::Inside(_) => {
+            println!("nft-diff: {}", nftdiff::run(options)?);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 /// Runs all tests on `jobs` threads and returns how many failed.

@@ -1,0 +1,95 @@
+//! A case: rules, frames in order, and what came of each.
+
+use std::fmt;
+
+use super::frame::Side;
+
+/// How the two sides are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// By a router: families `ip`, `ip6` and `inet`, with connection tracking.
+    Route,
+    /// By a switch: family `bridge`.
+    Bridge,
+}
+
+/// What came of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// It was dropped, or held until its other pieces come.
+    Nothing,
+    /// It passed, alone or with the pieces that were held.
+    Passed,
+    /// It was dropped, and its sender told.
+    Answered(Answer),
+}
+
+/// How a sender was told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// A TCP reset.
+    Reset {
+        /// Sequence number.
+        seq: u32,
+        /// Acknowledgement number.
+        ack: u32,
+        /// Flags.
+        flags: u8,
+    },
+    /// An ICMP or ICMPv6 error.
+    Error {
+        /// Whether it is ICMPv6.
+        v6: bool,
+        /// Type.
+        kind: u8,
+        /// Code.
+        code: u8,
+    },
+    /// Something else.
+    Strange,
+}
+
+/// A counter's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes from the network header on.
+    pub bytes: u64,
+}
+
+/// A frame that comes in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// Where.
+    pub side: Side,
+    /// From the Ethernet header on, as it stands on the wire.
+    pub frame: Vec<u8>,
+    /// What the generator meant by it, for a person.
+    pub what: &'static str,
+}
+
+/// What one of the two made of a case.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// For each frame.
+    pub seen: Vec<Seen>,
+    /// The counters at the end, in the order of `nft list ruleset`.
+    pub counts: Vec<Count>,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Seen::Nothing => f.write_str("nothing"),
+            Seen::Passed => f.write_str("passed"),
+            Seen::Answered(Answer::Reset { seq, ack, flags }) => {
+                write!(f, "reset:{seq}:{ack}:{flags}")
+            }
+            Seen::Answered(Answer::Error { v6, kind, code }) => {
+                write!(f, "{}:{kind}:{code}", if *v6 { "icmpv6" } else { "icmp" })
+            }
+            Seen::Answered(Answer::Strange) => f.write_str("strange"),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The kernel's side: a namespace that routes or bridges between two TAPs which this process holds.
+//!
+//! A frame written to one TAP runs through the hooks, the connection tracking and out to the other TAP before `write`
+//! returns, so a verdict is there to be read at once and nothing waits for a timeout.
+
+use std::fs;
+use std::io::{ErrorKind, IoSlice};
+use std::path::Path;
+
+use adit_linux::netns::NetNs;
+use adit_linux::tun::{TunDevice, TunMode, TunOffloads, TunOptions, TunQueue, VNET_LEN};
+
+use super::case::{Count, Mode, Seen};
+use super::frame::Side;
+use super::seen;
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::process::feed;
+
+/// Connections are tracked and fragments put together whatever the rules, as adit does; counts what came to be judged.
+const BED: &str = "table inet bed {
+ chain pre { type filter hook prerouting priority -150; ct state invalid counter; }
+ chain in { type filter hook forward priority -1000; counter; }
+}
+";
+
+/// Routes for all that comes from the other side, so that any destination is forwarded; answers leave by `ta`.
+const ROUTES: &str = "link set ta address 02:ad:17:00:0a:01 mtu 9000 up
+link set tb address 02:ad:17:00:0b:01 mtu 9000 up
+address add 10.255.0.1/32 dev ta
+address add 10.255.1.1/32 dev tb
+neighbour add 10.255.0.2 lladdr 02:ad:17:00:0a:02 nud permanent dev ta
+neighbour add 10.255.1.2 lladdr 02:ad:17:00:0b:02 nud permanent dev tb
+route add default via 10.255.0.2 dev ta onlink
+route add default via 10.255.1.2 dev tb onlink table 100
+route add default via 10.255.0.2 dev ta onlink table 101
+rule add iif ta lookup 100
+rule add iif tb lookup 101
+";
+
+/// The same for IPv6.
+const ROUTES6: &str = "address add fd00:ff::1/128 dev ta nodad
+address add fd00:ff:1::1/128 dev tb nodad
+neighbour add fd00:ff::2 lladdr 02:ad:17:00:0a:02 nud permanent dev ta
+neighbour add fd00:ff:1::2 lladdr 02:ad:17:00:0b:02 nud permanent dev tb
+route add default via fd00:ff::2 dev ta onlink
+route add default via fd00:ff:1::2 dev tb onlink table 100
+route add default via fd00:ff::2 dev ta onlink table 101
+rule add iif ta lookup 100
+rule add iif tb lookup 101
+";
+
+const BRIDGE: &str = "link add br0 type bridge stp_state 0 mcast_snooping 0
+link set br0 up
+link set ta master br0
+link set tb master br0
+link set ta type bridge_slave learning off
+link set tb type bridge_slave learning off
+link set ta mtu 9000 up
+link set tb mtu 9000 up
+";
+
+/// Before the devices exist. Answers are not rationed, no source is doubted, nothing is said unasked.
+const SYSCTLS: [(&str, &str); 11] = [
+    ("net/ipv4/conf/all/forwarding", "1"),
+    ("net/ipv4/conf/all/rp_filter", "0"),
+    ("net/ipv4/conf/default/rp_filter", "0"),
+    ("net/ipv4/conf/all/send_redirects", "0"),
+    ("net/ipv4/conf/default/send_redirects", "0"),
+    ("net/ipv4/icmp_ratemask", "0"),
+    ("net/ipv6/icmp/ratelimit", "0"),
+    ("net/ipv6/conf/default/accept_dad", "0"),
+    ("net/ipv6/conf/default/addr_gen_mode", "1"),
+    ("net/ipv6/conf/default/router_solicitations", "0"),
+    ("net/ipv6/conf/all/forwarding", "1"),
+];
+
+/// A namespace with a rule set.
+#[derive(Debug)]
+pub struct Kernel {
+    mode: Mode,
+    namespace: NetNs,
+    taps: [TunQueue; 2],
+}
+
+impl Kernel {
+    /// A namespace without rules through which a first packet has passed.
+    ///
+    /// # Errors
+    /// No root, or a kernel without what is needed.
+    pub fn new(mode: Mode) -> Result<Kernel> {
+        let namespace = NetNs::unnamed()?;
+        let set = || -> Result<()> {
+            for (key, value) in SYSCTLS {
+                fs::write(Path::new("/proc/sys").join(key), value).context(key)?;
+            }
+            if mode == Mode::Bridge {
+                fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
+                for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"] {
+                    // Where br_netfilter is not loaded there is nothing to switch off.
+                    let _ = fs::write(Path::new("/proc/sys/net/bridge").join(key), "0");
+                }
+            }
+            Ok(())
+        };
+        namespace.run(set)??;
+        let taps = [tap(&namespace, Side::A)?, tap(&namespace, Side::B)?];
+        let batches = match mode {
+            Mode::Route => [("-4", ROUTES), ("-6", ROUTES6)],
+            Mode::Bridge => [("-4", BRIDGE), ("-6", "")],
+        };
+        for (family, lines) in batches {
+            let mut command = namespace.command("ip")?;
+            command.args([family, "-batch", "-"]);
+            feed(command, lines)?;
+        }
+        let kernel = Kernel { mode, namespace, taps };
+        if mode == Mode::Route {
+            kernel.load(BED).map_err(Failure)?;
+        }
+        kernel.drain()?;
+        Ok(kernel)
+    }
+
+    /// Adds rules.
+    ///
+    /// # Errors
+    /// What `nft` said.
+    pub fn load(&self, rules: &str) -> std::result::Result<(), String> {
+        let mut command = self.namespace.command("nft").map_err(|error| error.to_string())?;
+        command.args(["-f", "-"]);
+        feed(command, rules).map(drop).map_err(|failure| failure.0)
+    }
+
+    /// Sends a frame through and says what came of it.
+    ///
+    /// # Errors
+    /// A TAP failed.
+    pub fn pass(&self, side: Side, frame: &[u8]) -> Result<Seen> {
+        let header = [0u8; VNET_LEN];
+        let taken = self.tap(side).write(&[IoSlice::new(&header), IoSlice::new(frame)]);
+        match taken {
+            Ok(_) => {}
+            // A frame that the TAP itself refuses went nowhere.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => return Ok(Seen::Nothing),
+            Err(error) => return Err(error).context("writing to a TAP"),
+        }
+        let mut came = Vec::new();
+        self.read(|side, frame| came.push((side, frame)))?;
+        Ok(seen::judge(self.mode, side, frame, &came))
+    }
+
+    /// What the rules counted, in the order in which they stand: a table's named counters, then its rules.
+    ///
+    /// # Errors
+    /// `nft` failed.
+    pub fn counts(&self) -> Result<Vec<Count>> {
+        let listing = self.list()?;
+        let own = listing.find("table inet bed").map_or(listing.clone(), |at| {
+            let rest = &listing[at..];
+            let end = rest.find("\n}\n").map_or(rest.len(), |end| end + 3);
+            format!("{}{}", &listing[..at], &rest[end..])
+        });
+        Ok(counts(&own))
+    }
+
+    /// How many packets came as far as the rules; those that the kernel's own checks took are missing.
+    ///
+    /// # Errors
+    /// `nft` failed.
+    pub fn judged(&self) -> Result<u64> {
+        let listing = self.list()?;
+        let bed = listing.split("table inet bed").nth(1).context("the bed's table")?;
+        counts(bed).get(1).map(|count| count.packets).context("the bed's counter")
+    }
+
+    fn list(&self) -> Result<String> {
+        let mut command = self.namespace.command("nft")?;
+        command.args(["list", "ruleset"]);
+        feed(command, "")
+    }
+
+    fn tap(&self, side: Side) -> &TunQueue {
+        &self.taps[side as usize]
+    }
+
+    fn read(&self, mut each: impl FnMut(Side, Vec<u8>)) -> Result<()> {
+        let (mut header, mut buffer) = ([0; VNET_LEN], vec![0; 65_536]);
+        for side in [Side::A, Side::B] {
+            loop {
+                match self.tap(side).read(&mut header, &mut buffer) {
+                    Ok(length) => each(side, buffer[..length].to_vec()),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error).context("reading from a TAP"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads away what interfaces say when they come up.
+    fn drain(&self) -> Result<()> {
+        let mut count = 0;
+        self.read(|_, _| count += 1)?;
+        ensure(count < 1000, || "the interfaces do not fall silent".to_owned())
+    }
+}
+
+fn tap(namespace: &NetNs, side: Side) -> Result<TunQueue> {
+    let options = TunOptions {
+        name: Some(side.interface().to_owned()),
+        queues: 1,
+        offloads: TunOffloads::NONE,
+        mode: TunMode::Tap,
+    };
+    let device = namespace.run(|| TunDevice::open(&options))?.context("making a TAP")?;
+    device.queues.into_iter().next().context("a TAP without a queue")
+}
+
+/// Every `packets N bytes M` of a listing, in order.
+fn counts(listing: &str) -> Vec<Count> {
+    let words: Vec<&str> = listing.split_whitespace().collect();
+    let count = |four: &[&str]| match *four {
+        ["packets", packets, "bytes", bytes] => {
+            Some(Count { packets: packets.parse().ok()?, bytes: bytes.parse().ok()? })
+        }
+        _ => None,
+    };
+    words.windows(4).filter_map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_from_a_listing_and_limits_are_not() {
+        let listing = "chain x { limit rate 5/second burst 5 packets counter packets 7 bytes 90 accept\n\
+                       counter packets 1 bytes 2 }";
+        let expected =
+            [Count { packets: 7, bytes: 90 }, Count { packets: 1, bytes: 2 }];
+        assert_eq!(counts(listing), expected);
+    }
+}

@@ -1,0 +1,72 @@
+//! What frames that came out say of the one that went in.
+
+use super::case::{Answer, Mode, Seen};
+use super::frame::{IPV4, IPV6, Side};
+
+/// What came of `sent`, which came in at `side`, when these frames came out.
+#[must_use]
+pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> Seen {
+    let mut seen = Seen::Nothing;
+    for (at, frame) in came {
+        if mode == Mode::Bridge {
+            if *at == side.other() {
+                seen = Seen::Passed;
+            }
+            continue;
+        }
+        // What the kernel says to groups, it says of itself; packets to groups are not routed.
+        if frame.first().is_none_or(|byte| byte & 1 == 1) || !is_ip(frame) {
+            continue;
+        }
+        // An answer has another source, wherever its way leads.
+        if source(frame).is_some() && source(frame) == source(sent) {
+            seen = Seen::Passed;
+        } else {
+            seen = Seen::Answered(frame.get(14..).map_or(Answer::Strange, answer));
+        }
+    }
+    seen
+}
+
+fn is_ip(frame: &[u8]) -> bool {
+    let ethertype = [IPV4.to_be_bytes(), IPV6.to_be_bytes()];
+    frame.get(12..14).is_some_and(|bytes| ethertype.iter().any(|ip| ip == bytes))
+}
+
+fn source(frame: &[u8]) -> Option<&[u8]> {
+    match frame.get(14)? >> 4 {
+        4 => frame.get(26..30),
+        6 => frame.get(22..38),
+        _ => None,
+    }
+}
+
+/// What an IP packet that is an answer says.
+#[must_use]
+pub fn answer(packet: &[u8]) -> Answer {
+    read(packet).unwrap_or(Answer::Strange)
+}
+
+fn read(packet: &[u8]) -> Option<Answer> {
+    let (protocol, at) = match packet.first()? >> 4 {
+        4 => (*packet.get(9)?, usize::from(packet.first()? & 15) * 4),
+        6 => (*packet.get(6)?, 40),
+        _ => return None,
+    };
+    let word = |from: usize| {
+        packet.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok())
+    };
+    match protocol {
+        6 => Some(Answer::Reset {
+            seq: u32::from_be_bytes(word(4)?),
+            ack: u32::from_be_bytes(word(8)?),
+            flags: *packet.get(at + 13)?,
+        }),
+        1 | 58 => Some(Answer::Error {
+            v6: protocol == 58,
+            kind: *packet.get(at)?,
+            code: *packet.get(at + 1)?,
+        }),
+        _ => None,
+    }
+}
