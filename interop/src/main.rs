@@ -54,6 +54,9 @@ enum Verb {
         /// Packets through each.
         #[arg(long, default_value_t = 500)]
         packets: usize,
+        /// Rule sets with differences after which it stops.
+        #[arg(long, default_value_t = 3)]
+        most: usize,
     },
     /// Stock clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
     Soak {
@@ -101,8 +104,8 @@ fn main() -> ExitCode {
         Verb::Crowd { clients } => {
             alone(|bench, adit| crowd::throng(bench, "crowd", adit, &Program::Stock, clients))
         }
-        Verb::NftDiff { seed, sets, packets } => {
-            nft_diff(&nftdiff::Options { seed, sets, frames: packets })
+        Verb::NftDiff { seed, sets, packets, most } => {
+            nft_diff(&nftdiff::Options { seed, sets, frames: packets, most })
         }
         Verb::Soak { clients, minutes } => alone(|bench, adit| {
             let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };

@@ -4,26 +4,35 @@
 //! knows the differences that are wanted. A case that differs in another way is made small and printed as a fixture
 //! ([`fixture`]); the fixtures that are kept are replayed first.
 
+pub mod adit;
 pub mod case;
+pub mod compare;
+pub mod differences;
+pub mod fixture;
 pub mod frame;
 pub mod kernel;
 pub mod packets;
 pub mod random;
 pub mod rules;
 pub mod seen;
+pub mod shrink;
 mod universe;
 mod values;
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
 
-use case::{Mode, Outcome, Sent};
+use adit::Adit;
+use case::{Mode, Seen};
+use compare::{Both, Case, Plain, both, without_wanted};
 use kernel::Kernel;
 use random::Random;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Failure, Result};
 
 /// How much is compared.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// The first seed; each rule set has the next one.
     pub seed: u64,
@@ -31,52 +40,114 @@ pub struct Options {
     pub sets: u64,
     /// Frames for each.
     pub frames: usize,
+    /// Rule sets with differences after which it stops.
+    pub most: usize,
+}
+
+/// Where cases that differ are left.
+const LEFT: &str = "target/nft-diff";
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    frames: usize,
+    passed: usize,
+    answered: usize,
+    counters: usize,
+    moved: usize,
+    /// How often each difference was wanted.
+    wanted: BTreeMap<&'static str, usize>,
+    /// What adit does not take though nft does.
+    refused: BTreeMap<String, usize>,
+    failed: usize,
 }
 
 /// Compares, and says how much was compared.
 ///
 /// # Errors
-/// A difference that is not wanted, as a fixture; or no root, or a kernel without nftables.
+/// A difference that is not wanted: it is left as a fixture. Or no root, or a kernel without nftables.
 pub fn run(options: &Options) -> Result<String> {
     let started = Instant::now();
-    let mut tally = [0u64; 3];
-    let mut refused = 0;
-    let mut hits = 0;
-    let (mut tk, mut tl) = (Duration::ZERO, Duration::ZERO);
-    for seed in options.seed..options.seed + options.sets {
-        let mut random = Random::new(seed);
-        let mode = if seed % 5 == 4 { Mode::Bridge } else { Mode::Route };
-        let stateful = mode == Mode::Route && seed % 5 > 0;
-        let rules = rules::generate(&mut random, mode, stateful);
-        let frames = packets::generate(&mut random, mode, options.frames);
-        let t = Instant::now();
-        let kernel = Kernel::new(mode)?;
-        tk += t.elapsed();
-        let rules = settle(rules, |text| {
-            let r = kernel.load(text);
-            if let Err(e) = &r { eprintln!("{e}"); refused += 1; }
-            r
-        })?;
-        let t = Instant::now();
-        let outcome = through(&kernel, &frames)?;
-        tl += t.elapsed();
-        for seen in &outcome.seen {
-            tally[match seen { case::Seen::Nothing => 0, case::Seen::Passed => 1, _ => 2 }] += 1;
-        }
-        hits += outcome.counts.iter().filter(|c| c.packets > 0).count() * 100 / outcome.counts.len().max(1);
-        if mode == Mode::Route { println!("seed {seed} judged {} of {}", kernel.judged()?, frames.len()); }
-        if options.sets < 4 { println!("{rules}"); }
+    let kept = fixture::kept()?;
+    let mut tally = Tally::default();
+    for (name, fixture) in &kept {
+        let now = both(&fixture.case).context(name)?;
+        fixture.holds(&now).context(name)?;
     }
-    Ok(format!("{tally:?} refused {refused} hit {} {:?} new {tk:?} pass {tl:?}", hits / options.sets as usize, started.elapsed()))
+    for seed in options.seed..options.seed.saturating_add(options.sets) {
+        one(seed, options.frames, &mut tally).context(format!("seed {seed}"))?;
+        if tally.failed >= options.most {
+            break;
+        }
+    }
+    for (name, count) in &tally.wanted {
+        println!("  wanted: {count} x {name}");
+    }
+    for (said, count) in &tally.refused {
+        println!("  refused by adit: {count} x {said}");
+    }
+    let Tally { frames, passed, answered, counters, moved, failed, .. } = tally;
+    let told = format!(
+        "{} fixtures, {frames} packets ({passed} passed, {answered} answered), {counters} counters ({moved} not zero), \
+         {failed} rule sets differ, {} s",
+        kept.len(),
+        started.elapsed().as_secs(),
+    );
+    if failed == 0 { Ok(told) } else { Err(Failure(format!("{told}: see {LEFT}"))) }
 }
 
-/// Sends all frames.
-fn through(kernel: &Kernel, frames: &[Sent]) -> Result<Outcome> {
-    let seen =
-        frames.iter().map(|sent| kernel.pass(sent.side, &sent.frame)).collect::<Result<_>>()?;
-    Ok(Outcome { seen, counts: kernel.counts()? })
+/// The case of a seed: both take its rules.
+fn case(seed: u64, frames: usize, tally: &mut Tally) -> Result<Case> {
+    let mut random = Random::new(seed);
+    let mode = if seed % 5 == 4 { Mode::Bridge } else { Mode::Route };
+    let stateful = mode == Mode::Route && !seed.is_multiple_of(5);
+    let rules = rules::generate(&mut random, mode, stateful);
+    let frames = packets::generate(&mut random, mode, frames);
+    let kernel = Kernel::new(mode)?;
+    let rules = settle(rules, |text| kernel.load(text))?;
+    let rules = settle(rules, |text| {
+        Adit::new(mode, text).map(drop).inspect_err(|said| {
+            let what = said.lines().next().unwrap_or_default();
+            let what = what.splitn(4, ':').last().unwrap_or_default().trim();
+            *tally.refused.entry(what.to_owned()).or_default() += 1;
+        })
+    })?;
+    Ok(Case { mode, rules, frames })
 }
 
+fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
+    let case = case(seed, frames, tally)?;
+    let Plain { case, both: made, wanted } = without_wanted(case, both)?;
+    for name in wanted {
+        *tally.wanted.entry(name).or_default() += 1;
+    }
+    let count = |seen: fn(&Seen) -> bool| made.seen.iter().filter(|(kernel, _)| seen(kernel)).count();
+    tally.frames += case.frames.len();
+    tally.passed += count(|seen| *seen == Seen::Passed);
+    tally.answered += count(|seen| matches!(seen, Seen::Answered(_)));
+    tally.counters += made.counts.len();
+    tally.moved += made.counts.iter().filter(|(kernel, _)| kernel.packets > 0).count();
+    if made.differs().is_some() {
+        tally.failed += 1;
+        leave(seed, case, made)?;
+    }
+    Ok(())
+}
+
+/// Makes a case that differs small, and leaves it as a fixture.
+fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
+    let run = |case: &Case| without_wanted(case.clone(), both).map(|plain| plain.both);
+    let (case, made) = shrink::shrink(case, made, run)?;
+    let mut text = fixture::print(&format!("Seed {seed}."), &case, &made);
+    for (_, adit) in &made.seen {
+        text.push_str(&format!("# adit: {}\n", adit.why));
+    }
+    std::fs::create_dir_all(LEFT)?;
+    let path = Path::new(LEFT).join(format!("{seed}.txt"));
+    std::fs::write(&path, &text).context(path.display())?;
+    println!("{}:\n{text}", path.display());
+    Ok(())
+}
 /// Loads rules, less those that are refused: each stands in a line of its own. Returns what was loaded.
 fn settle(mut rules: String, mut load: impl FnMut(&str) -> std::result::Result<(), String>) -> Result<String> {
     for _ in 0..50 {

@@ -104,7 +104,8 @@ fn break_v4(random: &mut Random, frame: &mut Vec<u8>, protocol: u8) -> &'static 
             frame[14] = 0x44;
             "header length below 20"
         }
-        2 => {
+        // Otherwise the payload would be options, of which Linux drops the wrong ones before any rule.
+        2 if end < 74 => {
             frame[14] = 0x4f;
             "header length beyond the end"
         }

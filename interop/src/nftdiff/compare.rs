@@ -1,0 +1,102 @@
+//! One case through both.
+
+use super::adit::{Adit, Made};
+use super::case::{Count, Mode, Seen, Sent};
+use super::differences;
+use super::kernel::Kernel;
+use crate::failure::{Failure, Result};
+
+/// Rules and frames.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// How the sides are joined.
+    pub mode: Mode,
+    /// A rule file that both take.
+    pub rules: String,
+    /// In order.
+    pub frames: Vec<Sent>,
+}
+
+/// What both made of a case.
+#[derive(Debug, Clone)]
+pub struct Both {
+    /// For each frame.
+    pub seen: Vec<(Seen, Made)>,
+    /// For each counter.
+    pub counts: Vec<(Count, Count)>,
+}
+
+impl Both {
+    /// Where they differ first: a frame, or behind the last one when only counters differ.
+    #[must_use]
+    pub fn differs(&self) -> Option<usize> {
+        let frame = self.seen.iter().position(|(kernel, adit)| *kernel != adit.seen);
+        frame.or_else(|| {
+            self.counts.iter().any(|(kernel, adit)| kernel != adit).then_some(self.seen.len())
+        })
+    }
+}
+
+/// Runs a case through both.
+///
+/// # Errors
+/// The rules are refused, or the test bed fails.
+pub fn both(case: &Case) -> Result<Both> {
+    let kernel = Kernel::new(case.mode)?;
+    kernel.load(&case.rules).map_err(Failure)?;
+    through(&kernel, case)
+}
+
+/// Runs a case through a kernel that has its rules and has seen nothing, and through adit.
+///
+/// # Errors
+/// adit refuses the rules, or the test bed fails.
+pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
+    let mut adit = Adit::new(case.mode, &case.rules).map_err(Failure)?;
+    let mut seen = Vec::with_capacity(case.frames.len());
+    for sent in &case.frames {
+        seen.push((kernel.pass(sent.side, &sent.frame)?, adit.pass(sent.side, &sent.frame)));
+    }
+    let (kernel, adit) = (kernel.counts()?, adit.counts()?);
+    if kernel.len() != adit.len() {
+        let text = format!("{} counters in the kernel, {} in adit:\n{}", kernel.len(), adit.len(), case.rules);
+        return Err(Failure(text));
+    }
+    Ok(Both { seen, counts: kernel.into_iter().zip(adit).collect() })
+}
+
+/// How often the frames of wanted differences are taken out: the frames behind them are judged anew each time.
+const ROUNDS: usize = 12;
+
+/// What remains of a case without the frames whose difference is wanted.
+pub struct Plain {
+    /// Without them.
+    pub case: Case,
+    /// What both made of it.
+    pub both: Both,
+    /// Names of what was taken out.
+    pub wanted: Vec<&'static str>,
+}
+
+/// Takes out the frames whose difference is wanted, until there are none.
+///
+/// # Errors
+/// As [`both`].
+pub fn without_wanted(mut case: Case, run: impl Fn(&Case) -> Result<Both>) -> Result<Plain> {
+    let mut wanted = Vec::new();
+    for _ in 0..ROUNDS {
+        let both = run(&case)?;
+        let mut kept = Vec::with_capacity(case.frames.len());
+        for (sent, (kernel, adit)) in case.frames.iter().zip(&both.seen) {
+            match differences::wanted(sent, *kernel, adit) {
+                Some(name) => wanted.push(name),
+                None => kept.push(sent.clone()),
+            }
+        }
+        if kept.len() == case.frames.len() {
+            return Ok(Plain { case, both, wanted });
+        }
+        case.frames = kept;
+    }
+    Err(Failure(format!("wanted differences without end ({wanted:?}):\n{}", case.rules)))
+}
