@@ -1,13 +1,14 @@
-//! adit's side.
+//! adit's side: a [`Firewall`] as the bridge drives it, without a bridge.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_filter::fragment::{self, Outcome, Reassembler};
-use adit_filter::packet::{Layer, Packet};
-use adit_filter::ruleset::{Counter, Statement};
+use adit_filter::firewall::{Firewall, Limits, Place, Ruling, Worker};
+use adit_filter::fragment::FragmentStats;
+use adit_filter::packet::{Layer, Packet, Transport};
+use adit_filter::ruleset::{Counter, CounterId, Statement};
 use adit_filter::track::Tracker;
-use adit_filter::{Context, Decision, Filter, IfName, Judge, Nanos, answer, lang, track};
+use adit_filter::{Filter, IfName, Nanos, lang};
 use adit_wire::VnetHeader;
 
 use super::case::{Count, Mode, Seen};
@@ -20,22 +21,27 @@ use crate::failure::{Context as _, Result};
 pub struct Made {
     /// What somebody outside sees.
     pub seen: Seen,
-    /// A state, a reason or a rule.
+    /// A reason, for a person and for [`super::differences`].
     pub why: String,
+    /// Whether it is of a protocol whose checksum is known.
+    pub checked: bool,
 }
 
-/// A filter with rules.
+/// A firewall with rules.
 pub struct Adit {
     mode: Mode,
-    filter: Arc<Filter>,
-    judge: Judge,
-    tracker: Tracker,
-    fragments: Reassembler,
+    firewall: Arc<Firewall>,
+    worker: Worker,
     now: Nanos,
+    /// Tells of a packet's connection what the firewall keeps to itself.
+    shadow: Tracker,
 }
 
-/// Between two packets: a whole case takes less than the shortest of the timeouts.
-const STEP: Duration = Duration::from_micros(20);
+/// Between two packets. A whole case takes less than the shortest of the timeouts, and there is less than one answer
+/// in the time for which adit allows itself one.
+const STEP: Duration = Duration::from_millis(2);
+
+const SEED: [u8; 16] = [7; 16];
 
 impl Adit {
     /// With rules, in nftables' language.
@@ -46,82 +52,95 @@ impl Adit {
         let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let ruleset = lang::parse("stdin", rules, none).map_err(|wrong| wrong.to_string())?;
         let filter = Filter::compile(ruleset).map_err(|wrong| wrong.to_string())?;
-        let filter = Arc::new(filter);
-        Ok(Adit {
-            mode,
-            judge: Judge::new(Arc::clone(&filter)),
-            filter,
-            tracker: Tracker::new(track::Limits::default(), [7; 16]),
-            fragments: Reassembler::new(fragment::Limits::default()),
-            now: Nanos(1_000_000_000),
-        })
+        let limits = Limits::default();
+        let shadow = Tracker::new(limits.track.clone(), SEED);
+        let firewall = Firewall::new(filter, limits, SEED);
+        let worker = firewall.worker();
+        Ok(Adit { mode, firewall, worker, now: Nanos(1_000_000_000), shadow })
     }
 
     /// Judges a frame.
     pub fn pass(&mut self, side: Side, frame: &[u8]) -> Made {
         self.now = self.now.after(STEP);
         let frame = if self.mode == Mode::Route { counted_down(frame) } else { frame.to_vec() };
-        let vnet = VnetHeader::default();
-        let nothing = |why: String| Made { seen: Seen::Nothing, why };
-        let packet = match Packet::parse(&frame, Layer::Ethernet, None, &vnet) {
-            Ok(packet) => packet,
-            Err(wrong) => return nothing(format!("malformed: {wrong}")),
-        };
-        let whole = match self.fragments.push(&packet, &vnet, side as u32, self.now) {
-            Outcome::NotAPiece => return self.judge(side, &packet),
-            Outcome::Held => return nothing("held".to_owned()),
-            Outcome::Dropped(why) => return nothing(format!("piece: {why}")),
-            Outcome::Whole(all) => all.whole().to_vec(),
-        };
-        match Packet::parse(&whole, Layer::Ethernet, None, &vnet) {
-            Ok(packet) => self.judge(side, &packet),
-            Err(wrong) => nothing(format!("malformed: {wrong}")),
-        }
-    }
-
-    fn judge(&mut self, side: Side, packet: &Packet<'_>) -> Made {
-        let mut burst = self.tracker.burst(self.now);
-        let tracked = burst.look(packet);
-        let context = Context {
-            now: self.now,
+        let place = Place {
+            layer: Layer::Ethernet,
+            vlan: None,
+            vnet: VnetHeader::default(),
             iif: IfName::new(side.interface()),
             oif: IfName::new(side.other().interface()),
-            state: tracked.state,
-            direction: tracked.direction,
-            protocol: tracked.protocol,
+            zone: side as u32,
         };
-        let judgement = self.judge.judge(packet, &context, None, &mut ());
-        let why = format!("{tracked:?} {judgement:?}");
-        let seen = match judgement.decision {
-            Decision::Accept if burst.confirm(&tracked, packet) => Seen::Passed,
-            Decision::Accept | Decision::Drop => Seen::Nothing,
-            Decision::Reject(how) => {
-                let mut out = [0; answer::MAX_ANSWER];
-                match answer::reject(packet, how, &mut out) {
-                    Some(length) => {
-                        let packet = out.get(14..length).unwrap_or_default();
-                        Seen::Answered(seen::answer(packet))
-                    }
-                    None => Seen::Nothing,
-                }
+        let before = self.pieces(&frame);
+        let mut burst = self.worker.burst(self.now);
+        let ruling = burst.judge(&frame, &place);
+        let mut whole = None;
+        let seen = match ruling {
+            Ruling::Pass => Seen::Passed,
+            Ruling::Release(all) => {
+                whole = Some(all.whole().to_vec());
+                Seen::Passed
+            }
+            Ruling::Drop | Ruling::Held => Seen::Nothing,
+            Ruling::Answer(answer) => {
+                Seen::Answered(seen::answer(answer.get(14..).unwrap_or_default()))
             }
         };
-        Made { seen, why }
+        drop(burst);
+        let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen);
+        let checked = Packet::parse(&frame, Layer::Ethernet, None, &VnetHeader::default())
+            .is_ok_and(|packet| !matches!(packet.transport, Transport::Other));
+        Made { seen, why, checked }
+    }
+
+    /// The counters of pieces, if the frame is one.
+    fn pieces(&self, frame: &[u8]) -> Option<FragmentStats> {
+        let packet = Packet::parse(frame, Layer::Ethernet, None, &VnetHeader::default()).ok()?;
+        packet.is_fragment().then(|| self.firewall.stats().fragments)
+    }
+
+    fn why(&self, frame: &[u8], before: Option<&FragmentStats>, seen: Seen) -> String {
+        let packet = match Packet::parse(frame, Layer::Ethernet, None, &VnetHeader::default()) {
+            Ok(packet) => packet,
+            Err(wrong) => return format!("malformed: {wrong}"),
+        };
+        if packet.is_fragment() {
+            let after = self.firewall.stats().fragments;
+            let grew = |count: fn(&FragmentStats) -> u64| {
+                before.is_some_and(|before| count(&after) > count(before))
+            };
+            let why = [
+                ("overlap", grew(|stats| stats.overlap)),
+                ("duplicate", grew(|stats| stats.duplicate)),
+                ("refused", grew(|stats| stats.refused)),
+                ("held", grew(|stats| stats.held)),
+                ("ends", grew(|stats| stats.ends)),
+                ("uneven", grew(|stats| stats.uneven)),
+            ];
+            let names: Vec<&str> = why.iter().filter(|(_, so)| *so).map(|(name, _)| *name).collect();
+            return format!("piece: {}", names.join(", "));
+        }
+        if !self.firewall.filter().tracks() {
+            return "no state".to_owned();
+        }
+        let mut burst = self.shadow.burst(self.now);
+        let tracked = burst.look(&packet);
+        if seen == Seen::Passed {
+            burst.confirm(&tracked, &packet);
+        }
+        format!("{:?} {:?} {:?}", tracked.state, tracked.direction, tracked.protocol)
     }
 
     /// What the rules counted, in the order in which they stand: a table's named counters, then its rules.
     ///
     /// # Errors
     /// A counter without a count.
-    pub fn counts(&mut self) -> Result<Vec<Count>> {
-        self.judge.flush();
-        let counts = self.filter.counts();
+    pub fn counts(&self) -> Result<Vec<Count>> {
+        let filter = self.firewall.filter();
+        let counts = filter.counts();
         let mut all = Vec::new();
-        for (index, table) in self.filter.ruleset().tables.iter().enumerate() {
-            for counter in 0..table.counters.len() {
-                let id = adit_filter::ruleset::CounterId(counter);
-                all.push(counts.named(index, id));
-            }
+        for (index, table) in filter.ruleset().tables.iter().enumerate() {
+            all.extend((0..table.counters.len()).map(|id| counts.named(index, CounterId(id))));
             for rule in table.chains.iter().flat_map(|chain| &chain.rules) {
                 let own = |statement: &&Statement| matches!(statement, Statement::Counter(Counter::Own(_)));
                 let own = rule.statements.iter().filter(own).count();

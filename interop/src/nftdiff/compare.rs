@@ -88,7 +88,7 @@ pub fn without_wanted(mut case: Case, run: impl Fn(&Case) -> Result<Both>) -> Re
         let both = run(&case)?;
         let mut kept = Vec::with_capacity(case.frames.len());
         for (sent, (kernel, adit)) in case.frames.iter().zip(&both.seen) {
-            match differences::wanted(sent, *kernel, adit) {
+            match differences::wanted(case.mode, sent, *kernel, adit) {
                 Some(name) => wanted.push(name),
                 None => kept.push(sent.clone()),
             }

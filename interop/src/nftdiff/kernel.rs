@@ -60,7 +60,9 @@ link set tb mtu 9000 up
 ";
 
 /// Before the devices exist. Answers are not rationed, no source is doubted, nothing is said unasked.
-const SYSCTLS: [(&str, &str); 11] = [
+const SYSCTLS: [(&str, &str); 13] = [
+    ("net/ipv4/icmp_msgs_per_sec", "1000000000"),
+    ("net/ipv4/icmp_msgs_burst", "1000000000"),
     ("net/ipv4/conf/all/forwarding", "1"),
     ("net/ipv4/conf/all/rp_filter", "0"),
     ("net/ipv4/conf/default/rp_filter", "0"),

@@ -44,6 +44,9 @@ pub struct Options {
     pub most: usize,
 }
 
+/// Lines of a case that are printed.
+const SHOWN: usize = 60;
+
 /// Where cases that differ are left.
 const LEFT: &str = "target/nft-diff";
 
@@ -145,7 +148,10 @@ fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
     std::fs::create_dir_all(LEFT)?;
     let path = Path::new(LEFT).join(format!("{seed}.txt"));
     std::fs::write(&path, &text).context(path.display())?;
-    println!("{}:\n{text}", path.display());
+    // A person reads the beginning; the file has all of it.
+    let shown: Vec<String> =
+        text.lines().take(SHOWN).map(|line| line.chars().take(300).collect()).collect();
+    println!("{}:\n{}", path.display(), shown.join("\n"));
     Ok(())
 }
 /// Loads rules, less those that are refused: each stands in a line of its own. Returns what was loaded.

@@ -4,7 +4,7 @@ use super::compare::{Both, Case};
 use crate::failure::Result;
 
 /// Runs of the case that making it small may cost.
-const TRIES: usize = 600;
+const TRIES: usize = 400;
 
 /// A smaller case that still differs, and what both make of it.
 ///

@@ -61,7 +61,7 @@ fn ether(field: Field, packet: &Packet<'_>) -> Option<u128> {
     match field {
         Field::EtherSaddr => Some(u128::from(ether.source)),
         Field::EtherDaddr => Some(u128::from(ether.destination)),
-        Field::EtherType => Some(u128::from(ether.ethertype)),
+        Field::EtherType => Some(u128::from(ether.outer)),
         Field::VlanId => Some(u128::from(ether.vlan? & 0x0fff)),
         Field::VlanPcp => Some(u128::from(ether.vlan? >> 13)),
         Field::VlanType => {

@@ -7,7 +7,7 @@
 pub enum Field {
     EtherSaddr,
     EtherDaddr,
-    /// Of the frame, below VLAN tags.
+    /// The first of the frame: a tag's, where there is one.
     EtherType,
     VlanId,
     VlanPcp,

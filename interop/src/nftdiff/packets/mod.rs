@@ -5,6 +5,8 @@ mod odd;
 mod plain;
 mod tcp;
 
+pub use odd::WITHIN;
+
 use super::case::{Mode, Sent};
 use super::frame::{self, Ends, Ip, Side};
 use super::random::Random;

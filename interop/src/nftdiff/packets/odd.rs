@@ -6,6 +6,9 @@ use crate::nftdiff::case::Sent;
 use crate::nftdiff::frame::{self, Ip, Piece, to_router};
 use crate::nftdiff::random::Random;
 
+/// What is said of pieces of which one lies within another.
+pub const WITHIN: &str = "a piece within another";
+
 /// A packet in pieces: in order, out of order, twice, overlapping, with holes, tiny.
 pub fn pieces(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
@@ -33,6 +36,19 @@ pub fn pieces(random: &mut Random) -> Flow {
 }
 
 fn rearrange(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
+    let what = move_about(random, plan);
+    let within = |one: &Piece, other: &Piece| {
+        let (end, other_end) = (one.offset + one.length, other.offset + other.length);
+        one.offset >= other.offset && end <= other_end && (one.length, one.more) != (other.length, other.more)
+    };
+    if plan.iter().any(|one| plan.iter().any(|other| within(one, other))) {
+        WITHIN
+    } else {
+        what
+    }
+}
+
+fn move_about(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
     let at = random.below(plan.len());
     match random.within(0..=9) {
         0 => {
