@@ -57,6 +57,9 @@ enum Verb {
         /// Rule sets with differences after which it stops.
         #[arg(long, default_value_t = 3)]
         most: usize,
+        /// Run the case in this file instead, and print it with what both make of it.
+        #[arg(long)]
+        replay: Option<PathBuf>,
     },
     /// Stock clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
     Soak {
@@ -104,8 +107,13 @@ fn main() -> ExitCode {
         Verb::Crowd { clients } => {
             alone(|bench, adit| crowd::throng(bench, "crowd", adit, &Program::Stock, clients))
         }
-        Verb::NftDiff { seed, sets, packets, most } => {
-            nft_diff(&nftdiff::Options { seed, sets, frames: packets, most })
+        Verb::NftDiff { replay: Some(path), .. } => nft_diff(|| nftdiff::replay(&path)),
+        Verb::NftDiff { seed, sets, packets, most, replay: None } => {
+            let options = nftdiff::Options { seed, sets, frames: packets, most };
+            nft_diff(|| {
+                println!("nft-diff: {}", nftdiff::run(&options)?);
+                Ok(())
+            })
         }
         Verb::Soak { clients, minutes } => alone(|bench, adit| {
             let soak = Soak { clients, length: Duration::from_secs(minutes * 60) };
@@ -161,13 +169,10 @@ fn alone(test: impl Fn(&Bench, &Program) -> Result<String>) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn nft_diff(options: &nftdiff::Options) -> Result<ExitCode> {
+fn nft_diff(work: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
     match world::enter()? {
         Entered::Ended(code) => Ok(code),
-        Entered::Inside(_) => {
-            println!("nft-diff: {}", nftdiff::run(options)?);
-            Ok(ExitCode::SUCCESS)
-        }
+        Entered::Inside(_) => work().map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 use adit_filter::firewall::{Firewall, Limits, Place, Ruling, Worker};
 use adit_filter::fragment::FragmentStats;
 use adit_filter::packet::{Layer, Packet, Transport};
-use adit_filter::ruleset::{Counter, CounterId, Statement};
-use adit_filter::track::Tracker;
+use adit_filter::ruleset::{Counter, CounterId, CtState, Statement};
+use adit_filter::track::{Invalid, Tracker};
 use adit_filter::{Filter, IfName, Nanos, lang};
 use adit_wire::VnetHeader;
+use adit_wire::transport::flags;
 
 use super::case::{Count, Mode, Seen};
 use super::frame::{Side, counted_down};
@@ -35,7 +36,12 @@ pub struct Adit {
     now: Nanos,
     /// Tells of a packet's connection what the firewall keeps to itself.
     shadow: Tracker,
+    /// What was invalid so far, and why.
+    invalid: Vec<(Invalid, u64)>,
 }
+
+/// Why a reset did not end its connection, though it is of one.
+pub const RESET_IGNORED: &str = "a reset that is not believed";
 
 /// Between two packets. A whole case takes less than the shortest of the timeouts, and there is less than one answer
 /// in the time for which adit allows itself one.
@@ -56,7 +62,7 @@ impl Adit {
         let shadow = Tracker::new(limits.track.clone(), SEED);
         let firewall = Firewall::new(filter, limits, SEED);
         let worker = firewall.worker();
-        Ok(Adit { mode, firewall, worker, now: Nanos(1_000_000_000), shadow })
+        Ok(Adit { mode, firewall, worker, now: Nanos(1_000_000_000), shadow, invalid: Vec::new() })
     }
 
     /// Judges a frame.
@@ -99,7 +105,7 @@ impl Adit {
         packet.is_fragment().then(|| self.firewall.stats().fragments)
     }
 
-    fn why(&self, frame: &[u8], before: Option<&FragmentStats>, seen: Seen) -> String {
+    fn why(&mut self, frame: &[u8], before: Option<&FragmentStats>, seen: Seen) -> String {
         let packet = match Packet::parse(frame, Layer::Ethernet, None, &VnetHeader::default()) {
             Ok(packet) => packet,
             Err(wrong) => return format!("malformed: {wrong}"),
@@ -117,18 +123,40 @@ impl Adit {
                 ("ends", grew(|stats| stats.ends)),
                 ("uneven", grew(|stats| stats.uneven)),
             ];
-            let names: Vec<&str> = why.iter().filter(|(_, so)| *so).map(|(name, _)| *name).collect();
+            let names: Vec<&str> =
+                why.iter().filter(|(_, so)| *so).map(|(name, _)| *name).collect();
             return format!("piece: {}", names.join(", "));
         }
         if !self.firewall.filter().tracks() {
             return "no state".to_owned();
         }
+        let reset = matches!(packet.transport, Transport::Tcp(tcp) if tcp.flags & flags::RST != 0);
+        let before = reset.then(|| self.shadow.stats());
         let mut burst = self.shadow.burst(self.now);
         let tracked = burst.look(&packet);
+        if tracked.state == CtState::INVALID {
+            drop(burst);
+            return format!("invalid: {}", self.reason());
+        }
         if seen == Seen::Passed {
             burst.confirm(&tracked, &packet);
         }
+        drop(burst);
+        if before.is_some_and(|before| before.states == self.shadow.stats().states) {
+            return RESET_IGNORED.to_owned();
+        }
         format!("{:?} {:?} {:?}", tracked.state, tracked.direction, tracked.protocol)
+    }
+
+    /// Why the last packet was invalid.
+    fn reason(&mut self) -> String {
+        let now = self.shadow.stats().invalid;
+        let grew = now.iter().find(|(reason, count)| {
+            !self.invalid.iter().any(|(had, before)| had == reason && before == count)
+        });
+        let name = grew.map_or_else(String::new, |(reason, _)| format!("{reason:?}"));
+        self.invalid = now;
+        name
     }
 
     /// What the rules counted, in the order in which they stand: a table's named counters, then its rules.
@@ -142,7 +170,9 @@ impl Adit {
         for (index, table) in filter.ruleset().tables.iter().enumerate() {
             all.extend((0..table.counters.len()).map(|id| counts.named(index, CounterId(id))));
             for rule in table.chains.iter().flat_map(|chain| &chain.rules) {
-                let own = |statement: &&Statement| matches!(statement, Statement::Counter(Counter::Own(_)));
+                let own = |statement: &&Statement| {
+                    matches!(statement, Statement::Counter(Counter::Own(_)))
+                };
                 let own = rule.statements.iter().filter(own).count();
                 all.extend((0..own).map(|nth| counts.rule_nth(rule.handle, nth)));
             }

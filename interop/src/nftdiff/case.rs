@@ -1,5 +1,6 @@
 //! A case: rules, frames in order, and what came of each.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::frame::Side;
@@ -66,7 +67,7 @@ pub struct Sent {
     /// From the Ethernet header on, as it stands on the wire.
     pub frame: Vec<u8>,
     /// What the generator meant by it, for a person.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
 }
 
 /// What one of the two made of a case.

@@ -59,7 +59,12 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
     }
     let (kernel, adit) = (kernel.counts()?, adit.counts()?);
     if kernel.len() != adit.len() {
-        let text = format!("{} counters in the kernel, {} in adit:\n{}", kernel.len(), adit.len(), case.rules);
+        let text = format!(
+            "{} counters in the kernel, {} in adit:\n{}",
+            kernel.len(),
+            adit.len(),
+            case.rules
+        );
         return Err(Failure(text));
     }
     Ok(Both { seen, counts: kernel.into_iter().zip(adit).collect() })

@@ -1,9 +1,9 @@
 //! Differences that are wanted. Each has its name and its reason in docs/filter.md.
 
-use super::adit::Made;
+use super::adit::{Made, RESET_IGNORED};
 use super::case::{Mode, Seen, Sent};
 use super::frame::{ARP, IPV4, IPV6};
-use super::packets::WITHIN;
+use super::packets::{NO_CHECKSUM, WITHIN};
 
 /// The name of the wanted difference that this one is, if it is one. Some show only in counters: these frames are taken
 /// out though both did the same with them.
@@ -21,14 +21,43 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &Made) -> Option<&'st
     if adit.why == "piece: uneven" && ethertype(&sent.frame, 12) == Some(IPV6) {
         return Some("uneven piece of IPv6");
     }
+    // RFC 5961 3.2 and RFC 9293 3.10.7.3: the kernel is content with a number within the window.
+    let refused = ["invalid: Reset", "invalid: Sequence"].contains(&adit.why.as_str());
+    let other = is_reset(&sent.frame) && !RIGHT_RESETS.contains(&&*sent.what);
+    if refused && other || adit.why == RESET_IGNORED {
+        return Some("a reset that is not exact");
+    }
+    // RFC 8200 8.1: the checksum is not optional there.
+    if adit.why == "invalid: Checksum" && sent.what == NO_CHECKSUM {
+        return Some("UDP over IPv6 without checksum");
+    }
     let answered = matches!(adit.seen, Seen::Answered(_));
-    if answered && kernel == Seen::Nothing && !adit.checked {
+    if answered && kernel == Seen::Nothing && (!adit.checked || is_router_discovery(&sent.frame)) {
         return Some("answers about other protocols");
     }
     if mode == Mode::Bridge {
         return bridged(&sent.frame);
     }
     None
+}
+
+/// What the generator calls resets that both must let end a conversation.
+const RIGHT_RESETS: [&str; 3] = ["RST", "RST at the exact number", "refused"];
+
+/// ICMP router advertisements and solicitations (RFC 1256), which the kernel takes for errors.
+fn is_router_discovery(frame: &[u8]) -> bool {
+    let at = 14 + usize::from(frame.get(14).copied().unwrap_or(0) & 15) * 4;
+    let icmp = ethertype(frame, 12) == Some(IPV4) && frame.get(23) == Some(&1);
+    icmp && matches!(frame.get(at), Some(9 | 10))
+}
+
+/// Whether a frame without tags or extension headers carries a TCP segment with RST.
+fn is_reset(frame: &[u8]) -> bool {
+    let (protocol, at) = match frame.get(14).map(|byte| byte >> 4) {
+        Some(4) => (frame.get(23), 14 + usize::from(frame[14] & 15) * 4),
+        _ => (frame.get(20), 54),
+    };
+    protocol == Some(&6) && frame.get(at + 13).is_some_and(|flags| flags & 4 != 0)
 }
 
 /// An IPv6 packet in one piece (RFC 6946): the kernel takes its fragment header away, adit leaves it there.
@@ -57,4 +86,22 @@ fn bridged(frame: &[u8]) -> Option<&'static str> {
     // Behind which extension header ICMPv6 stands does not matter here.
     let icmp = [1, 58, 0, 43, 60].contains(protocol);
     (tagged && icmp).then_some("ARP and ICMP behind a tag")
+}
+
+#[cfg(test)]
+mod tests {
+    /// Every name that this file returns stands in the document, with a reason.
+    #[test]
+    fn every_wanted_difference_is_documented() {
+        let document = include_str!("../../../docs/filter-differences.md");
+        let code = include_str!("differences.rs");
+        let mut names = 0;
+        for rest in code.split("Some(\"").skip(1) {
+            let Some((name, _)) = rest.split_once("\")") else { continue };
+            names += 1;
+            let row = document.lines().find(|line| line.starts_with(&format!("| {name} |")));
+            assert!(row.is_some_and(|row| row.matches('|').count() == 5), "{name}");
+        }
+        assert!(names >= 9);
+    }
 }

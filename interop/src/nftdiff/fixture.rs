@@ -34,7 +34,8 @@ pub struct Fixture {
 /// The text of a case.
 #[must_use]
 pub fn print(why: &str, case: &Case, both: &Both) -> String {
-    let mut text = format!("# {why}\nmode {}\n", if case.mode == Mode::Route { "route" } else { "bridge" });
+    let mut text =
+        format!("# {why}\nmode {}\n", if case.mode == Mode::Route { "route" } else { "bridge" });
     for line in case.rules.lines() {
         let _ = writeln!(text, "rule {line}");
     }
@@ -67,9 +68,13 @@ pub fn read(text: &str) -> Result<Fixture> {
             ("mode", ["route"]) => fixture.case.mode = Mode::Route,
             ("mode", ["bridge"]) => fixture.case.mode = Mode::Bridge,
             ("rule", _) => fixture.case.rules.push_str(&format!("{rest}\n")),
-            ("frame", [side, kernel, adit, bytes, ..]) => {
+            ("frame", [side, kernel, adit, bytes, what @ ..]) => {
                 let side = if *side == "a" { Side::A } else { Side::B };
-                fixture.case.frames.push(Sent { side, frame: hex(bytes).context(line)?, what: "" });
+                fixture.case.frames.push(Sent {
+                    side,
+                    frame: hex(bytes).context(line)?,
+                    what: what.join(" ").into(),
+                });
                 fixture.seen.push(((*kernel).to_owned(), (*adit).to_owned()));
             }
             ("count", [kernel, adit]) => {
@@ -84,7 +89,7 @@ pub fn read(text: &str) -> Result<Fixture> {
 fn hex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    if digits.len() % 2 == 0 { digits.chunks(2).map(byte).collect() } else { None }
+    if digits.len().is_multiple_of(2) { digits.chunks(2).map(byte).collect() } else { None }
 }
 
 impl Fixture {
@@ -112,7 +117,8 @@ impl Fixture {
     /// # Errors
     /// They made something else of it.
     pub fn holds(&self, both: &Both) -> Result<()> {
-        let seen = both.seen.iter().map(|(kernel, adit)| (kernel.to_string(), adit.seen.to_string()));
+        let seen =
+            both.seen.iter().map(|(kernel, adit)| (kernel.to_string(), adit.seen.to_string()));
         let counts = both.counts.iter().map(|(kernel, adit)| (show(*kernel), show(*adit)));
         ensure(seen.eq(self.seen.iter().cloned()) && counts.eq(self.counts.iter().cloned()), || {
             format!("now it is\n{}", print("", &self.case, both))

@@ -126,8 +126,7 @@ impl Ends {
 
     /// Writes the checksum of a transport header whose own field is zero.
     fn seal(self, protocol: u8, at: usize, segment: &mut [u8]) {
-        let pseudo =
-            if protocol == 1 { Vec::new() } else { self.pseudo(protocol, segment.len()) };
+        let pseudo = if protocol == 1 { Vec::new() } else { self.pseudo(protocol, segment.len()) };
         let mut sum = checksum(&[&pseudo, segment]);
         if protocol == 17 && sum == 0 {
             sum = 0xffff;
@@ -169,7 +168,7 @@ impl Tcp {
     #[must_use]
     pub fn bytes(&self, ends: Ends) -> Vec<u8> {
         let mut options = self.options.clone();
-        while options.len() % 4 != 0 {
+        while !options.len().is_multiple_of(4) {
             options.push(1);
         }
         let mut segment = Vec::new();
@@ -177,7 +176,7 @@ impl Tcp {
         segment.extend(self.ports.1.to_be_bytes());
         segment.extend(self.seq.to_be_bytes());
         segment.extend(self.ack.to_be_bytes());
-        segment.push(((20 + options.len()) / 4 << 4) as u8);
+        segment.push((((20 + options.len()) / 4) << 4) as u8);
         segment.push(self.flags);
         segment.extend(self.window.to_be_bytes());
         segment.extend([0, 0]);
@@ -233,7 +232,15 @@ pub struct Ip {
 
 impl Default for Ip {
     fn default() -> Self {
-        Ip { ttl: 64, tos: 0, id: 0, df: true, flow: 0, options: Vec::new(), extensions: Vec::new() }
+        Ip {
+            ttl: 64,
+            tos: 0,
+            id: 0,
+            df: true,
+            flow: 0,
+            options: Vec::new(),
+            extensions: Vec::new(),
+        }
     }
 }
 
@@ -249,7 +256,7 @@ impl Ip {
 
     fn v4(&self, from: Ipv4Addr, to: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut options = self.options.clone();
-        while options.len() % 4 != 0 {
+        while !options.len().is_multiple_of(4) {
             options.push(0);
         }
         let header = 20 + options.len();
@@ -353,7 +360,8 @@ mod tests {
 
     #[test]
     fn a_packet_that_is_counted_down_keeps_a_right_checksum() {
-        let ends = Ends { from: Ipv4Addr::new(10, 0, 0, 1).into(), to: Ipv4Addr::new(10, 0, 0, 2).into() };
+        let ends =
+            Ends { from: Ipv4Addr::new(10, 0, 0, 1).into(), to: Ipv4Addr::new(10, 0, 0, 2).into() };
         for ttl in [2, 64, 255] {
             let packet = Ip { ttl, ..Ip::default() }.packet(ends, 17, &udp(ends, (1, 2), b"x"));
             let frame = counted_down(&to_router(Side::A, &packet));

@@ -11,6 +11,7 @@ use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOffloads, TunOptions, TunQueue, VNET_LEN};
 
 use super::case::{Count, Mode, Seen};
+use super::compare::Case;
 use super::frame::Side;
 use super::seen;
 use crate::failure::{Context, Failure, Result, ensure};
@@ -22,6 +23,20 @@ const BED: &str = "table inet bed {
  chain in { type filter hook forward priority -1000; counter; }
 }
 ";
+
+/// Tells in which state the kernel sees a packet.
+const WATCH: &str = "table inet watch {
+ chain states { type filter hook forward priority -999;
+  ct state new counter
+  ct state established counter
+  ct state related counter
+  ct state invalid counter
+  ct direction original counter
+  ct direction reply counter
+ }
+}
+";
+const WATCHED: [&str; 6] = ["new", "established", "related", "invalid", "original", "reply"];
 
 /// Routes for all that comes from the other side, so that any destination is forwarded; answers leave by `ta`.
 const ROUTES: &str = "link set ta address 02:ad:17:00:0a:01 mtu 9000 up
@@ -97,7 +112,11 @@ impl Kernel {
             }
             if mode == Mode::Bridge {
                 fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
-                for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables", "bridge-nf-call-arptables"] {
+                for key in [
+                    "bridge-nf-call-iptables",
+                    "bridge-nf-call-ip6tables",
+                    "bridge-nf-call-arptables",
+                ] {
                     // Where br_netfilter is not loaded there is nothing to switch off.
                     let _ = fs::write(Path::new("/proc/sys/net/bridge").join(key), "0");
                 }
@@ -143,7 +162,9 @@ impl Kernel {
         match taken {
             Ok(_) => {}
             // A frame that the TAP itself refuses went nowhere.
-            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => return Ok(Seen::Nothing),
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
+                return Ok(Seen::Nothing);
+            }
             Err(error) => return Err(error).context("writing to a TAP"),
         }
         let mut came = Vec::new();
@@ -163,6 +184,32 @@ impl Kernel {
             format!("{}{}", &listing[..at], &rest[end..])
         });
         Ok(counts(&own))
+    }
+
+    /// The state in which the kernel sees each frame of a case, for a person.
+    ///
+    /// # Errors
+    /// The test bed fails.
+    pub fn states(case: &Case) -> Result<Vec<String>> {
+        let kernel = Kernel::new(case.mode)?;
+        kernel.load(&case.rules).map_err(Failure)?;
+        kernel.load(WATCH).map_err(Failure)?;
+        let watched = || -> Result<Vec<Count>> {
+            let listing = kernel.list()?;
+            Ok(counts(listing.split("table inet watch").nth(1).unwrap_or_default()))
+        };
+        let mut before = watched()?;
+        let mut states = Vec::new();
+        for sent in &case.frames {
+            kernel.pass(sent.side, &sent.frame)?;
+            let now = watched()?;
+            let moved = WATCHED.iter().zip(before.iter().zip(&now));
+            let names: Vec<&str> =
+                moved.filter(|(_, (had, has))| had != has).map(|(name, _)| *name).collect();
+            states.push(names.join(" "));
+            before = now;
+        }
+        Ok(states)
     }
 
     /// How many packets came as far as the rules; those that the kernel's own checks took are missing.
@@ -238,8 +285,7 @@ mod tests {
     fn counters_are_read_from_a_listing_and_limits_are_not() {
         let listing = "chain x { limit rate 5/second burst 5 packets counter packets 7 bytes 90 accept\n\
                        counter packets 1 bytes 2 }";
-        let expected =
-            [Count { packets: 7, bytes: 90 }, Count { packets: 1, bytes: 2 }];
+        let expected = [Count { packets: 7, bytes: 90 }, Count { packets: 1, bytes: 2 }];
         assert_eq!(counts(listing), expected);
     }
 }

@@ -99,6 +99,31 @@ pub fn run(options: &Options) -> Result<String> {
     if failed == 0 { Ok(told) } else { Err(Failure(format!("{told}: see {LEFT}"))) }
 }
 
+/// Runs the case of a fixture's file through both, and prints it with what they make of it now.
+///
+/// # Errors
+/// The file cannot be read, or the test bed fails.
+pub fn replay(path: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(path).context(path.display())?;
+    let case = fixture::read(&text)?.case;
+    let made = both(&case)?;
+    let why: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+    let why = why.into_iter().filter(|line| !line.starts_with("kernel:")).collect::<Vec<_>>();
+    print!("{}{}", fixture::print(&why.join("\n# "), &case, &made), states(&case, &made)?);
+    Ok(())
+}
+
+/// What both say of each frame's connection, as comments.
+fn states(case: &Case, made: &Both) -> Result<String> {
+    let states = if case.mode == Mode::Route { Kernel::states(case)? } else { Vec::new() };
+    let mut text = String::new();
+    for (index, (_, adit)) in made.seen.iter().enumerate() {
+        let kernel = states.get(index).map_or("", String::as_str);
+        text.push_str(&format!("# kernel: {kernel}; adit: {}\n", adit.why));
+    }
+    Ok(text)
+}
+
 /// The case of a seed: both take its rules.
 fn case(seed: u64, frames: usize, tally: &mut Tally) -> Result<Case> {
     let mut random = Random::new(seed);
@@ -124,7 +149,8 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
     for name in wanted {
         *tally.wanted.entry(name).or_default() += 1;
     }
-    let count = |seen: fn(&Seen) -> bool| made.seen.iter().filter(|(kernel, _)| seen(kernel)).count();
+    let count =
+        |seen: fn(&Seen) -> bool| made.seen.iter().filter(|(kernel, _)| seen(kernel)).count();
     tally.frames += case.frames.len();
     tally.passed += count(|seen| *seen == Seen::Passed);
     tally.answered += count(|seen| matches!(seen, Seen::Answered(_)));
@@ -141,10 +167,7 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
 fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
     let run = |case: &Case| without_wanted(case.clone(), both).map(|plain| plain.both);
     let (case, made) = shrink::shrink(case, made, run)?;
-    let mut text = fixture::print(&format!("Seed {seed}."), &case, &made);
-    for (_, adit) in &made.seen {
-        text.push_str(&format!("# adit: {}\n", adit.why));
-    }
+    let text = fixture::print(&format!("Seed {seed}."), &case, &made) + &states(&case, &made)?;
     std::fs::create_dir_all(LEFT)?;
     let path = Path::new(LEFT).join(format!("{seed}.txt"));
     std::fs::write(&path, &text).context(path.display())?;
@@ -155,7 +178,10 @@ fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
     Ok(())
 }
 /// Loads rules, less those that are refused: each stands in a line of its own. Returns what was loaded.
-fn settle(mut rules: String, mut load: impl FnMut(&str) -> std::result::Result<(), String>) -> Result<String> {
+fn settle(
+    mut rules: String,
+    mut load: impl FnMut(&str) -> std::result::Result<(), String>,
+) -> Result<String> {
     for _ in 0..50 {
         let Err(said) = load(&rules) else { return Ok(rules) };
         let lines = blamed(&said);

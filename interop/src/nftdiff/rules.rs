@@ -147,13 +147,17 @@ impl Scope {
             };
             !foreign && self.network.is_none_or(|had| had == wanted)
         };
-        let transport = |wanted| self.transport.is_none_or(|had| had == wanted) && self.network != Some(Need::Arp);
+        let transport = |wanted| {
+            self.transport.is_none_or(|had| had == wanted) && self.network != Some(Need::Arp)
+        };
         match need {
             Need::Nothing => true,
             Need::V4 | Need::V6 => network(need),
             Need::Arp => self.family == "bridge" && network(need) && self.transport.is_none(),
             // nft of this age does not look for IP below a tag that it has asked about in the same rule.
-            Need::Vlan => self.family == "bridge" && self.network.is_none() && self.transport.is_none(),
+            Need::Vlan => {
+                self.family == "bridge" && self.network.is_none() && self.transport.is_none()
+            }
             Need::Tcp | Need::Udp | Need::Ports => transport(need),
             Need::Icmp => transport(need) && network(Need::V4),
             Need::Icmpv6 => transport(need) && network(Need::V6),
@@ -334,7 +338,13 @@ impl Writer<'_> {
     fn reject(&mut self, scope: Scope) -> Option<String> {
         let v4 = scope.allows(Need::V4) && self.random.percent(30);
         let v6 = scope.allows(Need::V6) && self.random.percent(30);
-        let icmp = ["net-unreachable", "host-unreachable", "prot-unreachable", "port-unreachable", "admin-prohibited"];
+        let icmp = [
+            "net-unreachable",
+            "host-unreachable",
+            "prot-unreachable",
+            "port-unreachable",
+            "admin-prohibited",
+        ];
         let icmpv6 = ["no-route", "admin-prohibited", "addr-unreachable", "port-unreachable"];
         let icmpx = ["no-route", "port-unreachable", "host-unreachable", "admin-prohibited"];
         Some(if scope.allows(Need::Tcp) && self.random.percent(30) {
@@ -357,11 +367,12 @@ impl Writer<'_> {
         let inet: &[Field] = if self.family == "inet" { INET } else { &[] };
         let weighted = [IP, ct, link, inet];
         // A third of the comparisons ask the connection tracking, where there is one.
-        let pool: Vec<&'static Field> = if !ct.is_empty() && kind.is_none() && self.random.percent(30) {
-            CT.iter().collect()
-        } else {
-            weighted.iter().flat_map(|fields| fields.iter()).collect()
-        };
+        let pool: Vec<&'static Field> =
+            if !ct.is_empty() && kind.is_none() && self.random.percent(30) {
+                CT.iter().collect()
+            } else {
+                weighted.iter().flat_map(|fields| fields.iter()).collect()
+            };
         let fits: Vec<&'static Field> = pool
             .into_iter()
             .filter(|field| kind.is_none_or(|kind| kind == field.kind) && scope.allows(field.need))
@@ -395,8 +406,9 @@ impl Writer<'_> {
                 let kinds = values::set_kinds(self.random, self.family);
                 let interval = self.random.percent(50);
                 let elements = self.elements(&kinds, interval, false);
-                self.fields(scope, &kinds)
-                    .map(|(before, fields)| format!("{before}{fields} {}{{ {elements} }}", self.not()))
+                self.fields(scope, &kinds).map(|(before, fields)| {
+                    format!("{before}{fields} {}{{ {elements} }}", self.not())
+                })
             }
             _ => None,
         };
@@ -436,7 +448,9 @@ impl Writer<'_> {
         }
         if self.stateful && self.random.percent(30) {
             let (first, second) = (self.verdict(), self.verdict());
-            return Some(format!("ct state vmap {{ established : {first}, new : {second}, invalid : drop }}"));
+            return Some(format!(
+                "ct state vmap {{ established : {first}, new : {second}, invalid : drop }}"
+            ));
         }
         let kinds = values::set_kinds(self.random, self.family);
         let interval = self.random.percent(50);

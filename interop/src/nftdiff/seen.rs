@@ -53,9 +53,8 @@ fn read(packet: &[u8]) -> Option<Answer> {
         6 => (*packet.get(6)?, 40),
         _ => return None,
     };
-    let word = |from: usize| {
-        packet.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok())
-    };
+    let word =
+        |from: usize| packet.get(at + from..at + from + 4).and_then(|bytes| bytes.try_into().ok());
     match protocol {
         6 => Some(Answer::Reset {
             seq: u32::from_be_bytes(word(4)?),

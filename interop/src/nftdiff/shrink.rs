@@ -10,7 +10,11 @@ const TRIES: usize = 400;
 ///
 /// # Errors
 /// The test bed fails.
-pub fn shrink(mut case: Case, mut both: Both, run: impl Fn(&Case) -> Result<Both>) -> Result<(Case, Both)> {
+pub fn shrink(
+    mut case: Case,
+    mut both: Both,
+    run: impl Fn(&Case) -> Result<Both>,
+) -> Result<(Case, Both)> {
     let mut tries = TRIES;
     let at_frame = |both: &Both| both.differs().is_some_and(|at| at < both.seen.len());
     let by_frame = at_frame(&both);
@@ -37,7 +41,9 @@ pub fn shrink(mut case: Case, mut both: Both, run: impl Fn(&Case) -> Result<Both
     loop {
         let size = (case.frames.len(), case.rules.len());
         let frames = case.frames.clone();
-        let frames = fewer(frames, |kept| attempt(&Case { frames: kept.to_vec(), ..case.clone() }, &mut both))?;
+        let frames = fewer(frames, |kept| {
+            attempt(&Case { frames: kept.to_vec(), ..case.clone() }, &mut both)
+        })?;
         case.frames = frames;
         let lines: Vec<String> = case.rules.lines().map(str::to_owned).collect();
         let lines = fewer(lines, |kept| {
@@ -51,7 +57,10 @@ pub fn shrink(mut case: Case, mut both: Both, run: impl Fn(&Case) -> Result<Both
 }
 
 /// Leaves out runs of items, long ones first, as long as `holds`.
-fn fewer<T: Clone>(mut items: Vec<T>, mut holds: impl FnMut(&[T]) -> Result<bool>) -> Result<Vec<T>> {
+fn fewer<T: Clone>(
+    mut items: Vec<T>,
+    mut holds: impl FnMut(&[T]) -> Result<bool>,
+) -> Result<Vec<T>> {
     let mut run = (items.len() / 2).max(1);
     loop {
         let mut at = 0;

@@ -137,7 +137,9 @@ fn value(random: &mut Random, kind: Kind) -> (String, u128) {
         Kind::Ttl => number(u64::from(*random.pick(&universe::TTLS))),
         Kind::Dscp => number(u64::from(random.pick(&universe::TOS) >> 2)),
         Kind::Ecn => number(random.within(0..=3)),
-        Kind::Length => number(*random.pick(&[8, 20, 28, 40, 44, 48, 52, 60, 64, 84, 100, 576, 1000, 1500, 2000])),
+        Kind::Length => number(
+            *random.pick(&[8, 20, 28, 40, 44, 48, 52, 60, 64, 84, 100, 576, 1000, 1500, 2000]),
+        ),
         Kind::Id => number(*random.pick(&[0, 1, 7, 255, 256, 1000, 8192, 29_200, 32_768, 65_535])),
         Kind::FragOff => number(*random.pick(&[0, 0x4000, 0x2000, 1])),
         Kind::Words => number(*random.pick(&[5, 6, 7, 8, 10])),
@@ -243,7 +245,7 @@ fn flags(random: &mut Random) -> String {
         3 => format!("& ({}) != 0x0", some(random, 1).join(" | ")),
         4 => format!("== {}", some(random, 1).join(" | ")),
         5 => "{ syn, syn | ack, ack, fin | ack }".to_owned(),
-        6 => format!("{}", some(random, 1).join(",")),
+        6 => some(random, 1).join(","),
         7 => format!("!= {}", random.pick(&FLAGS)),
         _ => "syn / syn,ack,rst".to_owned(),
     }

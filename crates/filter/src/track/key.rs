@@ -44,6 +44,9 @@ pub(super) enum IcmpRole {
     Unknown,
 }
 
+/// In place of a protocol (RFC 8200 4.7).
+const NO_NEXT_HEADER: u8 = 59;
+
 impl IcmpRole {
     pub(super) const fn of(v6: bool, kind: u8) -> Self {
         match (v6, kind) {
@@ -70,6 +73,10 @@ impl Key {
                 let ends = (ip.source, ip.destination);
                 return Self::icmp(ends, ip.protocol, (icmp.kind, icmp.code), id)
                     .ok_or(Invalid::Icmp);
+            }
+            // Says that there is nothing; Linux tracks it no more.
+            Transport::Other if ip.protocol == NO_NEXT_HEADER && ip.source.is_ipv6() => {
+                return Err(Invalid::Headers);
             }
             Transport::Other => {
                 let rest = packet.bytes.get(ip.payload..).unwrap_or(&[]);

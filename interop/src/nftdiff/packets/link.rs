@@ -17,7 +17,11 @@ pub fn some(random: &mut Random) -> Flow {
         _ => (0x88cc, random.bytes(60), "some EtherType"),
     };
     let to = if random.percent(50) { [0xff; 6] } else { side.other().host_mac() };
-    vec![Sent { side, frame: frame::ethernet(side.host_mac(), to, ethertype, &body), what }]
+    vec![Sent {
+        side,
+        frame: frame::ethernet(side.host_mac(), to, ethertype, &body),
+        what: what.into(),
+    }]
 }
 
 fn arp(random: &mut Random, side: Side) -> Vec<u8> {

@@ -5,7 +5,7 @@ mod odd;
 mod plain;
 mod tcp;
 
-pub use odd::WITHIN;
+pub use odd::{NO_CHECKSUM, WITHIN};
 
 use super::case::{Mode, Sent};
 use super::frame::{self, Ends, Ip, Side};
@@ -76,7 +76,14 @@ impl Pair {
     }
 
     /// A packet of the first host, or of the second.
-    fn sent(&self, random: &mut Random, forward: bool, protocol: u8, segment: &[u8], what: &'static str) -> Sent {
+    fn sent(
+        &self,
+        random: &mut Random,
+        forward: bool,
+        protocol: u8,
+        segment: &[u8],
+        what: &'static str,
+    ) -> Sent {
         let (side, ends) = self.way(forward);
         let mut ip = self.ip.clone();
         ip.id = random.word();
@@ -84,7 +91,7 @@ impl Pair {
             ip = Ip { extensions: ip.extensions, ..look(random) };
         }
         let packet = ip.packet(ends, protocol, segment);
-        Sent { side, frame: frame::to_router(side, &packet), what }
+        Sent { side, frame: frame::to_router(side, &packet), what: what.into() }
     }
 
     fn way(&self, forward: bool) -> (Side, Ends) {

@@ -9,6 +9,9 @@ use crate::nftdiff::random::Random;
 /// What is said of pieces of which one lies within another.
 pub const WITHIN: &str = "a piece within another";
 
+/// What is said of datagrams whose checksum is zero.
+pub const NO_CHECKSUM: &str = "UDP without checksum";
+
 /// A packet in pieces: in order, out of order, twice, overlapping, with holes, tiny.
 pub fn pieces(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
@@ -30,7 +33,7 @@ pub fn pieces(random: &mut Random) -> Flow {
     plan.into_iter()
         .map(|plan| {
             let made = frame::piece(&packet, id, plan);
-            Sent { side: pair.side, frame: to_router(pair.side, &made), what }
+            Sent { side: pair.side, frame: to_router(pair.side, &made), what: what.into() }
         })
         .collect()
 }
@@ -39,13 +42,11 @@ fn rearrange(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
     let what = move_about(random, plan);
     let within = |one: &Piece, other: &Piece| {
         let (end, other_end) = (one.offset + one.length, other.offset + other.length);
-        one.offset >= other.offset && end <= other_end && (one.length, one.more) != (other.length, other.more)
+        one.offset >= other.offset
+            && end <= other_end
+            && (one.length, one.more) != (other.length, other.more)
     };
-    if plan.iter().any(|one| plan.iter().any(|other| within(one, other))) {
-        WITHIN
-    } else {
-        what
-    }
+    if plan.iter().any(|one| plan.iter().any(|other| within(one, other))) { WITHIN } else { what }
 }
 
 fn move_about(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
@@ -65,7 +66,8 @@ fn move_about(random: &mut Random, plan: &mut Vec<Piece>) -> &'static str {
             plan.insert(at, twice);
             "a piece twice"
         }
-        3 => {
+        // The last one would make a datagram longer than UDP says it is.
+        3 if plan[at].more => {
             plan[at].length += 8;
             "overlapping pieces"
         }
@@ -97,13 +99,18 @@ pub fn broken(random: &mut Random) -> Flow {
     let (protocol, segment) = some_segment(random, pair.ends, length);
     let sound = pair.sent(random, true, protocol, &segment, "");
     let mut sent = sound.clone();
-    sent.what = if pair.ends.from.is_ipv4() {
+    let what = if pair.ends.from.is_ipv4() {
         break_v4(random, &mut sent.frame, protocol)
     } else {
         break_v6(random, &pair, &mut sent.frame, protocol, &segment)
     };
+    sent.what = what.into();
     // The sound one too: what was wrong must not have left traces.
-    if random.percent(50) { vec![sent, Sent { what: "sound after broken", ..sound }] } else { vec![sent] }
+    if random.percent(50) {
+        vec![sent, Sent { what: "sound after broken".into(), ..sound }]
+    } else {
+        vec![sent]
+    }
 }
 
 fn break_v4(random: &mut Random, frame: &mut Vec<u8>, protocol: u8) -> &'static str {
@@ -157,7 +164,13 @@ fn break_v4(random: &mut Random, frame: &mut Vec<u8>, protocol: u8) -> &'static 
     what
 }
 
-fn break_v6(random: &mut Random, pair: &Pair, frame: &mut Vec<u8>, protocol: u8, segment: &[u8]) -> &'static str {
+fn break_v6(
+    random: &mut Random,
+    pair: &Pair,
+    frame: &mut Vec<u8>,
+    protocol: u8,
+    segment: &[u8],
+) -> &'static str {
     let plain = pair.ip.extensions.is_empty();
     match random.within(0..=9) {
         0 => {
@@ -219,7 +232,7 @@ fn break_transport(random: &mut Random, frame: &mut [u8], at: usize, protocol: u
         }
         (17, 2) => {
             frame[at + 6..at + 8].fill(0);
-            "UDP without checksum"
+            NO_CHECKSUM
         }
         _ => {
             frame[at + byte] ^= 0x11;

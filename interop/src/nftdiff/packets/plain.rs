@@ -48,7 +48,8 @@ pub fn icmp(random: &mut Random) -> Flow {
     match random.within(0..=9) {
         0 => put(random, true, (reply, 0), id | 1, "reply to nothing"),
         1 => {
-            let kinds: &[u8] = if v6 { &[133, 134, 135, 136, 137, 130, 200, 144] } else { &[5, 9, 10, 30, 42] };
+            let kinds: &[u8] =
+                if v6 { &[133, 134, 135, 136, 137, 130, 200, 144] } else { &[5, 9, 10, 30, 42] };
             let (kind, code) = (*random.pick(kinds), random.within(0..=4) as u8);
             put(random, true, (kind, code), id | 1, "ICMP of some type");
         }
@@ -105,16 +106,21 @@ pub fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Op
     } else {
         *random.pick(&[(3, 0), (3, 1), (3, 3), (3, 4), (11, 0), (12, 0), (5, 1), (4, 0)])
     };
-    let rest = if (kind, code) == (3, 4) || kind == 2 { *random.pick(&[576, 1280, 1400]) } else { 0 };
+    let rest =
+        if (kind, code) == (3, 4) || kind == 2 { *random.pick(&[576, 1280, 1400]) } else { 0 };
     let message = frame::icmp(ends, kind, code, rest, &inner);
     let packet = Ip { id: random.word(), ..pair.ip.clone() }.packet(ends, ends.icmp(), &message);
-    Some(Sent { side, frame: frame::to_router(side, &packet), what })
+    Some(Sent { side, frame: frame::to_router(side, &packet), what: what.into() })
 }
 
 /// The addresses of a frame with an IP packet.
 fn ends_of(frame: &[u8]) -> Option<Ends> {
-    let v4 = |at: usize| -> Option<IpAddr> { Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into()) };
-    let v6 = |at: usize| -> Option<IpAddr> { Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into()) };
+    let v4 = |at: usize| -> Option<IpAddr> {
+        Some(<[u8; 4]>::try_from(frame.get(at..at + 4)?).ok()?.into())
+    };
+    let v6 = |at: usize| -> Option<IpAddr> {
+        Some(<[u8; 16]>::try_from(frame.get(at..at + 16)?).ok()?.into())
+    };
     match frame.get(14)? >> 4 {
         4 => Some(Ends { from: v4(26)?, to: v4(30)? }),
         6 => Some(Ends { from: v6(22)?, to: v6(38)? }),
@@ -166,7 +172,10 @@ pub fn some_segment(random: &mut Random, ends: Ends, length: usize) -> (u8, Vec<
     let ports = (universe::client_port(random), universe::port(random));
     let payload = random.bytes(length);
     match random.within(0..=2) {
-        0 => (6, Tcp { ports, seq: 1000, flags: 2, window: 8192, payload, ..Tcp::default() }.bytes(ends)),
+        0 => (
+            6,
+            Tcp { ports, seq: 1000, flags: 2, window: 8192, payload, ..Tcp::default() }.bytes(ends),
+        ),
         1 => (17, frame::udp(ends, ports, &payload)),
         _ => {
             let kind = if ends.from.is_ipv4() { 8 } else { 128 };

@@ -34,7 +34,8 @@ struct Talk<'a> {
 /// A conversation, perhaps with others after it between the same ports.
 pub fn conversation(random: &mut Random) -> Flow {
     let pair = Pair::new(random);
-    let end = |random: &mut Random, port| End { next: number(random), window: window(random), port };
+    let end =
+        |random: &mut Random, port| End { next: number(random), window: window(random), port };
     let client = universe::client_port(random);
     let server = universe::port(random);
     let ends = [end(random, client), end(random, server)];
@@ -140,7 +141,14 @@ impl Talk<'_> {
         end.next = end.next.wrapping_add(length as u32);
     }
 
-    fn put(&mut self, forward: bool, flags: u8, (seq, ack): (u32, u32), length: usize, what: &'static str) {
+    fn put(
+        &mut self,
+        forward: bool,
+        flags: u8,
+        (seq, ack): (u32, u32),
+        length: usize,
+        what: &'static str,
+    ) {
         let (own, peer) = (self.ends[usize::from(!forward)], self.ends[usize::from(forward)]);
         let tcp = Tcp {
             ports: (own.port, peer.port),
@@ -184,20 +192,36 @@ impl Talk<'_> {
         let ack = self.ends[usize::from(forward)].next;
         let fresh = number(self.random);
         let far = *self.random.pick(&[0x1000_0000u32, 0x7000_0000, 0x9000_0000]);
-        match self.random.within(0..=14) {
+        match self.random.within(0..=18) {
             0 => self.again(),
             1 => self.put(forward, RST, (seq, 0), 0, "RST at the exact number"),
             2 => self.put(forward, RST, (seq.wrapping_add(5), 0), 0, "RST within the window"),
             3 => self.put(forward, RST, (seq.wrapping_add(far), 0), 0, "RST far outside"),
-            4 => self.put(forward, RST | ACK, (seq.wrapping_add(far), ack), 0, "RST+ACK far outside"),
+            4 => {
+                self.put(forward, RST | ACK, (seq.wrapping_add(far), ack), 0, "RST+ACK far outside")
+            }
             5 => self.put(forward, ACK | PSH, (seq.wrapping_add(far), ack), 10, "data far outside"),
-            6 => self.put(forward, ACK, (seq, ack.wrapping_add(far)), 0, "ACK of what was never sent"),
+            6 => self.put(
+                forward,
+                ACK,
+                (seq, ack.wrapping_add(far)),
+                0,
+                "ACK of what was never sent",
+            ),
             7 => self.put(forward, SYN, (fresh, 0), 0, "SYN into a conversation"),
             8 => self.put(forward, SYN | ACK, (seq.wrapping_sub(1), ack), 0, "SYN+ACK once more"),
             9 => self.put(forward, 0, (seq, 0), 0, "no flags"),
             10 => self.put(forward, FIN | PSH | URG, (seq, 0), 0, "FIN, PSH and URG"),
             11 => self.put(forward, SYN | FIN, (seq, 0), 0, "SYN and FIN"),
             12 => self.put(forward, SYN | RST, (seq, 0), 0, "SYN and RST"),
+            14..=17 => {
+                // Just within or beyond what the receiver offers, and the allowance behind it.
+                let window = u32::from(self.ends[usize::from(forward)].window);
+                let times = *self.random.pick(&[1, 1, 2]);
+                let near = self.random.within(0..=4) as u32;
+                let seq = seq.wrapping_add(window * times).wrapping_add(near).wrapping_sub(2);
+                self.put(forward, ACK | PSH, (seq, ack), 1, "data at the window's edge");
+            }
             13 => self.put(forward, ACK, (seq.wrapping_sub(1), ack), 1, "keepalive"),
             _ => self.put(forward, FIN | ACK, (seq, ack), 0, "FIN out of turn"),
         }
@@ -205,7 +229,7 @@ impl Talk<'_> {
 
     fn again(&mut self) {
         if let Some(last) = self.flow.last().cloned() {
-            self.flow.push(Sent { what: "once more", ..last });
+            self.flow.push(Sent { what: "once more".into(), ..last });
         }
     }
 }
