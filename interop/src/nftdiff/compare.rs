@@ -87,21 +87,21 @@ pub struct Plain {
 ///
 /// # Errors
 /// As [`both`].
-pub fn without_wanted(mut case: Case, run: impl Fn(&Case) -> Result<Both>) -> Result<Plain> {
+pub fn without_wanted(mut case: Case) -> Result<Plain> {
     let mut wanted = Vec::new();
     for _ in 0..ROUNDS {
-        let both = run(&case)?;
-        let mut kept = Vec::with_capacity(case.frames.len());
-        for (sent, (kernel, adit)) in case.frames.iter().zip(&both.seen) {
-            match differences::wanted(case.mode, sent, *kernel, adit) {
-                Some(name) => wanted.push(name),
-                None => kept.push(sent.clone()),
-            }
+        let both = both(&case)?;
+        let mut named = differences::all(&case, &both);
+        if named.is_empty() && case.mode == Mode::Route && both.differs().is_some() {
+            named = differences::traces(&case, &both, &Kernel::states(&case)?);
         }
-        if kept.len() == case.frames.len() {
+        if named.is_empty() {
             return Ok(Plain { case, both, wanted });
         }
-        case.frames = kept;
+        let frames = std::mem::take(&mut case.frames).into_iter().enumerate();
+        case.frames =
+            frames.filter(|(at, _)| !named.contains_key(at)).map(|frame| frame.1).collect();
+        wanted.extend(named.into_values());
     }
     Err(Failure(format!("wanted differences without end ({wanted:?}):\n{}", case.rules)))
 }

@@ -1,9 +1,34 @@
 //! Differences that are wanted. Each has its name and its reason in docs/filter.md.
 
+use std::collections::BTreeMap;
+
 use super::adit::{Made, RESET_IGNORED};
 use super::case::{Mode, Seen, Sent};
+use super::compare::{Both, Case};
 use super::frame::{ARP, IPV4, IPV6};
 use super::packets::{NO_CHECKSUM, WITHIN};
+
+/// The frames of a case whose difference is wanted, and its name.
+#[must_use]
+pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
+    let frames = case.frames.iter().zip(&both.seen).enumerate();
+    let named = |(at, (sent, (kernel, adit))): (usize, (&Sent, &(Seen, Made)))| {
+        wanted(case.mode, sent, *kernel, adit).map(|name| (at, name))
+    };
+    frames.filter_map(named).collect()
+}
+
+/// Segments that are invalid to both and yet change what the kernel thinks of the connection. To be asked for only
+/// when something differs: `states` are what the kernel says of each frame.
+#[must_use]
+pub fn traces(case: &Case, both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
+    let frames = case.frames.iter().zip(&both.seen).zip(states).enumerate();
+    let invalid = |((sent, (_, adit)), state): &((&Sent, &(Seen, Made)), &String)| {
+        let control = tcp_flags(&sent.frame).is_some_and(|flags| flags & 7 != 0);
+        control && adit.why.starts_with("invalid:") && state.contains("invalid")
+    };
+    frames.filter(|(_, frame)| invalid(frame)).map(|(at, _)| (at, TRACE)).collect()
+}
 
 /// The name of the wanted difference that this one is, if it is one. Some show only in counters: these frames are taken
 /// out though both did the same with them.
@@ -23,7 +48,8 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &Made) -> Option<&'st
     }
     // RFC 5961 3.2 and RFC 9293 3.10.7.3: the kernel is content with a number within the window.
     let refused = ["invalid: Reset", "invalid: Sequence"].contains(&adit.why.as_str());
-    let other = is_reset(&sent.frame) && !RIGHT_RESETS.contains(&&*sent.what);
+    let is_reset = tcp_flags(&sent.frame).is_some_and(|flags| flags & 4 != 0);
+    let other = is_reset && !RIGHT_RESETS.contains(&&*sent.what);
     if refused && other || adit.why == RESET_IGNORED {
         return Some("a reset that is not exact");
     }
@@ -41,8 +67,10 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &Made) -> Option<&'st
     None
 }
 
-/// What the generator calls resets that both must let end a conversation.
-const RIGHT_RESETS: [&str; 3] = ["RST", "RST at the exact number", "refused"];
+const TRACE: &str = "an invalid segment leaves no trace";
+
+/// What the generator calls resets that both must let end a conversation, whatever its state.
+const RIGHT_RESETS: [&str; 2] = ["RST", "refused"];
 
 /// ICMP router advertisements and solicitations (RFC 1256), which the kernel takes for errors.
 fn is_router_discovery(frame: &[u8]) -> bool {
@@ -51,13 +79,13 @@ fn is_router_discovery(frame: &[u8]) -> bool {
     icmp && matches!(frame.get(at), Some(9 | 10))
 }
 
-/// Whether a frame without tags or extension headers carries a TCP segment with RST.
-fn is_reset(frame: &[u8]) -> bool {
+/// The flags of a frame without tags or extension headers that carries TCP.
+fn tcp_flags(frame: &[u8]) -> Option<u8> {
     let (protocol, at) = match frame.get(14).map(|byte| byte >> 4) {
         Some(4) => (frame.get(23), 14 + usize::from(frame[14] & 15) * 4),
         _ => (frame.get(20), 54),
     };
-    protocol == Some(&6) && frame.get(at + 13).is_some_and(|flags| flags & 4 != 0)
+    if protocol == Some(&6) { frame.get(at + 13).copied() } else { None }
 }
 
 /// An IPv6 packet in one piece (RFC 6946): the kernel takes its fragment header away, adit leaves it there.
@@ -96,8 +124,8 @@ mod tests {
         let document = include_str!("../../../docs/filter-differences.md");
         let code = include_str!("differences.rs");
         let mut names = 0;
-        for rest in code.split("Some(\"").skip(1) {
-            let Some((name, _)) = rest.split_once("\")") else { continue };
+        let returned = code.split("Some(\"").skip(1).filter_map(|rest| rest.split_once("\")"));
+        for name in returned.map(|(name, _)| name).chain([super::TRACE]) {
             names += 1;
             let row = document.lines().find(|line| line.starts_with(&format!("| {name} |")));
             assert!(row.is_some_and(|row| row.matches('|').count() == 5), "{name}");

@@ -145,7 +145,7 @@ fn case(seed: u64, frames: usize, tally: &mut Tally) -> Result<Case> {
 
 fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
     let case = case(seed, frames, tally)?;
-    let Plain { case, both: made, wanted } = without_wanted(case, both)?;
+    let Plain { case, both: made, wanted } = without_wanted(case)?;
     for name in wanted {
         *tally.wanted.entry(name).or_default() += 1;
     }
@@ -165,7 +165,7 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
 
 /// Makes a case that differs small, and leaves it as a fixture.
 fn leave(seed: u64, case: Case, made: Both) -> Result<()> {
-    let run = |case: &Case| without_wanted(case.clone(), both).map(|plain| plain.both);
+    let run = |case: &Case| without_wanted(case.clone()).map(|plain| plain.both);
     let (case, made) = shrink::shrink(case, made, run)?;
     let text = fixture::print(&format!("Seed {seed}."), &case, &made) + &states(&case, &made)?;
     std::fs::create_dir_all(LEFT)?;
