@@ -3,6 +3,7 @@
 mod check;
 mod counts;
 mod demands;
+mod implied;
 mod index;
 mod live;
 mod lookup;
@@ -97,8 +98,9 @@ impl Filter {
     ///
     /// # Errors
     /// The rule set contradicts itself: names what does not exist, jumps in circles or too deep.
-    pub fn compile(ruleset: Ruleset) -> Result<Self, CompileError> {
+    pub fn compile(mut ruleset: Ruleset) -> Result<Self, CompileError> {
         check::check(&ruleset)?;
+        implied::insert(&mut ruleset);
         let mut numbers = Numbers::default();
         let (mut buckets, mut totals) = (Vec::new(), counts::Totals::default());
         for (at, table) in ruleset.tables.iter().enumerate() {
