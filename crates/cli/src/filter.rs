@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
+use adit_daemon::managed::clients;
 use adit_filter::lang::{self, Diagnostics, MAX_FILE};
 use adit_filter::packet::Packet;
 use adit_filter::ruleset::{Members, Policy, Ruleset};
@@ -16,8 +17,9 @@ use clap::{Args, Subcommand, ValueHint};
 use ipnet::IpNet;
 use serde::Serialize;
 
+use crate::args::Place;
 use crate::filter_live as live;
-use crate::{Done, note, print, print_json};
+use crate::{Done, note, places, print, print_json};
 
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
@@ -79,6 +81,9 @@ pub struct Check {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    place: Place,
 }
 
 #[derive(Debug, Args)]
@@ -144,6 +149,9 @@ fn check(options: &Check) -> Done {
         let ok = read.is_ok();
         print_json(&Report { file: &name, ok, tables, chains, rules, sets, elements, errors })?;
         return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(2) });
+    }
+    if let Ok(ruleset) = &read {
+        warn_of_unknown(&options.place, ruleset);
     }
     match read {
         Ok(ruleset) if options.print => print(&ruleset.to_string()),
@@ -214,6 +222,16 @@ fn range(text: &str) -> Option<IpRange> {
     }
     let net = text.parse::<IpNet>().ok()?;
     Some(IpRange::prefix(net.addr(), net.prefix_len()))
+}
+
+/// Where there is a server whose clients are known, names that none of them has look like a mistake.
+fn warn_of_unknown(place: &Place, ruleset: &Ruleset) {
+    let known = places(place).and_then(|places| clients::names(&places));
+    let filter = adit_filter::Filter::compile(ruleset.clone());
+    if let (Ok(known), Ok(filter)) = (known, filter) {
+        let problems = adit_daemon::filter::unknown(&filter, &known);
+        problems.iter().for_each(|problem| note(&format!("warning: {problem}\n")));
+    }
 }
 
 fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {

@@ -299,6 +299,17 @@ fn the_verbs_of_a_running_filter_say_where_nothing_runs() {
 fn a_client_is_put_into_groups() {
     let dir = server();
     adit(dir.path(), "server client add laptop --group staff --dir vpn -o l.ovpn");
+    // Rules can be checked against the registry.
+    let rules = "table inet t { chain c { type filter hook forward priority 0; policy drop;
+        ip saddr @group:staff accept
+        ip saddr @client:nobody accept
+    } }\n";
+    fs::write(dir.path().join("rules.nft"), rules).unwrap();
+    let checked = adit(dir.path(), "filter check rules.nft --dir vpn");
+    assert_eq!(code(&checked), 0);
+    assert!(err(&checked).contains("@client:nobody"), "{}", err(&checked));
+    assert!(!err(&checked).contains("@group:staff"), "{}", err(&checked));
+    assert_eq!(err(&adit(dir.path(), "filter check rules.nft --dir elsewhere")), "");
     let shown = out(&adit(dir.path(), "server client show laptop --dir vpn"));
     assert!(shown.contains("staff"), "{shown}");
     assert_eq!(

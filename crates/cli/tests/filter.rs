@@ -69,7 +69,7 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
     write(&server, &RULES.replace("counter accept", "frobnicate"));
     for verb in ["filter reload", "filter reload rules.nft", "reload"] {
         let (reloaded, said) = server.adit(verb);
-        assert!(!reloaded && said.contains("rules.nft:5:34:"), "{verb}: {said}");
+        assert!(!reloaded && said.contains("rules.nft:5:31:"), "{verb}: {said}");
         assert!(answers(&a, "10.73.0.1"), "{verb}");
     }
     write(&server, &RULES.replace("@group:staff counter accept", "@group:staff counter drop"));

@@ -53,7 +53,7 @@ pub(crate) struct Guard {
     host: IfName,
     layer: Layer,
     /// Headers of merged packets, and zeros that stand for what nobody looks at.
-    whole: Vec<u8>,
+    whole: Scratch,
     /// What is to be sent besides, in this burst.
     pub extra: Extra,
 }
@@ -83,7 +83,7 @@ impl Guard {
             device: IfName::new(&filtered.device),
             host: IfName::new(HOST),
             layer: if ethernet { Layer::Ethernet } else { Layer::Ip },
-            whole: Vec::new(),
+            whole: Scratch::default(),
             extra: Extra::default(),
         }
     }
@@ -108,7 +108,7 @@ pub(crate) struct Watch<'g> {
     burst: Burst<'g>,
     names: (IfName, IfName),
     layer: Layer,
-    whole: &'g mut Vec<u8>,
+    whole: &'g mut Scratch,
     pub extra: &'g mut Extra,
     /// Somebody may capture them: headers alone are not enough.
     whole_packets: bool,
@@ -141,7 +141,7 @@ impl Watch<'_> {
         let ruling = match write.packets().next() {
             Some(packet) if write.count() == 1 => self.burst.judge(packet, &place),
             Some(_) => {
-                let packet = gathered(self.whole, write, self.whole_packets);
+                let packet = self.whole.gather(write, self.whole_packets);
                 self.burst.judge(packet, &place)
             }
             None => Ruling::Pass,
@@ -160,28 +160,37 @@ impl Watch<'_> {
     }
 }
 
-/// A merged packet in one piece: its headers, and behind them its payload, or zeros of that length
-/// where nobody will look. Its checksum is not to be verified: that of each part was.
-fn gathered<'w>(whole: &'w mut Vec<u8>, write: &Write<'_, '_>, all: bool) -> &'w [u8] {
-    let len = write.len();
-    if whole.len() < len {
-        whole.resize(len, 0);
-    }
-    let header = write.header();
-    if let Some(place) = whole.get_mut(..header.len()) {
-        place.copy_from_slice(header);
-    }
-    if all {
-        let mut at = header.len();
-        for body in write.bodies() {
-            let end = at.saturating_add(body.len());
-            if let Some(place) = whole.get_mut(at..end) {
-                place.copy_from_slice(body);
+/// Where merged packets are put together.
+#[derive(Debug, Default)]
+struct Scratch {
+    bytes: Vec<u8>,
+    /// There are payloads in it.
+    used: bool,
+}
+
+impl Scratch {
+    /// A merged packet in one piece: its headers, and behind them its payload, or zeros of that length
+    /// where nobody will look. Its checksum is not to be verified: that of each part was.
+    fn gather(&mut self, write: &Write<'_, '_>, all: bool) -> &[u8] {
+        let len = write.len();
+        if self.used && !all {
+            self.bytes.clear();
+        }
+        self.used = all;
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
+        }
+        let bodies = write.bodies().filter(|_| all);
+        let mut at = 0usize;
+        for part in std::iter::once(write.header()).chain(bodies) {
+            let end = at.saturating_add(part.len());
+            if let Some(place) = self.bytes.get_mut(at..end) {
+                place.copy_from_slice(part);
             }
             at = end;
         }
+        self.bytes.get(..len).unwrap_or(&[])
     }
-    whole.get(..len).unwrap_or(&[])
 }
 
 #[inline]

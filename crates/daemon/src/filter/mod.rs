@@ -156,22 +156,7 @@ impl Live {
 
     /// What to tell about names in the rules that nobody has.
     pub fn unknown(&self, known: &Known) -> Vec<String> {
-        let filter = self.firewall.filter();
-        let mut problems: Vec<String> = filter
-            .wanted()
-            .filter_map(|who| match who {
-                Who::Client(name) if !known.clients.contains(name) => Some(format!(
-                    "filter: the rules name @client:{name}, but no client of that name is registered"
-                )),
-                Who::Group(name) if !known.groups.contains(name) => {
-                    Some(format!("filter: the rules name @group:{name}, but no client is in it"))
-                }
-                _ => None,
-            })
-            .collect();
-        problems.sort();
-        problems.dedup();
-        problems
+        unknown(&self.firewall.filter(), known)
     }
 
     /// About once a second: writes lines to the log, forgets connections that are over.
@@ -218,6 +203,25 @@ impl Live {
             _ => None,
         }
     }
+}
+
+/// What to tell about names in rules that nobody has.
+pub fn unknown(filter: &Filter, known: &Known) -> Vec<String> {
+    let mut problems: Vec<String> = filter
+        .wanted()
+        .filter_map(|who| match who {
+            Who::Client(name) if !known.clients.contains(name) => Some(format!(
+                "filter: the rules name @client:{name}, but no client of that name is registered"
+            )),
+            Who::Group(name) if !known.groups.contains(name) => {
+                Some(format!("filter: the rules name @group:{name}, but no client is in it"))
+            }
+            _ => None,
+        })
+        .collect();
+    problems.sort();
+    problems.dedup();
+    problems
 }
 
 /// What a process without a filter answers.

@@ -17,6 +17,7 @@ use super::settings::Settings;
 use super::survey;
 use crate::control::{self, PeerReport, Request, Response};
 use crate::fault::Fault;
+use crate::filter;
 
 /// A client to be made or renewed.
 #[derive(Clone, Debug, Default)]
@@ -210,6 +211,25 @@ pub(super) fn server_key(store: &Store) -> Outcome<ServerKey> {
     let path = store.files().tls_crypt_v2;
     let text = store.tls_crypt_v2_server_key().map_err(pki_fault)?;
     ServerKey::parse(&text).map_err(|error| Fault::operator(format!("{}: {error}", path.display())))
+}
+
+/// The clients and groups that a filter's rules can name.
+///
+/// # Errors
+/// There is no registry here, or it cannot be read.
+pub fn names(places: &Places) -> Outcome<filter::Known> {
+    known(&open_store(places)?)
+}
+
+pub(super) fn known(store: &Store) -> Outcome<filter::Known> {
+    let clients = store.clients().map_err(pki_fault)?;
+    let living = clients.iter().filter(|client| client.state != ClientState::Revoked);
+    let mut known = filter::Known::default();
+    for client in living {
+        known.clients.push(client.name.to_string());
+        known.groups.extend(client.groups.iter().map(ToString::to_string));
+    }
+    Ok(known)
 }
 
 /// Every client, with the sessions it has now.

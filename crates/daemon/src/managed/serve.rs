@@ -9,10 +9,10 @@ use adit_engine::PeerId;
 use adit_linux::notify::Notifier;
 use adit_openvpn::server::ServerEvent;
 use adit_openvpn::tls::ServerTls;
-use adit_pki::{ClientState, Store};
+use adit_pki::Store;
 
 use super::authority::Authority;
-use super::clients::open_store;
+use super::clients::{self, open_store};
 use super::engine;
 use super::failure::Outcome;
 use super::leases::Leases;
@@ -139,7 +139,7 @@ fn filter_file(places: &Places, settings: &Settings) -> Option<PathBuf> {
 /// The self-test needs the service to run, so it waits on a thread of its own.
 fn announce(settings: &Settings, store: &Store, device: String, on_ready: OnReady) {
     let settings = settings.clone();
-    let key = super::clients::server_key(store);
+    let key = clients::server_key(store);
     tokio::task::spawn_blocking(move || {
         let self_test = match key {
             Ok(key) => selftest::knock_everywhere(&settings.listen, &key),
@@ -214,14 +214,7 @@ impl Hooks for Owner<'_> {
     }
 
     fn known(&self) -> Option<Known> {
-        let clients = self.store.clients().ok()?;
-        let living = clients.iter().filter(|client| client.state != ClientState::Revoked);
-        let mut known = Known::default();
-        for client in living {
-            known.clients.push(client.name.to_string());
-            known.groups.extend(client.groups.iter().map(ToString::to_string));
-        }
-        Some(known)
+        clients::known(&self.store).ok()
     }
 
     fn filter_file(&self) -> Option<PathBuf> {

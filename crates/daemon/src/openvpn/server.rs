@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use super::status::{ClientRow, Status, StatusFile};
 use super::{Next, lease_file, lines, mapping, material, process::Ground};
 use crate::ask::{Authorizer, CertificateOnly};
 use crate::clock::unix_time;
-use crate::control::CertificateReport;
+use crate::control::{self, CertificateReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::filter::Live;
@@ -139,7 +140,21 @@ pub(super) async fn run(
 /// With a filter there is one, for the verbs of `adit filter`: named by the process, as nothing else is
 /// sure to be nobody else's.
 fn control_socket() -> PathBuf {
-    PathBuf::from(format!("/run/adit/openvpn-{}.sock", std::process::id()))
+    let folder = Path::new("/run/adit");
+    forget_dead_sockets(folder);
+    folder.join(format!("openvpn-{}.sock", std::process::id()))
+}
+
+/// Removes the sockets of former processes, which had no right to when they ended (`user`).
+fn forget_dead_sockets(folder: &Path) {
+    for path in control::list(folder).unwrap_or_default() {
+        let ours = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("openvpn-"));
+        let dead = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
+        if ours && UnixStream::connect(&path).is_err_and(dead) {
+            // Another one that starts now may have done it.
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 /// Who may in besides those whose certificate is good: all, or as the files of single clients say.
@@ -330,6 +345,20 @@ impl CrlFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_of_dead_processes_go_and_others_stay() {
+        use std::os::unix::net::UnixListener;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let _live = UnixListener::bind(path("openvpn-1.sock")).unwrap();
+        drop(UnixListener::bind(path("openvpn-2.sock")).unwrap());
+        drop(UnixListener::bind(path("server.sock")).unwrap());
+        fs::write(path("openvpn-3.sock"), "").unwrap();
+        forget_dead_sockets(dir.path());
+        let left = ["openvpn-1.sock", "openvpn-2.sock", "server.sock", "openvpn-3.sock"];
+        assert_eq!(left.map(|name| path(name).exists()), [true, false, true, true]);
+    }
 
     #[test]
     fn a_changed_list_is_noticed_once() {

@@ -565,6 +565,22 @@ fn what_administrators_say_of_single_clients() {
 }
 
 #[test]
+fn a_server_names_a_rule_file_and_nobody_else_does() {
+    assert_eq!(as_server(&server("")).filter, None);
+    let options = server("cd /etc/vpn\nfilter rules.nft\n");
+    assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/vpn/rules.nft")));
+    // As a file has it that stock reads too.
+    let options = server("setenv opt filter /etc/rules.nft\n");
+    assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/rules.nft")));
+    assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+    assert!(client_error("filter rules.nft\n").problem.contains("for servers"));
+    let error = parse_file(&format!("{SERVER}filter\n")).unwrap_err();
+    assert!(error.to_string().contains("filter FILE"), "{error}");
+    let error = parse_file(&format!("{SERVER}filter-group staff\n")).unwrap_err();
+    assert!(error.to_string().contains("client-config-dir"), "{error}");
+}
+
+#[test]
 fn fingerprints_stand_in_for_an_authority() {
     let (one, other) = (["AB"; 32].join(":"), ["cd"; 32].join(":"));
     let without_ca = CLIENT.replace("ca ca.crt\n", "");

@@ -79,6 +79,7 @@ fn what_belongs_elsewhere_is_refused_by_name() {
         ("duplicate-cn\n", "two points"),
         ("ifconfig-pool 10.1.0.5 10.1.0.9\n", "two points"),
         ("client-config-dir ccd\n", "two points"),
+        ("filter rules.nft\n", "two points"),
         ("socks-proxy 192.0.2.9\n", "two points"),
         ("pull-filter ignore \"route\"\n", "two points"),
     ] {
