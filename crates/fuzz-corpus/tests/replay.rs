@@ -28,6 +28,7 @@ targets! {
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
     filter_fragment in "../../../fuzz/fuzz_targets/filter_fragment.rs",
     filter_packet in "../../../fuzz/fuzz_targets/filter_packet.rs",
+    filter_rules in "../../../fuzz/fuzz_targets/filter_rules.rs",
     fragment in "../../../fuzz/fuzz_targets/fragment.rs",
     ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
     filter_track in "../../../fuzz/fuzz_targets/filter_track.rs",

@@ -107,7 +107,8 @@ impl Parser {
         let start = self.span();
         let first = self.atom(kind)?;
         if matches!(kind, Kind::Ipv4Addr | Kind::Ipv6Addr) && self.eat("/") {
-            let (length, at) = self.number("the length of a prefix")?;
+            let number = self.number("the length of a prefix");
+            let (length, at) = number.map_err(|e| e.hint("10.0.0.0/8, or `& 255.0.0.255 ==`"))?;
             return prefix(first, length, kind, at);
         }
         if !self.eat("-") {

@@ -92,6 +92,10 @@ fn what_is_wrong_in_a_rule_is_told_with_its_place_and_a_way_out() {
         ),
         ("ip saddr 10.0.0.0/33", "19 a prefix has at most 32 bits here"),
         (
+            "ip saddr 10.0.0.0/255.0.0.0",
+            "19 expected the length of a prefix, found `255.0.0.0` | 10.0.0.0/8, or `& 255.0.0.255 ==`",
+        ),
+        (
             "ip saddr @addreses drop",
             "10 there is no set `addreses` in this table | did you mean `addresses`?",
         ),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ruleset::{Count, CounterId};
 
 fn good(text: &str) -> Ruleset {
     let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
@@ -63,4 +64,44 @@ proptest! {
         let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
         let _ = parse("any", &text, &mut none);
     }
+}
+
+#[test]
+fn the_examples_of_the_reference_are_good() {
+    let reference = include_str!("../../../../../docs/filter.md");
+    let blocks: Vec<&str> =
+        reference.split("```nft\n").skip(1).filter_map(|b| b.split("```").next()).collect();
+    assert_eq!(blocks.len(), 3);
+    for block in blocks {
+        assert_eq!(good(block).tables.len(), 1, "{block}");
+    }
+}
+
+#[test]
+fn counts_are_listed_as_they_are() {
+    let ruleset = good(
+        "table ip t { counter n { packets 1 bytes 2 }
+            chain c { tcp dport 22 counter accept; counter name n; counter packets 7 bytes 8; } }",
+    );
+    let live = |whose: Counted| match whose {
+        Counted::Rule(1) => Some(Count { packets: 3, bytes: 4 }),
+        Counted::Named { table: 0, counter: CounterId(0) } => Some(Count { packets: 5, bytes: 6 }),
+        _ => None,
+    };
+    assert_eq!(
+        listing(&ruleset, &live),
+        "table ip t {
+\tcounter n {
+\t\tpackets 5 bytes 6
+\t}
+\tchain c {
+\t\ttcp dport 22 counter packets 3 bytes 4 accept # handle 1
+\t\tcounter name \"n\" # handle 2
+\t\tcounter packets 7 bytes 8 # handle 3
+\t}
+}
+"
+    );
+    // A listing is a rule file, too.
+    assert_eq!(good(&listing(&ruleset, &live)).tables[0].chains[0].rules.len(), 3);
 }
