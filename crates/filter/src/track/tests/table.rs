@@ -297,3 +297,36 @@ proptest! {
         prop_assert_eq!(world.flows().len(), naive.len());
     }
 }
+
+#[test]
+fn threads_share_flows_whichever_way_their_packets_come() {
+    let world = World::with(Limits { shards: 3, ..Limits::default() });
+    for number in 0..300 {
+        open(&world, number);
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let world = &world;
+            scope.spawn(move || {
+                for round in 0..5u32 {
+                    let mut burst = world.tracker.burst(world.now);
+                    for number in 0..300u32 {
+                        let number = (number * 7 + thread * 50 + round) % 300;
+                        let (a, b) = (client(number), SERVER);
+                        let bytes = if thread % 2 == 0 {
+                            seg(ACK, 1001, 5001).between(a, b)
+                        } else {
+                            seg(ACK, 5001, 1001).between(b, a)
+                        };
+                        let vnet = VnetHeader::default();
+                        let packet = Packet::parse(&bytes, Layer::Ip, None, &vnet).unwrap();
+                        assert_eq!(burst.look(&packet).state, CtState::ESTABLISHED);
+                    }
+                }
+            });
+        }
+    });
+    let packets: u64 = world.flows().iter().flat_map(|flow| flow.packets).sum();
+    assert_eq!(packets, 300 * 3 + 4 * 5 * 300);
+    assert_eq!(world.tracker.stats().invalid, []);
+}
