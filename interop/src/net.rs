@@ -281,7 +281,10 @@ pub enum Offload {
 
 impl Offload {
     /// Sets it at an interface of the calling thread's namespace. [`Offload::All`] is what a new interface has.
-    fn set(self, interface: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// The interface refuses.
+    pub fn set(self, interface: &str) -> Result<()> {
         let (send, gro) = match self {
             Offload::All => return Ok(()),
             Offload::WireGro => (false, true),

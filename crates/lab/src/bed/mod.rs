@@ -52,7 +52,7 @@ impl fmt::Display for LinkMode {
 }
 
 impl LinkMode {
-    fn offload(self) -> Offload {
+    pub(crate) fn offload(self) -> Offload {
         match self {
             LinkMode::Offload => Offload::All,
             LinkMode::WireGro => Offload::WireGro,

@@ -21,11 +21,12 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The plans that come with the program: name and text.
-pub const PRESETS: [(&str, &str); 5] = [
+pub const PRESETS: [(&str, &str); 6] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
     ("transports", include_str!("../../plans/transports.toml")),
+    ("bridge", include_str!("../../plans/bridge.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
 ];
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use adit_interop::failure::{Context, Result, ensure};
 
-use crate::subject::Subject;
+use crate::subject::{Bridging, Subject};
 
 /// Who is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,13 +25,14 @@ impl Owner {
             Subject::Bare => {
                 return Err("bare: a cable is no program that could be sampled".into());
             }
-            Subject::Copy => "adit-lab",
+            Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => "adit-lab",
             // Of a mixed pair it is the server.
             Subject::Adit(_)
             | Subject::AditWorkers(_)
             | Subject::AditTcp
             | Subject::AditTap
             | Subject::AditFilter
+            | Subject::Bridge(_)
             | Subject::AditServes
             | Subject::AditServesTcp => "adit",
             Subject::Openvpn

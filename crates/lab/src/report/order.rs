@@ -78,6 +78,7 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             Subject::Adit(Some(_))
             | Subject::AditTap
             | Subject::AditFilter
+            | Subject::Bridge(_)
             | Subject::OpenvpnTap
             | Subject::AditWorkers(_)
             | Subject::AditServesTcp

@@ -51,7 +51,11 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         Subject::AditTap | Subject::OpenvpnTap => {
             Err("the crowd of clients has no TAP devices".to_owned())
         }
-        Subject::Bare | Subject::Copy | Subject::Tinc | Subject::WireguardGo => {
+        Subject::Bare
+        | Subject::Copy
+        | Subject::Bridge(_)
+        | Subject::Tinc
+        | Subject::WireguardGo => {
             Err(format!("{subject} has no server that OpenVPN's clients could come to"))
         }
     }

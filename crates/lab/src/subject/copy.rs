@@ -21,7 +21,7 @@ pub(super) fn version() -> std::result::Result<String, String> {
 }
 
 /// This program, or the `adit-lab` beside it or above it where this is a test.
-fn program() -> std::result::Result<PathBuf, String> {
+pub(super) fn program() -> std::result::Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
     let folders = this.ancestors().skip(1).take(2).map(|folder| folder.join("adit-lab"));
     let found = std::iter::once(this.clone())

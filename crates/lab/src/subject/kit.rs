@@ -12,7 +12,10 @@ use tempfile::TempDir;
 use super::directives::Carrier;
 use super::keys::Keys;
 use super::tinc::RsaKey;
-use super::{Subject, TunnelSpec, Tunnels, adit, bare, copy, openvpn, revision, tinc, wireguard};
+use super::{
+    Bridging, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, openvpn, revision, tinc,
+    wireguard,
+};
 use crate::bed::Bed;
 
 /// Made once a run, inside the private world.
@@ -79,6 +82,7 @@ impl Kit {
             Subject::OpenvpnTcp => openvpn::start(self, Carrier::Tcp, bed, spec),
             Subject::AditTap => adit::start(self, None, Carrier::UdpTap, bed, spec),
             Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, bed, spec),
+            Subject::Bridge(bridging) => bridge::start(self, *bridging, bed, spec),
             Subject::AditFilter => adit::start_with_rules(self, bed, spec),
             Subject::Tinc => tinc::start(self, bed, spec),
             Subject::WireguardGo => wireguard::start(self, bed, spec),
@@ -133,11 +137,14 @@ impl Kit {
 pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
         Subject::Bare => Ok(format!("Linux {}", kernel())),
-        Subject::Copy => copy::version(),
+        Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => {
+            copy::version()
+        }
         Subject::Adit(None)
         | Subject::AditTcp
         | Subject::AditTap
         | Subject::AditFilter
+        | Subject::Bridge(Bridging::Relay | Bridging::Rules | Bridging::ManyRules)
         | Subject::AditWorkers(_) => adit::version(&adit::beside()?, false),
         Subject::Adit(Some(revision)) => {
             Err(format!("adit@{revision} is built when a run needs it"))

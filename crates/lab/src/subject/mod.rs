@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 mod adit;
 mod bare;
+mod bridge;
 mod check;
 mod copy;
 mod directives;
@@ -20,6 +21,7 @@ mod tinc;
 mod tunnels;
 mod wireguard;
 
+pub use bridge::Bridging;
 pub use check::check;
 pub use keys::Keys;
 pub use kit::{Kit, here};
@@ -56,6 +58,8 @@ pub enum Subject {
     AditTap,
     /// `openvpn` over UDP with TAP devices.
     OpenvpnTap,
+    /// Two TAP devices and what joins them: no tunnel.
+    Bridge(Bridging),
     /// adit over UDP, its server with a packet filter of a hundred rules, the last of which decides.
     AditFilter,
     /// tinc 1.0.
@@ -72,7 +76,7 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there are `adit@REVISION` and `adit-wN`.
-    pub const NAMED: [Subject; 15] = [
+    pub const NAMED: [Subject; 20] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
@@ -86,6 +90,11 @@ impl Subject {
         Subject::AditTap,
         Subject::OpenvpnTap,
         Subject::AditFilter,
+        Subject::Bridge(Bridging::Plain),
+        Subject::Bridge(Bridging::PlainThreads),
+        Subject::Bridge(Bridging::Relay),
+        Subject::Bridge(Bridging::Rules),
+        Subject::Bridge(Bridging::ManyRules),
         Subject::Tinc,
         Subject::WireguardGo,
     ];
@@ -109,6 +118,7 @@ impl fmt::Display for Subject {
             Subject::AditTap => f.write_str("adit-tap"),
             Subject::OpenvpnTap => f.write_str("openvpn-tap"),
             Subject::AditFilter => f.write_str("adit-filter"),
+            Subject::Bridge(bridging) => f.write_str(bridging.name()),
             Subject::Tinc => f.write_str("tinc"),
             Subject::WireguardGo => f.write_str("wireguard-go"),
         }
@@ -133,6 +143,11 @@ impl FromStr for Subject {
             "adit-tap" => Ok(Subject::AditTap),
             "openvpn-tap" => Ok(Subject::OpenvpnTap),
             "adit-filter" => Ok(Subject::AditFilter),
+            "relay" => Ok(Subject::Bridge(Bridging::Plain)),
+            "relay-threads" => Ok(Subject::Bridge(Bridging::PlainThreads)),
+            "adit-bridge-relay" => Ok(Subject::Bridge(Bridging::Relay)),
+            "adit-bridge" => Ok(Subject::Bridge(Bridging::Rules)),
+            "adit-bridge-10k" => Ok(Subject::Bridge(Bridging::ManyRules)),
             "tinc" => Ok(Subject::Tinc),
             "wireguard-go" => Ok(Subject::WireguardGo),
             _ => match (text.strip_prefix("adit@"), text.strip_prefix("adit-w")) {
@@ -144,7 +159,7 @@ impl FromStr for Subject {
                 }
                 _ => Err(format!(
                     "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit/openvpn, openvpn/adit, \
-                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, tinc or wireguard-go"
+                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, tinc or wireguard-go"
                 )),
             },
         }
