@@ -450,22 +450,8 @@ impl<'a> Reader<'a> {
                 frame.destination_mac = Some(self.read("a MAC address", mac)?);
                 true
             }
-            "id" => {
-                frame.id = small(self.number("an identifier", 65_535)?);
-                frame.is_icmp()
-            }
-            "seq" => {
-                frame.sequence = small(self.number("a sequence number", 65_535)?);
-                frame.is_icmp()
-            }
-            "mtu" => {
-                frame.mtu = Some(small(self.number("an MTU", 65_535)?));
-                frame.is_icmp()
-            }
-            "code" => {
-                let v6 = frame.source.is_some_and(|s| s.is_ipv6());
-                let kind = if v6 { Kind::Icmpv6Code } else { Kind::IcmpCode };
-                frame.code = u8::try_from(self.of_kind(kind)?).unwrap_or(0);
+            "id" | "seq" | "mtu" | "code" => {
+                self.icmp_option(word, frame)?;
                 frame.is_icmp()
             }
             _ => {
@@ -480,6 +466,21 @@ impl<'a> Reader<'a> {
         }
         self.at = start;
         Err(self.oops(format!("`{word}` does not go with this kind of packet")))
+    }
+
+    fn icmp_option(&mut self, word: &str, frame: &mut Frame) -> Said<()> {
+        let small = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
+        match word {
+            "id" => frame.id = small(self.number("an identifier", 65_535)?),
+            "seq" => frame.sequence = small(self.number("a sequence number", 65_535)?),
+            "mtu" => frame.mtu = Some(small(self.number("an MTU", 65_535)?)),
+            _ => {
+                let v6 = frame.source.is_some_and(|s| s.is_ipv6());
+                let kind = if v6 { Kind::Icmpv6Code } else { Kind::IcmpCode };
+                frame.code = u8::try_from(self.of_kind(kind)?).unwrap_or(0);
+            }
+        }
+        Ok(())
     }
 
     fn interface(&mut self) -> Said<IfName> {

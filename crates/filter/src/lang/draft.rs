@@ -16,6 +16,8 @@ pub(super) struct Draft {
     /// Lookups, to be checked when all is read.
     pub lookups: Vec<Lookup>,
     pub jumps: Vec<Jump>,
+    /// Rules that `insert` puts before all others of a chain, the last one first.
+    pub inserted: HashMap<usize, Vec<Rule>>,
     set_names: HashMap<String, usize>,
     chain_names: HashMap<String, usize>,
     counter_names: HashMap<String, usize>,
@@ -84,6 +86,7 @@ impl Draft {
             counters: Vec::new(),
             lookups: Vec::new(),
             jumps: Vec::new(),
+            inserted: HashMap::new(),
             set_names: HashMap::new(),
             chain_names: HashMap::new(),
             counter_names: HashMap::new(),

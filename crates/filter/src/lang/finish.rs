@@ -12,12 +12,17 @@ use crate::ruleset::{
 };
 
 /// Comparisons of elements of a concatenation, to find those that overlap.
-const MAX_COMPARISONS: usize = 1 << 24;
+const MAX_COMPARISONS: usize = 1 << 26;
 
 pub(super) fn finish(drafts: Vec<Draft>, errors: &mut Vec<Oops>) -> Ruleset {
     let mut ruleset = Ruleset::default();
     let mut handle = 0_u32;
     for mut draft in drafts {
+        for (chain, rules) in std::mem::take(&mut draft.inserted) {
+            if let Some(chain) = draft.table.chains.get_mut(chain) {
+                chain.rules.splice(0..0, rules.into_iter().rev());
+            }
+        }
         undefined(&draft, errors);
         lookups(&draft, errors);
         jumps(&draft, errors);
@@ -240,10 +245,20 @@ fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<Oops>) {
     });
     if parts == 1 && note.auto_merge && !map {
         placed = merge(placed);
-    } else if let Some((at, other)) = overlap(&placed, parts == 1, map) {
-        let message = format!("this overlaps with the element in line {}", other.line);
-        let hint = if map { "ranges that do not overlap" } else { "`auto-merge;` in the set" };
-        errors.push(Oops::new(at, message).hint(hint));
+    } else {
+        match overlap(&placed, parts == 1, map) {
+            Some(Crossing::At(at, other)) => {
+                let message = format!("this overlaps with the element in line {}", other.line);
+                let hint =
+                    if map { "ranges that do not overlap" } else { "`auto-merge;` in the set" };
+                errors.push(Oops::new(at, message).hint(hint));
+            }
+            Some(Crossing::Unknown) => {
+                let message = "too many ranges that may overlap";
+                errors.push(Oops::new(note.note.at, message).hint("several maps"));
+            }
+            None => {}
+        }
     }
     if let Some(size) = note.size
         && placed.len() as u64 > size
@@ -279,32 +294,47 @@ fn merge(placed: Vec<(Element, Span)>) -> Vec<(Element, Span)> {
     merged
 }
 
+enum Crossing {
+    /// The later element, and the earlier with which it overlaps.
+    At(Span, Span),
+    /// There were too many to compare.
+    Unknown,
+}
+
 /// An element that overlaps with another. Of concatenations, only a map's must not.
-fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<(Span, Span)> {
+fn overlap(placed: &[(Element, Span)], single: bool, map: bool) -> Option<Crossing> {
     if !single && !map {
         return None;
     }
     let mut order: Vec<&(Element, Span)> = placed.iter().collect();
     order.sort_by_key(|(e, _)| e.key.first().copied());
-    // Those before that reach the first part of the current one.
-    let mut open: Vec<&(Element, Span)> = Vec::new();
+    // Those before that reach the first part of the current one. Equal keys are gone already, so two
+    // of single values need no comparison.
+    let (mut ranged, mut plain) = (Vec::new(), Vec::new());
     let mut work = 0_usize;
     for current in order {
         let start = current.0.key.first()?.first;
-        open.retain(|(e, _)| e.key.first().is_some_and(|r| r.last >= start));
-        work = work.saturating_add(open.len());
+        let reaches = |(e, _): &&(Element, Span)| e.key.first().is_some_and(|r| r.last >= start);
+        let wide = current.0.key.iter().any(|r| r.first != r.last);
+        ranged.retain(reaches);
+        work = work.saturating_add(ranged.len());
+        if wide {
+            plain.retain(reaches);
+            work = work.saturating_add(plain.len());
+        }
+        let others = ranged.iter().chain(plain.iter().filter(|_| wide));
         let cross = |(e, _): &&&(Element, Span)| {
-            let both = e.key.iter().zip(&current.0.key);
-            both.clone().all(|(a, b)| a.first <= b.last && b.first <= a.last)
+            let mut both = e.key.iter().zip(&current.0.key);
+            both.all(|(a, b)| a.first <= b.last && b.first <= a.last)
         };
-        if let Some(other) = open.iter().find(cross) {
+        if let Some(other) = others.into_iter().find(cross) {
             let (later, earlier) = in_order(current.1, other.1);
-            return Some((later, earlier));
+            return Some(Crossing::At(later, earlier));
         }
         if work > MAX_COMPARISONS {
-            return Some((current.1, current.1));
+            return Some(Crossing::Unknown);
         }
-        open.push(current);
+        if wide { &mut ranged } else { &mut plain }.push(current);
     }
     None
 }

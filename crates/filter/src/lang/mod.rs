@@ -9,6 +9,7 @@
 //! What lies outside the subset is refused with its place and what to write instead. `docs/filter.md`
 //! is the reference. Bounds are the constants here; a text beyond them is refused, never cut.
 
+mod compare;
 mod cursor;
 mod describe;
 mod diagnostic;

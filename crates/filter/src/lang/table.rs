@@ -253,12 +253,10 @@ impl Parser {
         let chain = draft.chain(&name, at);
         let rule = self.rule(table, chain)?;
         let draft = self.draft_mut(table, at)?;
-        if let Some(chain) = draft.table.chains.get_mut(chain) {
-            if first {
-                chain.rules.insert(0, rule);
-            } else {
-                chain.rules.push(rule);
-            }
+        if first {
+            draft.inserted.entry(chain).or_default().push(rule);
+        } else if let Some(chain) = draft.table.chains.get_mut(chain) {
+            chain.rules.push(rule);
         }
         Ok(())
     }

@@ -526,3 +526,83 @@ fn a_diagnostic_shows_its_line() {
     instead: did you mean `https`?"
     );
 }
+
+#[test]
+fn each_bound_refuses_what_is_beyond_it() {
+    let chain = |rules: &str| format!("table t {{ chain c {{\n{rules}\n}}; }}\n");
+    let one = |text: &str, told: &str| {
+        let all = errors(text);
+        assert!(all.iter().any(|e| e.contains(told)), "{told}: {all:?}");
+    };
+    let good = |text: &str| assert_eq!(errors(text), Vec::<String>::new());
+
+    let statements = |n: usize| chain(&"counter ".repeat(n));
+    good(&statements(MAX_STATEMENTS));
+    one(&statements(MAX_STATEMENTS + 1), "more than 64 statements in a rule");
+
+    let key = |n: usize| {
+        let fields = vec!["tcp dport"; n].join(" . ");
+        let values = vec!["1"; n].join(" . ");
+        chain(&format!("{fields} {{ {values} }}"))
+    };
+    good(&key(MAX_KEY));
+    one(&key(MAX_KEY + 1), "more than 5 parts in a key");
+    let types = ["inet_service"; MAX_KEY + 1].join(" . ");
+    one(&format!("table t {{ set s {{ type {types}; }}; }}"), "more than 5 parts in a key");
+
+    let braces = |n: usize| chain(&format!("tcp dport {}1{}", "{".repeat(n), "}".repeat(n)));
+    good(&braces(MAX_NESTING));
+    one(&braces(MAX_NESTING + 1), "braces more than 16 deep");
+
+    let name = |n: usize| format!("table t {{ chain {} {{ }}; }}", "c".repeat(n));
+    good(&name(MAX_NAME));
+    one(&name(MAX_NAME + 1), "at most 128 of them");
+
+    let comment = |n: usize| chain(&format!("accept comment \"{}\"", "x".repeat(n)));
+    good(&comment(MAX_COMMENT));
+    one(&comment(MAX_COMMENT + 1), "a comment longer than 128 bytes");
+
+    let prefix = |n: usize| chain(&format!("log prefix \"{}\"", "x".repeat(n)));
+    good(&prefix(MAX_PREFIX));
+    one(&prefix(MAX_PREFIX + 1), "a prefix longer than 127 bytes");
+
+    let tables = |n: usize| (0..n).map(|t| format!("table t{t} {{ }}\n")).collect::<String>();
+    good(&tables(MAX_TABLES));
+    one(&tables(MAX_TABLES + 1), "more than 256 tables");
+
+    let chains = |n: usize| {
+        let all: String = (0..n).map(|c| format!("chain c{c} {{ }}\n")).collect();
+        format!("table t {{\n{all}}}\n")
+    };
+    good(&chains(MAX_CHAINS));
+    one(&chains(MAX_CHAINS + 1), "more than 16384 chains in a table");
+
+    one(&chain(&"accept\n".repeat(MAX_RULES + 1)), "more than 262144 rules");
+}
+
+#[test]
+fn inserted_rules_come_first() {
+    let text = "add table t\nadd chain t c\nadd rule t c tcp dport 1\ninsert rule t c tcp dport 2\n\
+                add rule t c tcp dport 3\ninsert rule t c tcp dport 4\n";
+    let printed = good(text).to_string();
+    let order: Vec<&str> =
+        printed.lines().filter_map(|l| l.trim().strip_prefix("tcp dport ")).collect();
+    assert_eq!(order, ["4", "2", "1", "3"]);
+}
+
+#[test]
+fn a_map_of_many_single_pairs_is_not_compared_pair_by_pair() {
+    let pairs: Vec<String> = (1..20_000).map(|p| format!("10.0.0.1 . {p} : accept")).collect();
+    let map = |more: &str| {
+        format!(
+            "table t {{ map m {{ type ipv4_addr . inet_service : verdict; flags interval; elements = {{ {}{more} }}; }}; }}",
+            pairs.join(", ")
+        )
+    };
+    assert_eq!(errors(&map("")), Vec::<String>::new());
+    let crossing = errors(&map(", 10.0.0.0/24 . 20000-20001 : drop"));
+    assert_eq!(crossing, Vec::<String>::new());
+    let crossing = errors(&map(", 10.0.0.0/24 . 19000-20001 : drop"));
+    assert_eq!(crossing.len(), 1);
+    assert!(crossing[0].contains("this overlaps with the element in line 1"), "{crossing:?}");
+}
