@@ -1,7 +1,8 @@
 //! A server that filters what passes through the tunnel.
 
 use std::fs;
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use nix::sys::signal::Signal;
 use super::{Stage, ping_until};
 use crate::cell::{READY, SETUP, inner_of};
 use crate::failure::{Context, Result, ensure};
-use crate::net::Star;
+use crate::net::{Namespace, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, output, run};
 use crate::traffic::{Stream, ping, tcp};
@@ -27,6 +28,8 @@ const RULES: &str = r#"table inet vpn {
         ip saddr @group:staff ip daddr @client:printer tcp dport 4001 counter accept
         ip saddr @group:staff ip daddr 10.88.0.1 icmp type echo-request counter accept
         ip saddr @group:staff udp dport 4000 counter accept
+        ip saddr @group:staff ip daddr 10.88.0.1 tcp dport 4001 counter accept
+        tcp dport 9 counter reject with tcp reset
         iifname "host" ip daddr @group:printers icmp type echo-request accept
         log prefix "denied: " group 7 counter
     }
@@ -115,6 +118,13 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     ping_until(staff, at_server, SOON).map_err(|e| format!("{e}\n{}", server.failure("denied")))?;
     ping_until(&star.server, at_printer, SOON)?;
     tcp(staff, print, at_printer, 2_000_000)?;
+    // Merged on its way in, and judged as it was merged.
+    tcp(staff, &star.server, at_server, 5_000_000)?;
+    // In pieces: judged when it is whole, and passed on as it came.
+    ensure(ping(staff, at_server, 4000, 2)? == 2, || server.failure("no large pings").0)?;
+    for (from, to) in [(staff, at_server), (staff, at_printer), (&star.server, at_staff)] {
+        is_refused(from, to)?;
+    }
     for (from, to) in [(staff, at_printer), (print, at_staff), (print, at_server)] {
         ensure(ping(from, to, 56, 1)? == 0, || format!("{to} answers {}", from.name()))?;
     }
@@ -146,11 +156,21 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     Ok(captured)
 }
 
+/// Whoever is refused with a reset hears of it at once.
+fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
+    let connected = from
+        .thread(move || Ok(TcpStream::connect_timeout(&SocketAddr::new(to, 9), SOON).map(drop)))?;
+    let connected = connected.join().unwrap_or_else(|_| Err("a thread panicked".into()))?;
+    ensure(connected.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused), || {
+        format!("{to} from {}: {connected:?}", from.name())
+    })
+}
+
 /// Twenty times other rules while datagrams pass: a flow that both accept loses none.
 fn reloads_under_traffic(
     steering: &Steering,
     folder: &Path,
-    [server, client]: [&crate::net::Namespace; 2],
+    [server, client]: [&Namespace; 2],
     at_server: IpAddr,
 ) -> Result<()> {
     let other = folder.join("other.nft");
