@@ -10,9 +10,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{Stage, ping_until};
-use crate::cell::{READY, SETUP, inner_of};
+use crate::cell::{READY, SETUP, dial, inner_of, inner_on, serve};
 use crate::failure::{Context, Result, ensure};
-use crate::net::{Namespace, Star};
+use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, output, run};
 use crate::traffic::{Stream, ping, tcp};
@@ -185,6 +185,51 @@ fn reloads_under_traffic(
     ensure(delivery.sent > 100 && delivery.received == delivery.sent, || {
         format!("{} of {} datagrams passed during reloads", delivery.received, delivery.sent)
     })
+}
+
+/// Of frames: only what IPv4 needs.
+const FRAMES: &str = r#"table bridge lan {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ether type arp accept
+        ct state established accept
+        ip protocol icmp icmp type echo-request accept
+        tcp dport 4001 ct state new accept
+    }
+}
+"#;
+
+/// A TAP device, over TCP: frames of one family pass, in one piece and in several; the other's do not.
+pub(super) fn frames_over_tcp(stage: &Stage<'_>) -> Result<String> {
+    let rules = stage.folder().join("rules.nft");
+    fs::write(&rules, FRAMES)?;
+    let mut configs = stage.configs();
+    for (text, proto) in
+        [(&mut configs.server, "proto tcp4-server"), (&mut configs.client, "proto tcp4-client")]
+    {
+        *text = text.replace("dev tun\n", "dev tap\n").replace("proto udp4", proto);
+        *text = text.replace("explicit-exit-notify 1", "");
+    }
+    configs.server(&format!("filter {}", rules.display()));
+    let pair = Pair::new()?;
+    let mut server = serve(&pair, stage.folder(), &configs, stage.server)?;
+    server.wait_for(READY, SETUP)?;
+    let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
+    client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
+    let ends = [
+        (&pair.server, inner_on(&pair.server, "tap0")?),
+        (&pair.client, inner_on(&pair.client, "tap0")?),
+    ];
+    for ((from, _), (to, inner)) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        ping_until(from, inner.v4, SOON)?;
+        ensure(ping(from, inner.v4, 3000, 2)? == 2, || server.failure("no large pings").0)?;
+        tcp(from, to, inner.v4, 2_000_000)?;
+        let v6 = inner.v6.context("no IPv6 inside")?;
+        ensure(ping(from, v6, 56, 1)? == 0, || format!("{v6} answers"))?;
+    }
+    client.stop()?;
+    server.stop()?;
+    Ok(String::new())
 }
 
 /// Captures while `act` is denied something; what was captured, in a few words.

@@ -73,6 +73,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("several-clients", ALL, several::clients_reach_each_other),
     ("stream-stands-still", OURS, stalled::one_stands_still),
     ("filter/groups-of-clients", OURS, filter::groups_of_clients),
+    ("filter/frames-over-tcp", OURS, filter::frames_over_tcp),
     ("several-workers", OURS, workers::several_workers),
     ("tap/frames", ALL, tap::frames),
     ("tap/clients-together", ALL, tap::clients_together),
