@@ -26,6 +26,8 @@ pub struct Made {
     pub why: String,
     /// Whether it is of a protocol whose checksum is known.
     pub checked: bool,
+    /// TCP's flags.
+    pub flags: Option<u8>,
 }
 
 /// A firewall with rules.
@@ -94,9 +96,10 @@ impl Adit {
         };
         drop(burst);
         let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen);
-        let checked = Packet::parse(&frame, Layer::Ethernet, None, &VnetHeader::default())
-            .is_ok_and(|packet| !matches!(packet.transport, Transport::Other));
-        Made { seen, why, checked }
+        let parsed = Packet::parse(&frame, Layer::Ethernet, None, &VnetHeader::default());
+        let transport = parsed.map_or(Transport::None, |packet| packet.transport);
+        let flags = if let Transport::Tcp(tcp) = transport { Some(tcp.flags) } else { None };
+        Made { seen, why, checked: !matches!(transport, Transport::Other), flags }
     }
 
     /// The counters of pieces, if the frame is one.

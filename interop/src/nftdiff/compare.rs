@@ -93,7 +93,7 @@ pub fn without_wanted(mut case: Case) -> Result<Plain> {
         let both = both(&case)?;
         let mut named = differences::all(&case, &both);
         if named.is_empty() && case.mode == Mode::Route && both.differs().is_some() {
-            named = differences::traces(&case, &both, &Kernel::states(&case)?);
+            named = differences::traces(&both, &Kernel::states(&case)?);
         }
         if named.is_empty() {
             return Ok(Plain { case, both, wanted });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::adit::{Made, RESET_IGNORED};
-use super::case::{Mode, Seen, Sent};
+use super::case::{Answer, Mode, Seen, Sent};
 use super::compare::{Both, Case};
 use super::frame::{ARP, IPV4, IPV6};
 use super::packets::{NO_CHECKSUM, WITHIN};
@@ -18,16 +18,21 @@ pub fn all(case: &Case, both: &Both) -> BTreeMap<usize, &'static str> {
     frames.filter_map(named).collect()
 }
 
-/// Segments that are invalid to both and yet change what the kernel thinks of the connection. To be asked for only
-/// when something differs: `states` are what the kernel says of each frame.
+/// Frames to which both did the same but which leave the kernel with another idea of their connection. To be asked for
+/// only when something differs: `states` are what the kernel says of each frame.
 #[must_use]
-pub fn traces(case: &Case, both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
-    let frames = case.frames.iter().zip(&both.seen).zip(states).enumerate();
-    let invalid = |((sent, (_, adit)), state): &((&Sent, &(Seen, Made)), &String)| {
-        let control = tcp_flags(&sent.frame).is_some_and(|flags| flags & 7 != 0);
-        control && adit.why.starts_with("invalid:") && state.contains("invalid")
+pub fn traces(both: &Both, states: &[String]) -> BTreeMap<usize, &'static str> {
+    let until = both.differs().unwrap_or(both.seen.len());
+    let name = |((kernel, adit), state): (&(Seen, Made), &String)| {
+        let control = adit.flags.is_some_and(|flags| flags & (FIN | SYN | RST) != 0);
+        if control && adit.why.starts_with("invalid:") && state.contains("invalid") {
+            return Some("an invalid segment leaves no trace");
+        }
+        let reset = matches!(kernel, Seen::Answered(Answer::Reset { .. })) && *kernel == adit.seen;
+        (reset && state.contains("established")).then_some("own resets are not tracked")
     };
-    frames.filter(|(_, frame)| invalid(frame)).map(|(at, _)| (at, TRACE)).collect()
+    let frames = both.seen.iter().zip(states).take(until).enumerate();
+    frames.filter_map(|(at, frame)| name(frame).map(|name| (at, name))).collect()
 }
 
 /// The name of the wanted difference that this one is, if it is one. Some show only in counters: these frames are taken
@@ -47,10 +52,10 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &Made) -> Option<&'st
         return Some("uneven piece of IPv6");
     }
     // RFC 5961 3.2 and RFC 9293 3.10.7.3: the kernel is content with a number within the window.
+    let is_reset = adit.flags.is_some_and(|flags| flags & RST != 0);
+    let right = RIGHT_RESETS.contains(&&*sent.what) && adit.why == "invalid: Reset";
     let refused = ["invalid: Reset", "invalid: Sequence"].contains(&adit.why.as_str());
-    let is_reset = tcp_flags(&sent.frame).is_some_and(|flags| flags & 4 != 0);
-    let other = is_reset && !RIGHT_RESETS.contains(&&*sent.what);
-    if refused && other || adit.why == RESET_IGNORED {
+    if is_reset && refused && !right || adit.why == RESET_IGNORED {
         return Some("a reset that is not exact");
     }
     // RFC 8200 8.1: the checksum is not optional there.
@@ -61,31 +66,32 @@ pub fn wanted(mode: Mode, sent: &Sent, kernel: Seen, adit: &Made) -> Option<&'st
     if answered && kernel == Seen::Nothing && (!adit.checked || is_router_discovery(&sent.frame)) {
         return Some("answers about other protocols");
     }
+    if kernel != adit.seen && adit.seen == Seen::Nothing && is_redirect6(&sent.frame) {
+        return Some("answers to an ICMPv6 redirect");
+    }
     if mode == Mode::Bridge {
         return bridged(&sent.frame);
     }
     None
 }
 
-const TRACE: &str = "an invalid segment leaves no trace";
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
 
 /// What the generator calls resets that both must let end a conversation, whatever its state.
 const RIGHT_RESETS: [&str; 2] = ["RST", "refused"];
+
+/// ICMPv6 redirects, without extension headers.
+fn is_redirect6(frame: &[u8]) -> bool {
+    ethertype(frame, 12) == Some(IPV6) && frame.get(20) == Some(&58) && frame.get(54) == Some(&137)
+}
 
 /// ICMP router advertisements and solicitations (RFC 1256), which the kernel takes for errors.
 fn is_router_discovery(frame: &[u8]) -> bool {
     let at = 14 + usize::from(frame.get(14).copied().unwrap_or(0) & 15) * 4;
     let icmp = ethertype(frame, 12) == Some(IPV4) && frame.get(23) == Some(&1);
     icmp && matches!(frame.get(at), Some(9 | 10))
-}
-
-/// The flags of a frame without tags or extension headers that carries TCP.
-fn tcp_flags(frame: &[u8]) -> Option<u8> {
-    let (protocol, at) = match frame.get(14).map(|byte| byte >> 4) {
-        Some(4) => (frame.get(23), 14 + usize::from(frame[14] & 15) * 4),
-        _ => (frame.get(20), 54),
-    };
-    if protocol == Some(&6) { frame.get(at + 13).copied() } else { None }
 }
 
 /// An IPv6 packet in one piece (RFC 6946): the kernel takes its fragment header away, adit leaves it there.
@@ -124,8 +130,8 @@ mod tests {
         let document = include_str!("../../../docs/filter-differences.md");
         let code = include_str!("differences.rs");
         let mut names = 0;
-        let returned = code.split("Some(\"").skip(1).filter_map(|rest| rest.split_once("\")"));
-        for name in returned.map(|(name, _)| name).chain([super::TRACE]) {
+        let returned = code.split("ome(\"").skip(1).filter_map(|rest| rest.split_once("\")"));
+        for (name, _) in returned {
             names += 1;
             let row = document.lines().find(|line| line.starts_with(&format!("| {name} |")));
             assert!(row.is_some_and(|row| row.matches('|').count() == 5), "{name}");

@@ -33,7 +33,7 @@ const fn field(text: &'static str, kind: Kind, need: Need) -> Field {
     Field { text, kind, need }
 }
 
-/// Fields of IP packets, of either family.
+/// Fields of IP packets, of either family; those that people use stand here more than once.
 const IP: &[Field] = &[
     field("ip saddr", Kind::V4, Need::V4),
     field("ip daddr", Kind::V4, Need::V4),
@@ -94,6 +94,20 @@ const IP: &[Field] = &[
     field("meta protocol", Kind::MetaProtocol, Need::Nothing),
     field("iifname", Kind::Interface, Need::Nothing),
     field("oifname", Kind::Interface, Need::Nothing),
+    field("ip saddr", Kind::V4, Need::V4),
+    field("ip daddr", Kind::V4, Need::V4),
+    field("ip6 saddr", Kind::V6, Need::V6),
+    field("ip6 daddr", Kind::V6, Need::V6),
+    field("tcp sport", Kind::Port, Need::Tcp),
+    field("tcp dport", Kind::Port, Need::Tcp),
+    field("tcp dport", Kind::Port, Need::Tcp),
+    field("tcp flags", Kind::Flags, Need::Tcp),
+    field("udp sport", Kind::Port, Need::Udp),
+    field("udp dport", Kind::Port, Need::Udp),
+    field("meta l4proto", Kind::Proto, Need::Nothing),
+    field("meta l4proto", Kind::Proto, Need::Nothing),
+    field("icmp type", Kind::IcmpType, Need::Icmp),
+    field("icmpv6 type", Kind::Icmpv6Type, Need::Icmpv6),
 ];
 
 /// Fields that only the connection tracking knows.
@@ -240,7 +254,7 @@ impl Writer<'_> {
         let bases = if self.random.percent(25) { 2 } else { 1 };
         for base in 0..bases {
             let priority = index as i64 * 10 + *self.random.pick(&[-5i64, 0, 3]) + base;
-            let policy = if self.random.percent(60) { "accept" } else { "drop" };
+            let policy = if self.random.percent(75) { "accept" } else { "drop" };
             let hook = format!("type filter hook forward priority {priority}; policy {policy};");
             self.chain(&format!("base{base}"), Some(&hook));
         }
@@ -301,7 +315,7 @@ impl Writer<'_> {
     fn rule(&mut self) -> String {
         let mut scope = Scope { family: self.family, network: None, transport: None };
         let mut parts = Vec::new();
-        for _ in 0..*self.random.pick(&[0u8, 1, 1, 1, 2, 2, 3]) {
+        for _ in 0..*self.random.pick(&[0u8, 1, 1, 1, 1, 1, 2, 2, 3]) {
             parts.extend(self.comparison(&mut scope));
             if self.random.percent(10) {
                 parts.push("counter".to_owned());
@@ -323,11 +337,16 @@ impl Writer<'_> {
 
     /// What a rule does at its end.
     fn end(&mut self, scope: &mut Scope) -> Option<String> {
+        // What asks for nothing would leave nothing to the rules behind it.
+        let plain = scope.network.is_none() && scope.transport.is_none();
+        if plain && self.random.percent(80) {
+            return None;
+        }
         match self.random.within(0..=99) {
             0..=39 => None,
             40..=52 => Some("accept".to_owned()),
-            53..=64 => Some("drop".to_owned()),
-            65..=70 if self.family != "bridge" => self.reject(*scope),
+            53..=61 => Some("drop".to_owned()),
+            62..=70 if self.family != "bridge" => self.reject(*scope),
             71..=76 => Some("return".to_owned()),
             77..=78 => Some("continue".to_owned()),
             79..=89 => Some(self.verdict()),
