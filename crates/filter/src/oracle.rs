@@ -147,7 +147,8 @@ pub fn agree(
         let flow = packet.ip().map(|ip| {
             let bytes = packet.transport_bytes();
             let ports = bytes.get(..4).map(<[u8]>::to_vec);
-            (ip.source, ip.destination, ip.protocol, ports, context.direction as u8)
+            let direction = context.direction as u8;
+            (ip.source, ip.destination, ip.protocol, ports, direction, context.protocol)
         });
         let memo = flow.map(|flow| memos.entry(flow).or_default());
         let recalling = &mut recalling[source.below(2)];

@@ -101,23 +101,28 @@ pub(crate) struct Index {
     pool: Pool,
 }
 
-/// A search in one group that has candidates.
+/// A search in one group that has candidates: 64 bytes.
 #[derive(Copy, Clone)]
 struct Cursor<'a> {
     group: &'a Group,
+    /// Sets that restrict it; the shortest list comes first, if there is one.
+    cells: [Cell; CELLS],
+    count: usize,
     /// The next candidate's number.
     next: u32,
-    /// Sets that restrict it; the shortest list comes first, if there is one.
-    cells: [Cell; MAX_DIMS],
-    count: usize,
     /// Place in the list or in the members.
-    at: usize,
+    at: u32,
     /// Words not yet looked at of a summary word, and bits not yet looked at of a word.
-    summary_at: usize,
+    summary_at: u32,
+    word_at: u32,
     summary: u64,
-    word_at: usize,
     word: u64,
 }
+
+/// Sets that a search intersects; more would only spare the visit of a few candidates.
+const CELLS: usize = 4;
+/// Groups with candidates for which there is always room; more are rare and cost clearing more memory.
+const FEW: usize = 4;
 
 const UNKNOWN: u32 = u32::MAX;
 const ABSENT: u32 = u32::MAX - 1;
@@ -133,27 +138,54 @@ impl Index {
         mut visit: impl FnMut(u32) -> Option<R>,
     ) -> Option<R> {
         let mut rows = [UNKNOWN; MAX_DIMS];
-        let mut live = [const { None }; MAX_GROUPS];
+        let mut live = [None; FEW];
+        match self.open_all(&mut live, &mut rows, &mut value)? {
+            1 => {
+                let only = live.first_mut()?.as_mut()?;
+                loop {
+                    if let Some(found) = visit(only.next) {
+                        return Some(found);
+                    }
+                    if !self.advance(only) {
+                        return None;
+                    }
+                }
+            }
+            count if count <= FEW => self.visit_all(&mut live, &mut visit),
+            _ => {
+                let mut live = [None; MAX_GROUPS];
+                self.open_all(&mut live, &mut rows, &mut value)?;
+                self.visit_all(&mut live, &mut visit)
+            }
+        }
+    }
+
+    /// Fills `live` with the groups that have candidates, as far as there is room; how many there
+    /// are, `None` for none.
+    #[inline]
+    fn open_all<'a>(
+        &'a self,
+        live: &mut [Option<Cursor<'a>>],
+        rows: &mut [u32; MAX_DIMS],
+        value: &mut impl FnMut(usize) -> Option<u128>,
+    ) -> Option<usize> {
         let mut count = 0usize;
         for group in &self.groups {
-            if let Some(cursor) = self.open(group, &mut rows, &mut value) {
-                if let Some(slot) = live.get_mut(count) {
-                    *slot = Some(cursor);
-                }
-                count = count.wrapping_add(1);
+            let Some(cursor) = self.open(group, rows, value) else { continue };
+            match live.get_mut(count) {
+                Some(slot) => *slot = Some(cursor),
+                None => return Some(usize::MAX),
             }
+            count = count.wrapping_add(1);
         }
-        let live = live.get_mut(..count)?;
-        if let [Some(only)] = live {
-            loop {
-                if let Some(found) = visit(only.next) {
-                    return Some(found);
-                }
-                if !self.advance(only) {
-                    return None;
-                }
-            }
-        }
+        (count != 0).then_some(count)
+    }
+
+    fn visit_all<R>(
+        &self,
+        live: &mut [Option<Cursor<'_>>],
+        visit: &mut impl FnMut(u32) -> Option<R>,
+    ) -> Option<R> {
         loop {
             let first = live.iter_mut().flatten().min_by_key(|cursor| cursor.next)?;
             if first.next == u32::MAX {
@@ -176,7 +208,7 @@ impl Index {
         rows: &mut [u32; MAX_DIMS],
         value: &mut impl FnMut(usize) -> Option<u128>,
     ) -> Option<Cursor<'a>> {
-        let mut cells = [Cell::NONE; MAX_DIMS];
+        let mut cells = [Cell::NONE; CELLS];
         let (mut count, mut shortest) = (0usize, u32::MAX);
         for (at, slot) in &group.dims {
             let dim = self.dims.get(*at)?;
@@ -195,27 +227,30 @@ impl Index {
             if cell == Cell::ALL {
                 continue;
             }
-            *cells.get_mut(count)? = cell;
-            if cell.is_list() {
-                let length = *self.pool.lists.get(cell.at())?;
-                if length < shortest {
-                    shortest = length;
-                    cells.swap(0, count);
+            let list = cell.is_list().then(|| self.pool.lists.get(cell.at())).flatten();
+            match (list, cells.get_mut(count)) {
+                (Some(length), room) if *length < shortest => {
+                    shortest = *length;
+                    if let Some(room) = room {
+                        *room = cell;
+                        cells.swap(0, count);
+                        count = count.wrapping_add(1);
+                    } else {
+                        let [first, ..] = &mut cells;
+                        *first = cell;
+                    }
                 }
+                (_, Some(room)) => {
+                    *room = cell;
+                    count = count.wrapping_add(1);
+                }
+                (_, None) => {}
             }
-            count = count.wrapping_add(1);
         }
-        let mut cursor = Cursor {
-            group,
-            next: 0,
-            cells,
-            count,
-            at: 0,
-            summary_at: usize::MAX,
-            summary: 0,
-            word_at: 0,
-            word: 0,
-        };
+        let (at, summary_at, word_at, summary, word) = (0, u32::MAX, 0, 0, 0);
+        let next = 0;
+        let mut cursor =
+            Cursor { group, cells, count, next, at, summary_at, word_at, summary, word };
         self.advance(&mut cursor).then_some(cursor)
     }
 
@@ -226,7 +261,7 @@ impl Index {
         let place = match cells.split_first() {
             None => {
                 cursor.at = cursor.at.wrapping_add(1);
-                Some(cursor.at.wrapping_sub(1))
+                Some(cursor.at.wrapping_sub(1) as usize)
             }
             Some((list, others)) if list.is_list() => {
                 self.next_of_list(cursor.group, &mut cursor.at, *list, others)
@@ -246,13 +281,13 @@ impl Index {
     fn next_of_list(
         &self,
         group: &Group,
-        at: &mut usize,
+        at: &mut u32,
         list: Cell,
         others: &[Cell],
     ) -> Option<usize> {
         let list = self.list(list);
         loop {
-            let place = *list.get(*at)?;
+            let place = *list.get(*at as usize)?;
             *at = at.wrapping_add(1);
             if others.iter().all(|cell| self.has(group, *cell, place)) {
                 return Some(place as usize);
@@ -283,22 +318,22 @@ impl Index {
         };
         loop {
             if cursor.word != 0 {
-                let bit = cursor.word.trailing_zeros() as usize;
+                let bit = cursor.word.trailing_zeros();
                 cursor.word &= cursor.word.wrapping_sub(1);
-                return Some(cursor.word_at << 6 | bit);
+                return Some((cursor.word_at << 6 | bit) as usize);
             }
             if cursor.summary != 0 {
-                let bit = cursor.summary.trailing_zeros() as usize;
+                let bit = cursor.summary.trailing_zeros();
                 cursor.summary &= cursor.summary.wrapping_sub(1);
                 cursor.word_at = cursor.summary_at << 6 | bit;
-                cursor.word = all(cursor.group.summary.wrapping_add(cursor.word_at));
+                cursor.word = all(cursor.group.summary.wrapping_add(cursor.word_at as usize));
                 continue;
             }
             cursor.summary_at = cursor.summary_at.wrapping_add(1);
-            if cursor.summary_at >= cursor.group.summary {
+            if cursor.summary_at as usize >= cursor.group.summary {
                 return None;
             }
-            cursor.summary = all(cursor.summary_at);
+            cursor.summary = all(cursor.summary_at as usize);
         }
     }
 

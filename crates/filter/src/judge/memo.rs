@@ -26,7 +26,8 @@ pub struct Memo {
     trace: u32,
     /// The pair of interfaces for which it holds.
     ports: u16,
-    /// The connection's state for which it holds, and the direction as the highest bit.
+    /// The connection's state for which it holds, with two bits that no remembered state has: the
+    /// direction, and whether there is an Ethernet header.
     state: u8,
 }
 
@@ -139,7 +140,8 @@ impl Recall {
         }
         let ports = if asks_ports { self.pair(traces, (context.iif, context.oif))? } else { 0 };
         let direction = if context.direction == CtDirection::Reply { 0x80 } else { 0 };
-        Some(Now { generation, ports, state: context.state.0 | direction })
+        let frame = if packet.ether.is_some() { 0x20 } else { 0 };
+        Some(Now { generation, ports, state: context.state.0 | direction | frame })
     }
 
     #[inline]

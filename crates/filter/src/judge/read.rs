@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use adit_wire::transport::{Tcp, Udp};
+
 use crate::judge::Context;
 use crate::packet::{Ip, Network, Packet, Transport};
 use crate::ruleset::{CtState, Field};
@@ -30,8 +32,40 @@ fn get48(bytes: &[u8], at: usize) -> Option<u128> {
     Some(field.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte)))
 }
 
-/// The value of `field`; `None` if the packet has none.
+/// The value of `field`; `None` if the packet has none. What most rules ask comes first, without a
+/// way through all fields.
+#[inline]
 pub(crate) fn read(field: Field, packet: &Packet<'_>, context: &Context) -> Option<u128> {
+    match (field, &packet.network, &packet.transport) {
+        (Field::IpSaddr, Network::Ip(Ip { source: IpAddr::V4(address), .. }), _)
+        | (Field::IpDaddr, Network::Ip(Ip { destination: IpAddr::V4(address), .. }), _) => {
+            Some(u128::from(address.to_bits()))
+        }
+        (Field::TcpSport, _, Transport::Tcp(Tcp { ports, .. }))
+        | (Field::UdpSport, _, Transport::Udp(Udp { ports, .. })) => Some(u128::from(ports >> 16)),
+        (Field::TcpDport, _, Transport::Tcp(Tcp { ports, .. }))
+        | (Field::UdpDport, _, Transport::Udp(Udp { ports, .. })) => {
+            Some(u128::from(ports & 0xffff))
+        }
+        (
+            Field::TcpSport
+            | Field::TcpDport
+            | Field::UdpSport
+            | Field::UdpDport
+            | Field::IpSaddr
+            | Field::IpDaddr,
+            _,
+            _,
+        ) => None,
+        (Field::MetaL4proto, Network::Ip(ip), _) => Some(u128::from(ip.protocol)),
+        (Field::CtState, _, _) => Some(u128::from(context.state.0)),
+        _ => read_any(field, packet, context),
+    }
+}
+
+/// As [`read`], for every field.
+#[inline(never)]
+fn read_any(field: Field, packet: &Packet<'_>, context: &Context) -> Option<u128> {
     use Field::*;
     match field {
         EtherSaddr | EtherDaddr | EtherType | VlanId | VlanPcp | VlanType => ether(field, packet),

@@ -6,7 +6,7 @@ use crate::compile::{Filter, Live, MAX_PARTS, Op, Pending, Program, RuleAt, Wide
 use crate::judge::read::read;
 use crate::judge::walk::{measure, rejectable};
 use crate::judge::{Context, Decision, Judgement, Place, Sink};
-use crate::packet::{Packet, Transport};
+use crate::packet::Packet;
 use crate::ruleset::{Field, Policy, Range, Ruleset};
 
 /// One packet's way.
@@ -191,18 +191,7 @@ impl Run<'_, '_> {
 
     #[inline]
     fn narrow(&self, field: Field) -> Option<u64> {
-        // The most frequent ones without going through all fields.
-        let ports = match (field, self.packet.transport) {
-            (Field::TcpSport | Field::TcpDport, Transport::Tcp(tcp)) => tcp.ports,
-            (Field::UdpSport | Field::UdpDport, Transport::Udp(udp)) => udp.ports,
-            (Field::TcpSport | Field::TcpDport | Field::UdpSport | Field::UdpDport, _) => {
-                return None;
-            }
-            (Field::CtState, _) => return Some(self.context.state.0.into()),
-            _ => return self.read(field).map(|value| value as u64),
-        };
-        let source = matches!(field, Field::TcpSport | Field::UdpSport);
-        Some(u64::from(if source { ports >> 16 } else { ports & 0xffff }))
+        self.read(field).map(|value| value as u64)
     }
 
     #[inline]

@@ -1,0 +1,193 @@
+//! What judging one packet costs, by the number of rules and by who decides; and a long comparison of
+//! the compiled rules with the written ones.
+//!
+//!     cargo run --release -p adit-filter --features oracle --example judge
+//!     cargo run --release -p adit-filter --features oracle --example judge -- compare 100000
+//!     cargo run -p adit-filter --features oracle --example judge -- again differs.bin
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use adit_filter::oracle::{Seen, compare};
+use adit_filter::packet::{Layer, Packet};
+use adit_filter::ruleset::{CtDirection, CtState};
+use adit_filter::{Context, Filter, IfName, Judge, Memo, Nanos, lang};
+use adit_wire::VnetHeader;
+use adit_wire::checksum::Sum;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    match arguments.get(1).map(String::as_str) {
+        Some("compare") => compared(arguments[2].parse().expect("a number of rule sets")),
+        Some("again") => {
+            let bytes = std::fs::read(&arguments[2]).expect("what differs left behind");
+            compare(&bytes, &mut Seen::default());
+        }
+        _ => measured(),
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+fn compared(count: u64) {
+    let mut seen = Seen::default();
+    let mut state = 0x2545_f491_4f6c_dd1d ^ u64::from(std::process::id()) << 32;
+    for at in 0..count {
+        let mut bytes = vec![0; random(&mut state) as usize % 3000];
+        bytes.iter_mut().for_each(|byte| *byte = (random(&mut state) >> 24) as u8);
+        if std::panic::catch_unwind(|| compare(&bytes, &mut Seen::default())).is_err() {
+            std::fs::write("differs.bin", &bytes).expect("differs.bin");
+            panic!("differs in rule set {at}: see differs.bin");
+        }
+        compare(&bytes, &mut seen);
+    }
+    println!("{count} rule sets: {seen:?}");
+}
+
+/// The rules of the bridge's first example.
+const FOUR: &str = "table bridge filter {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ct state established,related accept
+        ip protocol icmp accept
+        tcp dport 7070 accept
+        meta l4proto udp accept
+    }
+}";
+
+/// So many rules with prefixes, sets, ranges and concatenations in front of the one that accepts.
+fn many(count: u32) -> String {
+    let mut state = 88_172_645_463_325_252u64;
+    let (mut sets, mut rules) = (String::new(), String::new());
+    for at in 0..count - 1 {
+        let number = random(&mut state);
+        let (a, b, port) =
+            (number as u8, (number >> 8) as u8, 1024 + (number >> 16) as u16 % 60_000);
+        let rule = match at % 10 {
+            0..=3 => format!("ip saddr 10.{a}.{b}.0/24 udp dport {port} drop"),
+            4 => format!(
+                "ip saddr {{ 10.{a}.{b}.1, 10.{b}.{a}.7, 10.1.{a}.9 }} tcp dport {{ 22, {port} }} drop"
+            ),
+            5 => format!(
+                "ip daddr 10.{a}.{b}.0/28 meta l4proto {{ tcp, udp }} th dport {port}-{} counter drop",
+                port + 100
+            ),
+            6 => format!("ip saddr 10.{a}.0.0/16 ip daddr 10.{b}.0.0/16 udp dport {port} accept"),
+            7 => {
+                format!("ip saddr . udp dport {{ 10.{a}.{b}.3 . {port}, 10.{b}.{a}.4 . 53 }} drop")
+            }
+            8 => format!("ip6 saddr fd00:{a:x}:{b:x}::/48 tcp dport {port} drop"),
+            _ => {
+                let _ =
+                    write!(sets, "  set s{at} {{ type ipv4_addr; flags interval; elements = {{ ");
+                for member in 0..20 {
+                    let number = random(&mut state);
+                    let separator = if member == 0 { "" } else { ", " };
+                    let _ = write!(
+                        sets,
+                        "{separator}10.{}.{}.{}",
+                        number as u8,
+                        number >> 8 & 255,
+                        number >> 16 & 255
+                    );
+                }
+                sets += " } }\n";
+                format!("ip saddr @s{at} udp dport {port} counter drop")
+            }
+        };
+        let _ = writeln!(rules, "    {rule}");
+    }
+    format!(
+        "table inet filter {{\n{sets}  chain forward {{\n    type filter hook forward priority 0; policy drop;\n{rules}    udp dport 9 accept\n  }}\n}}"
+    )
+}
+
+/// An IPv4 packet with UDP, 64 bytes of Ethernet with its checksum.
+fn udp(source: u32, destination: u32, ports: [u16; 2]) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 46, 0, 1, 0x40, 0, 64, 17, 0, 0];
+    ip.extend(source.to_be_bytes());
+    ip.extend(destination.to_be_bytes());
+    let sum = Sum::new().bytes(&ip).finish().to_be_bytes();
+    ip[10..12].copy_from_slice(&sum);
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+    frame.extend(ip);
+    ports.iter().for_each(|port| frame.extend(port.to_be_bytes()));
+    frame.extend([0, 26, 0, 0]);
+    frame.resize(60, 0);
+    frame
+}
+
+const PACKETS: usize = 4096;
+
+fn measured() {
+    report("4 rules, ct", FOUR);
+    report("4 rules", &many(4));
+    report("100 rules", &many(100));
+    report("10000 rules", &many(10_000));
+}
+
+fn report(name: &str, text: &str) {
+    let begun = Instant::now();
+    let ruleset = lang::parse("bench", text, &mut |_| Err(std::io::ErrorKind::NotFound.into()));
+    let ruleset = ruleset.unwrap_or_else(|error| panic!("{error}"));
+    let parsed = begun.elapsed();
+    let begun = Instant::now();
+    let filter = Arc::new(Filter::compile(ruleset).expect("compiles"));
+    println!(
+        "{name}: parsed in {parsed:.1?}, compiled in {:.1?}, {} KiB",
+        begun.elapsed(),
+        filter.size() >> 10
+    );
+    let mut state = 7;
+    let mut any = || random(&mut state) as u32;
+    let inside = |random: u32| 0x0a00_0000 | random & 0x00ff_ffff;
+    let ten =
+        (0..PACKETS).map(|_| udp(inside(any()), inside(any()), [4000, any() as u16])).collect();
+    let accepted =
+        (0..PACKETS).map(|_| udp(inside(any()), inside(any()), [any() as u16, 9])).collect();
+    let far =
+        (0..PACKETS).map(|_| udp(any() | 1 << 31, any() | 1 << 31, [4000, any() as u16])).collect();
+    measure(&filter, "any of 10/8, any port", ten, false);
+    measure(&filter, "accepted by the last", accepted, false);
+    measure(&filter, "of no prefix", far, false);
+    let one = (0..PACKETS).map(|_| udp(inside(5), inside(6), [7, 9])).collect();
+    measure(&filter, "one flow, remembered", one, true);
+}
+
+fn measure(filter: &Arc<Filter>, name: &str, frames: Vec<Vec<u8>>, remembered: bool) {
+    let vnet = VnetHeader::default();
+    let parse = |frame| Packet::parse(frame, Layer::Ethernet, None, &vnet).expect("a packet");
+    let packets: Vec<Packet<'_>> = frames.iter().map(|frame| parse(frame)).collect();
+    let mut context = Context {
+        now: Nanos(1),
+        iif: IfName::new("eth1"),
+        oif: IfName::new("eth2"),
+        state: CtState::NEW,
+        direction: CtDirection::Original,
+        protocol: Some(17),
+    };
+    if remembered {
+        context.state = CtState::ESTABLISHED;
+    }
+    let mut judge = Judge::new(filter.clone());
+    let mut memo = Memo::default();
+    let (mut best, mut accepted) = (f64::MAX, 0);
+    for _ in 0..40 {
+        accepted = 0;
+        let begun = Instant::now();
+        for packet in &packets {
+            let memo = remembered.then_some(&mut memo);
+            let judgement = judge.judge(packet, &context, memo, &mut ());
+            accepted += u32::from(judgement.decision == adit_filter::Decision::Accept);
+        }
+        best = best.min(begun.elapsed().as_nanos() as f64 / PACKETS as f64);
+        judge.flush();
+    }
+    println!("  {name:24} {best:7.1} ns  {accepted:5} accepted");
+}
