@@ -6,4 +6,5 @@ pub mod count;
 pub mod gate;
 pub mod packets;
 pub mod piece;
+mod rules;
 pub mod tunnel;

@@ -2,10 +2,14 @@
 
 use std::hint::black_box;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::thread;
 
 use adit_crypto::Cipher;
 use adit_engine::PeerId;
+use adit_filter::packet::{Layer, Packet};
+use adit_filter::ruleset::{CtDirection, CtState};
+use adit_filter::{Context, Decision, Filter, IfName, Judge, Memo, Nanos, lang};
 use adit_plane::{Routes, Window};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
@@ -14,6 +18,7 @@ use adit_wire::split::Segments;
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::packets;
+use crate::rules;
 use crate::tunnel::{Train, Tunnel};
 
 /// One piece.
@@ -74,6 +79,9 @@ pub const ALL: &[Piece] = &[
     piece("checksum-1400", 500, checksum, "the Internet checksum of 1,400 bytes"),
     piece("route", 2000, route, "find the owner of an address among 1,000 routes"),
     piece("replay", 2000, replay, "check and mark a packet id, one in eight of them late"),
+    piece("judge-4", 1000, judge_4, "parse a packet of a new flow and judge it by 4 rules"),
+    piece("judge-10000", 1000, judge_10000, "the same by 10,000 rules with sets and prefixes"),
+    piece("judge-flow", 1000, judge_flow, "parse a packet of a remembered flow and judge it"),
 ];
 
 /// The piece of this name.
@@ -261,6 +269,54 @@ fn replay(times: u32) -> Result<Work, String> {
     }))
 }
 
+fn judge_4(times: u32) -> Result<Work, String> {
+    judge(rules::FOUR, times, false)
+}
+
+fn judge_10000(times: u32) -> Result<Work, String> {
+    judge(&rules::many(10_000), times, false)
+}
+
+fn judge_flow(times: u32) -> Result<Work, String> {
+    judge(&rules::many(100), times, true)
+}
+
+/// Counts what is accepted: all, by the last rule that can match.
+fn judge(text: &str, times: u32, remembered: bool) -> Result<Work, String> {
+    let ruleset = lang::parse("rules", text, &mut |name| Err(std::io::Error::other(name)));
+    let ruleset = ruleset.map_err(|error| error.to_string())?;
+    let filter = Filter::compile(ruleset).map_err(|error| error.to_string())?;
+    let mut judge = Judge::new(Arc::new(filter));
+    let mut state = 7;
+    let mut address = || 0x0a00_0000 | rules::random(&mut state) as u32 & 0x00ff_ffff;
+    let flow = rules::udp(address(), address(), [4000, 9]);
+    let mut frame = || match remembered {
+        true => flow.clone(),
+        false => rules::udp(address(), address(), [4000, 9]),
+    };
+    let frames: Vec<Vec<u8>> = (0..times).map(|_| frame()).collect();
+    let context = Context {
+        now: Nanos(1),
+        iif: IfName::new("eth1"),
+        oif: IfName::new("eth2"),
+        state: CtState::NEW,
+        direction: CtDirection::Original,
+        protocol: Some(17),
+    };
+    let mut memo = Memo::default();
+    Ok(Box::new(move || {
+        let (vnet, mut accepted) = (VnetHeader::default(), 0);
+        for frame in black_box(&frames) {
+            let Ok(packet) = Packet::parse(frame, Layer::Ethernet, None, &vnet) else { continue };
+            let memo = remembered.then_some(&mut memo);
+            let judgement = judge.judge(&packet, &context, memo, &mut ());
+            accepted += u64::from(judgement.decision == Decision::Accept);
+        }
+        judge.flush();
+        accepted
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,6 +332,9 @@ mod tests {
         assert_eq!(result("seal-1400", 3), 3 * sealed_1400);
         assert_eq!(result("seal-1400-chacha", 3), 3 * sealed_1400);
         assert_eq!(result("open-1400", 3), 3);
+        for judged in ["judge-4", "judge-10000", "judge-flow"] {
+            assert_eq!(result(judged, 50), 50, "{judged}");
+        }
         let headers = 48 * 40;
         assert_eq!(result("seal-super", 2), 2 * (65_535 + headers + 49 * 24));
         assert_eq!(result("open-super", 2), 2 * 49);
