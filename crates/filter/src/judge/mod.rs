@@ -12,6 +12,9 @@ pub(crate) mod run;
 mod trace;
 pub(crate) mod walk;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::sync::Arc;
 

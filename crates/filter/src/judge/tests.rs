@@ -1,0 +1,428 @@
+//! What nftables means by its rules, one thing at a time.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::compile::{CompileError, IpRange};
+use crate::lang::{describe, parse};
+use crate::ruleset::{
+    Chain, ChainId, Count, CounterId, Icmpx, Members, Rule, Ruleset, Statement, Table, Verdict,
+};
+
+fn filter(text: &str) -> Arc<Filter> {
+    let ruleset = parse("test", text, &mut |_| Err(std::io::ErrorKind::NotFound.into()));
+    Arc::new(Filter::compile(ruleset.unwrap_or_else(|error| panic!("{error}"))).unwrap())
+}
+
+/// One base chain in a bridge table, which drops what no rule decides.
+fn chain(rules: &str) -> Arc<Filter> {
+    filter(&format!(
+        "table bridge t {{ chain c {{ type filter hook forward priority 0; policy drop; {rules} }} }}"
+    ))
+}
+
+fn judged_at(judge: &mut Judge, now: u64, packet: &str, memo: Option<&mut Memo>) -> Judgement {
+    let described = describe(packet).unwrap_or_else(|error| panic!("{error}"));
+    let vnet = Default::default();
+    let parsed = Packet::parse(&described.bytes, described.layer, None, &vnet).unwrap();
+    let context = described.context(Nanos(now));
+    let explained = judge.filter.explain(&parsed, &context);
+    let judgement = judge.judge(&parsed, &context, memo, &mut ());
+    assert_eq!((explained.decision, explained.by), (judgement.decision, judgement.by), "explained");
+    judgement
+}
+
+fn decided(filter: &Arc<Filter>, packet: &str) -> Decision {
+    judged_at(&mut Judge::new(Arc::clone(filter)), 0, packet, None).decision
+}
+
+const UDP: &str = "udp 10.0.0.1:4000 > 10.0.0.2:53";
+const TCP: &str = "tcp 10.0.0.1:4000 > 10.0.0.2:80 syn";
+const UDP6: &str = "udp [fd00::1]:4000 > [fd00::2]:53";
+const ACCEPT: Decision = Decision::Accept;
+const DROP: Decision = Decision::Drop;
+
+#[test]
+fn a_field_that_is_not_there_matches_neither_way() {
+    for rule in ["tcp dport 53 accept", "tcp dport != 53 accept", "ip6 saddr != fd00::9 accept"] {
+        assert_eq!(decided(&chain(rule), UDP), DROP, "{rule}");
+    }
+    assert_eq!(decided(&chain("udp dport != 54 accept"), UDP), ACCEPT);
+}
+
+#[test]
+fn accept_ends_its_chain_only_and_drop_ends_all() {
+    let two = |first: &str, second: &str| {
+        let chain = |name: &str, priority: i32, rules: &str| {
+            format!(
+                "chain {name} {{ type filter hook forward priority {priority}; policy accept; {rules} }}"
+            )
+        };
+        // Written in the other order: the priority counts.
+        let second = chain("second", 5, second);
+        filter(&format!("table inet t {{\n{second}\n{}\n}}", chain("first", -5, first)))
+    };
+    assert_eq!(decided(&two("accept", "drop"), UDP), DROP);
+    assert_eq!(decided(&two("accept", ""), UDP), ACCEPT);
+    let counted = two("drop", "counter accept");
+    let mut judge = Judge::new(Arc::clone(&counted));
+    assert_eq!(judged_at(&mut judge, 0, UDP, None).decision, DROP);
+    judge.flush();
+    let handle = counted.ruleset().tables[0].chains[0].rules[0].handle;
+    assert_eq!(counted.counts().rule(handle), Some(Count::default()), "never reached");
+}
+
+#[test]
+fn bridge_tables_come_first_and_see_what_is_not_ip() {
+    let base = "type filter hook forward priority";
+    let rules = filter(&format!(
+        "table ip a {{ chain c {{ {base} -100; policy drop; }} }}
+         table bridge b {{ chain c {{ {base} 100; policy accept; ip daddr 10.0.0.3 reject; }} }}"
+    ));
+    let arp = "arp who-has 10.0.0.2 tell 10.0.0.1";
+    assert_eq!(decided(&rules, arp), ACCEPT, "no table of IP sees it");
+    assert_eq!(decided(&rules, UDP6), ACCEPT, "the table of IPv4 does not see it");
+    assert_eq!(decided(&rules, UDP), DROP);
+    let rejected = Decision::Reject(Reject::Icmpx(Icmpx::PortUnreachable));
+    assert_eq!(decided(&rules, "udp 10.0.0.1:1 > 10.0.0.3:2"), rejected);
+}
+
+#[test]
+fn jump_comes_back_goto_does_not_and_return_goes_up() {
+    let rules = |how: &str, inner: &str| {
+        filter(&format!(
+            "table bridge t {{
+                chain inner {{ {inner} }}
+                chain c {{ type filter hook forward priority 0; policy drop; {how} inner; accept }}
+            }}"
+        ))
+    };
+    assert_eq!(decided(&rules("jump", "tcp dport 1 drop"), UDP), ACCEPT);
+    assert_eq!(decided(&rules("goto", "tcp dport 1 drop"), UDP), DROP, "the policy");
+    assert_eq!(decided(&rules("jump", "return; drop"), UDP), ACCEPT);
+    assert_eq!(decided(&rules("goto", "return; accept"), UDP), DROP, "the policy");
+    assert_eq!(decided(&chain("return; accept"), UDP), DROP, "in a base chain, its policy");
+}
+
+#[test]
+fn a_goto_within_a_jump_comes_back_to_where_the_jump_was() {
+    let rules = filter(
+        "table bridge t {
+            chain last { tcp dport 1 drop }
+            chain middle { goto last; drop }
+            chain c { type filter hook forward priority 0; policy drop; jump middle; accept }
+        }",
+    );
+    assert_eq!(decided(&rules, UDP), ACCEPT);
+}
+
+#[test]
+fn counters_count_where_they_stand_in_segments_and_start_as_written() {
+    let rules = filter(
+        "table bridge t {
+            counter all { packets 7 bytes 70 }
+            chain c {
+                type filter hook forward priority 0; policy accept;
+                counter name all
+                counter udp dport 99
+                udp dport 99 counter
+                udp dport 53 counter packets 1 bytes 2 accept
+            }
+        }",
+    );
+    let mut judge = Judge::new(Arc::clone(&rules));
+    judged_at(&mut judge, 0, UDP, None);
+    let length = describe(UDP).unwrap().bytes.len() as u64 - 14;
+    assert_eq!(rules.counts().named(0, CounterId(0)).unwrap().packets, 7, "not yet flushed");
+    judge.flush();
+    let counts = rules.counts();
+    let handles = rules.ruleset().tables[0].chains[0].rules.iter().map(|rule| rule.handle);
+    let own: Vec<_> = handles.map(|handle| counts.rule(handle)).collect();
+    let count = |packets, bytes| Some(Count { packets, bytes });
+    assert_eq!(counts.named(0, CounterId(0)), count(8, 70 + length));
+    assert_eq!(own, [None, count(1, length), count(0, 0), count(2, 2 + length)]);
+}
+
+#[test]
+fn a_super_packet_counts_as_its_segments() {
+    let rules = chain("counter accept");
+    let mut judge = Judge::new(Arc::clone(&rules));
+    let bytes = crate::testing::tcp(false, 1, 1, 16, &[7; 2500]);
+    let bytes = crate::testing::ip(false, 6, &bytes);
+    let vnet = adit_wire::VnetHeader {
+        needs_csum: true,
+        gso: adit_wire::Gso::TcpV4,
+        ecn: false,
+        hdr_len: 40,
+        gso_size: 1000,
+        csum_start: 20,
+        csum_offset: 16,
+    };
+    let packet = Packet::parse(&bytes, crate::packet::Layer::Ip, None, &vnet).unwrap();
+    judge.judge(&packet, &describe(UDP).unwrap().context(Nanos(0)), None, &mut ());
+    drop(judge);
+    let handle = rules.ruleset().tables[0].chains[0].rules[0].handle;
+    let count = rules.counts().rule(handle).unwrap();
+    assert_eq!(count, Count { packets: 3, bytes: bytes.len() as u64 }, "flushed when dropped");
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn a_limit_lets_its_burst_pass_and_then_its_rate() {
+    let rules = chain("limit rate 10/second burst 3 packets accept");
+    let mut judge = Judge::new(rules);
+    let mut passes = |now| judged_at(&mut judge, now, UDP, None).decision == ACCEPT;
+    assert_eq!([0, 0, 0, 0].map(&mut passes), [true, true, true, false]);
+    assert!(!passes(SECOND / 10 - 1), "a tenth of a second for one packet");
+    assert!(passes(SECOND / 10) && !passes(SECOND / 10));
+    // However long it rests, no more than the burst is saved.
+    assert_eq!([100; 4].map(|at| passes(at * SECOND)), [true, true, true, false]);
+}
+
+#[test]
+fn a_limit_over_matches_what_a_limit_does_not() {
+    let rules = chain("limit rate over 10/second burst 2 packets drop; accept");
+    let mut judge = Judge::new(rules);
+    let mut decided = |now| judged_at(&mut judge, now, UDP, None).decision;
+    assert_eq!([0, 0, 0].map(&mut decided), [ACCEPT, ACCEPT, DROP]);
+}
+
+#[test]
+fn a_limit_of_bytes_holds_a_period_and_the_burst() {
+    let length = describe(UDP).unwrap().bytes.len() as u64 - 14;
+    // A second's bytes and a burst of as many: two packets.
+    let rules = chain(&format!("limit rate {length} bytes/second burst {length} bytes accept"));
+    let mut judge = Judge::new(rules);
+    let mut passes = |now| judged_at(&mut judge, now, UDP, None).decision == ACCEPT;
+    assert_eq!([0, 0, 0].map(&mut passes), [true, true, false]);
+    assert!(!passes(SECOND - 1) && passes(SECOND));
+}
+
+#[test]
+fn judges_share_a_limit() {
+    let rules = chain("limit rate 1/minute burst 2 packets accept");
+    let mut judges = [Judge::new(Arc::clone(&rules)), Judge::new(rules)];
+    let mut decided = |at: usize| judged_at(&mut judges[at], 0, UDP, None).decision;
+    assert_eq!([0, 1, 0, 1].map(&mut decided), [ACCEPT, ACCEPT, DROP, DROP]);
+}
+
+#[test]
+fn reject_matches_only_whom_it_can_tell() {
+    let reset = chain("reject with tcp reset; accept");
+    assert_eq!(decided(&reset, TCP), Decision::Reject(Reject::TcpReset));
+    assert_eq!(decided(&reset, UDP), ACCEPT);
+    let rules = |how| {
+        let rule = |statements| Rule { handle: 1, line: 1, statements, comment: None };
+        let base = crate::ruleset::Base { priority: 0, policy: crate::ruleset::Policy::Accept };
+        let rules = vec![rule(vec![Statement::Reject(how)])];
+        let chain = Chain { name: "c".into(), base: Some(base), rules, comment: None };
+        Arc::new(Filter::compile(ruleset(vec![chain])).unwrap())
+    };
+    for (how, v4, v6) in [
+        (Reject::Icmp(1), true, false),
+        (Reject::Icmpv6(1), false, true),
+        (Reject::Icmpx(Icmpx::NoRoute), true, true),
+    ] {
+        let rejected = |packet| decided(&rules(how), packet) == Decision::Reject(how);
+        assert_eq!((rejected(UDP), rejected(UDP6)), (v4, v6), "{how:?}");
+    }
+    let arp = "arp who-has 10.0.0.2 tell 10.0.0.1";
+    assert_eq!(decided(&rules(Reject::Icmpx(Icmpx::NoRoute)), arp), ACCEPT);
+}
+
+fn ruleset(chains: Vec<Chain>) -> Ruleset {
+    let family = crate::ruleset::Family::Bridge;
+    let (sets, counters) = (vec![], vec![]);
+    Ruleset { tables: vec![Table { family, name: "t".into(), sets, chains, counters }] }
+}
+
+#[test]
+fn a_verdict_map_decides_and_ends_the_rule_where_it_knows_nothing() {
+    let rules = chain("udp dport vmap { 53 : accept, 54 : continue, 55-60 : drop }; accept");
+    let to = |port: u16| decided(&rules, &format!("udp 10.0.0.1:1 > 10.0.0.2:{port}"));
+    assert_eq!([53, 54, 57, 61].map(to), [ACCEPT, ACCEPT, DROP, ACCEPT]);
+}
+
+#[test]
+fn members_of_a_client_come_and_go_for_known_flows_too() {
+    let rules = chain("ip saddr @client:alice accept");
+    let alice = Members::Client("alice".into());
+    assert_eq!(rules.wanted().collect::<Vec<_>>(), [&alice]);
+    let mut judge = Judge::new(Arc::clone(&rules));
+    let mut memo = Memo::default();
+    let flow = "udp 10.0.0.1:4000 > 10.0.0.2:53 ct established";
+    let mut decided = || judged_at(&mut judge, 0, flow, Some(&mut memo)).decision;
+    assert_eq!([decided(), decided()], [DROP, DROP]);
+    let address = |text: &str| IpRange::from(text.parse::<std::net::IpAddr>().unwrap());
+    assert!(rules.set_members(&alice, &[address("fd00::1"), address("10.0.0.1")]));
+    assert_eq!([decided(), decided()], [ACCEPT, ACCEPT]);
+    assert!(rules.set_members(&alice, &[IpRange::prefix("10.0.0.9".parse().unwrap(), 29)]));
+    assert_eq!(decided(), DROP, "10.0.0.8 to 10.0.0.15");
+    assert!(!rules.set_members(&Members::Group("alice".into()), &[]), "nobody asks");
+}
+
+/// Judges the packet twice with one memo; whether it remembers.
+fn remembers(rules: &str, first: &str) -> bool {
+    let mut judge = Judge::new(chain(rules));
+    let mut memo = Memo::default();
+    let before = judged_at(&mut judge, 0, first, Some(&mut memo));
+    let remembered = memo != Memo::default();
+    assert_eq!(judged_at(&mut judge, 0, first, Some(&mut memo)), before);
+    remembered
+}
+
+#[test]
+fn a_flow_is_remembered_only_if_nothing_mattered_that_may_change() {
+    let known = "udp 10.0.0.1:4000 > 10.0.0.2:53 in eth0 out eth1 ct established";
+    for steady in [
+        "udp dport 53 accept",
+        "ct state established counter accept",
+        "iifname eth0 ip saddr . udp dport { 10.0.0.1 . 53 } accept",
+        "tcp flags syn drop; ip6 hoplimit 1 drop; accept",
+        "udp dport 54 limit rate 1/second accept",
+    ] {
+        assert!(remembers(steady, known), "{steady}");
+    }
+    for unsteady in [
+        "limit rate 1/second accept",
+        "log prefix \"x\" accept",
+        "ip ttl 64 accept",
+        "meta length > 10 accept",
+        "ether saddr 02:00:00:00:00:01 accept",
+        "vlan id 5 accept",
+        "meta pkttype broadcast drop",
+    ] {
+        assert!(!remembers(unsteady, known), "{unsteady}");
+    }
+    assert!(!remembers("accept", "icmp 10.0.0.1 > 10.0.0.2 echo-request ct established"));
+    assert!(!remembers("accept", "udp 10.0.0.1:1 > 10.0.0.2:2 ct invalid"));
+    assert!(!remembers("accept", "udp 10.0.0.1:1 > 10.0.0.2:2 ct untracked"));
+}
+
+#[test]
+fn a_memo_holds_for_its_interfaces_state_direction_and_rules_only() {
+    let text = "iifname eth0 ct state established ct direction original counter accept";
+    let rules = chain(text);
+    let mut judge = Judge::new(Arc::clone(&rules));
+    let mut memo = Memo::default();
+    let flow = "udp 10.0.0.1:4000 > 10.0.0.2:53";
+    let known = format!("{flow} in eth0 ct established");
+    for _ in 0..3 {
+        assert_eq!(judged_at(&mut judge, 0, &known, Some(&mut memo)).decision, ACCEPT);
+    }
+    let kept = memo;
+    for other in ["in eth1 ct established", "in eth0 ct new", "in eth0 ct established reply"] {
+        memo = kept;
+        let other = format!("{flow} {other}");
+        assert_eq!(judged_at(&mut judge, 0, &other, Some(&mut memo)).decision, DROP, "{other}");
+    }
+    judge.flush();
+    let handle = rules.ruleset().tables[0].chains[0].rules[0].handle;
+    assert_eq!(rules.counts().rule(handle).unwrap().packets, 3, "remembered ones count");
+    // Another judge of the same filter knows what it means, one of other rules does not.
+    memo = kept;
+    let mut second = Judge::new(Arc::clone(&rules));
+    assert_eq!(judged_at(&mut second, 0, &known, Some(&mut memo)).decision, ACCEPT);
+    drop(second);
+    assert_eq!(rules.counts().rule(handle).unwrap().packets, 4);
+    assert_eq!(
+        judged_at(&mut Judge::new(chain("drop")), 0, &known, Some(&mut memo)).decision,
+        DROP
+    );
+}
+
+#[test]
+fn what_is_logged_says_by_which_rule() {
+    #[derive(Default)]
+    struct Lines(Vec<(u32, String, Option<u16>, u32)>);
+    impl Sink for Lines {
+        fn log(&mut self, rule: u32, log: &Log, _: &Packet<'_>) {
+            self.0.push((rule, log.prefix.clone(), log.group, log.snaplen));
+        }
+    }
+    let rules = chain("udp dport 54 log; log prefix \"seen \" group 3 snaplen 64 accept");
+    let described = describe(UDP).unwrap();
+    let vnet = Default::default();
+    let packet = Packet::parse(&described.bytes, described.layer, None, &vnet).unwrap();
+    let mut lines = Lines::default();
+    let mut judge = Judge::new(Arc::clone(&rules));
+    let judgement = judge.judge(&packet, &described.context(Nanos(0)), None, &mut lines);
+    let by = judgement.by.unwrap();
+    assert_eq!(lines.0, [(by, "seen ".to_owned(), Some(3), 64)]);
+}
+
+#[test]
+fn an_explanation_shows_the_way_and_takes_nothing() {
+    let rules = filter(
+        "table bridge t {
+            chain inner { ip ttl 1 drop }
+            chain c {
+                type filter hook forward priority 0; policy drop;
+                tcp dport 80 accept
+                udp dport 53 jump inner
+                limit rate 1/hour burst 1 packets accept
+            }
+        }",
+    );
+    let described = describe(UDP).unwrap();
+    let vnet = Default::default();
+    let packet = Packet::parse(&described.bytes, described.layer, None, &vnet).unwrap();
+    let context = described.context(Nanos(0));
+    let trace = rules.explain(&packet, &context);
+    assert_eq!(rules.explain(&packet, &context), trace, "no token was taken");
+    let rule = |step: &Step| match step {
+        Step::Rule { end, .. } => Some(end.clone()),
+        _ => None,
+    };
+    let ends: Vec<RuleEnd> = trace.steps.iter().filter_map(rule).collect();
+    let mismatch =
+        |field, value| RuleEnd::NoMatch(Mismatch { statement: 0, values: vec![(field, value)] });
+    use crate::ruleset::Field;
+    let [first, jump, inner, last] = ends.as_slice() else { panic!("{ends:?}") };
+    assert_eq!(*first, mismatch(Field::TcpDport, None));
+    assert!(matches!(jump, RuleEnd::Verdict(Verdict::Jump(_))));
+    assert_eq!(*inner, mismatch(Field::IpTtl, Some(64)));
+    assert_eq!(*last, RuleEnd::Verdict(Verdict::Accept));
+    assert!(matches!(trace.steps[0], Step::Base(_)));
+    assert!(trace.steps.iter().any(|step| matches!(step, Step::Back(_))));
+}
+
+#[test]
+fn rules_that_contradict_themselves_are_refused() {
+    let jumping = |to: &[usize]| {
+        let rule = |to: &usize| Rule {
+            handle: 1,
+            line: 1,
+            statements: vec![Statement::Verdict(Verdict::Jump(ChainId(*to)))],
+            comment: None,
+        };
+        let rules = to.iter().map(rule).collect();
+        Chain { name: format!("to{to:?}"), base: None, rules, comment: None }
+    };
+    let refused = |chains| Filter::compile(ruleset(chains)).err();
+    assert!(matches!(refused(vec![jumping(&[0])]), Some(CompileError::Loop { .. })));
+    assert!(matches!(
+        refused(vec![jumping(&[1]), jumping(&[2]), jumping(&[0])]),
+        Some(CompileError::Loop { .. })
+    ));
+    assert!(matches!(refused(vec![jumping(&[9])]), Some(CompileError::Missing { .. })));
+    let deep = |count: usize| {
+        let mut chains: Vec<Chain> = (1..count).map(|to| jumping(&[to])).collect();
+        chains.push(jumping(&[]));
+        refused(chains)
+    };
+    assert_eq!(deep(crate::compile::MAX_DEPTH + 1), None);
+    assert!(matches!(deep(crate::compile::MAX_DEPTH + 2), Some(CompileError::TooDeep { .. })));
+}
+
+#[test]
+fn memory_of_few_and_of_many_rules_is_bounded() {
+    assert!(chain("udp dport 53 accept; tcp dport 80 accept").size() < 10 << 10);
+    let mut rules = String::new();
+    for at in 0..3000u32 {
+        let [_, a, b, c] = at.wrapping_mul(2_654_435_761).to_be_bytes();
+        rules += &format!("ip saddr 10.{a}.{b}.0/24 udp dport {} drop\n", u16::from(c) + 1024);
+    }
+    assert!(chain(&rules).size() < 2 << 20);
+}
