@@ -27,6 +27,7 @@ targets! {
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
     filter_fragment in "../../../fuzz/fuzz_targets/filter_fragment.rs",
+    filter_judge in "../../../fuzz/fuzz_targets/filter_judge.rs",
     filter_packet in "../../../fuzz/fuzz_targets/filter_packet.rs",
     filter_rules in "../../../fuzz/fuzz_targets/filter_rules.rs",
     fragment in "../../../fuzz/fuzz_targets/fragment.rs",
