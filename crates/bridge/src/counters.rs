@@ -21,11 +21,13 @@ pub enum Drop {
     Unusable,
     /// Not read in time: the kernel dropped it before the bridge saw it.
     Overrun,
+    /// Nothing that the router forwards; it counts the reasons itself.
+    Unrouted,
 }
 
 impl Drop {
     /// All, in the order of counting.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Rules,
         Self::PortDown,
         Self::QueueFull,
@@ -33,6 +35,7 @@ impl Drop {
         Self::Refused,
         Self::Unusable,
         Self::Overrun,
+        Self::Unrouted,
     ];
 
     /// As reports call it.
@@ -45,6 +48,7 @@ impl Drop {
             Self::Refused => "refused-by-kernel",
             Self::Unusable => "unusable",
             Self::Overrun => "overrun",
+            Self::Unrouted => "unrouted",
         }
     }
 }
@@ -61,6 +65,7 @@ pub struct SideTotals {
     /// Frames that left by the other port.
     pub forwarded: u64,
     /// Pieces of packets that were kept until the others came; they count as forwarded when they leave.
+    /// A router's also: what was for itself, and what waited for a neighbour.
     pub held: u64,
     /// Frames dropped, in the order of [`Drop::ALL`].
     pub drops: [u64; Drop::ALL.len()],

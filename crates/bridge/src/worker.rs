@@ -12,8 +12,9 @@ use adit_linux::poll::{EventFd, Events, Interest, Poller};
 use adit_linux::tun::VNET_LEN;
 
 use crate::counters::{Counters, Drop, SideTotals};
-use crate::hook::Hook;
+use crate::hook::{Fate, Hook};
 use crate::port::{FrameTrouble, Queue, Side, Trouble};
+use crate::routed::Outgoing;
 
 /// Frames of a burst at most. Of 64 KiB each, they would be more than a core's cache holds: the batch
 /// offers fewer then.
@@ -191,6 +192,7 @@ impl Worker {
                 }
             }
             self.give_up_waiting();
+            self.let_router_speak();
             self.drain(ready);
         }
     }
@@ -290,8 +292,23 @@ impl Worker {
 
     /// How long to sleep at most.
     fn patience(&self) -> Option<Duration> {
-        let until = self.ways.iter().filter_map(|way| way.waiting).map(|w| w.until).min()?;
+        let until = self.ways.iter().filter_map(|way| way.waiting).map(|w| w.until).min();
+        let until = until.into_iter().chain(self.hook.wake()).min()?;
         Some(Duration::from_nanos(until.saturating_sub(clock::boottime())))
+    }
+
+    /// Sends what the router says of its own accord, when it is time.
+    fn let_router_speak(&self) {
+        let now = clock::boottime();
+        if self.hook.wake().is_none_or(|at| now < at) {
+            return;
+        }
+        for Outgoing { to, vnet, frame } in self.hook.tick(now) {
+            if let Some(Some(queue)) = self.queues.get(to.index()) {
+                // Neighbours are asked again, and senders repeat what is lost.
+                let _ = queue.send_one(&vnet, &frame);
+            }
+        }
     }
 
     /// Listens for what can be served now: a port whose last burst waits is not read, and the one that
@@ -399,7 +416,7 @@ impl Direction {
         let mut court = hook.court(from, clock::boottime());
         let Self { batch, counted, .. } = self;
         for at in 0..count {
-            let Some(frame) = batch.frame(at) else { break };
+            let Some(mut frame) = batch.frame(at) else { break };
             // Marked as unusable when it was received, and counted there.
             if frame.bytes.is_empty() {
                 continue;
@@ -408,19 +425,29 @@ impl Direction {
             counted.bytes = counted.bytes.wrapping_add(frame.bytes.len() as u64);
             let [_, gso_type, ..] = *frame.vnet;
             counted.large = counted.large.wrapping_add(u64::from(gso_type != 0));
-            match court.judge(&frame) {
-                Ruling::Pass => {
+            match court.judge(&mut frame) {
+                Fate::Ruled(Ruling::Pass) => {
                     *frame.keep = true;
                     counted.forwarded = counted.forwarded.wrapping_add(1);
                 }
-                Ruling::Drop => counted.dropped(Drop::Rules, 1),
-                Ruling::Answer(bytes) => {
+                Fate::Ruled(Ruling::Drop) => counted.dropped(Drop::Rules, 1),
+                Fate::Ruled(Ruling::Answer(bytes)) => {
                     counted.dropped(Drop::Rules, 1);
                     // The sender may hear nothing, as from any congested network.
                     let _ = here.send_one(&PLAIN, bytes);
                 }
-                Ruling::Held => counted.held = counted.held.wrapping_add(1),
-                Ruling::Release(assembled) => release(counted, &assembled, there),
+                Fate::Ruled(Ruling::Held) | Fate::Taken => {
+                    counted.held = counted.held.wrapping_add(1);
+                }
+                Fate::Ruled(Ruling::Release(assembled)) => release(counted, &assembled, there),
+                Fate::Unrouted => counted.dropped(Drop::Unrouted, 1),
+            }
+        }
+        for Outgoing { to, vnet, frame } in court.finish() {
+            let queue = if to == from { Some(here) } else { there };
+            if let Some(queue) = queue {
+                // Neighbours are asked again, and senders repeat what is lost.
+                let _ = queue.send_one(&vnet, &frame);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_daemon::bridge::{self, BridgeOptions, PortSpec};
+use adit_daemon::bridge::{self, BridgeOptions, PortAddress, PortSpec, RouteArg, RoutedOptions};
 use clap::{Args, ValueHint};
 
 #[derive(Debug, Args)]
@@ -23,6 +23,18 @@ pub struct Bridge {
     /// Let everything pass, without rules
     #[arg(long, conflicts_with = "rules")]
     pub relay: bool,
+
+    /// Forward packets from one network to the other, as a router does, instead of frames
+    #[arg(long, requires = "address")]
+    pub routed: bool,
+
+    /// The router's own address on a port, with its network: eth1=10.0.1.1/24; repeatable
+    #[arg(long, value_name = "PORT=ADDRESS", requires = "routed")]
+    pub address: Vec<PortAddress>,
+
+    /// A way to a network behind another router: '10.9.0.0/16 via 10.0.2.254', 'default via fd00::1'; repeatable
+    #[arg(long, value_name = "NETWORK via NEIGHBOUR", requires = "routed")]
+    pub route: Vec<RouteArg>,
 
     /// Threads that move frames [default: as many as cores; one up to 2 cores, 16 at most]
     #[arg(long, value_name = "N")]
@@ -54,12 +66,14 @@ pub struct Bridge {
 }
 
 pub fn run(options: Bridge) -> ExitCode {
-    let Bridge { a, b, rules, relay: _, workers, mtu, share_with_host, name, dir, user, verbose } =
-        options;
+    let Bridge { a, b, rules, relay: _, routed, address, route, workers, .. } = options;
+    let Bridge { mtu, share_with_host, name, dir, user, verbose, .. } = options;
+    let routed = routed.then_some(RoutedOptions { addresses: address, routes: route });
     let ports = [a, b];
     bridge::run(&BridgeOptions {
         ports,
         rules,
+        routed,
         workers,
         mtu,
         share_with_host,

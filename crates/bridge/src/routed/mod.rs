@@ -14,6 +14,7 @@
 //! frames. Redirects are neither sent nor followed, no router advertisement is sent. Nothing is cut
 //! into pieces: both ports have one MTU.
 
+mod court;
 mod message;
 mod neighbour;
 mod settings;
@@ -29,13 +30,14 @@ use adit_filter::packet::{Ip, Layer, Network, Packet, Transport};
 use adit_filter::ruleset::{Icmpx, Reject};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::{self, Sum};
-use adit_wire::ethernet::Mac;
+pub use adit_wire::ethernet::Mac;
 use adit_wire::icmp_error::Message;
 use adit_wire::transport::UDP_LEN;
 
 pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, SettingsError};
 
 use crate::port::Side;
+pub(crate) use court::{RoutedCourt, RoutedHook};
 use message::{Arp, Discovery};
 use neighbour::{Ask, News, Table, Waiting};
 use settings::{Routes, is_link_local, is_martian};
@@ -165,6 +167,29 @@ impl Dropped {
     ];
 }
 
+impl Dropped {
+    /// As reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Tagged => "tagged",
+            Self::NotOurs => "not-for-the-router",
+            Self::NotIp => "not-ip",
+            Self::Martian => "martian",
+            Self::LinkLocal => "link-local",
+            Self::Group => "multicast-or-broadcast",
+            Self::SourceRoute => "source-route",
+            Self::NoRoute => "no-route",
+            Self::Expired => "hops-exhausted",
+            Self::TooBig => "too-big",
+            Self::Unreachable => "host-unreachable",
+            Self::NoRoom => "neighbour-queue-full",
+            Self::Local => "local",
+            Self::Discovery => "bad-arp-or-discovery",
+        }
+    }
+}
+
 /// A router with two ports.
 #[derive(Debug)]
 pub struct Router {
@@ -253,6 +278,14 @@ impl Router {
         }
         self.send(Outgoing { to: hop.to, vnet: *vnet, frame: frame.to_vec() });
         Leave::Taken
+    }
+
+    /// As [`Router::leave`], for a piece of a packet that was held: it comes out of [`Router::take`].
+    pub fn release(&mut self, piece: &[u8], from: Side, hop: Hop, now: Nanos) {
+        let (mut frame, vnet) = (piece.to_vec(), VnetHeader::default().encode());
+        if self.leave(&mut frame, &vnet, from, hop, now) == Leave::Send {
+            self.send(Outgoing { to: hop.to, vnet, frame });
+        }
     }
 
     /// Asks again, and gives up. To be called when [`Router::wake`] says, and with every burst.

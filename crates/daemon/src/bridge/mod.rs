@@ -2,11 +2,13 @@
 
 mod ports;
 mod report;
+mod routed;
 mod rules;
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use adit_bridge::PortSpec;
@@ -15,6 +17,7 @@ use adit_linux::notify::Notifier;
 use adit_linux::privileges::{
     Capability, Privileges, Profile, Violation, apply_seccomp, find_user,
 };
+pub use routed::{PortAddress, RouteArg, RoutedOptions};
 use tokio::io::Interest;
 use tokio::time::MissedTickBehavior;
 
@@ -27,6 +30,7 @@ use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, workers};
 use ports::Opener;
+use routed::Routed;
 use rules::Rules;
 
 /// How often a port that vanished is looked for.
@@ -42,6 +46,8 @@ pub struct BridgeOptions {
     pub ports: [PortSpec; 2],
     /// The rules; `None`: everything passes.
     pub rules: Option<PathBuf>,
+    /// Forward packets between two networks instead of frames; `None`: frames.
+    pub routed: Option<RoutedOptions>,
     /// Threads that move frames; `None`: by the number of cores.
     pub workers: Option<u16>,
     /// MTU of TAPs that are made; `None`: the other port's.
@@ -101,15 +107,26 @@ async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Res
     let rules = options.rules.clone().map(Rules::open).transpose()?;
     let mut opener = Opener::new(options, workers)?;
     let ports = opener.open_both().await?;
+    let routed = match &options.routed {
+        Some(options) => Some(Routed::open(options, &ports, &opener).await?),
+        None => None,
+    };
     let places = Places::new(options.dir.as_deref())?;
     let control = Server::open(&places.run.join(format!("{instance}.sock")))?;
     let mut signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
     drop_rights(options)?;
-    let policy = rules.as_ref().map_or(Policy::Relay, Rules::policy);
+    let policy = match (&rules, &routed) {
+        (None, None) => Policy::Relay,
+        (Some(rules), None) => rules.policy(),
+        (rules, Some(routed)) => {
+            let firewall = rules.as_ref().map(|rules| Arc::clone(rules.firewall()));
+            Policy::Routed(firewall, routed.router())
+        }
+    };
     let bridge = Bridge::start(ports, &policy, workers, confine).map_err(refused)?;
     let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
-    let mut running = Running { bridge, opener, rules, instance, missing: [false; 2] };
+    let mut running = Running { bridge, opener, rules, routed, instance, missing: [false; 2] };
     let [a, b] = &options.ports;
     say!(1, "the bridge is up: {a} and {b}, {passes}");
     if let Some(notifier) = &notifier {
@@ -151,6 +168,7 @@ struct Running {
     bridge: Bridge,
     opener: Opener,
     rules: Option<Rules>,
+    routed: Option<Routed>,
     instance: String,
     /// Which ports are to be looked for.
     missing: [bool; 2],
@@ -268,6 +286,12 @@ impl Running {
             }
             match self.opener.open_again(side).await {
                 Ok(Some(port)) => {
+                    if let Some(routed) = &self.routed
+                        && let Err(fault) = routed.attach(side, &port, &self.opener).await
+                    {
+                        tracing::debug!("{fault}");
+                        continue;
+                    }
                     if let Err(error) = self.bridge.attach(side, port) {
                         tracing::warn!("{error}");
                         continue;

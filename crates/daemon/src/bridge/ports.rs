@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use adit_bridge::routed::Mac;
 use adit_bridge::{Port, PortSpec, Side};
 use adit_linux::net::{Address, Link, Net, NetErrorKind};
 use adit_linux::packet::Guard;
@@ -14,6 +15,12 @@ use crate::say;
 
 /// The MTU of TAPs when nobody says another.
 const MTU: u32 = 1500;
+
+/// Who the router is on a port.
+pub(super) struct Station {
+    pub mac: Mac,
+    pub mtu: u32,
+}
 
 /// Opens the ports of one bridge, as often as it takes.
 pub(super) struct Opener {
@@ -85,6 +92,20 @@ impl Opener {
         }
         self.mtu = self.mtu.or(other);
         Ok([self.open(&a, link_a).await?, self.open(&b, link_b).await?])
+    }
+
+    /// The router's own station on an open port. On an interface it is the interface's. A TAP's address
+    /// is that of the host at its other end: the router has a neighbour of it, with the last bit turned.
+    pub async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
+        let link = self.net.link(&port.name).await;
+        let link = link.map_err(|e| Fault::environment(e.to_string()))?;
+        let Some(mut mac) = link.mac else {
+            return Err(Fault::environment(format!("{} has no hardware address", port.name)));
+        };
+        if let (PortSpec::Tap(_), [.., last]) = (self.spec(side), &mut mac) {
+            *last ^= 1;
+        }
+        Ok(Station { mac: Mac(mac), mtu: link.mtu })
     }
 
     /// Opens a port that vanished; `None` while it is not there.

@@ -25,8 +25,11 @@ impl Running {
                 .filter(|(_, count)| *count > 0)
                 .map(|(drop, count)| (drop.name().to_owned(), count))
                 .collect();
-            // What the rules drop is counted by its reasons below.
-            for (reason, count) in here.iter().filter(|(name, _)| *name != Drop::Rules.name()) {
+            // What the rules and the router drop is counted by its reasons below.
+            let counted_below = [Drop::Rules.name(), Drop::Unrouted.name()];
+            for (reason, count) in
+                here.iter().filter(|(name, _)| !counted_below.contains(&name.as_str()))
+            {
                 *drops.entry(reason.clone()).or_insert(0) += count;
             }
             ports.push(PortReport {
@@ -51,6 +54,10 @@ impl Running {
             bridge.rules = rules.count();
             bridge.flows = stats.track.flows;
             bridge.flows_limit = stats.track.limit;
+        }
+        if let Some(routed) = &self.routed {
+            bridge.mode = "routed".into();
+            routed.report(&mut drops);
         }
         let started = self.opener.started();
         StatusReport {
