@@ -558,6 +558,7 @@ mod tests {
             "adit demo --hold",
             "adit bridge eth1 eth2 --rules fw.nft --workers 2 --name office",
             "adit bridge tap:private tap:public --relay --mtu 9000",
+            "adit bridge eth1 tap:in --relay --routed --address eth1=10.0.1.1/24 --address in=fd00::1/64",
             "adit completions zsh",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -574,6 +575,13 @@ mod tests {
             ("adit bridge eth1 tap:a/b --relay", "tap:private"),
             ("adit bridge eth1 --relay", "PORT"),
             ("adit bridge eth1 eth2", "--rules"),
+            ("adit bridge eth1 eth2 --relay --routed", "--address"),
+            ("adit bridge eth1 eth2 --relay --address eth1=10.0.1.1/24", "--routed"),
+            ("adit bridge eth1 eth2 --relay --routed --address 10.0.1.1/24", "eth1=10.0.1.1/24"),
+            (
+                "adit bridge a b --relay --routed --address a=10.0.1.1/24 --route 10.0.0.0/8",
+                "via 10.0.2.254",
+            ),
             ("adit connect --json x", "--check"),
         ] {
             let error = parse(line).unwrap_err();

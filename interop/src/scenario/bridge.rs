@@ -1,5 +1,7 @@
 //! `adit bridge`: what goes in by one port comes out by the other, all of it and nothing else, and the host stays out of it.
 
+mod routed;
+
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use crate::process::Daemon;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// The scenarios of this module.
-pub(super) const SCENES: &[(&str, Scene)] = &[
+const SCENES: &[(&str, Scene)] = &[
     ("taps", taps),
     ("cables", cables),
     ("cables-with-two-workers", cables_with_two_workers),
@@ -29,6 +31,11 @@ pub(super) const SCENES: &[(&str, Scene)] = &[
     ("rules", rules),
     ("refusals", refusals),
 ];
+
+/// All of them.
+pub(super) fn scenes() -> impl Iterator<Item = &'static (&'static str, Scene)> {
+    SCENES.iter().chain(routed::SCENES)
+}
 
 /// Two hosts, and the one between them that bridges.
 struct Place<'a> {
@@ -145,13 +152,17 @@ fn number(report: &serde_json::Value, pointer: &str) -> Result<u64> {
 
 /// Some bulk from left to right over TCP port `port`.
 fn bulk(place: &Place<'_>, port: &str) -> Result<()> {
+    bulk_to(place, "10.5.0.2", port)
+}
+
+fn bulk_to(place: &Place<'_>, to: &str, port: &str) -> Result<()> {
     let mut command = place.right.command("iperf3");
     command.args(["--server", "--one-off", "--forceflush", "--port", port]);
     let mut server = Daemon::spawn("iperf3's server", command)?;
     server.wait_for("listening", LIMIT)?;
     place.left.run(
         "iperf3",
-        &["--client", "10.5.0.2", "--port", port, "--bytes", "50M", "--connect-timeout", "3000"],
+        &["--client", to, "--port", port, "--bytes", "50M", "--connect-timeout", "3000"],
     )?;
     Ok(())
 }

@@ -175,7 +175,7 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
     }
     // Only adit has epochs at both ends here.
     tests.push(test("epochs/adit-serves-adit".into(), adit, adit, formats::epochs));
-    for (name, scene) in bridge::SCENES {
+    for (name, scene) in bridge::scenes() {
         tests.push(test(format!("bridge/{name}"), adit, adit, *scene));
     }
     for (name, scene) in faults::SCENES {
