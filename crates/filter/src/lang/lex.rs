@@ -193,6 +193,10 @@ impl Lexer<'_> {
         if self.rest.get(end..).is_some_and(|r| r.starts_with('"')) {
             let (text, at) = self.take(end.saturating_add(1));
             let inner = text.get(1..end).unwrap_or("");
+            // It is printed to terminals and logs.
+            if inner.chars().any(|c| c.is_control() && c != '\t') {
+                return Err(Oops::new(at, "a control character in a quoted text"));
+            }
             return Ok(Token { tok: Tok::Quoted(Rc::from(inner)), at });
         }
         let (_, at) = self.take(end);

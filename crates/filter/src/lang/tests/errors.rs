@@ -581,6 +581,19 @@ fn each_bound_refuses_what_is_beyond_it() {
 }
 
 #[test]
+fn what_terminals_would_obey_is_refused() {
+    let text = "table t { chain c { log prefix \"\u{1b}[2J\"; accept comment \"\u{7}\"; }; }";
+    let told = errors(text);
+    assert_eq!(
+        told,
+        ["1:32 a control character in a quoted text", "1:55 a control character in a quoted text"]
+    );
+    let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
+    let shown = parse("t", text, &mut none).unwrap_err().to_string();
+    assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
+}
+
+#[test]
 fn inserted_rules_come_first() {
     let text = "add table t\nadd chain t c\nadd rule t c tcp dport 1\ninsert rule t c tcp dport 2\n\
                 add rule t c tcp dport 3\ninsert rule t c tcp dport 4\n";

@@ -60,6 +60,29 @@ proptest! {
     }
 
     #[test]
+    fn whatever_is_understood_reads_back_as_it_is_printed(
+        cuts in prop::collection::vec((0..FORMS.len(), 0..40_usize, any::<bool>()), 1..4)
+    ) {
+        let mut bytes = FORMS.as_bytes().to_vec();
+        for (at, length, double) in cuts {
+            let from = at.min(bytes.len());
+            let to = (from + length).min(bytes.len());
+            if double {
+                let piece = bytes[from..to].to_vec();
+                bytes.splice(from..from, piece);
+            } else {
+                bytes.drain(from..to);
+            }
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
+        if let Ok(ruleset) = parse("cut", &text, &mut none) {
+            let printed = ruleset.to_string();
+            prop_assert_eq!(without_lines(good(&printed)), without_lines(ruleset));
+        }
+    }
+
+    #[test]
     fn no_text_makes_the_parser_panic(text in "(table|chain|set|[a-z@${}();,.:/*&|!=<>\" \n0-9-]){0,60}") {
         let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
         let _ = parse("any", &text, &mut none);
