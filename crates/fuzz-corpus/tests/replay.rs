@@ -36,6 +36,7 @@ targets! {
     formats in "../../../fuzz/fuzz_targets/formats.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
+    router in "../../../fuzz/fuzz_targets/router.rs",
     stream in "../../../fuzz/fuzz_targets/stream.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
 }
