@@ -55,6 +55,19 @@ fn measured() {
     report("10000 rules", &many(10_000));
 }
 
+/// Network and port of the first rule of the form `ip saddr 10.1.2.0/24 udp dport 3 drop`, from the
+/// middle of the text on if `part` is 2.
+fn dropping(text: &str, part: usize) -> Option<(u32, u16)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let start = if part == 0 { 0 } else { lines.len() / part };
+    lines[start..].iter().find_map(|line| {
+        let (network, port) =
+            line.trim().strip_prefix("ip saddr ")?.split_once(".0/24 udp dport ")?;
+        let address: std::net::Ipv4Addr = format!("{network}.0").parse().ok()?;
+        Some((address.to_bits(), port.strip_suffix(" drop")?.parse().ok()?))
+    })
+}
+
 fn report(name: &str, text: &str) {
     let begun = Instant::now();
     let ruleset = lang::parse("bench", text, &mut |_| Err(std::io::ErrorKind::NotFound.into()));
@@ -76,6 +89,12 @@ fn report(name: &str, text: &str) {
         (0..PACKETS).map(|_| udp(inside(any()), inside(any()), [any() as u16, 9])).collect();
     let far =
         (0..PACKETS).map(|_| udp(any() | 1 << 31, any() | 1 << 31, [4000, any() as u16])).collect();
+    for (where_, part) in [("by the first of its kind", 0), ("by one in the middle", 2)] {
+        if let Some((network, port)) = dropping(text, part) {
+            let hit = (0..PACKETS).map(|_| udp(network | any() & 255, inside(any()), [4000, port]));
+            measure(&filter, where_, hit.collect(), false);
+        }
+    }
     measure(&filter, "any of 10/8, any port", ten, false);
     measure(&filter, "accepted by the last", accepted, false);
     measure(&filter, "of no prefix", far, false);
