@@ -76,7 +76,11 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
     let (reloaded, said) = server.adit("filter reload");
     assert!(reloaded && said.contains("rules.nft"), "{said}");
     assert!(!answers(&a, "10.73.0.1"));
+    // The clients are one thing, the rules another: who changes the former does not touch these.
     write(&server, RULES);
+    assert!(server.adit("server client group alice staff ops").0);
+    assert!(server.adit("server client add carol --ip 10.73.0.99 -o carol.ovpn").0);
+    assert!(!answers(&a, "10.73.0.1"));
     assert!(server.adit("reload").0, "{}", running.log());
     assert!(answers(&a, "10.73.0.1"));
     assert_eq!(session(&server), sessions, "no tunnel dropped");

@@ -226,7 +226,7 @@ impl Running {
             Request::FilterShow { .. }
             | Request::FilterReload { .. }
             | Request::FilterCapture { .. } => (self.ask_filter(request), false),
-            Request::Kick { .. } => {
+            Request::Kick { .. } | Request::ReloadClients => {
                 let message = "a bridge has no sessions and no certificates".into();
                 (Response::Error { message }, false)
             }

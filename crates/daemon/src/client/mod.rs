@@ -479,6 +479,7 @@ impl<E: Drives> Running<E> {
             Request::Status => Response::Status(Box::new(self.report(hooks))),
             Request::Stop => Response::Done { count: 1 },
             Request::Reload
+            | Request::ReloadClients
             | Request::Kick { .. }
             | Request::FilterShow { .. }
             | Request::FilterReload { .. }

@@ -24,6 +24,10 @@ pub enum Request {
     },
     /// Read certificates, registry and rules again.
     Reload,
+    /// The registry has changed: read it again, and what belongs to it, but not the filter's rules, which
+    /// may be others than those of the configured file, or be under somebody's pen.
+    #[serde(rename = "reload.clients")]
+    ReloadClients,
     /// Tell the peers and end.
     Stop,
     /// The filter's rules with their counters. Answered with [`Response::Filter`].

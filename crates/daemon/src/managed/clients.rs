@@ -68,7 +68,7 @@ pub fn add(places: &Places, wanted: &Wanted) -> Outcome<Issued> {
     let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
     if wanted.address.is_some() {
         // So that nobody else is given the address meanwhile. Without a server nobody is.
-        let _ = control::request(&places.control_socket(), &Request::Reload);
+        let _ = read_again(places);
     }
     Ok(issued)
 }
@@ -170,10 +170,27 @@ fn reread(places: &Places) -> Outcome<()> {
     if super::machine::running(places).is_none() {
         return Ok(());
     }
-    match control::request(&places.control_socket(), &Request::Reload) {
-        Ok(Response::Error { message }) => Err(not_yet(Fault::environment(message))),
-        Ok(_) => Ok(()),
-        Err(fault) => Err(not_yet(fault)),
+    read_again(places).map(drop).map_err(not_yet)
+}
+
+/// The same, of one that runs.
+fn read_again(places: &Places) -> Outcome<usize> {
+    let ask = |request| control::request(&places.control_socket(), &request);
+    let answer = match ask(Request::ReloadClients)? {
+        // One that was started before this program was replaced by a newer one.
+        Response::Error { message } if message.starts_with("not a request") => {
+            ask(Request::Reload)?
+        }
+        answer => answer,
+    };
+    done(answer)
+}
+
+fn done(response: Response) -> Outcome<usize> {
+    match response {
+        Response::Done { count } => Ok(count),
+        Response::Error { message } => Err(Fault::environment(message)),
+        _ => Err(Fault::ours("the control socket answers another question")),
     }
 }
 
@@ -322,16 +339,10 @@ fn tell(places: &Places, kick: &Request) -> Outcome<usize> {
     if super::machine::running(places).is_none() {
         return Ok(0);
     }
-    let done = [kick, &Request::Reload].map(|request| {
-        match control::request(&places.control_socket(), request)? {
-            Response::Done { count } => Ok(count),
-            Response::Error { message } => Err(Fault::environment(message)),
-            _ => Err(Fault::ours("the control socket answers another question")),
-        }
-    });
+    let kicked = control::request(&places.control_socket(), kick).and_then(done);
+    let reloaded = read_again(places);
     // The registry changed before the kick, so nobody slips in again before the reload. A reload
     // that fails must be told, but the sessions have ended.
-    let [kicked, reloaded] = done;
     let count = kicked.map_err(not_yet)?;
     reloaded.map_err(not_yet)?;
     Ok(count)

@@ -302,10 +302,16 @@ impl Running {
                     None => Response::Error { message: "kick whom? name, serial or peer".into() },
                 }
             }
-            Request::Reload => match self.reload(hooks, handle) {
-                Ok(()) => Response::Done { count: self.sessions.len() },
-                Err(fault) => Response::Error { message: fault.to_string() },
-            },
+            Request::Reload | Request::ReloadClients => {
+                let done = match request {
+                    Request::Reload => self.reload(hooks, handle),
+                    _ => self.reload_clients(hooks, handle),
+                };
+                match done {
+                    Ok(()) => Response::Done { count: self.sessions.len() },
+                    Err(fault) => Response::Error { message: fault.to_string() },
+                }
+            }
             Request::FilterShow { .. }
             | Request::FilterReload { .. }
             | Request::FilterCapture { .. } => self.ask_filter(&request, hooks),
@@ -336,25 +342,28 @@ impl Running {
         }
     }
 
-    fn reload_filter(&mut self, hooks: &dyn Hooks) -> Result<(), Fault> {
-        let Some(filter) = &mut self.filter else { return Ok(()) };
-        filter.regroup(|name| hooks.groups(name));
-        if let Some(file) = hooks.filter_file() {
-            filter.configure(&file);
+    fn reload(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
+        // Whatever is wrong with one does not keep the other from being read.
+        let clients = self.reload_clients(hooks, handle);
+        if let Some(filter) = &mut self.filter {
+            if let Some(file) = hooks.filter_file() {
+                filter.configure(&file);
+            }
+            filter.reread()?;
+            self.warn_of_unknown(hooks);
         }
-        filter.reread()?;
-        self.warn_of_unknown(hooks);
-        Ok(())
+        clients
     }
 
-    fn reload(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
-        // Whatever is wrong with one does not keep the others from being read.
+    /// All but the rules.
+    fn reload_clients(&mut self, hooks: &mut dyn Hooks, handle: &Handle) -> Result<(), Fault> {
         let tls = hooks.reload(handle);
-        let filter = self.reload_filter(hooks);
+        if let Some(filter) = &mut self.filter {
+            filter.regroup(|name| hooks.groups(name));
+        }
         if let Some(tls) = tls? {
             self.set_tls(tls);
         }
-        filter?;
         say!(1, "read certificates and settings again; no tunnel dropped");
         Ok(())
     }

@@ -148,6 +148,11 @@ mod tests {
             line.ends_with("accept") || line.ends_with("drop") && !line.starts_with("type")
         });
         assert_eq!(rules.count(), 100);
+        let read = adit_filter::lang::parse("rules", &text, &mut |_| {
+            Err(std::io::ErrorKind::NotFound.into())
+        });
+        let read = read.unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert_eq!(read.tables[0].chains[0].rules.len(), 100);
         assert!(lines[lines.len() - 3].ends_with("counter accept"));
     }
 }
