@@ -13,6 +13,8 @@ mod trace;
 pub(crate) mod walk;
 
 #[cfg(test)]
+mod read_tests;
+#[cfg(test)]
 mod tests;
 
 use std::cell::Cell;
