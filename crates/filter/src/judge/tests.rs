@@ -417,6 +417,35 @@ fn rules_that_contradict_themselves_are_refused() {
 }
 
 #[test]
+fn the_least_and_the_greatest_values_are_found_among_many_rules() {
+    let ports = [0, 1, 21, 22, 23, 65534, 65535];
+    let mut rules = String::new();
+    for _ in 0..4 {
+        for port in ports {
+            rules += &format!("udp dport != {port} counter\nudp dport >= {port} counter\n");
+        }
+        rules += "ip saddr != 255.255.255.255 counter\nip saddr <= 0.0.0.1 counter\n";
+    }
+    let rules = chain(&rules);
+    for port in ports {
+        for source in ["0.0.0.1", "255.255.255.254"] {
+            let before = rules.counts();
+            let packet = format!("udp {source}:1 > 10.0.0.2:{port}");
+            judged_at(&mut Judge::new(Arc::clone(&rules)), 0, &packet, None);
+            let counted = rules.counts();
+            let handles = rules.ruleset().tables[0].chains[0].rules.iter().map(|rule| rule.handle);
+            let new = |handle| {
+                counted.rule(handle).unwrap().packets - before.rule(handle).unwrap().packets
+            };
+            let unequal = ports.len() - 1;
+            let reached = ports.iter().filter(|other| port >= **other).count();
+            let expected = unequal + reached + 1 + usize::from(source == "0.0.0.1");
+            assert_eq!(handles.map(new).sum::<u64>(), 4 * expected as u64, "{packet}");
+        }
+    }
+}
+
+#[test]
 fn memory_of_few_and_of_many_rules_is_bounded() {
     assert!(chain("udp dport 53 accept; tcp dport 80 accept").size() < 10 << 10);
     let mut rules = String::new();
