@@ -99,7 +99,7 @@ All arguments are openvpn's. Called by the name openvpn, adit does the same."
         options: Vec<OsString>,
     },
 
-    /// Let the server read settings, clients and certificates again; no tunnel drops
+    /// Let the server read settings, rules, clients and certificates again; no tunnel drops
     #[command(after_help = "Example:
   sudo adit reload")]
     Reload(Place),

@@ -69,6 +69,9 @@ fn report(report: &StatusReport) -> String {
             certificate.whose
         ));
     }
+    if let Some(file) = &report.filter {
+        text.push_str(&format!("  filter: {file}\n"));
+    }
     if report.workers > 0 {
         text.push_str(&format!("  workers: {}\n", report.workers));
     }
@@ -183,6 +186,7 @@ mod tests {
                 ..PeerReport::default()
             }],
             drops: [("replayed".to_owned(), 3)].into(),
+            filter: Some("/etc/adit/rules.nft".into()),
             offloads: [("udp-gso".to_owned(), true), ("tun-uso".to_owned(), false)].into(),
             certificate: Some(CertificateReport {
                 whose: "laptop".into(),
@@ -198,6 +202,7 @@ mod tests {
             "203.0.113.9:50000  tcp",
             "device adit0",
             "without tun-uso",
+            "filter: /etc/adit/rules.nft\n",
             "replayed 3",
             "renew it",
             "laptop",

@@ -115,6 +115,9 @@ pub struct StatusReport {
     pub offloads: BTreeMap<String, bool>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
+    /// The rule file in force in a server that filters what its clients send.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
     /// The two ports, of a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeReport>,

@@ -97,6 +97,11 @@ impl Live {
         &self.firewall
     }
 
+    /// The file that the rules in force are from.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// Another file is the configured one from now on; it is read at the next [`Live::reread`].
     pub fn configure(&mut self, path: &Path) {
         if let Ok(path) = std::path::absolute(path) {

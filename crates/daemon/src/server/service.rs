@@ -441,6 +441,7 @@ impl Running {
             tun: self.tun.clone(),
             peers: self.sessions.iter().map(|session| session.report(now())).collect(),
             certificate: hooks.certificate(),
+            filter: self.filter.as_ref().map(|filter| filter.file().to_owned()),
             ..StatusReport::default()
         };
         fill_totals(&mut report, self.driver.backend().plane());
