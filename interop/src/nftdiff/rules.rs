@@ -232,6 +232,12 @@ pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     text
 }
 
+/// Whose fields a comparison asks for: its first word, mostly.
+fn header(comparison: &str) -> &str {
+    let ports = comparison.contains("th sport") || comparison.contains("th dport");
+    if ports { "th" } else { comparison.split(' ').next().unwrap_or_default() }
+}
+
 impl Writer<'_> {
     fn table(&mut self, index: usize) {
         let _ = writeln!(self.text, "table {} t{index} {{", self.family);
@@ -314,12 +320,16 @@ impl Writer<'_> {
 
     fn rule(&mut self) -> String {
         let mut scope = Scope { family: self.family, network: None, transport: None };
-        let mut parts = Vec::new();
+        let mut parts: Vec<String> = Vec::new();
         for _ in 0..*self.random.pick(&[0u8, 1, 1, 1, 1, 1, 2, 2, 3]) {
             parts.extend(self.comparison(&mut scope));
-            if self.random.percent(10) {
-                parts.push("counter".to_owned());
-            }
+        }
+        // nft (1.0.6) merges comparisons of neighbouring fields of one header across a counter, which then counts what
+        // does not match: a counter stands between those of different headers only.
+        let alike = |at: usize| parts[..at].iter().any(|part| header(part) == header(&parts[at]));
+        if parts.len() > 1 && !(1..parts.len()).any(alike) && self.random.percent(20) {
+            let at = 1 + self.random.below(parts.len() - 1);
+            parts.insert(at, "counter".to_owned());
         }
         match self.random.within(0..=29) {
             0 => parts.push("limit rate 1000000000/second".to_owned()),

@@ -331,6 +331,10 @@ impl Tcp {
             }
         }
         self.remember(segment.kind, direction);
+        if segment.kind == Kind::Syn {
+            // A reset that acknowledges something older does not answer it.
+            self.last_end = segment.end;
+        }
         self.state = new;
         if old != new && new == State::FinWait {
             self.side(direction).flags |= CLOSED;
