@@ -21,13 +21,14 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The plans that come with the program: name and text.
-pub const PRESETS: [(&str, &str); 6] = [
+pub const PRESETS: [(&str, &str); 7] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
     ("transports", include_str!("../../plans/transports.toml")),
     ("bridge", include_str!("../../plans/bridge.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
+    ("rules", include_str!("../../plans/rules.toml")),
 ];
 
 /// What to run.
