@@ -105,3 +105,27 @@ pub fn without_wanted(mut case: Case) -> Result<Plain> {
     }
     Err(Failure(format!("wanted differences without end ({wanted:?}):\n{}", case.rules)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both(seen: &[(Seen, Seen)], counts: &[(u64, u64)]) -> Both {
+        let made = |seen| Made { seen, why: String::new(), checked: true, flags: None };
+        let count = |packets| Count { packets, bytes: 0 };
+        Both {
+            seen: seen.iter().map(|(kernel, adit)| (*kernel, made(*adit))).collect(),
+            counts: counts.iter().map(|(kernel, adit)| (count(*kernel), count(*adit))).collect(),
+        }
+    }
+
+    #[test]
+    fn a_difference_is_seen_in_a_verdict_and_in_a_counter() {
+        use Seen::{Nothing, Passed};
+        let same = [(Passed, Passed), (Nothing, Nothing)];
+        assert_eq!(both(&same, &[(3, 3)]).differs(), None);
+        assert_eq!(both(&same, &[(3, 3), (1, 0)]).differs(), Some(2), "behind the last frame");
+        let other = [(Passed, Passed), (Nothing, Passed), (Passed, Nothing)];
+        assert_eq!(both(&other, &[]).differs(), Some(1));
+    }
+}

@@ -23,13 +23,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use adit::Adit;
+use adit::{Adit, Made};
 use case::{Mode, Seen};
 use compare::{Both, Case, Plain, both, without_wanted};
 use kernel::Kernel;
 use random::Random;
 
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Failure, Result, ensure};
 
 /// How much is compared.
 #[derive(Debug, Clone)]
@@ -58,6 +58,8 @@ struct Tally {
     answered: usize,
     counters: usize,
     moved: usize,
+    /// Resets that ended a connection.
+    resets: usize,
     /// How often each difference was wanted.
     wanted: BTreeMap<&'static str, usize>,
     /// What adit does not take though nft does.
@@ -89,9 +91,13 @@ pub fn run(options: &Options) -> Result<String> {
     for (said, count) in &tally.refused {
         println!("  refused by adit: {count} x {said}");
     }
-    let Tally { frames, passed, answered, counters, moved, failed, .. } = tally;
+    let doubted = tally.wanted.get(differences::RESET).copied().unwrap_or(0);
+    ensure(tally.frames < 10_000 || tally.resets * 2 >= doubted, || {
+        format!("{} resets were believed and {doubted} were not: too many", tally.resets)
+    })?;
+    let Tally { frames, passed, answered, counters, moved, resets, failed, .. } = tally;
     let told = format!(
-        "{} fixtures, {frames} packets ({passed} passed, {answered} answered), {counters} counters ({moved} not zero), \
+        "{} fixtures, {frames} packets ({passed} passed, {answered} answered, {resets} resets believed), {counters} counters ({moved} not zero), \
          {failed} rule sets differ, {} s",
         kept.len(),
         started.elapsed().as_secs(),
@@ -154,6 +160,9 @@ fn one(seed: u64, frames: usize, tally: &mut Tally) -> Result<()> {
     tally.frames += case.frames.len();
     tally.passed += count(|seen| *seen == Seen::Passed);
     tally.answered += count(|seen| matches!(seen, Seen::Answered(_)));
+    let reset = |adit: &Made| adit.flags.is_some_and(|flags| flags & 4 != 0);
+    let ended = |adit: &Made| reset(adit) && adit.why.starts_with("CtState(2)");
+    tally.resets += made.seen.iter().filter(|(_, adit)| ended(adit)).count();
     tally.counters += made.counts.len();
     tally.moved += made.counts.iter().filter(|(kernel, _)| kernel.packets > 0).count();
     if made.differs().is_some() {
@@ -205,4 +214,22 @@ fn blamed(said: &str) -> Vec<usize> {
     said.lines()
         .filter_map(|line| line.split_once("stdin:")?.1.split(':').next()?.parse().ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_that_is_refused_goes_and_nothing_else() {
+        let rules = "table inet t {\n\tchain c {\n\t\tgood\n\t\tbad\n\t}\n}\n";
+        let load = |text: &str| {
+            let at = text.lines().position(|line| line.contains("bad"));
+            at.map_or(Ok(()), |at| Err(format!("/dev/stdin:{}:3-5: Error: no", at + 1)))
+        };
+        let left = settle(rules.to_owned(), load).unwrap();
+        assert_eq!(left, "table inet t {\n\tchain c {\n\t\tgood\n\t}\n}\n");
+        let never = settle(rules.to_owned(), |_| Err("stdin:1:1: no".to_owned()));
+        assert!(never.is_err(), "a table is not left out");
+    }
 }
