@@ -1,6 +1,6 @@
 //! What a rule set must keep so that judging it needs no doubt.
 
-use crate::compile::{MAX_DEPTH, MAX_PARTS, set_of};
+use crate::compile::{MAX_DEPTH, MAX_PARTS, MAX_VISITS, set_of};
 use crate::ruleset::{
     Chain, ChainId, Counter, Members, Ruleset, Set, Statement, Table, Test, Verdict,
 };
@@ -50,9 +50,21 @@ pub enum CompileError {
         /// The chain.
         chain: String,
     },
+    /// Jumps that fan out so far that one packet could visit more than [`MAX_VISITS`] rules.
+    #[error(
+        "table {table:?}: by the jumps of chain {chain:?} one packet could visit more than \
+         {MAX_VISITS} rules; let fewer rules jump, or jump by a verdict map, which takes one way"
+    )]
+    TooFar {
+        /// The table.
+        table: String,
+        /// The chain.
+        chain: String,
+    },
 }
 
 pub(crate) fn check(ruleset: &Ruleset) -> Result<(), CompileError> {
+    let mut visits = 0;
     for table in &ruleset.tables {
         for set in &table.sets {
             elements(table, set)?;
@@ -62,7 +74,7 @@ pub(crate) fn check(ruleset: &Ruleset) -> Result<(), CompileError> {
                 names(table, statement)?;
             }
         }
-        jumps(table)?;
+        jumps(table, &mut visits)?;
     }
     Ok(())
 }
@@ -131,63 +143,163 @@ fn names(table: &Table, statement: &Statement) -> Result<(), CompileError> {
     parts(table, compared == Some(key.len()))
 }
 
-/// The chains to which a chain's rules can go, by themselves or by a map.
-fn targets(table: &Table, chain: &Chain) -> Vec<ChainId> {
-    let mut found = Vec::new();
-    let mut add = |verdict: Verdict| match verdict {
-        Verdict::Jump(chain) | Verdict::Goto(chain) => found.push(chain),
-        _ => {}
-    };
-    for statement in chain.rules.iter().flat_map(|rule| &rule.statements) {
-        match statement {
-            Statement::Verdict(verdict) => add(*verdict),
-            Statement::VerdictMap { map, .. } => {
-                if let Some(Members::Fixed(elements)) =
-                    table.sets.get(map.0).map(|set| &set.members)
-                {
-                    elements.iter().filter_map(|element| element.verdict).for_each(&mut add);
-                }
-            }
-            _ => {}
-        }
+/// What a packet can cost below a chain.
+#[derive(Copy, Clone, Default)]
+struct Below {
+    /// Jumps that follow one another.
+    height: usize,
+    /// Rules that are visited.
+    visits: usize,
+}
+
+/// Where a verdict goes, and whether it comes back.
+fn way(verdict: Verdict) -> Option<(ChainId, bool)> {
+    match verdict {
+        Verdict::Jump(chain) => Some((chain, true)),
+        Verdict::Goto(chain) => Some((chain, false)),
+        _ => None,
     }
-    found.sort_unstable_by_key(|chain| chain.0);
+}
+
+/// Where rules with this map can go: each chain once.
+fn ways_of_map(set: &Set) -> Vec<(ChainId, bool)> {
+    let Members::Fixed(elements) = &set.members else { return Vec::new() };
+    let mut found: Vec<_> = elements.iter().filter_map(|element| way(element.verdict?)).collect();
+    found.sort_unstable_by_key(|(chain, back)| (chain.0, *back));
     found.dedup();
     found
 }
 
-/// Every chain's height over the chains that it reaches, lowest first: what is left over is a circle.
-fn jumps(table: &Table) -> Result<(), CompileError> {
-    let to: Vec<Vec<ChainId>> = table.chains.iter().map(|chain| targets(table, chain)).collect();
-    let mut heights: Vec<Option<usize>> = vec![None; to.len()];
-    let name = |at: usize| table.chains.get(at).map_or(String::new(), |chain| chain.name.clone());
+/// What a packet can cost below `chain`; `None` while that is not known of a chain that it reaches.
+fn below(chain: &Chain, maps: &[Vec<(ChainId, bool)>], known: &[Option<Below>]) -> Option<Below> {
+    let mut all = Below::default();
+    for rule in chain.rules.iter().rev() {
+        // Those behind, if it does not match.
+        let (rest, mut most) = (all.visits, all.visits);
+        for statement in &rule.statements {
+            let (own, map);
+            let ways = match statement {
+                Statement::Verdict(verdict) => {
+                    own = way(*verdict);
+                    own.as_slice()
+                }
+                Statement::VerdictMap { map: id, .. } => {
+                    map = maps.get(id.0);
+                    map.map_or(&[][..], Vec::as_slice)
+                }
+                _ => &[],
+            };
+            for (target, comes_back) in ways {
+                let there = known.get(target.0).copied().flatten()?;
+                all.height = all.height.max(there.height.saturating_add(1));
+                let rest = if *comes_back { rest } else { 0 };
+                most = most.max(there.visits.saturating_add(rest));
+            }
+        }
+        all.visits = most.saturating_add(1);
+    }
+    Some(all)
+}
+
+/// Bounds what each chain can cost, lowest first: what is left over is a circle. Adds what all base
+/// chains can to `visits`.
+fn jumps(table: &Table, visits: &mut usize) -> Result<(), CompileError> {
+    let maps: Vec<_> = table.sets.iter().map(ways_of_map).collect();
+    let mut known: Vec<Option<Below>> = vec![None; table.chains.len()];
+    let names = |chain: &Chain| (table.name.clone(), chain.name.clone());
     loop {
         let mut found = Vec::new();
-        for (at, to) in to.iter().enumerate() {
-            let height = |chain: &ChainId| heights.get(chain.0).copied().flatten();
-            let all: Option<Vec<usize>> = to.iter().map(height).collect();
-            if let (Some(None), Some(all)) = (heights.get(at), all) {
-                let highest = all.into_iter().max().map_or(0, |height| height.saturating_add(1));
-                if highest > MAX_DEPTH {
-                    return Err(CompileError::TooDeep {
-                        table: table.name.clone(),
-                        chain: name(at),
-                    });
-                }
-                found.push((at, highest));
+        for (at, chain) in table.chains.iter().enumerate() {
+            if !matches!(known.get(at), Some(None)) {
+                continue;
             }
+            let Some(below) = below(chain, &maps, &known) else { continue };
+            if below.height > MAX_DEPTH {
+                let (table, chain) = names(chain);
+                return Err(CompileError::TooDeep { table, chain });
+            }
+            if chain.base.is_some() {
+                *visits = visits.saturating_add(below.visits);
+            }
+            if below.visits.max(*visits) > MAX_VISITS {
+                let (table, chain) = names(chain);
+                return Err(CompileError::TooFar { table, chain });
+            }
+            found.push((at, below));
         }
         if found.is_empty() {
             break;
         }
-        for (at, height) in found {
-            if let Some(slot) = heights.get_mut(at) {
-                *slot = Some(height);
+        for (at, below) in found {
+            if let Some(slot) = known.get_mut(at) {
+                *slot = Some(below);
             }
         }
     }
-    match heights.iter().position(Option::is_none) {
-        Some(at) => Err(CompileError::Loop { table: table.name.clone(), chain: name(at) }),
+    let circle = table.chains.iter().zip(&known).find(|(_, known)| known.is_none());
+    match circle.map(|(chain, _)| names(chain)) {
+        Some((table, chain)) => Err(CompileError::Loop { table, chain }),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn checked(text: &str) -> Result<(), CompileError> {
+        let none = &mut |_: &str| Err(io::ErrorKind::NotFound.into());
+        check(&crate::lang::parse("rules", text, none).unwrap())
+    }
+
+    /// `levels` chains below a base chain, each of `rules` rules that go on to the next.
+    fn fan(levels: usize, rules: usize, go: &str) -> String {
+        let mut text = String::from("table inet t {\n");
+        for level in 0..levels {
+            let rule = match level {
+                0 => "counter\n".to_owned(),
+                _ => format!("{go} c{}\n", level - 1),
+            };
+            text += &format!("chain c{level} {{\n{}}}\n", rule.repeat(rules));
+        }
+        let last = levels - 1;
+        text + &format!("chain base {{ type filter hook forward priority 0\n{go} c{last}\n}}\n}}\n")
+    }
+
+    #[test]
+    fn jumps_may_not_fan_out_to_more_than_a_packet_can_pay() {
+        // 10^5 + ... rules, and ten times as many.
+        assert_eq!(checked(&fan(5, 10, "jump")), Ok(()));
+        let far =
+            |chain: &str| Err(CompileError::TooFar { table: "t".into(), chain: chain.into() });
+        assert_eq!(checked(&fan(7, 10, "jump")), far("c5"));
+        assert_eq!(checked(&fan(15, 4, "jump")), far("c9"));
+        // Who does not come back visits one chain of each level.
+        assert_eq!(checked(&fan(15, 4, "ip daddr 10.0.0.1 goto")), Ok(()));
+    }
+
+    #[test]
+    fn a_map_takes_one_way_for_all_its_elements() {
+        let element = |at: usize| format!("{at} : jump c4, ");
+        let elements = |count| (0..count).map(element).collect::<String>();
+        let with = |rule: String| fan(5, 10, "jump").replace("counter", &rule);
+        let fanned = with(format!("tcp dport vmap {{ {} }}", elements(0) + "1 : drop"));
+        assert_eq!(checked(&fanned), Ok(()));
+        let base = |count| {
+            let rule = format!("tcp dport vmap {{ {} }}", elements(count));
+            fan(5, 10, "jump").replace("\njump c4\n}\n}", &format!("\n{rule}\n}}\n}}"))
+        };
+        assert_eq!(checked(&base(1)), checked(&base(1000)));
+    }
+
+    #[test]
+    fn all_base_chains_together_have_one_bound() {
+        let one = fan(6, 9, "jump");
+        assert_eq!(checked(&one), Ok(()));
+        let second = one.replace("table inet t", "table inet u");
+        let far = CompileError::TooFar { table: "u".into(), chain: "base".into() };
+        assert_eq!(checked(&(one + &second)), Err(far));
     }
 }

@@ -37,6 +37,9 @@ use crate::ruleset::{
 
 /// Jumps and gotos that may follow one another; the kernel's own bound.
 pub const MAX_DEPTH: usize = 16;
+/// Rules that one packet may visit in a table below one chain, if all match that can: jumps that fan
+/// out would cost it any time otherwise. So many take a few milliseconds.
+pub const MAX_VISITS: usize = 1_000_000;
 /// Parts of a concatenation.
 pub const MAX_PARTS: usize = 8;
 
