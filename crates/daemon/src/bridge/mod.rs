@@ -104,7 +104,8 @@ fn start(options: &BridgeOptions) -> Result<(), Fault> {
 }
 
 async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Result<(), Fault> {
-    let rules = options.rules.clone().map(Rules::open).transpose()?;
+    let open = |file: PathBuf| Rules::open(file, workers);
+    let rules = options.rules.clone().map(open).transpose()?;
     let mut opener = Opener::new(options, workers)?;
     let ports = opener.open_both().await?;
     let routed = match &options.routed {

@@ -19,14 +19,14 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Reads the rules and makes them ready.
+    /// Reads the rules and makes them ready for so many workers.
     ///
     /// # Errors
     /// The file cannot be read, or what is in it is no rule set.
-    pub fn open(file: PathBuf) -> Result<Self, Fault> {
+    pub fn open(file: PathBuf, workers: usize) -> Result<Self, Fault> {
         // Found again after a change of folder.
         let file = std::path::absolute(&file).unwrap_or(file);
-        let live = Live::open(&file, None)?;
+        let live = Live::open(&file, Some(workers))?;
         Ok(Self { file, live })
     }
 
