@@ -20,6 +20,12 @@ pub const IPV6: u16 = 0x86dd;
 /// Types of tags: of customers, and of providers around these.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
 
+/// Whether a VLAN tag begins here.
+#[inline]
+pub fn is_tag(ethertype: u16) -> bool {
+    TAGS.contains(&ethertype)
+}
+
 /// The address of a station.
 #[derive(Copy, Clone, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Mac(pub [u8; 6]);
@@ -90,7 +96,7 @@ impl Ethernet {
         let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1] = *header;
         let (mut ethertype, mut header_len) = (u16::from_be_bytes([t0, t1]), HEADER_LEN);
         for _ in 0..MAX_TAGS {
-            if !TAGS.contains(&ethertype) {
+            if !is_tag(ethertype) {
                 break;
             }
             ethertype = get16(frame, header_len.wrapping_add(2))?;

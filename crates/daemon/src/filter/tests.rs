@@ -35,7 +35,12 @@ fn passes(live: &Live) -> bool {
     let place = Place {
         layer: Layer::Ip,
         vlan: None,
-        vnet: VnetHeader { needs_csum: true, ..VnetHeader::default() },
+        vnet: VnetHeader {
+            needs_csum: true,
+            csum_start: 20,
+            csum_offset: 6,
+            ..VnetHeader::default()
+        },
         iif: IfName::new("tun0"),
         oif: IfName::new("host"),
         zone: 0,

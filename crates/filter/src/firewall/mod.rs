@@ -28,7 +28,7 @@ use crate::answer::{self, MAX_ANSWER};
 use crate::compile::{Filter, IpRange};
 use crate::fragment::{self, Assembled, Outcome, Reassembler};
 use crate::judge::{Context, Decision, IfName, Judge};
-use crate::packet::{Layer, Packet};
+use crate::packet::{Layer, Malformed, Packet};
 use crate::ruleset::{CtDirection, CtState, Members, Reject};
 use crate::track::{self, Tracker};
 use crate::{Nanos, judge};
@@ -237,6 +237,10 @@ impl Burst<'_> {
                 return Ruling::Drop;
             }
         };
+        if !packet.sum_spares_headers(&place.vnet) {
+            self.pending.malformed(Malformed::Offload);
+            return Ruling::Drop;
+        }
         if packet.ip().is_some_and(|ip| ip.fragment.is_some()) {
             return self.piece(&packet, place, explicit);
         }

@@ -23,7 +23,7 @@ pub enum Drop {
 
 impl Drop {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Rules,
         Self::Unasked,
         Self::TableFull,
@@ -33,6 +33,8 @@ impl Drop {
         Self::Malformed(Malformed::Extensions),
         Self::Malformed(Malformed::Transport),
         Self::Malformed(Malformed::TinyFragment),
+        Self::Malformed(Malformed::Hidden),
+        Self::Malformed(Malformed::Offload),
     ];
 
     /// One word for reports.
@@ -47,6 +49,8 @@ impl Drop {
             Self::Malformed(Malformed::Extensions) => "malformed-extensions",
             Self::Malformed(Malformed::Transport) => "malformed-transport",
             Self::Malformed(Malformed::TinyFragment) => "tiny-fragment",
+            Self::Malformed(Malformed::Hidden) => "hidden",
+            Self::Malformed(Malformed::Offload) => "malformed-offload",
         }
     }
 
@@ -61,6 +65,8 @@ impl Drop {
             Self::Malformed(Malformed::Extensions) => 6,
             Self::Malformed(Malformed::Transport) => 7,
             Self::Malformed(Malformed::TinyFragment) => 8,
+            Self::Malformed(Malformed::Hidden) => 9,
+            Self::Malformed(Malformed::Offload) => 10,
         }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
-use crate::testing::{ip, udp};
+use crate::testing::{ether, ip, udp};
 
 /// A table of one base chain.
 fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
@@ -117,4 +117,57 @@ fn records_wait_in_bounds_and_wake_once() {
     firewall.logs().remove_reader();
     judge(&mut worker);
     assert_eq!(firewall.logs().take().len(), 1, "lines only");
+}
+
+#[test]
+fn a_checksum_to_come_cannot_write_over_what_was_judged() {
+    let firewall = firewall(rules(Policy::Accept, vec![]));
+    let datagram = ip(false, 17, &udp(false, &[0; 40]));
+    let segment = ip(true, 6, &crate::testing::tcp(true, 1, 0, 2, &[0; 40]));
+    let raw = ip(false, 132, &[0; 40]);
+    let mut worker = firewall.worker();
+    let mut passes = |packet: &[u8], csum_start: u16, csum_offset: u16| {
+        let vnet = VnetHeader { needs_csum: true, csum_start, csum_offset, ..place().vnet };
+        worker.burst(Nanos(1)).judge(packet, &Place { vnet, ..place() }).passes()
+    };
+    // Its own, or that of a packet within.
+    assert!(passes(&datagram, 20, 6) && passes(&segment, 40, 16) && passes(&raw, 20, 8));
+    assert!(passes(&datagram, 28, 6) && passes(&segment, 60, 2));
+    // The port that the rules saw, an address, a sum over other bytes than its own.
+    for (start, offset) in [(20, 2), (16, 0), (0, 22), (16, 10), (20, 7), (20, 5)] {
+        assert!(!passes(&datagram, start, offset), "{start} {offset}");
+    }
+    for (start, offset) in [(40, 2), (40, 13), (40, 19), (8, 0), (36, 20)] {
+        assert!(!passes(&segment, start, offset), "{start} {offset}");
+    }
+    assert!(!passes(&raw, 20, 2) && !passes(&raw, 12, 0));
+    let malformed = Drop::Malformed(crate::packet::Malformed::Offload);
+    assert_eq!(firewall.stats().dropped, [(malformed, 13)]);
+}
+
+#[test]
+fn ip_where_no_rule_looks_is_dropped() {
+    let firewall = firewall(rules(Policy::Accept, vec![]));
+    let packet = ip(false, 17, &udp(false, b"x"));
+    let snap = |kind: u16, oui: u8| {
+        let mut body = vec![0xaa, 0xaa, 3, 0, 0, oui];
+        body.extend(kind.to_be_bytes());
+        body.extend(&packet);
+        ether(&[body.len() as u16], &body)
+    };
+    let mut worker = firewall.worker();
+    let mut passes = |frame: &[u8]| {
+        let place = Place { layer: Layer::Ethernet, ..place() };
+        worker.burst(Nanos(1)).judge(frame, &place).passes()
+    };
+    assert!(passes(&ether(&[0x88a8, 0x8100, 0x0800], &packet)));
+    assert!(!passes(&ether(&[0x88a8, 0x8100, 0x8100, 0x0800], &packet)));
+    for kind in [0x0800, 0x0806, 0x86dd, 0x8100] {
+        assert!(!passes(&snap(kind, 0)), "{kind:x}");
+    }
+    // Other protocols, another organisation's numbers, spanning tree, PPPoE's discovery.
+    assert!(passes(&snap(0x809b, 0)) && passes(&snap(0x0800, 1)));
+    assert!(passes(&ether(&[38], &[0x42; 38])) && passes(&ether(&[0x8863], &[0; 46])));
+    let hidden = Drop::Malformed(crate::packet::Malformed::Hidden);
+    assert_eq!(firewall.stats().dropped, [(hidden, 5)]);
 }

@@ -186,6 +186,8 @@ struct Key {
     id: u32,
     /// IPv4 only: pieces of IPv6 need not agree about it.
     protocol: u8,
+    /// Both stations: who is judged by the first piece must be who sends and gets the others.
+    stations: Option<(u64, u64)>,
     /// Ids of the tags beside and in the frame; pieces of different networks are never mixed.
     vlans: [Option<u16>; 3],
 }
@@ -209,6 +211,7 @@ impl Key {
             destination: ip.destination,
             id: fragment.id,
             protocol,
+            stations: packet.ether.map(|ether| (ether.source, ether.destination)),
             vlans,
         }
     }

@@ -75,6 +75,26 @@ fn what_is_no_piece_is_left_alone() {
 }
 
 #[test]
+fn pieces_for_other_stations_are_of_another_packet() {
+    let [packet, _] = datagrams(100);
+    let framed = |at: usize, mac: usize| {
+        let mut frame = ether(&[0x0800], &pieces(&packet, 9, &[24])[at]);
+        frame[mac] ^= 4;
+        frame
+    };
+    for mac in [0, 5, 6, 11] {
+        let mut reassembler = Reassembler::new(Limits::default());
+        let mut push = |frame: &[u8]| {
+            let packet = Packet::parse(frame, Layer::Ethernet, None, &NONE).unwrap();
+            reassembler.push(&packet, &NONE, 0, at(0))
+        };
+        assert!(held(push(&framed(0, 1))));
+        assert!(held(push(&framed(1, mac))), "rules saw the stations of the first piece only");
+        assert!(whole(push(&framed(1, 1))).is_some());
+    }
+}
+
+#[test]
 fn pieces_become_whole_in_any_order_and_leave_in_theirs() {
     for packet in datagrams(100) {
         let cut = pieces(&packet, 9, &[24, 64]);
@@ -443,6 +463,14 @@ proptest! {
         let bounds: Vec<usize> = cut.iter().flat_map(bounds).collect();
         prop_assume!(!bounds.contains(&start) || !bounds.contains(&end));
         let extra = piece(&packet, 77, start, &vec![0xee; end - start], end < body);
+        // It must not take the place of some of them exactly: it could complete the packet before those come.
+        let bound = |offset: usize| {
+            cut.iter().any(|bytes| {
+                let parsed = Packet::parse(bytes, Layer::Ip, None, &NONE).unwrap();
+                parsed.ip().unwrap().fragment.unwrap().offset as usize == offset
+            })
+        };
+        prop_assume!(!bound(start) || !(bound(end) || end == body));
         let mut sent = cut.clone();
         // Not behind the last one: then all is over, and the extra piece begins another packet.
         sent.insert(place.index(cut.len()), extra);

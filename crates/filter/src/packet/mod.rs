@@ -143,4 +143,10 @@ pub enum Malformed {
     /// A first fragment without the whole of its headers (RFC 1858, RFC 7112).
     #[error("first fragment without all headers")]
     TinyFragment,
+    /// IP or ARP behind more than two VLAN tags or a SNAP header, where no rule looks for it.
+    #[error("IP or ARP in an encapsulation that rules do not see")]
+    Hidden,
+    /// The checksum that is still to be filled in would be written over a header.
+    #[error("a checksum to come is not where it belongs")]
+    Offload,
 }

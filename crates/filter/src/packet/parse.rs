@@ -27,6 +27,11 @@ pub(crate) mod extension {
     pub(crate) const FRAGMENT_LEN: usize = 8;
 }
 
+/// Below it, an EtherType is the length of an IEEE 802.3 frame.
+const FIRST_TYPE: u16 = 0x0600;
+/// What a SNAP header begins with; an EtherType follows.
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+
 impl<'a> Packet<'a> {
     /// Finds the headers of what a device of `layer` handed over, with the VLAN tag that it handed
     /// over beside the frame (`PACKET_AUXDATA`) and its description of a super-packet.
@@ -93,9 +98,27 @@ fn ether(bytes: &[u8], header: &Ethernet, beside: Option<u16>) -> Ether {
     }
 }
 
+/// Whether a frame carries IP or ARP where no rule would look for it, but a receiver might: behind more
+/// tags than are looked behind, or behind a SNAP header (RFC 1042), as in CVE-2021-27853 and -27861.
+fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
+    if ethernet::is_tag(ethertype) {
+        return true;
+    }
+    let snap = || bytes.get(at..)?.first_chunk::<8>();
+    ethertype < FIRST_TYPE
+        && snap().is_some_and(|[head @ .., high, low]| {
+            let inner = u16::from_be_bytes([*high, *low]);
+            let known = matches!(inner, ethernet::IPV4 | ethernet::IPV6 | ARP);
+            *head == SNAP && (known || ethernet::is_tag(inner))
+        })
+}
+
 /// What is not IP: nothing is known of its length, so its padding stays.
 #[cold]
 fn other(bytes: &[u8], ether: Ether, at: usize) -> Result<Packet<'_>, Malformed> {
+    if hides(bytes, ether.ethertype, at) {
+        return Err(Malformed::Hidden);
+    }
     let network = if ether.ethertype == ARP {
         let arp = bytes.get(at..).ok_or(Malformed::Network)?;
         let start = arp.first_chunk::<6>().ok_or(Malformed::Network)?;

@@ -93,7 +93,7 @@ fn tags_are_found_in_the_frame_and_beside_it() {
     assert_eq!(of(&[0x8100, 0x86dd], Some(9)), beside, "the outermost");
 
     let thrice = ether(&[0x8100, 0x8100, 0x8100, 0x86dd], &packet);
-    assert_eq!(frame(&thrice).unwrap().network, Network::Other(22));
+    assert_eq!(frame(&thrice).err(), Some(Malformed::Hidden));
     let cut = ether(&[0x8100, 0x86dd], &[]);
     assert_eq!(frame(&cut[..17]).err(), Some(Malformed::Link));
     assert_eq!(frame(&cut[..13]).err(), Some(Malformed::Link));
