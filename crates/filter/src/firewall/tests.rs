@@ -56,7 +56,7 @@ fn what_cannot_be_judged_is_dropped_whatever_the_rules_say() {
     let mut packet = ip(false, 17, &udp(false, b"hello"));
     packet[10] ^= 1;
     assert!(!firewall.worker().burst(Nanos(1)).judge(&packet, &place()).passes());
-    let why = Drop::Malformed(crate::packet::Malformed::Network);
+    let why = Drop::Malformed(Malformed::Network);
     assert_eq!(firewall.stats().dropped, [(why, 1)]);
 }
 
@@ -141,7 +141,7 @@ fn a_checksum_to_come_cannot_write_over_what_was_judged() {
         assert!(!passes(&segment, start, offset), "{start} {offset}");
     }
     assert!(!passes(&raw, 20, 2) && !passes(&raw, 12, 0));
-    let malformed = Drop::Malformed(crate::packet::Malformed::Offload);
+    let malformed = Drop::Malformed(Malformed::Offload);
     assert_eq!(firewall.stats().dropped, [(malformed, 13)]);
 }
 
@@ -168,6 +168,6 @@ fn ip_where_no_rule_looks_is_dropped() {
     // Other protocols, another organisation's numbers, spanning tree, PPPoE's discovery.
     assert!(passes(&snap(0x809b, 0)) && passes(&snap(0x0800, 1)));
     assert!(passes(&ether(&[38], &[0x42; 38])) && passes(&ether(&[0x8863], &[0; 46])));
-    let hidden = Drop::Malformed(crate::packet::Malformed::Hidden);
+    let hidden = Drop::Malformed(Malformed::Hidden);
     assert_eq!(firewall.stats().dropped, [(hidden, 5)]);
 }
