@@ -332,8 +332,9 @@ impl Tcp {
         }
         self.remember(segment.kind, direction);
         if segment.kind == Kind::Syn {
-            // A reset that acknowledges something older does not answer it.
-            self.last_end = segment.end;
+            // A reset that acknowledges something older does not answer it, and the windows say whether one that
+            // acknowledges this does.
+            self.last_end = 0;
         }
         self.state = new;
         if old != new && new == State::FinWait {
@@ -455,7 +456,7 @@ impl Tcp {
         let receiver = *self.ends(direction).1;
         let exact = segment.seq == receiver.acked
             || self.last_was(Kind::Ack, direction) && segment.seq == self.last_end;
-        let answers_last = segment.ack == self.last_end;
+        let answers_last = segment.has(bits::ACK) && segment.ack == self.last_end;
         let answers_syn = answered && self.last_kind == Kind::Syn && answers_last;
         match old {
             State::TimeWait | State::Close => return Reset::Certain,
