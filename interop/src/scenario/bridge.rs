@@ -29,6 +29,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("tap-that-vanishes", tap_that_vanishes),
     ("killed", killed),
     ("rules", rules),
+    ("reloads-under-load", reloads_under_load),
     ("refusals", refusals),
 ];
 
@@ -443,6 +444,40 @@ fn rules(stage: &Stage<'_>) -> Result<String> {
     ensure(number(&report, "/drops/rules")? > 0, || format!("no drops by rules: {report}"))?;
     bridge.stop()?;
     Ok("by the rules of the moment".into())
+}
+
+/// No packet of a flow that both rule sets accept is lost, however often they take each other's place.
+fn reloads_under_load(stage: &Stage<'_>) -> Result<String> {
+    let place = Place::with_cables(stage)?;
+    let file = stage.folder().join("fw.nft");
+    let name = file.display().to_string();
+    let rules = include_str!("../../../packaging/examples/simple-fw.nft");
+    std::fs::write(&file, rules)?;
+    let mut bridge = place.start(&["mid0", "mid1", "--rules", &name])?;
+    place.pings()?;
+    let mut command = place.right.command("iperf3");
+    command.args(["--server", "--one-off", "--forceflush", "--port", "7070"]);
+    let mut server = Daemon::spawn("iperf3's server", command)?;
+    server.wait_for("listening", LIMIT)?;
+    let mut command = place.left.command("iperf3");
+    command.args(["--client", "10.5.0.2", "--port", "7070", "--time", "2", "--bidir"]);
+    let mut client = Daemon::spawn("iperf3's client", command)?;
+    let (mut reloads, begin) = (0, Instant::now());
+    while begin.elapsed() < Duration::from_secs(2) {
+        bridge.signal(Signal::SIGHUP)?;
+        reloads += 1;
+        bridge.wait_for_nth("accept passes", reloads + 1, LIMIT)?;
+    }
+    let status = client.wait_exit(LIMIT)?;
+    ensure(status.success(), || client.failure(&format!("ended with {status}")).0)?;
+    let report = place.status()?;
+    let frames = number(&report, "/bridge/ports/0/frames")?;
+    let dropped = report.pointer("/drops/rules").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    ensure(dropped == 0 && reloads >= 5 && frames > 1000, || {
+        format!("{dropped} of {frames} frames were dropped in {reloads} reloads")
+    })?;
+    bridge.stop()?;
+    Ok(format!("{reloads} reloads, {frames} frames, none dropped"))
 }
 
 fn refusals(stage: &Stage<'_>) -> Result<String> {

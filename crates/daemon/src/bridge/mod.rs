@@ -117,6 +117,9 @@ async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Res
     let mut signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
     drop_rights(options)?;
+    if let Some(rules) = &rules {
+        rules.warn_if_unreadable();
+    }
     let policy = match (&rules, &routed) {
         (None, None) => Policy::Relay,
         (Some(rules), None) => rules.policy(),

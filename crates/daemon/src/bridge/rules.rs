@@ -64,6 +64,17 @@ impl Rules {
         Ok(self.count())
     }
 
+    /// Once rights were given up: says so now if SIGHUP could not read the file again.
+    pub fn warn_if_unreadable(&self) {
+        if let Err(error) = std::fs::File::open(&self.file) {
+            tracing::warn!(
+                "{} cannot be read any more without the rights that were given up ({error}): for a \
+                 reload make it readable, or send the rules by `adit filter reload FILE`",
+                self.file.display()
+            );
+        }
+    }
+
     /// Answers the verbs of `adit filter`; `None` for another request.
     pub fn answer(&mut self, request: &Request) -> Option<Response> {
         self.live.answer(request)

@@ -50,10 +50,11 @@ impl Bridging {
     }
 }
 
-/// Rules of the small firewall: iperf3's port takes the place of 7070.
+/// Rules of the small firewall.
 const DECIDING: u32 = 4;
 
-/// The small firewall behind so many rules about others.
+/// The small firewall behind so many rules about others. The ports that the lab's generators choose take the
+/// place of 7070.
 fn rules(others: u32) -> String {
     let mut text = String::from("table inet fw {\n");
     if others > 0 {
@@ -85,7 +86,7 @@ fn rules(others: u32) -> String {
     }
     text.push_str(
         "        ct state established,related accept\n        meta l4proto { icmp, ipv6-icmp } accept\n        \
-         tcp dport 5201 accept\n        meta l4proto udp accept\n    }\n}\n",
+         tcp dport 1024-65535 accept\n        meta l4proto udp accept\n    }\n}\n",
     );
     text
 }
