@@ -16,7 +16,7 @@ use super::options::{
     ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
 };
 use super::trust::{self, Trust};
-use super::{key, pem, suites};
+use super::{hkdf, key, pem, suites};
 
 pub(super) fn client(options: ClientTlsOptions) -> Result<Context, TlsConfigError> {
     let common = options.common;
@@ -86,7 +86,7 @@ fn provider(
     let mut provider = default_provider();
     let old = suites::choose("tls-cipher", options.tls12_ciphers.as_deref(), false, warnings)?;
     let new = suites::choose("tls-ciphersuites", options.tls13_ciphers.as_deref(), true, warnings)?;
-    provider.cipher_suites = new.into_iter().chain(old).collect();
+    provider.cipher_suites = new.into_iter().map(hkdf::of).chain(old).collect();
     if let Some(list) = &options.groups {
         provider.kx_groups = suites::groups(list, warnings)?;
     }
