@@ -2,25 +2,134 @@
 //! from it (WireGuard's allowed-ips).
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use adit_engine::PeerId;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use prefix_trie::PrefixMap;
+use prefix_trie::{Prefix, PrefixMap};
 
 /// Longest-prefix tables for both families.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
-    v4: PrefixMap<Ipv4Net, PeerId>,
-    v6: PrefixMap<Ipv6Net, PeerId>,
+    v4: Family<u32, Ipv4Net>,
+    v6: Family<u128, Ipv6Net>,
     owned: Owned,
+}
+
+/// One family: single addresses, which most peers have and nothing is longer than, beside the prefixes. Publishing
+/// routes copies all prefixes, but only a part of the addresses.
+#[derive(Clone, Debug)]
+struct Family<A, P: Prefix> {
+    hosts: [Arc<Hosts<A>>; PARTS],
+    prefixes: PrefixMap<P, PeerId>,
+}
+
+type Hosts<A> = HashMap<A, PeerId, BuildHasherDefault<Mixer>>;
+
+/// Of a family's addresses. More would make small tables slower to copy.
+const PARTS: usize = 16;
+
+impl<A, P: Prefix> Default for Family<A, P>
+where
+    PrefixMap<P, PeerId>: Default,
+{
+    fn default() -> Self {
+        Self { hosts: Default::default(), prefixes: PrefixMap::default() }
+    }
+}
+
+/// Spreads addresses. Without a secret, because all of them are ours to give: whoever sends packets chooses what is
+/// looked up, but nothing that is entered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u128(word.into());
+    }
+
+    /// The halves of a product of 128 bits depend on all bits of both factors.
+    #[inline]
+    fn write_u128(&mut self, word: u128) {
+        let (low, high) = (word as u64 ^ 0x9e37_79b9_7f4a_7c15, (word >> 64) as u64 ^ self.0);
+        let product = u128::from(low).wrapping_mul(u128::from(high ^ 0xd6e8_feb8_6659_fd93));
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Bits that the tables themselves do not use.
+#[inline]
+fn part(mut mixer: Mixer, address: &impl std::hash::Hash) -> usize {
+    address.hash(&mut mixer);
+    (mixer.finish() >> 40) as usize % PARTS
+}
+
+impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
+    #[inline]
+    fn owner(&self, address: A, as_prefix: impl FnOnce() -> P) -> Option<PeerId> {
+        let hosts = self.hosts.get(part(Mixer::default(), &address))?;
+        match hosts.get(&address) {
+            Some(peer) => Some(*peer),
+            None => self.prefixes.get_lpm(&as_prefix()).map(|(_, peer)| *peer),
+        }
+    }
+
+    /// `host`: the address, where the prefix is a single one.
+    fn insert(&mut self, host: Option<A>, prefix: P, peer: PeerId) {
+        let Some(address) = host else {
+            self.prefixes.insert(prefix, peer);
+            return;
+        };
+        if let Some(hosts) = self.hosts.get_mut(part(Mixer::default(), &address)) {
+            Arc::make_mut(hosts).insert(address, peer);
+        }
+    }
+
+    /// Unless it has moved to another peer since.
+    fn remove(&mut self, host: Option<A>, prefix: P, peer: PeerId) {
+        let Some(address) = host else {
+            if self.prefixes.get(&prefix) == Some(&peer) {
+                self.prefixes.remove(&prefix);
+            }
+            return;
+        };
+        if let Some(hosts) = self.hosts.get_mut(part(Mixer::default(), &address))
+            && hosts.get(&address) == Some(&peer)
+        {
+            let hosts = Arc::make_mut(hosts);
+            hosts.remove(&address);
+            if hosts.is_empty() {
+                // A table that was once full of them stays so wide.
+                *hosts = Hosts::default();
+            }
+        }
+    }
+}
+
+fn host_v4(net: Ipv4Net) -> Option<u32> {
+    (net.prefix_len() == 32).then(|| net.addr().into())
+}
+
+fn host_v6(net: Ipv6Net) -> Option<u128> {
+    (net.prefix_len() == 128).then(|| net.addr().into())
 }
 
 /// Prefixes of [`PAGE`] peers whose ids are neighbours.
 type Page = Vec<Option<Arc<[IpNet]>>>;
 
-const PAGE: u32 = 64;
+const PAGE: u32 = 32;
 
 /// What each peer owns, in pages: whoever publishes other routes copies one of them, and not a list for each peer.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +158,8 @@ impl Routes {
     #[inline]
     pub fn owner(&self, address: IpAddr) -> Option<PeerId> {
         match address {
-            IpAddr::V4(ip) => self.v4.get_lpm(&Ipv4Net::from(ip)).map(|(_, peer)| *peer),
-            IpAddr::V6(ip) => self.v6.get_lpm(&Ipv6Net::from(ip)).map(|(_, peer)| *peer),
+            IpAddr::V4(ip) => self.v4.owner(ip.into(), || ip.into()),
+            IpAddr::V6(ip) => self.v6.owner(ip.into(), || ip.into()),
         }
     }
 
@@ -59,9 +168,9 @@ impl Routes {
         self.remove(peer);
         for prefix in &prefixes {
             match prefix.trunc() {
-                IpNet::V4(net) => self.v4.insert(net, peer),
-                IpNet::V6(net) => self.v6.insert(net, peer),
-            };
+                IpNet::V4(net) => self.v4.insert(host_v4(net), net, peer),
+                IpNet::V6(net) => self.v6.insert(host_v6(net), net, peer),
+            }
         }
         self.owned.set(peer, prefixes);
     }
@@ -70,15 +179,9 @@ impl Routes {
     pub fn remove(&mut self, peer: PeerId) {
         let Some(prefixes) = self.owned.set(peer, Vec::new()) else { return };
         for prefix in prefixes.iter() {
-            // Unless the prefix has moved to another peer since.
             match prefix.trunc() {
-                IpNet::V4(net) if self.v4.get(&net) == Some(&peer) => {
-                    self.v4.remove(&net);
-                }
-                IpNet::V6(net) if self.v6.get(&net) == Some(&peer) => {
-                    self.v6.remove(&net);
-                }
-                _ => {}
+                IpNet::V4(net) => self.v4.remove(host_v4(net), net, peer),
+                IpNet::V6(net) => self.v6.remove(host_v6(net), net, peer),
             }
         }
     }
@@ -141,6 +244,38 @@ mod tests {
     }
 
     #[test]
+    fn a_single_address_is_found_among_many_and_what_was_published_stays() {
+        let mut routes = Routes::default();
+        set(&mut routes, 0, &["10.8.0.0/16", "fd08::/64"]);
+        // As pools give them: one after another, or each fourth.
+        let nets = |n: u32| {
+            let v4 = IpNet::from(IpAddr::from((0x0a08_0000 + 4 * n).to_be_bytes()));
+            let v6 = IpNet::from(IpAddr::from(((0xfd08 << 112) + u128::from(n)).to_be_bytes()));
+            vec![v4, v6]
+        };
+        for peer in 1..=5000 {
+            routes.set(PeerId(peer), nets(peer));
+        }
+        let published = routes.clone();
+        (1..=5000).filter(|n| n % 2 == 0).for_each(|peer| routes.remove(PeerId(peer)));
+        for peer in 1..=5000 {
+            for net in nets(peer) {
+                assert_eq!(published.owner(net.addr()), Some(PeerId(peer)));
+                let left = if peer % 2 == 0 { 0 } else { peer };
+                assert_eq!(routes.owner(net.addr()), Some(PeerId(left)));
+            }
+        }
+        assert_eq!(owner(&routes, "10.8.0.1"), Some(0));
+        for parts in
+            [published.v4.hosts.map(|part| part.len()), published.v6.hosts.map(|part| part.len())]
+        {
+            assert!(parts.iter().all(|len| (200..450).contains(len)), "{parts:?}");
+        }
+        (1..=5000).for_each(|peer| routes.remove(PeerId(peer)));
+        assert!(routes.v4.hosts.iter().all(|part| part.capacity() == 0));
+    }
+
+    #[test]
     fn host_bits_do_not_matter() {
         let mut routes = Routes::default();
         set(&mut routes, 1, &["10.8.0.1/24"]);
@@ -152,7 +287,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_list(
-            entries in proptest::collection::vec((0u32..4, 0u8..8, 0u8..=32), 0..20), probe: u8,
+            entries in proptest::collection::vec((0u32..4, 0u8..8, 0u8..=32), 0..20), probe in (0u8..8, 0u8..2),
         ) {
             let mut routes = Routes::default();
             let mut nets: Vec<(PeerId, Vec<IpNet>)> = (0..4).map(|i| (PeerId(i), vec![])).collect();
@@ -163,7 +298,7 @@ mod tests {
             for (peer, prefixes) in &nets {
                 routes.set(*peer, prefixes.clone());
             }
-            let address: IpAddr = [probe, 0, 0, 0].into();
+            let address: IpAddr = [probe.0 << 5, 0, 0, probe.1].into();
             // The list: longest prefix, and among equal ones the last that was set.
             let expected = nets.iter().flat_map(|(peer, p)| p.iter().map(move |net| (net, peer)))
                 .filter(|(net, _)| net.contains(&address))

@@ -16,7 +16,8 @@ use crate::stream::Streams;
 /// Peer-ids are 24 bits wide; the highest means "none".
 pub(crate) const MAX_PEER_ID: u32 = 0x00ff_fffe;
 
-const PAGE: usize = 256;
+/// Of peers; a table of a thousand then has as many pages.
+const PAGE: usize = 32;
 
 /// [`PAGE`] places.
 type Page = Vec<Option<Arc<Peer>>>;
