@@ -64,13 +64,21 @@ impl Backend for Planes {
     }
 
     fn drain(&mut self, sink: &mut dyn FnMut(Arrival)) {
-        self.upcalls.drain(|upcall| match upcall {
-            Upcall::Frame(link, packet) | Upcall::Stranger(link, packet) => {
-                sink(Arrival::Frame(link, packet));
-            }
-            Upcall::Notice(notice) => sink(Arrival::Notice(notice)),
-            Upcall::StreamEnded(link, why) => sink(Arrival::StreamEnded(link, why.to_string())),
-        });
+        self.upcalls.drain(|upcall| sink(arrival(upcall)));
+    }
+
+    fn look(&mut self, sink: &mut dyn FnMut(Arrival)) {
+        self.upcalls.look(|upcall| sink(arrival(upcall)));
+    }
+}
+
+fn arrival(upcall: Upcall) -> Arrival {
+    match upcall {
+        Upcall::Frame(link, packet) | Upcall::Stranger(link, packet) => {
+            Arrival::Frame(link, packet)
+        }
+        Upcall::Notice(notice) => Arrival::Notice(notice),
+        Upcall::StreamEnded(link, why) => Arrival::StreamEnded(link, why.to_string()),
     }
 }
 

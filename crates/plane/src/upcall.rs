@@ -198,10 +198,18 @@ impl Queues {
 impl Upcalls {
     /// Hands over what waits: notices, then frames of known peers, then some of the strangers. What
     /// is left keeps the descriptor readable.
-    pub fn drain(&mut self, mut take: impl FnMut(Upcall)) {
+    pub fn drain(&mut self, take: impl FnMut(Upcall)) {
         // The flag goes down before the queues are looked at, so that nothing is missed.
         self.0.event.drain();
         self.0.raised.store(false, Ordering::Release);
+        if self.look(take) {
+            self.0.raise();
+        }
+    }
+
+    /// As [`Upcalls::drain`], but if the descriptor was readable it stays so, and whoever queues more need not make it
+    /// so: for one who will look again before he waits. `true` if strangers are left.
+    pub fn look(&mut self, mut take: impl FnMut(Upcall)) -> bool {
         let notices = std::mem::take(&mut *lock(&self.0.notices));
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));
         let frames = std::mem::take(&mut *lock(&self.0.frames));
@@ -217,9 +225,7 @@ impl Upcalls {
             Item::Packet(packet) => take(Upcall::Stranger(link, packet)),
             Item::Ended(why) => take(Upcall::StreamEnded(link, why)),
         });
-        if left {
-            self.0.raise();
-        }
+        left
     }
 }
 
@@ -263,6 +269,26 @@ mod tests {
         let rest: usize = (0..20).map(|_| drain(&mut upcalls).len()).sum();
         assert_eq!(rest, MAX_STRANGERS - STRANGERS_PER_DRAIN);
         assert!(!upcalls.0.raised.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn who_looks_again_before_he_waits_is_called_once() {
+        let stats = Stats::new(Offloads::ALL);
+        let (sender, mut upcalls) = channel().unwrap();
+        let send = |id| sender.notice(&stats, Notice::PeerSilent(PeerId(id)));
+        let signalled = |upcalls: &Upcalls| upcalls.0.event.drain();
+        let mut seen = Vec::new();
+        send(1);
+        assert!(signalled(&upcalls));
+        assert!(!upcalls.look(|upcall| seen.push(upcall)));
+        send(2);
+        assert!(!signalled(&upcalls), "he is awake");
+        upcalls.look(|upcall| seen.push(upcall));
+        send(3);
+        upcalls.drain(|upcall| seen.push(upcall));
+        assert_eq!(seen.len(), 3);
+        send(4);
+        assert!(signalled(&upcalls), "he may sleep");
     }
 
     #[test]

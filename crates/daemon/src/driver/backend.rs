@@ -41,6 +41,10 @@ pub trait Backend {
 
     /// Gives everything that waits: notices and packets of known peers first.
     fn drain(&mut self, sink: &mut dyn FnMut(Arrival));
+
+    /// As [`Self::drain`], but leaves the descriptor readable if it is: what comes until the next drain need not make
+    /// it so.
+    fn look(&mut self, sink: &mut dyn FnMut(Arrival));
 }
 
 /// What comes up from the data plane.

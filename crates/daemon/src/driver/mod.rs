@@ -40,6 +40,9 @@ use crate::fault::Fault;
 /// Questions that may wait for their answers; further peers are refused until some are answered.
 pub const QUESTION_LIMIT: usize = 1024;
 
+/// How often the driver looks at the data plane's queues before everything else has its turn.
+const LOOKS: u32 = 4;
+
 /// What [`Driver::next`] brings.
 #[derive(Debug)]
 pub enum News<E> {
@@ -74,6 +77,9 @@ pub struct Driver<E: Engine, B: Backend> {
     answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
     open_questions: usize,
     arrivals: VecDeque<Arrival>,
+    /// The data plane called. It does so once, until we are about to sleep: waking somebody costs more than most packets.
+    called: bool,
+    looks: u32,
     news: VecDeque<News<E::Event>>,
     send_errors: SendErrors,
     ticked: bool,
@@ -131,6 +137,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             answers: mpsc::channel(QUESTION_LIMIT),
             open_questions: 0,
             arrivals: VecDeque::new(),
+            called: false,
+            looks: 0,
             news: VecDeque::new(),
             send_errors: SendErrors::default(),
             ticked: false,
@@ -226,25 +234,51 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 self.take(arrival);
                 continue;
             }
+            if self.look_again() {
+                continue;
+            }
             self.timer.arm(self.engine.deadline().map(|(at, _)| at)).map_err(broken)?;
             tokio::select! {
                 biased;
-                Some((ticket, reply)) = self.answers.1.recv() => {
-                    self.open_questions = self.open_questions.saturating_sub(1);
-                    self.feed(Input::Answer(ticket, reply));
-                }
+                Some((ticket, reply)) = self.answers.1.recv() => self.answered(ticket, reply),
                 Some((target, found)) = self.looked_up.1.recv() => self.found(target, found),
                 fired = self.timer.fired() => fired.map_err(broken)?,
                 arrived = arrived(&self.wakeup, &mut self.streams) => match arrived {
                     Arrived::Packets(ready) => {
                         // Cleared before the queues are emptied: what comes later wakes us again.
                         ready.map_err(broken)?.clear_ready();
-                        self.backend.drain(&mut |arrival| self.arrivals.push_back(arrival));
+                        self.called = true;
                     }
                     Arrived::Stream(news) => self.stream(news),
                 },
+                () = tokio::task::yield_now(), if self.called => {}
             }
         }
+    }
+
+    /// Takes what came meanwhile; `false` if that is nothing, or if others are to have their turn before.
+    fn look_again(&mut self) -> bool {
+        if let Ok((ticket, reply)) = self.answers.1.try_recv() {
+            self.answered(ticket, reply);
+            return true;
+        }
+        if !self.called || self.looks >= LOOKS {
+            self.looks = 0;
+            return false;
+        }
+        self.looks += 1;
+        self.backend.look(&mut |arrival| self.arrivals.push_back(arrival));
+        if self.arrivals.is_empty() {
+            // We are about to sleep: from here on we are called again, and what came before is here.
+            self.called = false;
+            self.backend.drain(&mut |arrival| self.arrivals.push_back(arrival));
+        }
+        !self.arrivals.is_empty()
+    }
+
+    fn answered(&mut self, ticket: Ticket, reply: Reply) {
+        self.open_questions = self.open_questions.saturating_sub(1);
+        self.feed(Input::Answer(ticket, reply));
     }
 
     fn feed(&mut self, input: Input<'_>) {

@@ -58,6 +58,8 @@ struct Fake {
     verbs: Rc<RefCell<Vec<String>>>,
     waiting: Rc<RefCell<Vec<Arrival>>>,
     streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
+    /// Something waits whenever somebody looks.
+    flood: Rc<RefCell<bool>>,
 }
 
 impl Fake {
@@ -67,6 +69,7 @@ impl Fake {
             verbs: Rc::default(),
             waiting: Rc::default(),
             streams: Rc::default(),
+            flood: Rc::default(),
         }
     }
 
@@ -108,6 +111,12 @@ impl Backend for Fake {
     }
     fn drain(&mut self, sink: &mut dyn FnMut(Arrival)) {
         self.wakeup.drain();
+        self.look(sink);
+    }
+    fn look(&mut self, sink: &mut dyn FnMut(Arrival)) {
+        if *self.flood.borrow() {
+            sink(Arrival::Notice(Notice::PeerSilent(PeerId(7))));
+        }
         self.waiting.borrow_mut().drain(..).for_each(sink);
     }
 }
@@ -244,6 +253,52 @@ async fn a_deadline_is_kept_under_a_flood_of_packets() {
     // The packets wait their turn behind it.
     fed(&mut driver, 100).await;
     assert_eq!(driver.engine.log.len(), 101);
+}
+
+#[tokio::test]
+async fn answers_and_connections_have_their_turn_however_much_the_plane_has_to_say() {
+    let fake = Fake::new();
+    let listener = listening();
+    let address = listener.local_addr();
+    let sockets = Sockets::server([]).with_streams(vec![listener]);
+    let mut driver =
+        Driver::new(Script::default(), fake.clone(), sockets, Arc::new(SlowYes)).unwrap();
+    *fake.flood.borrow_mut() = true;
+    fake.wakeup.signal();
+    fed(&mut driver, 2 * LOOKS as usize).await;
+    driver.act(|_, _, out| {
+        out.push(Output::Ask(Ticket(3), Question::Authorize(Identity::default())));
+    });
+    let client = std::net::TcpStream::connect(address).unwrap();
+    let up = format!("up {}", client.local_addr().unwrap());
+    let heard = async {
+        while ["answer 3 yes", &up]
+            .iter()
+            .any(|wanted| !driver.engine.log.iter().any(|had| had == wanted))
+        {
+            driver.engine.log.retain(|had| !had.starts_with("PeerSilent"));
+            fed(&mut driver, 100).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("both are heard");
+}
+
+#[tokio::test]
+async fn what_comes_while_we_are_awake_needs_no_second_call() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let notice = |id| Arrival::Notice(Notice::PeerSilent(PeerId(id)));
+    fake.bring(notice(1));
+    fed(&mut driver, 1).await;
+    // Without a signal.
+    fake.waiting.borrow_mut().push(notice(2));
+    fed(&mut driver, 1).await;
+    let silent = tokio::time::timeout(Duration::from_millis(50), driver.next()).await;
+    assert!(silent.is_err(), "nothing more comes");
+    assert!(!driver.called);
+    fake.bring(notice(3));
+    fed(&mut driver, 1).await;
+    assert_eq!(driver.engine.log.len(), 3);
 }
 
 #[test]

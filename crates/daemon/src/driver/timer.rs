@@ -22,9 +22,10 @@ impl BootTimer {
         Ok(Self { fd: super::watch(fd, tokio::io::Interest::READABLE)?, armed: None })
     }
 
-    /// Fires at `deadline` (at once if it is past), or never.
+    /// Fires at `deadline` (at once if it is past), or never. Possibly once before, at a deadline that was given up for
+    /// a later one: most are put off again and again, and a system call for each costs more than to wake up once.
     pub(super) fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
-        if self.armed == deadline {
+        if self.armed == deadline || self.armed.is_some_and(|armed| deadline > Some(armed)) {
             return Ok(());
         }
         // A zero value disarms the timer, so the earliest deadline is one nanosecond after boot.
@@ -73,6 +74,23 @@ mod tests {
         timer.fired().await.unwrap();
         assert!(now() >= deadline);
         timer.arm(Some(Instant::from_nanos(0))).unwrap();
+        timer.fired().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_is_put_off_fires_at_its_time_and_one_that_is_brought_forward_too() {
+        let mut timer = BootTimer::new().unwrap();
+        let start = now();
+        let [early, late] = [20, 60].map(|millis| start + Duration::from_millis(millis));
+        timer.arm(Some(early)).unwrap();
+        timer.arm(Some(late)).unwrap();
+        assert_eq!(timer.armed, Some(early), "without a system call");
+        while now() < late {
+            timer.arm(Some(late)).unwrap();
+            timer.fired().await.unwrap();
+        }
+        timer.arm(Some(start + Duration::from_secs(3600))).unwrap();
+        timer.arm(Some(start)).unwrap();
         timer.fired().await.unwrap();
     }
 
