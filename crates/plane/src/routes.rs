@@ -23,6 +23,8 @@ pub struct Routes {
 #[derive(Clone, Debug)]
 struct Family<A, P: Prefix> {
     hosts: [Arc<Hosts<A>>; PARTS],
+    /// How many there are: without any, nobody looks for one.
+    entered: usize,
     prefixes: PrefixMap<P, PeerId>,
 }
 
@@ -36,7 +38,7 @@ where
     PrefixMap<P, PeerId>: Default,
 {
     fn default() -> Self {
-        Self { hosts: Default::default(), prefixes: PrefixMap::default() }
+        Self { hosts: Default::default(), entered: 0, prefixes: PrefixMap::default() }
     }
 }
 
@@ -79,11 +81,13 @@ fn part(mut mixer: Mixer, address: &impl std::hash::Hash) -> usize {
 impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
     #[inline]
     fn owner(&self, address: A, as_prefix: impl FnOnce() -> P) -> Option<PeerId> {
-        let hosts = self.hosts.get(part(Mixer::default(), &address))?;
-        match hosts.get(&address) {
-            Some(peer) => Some(*peer),
-            None => self.prefixes.get_lpm(&as_prefix()).map(|(_, peer)| *peer),
+        if self.entered > 0
+            && let Some(hosts) = self.hosts.get(part(Mixer::default(), &address))
+            && let Some(peer) = hosts.get(&address)
+        {
+            return Some(*peer);
         }
+        self.prefixes.get_lpm(&as_prefix()).map(|(_, peer)| *peer)
     }
 
     /// `host`: the address, where the prefix is a single one.
@@ -93,7 +97,8 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
             return;
         };
         if let Some(hosts) = self.hosts.get_mut(part(Mixer::default(), &address)) {
-            Arc::make_mut(hosts).insert(address, peer);
+            let former = Arc::make_mut(hosts).insert(address, peer);
+            self.entered = self.entered.saturating_add(usize::from(former.is_none()));
         }
     }
 
@@ -110,6 +115,7 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
         {
             let hosts = Arc::make_mut(hosts);
             hosts.remove(&address);
+            self.entered = self.entered.saturating_sub(1);
             if hosts.is_empty() {
                 // A table that was once full of them stays so wide.
                 *hosts = Hosts::default();
@@ -273,6 +279,10 @@ mod tests {
         }
         (1..=5000).for_each(|peer| routes.remove(PeerId(peer)));
         assert!(routes.v4.hosts.iter().all(|part| part.capacity() == 0));
+        assert_eq!((published.v4.entered, routes.v4.entered, routes.v6.entered), (5000, 0, 0));
+        // One that is set again, or moves to another, is still one.
+        (1..=3).for_each(|peer| routes.set(PeerId(peer), nets(9)));
+        assert_eq!((routes.v4.entered, routes.owner(nets(9)[0].addr())), (1, Some(PeerId(3))));
     }
 
     #[test]
