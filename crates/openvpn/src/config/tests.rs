@@ -238,7 +238,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("data-ciphers ARIA-256-GCM\n", "AES-256-CBC"),
         ("duplicate-cn\n", "for servers"),
         ("block-outside-dns\n", "Windows"),
-        ("http-proxy 192.0.2.9 3128\n", "proxies"),
+        ("http-proxy 192.0.2.9 3128\n", "carries TCP only"),
         ("key-direction 2\n", "0 to 1"),
         ("nobind\nlport 5\n", "nobind"),
         ("tls-crypt a\ntls-auth b 1\n", "another"),
