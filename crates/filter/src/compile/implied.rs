@@ -1,22 +1,39 @@
 //! What a rule's `reject with` asks of a packet without saying so.
 
-use crate::ruleset::{Field, Match, Range, Reject, Ruleset, Statement, Test};
+use crate::ruleset::{Field, Match, Members, Range, Reject, Ruleset, Set, Statement, Test};
 
 /// Puts it at the begin of the rule, as nft does, so that what stands before `reject` (a counter, a log) sees only
 /// packets that can be rejected in this way.
 pub(super) fn insert(ruleset: &mut Ruleset) {
-    let chains = ruleset.tables.iter_mut().flat_map(|table| &mut table.chains);
-    for rule in chains.flat_map(|chain| &mut chain.rules) {
-        if let Some(implied) = implied(&rule.statements) {
-            rule.statements.insert(0, implied);
+    for table in &mut ruleset.tables {
+        let sets = &table.sets;
+        for rule in table.chains.iter_mut().flat_map(|chain| &mut chain.rules) {
+            if let Some(implied) = implied(&rule.statements, sets) {
+                rule.statements.insert(0, implied);
+            }
         }
     }
 }
 
-fn implied(statements: &[Statement]) -> Option<Statement> {
+/// Whether a comparison is with this value alone: `tcp`, or `{ tcp }`.
+fn is_with(test: &Test, value: u128, sets: &[Set]) -> bool {
+    let alone = Range::single(value);
+    match test {
+        Test::Within(ranges) => *ranges == [alone],
+        Test::Set(id) => sets.get(id.0).is_some_and(|set| match (&set.name, &set.members) {
+            (None, Members::Fixed(elements)) => {
+                matches!(&**elements, [element] if element.key == [alone])
+            }
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
+fn implied(statements: &[Statement], sets: &[Set]) -> Option<Statement> {
     use Field::*;
     let (Statement::Reject(how), before) = statements.split_last()? else { return None };
-    let (field, value) = match how {
+    let (field, value): (Field, u128) = match how {
         Reject::TcpReset => (MetaL4proto, 6),
         Reject::Icmp(_) => (MetaNfproto, 2),
         Reject::Icmpv6(_) => (MetaNfproto, 10),
@@ -30,7 +47,7 @@ fn implied(statements: &[Statement]) -> Option<Statement> {
                 Reject::Icmp(_) => matches!(key, IpSaddr | IpDaddr | IcmpType),
                 _ => matches!(key, Ip6Saddr | Ip6Daddr | Icmpv6Type),
             });
-            named || (one.key == [field] && one.test == test && !one.negate)
+            named || (one.key == [field] && is_with(&one.test, value, sets) && !one.negate)
         }
         _ => false,
     };
@@ -58,6 +75,9 @@ mod tests {
         assert!(tcp("udp dport 53 log prefix \"x\" reject with tcp reset"));
         assert!(!tcp("reject with tcp reset"), "nothing before it that could tell");
         assert!(!tcp("tcp dport 22 counter reject with tcp reset"), "it says so itself");
+        let set = rule("meta l4proto { tcp } counter reject with tcp reset");
+        assert_eq!(set.matches("tcp").count(), 2, "{set}");
+        assert!(tcp("meta l4proto { tcp, udp } counter reject with tcp reset"));
         assert!(rule("counter reject with icmp host-unreachable").starts_with("meta nfproto ipv4"));
         assert!(rule("counter reject with icmpv6 no-route").starts_with("meta nfproto ipv6"));
     }
