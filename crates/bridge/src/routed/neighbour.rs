@@ -16,7 +16,7 @@ pub const MAX_KNOWN: usize = 1024;
 pub const MAX_ASKED: usize = 256;
 /// Packets that wait for one neighbour.
 pub const MAX_WAITING: usize = 16;
-/// Bytes that wait in all.
+/// Bytes that wait in all; what waits longest makes room.
 pub const MAX_WAITING_BYTES: usize = 1 << 20;
 
 /// Questions until a neighbour counts as gone (RFC 4861 section 10).
@@ -96,9 +96,6 @@ impl Table {
         now: Nanos,
     ) -> Result<Option<Ask>, ()> {
         let len = packet.frame.len();
-        if self.bytes.saturating_add(len) > MAX_WAITING_BYTES {
-            return Err(());
-        }
         let key = (side.index(), address);
         if let Some(Entry::Asked { waiting, .. }) = self.entries.get_mut(&key) {
             if waiting.len() >= MAX_WAITING {
@@ -106,6 +103,7 @@ impl Table {
             }
             waiting.push(packet);
             self.bytes = self.bytes.saturating_add(len);
+            self.bound_bytes();
             return Ok(None);
         }
         while self.asked >= MAX_ASKED {
@@ -123,8 +121,26 @@ impl Table {
         self.entries.insert(key, entry);
         self.asked = self.asked.saturating_add(1);
         self.bytes = self.bytes.saturating_add(len);
+        self.bound_bytes();
         self.wake_at(next);
         Ok(Some(Ask { side, address, to: None }))
+    }
+
+    /// Lets go what waits for the neighbour that is asked for longest, until the rest is within bounds.
+    /// The question stays: packets for addresses that nobody has must not keep others from being found.
+    fn bound_bytes(&mut self) {
+        while self.bytes > MAX_WAITING_BYTES {
+            let oldest = self.oldest(|entry| match entry {
+                Entry::Asked { since, waiting, .. } if !waiting.is_empty() => Some(*since),
+                _ => None,
+            });
+            let entry = oldest.and_then(|oldest| self.entries.get_mut(&oldest));
+            let Some(Entry::Asked { waiting, .. }) = entry else { return };
+            let gone = std::mem::take(waiting);
+            let bytes = gone.iter().map(|waiting| waiting.frame.len()).sum::<usize>();
+            self.bytes = self.bytes.saturating_sub(bytes);
+            self.evicted = self.evicted.saturating_add(gone.len() as u64);
+        }
     }
 
     /// Takes down what a neighbour said; what waited for it can go.

@@ -590,19 +590,21 @@ fn what_waits_is_bounded() {
     assert_eq!(pass(&mut router, &mut across(false), Side::A, at(0)), full, "for one");
     let mut router = self::router();
     let (a, _) = hosts(false);
-    let mut held = 0;
+    let mut sent = 0;
     for host in 2..=250u8 {
         let packet = udp(ROUTER_A, HOST_A, a, ip(&format!("10.0.2.{host}")), 1400);
         for _ in 0..4 {
-            match pass(&mut router, &mut packet.clone(), Side::A, at(0)) {
-                Ok(Leave::Taken) => held += packet.len(),
-                other => assert_eq!(other, full),
-            }
+            let now = Nanos(u64::from(host));
+            assert_eq!(pass(&mut router, &mut packet.clone(), Side::A, now), Ok(Leave::Taken));
+            sent += packet.len();
         }
-        router.take();
+        assert_eq!(router.take().len(), 1, "whoever is new is asked for, however much waits");
     }
-    assert_eq!(router.neighbours.waiting_bytes(), held);
-    assert!(held <= MAX_WAITING_BYTES && held > MAX_WAITING_BYTES - 1500);
+    let (held, each) = (router.neighbours.waiting_bytes(), sent / (249 * 4));
+    assert!(held <= MAX_WAITING_BYTES && held > MAX_WAITING_BYTES - 4 * each, "{held}");
+    let stats = router.stats();
+    assert_eq!(stats.dropped[Dropped::NoRoom as usize] as usize, (sent - held) / each);
+    assert_eq!(stats.asked, 249, "what made room is still asked for");
 }
 
 #[test]
