@@ -94,3 +94,17 @@ impl Rules {
 fn count(ruleset: &Ruleset) -> usize {
     ruleset.tables.iter().flat_map(|table| &table.chains).map(|chain| chain.rules.len()).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_has_a_part_of_the_connections() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fw.nft");
+        std::fs::write(&file, "table inet t { }\n").unwrap();
+        let rules = Rules::open(file, 3).unwrap();
+        assert_eq!(rules.firewall().tracker().limits().shards, 3);
+    }
+}

@@ -171,3 +171,33 @@ fn ip_where_no_rule_looks_is_dropped() {
     let hidden = Drop::Malformed(Malformed::Hidden);
     assert_eq!(firewall.stats().dropped, [(hidden, 5)]);
 }
+
+#[test]
+fn rules_that_come_later_know_the_members_of_before() {
+    let text = |who: &str| {
+        format!(
+            "table inet t {{ chain f {{ type filter hook forward priority 0; policy drop
+            ip saddr @{who} accept\n}} }}"
+        )
+    };
+    let filter = |who: &str| {
+        let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Filter::compile(crate::lang::parse("rules", &text(who), none).unwrap()).unwrap()
+    };
+    let firewall = firewall(filter("client:alice"));
+    let packet = ip(false, 17, &udp(false, b"hello"));
+    let passes = || firewall.worker().burst(Nanos(1)).judge(&packet, &place()).passes();
+    let address = IpRange::from(std::net::IpAddr::V4(crate::testing::V4_A));
+    // Of the group, no rule asks as yet.
+    for who in [Members::Client("alice".into()), Members::Group("staff".into())] {
+        firewall.set_members(&who, vec![address]);
+    }
+    assert!(passes());
+    for (who, known) in [("group:staff", true), ("client:bob", false), ("client:alice", true)] {
+        firewall.replace(filter(who));
+        assert_eq!(passes(), known, "{who}");
+    }
+    firewall.set_members(&Members::Client("alice".into()), Vec::new());
+    firewall.replace(filter("client:alice"));
+    assert!(!passes(), "who is gone stays gone");
+}
