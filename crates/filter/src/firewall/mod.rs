@@ -16,7 +16,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_wire::VnetHeader;
+use adit_wire::{Gso, VnetHeader};
 use arc_swap::ArcSwap;
 
 pub use log::{LogQueue, LogRecord};
@@ -237,7 +237,9 @@ impl Burst<'_> {
                 return Ruling::Drop;
             }
         };
-        if !packet.sum_spares_headers(&place.vnet) {
+        // The kernel cuts all of a super-packet into segments, whatever the length that was judged.
+        let more = place.vnet.gso != Gso::None && packet.bytes.len() != frame.len();
+        if more || !packet.sum_spares_headers(&place.vnet) {
             self.pending.malformed(Malformed::Offload);
             return Ruling::Drop;
         }

@@ -201,3 +201,22 @@ fn rules_that_come_later_know_the_members_of_before() {
     firewall.replace(filter("client:alice"));
     assert!(!passes(), "who is gone stays gone");
 }
+
+#[test]
+fn a_super_packet_is_no_longer_than_it_says() {
+    let firewall = firewall(rules(Policy::Accept, vec![]));
+    let mut worker = firewall.worker();
+    let mut passes = |packet: &[u8], gso: Gso| {
+        let vnet = VnetHeader { gso, gso_size: 500, ..place().vnet };
+        worker.burst(Nanos(1)).judge(packet, &Place { vnet, ..place() }).passes()
+    };
+    for (v6, gso) in [(false, Gso::TcpV4), (true, Gso::TcpV6)] {
+        let mut packet = ip(v6, 6, &crate::testing::tcp(v6, 1, 0, 16, &[7; 2000]));
+        assert!(passes(&packet, gso));
+        // Padding of a plain frame is not looked at; here it would be sent as segments.
+        packet.extend([7; 500]);
+        assert!(passes(&packet, Gso::None) && !passes(&packet, gso));
+    }
+    let malformed = Drop::Malformed(Malformed::Offload);
+    assert_eq!(firewall.stats().dropped, [(malformed, 2)]);
+}

@@ -146,7 +146,8 @@ pub enum Malformed {
     /// IP or ARP behind more than two VLAN tags or a SNAP header, where no rule looks for it.
     #[error("IP or ARP in an encapsulation that rules do not see")]
     Hidden,
-    /// The checksum that is still to be filled in would be written over a header.
-    #[error("a checksum to come is not where it belongs")]
+    /// The checksum that is still to be filled in would be written over a header, or a super-packet is
+    /// longer than its IP header says.
+    #[error("what is still to be done to it would not be done to what was judged")]
     Offload,
 }
