@@ -52,7 +52,10 @@ pub fn parse(files: &RuleFiles) -> Result<Ruleset, Fault> {
 /// # Errors
 /// They contradict themselves.
 pub fn compile(name: &str, ruleset: Ruleset) -> Result<Filter, Fault> {
-    Filter::compile(ruleset).map_err(|error| Fault::operator(format!("{name}: {error}")))
+    let filter = Filter::compile(ruleset);
+    // Reading and compiling many rules takes many times what is kept of them.
+    adit_linux::memory::trim();
+    filter.map_err(|error| Fault::operator(format!("{name}: {error}")))
 }
 
 fn text_of(path: &Path) -> io::Result<String> {
