@@ -111,6 +111,7 @@ impl Ground {
             // A manager that is gone does not want to know.
             let _ = notifier.ready("Initialization Sequence Completed");
         }
+        adit_linux::memory::forget_code();
     }
 }
 
