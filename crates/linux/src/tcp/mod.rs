@@ -1,8 +1,6 @@
 //! TCP listeners and streams, all non-blocking, with the options a tunnel needs: no delay, and a
 //! bound on what waits unsent in the kernel.
 
-mod window;
-
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

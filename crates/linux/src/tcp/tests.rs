@@ -127,37 +127,3 @@ fn listeners_share_a_port_only_if_both_agree() {
     let alone = TcpListenOptions { reuse_port: false, ..again };
     assert_eq!(TcpListener::bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
-
-#[test]
-fn a_bounded_buffer_keeps_little_until_it_is_freed() {
-    let (server, client) = pair();
-    assert!(server.shortest_round_trip().unwrap() < Duration::from_secs(1));
-    let (chunk, mut into) = (vec![0; 1 << 20], vec![0; 4 << 20]);
-    assert!(!server.is_recv_buffer_set().unwrap());
-    server.set_buffers(Some(64 << 10), None).unwrap();
-    assert!(server.is_recv_buffer_set().unwrap());
-    for round in 0..50 {
-        while client.send(&chunk).is_ok() {}
-        wait(&server, Interest::READ);
-        let waiting = server.peek(&mut into).unwrap();
-        assert!(round < 10 || waiting <= 128 << 10, "{waiting}");
-        server.recv(&mut into).unwrap();
-    }
-    server.free_recv_buffer().unwrap();
-    let size = || server.options().recv_buffer_size().unwrap();
-    let bound = size();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !matches!(client.send(&chunk), Err(error) if error.kind() != io::ErrorKind::WouldBlock) {
-                wait(&client, Interest::WRITE);
-            }
-        });
-        let grown = (0..100_000).any(|_| {
-            wait(&server, Interest::READ);
-            let _ = server.recv(&mut into);
-            size() > bound
-        });
-        server.shutdown().unwrap();
-        assert!(grown, "the kernel adapts again");
-    });
-}

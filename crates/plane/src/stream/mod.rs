@@ -2,19 +2,17 @@
 
 pub mod frames;
 mod pending;
-mod window;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use adit_engine::{Instant, Link};
+use adit_engine::Link;
 use adit_linux::poll::{Interest, Poller};
 use adit_linux::tcp::TcpStream;
 
 use pending::Pending;
-use window::{Buffer, Spell, Window};
 
 /// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
 /// frame of 9000 bytes with what any data format adds. Stock derives its own bound from `tun-mtu`
@@ -147,7 +145,6 @@ pub(crate) struct Rx {
     pub known: bool,
     /// Control packets that came before.
     pub strangers: u32,
-    window: Window,
 }
 
 impl Rx {
@@ -183,7 +180,6 @@ impl Stream {
         let id = id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         // Only a bound on delay: a kernel without it serves the stream all the same.
         let _ = socket.set_notsent_lowat(NOTSENT);
-        let window = Window::new(socket.is_recv_buffer_set().unwrap_or(true));
         Ok(Arc::new(Self {
             id,
             link,
@@ -193,7 +189,7 @@ impl Stream {
             tx: Mutex::default(),
             backlog: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
-            rx: Mutex::new(Rx { window, ..Rx::default() }),
+            rx: Mutex::default(),
         }))
     }
 
@@ -225,7 +221,7 @@ impl Stream {
 
     /// Receives into `buffer` behind the start of a packet that came before; the bytes that are
     /// there then.
-    pub fn receive(&self, now: Instant, rx: &mut Rx, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn receive(&self, rx: &Rx, buffer: &mut [u8]) -> io::Result<usize> {
         let kept = rx.partial.len();
         let (start, rest) = buffer
             .split_at_mut_checked(kept)
@@ -234,23 +230,9 @@ impl Stream {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             received => {
                 start.copy_from_slice(&rx.partial);
-                if let Some(spell) = rx.window.received(now, received) {
-                    self.watch_queue(rx, spell);
-                }
                 Ok(kept.saturating_add(received))
             }
         }
-    }
-
-    /// Bounds what waits in the kernel for this end, or leaves it to the kernel. One that does not say
-    /// or take it goes on as it did.
-    fn watch_queue(&self, rx: &mut Rx, spell: Spell) {
-        let Ok(round_trip) = self.socket.shortest_round_trip() else { return };
-        let _ = match rx.window.judge(spell, round_trip) {
-            Some(Buffer::Bound) => self.socket.set_buffers(Some(window::BOUND as usize), None),
-            Some(Buffer::Free) => self.socket.free_recv_buffer(),
-            None => Ok(()),
-        };
     }
 
     /// Sends `count` sealed packets back to back, each behind its length; what the socket does not

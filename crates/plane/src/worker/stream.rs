@@ -162,7 +162,7 @@ impl Worker {
 
     fn receive_from(&mut self, stream: &Stream, buffer: &mut [u8]) -> Result<(), StreamEnd> {
         let mut rx = stream.rx.lock().unwrap_or_else(PoisonError::into_inner);
-        let received = match stream.receive((self.shared.clock)(), &mut rx, buffer) {
+        let received = match stream.receive(&rx, buffer) {
             Ok(received) => received,
             Err(error) => {
                 return match error.kind() {
