@@ -9,7 +9,7 @@ use adit_engine::{Link, Op, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
-use adit_plane::{Histogram, Offloads, Plane, StreamOptions, Upcall, Upcalls};
+use adit_plane::{Failure, Histogram, Offloads, Plane, StreamOptions, Upcall, Upcalls};
 
 use crate::control::StatusReport;
 use crate::driver::{Arrival, Backend};
@@ -57,6 +57,13 @@ impl Backend for Planes {
 
     fn send_control(&self, link: Link, frame: &[u8]) -> bool {
         self.plane.send_control(link, frame)
+    }
+
+    fn failure(&self) -> Option<Fault> {
+        self.plane.failure().map(|why| match why {
+            Failure::TunGone => Fault::environment(format!("{why}: the tunnel cannot go on")),
+            Failure::WorkerDied => Fault::ours(why.to_string()),
+        })
     }
 
     fn wakeup(&self) -> io::Result<OwnedFd> {

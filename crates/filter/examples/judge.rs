@@ -59,7 +59,7 @@ fn measured() {
 /// middle of the text on if `part` is 2.
 fn dropping(text: &str, part: usize) -> Option<(u32, u16)> {
     let lines: Vec<&str> = text.lines().collect();
-    let start = if part == 0 { 0 } else { lines.len() / part };
+    let start = lines.len().checked_div(part).unwrap_or(0);
     lines[start..].iter().find_map(|line| {
         let (network, port) =
             line.trim().strip_prefix("ip saddr ")?.split_once(".0/24 udp dport ")?;

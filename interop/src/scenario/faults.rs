@@ -28,6 +28,7 @@ pub(super) const SCENES: &[(&str, Scene)] = &[
     ("own-certificate-of-version-1", own_certificate_of_version_1),
     ("port-in-use", port_in_use),
     ("no-tun-device", no_tun_device),
+    ("tun-device-removed", tun_device_removed),
     ("no-rights", no_rights),
 ];
 
@@ -161,6 +162,20 @@ fn no_tun_device(stage: &Stage<'_>) -> Result<String> {
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /dev/net && exec \"$@\"", "sh"]);
     command.arg(inner.get_program()).args(inner.get_args());
     expect(command, FAILED, &["/dev/net/tun", "modprobe tun"])
+}
+
+/// A server whose device somebody deletes says so and ends, for its manager to start it again.
+fn tun_device_removed(stage: &Stage<'_>) -> Result<String> {
+    let pair = Pair::new()?;
+    let mut running = Daemon::spawn("server", server(stage, &pair, &stage.configs().server)?)?;
+    running.wait_for(crate::cell::READY, crate::cell::SETUP)?;
+    pair.server.run("ip", &["link", "delete", "tun0"])?;
+    let status = running.wait_exit(Duration::from_secs(5))?;
+    let said = running.log();
+    ensure(status.code() == Some(FAILED) && said.contains("the TUN device was removed"), || {
+        format!("{status}\n{said}")
+    })?;
+    Ok(said.lines().last().unwrap_or_default().into())
 }
 
 fn no_rights(stage: &Stage<'_>) -> Result<String> {

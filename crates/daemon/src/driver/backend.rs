@@ -6,6 +6,8 @@ use adit_engine::{Link, Notice, Op, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::udp::UdpSocket;
 
+use crate::fault::Fault;
+
 /// A data plane as the driver sees it. Ours stands behind it; a test's, or the kernel's own one
 /// day, can too.
 pub trait Backend {
@@ -32,6 +34,9 @@ pub trait Backend {
 
     /// Sends a control packet on a stream. False if there is no room, or no such stream.
     fn send_control(&self, link: Link, frame: &[u8]) -> bool;
+
+    /// Why it will move no more packets, if that is so; the descriptor has become readable then.
+    fn failure(&self) -> Option<Fault>;
 
     /// A descriptor that becomes readable when [`Self::drain`] has something to give.
     ///

@@ -214,13 +214,16 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     /// Runs until there is news. Cancel-safe: nothing is lost when the future is dropped.
     ///
     /// # Errors
-    /// The timer or the data plane's descriptor failed.
+    /// The timer or the data plane's descriptor failed, or the data plane is at its end.
     pub async fn next(&mut self) -> Result<News<E::Event>, Fault> {
         let broken =
             |e: std::io::Error| Fault::environment(format!("cannot wait for packets: {e}"));
         loop {
             if let Some(news) = self.perform() {
                 return Ok(news);
+            }
+            if let Some(fault) = self.backend.failure() {
+                return Err(fault);
             }
             // By turns: a flood of packets must not hold up timers, nor an engine whose deadline stays
             // in the past the packets.

@@ -60,6 +60,7 @@ struct Fake {
     streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
     /// Something waits whenever somebody looks.
     flood: Rc<RefCell<bool>>,
+    dead: Rc<RefCell<bool>>,
 }
 
 impl Fake {
@@ -70,6 +71,7 @@ impl Fake {
             waiting: Rc::default(),
             streams: Rc::default(),
             flood: Rc::default(),
+            dead: Rc::default(),
         }
     }
 
@@ -80,6 +82,9 @@ impl Fake {
 }
 
 impl Backend for Fake {
+    fn failure(&self) -> Option<Fault> {
+        self.dead.borrow().then(|| Fault::ours("it died"))
+    }
     fn apply(&self, op: Op) {
         self.verbs.borrow_mut().push(format!("{op:?}"));
     }
@@ -170,6 +175,24 @@ async fn what_stands_behind_an_event_waits_until_the_event_was_taken() {
     assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))"]);
     assert!(driver.perform().is_none());
     assert_eq!(*fake.verbs.borrow(), ["SwapKeys(PeerId(1))", "DelPeer(PeerId(1))"]);
+}
+
+#[tokio::test]
+async fn a_data_plane_that_died_ends_the_wait() {
+    let fake = Fake::new();
+    let mut driver = driver(Script::default(), &fake);
+    let dying = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        *fake.dead.borrow_mut() = true;
+        fake.wakeup.signal();
+        std::future::pending::<()>().await;
+    };
+    let ended = tokio::select! {
+        news = async { loop { if let Err(fault) = driver.next().await { break fault } } } => news,
+        () = dying => unreachable!(),
+        () = tokio::time::sleep(Duration::from_secs(10)) => panic!("it waits for ever"),
+    };
+    assert!(ended.to_string().contains("it died"), "{ended}");
 }
 
 #[tokio::test]
