@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_daemon::control::{PeerReport, StatusReport};
+use adit_daemon::control::{BridgeReport, PeerReport, StatusReport};
 use adit_daemon::managed::{self, Places};
 
 use crate::args::{Status, Top};
@@ -55,7 +55,11 @@ fn report(report: &StatusReport) -> String {
         report.pid,
         span(report.uptime_s)
     );
-    let place = if report.role == "server" { "listens on" } else { "connects to" };
+    let place = match report.role.as_str() {
+        "server" => "listens on",
+        "bridge" => "joins",
+        _ => "connects to",
+    };
     text.push_str(&format!("  {place} {}\n", report.endpoints.join(", ")));
     if let Some(tun) = &report.tun {
         let addresses = tun.addresses.join(", ");
@@ -79,7 +83,44 @@ fn report(report: &StatusReport) -> String {
     if !report.drops.is_empty() {
         text.push_str(&format!("  dropped packets: {}\n", pairs(&report.drops)));
     }
-    text.push_str(&peers(report));
+    match &report.bridge {
+        Some(bridge) => text.push_str(&ports(bridge)),
+        None => text.push_str(&peers(report)),
+    }
+    text
+}
+
+fn ports(bridge: &BridgeReport) -> String {
+    let mut text = match &bridge.rules_file {
+        Some(file) => format!(
+            "  filter: {file}, rules: {}, connections: {} of {}\n",
+            bridge.rules, bridge.flows, bridge.flows_limit
+        ),
+        None => "  no rules: everything passes\n".to_owned(),
+    };
+    let mut rows = vec![row([
+        "  PORT",
+        "KIND",
+        "FRAMES",
+        "RECEIVED",
+        "SUPER-PACKETS",
+        "PASSED ON",
+        "DROPPED",
+    ])];
+    for port in &bridge.ports {
+        let kind = if port.present { port.kind.clone() } else { format!("{}, gone", port.kind) };
+        let drops = if port.drops.is_empty() { "-".into() } else { pairs(&port.drops) };
+        rows.push(vec![
+            format!("  {}", port.name),
+            kind,
+            port.frames.to_string(),
+            bytes(port.bytes),
+            port.large.to_string(),
+            port.forwarded.to_string(),
+            drops,
+        ]);
+    }
+    text.push_str(&table(&rows));
     text
 }
 
@@ -152,9 +193,40 @@ fn path(peer: &PeerReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use adit_daemon::control::{CertificateReport, TunReport};
+    use adit_daemon::control::{CertificateReport, PortReport, TunReport};
 
     use super::*;
+
+    #[test]
+    fn a_bridges_ports_are_shown_with_what_they_dropped() {
+        let port = |name: &str| PortReport {
+            name: name.into(),
+            kind: "tap".into(),
+            present: name == "ta",
+            frames: 7,
+            drops: [("rules".to_owned(), 2)].into(),
+            ..PortReport::default()
+        };
+        let bridge = BridgeReport {
+            rules_file: Some("fw.nft".into()),
+            rules: 4,
+            flows: 1,
+            flows_limit: 9,
+            ports: vec![port("ta"), port("tb")],
+            ..BridgeReport::default()
+        };
+        let report = StatusReport {
+            role: "bridge".into(),
+            endpoints: vec!["tap:ta".into(), "tap:tb".into()],
+            bridge: Some(bridge),
+            ..StatusReport::default()
+        };
+        let text = page(&[report], &Places::new(None).unwrap());
+        for words in ["joins tap:ta, tap:tb", "fw.nft, rules: 4, connections: 1 of 9", "rules 2"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert!(text.contains("tap, gone") && !text.contains("session"), "{text}");
+    }
 
     #[test]
     fn a_page_shows_what_matters() {
