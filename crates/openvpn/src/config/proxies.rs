@@ -165,7 +165,7 @@ pub(super) fn finish(draft: &Draft, remotes: &[Target]) -> Result<Option<Proxy>,
     if datagrams && matches!(proxy, Proxy::Http(_)) {
         return Err(draft.error(
             "http-proxy",
-            "proxies of its kind carry TCP only, and a remote is over UDP",
+            "it carries TCP only, and a remote is over UDP",
             "write proto tcp-client, or a remote with tcp; or use socks-proxy",
         ));
     }
