@@ -230,6 +230,17 @@ impl World {
         }
     }
 
+    /// A connection breaks, and another one takes its place at both ends.
+    #[track_caller]
+    pub fn breaks(&mut self, id: u64) {
+        self.cut(id);
+        assert!(self.connections.is_empty());
+        let before = [self.ups(L), self.ups(D)];
+        let up = self.run(5 * SECOND, |w| w.ups(L) > before[L] && w.ups(D) > before[D]);
+        assert!(up, "{:?} {:?}", self.nodes[L].events, self.nodes[D].events);
+        assert!(self.passes());
+    }
+
     /// An end dies; `quietly`: the other does not hear it.
     pub fn kill(&mut self, n: usize, quietly: bool) {
         self.nodes[n].engine = None;
