@@ -3,6 +3,7 @@
 mod routed;
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -420,17 +421,24 @@ fn killed(stage: &Stage<'_>) -> Result<String> {
     Ok("nothing was left behind".into())
 }
 
-fn rules(stage: &Stage<'_>) -> Result<String> {
+/// The small firewall's rules.
+const RULES: &str = include_str!("../../../packaging/examples/simple-fw.nft");
+
+/// A bridge of two cables under [`RULES`], and the file that it reads them from.
+fn guarded<'a>(stage: &'a Stage<'a>) -> Result<(Place<'a>, PathBuf, Daemon)> {
     let place = Place::with_cables(stage)?;
     let file = stage.folder().join("fw.nft");
-    let name = file.display().to_string();
-    let rules = include_str!("../../../packaging/examples/simple-fw.nft");
-    std::fs::write(&file, rules)?;
-    let mut bridge = place.start(&["mid0", "mid1", "--rules", &name])?;
+    std::fs::write(&file, RULES)?;
+    let bridge = place.start(&["mid0", "mid1", "--rules", &file.display().to_string()])?;
     place.pings()?;
+    Ok((place, file, bridge))
+}
+
+fn rules(stage: &Stage<'_>) -> Result<String> {
+    let (place, file, mut bridge) = guarded(stage)?;
     bulk(&place, "7070")?;
     ensure(bulk(&place, "7071").is_err(), || "TCP to port 7071 passes".into())?;
-    std::fs::write(&file, rules.replace("7070", "7071"))?;
+    std::fs::write(&file, RULES.replace("7070", "7071"))?;
     bridge.signal(Signal::SIGHUP)?;
     bridge.wait_for_nth("accept passes", 2, LIMIT)?;
     bulk(&place, "7071")?;
@@ -448,13 +456,7 @@ fn rules(stage: &Stage<'_>) -> Result<String> {
 
 /// No packet of a flow that both rule sets accept is lost, however often they take each other's place.
 fn reloads_under_load(stage: &Stage<'_>) -> Result<String> {
-    let place = Place::with_cables(stage)?;
-    let file = stage.folder().join("fw.nft");
-    let name = file.display().to_string();
-    let rules = include_str!("../../../packaging/examples/simple-fw.nft");
-    std::fs::write(&file, rules)?;
-    let mut bridge = place.start(&["mid0", "mid1", "--rules", &name])?;
-    place.pings()?;
+    let (place, _, mut bridge) = guarded(stage)?;
     let mut command = place.right.command("iperf3");
     command.args(["--server", "--one-off", "--forceflush", "--port", "7070"]);
     let mut server = Daemon::spawn("iperf3's server", command)?;
