@@ -1,0 +1,30 @@
+//! A tunnel whose wire is a PostgreSQL database: every packet is a row, and the peer reads it from there.
+//!
+//! ```text
+//!   TUN ──► Sender: route, queue, seal ──► batch ──COPY──► leaf tables ──SELECT──► Receiver: order, open ──► TUN
+//!                        │                                                             ▲
+//!                        └─ epoch record, signed; its secret wrapped to the readers ───┘
+//! ```
+//!
+//! No I/O: the database and the device are `adit-daemon`'s. Time and randomness come in.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+mod ids;
+pub mod limits;
+mod policy;
+pub mod row;
+pub mod sql;
+
+pub use ids::{EpochNo, LeafNo, NodeId, Seq, StreamId};
+pub use policy::{Audit, Durability, UnknownWord};

@@ -1,0 +1,89 @@
+//! What is stored in the clear, and when a packet counts as stored.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which columns anybody with access to the tables can read. It is part of the signed epoch record.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Audit {
+    /// Everything: the header columns, and the packet itself in `payload`, authenticated.
+    Full,
+    /// The header columns; the packet is sealed.
+    #[default]
+    Headers,
+    /// Time, length and between which nodes; the packet is sealed.
+    Metadata,
+    /// Time and between which nodes; the packet is sealed, and padded to [`crate::limits::PADDING`].
+    None,
+}
+
+/// What has happened to a packet when its peer can read it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// Committed and flushed.
+    #[default]
+    Strict,
+    /// Committed; flushed within fractions of a second (`synchronous_commit` off).
+    Relaxed,
+    /// Committed, in tables that a crash of the database empties (`UNLOGGED`).
+    Volatile,
+}
+
+/// Not one of the words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{word:?} is none of: {known}")]
+pub struct UnknownWord {
+    word: String,
+    known: String,
+}
+
+macro_rules! words {
+    ($name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// As in the configuration and in the database.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownWord;
+
+            fn from_str(word: &str) -> Result<Self, UnknownWord> {
+                match word {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(UnknownWord { word: word.into(), known: [$($word),+].join(", ") }),
+                }
+            }
+        }
+    };
+}
+
+words! { Audit { Full = "full", Headers = "headers", Metadata = "metadata", None = "none" } }
+words! { Durability { Strict = "strict", Relaxed = "relaxed", Volatile = "volatile" } }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_parses_back_and_others_are_refused_with_the_known_ones() {
+        for audit in Audit::ALL {
+            assert_eq!(audit.word().parse(), Ok(*audit));
+        }
+        for durability in Durability::ALL {
+            assert_eq!(durability.word().parse(), Ok(*durability));
+        }
+        let error = "paranoid".parse::<Durability>().unwrap_err().to_string();
+        assert_eq!(error, "\"paranoid\" is none of: strict, relaxed, volatile");
+    }
+}

@@ -1,0 +1,87 @@
+//! What is said to the database. Values are always parameters; names are made here, of numbers.
+
+use crate::{LeafNo, StreamId};
+
+/// The tables, functions and rights; `{owner}` and its like are filled in by [`schema`].
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// Version of the schema.
+pub const VERSION: i32 = 1;
+
+/// First key of the advisory locks: one session writes a stream, whose number is the second key.
+pub const LOCK_CLASS: i32 = 0x6164_6974;
+
+/// Columns that a sender fills, in the order of its COPY.
+pub const SENT_COLUMNS: &str =
+    "seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload";
+
+/// The statements that make the schema, for the roles with `tag` in their names (lower-case letters and digits).
+/// To be run in one transaction.
+///
+/// # Errors
+/// The tag has other characters, or none.
+pub fn schema(tag: &str) -> Result<String, BadTag> {
+    if tag.is_empty()
+        || tag.len() > 16
+        || !tag.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    {
+        return Err(BadTag);
+    }
+    Ok(SCHEMA
+        .replace("{owner_text}", &format!("'{}'", owner(tag)))
+        .replace("{nodes_text}", &format!("'{}'", nodes(tag)))
+        .replace("{owner}", &owner(tag))
+        .replace("{nodes}", &nodes(tag))
+        .replace("{auditors}", &auditors(tag))
+        .replace("{version}", &VERSION.to_string())
+        .replace("{tag}", &format!("'{tag}'")))
+}
+
+/// Not a tag.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a tag is 1 to 16 lower-case letters and digits")]
+pub struct BadTag;
+
+/// The role that owns everything.
+pub fn owner(tag: &str) -> String {
+    format!("adit_{tag}_owner")
+}
+
+/// The group of all nodes.
+pub fn nodes(tag: &str) -> String {
+    format!("adit_{tag}_nodes")
+}
+
+/// The group of those who may read everything.
+pub fn auditors(tag: &str) -> String {
+    format!("adit_{tag}_auditors")
+}
+
+/// The table of a leaf, with its schema.
+pub fn leaf(stream: StreamId, no: LeafNo) -> String {
+    format!("adit.packet_{stream}_{no}")
+}
+
+/// The channel on which a node is woken. The notification's payload is `STREAM.LEAF`.
+pub fn channel(node: crate::NodeId) -> String {
+    format!("adit_{node}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_to_fill_in() {
+        let sql = schema("t1").unwrap();
+        assert!(!sql.contains("_text}") && !sql.contains("{owner}") && !sql.contains("{tag}"));
+        assert!(sql.contains("AUTHORIZATION adit_t1_owner"));
+    }
+
+    #[test]
+    fn a_tag_that_could_end_a_name_is_refused() {
+        for tag in ["", "a b", "a\"", "a'", "A", "abcdefghijklmnopq"] {
+            assert_eq!(schema(tag), Err(BadTag), "{tag:?}");
+        }
+    }
+}
