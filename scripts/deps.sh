@@ -22,6 +22,14 @@ for entry in "${needed[@]}"; do
 done
 # For scripts/deny.sh, which fetches a ready binary into a virtual environment.
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+# The server's programs lie outside of PATH on Debian. Tests make clusters of their own in temporary folders.
+postgres=
+debian=/usr/lib/postgresql
+if ! compgen -G "$debian/1[5-9]/bin/postgres" >/dev/null && ! compgen -G "$debian/[2-9][0-9]/bin/postgres" >/dev/null &&
+    ! command -v postgres >/dev/null; then
+    postgres=postgresql
+    missing+=(postgresql)
+fi
 if ! command -v cargo >/dev/null; then
     echo "deps: no cargo: install a Rust toolchain first, https://rustup.rs" >&2
     exit 1
@@ -39,6 +47,22 @@ if ((${#missing[@]})); then
     echo "deps: installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q >/dev/null || echo "deps: apt-get update failed, trying with the lists at hand" >&2
+    # Debian's server package makes a cluster and starts it, unless told otherwise; what tells it so is gone afterwards.
+    if [[ -n $postgres ]]; then
+        told=()
+        trap 'rm -f "${told[@]}"' EXIT
+        conf=/etc/postgresql-common/createcluster.d/adit-deps.conf policy=/usr/sbin/policy-rc.d
+        mkdir -p "${conf%/*}"
+        told+=("$conf")
+        echo "create_main_cluster = false" >"$conf"
+        if [[ ! -e $policy ]]; then
+            told+=("$policy")
+            printf '#!/bin/sh\ncase $1 in postgresql*) exit 101 ;; esac\n' >"$policy"
+            chmod 755 "$policy"
+        fi
+        # First, with the configuration that reads the file above.
+        apt-get install -y -q --no-install-recommends postgresql-common >/dev/null
+    fi
     # Debian starts no tunnel by installing openvpn, but other systems' policies differ.
     apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
 fi

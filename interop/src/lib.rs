@@ -5,7 +5,7 @@
 //! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`traffic`] sends and counts. [`matrix`]
 //! declares what is combined with what within a TLS tunnel over UDP, and [`cell`] runs one combination; [`modes`] declares and
 //! runs the combinations of transports, devices, credentials and formats; [`crowd`] has many
-//! clients at once; [`scenario`] holds what is no combination.
+//! clients at once; [`postgres`] makes throw-away database clusters; [`scenario`] holds what is no combination.
 #![forbid(unsafe_code)]
 
 pub mod cell;
@@ -18,6 +18,7 @@ pub mod net;
 pub mod nftdiff;
 pub mod peer;
 pub mod pki;
+pub mod postgres;
 pub mod process;
 pub mod scenario;
 pub mod traffic;

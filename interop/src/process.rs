@@ -206,6 +206,14 @@ impl Daemon {
         kill(Pid::from_raw(pid), signal).context(format!("{}: {signal}", self.name))
     }
 
+    /// With what it ended, if it has.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
     /// Waits for the end of the process.
     ///
     /// # Errors

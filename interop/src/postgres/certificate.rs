@@ -1,0 +1,81 @@
+//! Certificates for a database, by OpenSSL and the authority of a run's PKI, or by one of their own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::failure::Result;
+use crate::pki::{Maker, Pki};
+use crate::process::output;
+
+/// Files in PEM.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    /// The server's certificate.
+    pub chain: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authority, for clients: `sslrootcert`.
+    pub authority: PathBuf,
+}
+
+impl Certificate {
+    /// Makes one for these names in `folder`, under the authority of the run's OpenSSL files. A name is `DNS:db.example` or
+    /// `IP:192.0.2.1`.
+    ///
+    /// # Errors
+    /// `openssl` failed.
+    pub fn new(folder: &Path, pki: &Pki, names: &[&str]) -> Result<Certificate> {
+        let file = |name| pki.file(Maker::OpenSslEc, name);
+        Certificate::under(folder, &file("ca.crt"), &file("ca.key"), names)
+    }
+
+    /// Makes one for these names in `folder`, with a new authority beside it.
+    ///
+    /// # Errors
+    /// `openssl` failed.
+    pub fn alone(folder: &Path, names: &[&str]) -> Result<Certificate> {
+        let (ca, key) = (folder.join("ca.crt"), folder.join("ca.key"));
+        let mut command = request(folder, &key);
+        command.args(["-x509", "-days", "3650", "-subj", "/CN=adit test authority", "-out"]);
+        command.arg(&ca);
+        output(command)?;
+        Certificate::under(folder, &ca, &key, names)
+    }
+
+    fn under(folder: &Path, ca: &Path, ca_key: &Path, names: &[&str]) -> Result<Certificate> {
+        let path = |name: &str| folder.join(name);
+        let (chain, key) = (path("database.crt"), path("database.key"));
+        let mut command = request(folder, &key);
+        command.args(["-subj", "/CN=database", "-out", "database.csr"]);
+        output(command)?;
+        let names = names.join(",");
+        let extensions = format!(
+            "basicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\nsubjectAltName={names}\n\
+             subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        );
+        fs::write(path("database.ext"), extensions)?;
+        let mut command = Command::new("openssl");
+        // The serial number at random: others may sign under the same authority at the same moment.
+        command.current_dir(folder).args(["x509", "-req", "-days", "365", "-in", "database.csr"]);
+        command.arg("-CA").arg(ca).arg("-CAkey").arg(ca_key);
+        command.args(["-extfile", "database.ext", "-out"]).arg(&chain);
+        command.args(["-set_serial", &format!("0x{}", random_hex()?)]);
+        output(command)?;
+        Ok(Certificate { chain, key, authority: ca.to_owned() })
+    }
+}
+
+/// A new P-256 key and a request for it.
+fn request(folder: &Path, key: &Path) -> Command {
+    let mut command = Command::new("openssl");
+    command.current_dir(folder).args(["req", "-newkey", "ec", "-pkeyopt"]);
+    command.args(["ec_paramgen_curve:P-256", "-nodes", "-keyout"]).arg(key);
+    command
+}
+
+fn random_hex() -> Result<String> {
+    let mut command = Command::new("openssl");
+    command.args(["rand", "-hex", "15"]);
+    Ok(format!("01{}", output(command)?.trim()))
+}

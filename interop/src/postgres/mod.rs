@@ -1,0 +1,433 @@
+//! Throw-away PostgreSQL clusters: made, started, killed, paused and filled up, and gone afterwards.
+//!
+//! A cluster lives in one folder and listens on a socket in it, where everybody who may enter the folder is believed;
+//! in a namespace it also listens on TCP, where it asks for passwords (SCRAM) and speaks TLS if it was given a
+//! certificate. Neither names nor ports of the host are used, so any number runs beside each other and beside the
+//! host's own clusters. Its processes end with the [`Cluster`], and with this process however that ends.
+
+mod certificate;
+mod processes;
+mod programs;
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::{Uid, User, chown};
+
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::net::Namespace;
+use crate::process::{Daemon, feed, output};
+use crate::world::text;
+
+pub use certificate::Certificate;
+pub use programs::programs;
+
+/// The port, on TCP and in the socket's name: a cluster shares its namespace with no other.
+pub const PORT: u16 = 5432;
+/// The role that may do everything, on the socket without a password.
+pub const SUPERUSER: &str = "postgres";
+
+/// Longest path of a socket, its end included.
+const SOCKET_PATH: usize = 108;
+/// How long a start and an orderly end may take, beside others that do the same.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What every cluster here is told. The first three leave nothing behind in the system when it is killed.
+const SETTINGS: &[(&str, &str)] = &[
+    ("dynamic_shared_memory_type", "mmap"),
+    ("shared_memory_type", "mmap"),
+    ("external_pid_file", ""),
+    ("max_connections", "100"),
+    ("log_min_messages", "warning"),
+    ("log_line_prefix", "%m [%p] %q%u@%d "),
+    ("max_wal_size", "256MB"),
+    ("min_wal_size", "32MB"),
+];
+
+/// What a cluster is made with.
+#[derive(Debug, Default)]
+pub struct Options<'a> {
+    /// Where it listens on TCP, on all addresses. Without one it has its socket alone.
+    pub namespace: Option<&'a Namespace>,
+    /// Settings in words of `postgresql.conf`, after those that every cluster here has.
+    pub settings: &'a [(&'a str, &'a str)],
+    /// TLS with this certificate.
+    pub certificate: Option<&'a Certificate>,
+    /// Passwords travel over TLS alone: `hostssl` instead of `host`.
+    pub only_tls: bool,
+}
+
+/// Why there can be no cluster here, for tests that then say so and go on.
+#[must_use]
+pub fn missing() -> Option<String> {
+    match programs() {
+        Err(failure) => Some(failure.0),
+        Ok(_) if !Uid::effective().is_root() => {
+            Some("a throw-away PostgreSQL cluster needs root".to_owned())
+        }
+        Ok(_) => None,
+    }
+}
+
+/// A temporary folder, in memory where the system has a place for that, which the server's user may pass.
+///
+/// # Errors
+/// It could not be made.
+pub fn scratch() -> Result<tempfile::TempDir> {
+    let shared = Path::new("/dev/shm");
+    let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    let folder = tempfile::Builder::new().prefix("adit-pg-").tempdir_in(place)?;
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711))?;
+    Ok(folder)
+}
+
+/// A cluster in a folder of its own. Dropping it ends its processes; the folder is its maker's to remove.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: PathBuf,
+    network: Option<PathBuf>,
+    programs: PathBuf,
+    user: User,
+    running: Option<Running>,
+}
+
+/// The first process and the thread that started it: the kernel ends a process with the thread that it is a child of,
+/// and a test's threads do not live as long as its cluster.
+#[derive(Debug)]
+struct Running {
+    daemon: Daemon,
+    _keeper: std::sync::mpsc::Sender<()>,
+}
+
+impl Cluster {
+    /// Makes a cluster in `folder`, which is new or empty, and starts it. Needs root: the server refuses to be root.
+    ///
+    /// # Errors
+    /// No PostgreSQL here (see [`programs`]), no root, the folder's path is too long for a socket, or the server says no.
+    pub fn start(folder: &Path, options: &Options<'_>) -> Result<Cluster> {
+        let mut cluster = Cluster::make(folder, options)?;
+        cluster.resume_service()?;
+        Ok(cluster)
+    }
+
+    /// Makes a cluster that does not run yet.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn make(folder: &Path, options: &Options<'_>) -> Result<Cluster> {
+        let programs = programs()?;
+        ensure(Uid::effective().is_root(), || {
+            "a cluster is started under another user, which needs root".to_owned()
+        })?;
+        ensure(folder.as_os_str().len() + ".s.PGSQL.5432".len() + 2 < SOCKET_PATH, || {
+            format!("{}: too long a path for a socket", folder.display())
+        })?;
+        let user = ["postgres", "nobody"].iter().find_map(|name| User::from_name(name).ok()?);
+        let user = user.context("neither a user postgres nor a user nobody")?;
+        fs::create_dir_all(folder).context(folder.display())?;
+        chown(folder, Some(user.uid), Some(user.gid))?;
+        // The socket believes everybody who reaches it.
+        fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
+        let network = options.namespace.map(|space| Path::new("/run/netns").join(space.name()));
+        let cluster = Cluster { folder: folder.to_owned(), network, programs, user, running: None };
+        cluster.initialise(options)?;
+        Ok(cluster)
+    }
+
+    fn initialise(&self, options: &Options<'_>) -> Result<()> {
+        let mut command = self.command("initdb");
+        command.arg("--pgdata").arg(self.data()).args(["--username", SUPERUSER]);
+        command.args(["--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"]);
+        command.args(["--auth-local", "trust", "--auth-host", "scram-sha-256"]);
+        command.args(["--wal-segsize", "4"]);
+        output(command)?;
+        let host = if options.only_tls { "hostssl" } else { "host" };
+        let access = format!(
+            "local all all trust\n{host} all all 0.0.0.0/0 scram-sha-256\n{host} all all ::/0 scram-sha-256\n"
+        );
+        fs::write(self.data().join("pg_hba.conf"), access)?;
+        let listen = if self.network.is_some() { "*" } else { "" };
+        let folder = text(&self.folder);
+        let mut settings = vec![("unix_socket_directories", folder), ("listen_addresses", listen)];
+        settings.extend(SETTINGS);
+        if let Some(certificate) = options.certificate {
+            self.install(certificate)?;
+            settings.push(("ssl", "on"));
+        }
+        settings.extend(options.settings);
+        self.configure(&settings)
+    }
+
+    /// Puts a certificate and its key in place, owned by the server's user. A server that runs takes them at
+    /// [`Cluster::reload`].
+    ///
+    /// # Errors
+    /// A file could not be copied.
+    pub fn install(&self, certificate: &Certificate) -> Result<()> {
+        for (from, to) in [(&certificate.chain, "server.crt"), (&certificate.key, "server.key")] {
+            let to = self.data().join(to);
+            fs::copy(from, &to).context(from.display())?;
+            fs::set_permissions(&to, PermissionsExt::from_mode(0o600))?;
+            chown(&to, Some(self.user.uid), Some(self.user.gid))?;
+        }
+        Ok(())
+    }
+
+    /// Adds settings to `postgresql.conf`, of which the last of a name counts. A server that runs takes them at
+    /// [`Cluster::reload`], or at its next start.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn configure(&self, settings: &[(&str, &str)]) -> Result<()> {
+        let lines: String = settings
+            .iter()
+            .map(|(name, value)| format!("{name} = '{}'\n", value.replace('\'', "''")))
+            .collect();
+        let path = self.data().join("postgresql.conf");
+        let before = fs::read_to_string(&path)?;
+        fs::write(&path, before + &lines).context(path.display())
+    }
+
+    /// Lets the server read its files again.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn reload(&self) -> Result<()> {
+        self.running()?.daemon.signal(Signal::SIGHUP)
+    }
+
+    /// Starts the server, or starts it again after an end of any kind, and waits until it takes connections.
+    ///
+    /// # Errors
+    /// It does not come up: with what it said.
+    pub fn resume_service(&mut self) -> Result<()> {
+        ensure(self.running.is_none(), || "the cluster runs already".to_owned())?;
+        let mut command = self.command("postgres");
+        command.arg("-D").arg(self.data());
+        let (started, daemon) = std::sync::mpsc::channel();
+        let (keeper, end) = std::sync::mpsc::channel::<()>();
+        thread::spawn(move || {
+            // A receiver that is gone has no use for the daemon, which ends with the message.
+            let _ = started.send(Daemon::spawn("postgres", command));
+            let _ = end.recv();
+        });
+        let daemon = daemon.recv().context("the thread that starts the cluster is gone")??;
+        let mut running = Running { daemon, _keeper: keeper };
+        let begun = Instant::now();
+        while self.sql(SUPERUSER, "SELECT 1").is_err() {
+            if let Some(status) = running.daemon.ended()? {
+                return Err(running.daemon.failure(&format!("ended with {status}")));
+            }
+            if begun.elapsed() >= PATIENCE {
+                return Err(running.daemon.failure("takes no connections"));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        self.running = Some(running);
+        Ok(())
+    }
+
+    /// Ends the server and waits for its end. Its clients lose their connections.
+    ///
+    /// # Errors
+    /// It does not run, or does not end.
+    pub fn end_service(&mut self, how: Ending) -> Result<()> {
+        let mut running = self.running.take().context("the cluster does not run")?;
+        let signal = match how {
+            Ending::Fast => Signal::SIGINT,
+            Ending::Immediate => Signal::SIGQUIT,
+            Ending::Killed => {
+                processes::signal_tree(running.daemon.pid(), Signal::SIGKILL);
+                Signal::SIGKILL
+            }
+        };
+        running.daemon.signal(signal)?;
+        running.daemon.wait_exit(PATIENCE)?;
+        // Its children see that it is gone, and nothing else may start in this folder before they have left.
+        processes::wait_without(&self.data(), PATIENCE)
+    }
+
+    /// Stops all its processes where they stand, as a machine that is stuck does: connections stay and nobody answers.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn freeze(&self) -> Result<()> {
+        processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGSTOP);
+        Ok(())
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn thaw(&self) -> Result<()> {
+        processes::signal_tree(self.running()?.daemon.pid(), Signal::SIGCONT);
+        Ok(())
+    }
+
+    /// The first process.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.running()?.daemon.pid())
+    }
+
+    /// All its processes.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pids(&self) -> Result<Vec<u32>> {
+        Ok(processes::tree(self.pid()?))
+    }
+
+    /// What the server has said since its last start.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn log(&self) -> Result<String> {
+        Ok(self.running()?.daemon.log())
+    }
+
+    fn running(&self) -> Result<&Running> {
+        self.running.as_ref().context("the cluster does not run")
+    }
+
+    /// The folder of the socket, as `host` of a connection: `psql -h FOLDER`.
+    #[must_use]
+    pub fn socket_folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// A URL for whoever reaches the namespace at `address`.
+    #[must_use]
+    pub fn url(&self, address: IpAddr, role: &str, password: &str, database: &str) -> String {
+        let host = match address {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
+        format!("postgres://{role}:{password}@{host}:{PORT}/{database}")
+    }
+
+    /// A URL by the socket, for whoever may enter its folder.
+    #[must_use]
+    pub fn socket_url(&self, role: &str, database: &str) -> String {
+        let host = text(&self.folder).replace('/', "%2F");
+        format!("postgres://{role}@{host}:{PORT}/{database}")
+    }
+
+    /// Runs SQL as the superuser and returns the rows, one a line, columns parted by `|`. The first error ends it.
+    ///
+    /// # Errors
+    /// What the server or `psql` says.
+    pub fn sql(&self, database: &str, sql: &str) -> Result<String> {
+        self.sql_as(SUPERUSER, database, sql)
+    }
+
+    /// As [`Cluster::sql`], under another role.
+    ///
+    /// # Errors
+    /// As [`Cluster::sql`].
+    pub fn sql_as(&self, role: &str, database: &str, sql: &str) -> Result<String> {
+        let mut command = self.psql(role, database);
+        command.args(["--no-align", "--tuples-only", "--quiet"]);
+        // By standard input: a statement may be longer than a command line.
+        let said = feed(command, sql)?;
+        Ok(said.trim_end_matches('\n').to_owned())
+    }
+
+    /// One value that is a number.
+    ///
+    /// # Errors
+    /// As [`Cluster::sql`], or it is none.
+    pub fn number(&self, database: &str, sql: &str) -> Result<i64> {
+        let said = self.sql(database, sql)?;
+        said.trim().parse().map_err(|_| Failure(format!("{sql}: {said:?} is no number")))
+    }
+
+    /// `psql` of a role on the socket, whose further arguments are the caller's.
+    #[must_use]
+    pub fn psql(&self, role: &str, database: &str) -> Command {
+        let mut command = Command::new(self.programs.join("psql"));
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
+        command.args(["--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--set", "VERBOSITY=verbose"]);
+        command.arg("--host").arg(&self.folder);
+        command.args(["--port", &PORT.to_string(), "--username", role, "--dbname", database]);
+        command
+    }
+
+    /// A role that may log in with this password, with these further words of `CREATE ROLE`, and a database of the same
+    /// name that is its own.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub fn create(&self, role: &str, password: &str, words: &str) -> Result<()> {
+        self.sql(SUPERUSER, &format!("CREATE ROLE {role} LOGIN PASSWORD '{password}' {words}"))?;
+        self.sql(SUPERUSER, &format!("CREATE DATABASE {role} OWNER {role}")).map(drop)
+    }
+
+    /// A tablespace in memory that holds so many MiB and no more, and its folder. In a private world only: it is a mount.
+    ///
+    /// # Errors
+    /// The mount or the server refuses.
+    pub fn small_space(&self, name: &str, mib: u32) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        fs::create_dir(&path).context(path.display())?;
+        let options = format!("size={mib}m,mode=0700,uid={},gid={}", self.user.uid, self.user.gid);
+        crate::process::run("mount", &["-t", "tmpfs", "-o", &options, "tmpfs", text(&path)])?;
+        self.sql(SUPERUSER, &format!("CREATE TABLESPACE {name} LOCATION '{}'", path.display()))?;
+        Ok(path)
+    }
+
+    /// One of PostgreSQL's programs, as the server's user in the server's namespace.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(if self.network.is_some() { "nsenter" } else { "env" });
+        // Not by `ip netns exec`: the server would not see what is mounted after its start.
+        if let Some(network) = &self.network {
+            command.arg(format!("--net={}", network.display())).arg("--");
+        }
+        let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
+        // The few bytes of System V memory that lock the folder end with the last process.
+        command.args(["unshare", "--ipc", "--", "setpriv", "--reuid", &uid, "--regid", &gid]);
+        command.args(["--clear-groups", "--pdeathsig", "KILL", "--"]);
+        command.arg(self.programs.join(program));
+        command.env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("LC_ALL", "C");
+        command.current_dir(&self.folder);
+        command
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(running) = &self.running {
+            processes::signal_tree(running.daemon.pid(), Signal::SIGKILL);
+        }
+    }
+}
+
+/// How a server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// In order: open transactions are rolled back, everything is written.
+    Fast,
+    /// At once: the next start recovers from the log.
+    Immediate,
+    /// All its processes by `kill -9`.
+    Killed,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! A server's processes. Each of its children is the leader of a session of its own, so no group holds them all.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::failure::{Result, ensure};
+
+/// The process and its children, itself first.
+pub(super) fn tree(parent: u32) -> Vec<u32> {
+    let mut found = vec![parent];
+    found.extend(all().filter(|pid| parent_of(*pid) == Some(parent)));
+    found
+}
+
+/// Signals a process, first so that it starts no others meanwhile, and its children. What is gone already is well.
+pub(super) fn signal_tree(parent: u32, signal: Signal) {
+    let send = |pid: u32, signal| {
+        let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), signal));
+    };
+    // Stopped first also where it is to be killed: its children are found by it.
+    send(parent, Signal::SIGSTOP);
+    for child in tree(parent).into_iter().skip(1) {
+        send(child, signal);
+    }
+    send(parent, signal);
+}
+
+/// Waits until no process of an ended server is left: they have its data directory as their working directory.
+///
+/// # Errors
+/// Some still live after `limit`.
+pub(super) fn wait_without(data: &Path, limit: Duration) -> Result<()> {
+    let data = data.canonicalize()?;
+    let begun = Instant::now();
+    loop {
+        let left: Vec<u32> = all()
+            .filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == data))
+            .collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure(begun.elapsed() < limit, || {
+            format!("processes {left:?} of the server in {} do not end", data.display())
+        })?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The fourth field of `stat`; the second is a name in parentheses that may hold anything.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}

@@ -1,0 +1,58 @@
+//! Where Debian and others put PostgreSQL's programs.
+
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Context, Result};
+
+/// Oldest version that adit works with.
+const OLDEST: u32 = 15;
+/// Debian's folder, with one below for each version.
+const DEBIAN: &str = "/usr/lib/postgresql";
+
+/// The folder of `postgres`, `initdb` and `psql`: the newest under Debian's folder, or else one that is in `PATH`.
+///
+/// # Errors
+/// There is none, or only an older one than adit works with.
+pub fn programs() -> Result<PathBuf> {
+    let debian =
+        newest(Path::new(DEBIAN)).map(|version| PathBuf::from(format!("{DEBIAN}/{version}/bin")));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    debian
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .find(|folder| ["postgres", "initdb", "psql"].iter().all(|name| folder.join(name).exists()))
+        .context(format!(
+            "no PostgreSQL {OLDEST} or newer here: apt install postgresql (or: make deps)"
+        ))
+}
+
+/// The greatest of the folders that are called by a version which is new enough.
+fn newest(folder: &Path) -> Option<u32> {
+    let versions = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
+        let version = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        (version >= OLDEST && entry.path().join("bin/postgres").exists()).then_some(version)
+    });
+    versions.max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_the_newest_that_has_a_server_and_none_that_is_too_old() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(newest(folder.path()), None);
+        for version in ["9", "14", "15", "17", "common"] {
+            let bin = folder.path().join(version).join("bin");
+            std::fs::create_dir_all(&bin).unwrap();
+            std::fs::write(bin.join("postgres"), "").unwrap();
+        }
+        // A client alone.
+        std::fs::create_dir_all(folder.path().join("18/bin")).unwrap();
+        assert_eq!(newest(folder.path()), Some(17));
+        std::fs::remove_dir_all(folder.path().join("17")).unwrap();
+        std::fs::remove_dir_all(folder.path().join("15")).unwrap();
+        assert_eq!(newest(folder.path()), None);
+    }
+}
