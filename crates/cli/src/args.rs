@@ -84,6 +84,16 @@ sees nothing of what passes. It runs until it is told to end.")]
     )]
     Filter(crate::filter::Filter),
 
+    /// A network of machines that can reach only a common PostgreSQL database: every packet is a row
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit postgres init postgres://admin@db.example.net/vpn --network 10.9.0.0/24
+  sudo adit postgres join 'postgres://db.example.net/vpn#TOKEN'   on every other machine
+  sudo adit postgres up"
+    )]
+    Postgres(crate::postgres::Postgres),
+
     /// Behave as `openvpn` does: its options, config files and log lines
     #[command(
         disable_help_flag = true,

@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod filter;
 mod filter_live;
+mod postgres;
 mod server;
 mod status;
 mod text;
@@ -65,6 +66,7 @@ fn run(verb: Verb) -> Done {
         Verb::Top(options) => status::top(&options),
         Verb::Bridge(options) => Ok(bridge::run(options)),
         Verb::Filter(verb) => filter::run(verb),
+        Verb::Postgres(verb) => postgres::run(verb),
         Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),
         Verb::Reload(place) => {
             managed::reload(&places(&place)?)?;

@@ -24,6 +24,7 @@ pub mod managed;
 pub mod openvpn;
 mod plane;
 pub mod port_share;
+pub mod postgres;
 pub mod proxy;
 pub mod server;
 mod signals;

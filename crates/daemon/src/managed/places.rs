@@ -88,7 +88,7 @@ impl Places {
 }
 
 /// Creates a folder and its parents if missing; an existing one keeps its mode.
-pub(super) fn make_folder(path: &Path, mode: u32) -> Outcome<()> {
+pub(crate) fn make_folder(path: &Path, mode: u32) -> Outcome<()> {
     DirBuilder::new()
         .recursive(true)
         .mode(mode)
@@ -97,7 +97,7 @@ pub(super) fn make_folder(path: &Path, mode: u32) -> Outcome<()> {
 }
 
 /// Writes a file so that it is either the old one or the new one, never half of it.
-pub(super) fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Outcome<()> {
+pub(crate) fn write_whole(path: &Path, mode: u32, contents: &[u8]) -> Outcome<()> {
     write_and_rename(path, mode, contents).map_err(|error| file_fault("cannot write", path, &error))
 }
 
@@ -134,7 +134,7 @@ fn instance_name(path: &Path) -> String {
     format!("{}_{:06x}", name.to_ascii_lowercase(), hasher.finish() & 0xff_ffff)
 }
 
-fn shell_word(path: &Path) -> String {
+pub(crate) fn shell_word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

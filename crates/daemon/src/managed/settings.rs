@@ -302,7 +302,7 @@ pub(super) fn checked_network6(network: Ipv6Net) -> Result<Ipv6Net, String> {
 }
 
 /// The name goes into nft rules and file names below /proc/sys.
-fn checked_device(name: &str) -> Result<String, String> {
+pub(crate) fn checked_device(name: &str) -> Result<String, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if name.is_empty() || name.len() > MAX_DEVICE_NAME || !name.chars().all(allowed) {
         return Err(format!(
