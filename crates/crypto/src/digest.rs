@@ -187,10 +187,51 @@ impl HmacKey {
         }
     }
 
+    /// Begins the code of a message that comes piece by piece.
+    pub fn start(&self) -> HmacStream {
+        HmacStream(match &self.key {
+            KeyKind::Aws(key) => StreamKind::Aws(Box::new(hmac::Context::with_key(key))),
+            KeyKind::Md5(start) => StreamKind::Md5(start.clone()),
+        })
+    }
+
     /// Whether `mac` is the whole code of the concatenated `parts`; constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], mac: &[u8]) -> bool {
         constant_time_eq(self.sign(parts).as_bytes(), mac)
+    }
+}
+
+/// The code of a message of which more may come: [`HmacKey::start`].
+pub struct HmacStream(StreamKind);
+
+enum StreamKind {
+    Md5(Box<Hmac<md5::Md5>>),
+    Aws(Box<hmac::Context>),
+}
+
+impl HmacStream {
+    /// More of the message.
+    pub fn update(&mut self, part: &[u8]) {
+        match &mut self.0 {
+            StreamKind::Aws(context) => context.update(part),
+            StreamKind::Md5(context) => context.update(part),
+        }
+    }
+
+    /// The code of all of it.
+    pub fn finish(self) -> Mac {
+        match self.0 {
+            StreamKind::Aws(context) => Mac::new(context.sign().as_ref()),
+            StreamKind::Md5(context) => Mac::new(&context.finalize().into_bytes()),
+        }
+    }
+}
+
+// By hand: keys never reach a log.
+impl fmt::Debug for HmacStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HmacStream(..)")
     }
 }
 

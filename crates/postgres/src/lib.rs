@@ -24,6 +24,7 @@ mod ids;
 pub mod limits;
 mod policy;
 pub mod row;
+pub mod seal;
 pub mod sql;
 
 pub use ids::{EpochNo, LeafNo, NodeId, Seq, StreamId};

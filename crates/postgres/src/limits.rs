@@ -20,3 +20,6 @@ pub const EXPIRED_MS: u64 = 2000;
 
 /// Padding of packets under [`crate::Audit::None`], bytes.
 pub const PADDING: usize = 256;
+
+/// Packets sealed under one epoch's key, at most. A leaf, and with it the epoch, ends long before.
+pub const EPOCH_PACKETS: u64 = 1 << 32;

@@ -1,8 +1,14 @@
 //! A packet as a row.
 
+mod columns;
+pub mod copy;
+pub mod decode;
+
 use std::net::IpAddr;
 
 use crate::{EpochNo, Seq, StreamId};
+
+pub use columns::columns;
 
 /// Length of the AEAD's tag, bytes.
 pub const TAG_LEN: usize = 16;
@@ -15,9 +21,9 @@ pub const CHAIN_LEN: usize = 32;
 pub struct Columns {
     /// Length of the IP packet.
     pub len: Option<i32>,
-    /// Source port of TCP, UDP.
+    /// Source port of TCP, UDP, UDP-Lite, SCTP, DCCP.
     pub sport: Option<i32>,
-    /// Destination port of TCP, UDP; type and code of ICMP as `type << 8 | code`.
+    /// Destination port of these; type and code of ICMP as `type << 8 | code`.
     pub dport: Option<i32>,
     /// IP protocol, behind extension headers.
     pub proto: Option<i16>,

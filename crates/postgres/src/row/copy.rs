@@ -1,0 +1,100 @@
+//! Rows as `COPY ... WITH (FORMAT binary)` takes them: <https://www.postgresql.org/docs/15/sql-copy.html>, "Binary
+//! Format". Fields are encoded as in binary parameters of a statement, so a row can be taken apart again for an INSERT.
+
+use std::net::IpAddr;
+
+use super::{Columns, TAG_LEN};
+use crate::{EpochNo, Seq, StreamId};
+
+/// What stands before the first row.
+pub const HEADER: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
+
+/// What stands behind the last row.
+pub const TRAILER: &[u8] = &(-1i16).to_be_bytes();
+
+/// Fields of a row: [`crate::sql::SENT_COLUMNS`].
+pub const FIELDS: usize = 13;
+
+/// The fields' values in the encoding of binary parameters, none for null.
+pub type Fields<'a> = [Option<&'a [u8]>; FIELDS];
+
+/// Bytes that a row takes beside its payload, at most: both addresses IPv6, and with a chain value.
+pub const MAX_OVERHEAD: usize =
+    2 + FIELDS * 4 + 8 + 5 * 4 + 2 * 2 + 2 * 20 + TAG_LEN + super::CHAIN_LEN;
+
+/// The length of a field that is null.
+const NULL: [u8; 4] = (-1i32).to_be_bytes();
+
+/// PostgreSQL's own numbers for the families (`utils/inet.h`), the same on every machine.
+pub(super) const FAMILY_4: u8 = 2;
+pub(super) const FAMILY_6: u8 = 3;
+
+/// Appends the number of fields and all of them up to `dst`; `tag`, `chain` and `payload` are to follow.
+pub(crate) fn head(
+    out: &mut Vec<u8>,
+    seq: Seq,
+    stream: StreamId,
+    epoch: EpochNo,
+    columns: &Columns,
+) {
+    out.extend_from_slice(&(FIELDS as u16).to_be_bytes());
+    field(out, Some(seq.0.to_be_bytes()));
+    field(out, Some(stream.0.to_be_bytes()));
+    field(out, Some(epoch.0.to_be_bytes()));
+    field(out, columns.len.map(i32::to_be_bytes));
+    field(out, columns.sport.map(i32::to_be_bytes));
+    field(out, columns.dport.map(i32::to_be_bytes));
+    field(out, columns.proto.map(i16::to_be_bytes));
+    field(out, columns.flags.map(i16::to_be_bytes));
+    inet(out, columns.src);
+    inet(out, columns.dst);
+}
+
+/// Appends a field of fixed length, or null.
+#[inline]
+pub(crate) fn field<const N: usize>(out: &mut Vec<u8>, value: Option<[u8; N]>) {
+    match value {
+        Some(value) => {
+            out.extend_from_slice(&(N as u32).to_be_bytes());
+            out.extend_from_slice(&value);
+        }
+        None => out.extend_from_slice(&NULL),
+    }
+}
+
+/// Appends a host's address: family, prefix length, whether it is a `cidr`, length, bytes.
+fn inet(out: &mut Vec<u8>, value: Option<IpAddr>) {
+    match value {
+        Some(IpAddr::V4(address)) => {
+            out.extend_from_slice(&[0, 0, 0, 8, FAMILY_4, 32, 0, 4]);
+            out.extend_from_slice(&address.octets());
+        }
+        Some(IpAddr::V6(address)) => {
+            out.extend_from_slice(&[0, 0, 0, 20, FAMILY_6, 128, 0, 16]);
+            out.extend_from_slice(&address.octets());
+        }
+        None => out.extend_from_slice(&NULL),
+    }
+}
+
+/// Takes the first row off `rows`: its fields and what follows. Also works on foreign bytes.
+///
+/// `None` where no whole row of [`FIELDS`] fields stands, such as at the [`TRAILER`].
+#[must_use]
+pub fn split_row(rows: &[u8]) -> Option<(Fields<'_>, &[u8])> {
+    let (count, mut rest) = rows.split_first_chunk::<2>()?;
+    if usize::from(u16::from_be_bytes(*count)) != FIELDS {
+        return None;
+    }
+    let mut fields = [None; FIELDS];
+    for field in &mut fields {
+        let (len, behind) = rest.split_first_chunk::<4>()?;
+        rest = behind;
+        if *len != NULL {
+            let len = usize::try_from(i32::from_be_bytes(*len)).ok()?;
+            let (value, behind) = rest.split_at_checked(len)?;
+            (*field, rest) = (Some(value), behind);
+        }
+    }
+    Some((fields, rest))
+}

@@ -1,0 +1,69 @@
+//! What is authenticated of a row beside its packet.
+
+use std::net::IpAddr;
+
+use crate::row::Columns;
+use crate::{Audit, EpochNo, Seq, StreamId};
+
+/// Length in bytes: always the same, so that no two rows have the same bytes.
+pub(super) const LEN: usize = 8 + 1 + 4 + 4 + 8 + 3 * 5 + 2 * 3 + 2 * 17;
+
+/// A label, then stream, epoch, number and each column in the order of the table, all in network order. Each column
+/// has a byte before it: 0 if it is null (and zeros for its value), else 1, or 4 and 6 for an address.
+pub(super) fn of(
+    audit: Audit,
+    stream: StreamId,
+    epoch: EpochNo,
+    seq: Seq,
+    columns: &Columns,
+) -> [u8; LEN] {
+    let mut aad = Builder { bytes: [0; LEN], at: 0 };
+    aad.put(*b"adit-pg1");
+    aad.put([audit as u8]);
+    aad.put(stream.0.to_be_bytes());
+    aad.put(epoch.0.to_be_bytes());
+    aad.put(seq.0.to_be_bytes());
+    for value in [columns.len, columns.sport, columns.dport] {
+        aad.put([u8::from(value.is_some())]);
+        aad.put(value.unwrap_or(0).to_be_bytes());
+    }
+    for value in [columns.proto, columns.flags] {
+        aad.put([u8::from(value.is_some())]);
+        aad.put(value.unwrap_or(0).to_be_bytes());
+    }
+    for value in [columns.src, columns.dst] {
+        let mut bytes = [0; 16];
+        let family = match value {
+            None => 0,
+            Some(IpAddr::V4(address)) => {
+                if let Some(start) = bytes.first_chunk_mut() {
+                    *start = address.octets();
+                }
+                4
+            }
+            Some(IpAddr::V6(address)) => {
+                bytes = address.octets();
+                6
+            }
+        };
+        aad.put([family]);
+        aad.put(bytes);
+    }
+    aad.bytes
+}
+
+struct Builder {
+    bytes: [u8; LEN],
+    at: usize,
+}
+
+impl Builder {
+    #[inline]
+    fn put<const N: usize>(&mut self, value: [u8; N]) {
+        let place = self.bytes.get_mut(self.at..).and_then(|rest| rest.first_chunk_mut());
+        if let Some(place) = place {
+            *place = value;
+        }
+        self.at = self.at.saturating_add(N);
+    }
+}

@@ -1,0 +1,81 @@
+//! The chain over a stream's batches.
+
+use adit_crypto::{CryptoError, HmacKey, HmacStream, constant_time_eq};
+
+use super::EpochSecret;
+use crate::Seq;
+use crate::row::{CHAIN_LEN, TAG_LEN};
+
+/// What stands in a batch's last row.
+pub type ChainValue = [u8; CHAIN_LEN];
+
+/// HMAC-SHA256 over the value before, the number of the batch's first row, the tags of all its rows, and the number of
+/// its last. The value before an epoch's first batch is the hash of its record and signature. So who has the epoch's
+/// secret sees that a row or a batch is missing, stands twice or elsewhere.
+#[derive(Debug)]
+pub struct Chain {
+    key: HmacKey,
+    value: ChainValue,
+    batch: Option<Batch>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    mac: HmacStream,
+    last: Seq,
+    rows: usize,
+}
+
+impl Chain {
+    /// The chain of an epoch, at its start.
+    ///
+    /// # Errors
+    /// The crypto library refused to work.
+    pub fn new(secret: &EpochSecret, record_hash: [u8; 32]) -> Result<Self, CryptoError> {
+        Ok(Self { key: secret.chain_key(&record_hash)?, value: record_hash, batch: None })
+    }
+
+    /// The next row of the batch.
+    pub fn add(&mut self, seq: Seq, tag: &[u8; TAG_LEN]) {
+        let batch = self.batch.get_or_insert_with(|| {
+            let mut mac = self.key.start();
+            mac.update(&self.value);
+            mac.update(&seq.0.to_be_bytes());
+            Batch { mac, last: seq, rows: 0 }
+        });
+        batch.mac.update(tag);
+        batch.last = seq;
+        batch.rows = batch.rows.saturating_add(1);
+    }
+
+    /// Ends the batch and returns the value for its last row; `None` if it has no rows.
+    pub fn close(&mut self) -> Option<ChainValue> {
+        let Batch { mut mac, last, .. } = self.batch.take()?;
+        mac.update(&last.0.to_be_bytes());
+        self.value = *mac.finish().as_bytes().first_chunk()?;
+        Some(self.value)
+    }
+
+    /// Ends the batch and says whether this is the value of it. Goes on from what it was claimed to be, where that can be,
+    /// so that one altered batch is one finding.
+    #[must_use]
+    pub fn check(&mut self, claimed: &[u8]) -> bool {
+        let right = self.close().is_some_and(|value| constant_time_eq(&value, claimed));
+        if let Ok(claimed) = claimed.try_into() {
+            self.value = claimed;
+        }
+        right
+    }
+
+    /// The value of the last batch that was closed, or the start's.
+    #[must_use]
+    pub fn value(&self) -> ChainValue {
+        self.value
+    }
+
+    /// Rows since the last batch was closed.
+    #[must_use]
+    pub fn open_rows(&self) -> usize {
+        self.batch.as_ref().map_or(0, |batch| batch.rows)
+    }
+}

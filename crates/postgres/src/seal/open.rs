@@ -1,0 +1,97 @@
+//! From a row to the packet.
+
+use adit_crypto::CryptoError;
+use adit_crypto::aead::CounterKey;
+use adit_wire::ip::Ip;
+
+use super::{EpochSecret, aad};
+use crate::limits::{PACKET_RANGE, PADDING};
+use crate::row::{Row, columns};
+use crate::{Audit, EpochNo, StreamId};
+
+/// Why a row is not delivered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It belongs to another stream or epoch.
+    #[error("a row of another stream or epoch")]
+    Misplaced,
+    /// Longer than any packet.
+    #[error("longer than any packet")]
+    TooLong,
+    /// Packet, number or a column are not what the sender wrote.
+    #[error("not what the sender wrote")]
+    Forged,
+    /// The sender wrote it, but its columns tell of another packet: the log would lie.
+    #[error("the columns are not this packet's")]
+    Untrue,
+}
+
+/// Opens the rows of one epoch of a stream. The order of rows is the reader's to see to.
+#[derive(Debug)]
+pub struct Opener {
+    key: CounterKey,
+    audit: Audit,
+    stream: StreamId,
+    epoch: EpochNo,
+}
+
+impl Opener {
+    /// For an epoch whose record was found authentic; `record_hash` is the SHA-256 of record and signature.
+    ///
+    /// # Errors
+    /// The crypto library refused to work.
+    pub fn new(
+        secret: &EpochSecret,
+        audit: Audit,
+        stream: StreamId,
+        epoch: EpochNo,
+        record_hash: [u8; 32],
+    ) -> Result<Self, CryptoError> {
+        Ok(Self { key: secret.packet_key(audit, &record_hash)?, audit, stream, epoch })
+    }
+
+    /// Appends the packet to `out` and returns its length in bytes.
+    ///
+    /// # Errors
+    /// See [`Refused`]; then `out` is as it was.
+    pub fn open(&self, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, Refused> {
+        if (row.stream, row.epoch) != (self.stream, self.epoch) {
+            return Err(Refused::Misplaced);
+        }
+        if row.payload.len() > PACKET_RANGE.end().saturating_add(PADDING) {
+            return Err(Refused::TooLong);
+        }
+        let start = out.len();
+        let opened = self.open_at(start, row, out);
+        out.truncate(start.saturating_add(opened.unwrap_or(0)));
+        opened
+    }
+
+    fn open_at(&self, start: usize, row: &Row<'_>, out: &mut Vec<u8>) -> Result<usize, Refused> {
+        let counter = u64::try_from(row.seq.0).map_err(|_| Refused::Forged)?;
+        let tag = row.tag.try_into().map_err(|_| Refused::Forged)?;
+        let aad = aad::of(self.audit, self.stream, self.epoch, row.seq, &row.columns);
+        out.extend_from_slice(row.payload);
+        let opened = if self.audit == Audit::Full {
+            out.extend_from_slice(&aad);
+            self.key.open(counter, out.get(start..).unwrap_or_default(), tag, &mut [])
+        } else {
+            self.key.open(counter, &aad, tag, out.get_mut(start..).unwrap_or_default())
+        };
+        opened.map_err(|_| Refused::Forged)?;
+
+        let packet =
+            out.get(start..).and_then(|all| all.get(..row.payload.len())).unwrap_or_default();
+        let packet = match self.audit {
+            Audit::None => {
+                let len = Ip::parse(packet).ok_or(Refused::Untrue)?.total_len;
+                packet.get(..len).unwrap_or_default()
+            }
+            Audit::Full | Audit::Headers | Audit::Metadata => packet,
+        };
+        if columns(self.audit, packet) != row.columns {
+            return Err(Refused::Untrue);
+        }
+        Ok(packet.len())
+    }
+}

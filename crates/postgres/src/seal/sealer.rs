@@ -1,0 +1,161 @@
+//! From a packet to a row.
+
+use adit_crypto::CryptoError;
+use adit_crypto::aead::CounterKey;
+use adit_wire::ip::Ip;
+
+use super::{Chain, ChainValue, EpochSecret, aad};
+use crate::limits::{EPOCH_PACKETS, PACKET_RANGE, PADDING};
+use crate::row::{CHAIN_LEN, TAG_LEN, columns, copy};
+use crate::{Audit, EpochNo, Seq, StreamId};
+
+/// Why a packet was not sealed. Nothing was written, and its number is still free.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The row would not fit into a page.
+    #[error("the packet is longer than a row may hold")]
+    TooLong,
+    /// Policy `none` pads, and the receiver could not tell the packet from its padding.
+    #[error("not an IP packet")]
+    NotIp,
+    /// The number is not the one after the last.
+    #[error("rows are numbered one after the other")]
+    OutOfOrder,
+    /// This key has sealed enough: open a new epoch.
+    #[error("this epoch's key is used up")]
+    Exhausted,
+    /// Ours or the machine's fault.
+    #[error("the cryptographic library failed")]
+    Library,
+}
+
+/// Seals the packets of one epoch of a stream into rows of a COPY.
+#[derive(Debug)]
+pub struct Sealer {
+    key: CounterKey,
+    chain: Chain,
+    audit: Audit,
+    stream: StreamId,
+    epoch: EpochNo,
+    last: Option<Seq>,
+    left: u64,
+    /// Length of the last row's payload, if that row is to get the chain's value.
+    payload_len: Option<usize>,
+}
+
+impl Sealer {
+    /// For an epoch just opened; `record_hash` is the SHA-256 of its record and signature.
+    ///
+    /// # Errors
+    /// The crypto library refused to work.
+    pub fn new(
+        secret: &EpochSecret,
+        audit: Audit,
+        stream: StreamId,
+        epoch: EpochNo,
+        record_hash: [u8; 32],
+    ) -> Result<Self, CryptoError> {
+        Ok(Self {
+            key: secret.packet_key(audit, &record_hash)?,
+            chain: Chain::new(secret, record_hash)?,
+            audit,
+            stream,
+            epoch,
+            last: None,
+            left: EPOCH_PACKETS,
+            payload_len: None,
+        })
+    }
+
+    /// Appends one whole row of a COPY to `out`: at most [`copy::MAX_OVERHEAD`] bytes more than the packet and its
+    /// padding. `seq` is one more than the last, so that no number is used twice under the key.
+    ///
+    /// # Errors
+    /// See [`Unfit`]; then `out` is as it was.
+    pub fn seal_into(&mut self, seq: Seq, packet: &[u8], out: &mut Vec<u8>) -> Result<(), Unfit> {
+        if self.last.is_some_and(|Seq(last)| last.checked_add(1) != Some(seq.0)) {
+            return Err(Unfit::OutOfOrder);
+        }
+        let counter = u64::try_from(seq.0).map_err(|_| Unfit::OutOfOrder)?;
+        let left = self.left.checked_sub(1).ok_or(Unfit::Exhausted)?;
+        if packet.len() > *PACKET_RANGE.end() {
+            return Err(Unfit::TooLong);
+        }
+        let payload_len = self.payload_len(packet)?;
+
+        let columns = columns(self.audit, packet);
+        let start = out.len();
+        out.reserve(copy::MAX_OVERHEAD.saturating_add(payload_len).saturating_add(aad::LEN));
+        copy::head(out, seq, self.stream, self.epoch, &columns);
+        let tag_at = out.len().saturating_add(4);
+        copy::field(out, Some([0; TAG_LEN]));
+        copy::field::<CHAIN_LEN>(out, None);
+        out.extend_from_slice(&(payload_len as u32).to_be_bytes());
+        let payload_at = out.len();
+        // A copy and sealing in place is no more than filling with zeros and sealing out of place would be.
+        out.extend_from_slice(packet);
+        let end = payload_at.saturating_add(payload_len);
+        out.resize(end, 0);
+
+        let aad = aad::of(self.audit, self.stream, self.epoch, seq, &columns);
+        let tag = if self.audit == Audit::Full {
+            out.extend_from_slice(&aad);
+            let tag = self.key.seal(counter, out.get(payload_at..).unwrap_or_default(), &mut []);
+            out.truncate(end);
+            tag
+        } else {
+            self.key.seal(counter, &aad, out.get_mut(payload_at..).unwrap_or_default())
+        };
+        let place = out.get_mut(tag_at..).and_then(|rest| rest.first_chunk_mut());
+        let (Ok(tag), Some(place)) = (tag, place) else {
+            out.truncate(start);
+            return Err(Unfit::Library);
+        };
+        *place = tag;
+        self.chain.add(seq, &tag);
+        (self.last, self.left, self.payload_len) = (Some(seq), left, Some(payload_len));
+        Ok(())
+    }
+
+    fn payload_len(&self, packet: &[u8]) -> Result<usize, Unfit> {
+        match self.audit {
+            Audit::None if Ip::parse(packet).is_none() => Err(Unfit::NotIp),
+            Audit::None => packet.len().checked_next_multiple_of(PADDING).ok_or(Unfit::TooLong),
+            Audit::Full | Audit::Headers | Audit::Metadata => Ok(packet.len()),
+        }
+    }
+
+    /// Ends the batch: writes the chain's value into its last row, which must be the last thing in `out`. Returns the
+    /// value, or `None` (and does nothing) if no row was sealed since the last batch.
+    pub fn end_batch(&mut self, out: &mut Vec<u8>) -> Option<ChainValue> {
+        let payload_len = self.payload_len.take()?;
+        let value = self.chain.close()?;
+        // The length of the chain's field, and that of the payload, stand before the payload.
+        let field_at = out.len().checked_sub(payload_len.checked_add(8)?)?;
+        let rest = field_at.checked_add(4)?..out.len();
+        out.extend_from_slice(&[0; CHAIN_LEN]);
+        out.copy_within(rest, field_at.checked_add(4 + CHAIN_LEN)?);
+        let (len, behind) = out.get_mut(field_at..)?.split_first_chunk_mut()?;
+        *len = (CHAIN_LEN as u32).to_be_bytes();
+        *behind.first_chunk_mut()? = value;
+        Some(value)
+    }
+
+    /// Number of the last row.
+    #[must_use]
+    pub fn last(&self) -> Option<Seq> {
+        self.last
+    }
+
+    /// Value of the chain after the last batch that was ended, for the next epoch's record.
+    #[must_use]
+    pub fn chain_value(&self) -> ChainValue {
+        self.chain.value()
+    }
+
+    /// Which epoch this is.
+    #[must_use]
+    pub fn epoch(&self) -> EpochNo {
+        self.epoch
+    }
+}
