@@ -23,8 +23,12 @@
 mod ids;
 pub mod limits;
 mod policy;
+pub mod queue;
+pub mod receiver;
+pub mod routes;
 pub mod row;
 pub mod seal;
+pub mod sender;
 pub mod sql;
 
 pub use ids::{EpochNo, LeafNo, NodeId, Seq, StreamId};

@@ -23,3 +23,33 @@ pub const PADDING: usize = 256;
 
 /// Packets sealed under one epoch's key, at most. A leaf, and with it the epoch, ends long before.
 pub const EPOCH_PACKETS: u64 = 1 << 32;
+
+/// Memory of the packets that wait to be sealed, over all streams, with the buffers kept for the next; bytes.
+pub const QUEUE_BYTES: usize = 8 << 20;
+
+/// Longest super-packet that a queue takes: the length field of IPv4.
+pub const SUPER_PACKET: usize = 65535;
+
+/// Other nodes that a node knows at the same time.
+pub const PEERS: usize = 1024;
+
+/// Prefixes of all nodes together that are routed.
+pub const PREFIXES: usize = 65536;
+
+/// Smallest leaf that is closed for its size, bytes of rows.
+pub const LEAF_BYTES_MIN: u64 = 8 << 20;
+
+/// Into how many leaves the retention, by size and by age, is divided.
+pub const LEAVES: u64 = 16;
+
+/// Rows of a page, at least and at most; between, as many as make about [`PAGE_BYTES`].
+pub const PAGE_ROWS: std::ops::RangeInclusive<u32> = 64..=1024;
+
+/// Bytes of a page, about.
+pub const PAGE_BYTES: usize = 1 << 20;
+
+/// Epochs of a stream that a receiver knows ahead of the one it reads; beyond, the oldest are forgotten.
+pub const EPOCHS_AHEAD: usize = 16;
+
+/// Pages without an authentic row that a receiver reads before it waits for the next wake-up or poll.
+pub const FORGED_PAGES: u32 = 16;

@@ -1,0 +1,223 @@
+//! Which node owns which addresses: where a packet goes, and what may come from whom (WireGuard's allowed-ips).
+//!
+//! Built anew from the verified node records whenever a node comes or goes: that is rare, looking up is not.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use prefix_trie::PrefixMap;
+
+use crate::limits::{PEERS, PREFIXES};
+use crate::{NodeId, StreamId};
+
+/// Another node as its verified record tells it, with the streams between it and this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who.
+    pub node: NodeId,
+    /// What this node sends to it.
+    pub outgoing: StreamId,
+    /// What it sends to this node.
+    pub incoming: StreamId,
+    /// Its own addresses in the network.
+    pub addresses: Vec<IpAddr>,
+    /// Networks behind it.
+    pub subnets: Vec<IpNet>,
+}
+
+/// Who owns a prefix.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    Me,
+    Peer { outgoing: StreamId, incoming: StreamId },
+}
+
+/// Longest-prefix tables for both families.
+#[derive(Clone, Debug, Default)]
+pub struct Routes {
+    v4: PrefixMap<Ipv4Net, Owner>,
+    v6: PrefixMap<Ipv6Net, Owner>,
+    entered: usize,
+    left_out: usize,
+}
+
+impl Routes {
+    /// Routes of a node that owns `addresses` and `subnets` among `peers`. Of two that claim the same prefix this node
+    /// wins, then the lower [`NodeId`], which was there first. At most [`PEERS`] nodes and [`PREFIXES`] prefixes are
+    /// taken; see [`Self::left_out`].
+    pub fn new(addresses: &[IpAddr], subnets: &[IpNet], peers: &[Peer]) -> Self {
+        let mut routes = Self::default();
+        routes.enter(Owner::Me, addresses, subnets);
+        let mut sorted: Vec<&Peer> = peers.iter().collect();
+        sorted.sort_by_key(|peer| peer.node);
+        for (index, peer) in sorted.into_iter().enumerate() {
+            if index < PEERS {
+                let owner = Owner::Peer { outgoing: peer.outgoing, incoming: peer.incoming };
+                routes.enter(owner, &peer.addresses, &peer.subnets);
+            } else {
+                let claimed = peer.addresses.len().saturating_add(peer.subnets.len());
+                routes.left_out = routes.left_out.saturating_add(claimed);
+            }
+        }
+        routes
+    }
+
+    fn enter(&mut self, owner: Owner, addresses: &[IpAddr], subnets: &[IpNet]) {
+        let hosts = addresses.iter().map(|address| IpNet::from(*address));
+        for prefix in hosts.chain(subnets.iter().copied()) {
+            let free = match prefix {
+                IpNet::V4(net) => self.v4.get(&net.trunc()).is_none(),
+                IpNet::V6(net) => self.v6.get(&net.trunc()).is_none(),
+            };
+            if !free || self.entered >= PREFIXES {
+                self.left_out = self.left_out.saturating_add(1);
+                continue;
+            }
+            self.entered = self.entered.saturating_add(1);
+            match prefix {
+                IpNet::V4(net) => _ = self.v4.insert(net.trunc(), owner),
+                IpNet::V6(net) => _ = self.v6.insert(net.trunc(), owner),
+            }
+        }
+    }
+
+    #[inline]
+    fn owner(&self, address: IpAddr) -> Option<Owner> {
+        match address {
+            IpAddr::V4(address) => self.v4.get_lpm(&address.into()).map(|(_, owner)| *owner),
+            IpAddr::V6(address) => self.v6.get_lpm(&address.into()).map(|(_, owner)| *owner),
+        }
+    }
+
+    /// The stream to whoever owns `destination`; `None` if that is nobody or this node.
+    #[inline]
+    pub fn to(&self, destination: IpAddr) -> Option<StreamId> {
+        match self.owner(destination)? {
+            Owner::Me => None,
+            Owner::Peer { outgoing, .. } => Some(outgoing),
+        }
+    }
+
+    /// Whether a packet from `source` may come in `stream`: its sender must be who owns the longest prefix.
+    #[inline]
+    pub fn may_come(&self, stream: StreamId, source: IpAddr) -> bool {
+        matches!(self.owner(source), Some(Owner::Peer { incoming, .. }) if incoming == stream)
+    }
+
+    /// Whether a packet to `destination` is for this node.
+    #[inline]
+    pub fn is_mine(&self, destination: IpAddr) -> bool {
+        self.owner(destination) == Some(Owner::Me)
+    }
+
+    /// Prefixes that are not routed: claimed by another already, or beyond the limits.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(node: i32, addresses: &[&str], subnets: &[&str]) -> Peer {
+        Peer {
+            node: NodeId(node),
+            outgoing: StreamId(node * 10),
+            incoming: StreamId(node * 10 + 1),
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            subnets: subnets.iter().map(|s| s.parse().unwrap()).collect(),
+        }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Node 1 is this one.
+    fn routes(peers: &[Peer]) -> Routes {
+        Routes::new(&[ip("10.9.0.1"), ip("fd00::1")], &["192.168.1.0/24".parse().unwrap()], peers)
+    }
+
+    #[test]
+    fn the_longest_prefix_owns_an_address_in_both_directions() {
+        let routes = routes(&[
+            peer(2, &["10.9.0.2", "fd00::2"], &["10.0.0.0/8", "::/0"]),
+            peer(3, &["10.9.0.3", "fd00::3"], &["10.5.0.0/16", "fd01::/64"]),
+        ]);
+        for (address, node) in [
+            ("10.9.0.2", 2),
+            ("10.9.0.3", 3),
+            ("10.9.0.4", 2),
+            ("10.5.0.1", 3),
+            ("fd00::3", 3),
+            ("fd01::9", 3),
+            ("2001:db8::1", 2),
+        ] {
+            assert_eq!(routes.to(ip(address)), Some(StreamId(node * 10)), "{address}");
+            for sender in [2, 3] {
+                assert_eq!(
+                    routes.may_come(StreamId(sender * 10 + 1), ip(address)),
+                    sender == node,
+                    "{address} {sender}"
+                );
+                assert!(
+                    !routes.may_come(StreamId(sender * 10), ip(address)),
+                    "an outgoing stream brings nothing"
+                );
+            }
+            assert!(!routes.is_mine(ip(address)));
+        }
+        assert_eq!(routes.left_out(), 0);
+    }
+
+    #[test]
+    fn what_is_this_nodes_is_sent_to_nobody_and_comes_from_nobody() {
+        let routes = routes(&[peer(2, &["10.9.0.2"], &["0.0.0.0/0", "::/0"])]);
+        for mine in ["10.9.0.1", "fd00::1", "192.168.1.77"] {
+            assert!(routes.is_mine(ip(mine)));
+            assert_eq!(routes.to(ip(mine)), None);
+            assert!(!routes.may_come(StreamId(21), ip(mine)));
+        }
+    }
+
+    #[test]
+    fn what_nobody_owns_goes_nowhere() {
+        let routes = routes(&[peer(2, &["10.9.0.2"], &[])]);
+        for nobodys in ["10.9.0.3", "255.255.255.255", "224.0.0.1", "ff02::1", "0.0.0.0"] {
+            assert_eq!(routes.to(ip(nobodys)), None);
+            assert!(!routes.may_come(StreamId(21), ip(nobodys)));
+            assert!(!routes.is_mine(ip(nobodys)));
+        }
+    }
+
+    #[test]
+    fn a_prefix_claimed_twice_stays_with_whoever_was_there_first() {
+        let routes = routes(&[
+            peer(3, &["10.9.0.2", "10.9.0.1"], &["10.7.0.9/16", "192.168.1.0/24"]),
+            peer(2, &["10.9.0.2"], &["10.7.0.0/16"]),
+        ]);
+        assert_eq!(routes.to(ip("10.9.0.2")), Some(StreamId(20)));
+        assert_eq!(routes.to(ip("10.7.1.1")), Some(StreamId(20)));
+        assert!(routes.is_mine(ip("10.9.0.1")) && routes.is_mine(ip("192.168.1.1")));
+        assert_eq!(routes.left_out(), 4);
+    }
+
+    #[test]
+    fn more_than_the_limits_is_left_out_and_counted() {
+        let peers: Vec<Peer> = (2..PEERS as i32 + 12)
+            .map(|node| peer(node, &[&format!("10.8.{}.{}", node / 256, node % 256)], &[]))
+            .collect();
+        let full = routes(&peers);
+        assert_eq!(full.left_out(), 10);
+        assert_eq!(full.to(ip("10.8.0.2")), Some(StreamId(20)));
+        let many = Peer {
+            subnets: (0..PREFIXES as u32 + 5)
+                .map(|n| IpNet::new(IpAddr::V4((n << 8).into()), 24).unwrap())
+                .collect(),
+            ..peer(2, &[], &[])
+        };
+        // Three of its own; one of the peer's is this node's.
+        assert_eq!(routes(&[many]).left_out(), 3 + 5);
+    }
+}
