@@ -12,6 +12,7 @@ mod digest;
 pub mod epoch;
 mod key;
 mod prf;
+pub mod sign;
 #[cfg(test)]
 mod tests;
 

@@ -21,6 +21,7 @@
 )]
 
 mod ids;
+pub mod key;
 pub mod limits;
 mod policy;
 pub mod queue;
@@ -30,6 +31,7 @@ pub mod row;
 pub mod seal;
 pub mod sender;
 pub mod sql;
+pub mod token;
 
 pub use ids::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 pub use policy::{Audit, Durability, UnknownWord};

@@ -1,0 +1,127 @@
+//! Writing and strictly reading the canonical encodings: big-endian numbers, and bytes behind their length.
+
+use ipnet::IpNet;
+
+/// Appends fields.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder(Vec<u8>);
+
+impl Encoder {
+    /// Begins with what this is, so that bytes of one kind are never taken for another.
+    pub(crate) fn new(kind: &[u8]) -> Self {
+        let mut encoder = Self(Vec::with_capacity(256));
+        encoder.fixed(kind);
+        encoder
+    }
+
+    /// Bytes whose length both sides know.
+    pub(crate) fn fixed(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn u8(&mut self, value: u8) {
+        self.fixed(&[value]);
+    }
+
+    pub(crate) fn i32(&mut self, value: i32) {
+        self.fixed(&value.to_be_bytes());
+    }
+
+    pub(crate) fn i64(&mut self, value: i64) {
+        self.fixed(&value.to_be_bytes());
+    }
+
+    pub(crate) fn u64(&mut self, value: u64) {
+        self.fixed(&value.to_be_bytes());
+    }
+
+    /// Bytes behind their length.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        // Nothing here is longer than 4 GiB; were it, the number would at least not be that of another.
+        self.fixed(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
+        self.fixed(bytes);
+    }
+
+    /// Bytes that may be missing; missing is not empty.
+    pub(crate) fn maybe(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            None => self.u8(0),
+            Some(bytes) => {
+                self.u8(1);
+                self.bytes(bytes);
+            }
+        }
+    }
+
+    /// An address with the length of its network's prefix; the host's bits stay.
+    pub(crate) fn net(&mut self, net: Option<IpNet>) {
+        match net {
+            None => self.u8(0),
+            Some(IpNet::V4(net)) => {
+                self.u8(4);
+                self.fixed(&net.addr().octets());
+                self.u8(net.prefix_len());
+            }
+            Some(IpNet::V6(net)) => {
+                self.u8(6);
+                self.fixed(&net.addr().octets());
+                self.u8(net.prefix_len());
+            }
+        }
+    }
+
+    pub(crate) fn done(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Takes fields off the front.
+#[derive(Clone, Debug)]
+pub(crate) struct Decoder<'a>(&'a [u8]);
+
+impl<'a> Decoder<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The next `len` bytes.
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    /// The next bytes as an array.
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    /// Exactly these.
+    pub(crate) fn expect(&mut self, bytes: &[u8]) -> Option<()> {
+        self.0 = self.0.strip_prefix(bytes)?;
+        Some(())
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub(crate) fn i32(&mut self) -> Option<i32> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    pub(crate) fn i64(&mut self) -> Option<i64> {
+        self.array().map(i64::from_be_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    /// Nothing may follow.
+    pub(crate) fn end(self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}

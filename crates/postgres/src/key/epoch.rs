@@ -1,0 +1,404 @@
+//! An epoch: a stream's time under one key. Its record says where it stands in the stream and what came before, its
+//! sender signs it, and its secret is wrapped to each reader.
+//!
+//! ```text
+//!   record:  "adit-pg1 epoch" | len tag | stream | sender | receiver | no | leaf | first_seq | audit | opened
+//!            | 0, or 1 prev_no prev_last_seq, or 2 prev_no prev_last_seq prev_chain
+//!            | readers | (reader, SHA-256(enc | sealed)) each, ascending
+//! ```
+
+use adit_crypto::{CryptoError, sha256};
+use adit_engine::{Random, UnixTime};
+
+use super::bytes::{Decoder, Encoder};
+use super::{NetworkKey, NodeKeys, NodePublic, Reader, SealPublic, wrap};
+use crate::seal::EpochSecret;
+use crate::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
+
+const KIND: &[u8] = b"adit-pg1 epoch";
+const SIGNED: &[u8] = b"adit-pg1 signed epoch";
+const WRAPPED: &[u8] = b"adit-pg1 wrap";
+const HASHED: &[u8] = b"adit-pg1 epoch hash";
+
+/// Most readers of an epoch; the database knows the same bound.
+pub const MAX_READERS: usize = 4;
+
+/// Length of an encapsulated key, bytes.
+pub const ENC_LEN: usize = 1120;
+
+/// Length of a sealed secret, bytes.
+pub const SEALED_LEN: usize = 48;
+
+/// Where an epoch stands: what its record says but for the readers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// The network's tag.
+    pub network: String,
+    /// Of which stream.
+    pub stream: StreamId,
+    /// Who sends, and signs.
+    pub sender: NodeId,
+    /// Who receives.
+    pub receiver: NodeId,
+    /// Its number; a reader takes only ever greater ones.
+    pub no: EpochNo,
+    /// Where its rows lie.
+    pub leaf: LeafNo,
+    /// Number of its first packet.
+    pub first_seq: Seq,
+    /// What its rows show.
+    pub audit: Audit,
+    /// When, by the sender's clock.
+    pub opened: UnixTime,
+    /// What its sender knew of the epoch before.
+    pub previous: Option<Previous>,
+}
+
+/// What a sender knew of an epoch when it opened the next.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Previous {
+    /// Its number.
+    pub no: EpochNo,
+    /// The last packet that had been acknowledged. More may be there: what was in flight is in doubt.
+    pub last_seq: Seq,
+    /// The chain's value with that packet; [`EpochRecord::hash`] if no batch had been acknowledged. `None`: the sender
+    /// has begun anew and its leaf was dropped.
+    pub chain: Option<[u8; 32]>,
+}
+
+/// A parsed record. Only [`accept`] and [`check`] make one believable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochRecord {
+    /// What it says.
+    pub epoch: Epoch,
+    /// Who may read, and the hash of each one's wrap; ascending.
+    pub readers: Vec<(NodeId, [u8; 32])>,
+}
+
+/// An epoch's secret for one reader: a row of the table `wrap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrap {
+    /// For whom.
+    pub reader: NodeId,
+    /// The encapsulated key, [`ENC_LEN`] bytes.
+    pub enc: Vec<u8>,
+    /// The sealed secret, [`SEALED_LEN`] bytes.
+    pub sealed: Vec<u8>,
+}
+
+impl Wrap {
+    fn hash(&self) -> [u8; 32] {
+        // Lengths go in: a byte moved from one to the other is another wrap.
+        let len = u64::try_from(self.enc.len()).unwrap_or(u64::MAX).to_be_bytes();
+        sha256(&[WRAPPED, &len, &self.enc, &self.sealed])
+    }
+}
+
+/// What a sender hands to the database, and keeps.
+#[derive(Debug)]
+pub struct OpenedEpoch {
+    /// Column `record`.
+    pub record: Vec<u8>,
+    /// Column `signature`.
+    pub signature: [u8; 64],
+    /// Rows of `wrap`, ascending by reader.
+    pub wraps: Vec<Wrap>,
+    /// What the packets' keys are made of.
+    pub secret: EpochSecret,
+    /// The chain's first previous value.
+    pub hash: [u8; 32],
+}
+
+/// Why an epoch cannot be opened.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOpened {
+    /// None, more than [`MAX_READERS`], or one twice.
+    #[error("an epoch has 1 to 4 readers, each once")]
+    Readers,
+    /// A field has no canonical form.
+    #[error("a number of the epoch is out of range, or its tag is none")]
+    Field,
+    /// Our own library.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+/// Why an epoch from the database is not believed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Not a record.
+    #[error("the record is not one")]
+    Malformed,
+    /// Signed by somebody else, or changed.
+    #[error("the sender has not signed the record")]
+    Signature,
+    /// Another network's.
+    #[error("the record is of another network")]
+    Network,
+    /// Another stream's.
+    #[error("the record is of another stream")]
+    Stream,
+    /// It names another sender.
+    #[error("the record names another sender")]
+    Sender,
+    /// It names another receiver.
+    #[error("the record names another receiver")]
+    Receiver,
+    /// The record knows no wrap for this reader.
+    #[error("the epoch is not for this reader")]
+    NotAReader,
+    /// Not the wrap that the record names.
+    #[error("the wrapped secret is not the one that was signed")]
+    Wrap,
+    /// The wrap does not open: another key, or another network's.
+    #[error("the wrapped secret does not open with this key")]
+    Key,
+    /// Our own library.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+/// What a record must be about to be believed.
+#[derive(Copy, Clone, Debug)]
+pub struct Expected<'a> {
+    /// The network's tag.
+    pub network: &'a str,
+    /// Which stream it was found in.
+    pub stream: StreamId,
+    /// Who sends there.
+    pub sender: &'a NodePublic,
+    /// Who receives there.
+    pub receiver: NodeId,
+}
+
+impl Epoch {
+    fn encode(&self) -> Option<Encoder> {
+        let tag = self.network.as_bytes();
+        let tag_len = u8::try_from(tag.len()).ok().filter(|_| is_tag(tag))?;
+        let mut out = Encoder::new(KIND);
+        out.u8(tag_len);
+        out.fixed(tag);
+        out.i32(self.stream.0);
+        out.i32(self.sender.0);
+        out.i32(self.receiver.0);
+        out.i32(self.no.0);
+        out.i32(self.leaf.0);
+        out.i64(self.first_seq.0);
+        out.u8(audit_number(self.audit));
+        out.u64(self.opened.0);
+        match &self.previous {
+            None => out.u8(0),
+            Some(previous) => {
+                out.u8(if previous.chain.is_some() { 2 } else { 1 });
+                out.i32(previous.no.0);
+                out.i64(previous.last_seq.0);
+                out.fixed(previous.chain.as_ref().map_or(&[], |chain| chain));
+            }
+        }
+        self.in_range().then_some(out)
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Self> {
+        from.expect(KIND)?;
+        let tag_len = from.u8()?;
+        let tag = from.take(usize::from(tag_len))?;
+        let network = std::str::from_utf8(tag).ok().filter(|_| is_tag(tag))?.to_owned();
+        let (stream, sender, receiver) = (from.i32()?, from.i32()?, from.i32()?);
+        let (no, leaf, first_seq) = (from.i32()?, from.i32()?, from.i64()?);
+        let audit = *Audit::ALL.get(usize::from(from.u8()?))?;
+        let opened = UnixTime(from.u64()?);
+        let previous = match from.u8()? {
+            0 => None,
+            kind @ (1 | 2) => Some(Previous {
+                no: EpochNo(from.i32()?),
+                last_seq: Seq(from.i64()?),
+                chain: if kind == 2 { Some(from.array()?) } else { None },
+            }),
+            _ => return None,
+        };
+        let epoch = Self {
+            network,
+            stream: StreamId(stream),
+            sender: NodeId(sender),
+            receiver: NodeId(receiver),
+            no: EpochNo(no),
+            leaf: LeafNo(leaf),
+            first_seq: Seq(first_seq),
+            audit,
+            opened,
+            previous,
+        };
+        epoch.in_range().then_some(epoch)
+    }
+
+    fn in_range(&self) -> bool {
+        let own = [self.stream.0, self.sender.0, self.receiver.0, self.no.0, self.leaf.0];
+        own.iter().all(|number| *number > 0)
+            && self.first_seq.0 > 0
+            && self.previous.is_none_or(|previous| {
+                previous.no.0 > 0
+                    && previous.no < self.no
+                    && previous.last_seq.0 >= 0
+                    && previous.last_seq < self.first_seq
+            })
+    }
+}
+
+impl EpochRecord {
+    /// As it is signed.
+    ///
+    /// # Errors
+    /// A field is out of range.
+    pub fn encode(&self) -> Result<Vec<u8>, NotOpened> {
+        let count = u8::try_from(self.readers.len()).map_err(|_| NotOpened::Readers)?;
+        if !readers_fit(&self.readers) {
+            return Err(NotOpened::Readers);
+        }
+        let mut out = self.epoch.encode().ok_or(NotOpened::Field)?;
+        out.u8(count);
+        for (reader, hash) in &self.readers {
+            out.i32(reader.0);
+            out.fixed(hash);
+        }
+        Ok(out.done())
+    }
+
+    /// Reads one; strictly: what it encodes to is what was read.
+    ///
+    /// # Errors
+    /// [`Refused::Malformed`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
+        Self::decode(Decoder::new(bytes)).ok_or(Refused::Malformed)
+    }
+
+    fn decode(mut from: Decoder<'_>) -> Option<Self> {
+        let epoch = Epoch::decode(&mut from)?;
+        let count = from.u8()?;
+        let mut readers = Vec::with_capacity(MAX_READERS);
+        for _ in 0..count {
+            readers.push((NodeId(from.i32()?), from.array()?));
+        }
+        from.end()?;
+        readers_fit(&readers).then_some(Self { epoch, readers })
+    }
+
+    /// The chain's first previous value: everything that was signed, and the signature.
+    pub fn hash(record: &[u8], signature: &[u8]) -> [u8; 32] {
+        let len = u64::try_from(record.len()).unwrap_or(u64::MAX).to_be_bytes();
+        sha256(&[HASHED, &len, record, signature])
+    }
+}
+
+fn readers_fit(readers: &[(NodeId, [u8; 32])]) -> bool {
+    (1..=MAX_READERS).contains(&readers.len())
+        && readers.iter().all(|(reader, _)| reader.0 >= 0)
+        && readers.is_sorted_by(|(a, _), (b, _)| a < b)
+}
+
+fn is_tag(tag: &[u8]) -> bool {
+    (1..=16).contains(&tag.len())
+        && tag.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
+fn audit_number(audit: Audit) -> u8 {
+    match audit {
+        Audit::Full => 0,
+        Audit::Headers => 1,
+        Audit::Metadata => 2,
+        Audit::None => 3,
+    }
+}
+
+/// What a wrap is bound to: the epoch and the reader. (The record's hashes of wraps cannot be in it.)
+fn wrap_info(epoch: Encoder, reader: NodeId) -> Vec<u8> {
+    let mut info = epoch;
+    info.fixed(WRAPPED);
+    info.i32(reader.0);
+    info.done()
+}
+
+/// Opens an epoch: a new secret, wrapped to the readers, under the sender's signature.
+///
+/// # Errors
+/// The readers or a field do not fit, or the library failed.
+pub fn open(
+    epoch: Epoch,
+    keys: &NodeKeys,
+    network: &NetworkKey,
+    readers: &[(NodeId, &SealPublic)],
+    random: &mut Random,
+) -> Result<OpenedEpoch, NotOpened> {
+    let psk = network.wrap_key()?;
+    let secret = EpochSecret::new(random.bytes());
+    let mut wraps = Vec::with_capacity(readers.len());
+    for (reader, key) in readers {
+        let info = wrap_info(epoch.encode().ok_or(NotOpened::Field)?, *reader);
+        let (enc, sealed) =
+            wrap::wrap(secret.expose(), key.as_bytes(), &psk, &info, random).ok_or(CryptoError)?;
+        wraps.push(Wrap { reader: *reader, enc, sealed });
+    }
+    wraps.sort_by_key(|wrap| wrap.reader);
+    let readers = wraps.iter().map(|wrap| (wrap.reader, wrap.hash())).collect();
+    let record = EpochRecord { epoch, readers }.encode()?;
+    let signature = keys.signing().sign(&[SIGNED, &record].concat())?;
+    let hash = EpochRecord::hash(&record, &signature);
+    Ok(OpenedEpoch { record, signature, wraps, secret, hash })
+}
+
+/// Whether that sender signed that record, and for that stream.
+///
+/// # Errors
+/// Each check has its own.
+pub fn check(
+    expected: &Expected<'_>,
+    record: &[u8],
+    signature: &[u8],
+) -> Result<EpochRecord, Refused> {
+    if !expected.sender.signed(&[SIGNED, record].concat(), signature) {
+        return Err(Refused::Signature);
+    }
+    let parsed = EpochRecord::parse(record)?;
+    let epoch = &parsed.epoch;
+    if epoch.network != expected.network {
+        return Err(Refused::Network);
+    }
+    if epoch.stream != expected.stream {
+        return Err(Refused::Stream);
+    }
+    if epoch.sender != expected.sender.id {
+        return Err(Refused::Sender);
+    }
+    if epoch.receiver != expected.receiver {
+        return Err(Refused::Receiver);
+    }
+    Ok(parsed)
+}
+
+/// [`check`], and then opens the reader's wrap: what came with its name from the database.
+///
+/// The columns `no`, `leaf` and `first_seq` beside the record are not signed: what the returned record says counts. Nor is
+/// it known here which epochs the reader has seen: one whose number is not greater than the last is a repetition.
+///
+/// # Errors
+/// Each check has its own.
+pub fn accept(
+    reader: Reader<'_>,
+    network: &NetworkKey,
+    expected: &Expected<'_>,
+    record: &[u8],
+    signature: &[u8],
+    wrap: &Wrap,
+) -> Result<(EpochRecord, EpochSecret), Refused> {
+    let parsed = check(expected, record, signature)?;
+    let named =
+        parsed.readers.iter().find(|(id, _)| *id == reader.id).ok_or(Refused::NotAReader)?;
+    if named.1 != wrap.hash() {
+        return Err(Refused::Wrap);
+    }
+    let info = wrap_info(parsed.epoch.encode().ok_or(Refused::Malformed)?, reader.id);
+    let psk = network.wrap_key()?;
+    let secret = wrap::unwrap(reader.seal.as_bytes(), &psk, &info, &wrap.enc, &wrap.sealed)
+        .ok_or(Refused::Key)?;
+    let secret = secret.as_slice().try_into().map_err(|_| Refused::Key)?;
+    Ok((parsed, EpochSecret::new(secret)))
+}

@@ -1,0 +1,20 @@
+//! Who is who, and who may read: the network's key, the nodes' keys, and the records that they vouch for.
+//!
+//! ```text
+//!   NetworkKey ──► MACs over the network's row and every node's: the database cannot add or change one
+//!              └─► pre-shared key of every wrap
+//!   NodeKeys: Ed25519 signs epoch records; X-Wing (ML-KEM-768 and X25519) opens the wraps of epochs' secrets
+//! ```
+
+mod bytes;
+pub mod epoch;
+mod identity;
+mod network;
+mod record;
+mod wrap;
+
+pub use identity::{
+    AuditorKey, BadKey, Fingerprint, NodeKeys, NodePublic, Reader, SealPublic, SealSecret,
+};
+pub use network::NetworkKey;
+pub use record::{NetworkRecord, NodeRecord, UnfitRecord};

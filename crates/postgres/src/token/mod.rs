@@ -1,0 +1,145 @@
+//! What one node gives to the next so that it can join: text that is pasted, once.
+//!
+//! ```text
+//!   adit1-BASE64URL(version 1 | secret, 24 bytes | network key, 32 bytes | invitation's role | checksum, 4 bytes)
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use adit_crypto::{constant_time_eq, sha256};
+use adit_engine::Random;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use zeroize::Zeroizing;
+
+use crate::key::NetworkKey;
+
+const PREFIX: &str = "adit1-";
+const VERSION: u8 = 1;
+const CHECKSUM: usize = 4;
+
+/// Longest name of a role in PostgreSQL, bytes.
+pub const MAX_ROLE: usize = 63;
+
+/// Longest text that is looked at.
+const MAX_TEXT: usize = 256;
+
+/// An invitation's one-time password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JoinSecret(Zeroizing<[u8; Self::LEN]>);
+
+impl JoinSecret {
+    /// Length, bytes.
+    pub const LEN: usize = 24;
+
+    /// A new one.
+    pub fn generate(random: &mut Random) -> Self {
+        let mut secret = Self(Zeroizing::new([0; Self::LEN]));
+        random.fill(&mut *secret.0);
+        secret
+    }
+
+    /// The password of the invitation's role.
+    pub fn password(&self) -> Zeroizing<String> {
+        Zeroizing::new(URL_SAFE_NO_PAD.encode(*self.0))
+    }
+}
+
+// By hand: secrets never reach a log.
+impl fmt::Debug for JoinSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinSecret(..)")
+    }
+}
+
+/// What lets one more node in. Its `Display` is the secret text itself: for the person who asked for it, and nobody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The role that may join once.
+    pub role: String,
+    /// Its password.
+    pub secret: JoinSecret,
+    /// The network's key.
+    pub network: NetworkKey,
+}
+
+/// Why a text is not a token.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadToken {
+    /// Something else altogether.
+    #[error("a token begins with adit1-")]
+    Prefix,
+    /// Typed or cut wrongly.
+    #[error("the token is damaged: copy all of it, to its last character")]
+    Damaged,
+    /// By a later adit.
+    #[error("the token is of a version that this adit does not know")]
+    Version,
+    /// A role's name that is none.
+    #[error("the token names no invitation")]
+    Role,
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
+        bytes.push(VERSION);
+        bytes.extend_from_slice(&*self.secret.0);
+        bytes.extend_from_slice(self.network.as_bytes());
+        bytes.extend_from_slice(self.role.as_bytes());
+        write!(f, "{PREFIX}{}", *checked_text(&bytes))
+    }
+}
+
+impl FromStr for Token {
+    type Err = BadToken;
+
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let text = text.trim().strip_prefix(PREFIX).ok_or(BadToken::Prefix)?;
+        let bytes = from_checked_text(text).ok_or(BadToken::Damaged)?;
+        let (version, rest) = bytes.split_first().ok_or(BadToken::Damaged)?;
+        if *version != VERSION {
+            return Err(BadToken::Version);
+        }
+        let (secret, rest) = rest.split_first_chunk().ok_or(BadToken::Damaged)?;
+        let (network, role) =
+            rest.split_first_chunk::<{ NetworkKey::LEN }>().ok_or(BadToken::Damaged)?;
+        let role = std::str::from_utf8(role).ok().filter(|role| is_role(role));
+        Ok(Self {
+            role: role.ok_or(BadToken::Role)?.to_owned(),
+            secret: JoinSecret(Zeroizing::new(*secret)),
+            network: NetworkKey::from_bytes(network),
+        })
+    }
+}
+
+fn is_role(role: &str) -> bool {
+    (1..=MAX_ROLE).contains(&role.len())
+        && role.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+fn checksum(bytes: &[u8]) -> [u8; 32] {
+    sha256(&[b"adit-pg1 text", bytes])
+}
+
+/// Bytes and their checksum as text for URLs and files.
+pub(crate) fn checked_text(bytes: &[u8]) -> Zeroizing<String> {
+    let mut all = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
+    all.extend_from_slice(bytes);
+    all.extend(checksum(bytes).iter().take(CHECKSUM));
+    Zeroizing::new(URL_SAFE_NO_PAD.encode(&*all))
+}
+
+/// What [`checked_text`] wrote.
+pub(crate) fn from_checked_text(text: &str) -> Option<Zeroizing<Vec<u8>>> {
+    if text.len() > MAX_TEXT {
+        return None;
+    }
+    let mut bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(text).ok()?);
+    let end = bytes.len().checked_sub(CHECKSUM)?;
+    let (body, sum) = bytes.split_at_checked(end)?;
+    let fits = constant_time_eq(checksum(body).get(..CHECKSUM)?, sum);
+    bytes.truncate(end);
+    fits.then_some(bytes)
+}
