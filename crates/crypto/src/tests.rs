@@ -40,6 +40,10 @@ fn hmac_known_answers() {
         let mac = unhex(expected);
         assert_eq!(key.sign(&[b"Hi There"]).as_bytes(), mac, "{digest}");
         assert_eq!(key.sign(&[b"Hi", b"", b" There"]).as_bytes(), mac, "{digest} in parts");
+        let mut stream = key.start();
+        stream.update(b"Hi ");
+        stream.update(b"There");
+        assert_eq!(stream.finish().as_bytes(), mac, "{digest}, piece by piece");
         assert_eq!(digest.output_len(), mac.len());
         assert!(key.verify(&[b"Hi ", b"There"], &mac));
         assert!(!key.verify(&[b"Hi there"], &mac));

@@ -120,3 +120,137 @@ fn transport(inside: &Inside<'_>, columns: &mut Columns) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn v4(proto: u8, fragment: u16, inner: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 20 + inner.len() as u8, 0, 1];
+        packet.extend_from_slice(&fragment.to_be_bytes());
+        packet.extend_from_slice(&[64, proto, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2]);
+        packet.extend_from_slice(inner);
+        packet
+    }
+
+    fn v6(next: u8, inner: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, inner.len() as u8, next, 64];
+        for last in [1, 2] {
+            packet.extend_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        }
+        packet.extend_from_slice(inner);
+        packet
+    }
+
+    fn tcp() -> Vec<u8> {
+        let mut tcp = vec![0x1f, 0x90, 0x01, 0xbb, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 0x12];
+        tcp.resize(20, 0);
+        tcp
+    }
+
+    /// What is told of a packet: protocol, ports, flags.
+    fn told(packet: &[u8]) -> (Option<i16>, Option<i32>, Option<i32>, Option<i16>) {
+        let columns = columns(Audit::Headers, packet);
+        assert_eq!(columns.len, Some(packet.len() as i32));
+        (columns.proto, columns.sport, columns.dport, columns.flags)
+    }
+
+    #[test]
+    fn a_policy_tells_what_it_says() {
+        let packet = v4(6, 0, &tcp());
+        let all = Columns {
+            len: Some(40),
+            sport: Some(8080),
+            dport: Some(443),
+            proto: Some(6),
+            flags: Some(0x12),
+            src: Some([10, 9, 0, 1].into()),
+            dst: Some([10, 9, 0, 2].into()),
+        };
+        assert_eq!(columns(Audit::Full, &packet), all);
+        assert_eq!(columns(Audit::Headers, &packet), all);
+        let length = Columns { len: Some(40), ..Columns::default() };
+        assert_eq!(columns(Audit::Metadata, &packet), length);
+        assert_eq!(columns(Audit::None, &packet), Columns::default());
+        let v6 = columns(Audit::Headers, &v6(6, &tcp()));
+        assert_eq!((v6.sport, v6.dport, v6.flags), (all.sport, all.dport, all.flags));
+        assert_eq!(v6.src, Some("fd00::1".parse().unwrap()));
+        assert_eq!(v6.dst, Some("fd00::2".parse().unwrap()));
+    }
+
+    #[test]
+    fn each_protocol_has_its_columns() {
+        let ports = [0x1f, 0x90, 0x01, 0xbb, 0, 8, 0, 0];
+        for proto in [17, 33, 132, 136] {
+            assert_eq!(
+                told(&v4(proto, 0, &ports)),
+                (Some(proto.into()), Some(8080), Some(443), None)
+            );
+        }
+        assert_eq!(told(&v4(1, 0, &[8, 3, 0, 0])), (Some(1), None, Some(0x0803), None));
+        assert_eq!(told(&v6(58, &[128, 1, 0, 0])), (Some(58), None, Some(0x8001), None));
+        assert_eq!(told(&v4(47, 0, &ports)), (Some(47), None, None, None), "GRE has no ports");
+    }
+
+    #[test]
+    fn extension_headers_are_looked_behind() {
+        let mut inner = vec![43, 0, 0, 0, 0, 0, 0, 0]; // hop by hop
+        inner.extend_from_slice(&[51, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]); // routing of 16 bytes
+        inner.extend_from_slice(&[60, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]); // AH of 16 bytes
+        inner.extend_from_slice(&[6, 0, 0, 0, 0, 0, 0, 0]); // destination options
+        inner.extend_from_slice(&tcp());
+        assert_eq!(told(&v6(0, &inner)), (Some(6), Some(8080), Some(443), Some(0x12)));
+        assert_eq!(told(&v6(0, &inner[..7])), (Some(0), None, None, None), "cut short");
+        assert_eq!(told(&v6(0, &inner[..8])), (Some(43), None, None, None), "cut short behind one");
+        let many: Vec<u8> = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
+        assert_eq!(told(&v6(60, &many)), (Some(60), None, None, None));
+        assert_eq!(told(&v6(59, &tcp())), (Some(59), None, None, None), "no next header");
+    }
+
+    #[test]
+    fn a_fragment_has_no_ports() {
+        assert_eq!(
+            told(&v4(6, 0x4000, &tcp())),
+            (Some(6), Some(8080), Some(443), Some(0x12)),
+            "DF"
+        );
+        assert_eq!(told(&v4(6, 0x2000, &tcp())), (Some(6), None, None, None), "the first");
+        assert_eq!(told(&v4(6, 0x0010, &tcp())), (Some(6), None, None, None), "the last");
+        let fragment = |offset_and_more: u16| {
+            let mut inner = vec![6, 0];
+            inner.extend_from_slice(&offset_and_more.to_be_bytes());
+            inner.extend_from_slice(&[0; 4]);
+            inner.extend_from_slice(&tcp());
+            told(&v6(44, &inner))
+        };
+        assert_eq!(fragment(0x0001), (Some(6), None, None, None), "the first");
+        assert_eq!(fragment(0x0008), (Some(6), None, None, None), "the last");
+        assert_eq!(fragment(0x0100), (Some(6), None, None, None), "the last, further on");
+        assert_eq!(fragment(0x0006), (Some(6), Some(8080), Some(443), Some(0x12)), "the whole");
+    }
+
+    #[test]
+    fn of_a_malformed_packet_is_told_what_can_be() {
+        let length_only = (None, None, None, None);
+        assert_eq!(told(&[]), length_only);
+        assert_eq!(told(&[0x45; 19]), length_only);
+        assert_eq!(told(&[0x75; 40]), length_only, "no version of IP");
+        assert_eq!(told(&v4(6, 0, &tcp()[..13])), (Some(6), Some(8080), Some(443), None));
+        assert_eq!(told(&v4(6, 0, &tcp()[..3])), (Some(6), None, None, None));
+        assert_eq!(told(&v4(1, 0, &[8])), (Some(1), None, None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(
+            start in prop_oneof![Just(vec![0x45]), Just(vec![0x60]), Just(vec![])],
+            rest in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let packet = [start, rest].concat();
+            for audit in Audit::ALL {
+                let _ = columns(*audit, &packet);
+            }
+        }
+    }
+}

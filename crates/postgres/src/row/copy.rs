@@ -98,3 +98,97 @@ pub fn split_row(rows: &[u8]) -> Option<(Fields<'_>, &[u8])> {
     }
     Some((fields, rest))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::decode;
+
+    fn row(out: &mut Vec<u8>, columns: &Columns, chain: Option<[u8; 32]>) {
+        head(out, Seq(7), StreamId(3), EpochNo(2), columns);
+        field(out, Some([9; TAG_LEN]));
+        field(out, chain);
+        field(out, Some(*b"payload"));
+    }
+
+    #[test]
+    fn rows_are_as_the_manual_says() {
+        assert_eq!(HEADER.len(), 11 + 4 + 4);
+        assert_eq!(TRAILER, [0xff, 0xff]);
+        let columns =
+            Columns { dport: Some(443), src: Some([10, 9, 0, 1].into()), ..Columns::default() };
+        let mut out = Vec::new();
+        row(&mut out, &columns, None);
+        let null = [0xff; 4];
+        let expected = [
+            &[0, 13][..],
+            &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7],
+            &[0, 0, 0, 4, 0, 0, 0, 3],
+            &[0, 0, 0, 4, 0, 0, 0, 2],
+            &null,
+            &null,
+            &[0, 0, 0, 4, 0, 0, 1, 187],
+            &null,
+            &null,
+            &[0, 0, 0, 8, 2, 32, 0, 4, 10, 9, 0, 1],
+            &null,
+            &[0, 0, 0, 16],
+            &[9; 16],
+            &null,
+            &[0, 0, 0, 7],
+            b"payload",
+        ];
+        assert_eq!(out, expected.concat());
+    }
+
+    #[test]
+    fn the_longest_row_is_as_long_as_it_says() {
+        let v6 = Some("fd00::1".parse().unwrap());
+        let columns = Columns {
+            len: Some(1),
+            sport: Some(2),
+            dport: Some(3),
+            proto: Some(4),
+            flags: Some(5),
+            src: v6,
+            dst: v6,
+        };
+        let mut out = Vec::new();
+        row(&mut out, &columns, Some([1; 32]));
+        assert_eq!(out.len(), MAX_OVERHEAD + "payload".len());
+    }
+
+    #[test]
+    fn rows_are_taken_apart_again() {
+        let columns =
+            Columns { len: Some(9), dst: Some("fd00::1".parse().unwrap()), ..Columns::default() };
+        let mut out = Vec::new();
+        row(&mut out, &columns, None);
+        row(&mut out, &Columns::default(), Some([5; 32]));
+        out.extend_from_slice(TRAILER);
+        let (first, rest) = split_row(&out).unwrap();
+        let first = decode::row(first).unwrap();
+        assert_eq!((first.seq, first.stream, first.epoch), (Seq(7), StreamId(3), EpochNo(2)));
+        assert_eq!(
+            (first.columns, first.tag, first.payload),
+            (columns, &[9; 16][..], &b"payload"[..])
+        );
+        let (second, rest) = split_row(rest).unwrap();
+        assert_eq!(decode::row(second).unwrap().chain, Some(&[5; 32][..]));
+        assert_eq!((split_row(rest), rest), (None, TRAILER));
+    }
+
+    #[test]
+    fn a_row_that_ends_early_or_has_other_fields_is_none() {
+        let mut out = Vec::new();
+        row(&mut out, &Columns::default(), None);
+        for len in 0..out.len() {
+            assert_eq!(split_row(&out[..len]), None, "{len} bytes");
+        }
+        let negative_length = 2;
+        out[negative_length..][..4].copy_from_slice(&(-2i32).to_be_bytes());
+        assert_eq!(split_row(&out), None);
+        out[1] = 12;
+        assert_eq!(split_row(&out), None);
+    }
+}

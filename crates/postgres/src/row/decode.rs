@@ -74,3 +74,103 @@ pub fn inet(value: &[u8]) -> Option<IpAddr> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 13] = [
+        "seq", "stream", "epoch", "len", "sport", "dport", "proto", "flags", "src", "dst", "tag",
+        "chain", "payload",
+    ];
+
+    /// A value of each column, and whether it has to be there.
+    fn values() -> [(Vec<u8>, bool); 13] {
+        let v6 = [&[3, 128, 0, 16][..], &[0xfd; 16]].concat();
+        [
+            (vec![0, 0, 0, 0, 0, 0, 1, 0], true),
+            (vec![0, 0, 0, 3], true),
+            (vec![0, 0, 0, 2], true),
+            (vec![0, 0, 0, 40], false),
+            (vec![0, 0, 31, 144], false),
+            (vec![0, 0, 1, 187], false),
+            (vec![0, 6], false),
+            (vec![0, 18], false),
+            (vec![2, 32, 0, 4, 10, 9, 0, 1], false),
+            (v6, false),
+            (vec![9; 16], true),
+            (vec![8; 32], false),
+            (vec![7; 40], true),
+        ]
+    }
+
+    fn fields(values: &[(Vec<u8>, bool); 13]) -> Fields<'_> {
+        values.each_ref().map(|(value, _)| Some(&value[..]))
+    }
+
+    #[test]
+    fn a_row_is_what_its_values_say() {
+        assert_eq!(NAMES.join(", "), crate::sql::SENT_COLUMNS, "in this order");
+        let values = values();
+        let columns = Columns {
+            len: Some(40),
+            sport: Some(8080),
+            dport: Some(443),
+            proto: Some(6),
+            flags: Some(18),
+            src: Some([10, 9, 0, 1].into()),
+            dst: Some([0xfd; 16].into()),
+        };
+        let expected = Row {
+            seq: Seq(256),
+            epoch: EpochNo(2),
+            stream: StreamId(3),
+            columns,
+            tag: &[9; 16],
+            chain: Some(&[8; 32]),
+            payload: &[7; 40],
+        };
+        assert_eq!(row(fields(&values)), Ok(expected));
+    }
+
+    #[test]
+    fn a_null_is_refused_where_there_is_none() {
+        let values = values();
+        for (at, (name, (_, needed))) in NAMES.iter().zip(&values).enumerate() {
+            let mut fields = fields(&values);
+            fields[at] = None;
+            let expected = if *needed { Some(NoRow::Null(name)) } else { None };
+            assert_eq!(row(fields).err(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_value_one_byte_longer_or_shorter_is_refused() {
+        let values = values();
+        for (at, name) in NAMES.iter().enumerate() {
+            let value = &values[at].0;
+            for wrong in [&value[1..], &[&value[..], &[0]].concat()[..], &[]] {
+                let mut fields = fields(&values);
+                fields[at] = Some(wrong);
+                // The lengths of these are looked at where they are used.
+                let expected = match *name {
+                    "tag" | "chain" | "payload" => None,
+                    name => Some(NoRow::Malformed(name)),
+                };
+                assert_eq!(row(fields).err(), expected, "{name}, {} bytes", wrong.len());
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_hosts_address_is_one() {
+        let host = [2, 32, 0, 4, 10, 9, 0, 1];
+        assert_eq!(inet(&host), Some([10, 9, 0, 1].into()));
+        let fields = [(0, 3, "family"), (1, 24, "prefix"), (2, 1, "cidr"), (3, 3, "length")];
+        for (at, other, what) in fields {
+            let mut altered = host;
+            altered[at] = other;
+            assert_eq!(inet(&altered), None, "{what}");
+        }
+    }
+}

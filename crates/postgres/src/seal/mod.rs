@@ -10,6 +10,8 @@ mod chain;
 mod open;
 mod sealer;
 mod secret;
+#[cfg(test)]
+mod tests;
 
 pub use chain::{Chain, ChainValue};
 pub use open::{Opener, Refused};

@@ -38,7 +38,7 @@ pub struct Sealer {
     stream: StreamId,
     epoch: EpochNo,
     last: Option<Seq>,
-    left: u64,
+    pub(super) left: u64,
     /// Length of the last row's payload, if that row is to get the chain's value.
     payload_len: Option<usize>,
 }
