@@ -7,10 +7,15 @@
 //! The driver asks [`Receiver::query`] after each call and when [`Receiver::deadline`] has come, runs the one query
 //! that it gets, and answers it with the call named there, or with [`Receiver::gone`] or [`Receiver::lost`].
 
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
 use adit_engine::{Instant, Random};
+use adit_wire::ip::Ip;
 
+use crate::limits::{EPOCHS_AHEAD, EXPIRED_MS, FORGED_PAGES, PAGE_BYTES, PAGE_ROWS, SEQ_WINDOW};
+use crate::queue::{count, later};
 use crate::routes::Routes;
 use crate::row::Row;
 use crate::seal::Opener;
@@ -174,63 +179,467 @@ pub struct Stats {
 pub struct Receiver {
     stream: StreamId,
     position: Position,
-    deadline: Option<Instant>,
+    /// The epoch that is read; its number is the position's. None until one is known.
+    reading: Option<Epoch>,
+    /// Those after it, ascending; at most [`EPOCHS_AHEAD`].
+    ahead: VecDeque<Epoch>,
+    /// A starting reader still looks for the newest authentic row, up to here.
+    starting: Option<Seq>,
+    /// The next page begins behind this one: the position, unless forged rows are being passed.
+    scan: Seq,
+    /// Pages without an authentic row since the last pause.
+    forged_pages: u32,
+    /// A page had rows of epochs that are not known; now the epochs have been asked.
+    unknown_asked: bool,
+    /// The leaf that is read is not there.
+    leaf_gone: bool,
+    wants: Wants,
+    asked: Option<Asked>,
+    /// The next poll.
+    poll: Instant,
+    /// No sooner are epochs asked for again: the last time there was none.
+    no_epochs_before: Instant,
+    last_authentic: Option<Instant>,
+    /// Bytes of a row, about.
+    row_bytes: usize,
     random: Random,
-    epoch: Option<Epoch>,
     stats: Stats,
 }
+
+/// What is to be asked.
+#[derive(Copy, Clone, Debug, Default)]
+struct Wants {
+    epochs: bool,
+    page: bool,
+    skip: bool,
+    /// The next page is not bounded by the window: after a gap that is longer.
+    far: bool,
+}
+
+/// What was asked.
+#[derive(Copy, Clone, Debug)]
+struct Asked {
+    query: Query,
+    /// An epoch after the one that is read was known by then: what the answer does not have will not come.
+    last_look: bool,
+}
+
+/// What a page was like.
+#[derive(Debug, Default)]
+struct Seen {
+    rows: u32,
+    bytes: usize,
+    lowest: Option<Seq>,
+    highest: Option<Seq>,
+    authentic: u32,
+    expired: u32,
+    unknown: u64,
+}
+
+/// What a row is.
+enum Verdict {
+    /// Appended; so many bytes.
+    Authentic(usize),
+    Repeated,
+    Forged,
+    /// Of an epoch that is not known (yet).
+    Unknown,
+}
+
+/// A stream is polled this often while packets come, and when none came for [`ACTIVE`].
+const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+const ACTIVE: Duration = Duration::from_secs(2);
+
+/// Between two questions for epochs of which the first found none.
+const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
+
+/// Rows among which a starting reader looks for the newest authentic one.
+const NEWEST_ROWS: u32 = 16;
 
 impl Receiver {
     /// A reader that was at `position` when the process stopped last (zeros if it is not known). `seed` is for the
     /// jitter of its polls alone.
     pub fn new(now: Instant, stream: StreamId, position: Position, seed: [u8; 32]) -> Self {
-        let random = Random::new(seed);
-        Self { stream, position, deadline: Some(now), random, epoch: None, stats: Stats::default() }
+        Self {
+            stream,
+            position,
+            reading: None,
+            ahead: VecDeque::new(),
+            starting: Some(Seq(i64::MAX)),
+            scan: position.seq,
+            forged_pages: 0,
+            unknown_asked: false,
+            leaf_gone: false,
+            wants: Wants { epochs: true, page: true, ..Wants::default() },
+            asked: None,
+            poll: now,
+            no_epochs_before: now,
+            last_authentic: None,
+            row_bytes: PAGE_BYTES / 128,
+            random: Random::new(seed),
+            stats: Stats::default(),
+        }
     }
 
     /// A notification said that there is something new in `leaf`; anybody may have sent it.
-    pub fn wake(&mut self, now: Instant, _leaf: LeafNo) {
-        self.deadline = Some(now);
+    pub fn wake(&mut self, leaf: LeafNo) {
+        let known = self.reading.iter().chain(&self.ahead).any(|epoch| epoch.leaf == leaf);
+        self.wants.epochs |= !known;
+        self.wants.page = true;
     }
 
     /// What to ask now; `None` while a query is outstanding or nothing is due.
-    pub fn query(&mut self, _now: Instant) -> Option<Query> {
-        None
+    pub fn query(&mut self, now: Instant) -> Option<Query> {
+        if self.asked.is_some() {
+            return None;
+        }
+        if now >= self.poll {
+            let idle = self.is_idle(now);
+            self.poll = self.next_poll(now);
+            self.wants = Wants { epochs: true, page: true, far: idle, ..self.wants };
+        }
+        let query = self.next_query(now)?;
+        match query {
+            Query::Epochs { .. } => self.wants.epochs = false,
+            Query::Page { .. } => (self.wants.page, self.wants.far) = (false, false),
+            Query::Skip { .. } => self.wants.skip = false,
+        }
+        self.asked = Some(Asked { query, last_look: !self.ahead.is_empty() });
+        Some(query)
+    }
+
+    fn next_query(&self, now: Instant) -> Option<Query> {
+        if self.wants.epochs && now >= self.no_epochs_before {
+            let newest = self.ahead.back().or(self.reading.as_ref()).map(|epoch| epoch.no);
+            // Before the first: the one of the position too, for its key.
+            let after = newest.unwrap_or(EpochNo(self.position.epoch.0.saturating_sub(1)));
+            return Some(Query::Epochs { after, limit: EPOCHS_AHEAD as u32 });
+        }
+        let leaf = self.reading.as_ref()?.leaf;
+        if self.leaf_gone {
+            return None;
+        }
+        if let Some(until) = self.starting {
+            let (after, limit) = (self.position.seq, NEWEST_ROWS);
+            let page = Query::Page { leaf, after, until, limit, newest_first: true };
+            return self.wants.page.then_some(page);
+        }
+        if self.wants.skip {
+            return Some(Query::Skip { leaf, after: self.scan });
+        }
+        let far = if self.wants.far { i64::MAX } else { SEQ_WINDOW };
+        let until = Seq(self.position.seq.0.saturating_add(far));
+        let rows =
+            u32::try_from(PAGE_BYTES.checked_div(self.row_bytes).unwrap_or(0)).unwrap_or(u32::MAX);
+        let limit = rows.clamp(*PAGE_ROWS.start(), *PAGE_ROWS.end());
+        let page = Query::Page { leaf, after: self.scan, until, limit, newest_first: false };
+        self.wants.page.then_some(page)
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        self.last_authentic.is_none_or(|last| now.since(last) >= ACTIVE)
+    }
+
+    /// Between three and five quarters of the interval.
+    fn next_poll(&mut self, now: Instant) -> Instant {
+        let interval = if self.is_idle(now) { POLL.1 } else { POLL.0 };
+        let quarter = interval.checked_div(4).unwrap_or(interval);
+        let jitter = quarter.mul_f64(f64::from(self.random.below(2049)) / 1024.0);
+        later(now, quarter.saturating_mul(3).saturating_add(jitter))
     }
 
     /// Answer to [`Query::Epochs`]: those whose record, signature and wrap were right, in any order. `refused` is how
     /// many were not.
-    pub fn epochs(&mut self, _now: Instant, found: impl IntoIterator<Item = Epoch>, _refused: u64) {
-        self.epoch = found.into_iter().last();
+    pub fn epochs(&mut self, now: Instant, found: impl IntoIterator<Item = Epoch>, refused: u64) {
+        if !matches!(self.asked, Some(Asked { query: Query::Epochs { .. }, .. })) {
+            return;
+        }
+        self.asked = None;
+        self.stats.epochs_refused = self.stats.epochs_refused.saturating_add(refused);
+        let mut found: Vec<Epoch> = found.into_iter().collect();
+        found.sort_by_key(|epoch| epoch.no);
+        let mut news = false;
+        for epoch in found {
+            let newest = self.ahead.back().or(self.reading.as_ref());
+            // The first may be the one of the position; all others must be newer than any known.
+            let newer =
+                newest.map_or(epoch.no >= self.position.epoch, |newest| epoch.no > newest.no);
+            if !newer || epoch.first_seq.0 < 1 {
+                count(&mut self.stats.epochs_refused);
+                continue;
+            }
+            news = true;
+            count(&mut self.stats.epochs);
+            self.take(epoch);
+        }
+        if !news {
+            self.no_epochs_before = later(now, EPOCHS_PAUSE);
+        }
+        if news {
+            self.wants.page = true;
+        }
+    }
+
+    fn take(&mut self, epoch: Epoch) {
+        let all_before_is_expired = epoch.age_ms > EXPIRED_MS;
+        let starting = self.starting.is_some();
+        self.ahead.push_back(epoch);
+        if self.ahead.len() > EPOCHS_AHEAD {
+            self.ahead.pop_front();
+            count(&mut self.stats.epochs_refused);
+        }
+        if self.reading.is_none() || self.leaf_gone || starting || all_before_is_expired {
+            while self.advance() {}
+        }
+    }
+
+    /// Goes on to the next epoch, if one is known.
+    fn advance(&mut self) -> bool {
+        let Some(next) = self.ahead.pop_front() else { return false };
+        let behind = Seq(next.first_seq.0.saturating_sub(1));
+        let seq =
+            if next.no == self.position.epoch { self.position.seq.max(behind) } else { behind };
+        self.position = Position { epoch: next.no, seq };
+        self.scan = seq;
+        self.reading = Some(next);
+        if let Some(until) = &mut self.starting {
+            *until = Seq(i64::MAX);
+        }
+        self.leaf_gone = false;
+        self.wants.page = true;
+        self.wants.skip = false;
+        true
     }
 
     /// Answer to [`Query::Page`]: appends to `out` what is to be delivered.
     pub fn page<'a>(
         &mut self,
-        _now: Instant,
+        now: Instant,
         rows: impl IntoIterator<Item = Dated<'a>>,
-        _routes: &Routes,
-        _out: &mut Delivery,
+        routes: &Routes,
+        out: &mut Delivery,
     ) {
-        rows.into_iter().for_each(drop);
-        let _ = (self.stream, &self.random);
+        let Some(Asked {
+            query: Query::Page { leaf, after, until, limit, newest_first },
+            last_look,
+        }) = self.asked
+        else {
+            return;
+        };
+        self.asked = None;
+        count(&mut self.stats.pages);
+        let mut seen = Seen::default();
+        for dated in rows.into_iter().take(limit as usize) {
+            let row = &dated.row;
+            seen.rows = seen.rows.saturating_add(1);
+            seen.bytes = seen.bytes.saturating_add(row.payload.len());
+            if row.seq <= after || row.seq > until {
+                count(&mut self.stats.forged);
+                continue;
+            }
+            seen.lowest = Some(seen.lowest.map_or(row.seq, |lowest| lowest.min(row.seq)));
+            seen.highest = Some(seen.highest.map_or(row.seq, |highest| highest.max(row.seq)));
+            let start = out.bytes.len();
+            match self.judge(leaf, row, &mut out.bytes) {
+                Verdict::Authentic(len) => {
+                    seen.authentic = seen.authentic.saturating_add(1);
+                    if newest_first {
+                        out.bytes.truncate(start);
+                    } else if dated.age_ms > EXPIRED_MS as i64 {
+                        seen.expired = seen.expired.saturating_add(1);
+                        count(&mut self.stats.expired);
+                        out.bytes.truncate(start);
+                    } else {
+                        self.deliver(start, len, routes, out);
+                    }
+                }
+                Verdict::Repeated => count(&mut self.stats.repeated),
+                Verdict::Forged => count(&mut self.stats.forged),
+                Verdict::Unknown => count(&mut seen.unknown),
+            }
+        }
+        if seen.authentic > 0 {
+            self.last_authentic = Some(now);
+        }
+        if newest_first {
+            self.started(&seen, limit, until);
+        } else {
+            self.turned(now, &seen, limit, last_look);
+        }
+    }
+
+    /// Opens a row if nothing in it is behind the position, and moves the position to it.
+    fn judge(&mut self, leaf: LeafNo, row: &Row<'_>, out: &mut Vec<u8>) -> Verdict {
+        let Some(reading) = &self.reading else { return Verdict::Forged };
+        if row.epoch < reading.no {
+            return Verdict::Repeated;
+        }
+        if row.epoch == reading.no {
+            if row.seq <= self.position.seq {
+                return Verdict::Repeated;
+            }
+            let Ok(len) = reading.open.open(row, out) else { return Verdict::Forged };
+            self.move_to(row.seq, self.position.seq);
+            return Verdict::Authentic(len);
+        }
+        let Some(index) = self.ahead.iter().position(|epoch| epoch.no == row.epoch) else {
+            return Verdict::Unknown;
+        };
+        let Some(next) = self.ahead.get(index) else { return Verdict::Unknown };
+        // One that begins again behind the position (the database forgot what was between) is read from its beginning,
+        // when nothing more comes in this one.
+        if next.leaf != leaf || next.first_seq <= self.position.seq || row.seq < next.first_seq {
+            return Verdict::Forged;
+        }
+        let Ok(len) = next.open.open(row, out) else { return Verdict::Forged };
+        let behind = Seq(next.first_seq.0.saturating_sub(1));
+        for _ in 0..=index {
+            self.advance();
+        }
+        self.move_to(row.seq, behind);
+        Verdict::Authentic(len)
+    }
+
+    fn move_to(&mut self, seq: Seq, from: Seq) {
+        let missing = seq.0.saturating_sub(from.0).saturating_sub(1);
+        if self.starting.is_none() {
+            self.stats.missing =
+                self.stats.missing.saturating_add(u64::try_from(missing).unwrap_or(0));
+        }
+        self.position.seq = seq;
+    }
+
+    /// Whether an authentic packet may come from its sender to this node; whoever holds a node's keys holds no others'.
+    fn deliver(&mut self, start: usize, len: usize, routes: &Routes, out: &mut Delivery) {
+        let packet = out.bytes.get(start..).and_then(|rest| rest.get(..len)).unwrap_or_default();
+        let verdict = match Ip::parse(packet) {
+            None => Err(&mut self.stats.forged),
+            Some(ip) if !routes.may_come(self.stream, ip.source) => {
+                Err(&mut self.stats.wrong_source)
+            }
+            Some(ip) if !routes.is_mine(ip.destination) => Err(&mut self.stats.wrong_destination),
+            Some(ip) => Ok(ip.total_len),
+        };
+        match verdict {
+            Ok(len) => {
+                let end = start.saturating_add(len);
+                out.bytes.truncate(end);
+                out.ranges.push(start..end);
+                count(&mut self.stats.packets);
+                self.stats.bytes = self.stats.bytes.saturating_add(len as u64);
+            }
+            Err(counter) => {
+                count(counter);
+                out.bytes.truncate(start);
+            }
+        }
+    }
+
+    /// After a page of the newest rows: the first authentic one was the newest.
+    fn started(&mut self, seen: &Seen, limit: u32, until: Seq) {
+        self.wants.page = true;
+        self.scan = self.position.seq;
+        match seen.lowest {
+            Some(lowest) if seen.authentic == 0 && seen.rows >= limit => {
+                self.stats.forged = self.stats.forged.saturating_add(seen.unknown);
+                // Of the lowest number there may be more: once again, unless it is the only one here.
+                let below = if lowest < until { lowest } else { Seq(lowest.0.saturating_sub(1)) };
+                self.starting = Some(below);
+                self.pause_if_forged();
+            }
+            _ => (self.starting, self.forged_pages) = (None, 0),
+        }
+    }
+
+    /// After a page: what comes next.
+    fn turned(&mut self, now: Instant, seen: &Seen, limit: u32, last_look: bool) {
+        if let Some(average) = seen.bytes.checked_div(seen.rows as usize) {
+            self.row_bytes = average.max(1);
+        }
+        let full = seen.rows >= limit;
+        if seen.unknown > 0 && !self.unknown_asked {
+            self.unknown_asked = true;
+            (self.wants.epochs, self.wants.page) = (true, true);
+            self.scan = self.position.seq;
+            return;
+        }
+        self.stats.forged = self.stats.forged.saturating_add(seen.unknown);
+        self.unknown_asked = false;
+        if seen.authentic > 0 {
+            self.scan = self.position.seq;
+            self.forged_pages = 0;
+            self.wants.page |= full;
+            self.wants.skip |= full && seen.expired == seen.authentic;
+        } else if full {
+            // Of the highest number there may be more than this page has.
+            let highest = seen.highest.unwrap_or(self.scan);
+            let before = Seq(highest.0.saturating_sub(1));
+            self.scan = if before > self.scan { before } else { highest };
+            self.wants.page = true;
+            self.pause_if_forged();
+        } else {
+            self.scan = self.position.seq;
+            self.forged_pages = 0;
+        }
+        if !full && last_look {
+            self.advance();
+        }
+        self.poll = self.poll.min(self.next_poll(now));
+    }
+
+    /// Somebody writes rows that nobody may: the others' packets come first.
+    fn pause_if_forged(&mut self) {
+        self.forged_pages = self.forged_pages.saturating_add(1);
+        if self.forged_pages >= FORGED_PAGES {
+            self.forged_pages = 0;
+            self.wants.page = false;
+        }
     }
 
     /// Answer to [`Query::Skip`].
-    pub fn skipped(&mut self, _now: Instant, _newest: Option<Seq>) {}
-
-    /// The leaf of a [`Query::Page`] or [`Query::Skip`] is not there (any more): `undefined_table`.
-    pub fn gone(&mut self, _now: Instant) {}
-
-    /// The outstanding query, if any, failed or will not be answered: the connection is lost. It is asked again, and the
-    /// stream looked at, when the driver asks next: call it when there is a connection again.
-    pub fn lost(&mut self, now: Instant) {
-        self.deadline = Some(now);
+    pub fn skipped(&mut self, newest: Option<Seq>) {
+        if !matches!(self.asked, Some(Asked { query: Query::Skip { .. }, .. })) {
+            return;
+        }
+        self.asked = None;
+        self.wants.page = true;
+        // The page begins with that row: if it is authentic, the position moves.
+        if let Some(before) = newest.map(|newest| Seq(newest.0.saturating_sub(1))) {
+            self.scan = self.scan.max(before);
+        }
     }
 
-    /// When to ask [`Self::query`] at the latest.
+    /// The leaf of a [`Query::Page`] or [`Query::Skip`] is not there (any more): `undefined_table`.
+    pub fn gone(&mut self) {
+        if let Some(Asked { query: Query::Page { .. } | Query::Skip { .. }, .. }) = self.asked {
+            self.asked = None;
+            self.wants.skip = false;
+            self.leaf_gone = true;
+            // Nothing of it can come any more.
+            self.advance();
+            self.wants.epochs = true;
+        }
+    }
+
+    /// The outstanding query, if any, failed or will not be answered: the connection is lost. Call it when there is a
+    /// connection again: the stream is looked at at once.
+    pub fn lost(&mut self) {
+        self.asked = None;
+        self.wants = Wants { epochs: true, page: true, ..Wants::default() };
+        self.scan = self.position.seq;
+        (self.forged_pages, self.unknown_asked) = (0, false);
+    }
+
+    /// When to ask [`Self::query`] at the latest; an instant in the past: at once. `None` while a query is outstanding.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        if self.asked.is_some() {
+            return None;
+        }
+        if self.next_query(self.no_epochs_before.max(self.poll)).is_none() {
+            return Some(self.poll);
+        }
+        let epochs_only = self.next_query(Instant::default()).is_none();
+        Some(if epochs_only { self.no_epochs_before.min(self.poll) } else { Instant::default() })
     }
 
     /// Where it has come: to be kept in a file after each page, before the page's packets are delivered.
