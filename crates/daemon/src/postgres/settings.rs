@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use adit_postgres::key::{NetworkKey, NodeKeys};
 use adit_postgres::{Audit, Durability, NodeId, limits};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -175,14 +176,13 @@ impl Settings {
 }
 
 /// `node.key`.
-#[derive(Clone)]
 pub struct Secrets {
     /// Of the node's role.
     pub password: Zeroizing<String>,
     /// The network's key.
-    pub network_key: Zeroizing<[u8; 32]>,
-    /// The node's identity, as its keys encode themselves.
-    pub identity: Zeroizing<Vec<u8>>,
+    pub network_key: NetworkKey,
+    /// The node's own keys.
+    pub keys: NodeKeys,
 }
 
 impl fmt::Debug for Secrets {
@@ -219,10 +219,11 @@ impl Secrets {
             |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
         let bytes = |key: &str| Some(Zeroizing::new(BASE64.decode(value(key)?).ok()?));
         let network_key = bytes("network-key")?;
+        let keys = bytes("identity")?;
         Some(Self {
             password: Zeroizing::new(value("password")?.to_owned()),
-            network_key: Zeroizing::new(network_key.as_slice().try_into().ok()?),
-            identity: bytes("identity")?,
+            network_key: NetworkKey::from_bytes(network_key.as_slice().try_into().ok()?),
+            keys: NodeKeys::from_bytes(keys.as_slice().try_into().ok()?).ok()?,
         })
     }
 
@@ -231,8 +232,8 @@ impl Secrets {
     /// # Errors
     /// The file system refuses.
     pub fn store(&self, places: &Places) -> Outcome<()> {
-        let network_key = Zeroizing::new(BASE64.encode(self.network_key.as_slice()));
-        let identity = Zeroizing::new(BASE64.encode(self.identity.as_slice()));
+        let network_key = Zeroizing::new(BASE64.encode(self.network_key.as_bytes()));
+        let identity = Zeroizing::new(BASE64.encode(self.keys.to_bytes().as_slice()));
         let mut text = Zeroizing::new(String::new());
         let _ = write!(
             text,
@@ -314,15 +315,15 @@ mod tests {
         places.create().unwrap();
         let secrets = Secrets {
             password: Zeroizing::new("geheim+/=".into()),
-            network_key: Zeroizing::new([7; 32]),
-            identity: Zeroizing::new(vec![9; 64]),
+            network_key: NetworkKey::from_bytes(&[7; 32]),
+            keys: NodeKeys::from_bytes(&[9; 64]).unwrap(),
         };
         secrets.store(&places).unwrap();
         let path = places.secrets_file();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let back = Secrets::load(&places).unwrap();
         assert_eq!(*back.password, "geheim+/=");
-        assert_eq!((*back.network_key, &*back.identity), ([7; 32], &vec![9; 64]));
+        assert_eq!((back.network_key.as_bytes(), *back.keys.to_bytes()), (&[7; 32], [9; 64]));
         assert_eq!(format!("{back:?}"), "Secrets(..)");
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();

@@ -1,13 +1,14 @@
-//! Opening a connection.
+//! Opening a connection: each host in turn.
+
+use std::time::Duration;
 
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::fault::ConnectFault;
-use super::target::Target;
+use super::fault::{ConnectFault, several};
+use super::target::{Host, Target};
 use super::tls;
-use crate::fault::Fault;
 
 /// What must be polled for a connection to live; its messages are the notifications.
 pub type Connection =
@@ -21,19 +22,38 @@ pub struct Opened {
     pub connection: Connection,
 }
 
-/// Connects. `purpose` is what the database's own lists show: `adit PURPOSE`.
+/// Connects to the first host that takes us and lets us write. `purpose` is what the database's own lists show: `adit PURPOSE`.
 ///
 /// # Errors
 /// Whose fault it is that there is no connection.
 pub async fn connect(target: &Target, purpose: &str) -> Result<Opened, ConnectFault> {
-    let tls = tls::connector().map_err(|error| ConnectFault {
-        fault: Fault::ours(format!("TLS to the database: {error}")),
-        passing: false,
-    })?;
-    let mut config = target.config.clone();
-    config.application_name(format!("adit {purpose}"));
-    let (client, connection) = config.connect(tls).await.map_err(|e| ConnectFault::new(&e))?;
-    Ok(Opened { client, connection })
+    let mut faults = Vec::new();
+    for host in &target.hosts {
+        match one(target, host, purpose).await {
+            Ok(opened) => return Ok(opened),
+            Err(fault) => {
+                let last = fault.final_;
+                faults.push(fault);
+                if last {
+                    break;
+                }
+            }
+        }
+    }
+    Err(several(faults))
+}
+
+async fn one(target: &Target, host: &Host, purpose: &str) -> Result<Opened, ConnectFault> {
+    let tls = tls::connector(target, host).map_err(ConnectFault::lasting)?;
+    let config = target.config(host, purpose);
+    let began = config.connect(tls);
+    // The library's own limit is for the socket alone; a server that accepts and then is silent is no better.
+    let limit = target.patience.saturating_add(Duration::from_secs(5));
+    match tokio::time::timeout(limit, began).await {
+        Ok(Ok((client, connection))) => Ok(Opened { client, connection }),
+        Ok(Err(error)) => Err(ConnectFault::new(target, host, &error)),
+        Err(_) => Err(ConnectFault::silent(host, limit)),
+    }
 }
 
 /// Connects, and lets a task poll the connection, for who needs no notifications.

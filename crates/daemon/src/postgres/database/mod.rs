@@ -2,9 +2,12 @@
 
 mod connect;
 mod fault;
+mod params;
+mod service;
 mod target;
 mod tls;
 
 pub use connect::{Connection, Opened, connect, open};
 pub use fault::ConnectFault;
+pub use params::Environment;
 pub use target::Target;
