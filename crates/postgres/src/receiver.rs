@@ -168,6 +168,8 @@ pub struct Stats {
     pub wrong_source: u64,
     /// Authentic packets to somebody else.
     pub wrong_destination: u64,
+    /// Numbers that were passed over unread, because rows behind them were too old already.
+    pub skipped: u64,
     /// Numbers that are missing between two packets of an epoch.
     pub missing: u64,
     /// Epochs older than the position, or beyond what is kept.
@@ -187,6 +189,8 @@ pub struct Receiver {
     starting: Option<Seq>,
     /// The next page begins behind this one: the position, unless forged rows are being passed.
     scan: Seq,
+    /// Up to here all is too old, says the database.
+    skipped_to: Option<Seq>,
     /// Pages without an authentic row since the last pause.
     forged_pages: u32,
     /// A page had rows of epochs that are not known; now the epochs have been asked.
@@ -254,7 +258,7 @@ const ACTIVE: Duration = Duration::from_secs(2);
 const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
 
 /// Rows among which a starting reader looks for the newest authentic one.
-const NEWEST_ROWS: u32 = 16;
+const NEWEST_ROWS: u32 = 64;
 
 impl Receiver {
     /// A reader that was at `position` when the process stopped last (zeros if it is not known). `seed` is for the
@@ -267,6 +271,7 @@ impl Receiver {
             ahead: VecDeque::new(),
             starting: Some(Seq(i64::MAX)),
             scan: position.seq,
+            skipped_to: None,
             forged_pages: 0,
             unknown_asked: false,
             leaf_gone: false,
@@ -316,7 +321,8 @@ impl Receiver {
             return Some(Query::Epochs { after, limit: EPOCHS_AHEAD as u32 });
         }
         let leaf = self.reading.as_ref()?.leaf;
-        if self.leaf_gone {
+        // Rows of an epoch that is not known yet are there: first the epochs.
+        if self.leaf_gone || (self.unknown_asked && self.wants.epochs) {
             return None;
         }
         if let Some(until) = self.starting {
@@ -328,7 +334,8 @@ impl Receiver {
             return Some(Query::Skip { leaf, after: self.scan });
         }
         let far = if self.wants.far { i64::MAX } else { SEQ_WINDOW };
-        let until = Seq(self.position.seq.0.saturating_add(far));
+        let from = self.skipped_to.unwrap_or(self.position.seq);
+        let until = Seq(from.0.saturating_add(far));
         let rows =
             u32::try_from(PAGE_BYTES.checked_div(self.row_bytes).unwrap_or(0)).unwrap_or(u32::MAX);
         let limit = rows.clamp(*PAGE_ROWS.start(), *PAGE_ROWS.end());
@@ -400,7 +407,7 @@ impl Receiver {
         let seq =
             if next.no == self.position.epoch { self.position.seq.max(behind) } else { behind };
         self.position = Position { epoch: next.no, seq };
-        self.scan = seq;
+        (self.scan, self.skipped_to) = (seq, None);
         self.reading = Some(next);
         if let Some(until) = &mut self.starting {
             *until = Seq(i64::MAX);
@@ -419,10 +426,8 @@ impl Receiver {
         routes: &Routes,
         out: &mut Delivery,
     ) {
-        let Some(Asked {
-            query: Query::Page { leaf, after, until, limit, newest_first },
-            last_look,
-        }) = self.asked
+        let Some(Asked { query: Query::Page { leaf, until, limit, newest_first, .. }, last_look }) =
+            self.asked
         else {
             return;
         };
@@ -433,10 +438,7 @@ impl Receiver {
             let row = &dated.row;
             seen.rows = seen.rows.saturating_add(1);
             seen.bytes = seen.bytes.saturating_add(row.payload.len());
-            if row.seq <= after || row.seq > until {
-                count(&mut self.stats.forged);
-                continue;
-            }
+
             seen.lowest = Some(seen.lowest.map_or(row.seq, |lowest| lowest.min(row.seq)));
             seen.highest = Some(seen.highest.map_or(row.seq, |highest| highest.max(row.seq)));
             let start = out.bytes.len();
@@ -445,6 +447,7 @@ impl Receiver {
                     seen.authentic = seen.authentic.saturating_add(1);
                     if newest_first {
                         out.bytes.truncate(start);
+                        break;
                     } else if dated.age_ms > EXPIRED_MS as i64 {
                         seen.expired = seen.expired.saturating_add(1);
                         count(&mut self.stats.expired);
@@ -453,6 +456,7 @@ impl Receiver {
                         self.deliver(start, len, routes, out);
                     }
                 }
+                Verdict::Repeated if newest_first => {}
                 Verdict::Repeated => count(&mut self.stats.repeated),
                 Verdict::Forged => count(&mut self.stats.forged),
                 Verdict::Unknown => count(&mut seen.unknown),
@@ -464,7 +468,7 @@ impl Receiver {
         if newest_first {
             self.started(&seen, limit, until);
         } else {
-            self.turned(now, &seen, limit, last_look);
+            self.turned(now, &seen, (limit, until), last_look);
         }
     }
 
@@ -488,7 +492,7 @@ impl Receiver {
         let Some(next) = self.ahead.get(index) else { return Verdict::Unknown };
         // One that begins again behind the position (the database forgot what was between) is read from its beginning,
         // when nothing more comes in this one.
-        if next.leaf != leaf || next.first_seq <= self.position.seq || row.seq < next.first_seq {
+        if next.leaf != leaf || next.first_seq <= self.position.seq {
             return Verdict::Forged;
         }
         let Ok(len) = next.open.open(row, out) else { return Verdict::Forged };
@@ -501,10 +505,12 @@ impl Receiver {
     }
 
     fn move_to(&mut self, seq: Seq, from: Seq) {
-        let missing = seq.0.saturating_sub(from.0).saturating_sub(1);
-        if self.starting.is_none() {
-            self.stats.missing =
-                self.stats.missing.saturating_add(u64::try_from(missing).unwrap_or(0));
+        let between = seq.0.saturating_sub(from.0).saturating_sub(1);
+        let between = u64::try_from(between).unwrap_or(0);
+        if self.starting.is_some() || self.skipped_to.take().is_some() {
+            self.stats.skipped = self.stats.skipped.saturating_add(between);
+        } else {
+            self.stats.missing = self.stats.missing.saturating_add(between);
         }
         self.position.seq = seq;
     }
@@ -552,7 +558,7 @@ impl Receiver {
     }
 
     /// After a page: what comes next.
-    fn turned(&mut self, now: Instant, seen: &Seen, limit: u32, last_look: bool) {
+    fn turned(&mut self, now: Instant, seen: &Seen, (limit, until): (u32, Seq), last_look: bool) {
         if let Some(average) = seen.bytes.checked_div(seen.rows as usize) {
             self.row_bytes = average.max(1);
         }
@@ -565,6 +571,7 @@ impl Receiver {
         }
         self.stats.forged = self.stats.forged.saturating_add(seen.unknown);
         self.unknown_asked = false;
+        self.skipped_to = None;
         if seen.authentic > 0 {
             self.scan = self.position.seq;
             self.forged_pages = 0;
@@ -572,7 +579,7 @@ impl Receiver {
             self.wants.skip |= full && seen.expired == seen.authentic;
         } else if full {
             // Of the highest number there may be more than this page has.
-            let highest = seen.highest.unwrap_or(self.scan);
+            let highest = seen.highest.unwrap_or(self.scan).min(until);
             let before = Seq(highest.0.saturating_sub(1));
             self.scan = if before > self.scan { before } else { highest };
             self.wants.page = true;
@@ -604,8 +611,9 @@ impl Receiver {
         self.asked = None;
         self.wants.page = true;
         // The page begins with that row: if it is authentic, the position moves.
-        if let Some(before) = newest.map(|newest| Seq(newest.0.saturating_sub(1))) {
-            self.scan = self.scan.max(before);
+        if let Some(newest) = newest.filter(|newest| *newest > self.scan) {
+            self.scan = Seq(newest.0.saturating_sub(1));
+            self.skipped_to = Some(newest);
         }
     }
 
@@ -626,7 +634,7 @@ impl Receiver {
     pub fn lost(&mut self) {
         self.asked = None;
         self.wants = Wants { epochs: true, page: true, ..Wants::default() };
-        self.scan = self.position.seq;
+        (self.scan, self.skipped_to) = (self.position.seq, None);
         (self.forged_pages, self.unknown_asked) = (0, false);
     }
 

@@ -601,6 +601,10 @@ impl Sender {
             self.stats.in_doubt = self.stats.in_doubt.saturating_add(flight.rows);
         }
         for stream in self.streams.values_mut() {
+            // Whether it was about this leaf is not known; another one is safe.
+            if let (State::Opening(_), Some(leaf)) = (&stream.state, &mut stream.leaf) {
+                leaf.unfit = true;
+            }
             stream.state = State::Down;
             stream.failures = 0;
         }

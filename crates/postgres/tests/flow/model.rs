@@ -1,0 +1,146 @@
+//! The database: leaves, epochs, and what a writer and a reader ask of it.
+
+use std::collections::BTreeMap;
+
+use adit_postgres::receiver::Query;
+use adit_postgres::row::{Columns, Row, copy, decode};
+use adit_postgres::sender::{Opening, Part, Resumed};
+use adit_postgres::{EpochNo, LeafNo, Seq, StreamId};
+
+/// A row as it lies there.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub seq: i64,
+    pub epoch: i32,
+    pub stream: i32,
+    pub columns: Columns,
+    pub tag: Vec<u8>,
+    pub chain: Option<Vec<u8>>,
+    pub payload: Vec<u8>,
+    /// Milliseconds of the database's clock.
+    pub ts: i64,
+}
+
+impl Stored {
+    pub fn row(&self) -> Row<'_> {
+        Row {
+            seq: Seq(self.seq),
+            epoch: EpochNo(self.epoch),
+            stream: StreamId(self.stream),
+            columns: self.columns,
+            tag: &self.tag,
+            chain: self.chain.as_deref(),
+            payload: &self.payload,
+        }
+    }
+}
+
+/// A row of the table of epochs. The record is an index into what the sender has signed.
+#[derive(Copy, Clone, Debug)]
+pub struct EpochRow {
+    pub no: i32,
+    pub record: usize,
+    pub opened: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Db {
+    /// A leaf that was dropped is `None`.
+    pub leaves: BTreeMap<i32, Option<Vec<Stored>>>,
+    pub first_seqs: BTreeMap<i32, i64>,
+    pub epochs: Vec<EpochRow>,
+}
+
+impl Db {
+    /// `adit.resume`.
+    pub fn resume(&self) -> Resumed {
+        let last_epoch = self.epochs.iter().map(|epoch| epoch.no).max().unwrap_or(0);
+        let Some((last_leaf, rows)) = self.leaves.last_key_value() else {
+            return Resumed { last_epoch, ..Resumed::default() };
+        };
+        let before = self.first_seqs[last_leaf] - 1;
+        let rows = rows.as_deref().unwrap_or_default();
+        let newest = rows.iter().max_by_key(|row| row.seq);
+        let chained = rows.iter().filter(|row| row.chain.is_some()).max_by_key(|row| row.seq);
+        Resumed {
+            last_seq: newest.map_or(before, |row| row.seq.max(before)),
+            last_epoch,
+            last_leaf: *last_leaf,
+            last_chain: chained.and_then(|row| row.chain.as_deref()?.try_into().ok()),
+        }
+    }
+
+    /// `adit.open_epoch`.
+    pub fn open_epoch(
+        &mut self,
+        opening: &Opening,
+        record: usize,
+        now: i64,
+    ) -> Result<(), &'static str> {
+        let newest = self.leaves.last_key_value();
+        let newest_no = newest.map_or(0, |(no, _)| *no);
+        let dropped = newest.is_some_and(|(_, rows)| rows.is_none());
+        if opening.leaf.0 != newest_no + 1 && (opening.leaf.0 != newest_no || dropped) {
+            return Err("an epoch opens in the newest leaf or in the one after it");
+        }
+        if self.epochs.iter().any(|epoch| epoch.no == opening.epoch.0) {
+            return Err("duplicate key");
+        }
+        if opening.leaf.0 == newest_no + 1 {
+            self.leaves.insert(opening.leaf.0, Some(Vec::new()));
+            self.first_seqs.insert(opening.leaf.0, opening.first_seq.0);
+        }
+        self.epochs.push(EpochRow { no: opening.epoch.0, record, opened: now });
+        Ok(())
+    }
+
+    /// COPY of one part; what is not there any more takes nothing.
+    pub fn write(&mut self, part: &Part, now: i64) {
+        let Some(Some(leaf)) = self.leaves.get_mut(&part.leaf.0) else { return };
+        let mut rest = part.bytes.as_slice();
+        while let Some((fields, behind)) = copy::split_row(rest) {
+            let row = decode::row(fields).unwrap();
+            leaf.push(Stored {
+                seq: row.seq.0,
+                epoch: row.epoch.0,
+                stream: row.stream.0,
+                columns: row.columns,
+                tag: row.tag.to_vec(),
+                chain: row.chain.map(<[u8]>::to_vec),
+                payload: row.payload.to_vec(),
+                ts: now,
+            });
+            rest = behind;
+        }
+        assert!(rest.is_empty());
+    }
+
+    /// The rows of a [`Query::Page`]; `None` if the leaf is gone.
+    pub fn page(&self, query: Query) -> Option<Vec<Stored>> {
+        let Query::Page { leaf, after, until, limit, newest_first } = query else { return None };
+        let rows = self.rows(leaf)?;
+        let within = |row: &&Stored| row.seq > after.0 && row.seq <= until.0;
+        let mut rows: Vec<&Stored> = rows.iter().filter(within).collect();
+        rows.sort_by_key(|row| row.seq);
+        if newest_first {
+            rows.reverse();
+        }
+        Some(rows.into_iter().take(limit as usize).cloned().collect())
+    }
+
+    /// Answer to a [`Query::Skip`].
+    pub fn skip(&self, leaf: LeafNo, after: Seq, now: i64) -> Option<Option<Seq>> {
+        let old = |row: &&Stored| row.seq > after.0 && now - row.ts > 2000;
+        Some(self.rows(leaf)?.iter().filter(old).map(|row| Seq(row.seq)).max())
+    }
+
+    pub fn rows(&self, leaf: LeafNo) -> Option<&Vec<Stored>> {
+        self.leaves.get(&leaf.0)?.as_ref()
+    }
+
+    pub fn drop_leaf(&mut self, no: i32) {
+        if let Some(rows) = self.leaves.get_mut(&no) {
+            *rows = None;
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Two nodes around the model, and what must always hold.
+
+use std::time::Duration;
+
+use adit_engine::{Instant, Random, UnixTime};
+use adit_postgres::receiver::{Dated, Delivery, Epoch, Position, Query, Receiver};
+use adit_postgres::routes::{Peer, Routes};
+use adit_postgres::seal::{EpochSecret, Opener, Sealer};
+use adit_postgres::sender::{Batch, Config, Opening, Sender, Want};
+use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use adit_wire::VnetHeader;
+
+use crate::model::{Db, Stored};
+
+pub const STREAM: StreamId = StreamId(7);
+const RECEIVER: NodeId = NodeId(2);
+/// 2026-11-20.
+const UNIX: u64 = 1_795_000_000;
+
+/// What the sender has signed, and the secret that only the two know.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub no: EpochNo,
+    pub leaf: LeafNo,
+    pub first_seq: Seq,
+    secret: EpochSecret,
+    hash: [u8; 32],
+}
+
+/// What becomes of a batch in flight when its connection is lost.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Present,
+    Absent,
+}
+
+#[derive(Debug)]
+struct Flight {
+    until: u64,
+    batch: Batch,
+}
+
+/// What a lying database makes of a page before it hands it out.
+pub type Liar = Box<dyn FnMut(&mut Vec<Stored>)>;
+
+pub struct World {
+    /// Milliseconds.
+    pub now: u64,
+    /// What the database's clock is ahead.
+    pub clock_ahead: i64,
+    pub db: Db,
+    leaf_bytes: u64,
+    pub sender: Sender,
+    pub receiver: Receiver,
+    pub records: Vec<Record>,
+    /// Commits take this long.
+    pub latency: u64,
+    pub lose_notifications: bool,
+    sender_up: bool,
+    receiver_up: bool,
+    flight: Option<Flight>,
+    pub next_id: u64,
+    /// Numbers of the packets that came, in order.
+    pub came: Vec<u64>,
+    /// When each of those came, milliseconds after it was sent.
+    pub waits: Vec<u64>,
+    pub liar: Option<Liar>,
+    random: Random,
+    routes: Routes,
+    /// Wall clock of the sender, seconds off.
+    pub wrong_by: i64,
+    pub queries: u64,
+}
+
+fn config(leaf_bytes: u64) -> Config {
+    Config { packet_size: 1400, leaf_bytes, leaf_age: Duration::from_secs(60) }
+}
+
+fn instant(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+pub fn routes() -> Routes {
+    let peer = Peer {
+        node: NodeId(1),
+        outgoing: StreamId(8),
+        incoming: STREAM,
+        addresses: vec!["10.9.0.1".parse().unwrap()],
+        subnets: vec![],
+    };
+    Routes::new(&["10.9.0.2".parse().unwrap()], &[], &[peer])
+}
+
+/// An IPv4 packet from node 1 to node 2 that holds its number and the time.
+pub fn packet(id: u64, now: u64) -> Vec<u8> {
+    packet_between([10, 9, 0, 1], [10, 9, 0, 2], id, now)
+}
+
+pub fn packet_between(from: [u8; 4], to: [u8; 4], id: u64, now: u64) -> Vec<u8> {
+    let len = 64 + (id % 13) as usize * 90;
+    let mut packet = vec![0; len];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    packet[8] = 64;
+    packet[9] = 253;
+    packet[12..16].copy_from_slice(&from);
+    packet[16..20].copy_from_slice(&to);
+    packet[20..28].copy_from_slice(&id.to_be_bytes());
+    packet[28..36].copy_from_slice(&now.to_be_bytes());
+    let rest = (id as u8, 36..len);
+    packet[rest.1].fill(rest.0);
+    packet
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with_leaves_of(200_000)
+    }
+
+    pub fn with_leaves_of(leaf_bytes: u64) -> Self {
+        let now = 1_000_000;
+        let mut world = Self {
+            now,
+            clock_ahead: 5_000_000,
+            db: Db::default(),
+            sender: Sender::new(config(leaf_bytes)),
+            leaf_bytes,
+            receiver: Receiver::new(instant(now), STREAM, Position::default(), [7; 32]),
+            records: Vec::new(),
+            latency: 4,
+            lose_notifications: false,
+            sender_up: true,
+            receiver_up: true,
+            flight: None,
+            next_id: 1,
+            came: Vec::new(),
+            waits: Vec::new(),
+            liar: None,
+            random: Random::new([1; 32]),
+            routes: routes(),
+            wrong_by: 0,
+            queries: 0,
+        };
+        world.sender.add(STREAM, RECEIVER, (EpochNo(0), Seq(0)));
+        world
+    }
+
+    pub fn db_now(&self) -> i64 {
+        self.now as i64 + self.clock_ahead
+    }
+
+    /// A packet from the device.
+    pub fn send(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let packet = packet(id, self.now);
+        self.sender.push(instant(self.now), Some(STREAM), VnetHeader::default(), &packet);
+        id
+    }
+
+    /// Sends `count` packets, one each `every` milliseconds, and lets time pass.
+    pub fn traffic(&mut self, count: usize, every: u64) {
+        for _ in 0..count {
+            self.send();
+            self.pass(every);
+        }
+    }
+
+    /// Lets milliseconds pass, one by one; in steps of 50 where they are many.
+    pub fn pass(&mut self, ms: u64) {
+        let step = if ms > 5000 { 50 } else { 1 };
+        let end = self.now + ms;
+        self.turn();
+        while self.now < end {
+            self.now += step.min(end - self.now);
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        if self.flight.as_ref().is_some_and(|flight| flight.until <= self.now) {
+            self.commit();
+        }
+        if self.sender_up {
+            self.write();
+        }
+        if self.receiver_up {
+            self.read();
+        }
+    }
+
+    fn commit(&mut self) {
+        let Some(Flight { batch, .. }) = self.flight.take() else { return };
+        let now = self.db_now();
+        for part in &batch.parts {
+            self.db.write(part, now);
+            if !self.lose_notifications && self.receiver_up {
+                self.receiver.wake(part.leaf);
+            }
+        }
+        self.sender.committed(instant(self.now), batch);
+    }
+
+    fn write(&mut self) {
+        let at = instant(self.now);
+        for _ in 0..100 {
+            let unix = UnixTime((UNIX as i64 + self.wrong_by + (self.now / 1000) as i64) as u64);
+            match self.sender.wants(at, unix) {
+                Want::Resume { stream, receiver } => {
+                    assert_eq!((stream, receiver), (STREAM, RECEIVER));
+                    self.sender.resumed(stream, self.db.resume());
+                }
+                Want::Open(opening) => self.open(&opening),
+                Want::Batch => match self.sender.batch(at) {
+                    Some(batch) => self.take_off(batch),
+                    None => return,
+                },
+                Want::Nothing(_) => return,
+            }
+        }
+        panic!("the sender never stops wanting");
+    }
+
+    fn take_off(&mut self, batch: Batch) {
+        let bytes: usize = batch.parts.iter().map(|part| part.bytes.len()).sum();
+        assert!(bytes <= adit_postgres::limits::BATCH_BYTES);
+        assert!(self.flight.is_none());
+        self.flight = Some(Flight { until: self.now + self.latency, batch });
+    }
+
+    fn open(&mut self, opening: &Opening) {
+        let secret = EpochSecret::new(self.random.bytes());
+        let hash = self.random.bytes();
+        let record = self.records.len();
+        let at = instant(self.now);
+        let now = self.db_now();
+        // What must never be: a number of an epoch that was signed before.
+        assert!(self.records.iter().all(|record| record.no != opening.epoch));
+        self.records.push(Record {
+            no: opening.epoch,
+            leaf: opening.leaf,
+            first_seq: opening.first_seq,
+            secret: secret.clone(),
+            hash,
+        });
+        match self.db.open_epoch(opening, record, now) {
+            Ok(()) => {
+                let seal = Sealer::new(&secret, Audit::Headers, STREAM, opening.epoch, hash);
+                self.sender.opened(at, STREAM, seal.unwrap());
+            }
+            Err(_) => self.sender.failed(at, STREAM),
+        }
+    }
+
+    fn read(&mut self) {
+        let at = instant(self.now);
+        for _ in 0..200 {
+            let Some(query) = self.receiver.query(at) else {
+                // Whoever sleeps until the deadline misses nothing.
+                assert!(self.receiver.deadline().is_some_and(|deadline| deadline > at));
+                return;
+            };
+            self.queries += 1;
+            match query {
+                Query::Epochs { after, limit } => {
+                    let mut rows = self.db.epochs.clone();
+                    rows.retain(|row| row.no > after.0);
+                    rows.sort_by_key(|row| std::cmp::Reverse(row.no));
+                    rows.truncate(limit as usize);
+                    let found: Vec<Epoch> = rows
+                        .iter()
+                        .filter(|row| row.record < self.records.len())
+                        .map(|row| self.accept(row.record, self.db_now() - row.opened))
+                        .collect();
+                    let refused = rows.len() - found.len();
+                    self.receiver.epochs(at, found, refused as u64);
+                }
+                Query::Page { .. } => match self.db.page(query) {
+                    Some(mut rows) => {
+                        if let Some(liar) = &mut self.liar {
+                            liar(&mut rows);
+                        }
+                        self.page(&rows);
+                    }
+                    None => self.receiver.gone(),
+                },
+                Query::Skip { leaf, after } => match self.db.skip(leaf, after, self.db_now()) {
+                    Some(newest) => self.receiver.skipped(newest),
+                    None => self.receiver.gone(),
+                },
+            }
+        }
+        panic!("the receiver asks without end");
+    }
+
+    /// What the keys' part does: everything comes from the record that the sender signed.
+    pub fn accept(&self, record: usize, age_ms: i64) -> Epoch {
+        let record = &self.records[record];
+        Epoch {
+            no: record.no,
+            leaf: record.leaf,
+            first_seq: record.first_seq,
+            age_ms: u64::try_from(age_ms).unwrap_or(0),
+            open: Opener::new(&record.secret, Audit::Headers, STREAM, record.no, record.hash)
+                .unwrap(),
+        }
+    }
+
+    /// A row that the sender itself has sealed in an epoch; for a sender that breaks rules.
+    pub fn sealed(&self, record: usize, first: i64, packets: &[Vec<u8>]) -> Vec<Stored> {
+        let record = &self.records[record];
+        let mut seal =
+            Sealer::new(&record.secret, Audit::Headers, STREAM, record.no, record.hash).unwrap();
+        let mut bytes = Vec::new();
+        for (seq, packet) in (first..).zip(packets) {
+            seal.seal_into(Seq(seq), packet, &mut bytes).unwrap();
+        }
+        seal.end_batch(&mut bytes);
+        let mut db = Db::default();
+        db.leaves.insert(1, Some(Vec::new()));
+        let part = adit_postgres::sender::Part { leaf: LeafNo(1), bytes, ..Default::default() };
+        db.write(&part, self.db_now());
+        db.leaves.remove(&1).flatten().unwrap()
+    }
+
+    fn page(&mut self, rows: &[Stored]) {
+        let now = self.db_now();
+        let dated = rows.iter().map(|row| Dated { row: row.row(), age_ms: now - row.ts });
+        let mut out = Delivery::default();
+        self.receiver.page(instant(self.now), dated, &self.routes, &mut out);
+        for bytes in out.packets() {
+            let id = u64::from_be_bytes(bytes[20..28].try_into().unwrap());
+            let sent = u64::from_be_bytes(bytes[28..36].try_into().unwrap());
+            assert_eq!(bytes, packet(id, sent), "a forged packet was delivered");
+            assert!(id < self.next_id, "a packet that was never sent");
+            self.came.push(id);
+            self.waits.push(self.now - sent);
+        }
+    }
+
+    /// The sender's connection is lost; what was in flight is there or not.
+    pub fn cut_sender(&mut self, fate: Fate) {
+        if let Some(Flight { batch, .. }) = self.flight.take()
+            && fate == Fate::Present
+        {
+            let now = self.db_now();
+            batch.parts.iter().for_each(|part| self.db.write(part, now));
+        }
+        self.sender.lost();
+        self.sender_up = false;
+    }
+
+    pub fn connect_sender(&mut self) {
+        self.sender_up = true;
+    }
+
+    pub fn cut_receiver(&mut self) {
+        self.receiver_up = false;
+    }
+
+    pub fn connect_receiver(&mut self) {
+        self.receiver_up = true;
+        self.receiver.lost();
+    }
+
+    /// The sending process ends and another starts, which knows nothing but the database and, perhaps, what was kept.
+    pub fn restart_sender(&mut self, fate: Fate, kept: bool) {
+        self.cut_sender(fate);
+        let given = self.sender.given(STREAM).filter(|_| kept).unwrap_or_default();
+        // Another second by the clock.
+        self.now += 1000;
+        self.sender = Sender::new(config(self.leaf_bytes));
+        self.sender.add(STREAM, RECEIVER, given);
+        self.sender_up = true;
+    }
+
+    pub fn restart_receiver(&mut self, kept: bool) {
+        let position = if kept { self.receiver.position() } else { Position::default() };
+        let seed = self.random.bytes();
+        self.receiver = Receiver::new(instant(self.now), STREAM, position, seed);
+        self.receiver_up = true;
+    }
+
+    /// Each packet at most once, and in the order in which they were sent.
+    pub fn check(&self) {
+        assert!(
+            self.came.windows(2).all(|pair| pair[0] < pair[1]),
+            "repeated or reordered: {:?}",
+            self.came
+        );
+        assert!(self.sender.stats().queued <= adit_postgres::limits::QUEUE_BYTES);
+    }
+
+    /// Packets that are sent from now on come, all of them.
+    pub fn check_it_works(&mut self) {
+        let first = self.next_id;
+        let before = self.came.len();
+        self.traffic(50, 7);
+        self.pass(1500);
+        self.check();
+        let expected: Vec<u64> = (first..first + 50).collect();
+        assert_eq!(self.came.get(before..), Some(&expected[..]), "sent {first}..{}", first + 50);
+    }
+
+    /// As [`Self::check_it_works`], once what waited in the queue has been sent.
+    pub fn check_it_works_after_backlog(&mut self) {
+        self.pass(1500);
+        self.check();
+        assert!(self.waits.iter().all(|wait| *wait <= 2000 + 1500));
+        self.check_it_works();
+    }
+}
