@@ -365,6 +365,11 @@ impl Receiver {
         self.stats.epochs_refused = self.stats.epochs_refused.saturating_add(refused);
         let mut found: Vec<Epoch> = found.into_iter().collect();
         found.sort_by_key(|epoch| epoch.no);
+        // What is there when the reader starts: of that, only the newest epoch, and nothing that is in it.
+        let first = self.starting.is_some() && self.reading.is_none();
+        if first && found.is_empty() && refused == 0 {
+            self.starting = None;
+        }
         let mut news = false;
         for epoch in found {
             let newest = self.ahead.back().or(self.reading.as_ref());
@@ -377,7 +382,7 @@ impl Receiver {
             }
             news = true;
             count(&mut self.stats.epochs);
-            self.take(epoch);
+            self.take(epoch, first);
         }
         if !news {
             self.no_epochs_before = later(now, EPOCHS_PAUSE);
@@ -387,15 +392,14 @@ impl Receiver {
         }
     }
 
-    fn take(&mut self, epoch: Epoch) {
+    fn take(&mut self, epoch: Epoch, first: bool) {
         let all_before_is_expired = epoch.age_ms > EXPIRED_MS;
-        let starting = self.starting.is_some();
         self.ahead.push_back(epoch);
         if self.ahead.len() > EPOCHS_AHEAD {
             self.ahead.pop_front();
             count(&mut self.stats.epochs_refused);
         }
-        if self.reading.is_none() || self.leaf_gone || starting || all_before_is_expired {
+        if self.reading.is_none() || self.leaf_gone || first || all_before_is_expired {
             while self.advance() {}
         }
     }
@@ -623,7 +627,8 @@ impl Receiver {
             self.asked = None;
             self.wants.skip = false;
             self.leaf_gone = true;
-            // Nothing of it can come any more.
+            // Nothing of it can come any more, and what comes after it has come since.
+            self.starting = None;
             self.advance();
             self.wants.epochs = true;
         }

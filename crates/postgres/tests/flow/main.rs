@@ -4,4 +4,5 @@
 mod lies;
 mod model;
 mod outages;
+mod property;
 mod world;

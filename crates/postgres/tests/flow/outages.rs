@@ -260,3 +260,25 @@ fn a_slow_commit_gathers_more_and_a_silence_leaves_a_leaf_behind_only_once() {
     world.pass(600_000);
     assert_eq!(world.db.leaves.len(), leaves, "an empty leaf has no age");
 }
+
+#[test]
+fn a_reader_that_starts_beside_a_leaf_that_is_gone_misses_nothing_of_the_next() {
+    let mut world = World::new();
+    world.check_it_works();
+    world.cut_sender(Fate::Present);
+    world.db.drop_leaf(1);
+    world.restart_receiver(true);
+    world.pass(3000);
+    world.connect_sender();
+    world.check_it_works();
+}
+
+#[test]
+fn the_first_packet_of_a_stream_that_never_was_arrives() {
+    let mut world = World::new();
+    world.pass(3000);
+    world.lose_notifications = true;
+    world.send();
+    world.pass(1300);
+    assert_eq!(world.came, [1]);
+}
