@@ -5,4 +5,5 @@ mod lies;
 mod model;
 mod outages;
 mod property;
+mod sending;
 mod world;

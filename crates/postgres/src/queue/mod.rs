@@ -304,3 +304,6 @@ impl Queues {
 fn is_old(now: Instant, waiting: &Waiting) -> bool {
     now.since(waiting.at) > Duration::from_millis(EXPIRED_MS)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,511 @@
+//! The sender alone: turns between streams, batches, numbers.
+
+use std::time::Duration;
+
+use adit_engine::{Instant, UnixTime};
+use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
+use adit_postgres::row::{copy, decode};
+use adit_postgres::seal::{EpochSecret, Opener, Sealer};
+use adit_postgres::sender::{Batch, Config, Opening, Part, Previous, Resumed, Sender, Want};
+use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use adit_wire::{Gso, VnetHeader};
+use proptest::prelude::*;
+
+use crate::world::packet;
+
+const A: StreamId = StreamId(3);
+const B: StreamId = StreamId(5);
+const UNIX: UnixTime = UnixTime(1_795_000_000);
+const CONFIG: Config =
+    Config { packet_size: 7900, leaf_bytes: 1 << 40, leaf_age: Duration::from_secs(3600) };
+
+fn ms(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn sender(config: Config) -> Sender {
+    let mut sender = Sender::new(config);
+    sender.add(A, NodeId(30), Default::default());
+    sender.add(B, NodeId(50), Default::default());
+    sender
+}
+
+fn secret(stream: StreamId, epoch: EpochNo) -> (EpochSecret, [u8; 32]) {
+    (EpochSecret::new([stream.0 as u8; 32]), [epoch.0 as u8; 32])
+}
+
+fn sealer(opening: &Opening) -> Sealer {
+    let (secret, hash) = secret(opening.stream, opening.epoch);
+    Sealer::new(&secret, Audit::Headers, opening.stream, opening.epoch, hash).unwrap()
+}
+
+/// Answers everything that is to be opened, as a database without anything in it does; what else is wanted.
+fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Want) {
+    let mut opened = Vec::new();
+    loop {
+        match sender.wants(now, UNIX) {
+            Want::Resume { stream, .. } => sender.resumed(stream, Resumed::default()),
+            Want::Open(opening) => {
+                sender.opened(now, opening.stream, sealer(&opening));
+                opened.push(opening);
+            }
+            // There may be more to open behind it.
+            Want::Batch if opened.len() < 2 && sender.stats().batches == 0 && opened.is_empty() => {
+            }
+            want => return (opened, want),
+        }
+    }
+}
+
+/// Both streams are open, and empty.
+fn open() -> Sender {
+    let mut sender = sender(CONFIG);
+    for stream in [A, B] {
+        sender.push(ms(0), Some(stream), VnetHeader::default(), &packet(1, 0));
+        open_all(&mut sender, ms(0));
+        let batch = sender.batch(ms(0)).unwrap();
+        sender.committed(ms(1), batch);
+    }
+    sender
+}
+
+fn plain(sender: &mut Sender, stream: StreamId, len: usize) {
+    sender.push(ms(10), Some(stream), VnetHeader::default(), &ip(len));
+}
+
+fn ip(len: usize) -> Vec<u8> {
+    let mut packet = vec![0; len];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    packet
+}
+
+/// A TCP super-packet over IPv4 to be cut after `size` bytes of payload each.
+fn tcp(len: usize, size: u16) -> (VnetHeader, Vec<u8>) {
+    let mut packet = ip(len);
+    packet[9] = 6;
+    packet[12..20].copy_from_slice(&[10, 9, 0, 1, 10, 9, 0, 2]);
+    packet[32] = 5 << 4;
+    for (index, byte) in packet[40..].iter_mut().enumerate() {
+        *byte = (index % 251) as u8;
+    }
+    let vnet = VnetHeader {
+        needs_csum: true,
+        gso: Gso::TcpV4,
+        hdr_len: 40,
+        gso_size: size,
+        csum_start: 20,
+        csum_offset: 16,
+        ecn: false,
+    };
+    (vnet, packet)
+}
+
+/// The packets of a part.
+fn unsealed(part: &Part) -> Vec<(Seq, Vec<u8>)> {
+    let mut rest = part.bytes.as_slice();
+    let mut packets = Vec::new();
+    while let Some((fields, behind)) = copy::split_row(rest) {
+        let row = decode::row(fields).unwrap();
+        let (secret, hash) = secret(part.stream, row.epoch);
+        let opener = Opener::new(&secret, Audit::Headers, part.stream, row.epoch, hash).unwrap();
+        let mut packet = Vec::new();
+        opener.open(&row, &mut packet).unwrap();
+        assert_eq!(row.chain.is_some(), behind.is_empty(), "the last row has the chain's value");
+        packets.push((row.seq, packet));
+        rest = behind;
+    }
+    assert_eq!(packets.len(), part.rows);
+    packets
+}
+
+fn rows_of(batch: &Batch, stream: StreamId) -> usize {
+    batch.parts.iter().filter(|part| part.stream == stream).map(|part| part.rows).sum()
+}
+
+#[test]
+fn a_super_packet_becomes_the_rows_of_its_segments() {
+    let mut sender = open();
+    let (vnet, packet) = tcp(40 + 3000, 1400);
+    sender.push(ms(2), Some(A), vnet, &packet);
+    let batch = sender.batch(ms(2)).unwrap();
+    let rows = unsealed(&batch.parts[0]);
+    assert_eq!(rows.iter().map(|(seq, _)| seq.0).collect::<Vec<_>>(), [2, 3, 4]);
+    assert_eq!(rows.iter().map(|(_, packet)| packet.len()).collect::<Vec<_>>(), [1440, 1440, 240]);
+    let payload: Vec<u8> = rows.iter().flat_map(|(_, packet)| packet[40..].to_vec()).collect();
+    assert_eq!(payload, packet[40..]);
+    assert_eq!((batch.parts[0].receiver, batch.parts[0].leaf), (NodeId(30), LeafNo(1)));
+    assert_eq!(batch.rows(), 3);
+}
+
+#[test]
+fn streams_share_a_batch_evenly_however_much_one_of_them_has() {
+    let mut sender = open();
+    (0..900).for_each(|_| plain(&mut sender, A, 7900));
+    (0..3).for_each(|_| plain(&mut sender, B, 100));
+    let batch = sender.batch(ms(11)).unwrap();
+    assert_eq!(rows_of(&batch, B), 3, "a few packets do not wait behind many");
+    assert!(rows_of(&batch, A) > 100);
+    sender.committed(ms(12), batch);
+    (0..300).for_each(|_| plain(&mut sender, B, 7900));
+    let batch = sender.batch(ms(13)).unwrap();
+    let (a, b) = (rows_of(&batch, A), rows_of(&batch, B));
+    assert!(a.abs_diff(b) <= 9 && a + b > 120, "{a} {b}");
+}
+
+#[test]
+fn turns_go_round_when_a_batch_holds_only_some() {
+    let mut sender = open();
+    // A few super-packets of many rows fill a batch.
+    let (vnet, packet) = tcp(65_000, 500);
+    let mut served = Vec::new();
+    for _ in 0..60 {
+        [A, B].map(|stream| sender.push(ms(10), Some(stream), vnet, &packet));
+    }
+    for now in 10..14 {
+        let batch = sender.batch(ms(now)).unwrap();
+        served.push(batch.parts.iter().map(|part| part.stream).collect::<Vec<_>>());
+        assert!(batch.parts.iter().map(|part| part.bytes.len()).sum::<usize>() <= BATCH_BYTES);
+        sender.committed(ms(now), batch);
+    }
+    assert!(served.iter().all(|streams| streams.len() == 2), "{served:?}");
+}
+
+#[test]
+fn a_stream_that_cannot_be_opened_holds_up_no_other() {
+    let mut sender = sender(CONFIG);
+    plain(&mut sender, A, 100);
+    open_all(&mut sender, ms(10));
+    // B is asked for once, and never answered.
+    plain(&mut sender, B, 100);
+    let mut resumes = 0;
+    for now in 10..500 {
+        plain(&mut sender, A, 100);
+        loop {
+            match sender.wants(ms(now), UNIX) {
+                Want::Resume { stream, .. } => {
+                    assert_eq!(stream, B);
+                    resumes += 1;
+                }
+                Want::Batch => {
+                    let batch = sender.batch(ms(now)).unwrap();
+                    assert_eq!(batch.parts.len(), 1);
+                    sender.committed(ms(now), batch);
+                }
+                Want::Nothing(_) => break,
+                Want::Open(opening) => panic!("{opening:?}"),
+            }
+        }
+    }
+    assert_eq!(resumes, 1);
+    assert_eq!(sender.stats().packets, 491);
+}
+
+#[test]
+fn a_batch_comes_between_two_streams_that_want_to_be_opened() {
+    let mut sender = sender(CONFIG);
+    (10..20).for_each(|id| sender.add(StreamId(id), NodeId(id), Default::default()));
+    plain(&mut sender, A, 100);
+    open_all(&mut sender, ms(10));
+    (10..20).for_each(|id| plain(&mut sender, StreamId(id), 100));
+    let mut wants = Vec::new();
+    for _ in 0..20 {
+        plain(&mut sender, A, 100);
+        wants.push(match sender.wants(ms(10), UNIX) {
+            Want::Batch => {
+                let batch = sender.batch(ms(10)).unwrap();
+                sender.committed(ms(10), batch);
+                'b'
+            }
+            Want::Resume { .. } => 'r',
+            want => panic!("{want:?}"),
+        });
+    }
+    assert!(!wants.windows(2).any(|two| two == ['r', 'r']), "{wants:?}");
+    assert_eq!(wants.iter().filter(|want| **want == 'r').count(), 10);
+}
+
+#[test]
+fn a_refusal_is_followed_by_growing_pauses_and_another_leaf() {
+    let mut sender = open();
+    sender.lost();
+    let mut asked = Vec::new();
+    let mut leaves = Vec::new();
+    for now in 100..10_000 {
+        if now % 1000 == 100 {
+            sender.push(ms(now), Some(A), VnetHeader::default(), &ip(100));
+        }
+        match sender.wants(ms(now), UNIX) {
+            Want::Resume { stream, .. } => {
+                asked.push(now);
+                sender.resumed(stream, Resumed { last_leaf: 1, ..Resumed::default() });
+                let Want::Open(opening) = sender.wants(ms(now), UNIX) else { panic!() };
+                leaves.push(opening.leaf.0);
+                sender.failed(ms(now), stream);
+            }
+            Want::Nothing(until) => assert!(until.is_some_and(|until| until > ms(now))),
+            want => panic!("{want:?}"),
+        }
+    }
+    let pauses: Vec<u64> = asked.windows(2).map(|two| two[1] - two[0]).collect();
+    assert_eq!(pauses[..7], [50, 100, 200, 400, 800, 1600, 3000]);
+    assert_eq!(leaves[..2], [1, 2], "not again in the leaf that was refused");
+}
+
+#[test]
+fn numbers_are_never_given_twice_whatever_the_database_says() {
+    let mut sender = open();
+    plain(&mut sender, A, 100);
+    let batch = sender.batch(ms(10)).unwrap();
+    assert_eq!(unsealed(&batch.parts[0])[0].0, Seq(2));
+    // In doubt.
+    sender.lost();
+    let before = sender.given(A).unwrap();
+    assert_eq!(before.1, Seq(2));
+    for found in [
+        Resumed::default(),
+        Resumed { last_seq: -5, last_epoch: i32::MIN, last_leaf: -1, last_chain: None },
+        Resumed { last_seq: 1, last_epoch: 1, last_leaf: 1, last_chain: None },
+    ] {
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+        sender.resumed(A, found);
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        assert!(opening.first_seq > before.1, "{opening:?}");
+        assert!(opening.epoch > before.0 && opening.leaf.0 >= 1, "{opening:?}");
+        sender.lost();
+    }
+    // Numbers that leave no room are no reason to begin again, or to panic.
+    for found in [
+        Resumed { last_seq: i64::MAX, ..Resumed::default() },
+        Resumed { last_epoch: i32::MAX, ..Resumed::default() },
+        Resumed { last_leaf: i32::MAX, ..Resumed::default() },
+    ] {
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+        sender.resumed(A, found);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(_)));
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(Some(_))));
+        sender.lost();
+    }
+}
+
+#[test]
+fn numbers_that_were_kept_are_not_given_again_after_a_restart() {
+    let mut sender = Sender::new(CONFIG);
+    sender.add(A, NodeId(30), (EpochNo(2_000_000_000), Seq(700)));
+    plain(&mut sender, A, 100);
+    let (opened, _) = open_all(&mut sender, ms(10));
+    assert_eq!((opened[0].epoch, opened[0].first_seq), (EpochNo(2_000_000_001), Seq(701)));
+}
+
+#[test]
+fn the_record_tells_how_the_epoch_before_ended() {
+    // After a start: as the database knows it.
+    let mut sender = sender(CONFIG);
+    plain(&mut sender, A, 100);
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+    let found = Resumed { last_seq: 77, last_epoch: 8, last_leaf: 4, last_chain: Some([9; 32]) };
+    sender.resumed(A, found);
+    let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+    let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: Some([9; 32]) };
+    assert_eq!(opening.previous, Some(previous));
+    // Who knows nothing of the leaf that is there begins another.
+    assert_eq!((opening.leaf, opening.first_seq), (LeafNo(5), Seq(78)));
+
+    // After a loss: what was acknowledged, not what was in flight.
+    let hash = secret(A, opening.epoch).1;
+    sender.opened(ms(10), A, sealer(&opening));
+    let in_doubt = sender.batch(ms(10)).unwrap();
+    assert_eq!(in_doubt.rows(), 1);
+    sender.lost();
+    plain(&mut sender, A, 100);
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+    sender.resumed(A, Resumed { last_epoch: opening.epoch.0, last_leaf: 5, ..found });
+    let Want::Open(second) = sender.wants(ms(10), UNIX) else { panic!() };
+    let previous = Previous { epoch: opening.epoch, last_seq: Seq(77), chain: Some(hash) };
+    assert_eq!(second.previous, Some(previous));
+    assert_eq!((second.leaf, second.first_seq), (LeafNo(5), Seq(79)));
+
+    // After a batch that was acknowledged: its chain.
+    sender.opened(ms(10), A, sealer(&second));
+    let batch = sender.batch(ms(10)).unwrap();
+    let mut rest = batch.parts[0].bytes.as_slice();
+    let mut chain = None;
+    while let Some((fields, behind)) = copy::split_row(rest) {
+        chain = decode::row(fields).unwrap().chain.map(|chain| chain.try_into().unwrap());
+        rest = behind;
+    }
+    sender.committed(ms(11), batch);
+    sender.lost();
+    plain(&mut sender, A, 100);
+    assert!(matches!(sender.wants(ms(11), UNIX), Want::Resume { .. }));
+    sender.resumed(A, Resumed::default());
+    let Want::Open(third) = sender.wants(ms(11), UNIX) else { panic!() };
+    let previous = Previous { epoch: second.epoch, last_seq: Seq(79), chain };
+    assert!(chain.is_some());
+    assert_eq!(third.previous, Some(previous));
+}
+
+#[test]
+fn a_leaf_is_followed_by_the_next_for_its_size_and_for_its_age_but_never_with_rows_in_flight() {
+    let config = Config { leaf_bytes: 3000, leaf_age: Duration::from_secs(60), ..CONFIG };
+    let mut sender = sender(config);
+    plain(&mut sender, A, 2000);
+    open_all(&mut sender, ms(10));
+    let batch = sender.batch(ms(10)).unwrap();
+    sender.committed(ms(11), batch);
+    // Not yet.
+    plain(&mut sender, A, 2000);
+    assert_eq!(sender.wants(ms(12), UNIX), Want::Batch);
+    let batch = sender.batch(ms(12)).unwrap();
+    plain(&mut sender, A, 2000);
+    assert_eq!(sender.wants(ms(12), UNIX), Want::Nothing(None), "its rows are in doubt");
+    sender.committed(ms(13), batch);
+    let Want::Open(second) = sender.wants(ms(13), UNIX) else { panic!() };
+    assert_eq!((second.leaf, second.first_seq), (LeafNo(2), Seq(3)));
+    sender.opened(ms(13), A, sealer(&second));
+    let batch = sender.batch(ms(13)).unwrap();
+    sender.committed(ms(14), batch);
+    // Then for its age, though nothing waits.
+    let Want::Nothing(Some(until)) = sender.wants(ms(15), UNIX) else { panic!() };
+    assert_eq!(until, ms(60_013));
+    let Want::Open(third) = sender.wants(until, UNIX) else { panic!() };
+    assert_eq!(third.leaf, LeafNo(3));
+    sender.opened(until, A, sealer(&third));
+    assert_eq!(sender.wants(ms(10_000_000), UNIX), Want::Nothing(None), "an empty one has no age");
+}
+
+#[test]
+fn what_cannot_be_sent_is_counted_by_reason() {
+    let mut sender = open();
+    let config = CONFIG;
+    sender.push(ms(10), None, VnetHeader::default(), &ip(100));
+    // Too long, not IP, shorter than it says, more rows than a batch holds, not to be cut.
+    plain(&mut sender, A, config.packet_size + 1);
+    sender.push(ms(10), Some(A), VnetHeader::default(), &[0; 50]);
+    sender.push(ms(10), Some(A), VnetHeader::default(), &ip(100)[..99]);
+    let (vnet, packet) = tcp(65_000, 1);
+    sender.push(ms(10), Some(A), vnet, &packet);
+    sender.push(ms(10), Some(A), VnetHeader { gso: Gso::Other(9), ..vnet }, &packet[..2000]);
+    assert!(sender.batch(ms(10)).is_none(), "nothing of that is fit");
+    assert_eq!((sender.stats().dropped.no_route, sender.stats().dropped.malformed), (1, 5));
+    // And the seal goes on.
+    plain(&mut sender, A, config.packet_size);
+    let batch = sender.batch(ms(10)).unwrap();
+    assert_eq!(unsealed(&batch.parts[0])[0].0, Seq(2));
+    sender.committed(ms(11), batch);
+    plain(&mut sender, A, 100);
+    plain(&mut sender, B, 100);
+    sender.remove(A);
+    assert_eq!(sender.stats().dropped.closed, 1);
+    let batch = sender.batch(ms(12)).unwrap();
+    assert_eq!(batch.parts.len(), 1);
+    plain(&mut sender, A, 100);
+    assert_eq!(sender.stats().dropped.no_route, 2);
+}
+
+#[test]
+fn a_node_that_is_removed_while_its_rows_are_in_flight_is_forgotten() {
+    let mut sender = open();
+    plain(&mut sender, A, 100);
+    let batch = sender.batch(ms(10)).unwrap();
+    sender.remove(A);
+    sender.add(A, NodeId(30), Default::default());
+    sender.committed(ms(11), batch);
+    plain(&mut sender, A, 100);
+    assert!(matches!(sender.wants(ms(11), UNIX), Want::Resume { stream: A, .. }));
+}
+
+#[test]
+fn answers_out_of_place_change_nothing() {
+    let mut sender = open();
+    let opening = Opening {
+        stream: A,
+        receiver: NodeId(30),
+        epoch: EpochNo(9),
+        leaf: LeafNo(9),
+        first_seq: Seq(900),
+        previous: None,
+    };
+    let before = sender.given(A);
+    sender.opened(ms(10), A, sealer(&opening));
+    sender.resumed(A, Resumed { last_seq: 5, ..Resumed::default() });
+    sender.failed(ms(10), A);
+    sender.failed(ms(10), StreamId(99));
+    sender.committed(ms(10), Batch::default());
+    assert_eq!(sender.given(A), before);
+    plain(&mut sender, A, 100);
+    assert_eq!(sender.wants(ms(10), UNIX), Want::Batch);
+    // The seal of another epoch than the one that was opened.
+    sender.lost();
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+    sender.resumed(A, Resumed::default());
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Open(_)));
+    sender.opened(ms(10), A, sealer(&opening));
+    assert!(sender.batch(ms(10)).is_none());
+}
+
+#[test]
+fn one_batch_at_a_time_and_its_commits_are_measured() {
+    let mut sender = open();
+    plain(&mut sender, A, 100);
+    let batch = sender.batch(ms(10)).unwrap();
+    plain(&mut sender, A, 100);
+    assert!(sender.batch(ms(11)).is_none());
+    assert_eq!(sender.wants(ms(11), UNIX), Want::Nothing(None));
+    sender.committed(ms(26), batch);
+    assert_eq!(sender.wants(ms(26), UNIX), Want::Batch);
+    // Two of a millisecond before, and this one counts an eighth.
+    let expected = Duration::from_millis(1).mul_f64(7.0 / 8.0) + Duration::from_millis(2);
+    assert!(sender.stats().commit.abs_diff(expected) < Duration::from_micros(1));
+}
+
+#[test]
+fn buffers_of_batches_are_used_again() {
+    let mut sender = open();
+    let mut seen = std::collections::BTreeSet::new();
+    for now in 10..60 {
+        (0..20).for_each(|_| plain(&mut sender, A, 5000));
+        (0..20).for_each(|_| plain(&mut sender, B, 5000));
+        let batch = sender.batch(ms(now)).unwrap();
+        assert_eq!(batch.parts.len(), 2);
+        seen.extend(batch.parts.iter().map(|part| part.bytes.as_ptr()));
+        sender.committed(ms(now), batch);
+    }
+    assert!(seen.len() <= 12, "{}", seen.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Whatever the device hands out.
+    #[test]
+    fn batches_are_bounded_and_numbers_have_no_gaps(
+        packets in proptest::collection::vec((41..65_000_usize, 0..9000_u16, any::<bool>(), 0..20_u8), 1..150),
+    ) {
+        let mut sender = open();
+        let mut next = [2, 2];
+        for (len, size, other, flush) in packets {
+            let stream = if other { B } else { A };
+            let (vnet, packet) = tcp(len, size);
+            sender.push(ms(20), Some(stream), vnet, &packet);
+            prop_assert!(sender.stats().queued <= QUEUE_BYTES);
+            if flush > 0 {
+                continue;
+            }
+            let Some(batch) = sender.batch(ms(20)) else { continue };
+            let bytes: usize = batch.parts.iter().map(|part| part.bytes.len()).sum();
+            prop_assert!(bytes <= BATCH_BYTES, "{bytes}");
+            for part in &batch.parts {
+                for (seq, packet) in unsealed(part) {
+                    let next = &mut next[usize::from(part.stream == B)];
+                    prop_assert_eq!(seq.0, *next);
+                    *next += 1;
+                    prop_assert!(packet.len() <= CONFIG.packet_size);
+                }
+            }
+            sender.committed(ms(21), batch);
+        }
+    }
+}
