@@ -14,6 +14,7 @@ pub mod profile;
 pub mod record;
 pub mod relay;
 pub mod report;
+pub mod rows;
 pub mod run;
 pub mod scenario;
 pub mod stats;

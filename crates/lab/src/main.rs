@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use adit_lab::{bench, compare, copy, profile, relay, report, run};
+use adit_lab::{bench, compare, copy, profile, relay, report, rows, run};
 use clap::{Parser, Subcommand};
 
 /// Measures adit beside its peers, and says how sure it is.
@@ -45,6 +45,9 @@ enum Verb {
     /// Two TAP devices joined by a plain relay: what the subject `relay` runs. Needs root
     #[command(hide = true)]
     Relay(relay::Arguments),
+    /// One end of a tunnel of one row per packet: what the subjects `row-notify` and alike run. Needs root
+    #[command(hide = true)]
+    RowNotify(rows::Arguments),
     /// A piece of the data path, for callgrind
     #[command(hide = true)]
     Piece(bench::PieceArguments),
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Copy(arguments) => copy::run(&arguments),
         Verb::Relay(arguments) => relay::run(&arguments),
+        Verb::RowNotify(arguments) => rows::run(&arguments),
         Verb::Piece(arguments) => bench::run_piece(&arguments),
     };
     outcome.unwrap_or_else(|failure| {

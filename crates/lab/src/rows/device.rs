@@ -1,0 +1,63 @@
+//! A TUN device without offloads.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use adit_interop::failure::{Context, Result};
+use adit_linux::net::{Address, Net};
+use adit_linux::tun::{TunDevice, TunOffloads, TunOptions, TunQueue};
+use adit_wire::VnetHeader;
+use tokio::io::unix::AsyncFd;
+
+/// The largest packet that is read, as in the original.
+const LARGEST: usize = 2000;
+
+struct Queue(TunQueue);
+
+impl AsRawFd for Queue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// One packet per read and per write.
+pub(super) struct Device(AsyncFd<Queue>);
+
+impl Device {
+    pub(super) async fn open(name: &str, address: ipnet::Ipv4Net, mtu: u32) -> Result<Device> {
+        let options = TunOptions {
+            name: Some(name.to_owned()),
+            offloads: TunOffloads::NONE,
+            ..TunOptions::default()
+        };
+        let tun = TunDevice::open(&options).context("the TUN device")?;
+        let net = Net::open()?;
+        net.set_mtu(tun.ifindex, mtu).await.context("setting the MTU")?;
+        let address = Address::new(tun.ifindex, address.into());
+        net.add_address(&address).await.context("adding an address")?;
+        net.set_up(tun.ifindex).await.context("switching the device on")?;
+        let queue = tun.queues.into_iter().next().context("a TUN device without a queue")?;
+        Ok(Device(AsyncFd::new(Queue(queue))?))
+    }
+
+    /// The next packet.
+    pub(super) async fn read(&self) -> Result<Vec<u8>> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            let mut packet = vec![0; LARGEST];
+            let read =
+                ready.try_io(|fd| fd.get_ref().0.read(&mut [0; VnetHeader::LEN], &mut packet));
+            if let Ok(length) = read {
+                packet.truncate(length?);
+                return Ok(packet);
+            }
+        }
+    }
+
+    /// Hands a packet to the kernel. What a device that is down refuses is lost, as on a cable.
+    pub(super) fn write(&self, packet: &[u8]) {
+        let header = [0; VnetHeader::LEN];
+        let _: io::Result<usize> =
+            self.0.get_ref().0.write(&[IoSlice::new(&header), IoSlice::new(packet)]);
+    }
+}

@@ -1,0 +1,117 @@
+//! What passed, in a form that can be compared with the table: counts, and a sum of hashes that no order changes.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+/// Of one end.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<Page>);
+
+/// How the ledger stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Packets that were read from the device and are in the database.
+    pub sent: u64,
+    /// Packets that were written to the device.
+    pub delivered: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The sum of their [`hash`]es.
+    pub hashes: u128,
+    /// Packets that found too many others waiting.
+    pub dropped: u64,
+}
+
+/// The first seven bytes of SHA-256, big endian: what SQL computes with `sha256` and fits a bigint.
+#[must_use]
+pub fn hash(packet: &[u8]) -> u64 {
+    let digest = adit_crypto::sha256(&[packet]);
+    digest.iter().take(7).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+impl Ledger {
+    pub(super) fn sent(&self) {
+        self.with(|page| page.sent += 1);
+    }
+
+    pub(super) fn dropped(&self) {
+        self.with(|page| page.dropped += 1);
+    }
+
+    pub(super) fn delivered(&self, packet: &[u8]) {
+        let hash = hash(packet);
+        self.with(|page| {
+            page.delivered += 1;
+            page.bytes += packet.len() as u64;
+            page.hashes += u128::from(hash);
+        });
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn page(&self) -> Page {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Page)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Before a page in the log.
+pub(crate) const MARK: &str = "ledger:";
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Page { sent, delivered, bytes, hashes, dropped } = self;
+        write!(f, "{MARK} {sent} {delivered} {bytes} {hashes} {dropped}")
+    }
+}
+
+impl FromStr for Page {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Page, String> {
+        let wrong = || format!("{text:?} is no page of a ledger");
+        let words = text.strip_prefix(MARK).ok_or_else(wrong)?.split_whitespace();
+        let numbers: Vec<u128> =
+            words.map(|word| word.parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
+        let [sent, delivered, bytes, hashes, dropped] = *numbers else { return Err(wrong()) };
+        let small = |number: u128| u64::try_from(number).map_err(|_| wrong());
+        Ok(Page {
+            sent: small(sent)?,
+            delivered: small(delivered)?,
+            bytes: small(bytes)?,
+            hashes,
+            dropped: small(dropped)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_read_as_it_was_written() {
+        let ledger = Ledger::default();
+        ledger.sent();
+        ledger.dropped();
+        ledger.delivered(b"one");
+        ledger.delivered(b"other");
+        let page = ledger.page();
+        assert_eq!((page.delivered, page.bytes), (2, 8));
+        assert_eq!(page.hashes, u128::from(hash(b"one")) + u128::from(hash(b"other")));
+        assert_eq!(page.to_string().parse(), Ok(page));
+        assert!("ledger: 1 2 3 4".parse::<Page>().is_err());
+        assert!("ledger: 1 2 3 4 -5".parse::<Page>().is_err());
+        assert!("1 2 3 4 5".parse::<Page>().is_err());
+    }
+
+    #[test]
+    fn the_hash_is_that_which_sql_computes() {
+        // select ('x' || encode(substr(sha256('abc'), 1, 7), 'hex'))::bit(56)::bigint
+        assert_eq!(hash(b"abc"), 0x00ba_7816_bf8f_01cf);
+    }
+}

@@ -1,0 +1,126 @@
+//! One end of a tunnel in the manner of the known one through PostgreSQL: a statement or two per packet.
+//!
+//! Made from its public description (<https://nickhuber.ca/blog/the-worst-vpn>, <https://nickhuber.ca/blog/less-worst-vpn>):
+//! what it asks of the database and in which order, not its code. It authenticates nobody: for measuring only.
+
+mod device;
+mod ledger;
+mod pool;
+mod receive;
+mod send;
+
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use adit_interop::failure::{Context, Failure, Result};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use ledger::{Ledger, Page};
+use pool::Pool;
+
+/// What it prints when packets can pass.
+pub const READY: &str = "row-notify: ready";
+
+/// The table of all forms, as published: a packet and its sender's address. `received` is the first form's alone.
+pub const TABLE: &str =
+    "CREATE TABLE raw_packet (id serial PRIMARY KEY, payload bytea, sender inet)";
+
+/// What the first form has beside [`TABLE`].
+pub const TRIGGER: &str = "\
+    ALTER TABLE raw_packet ADD received int DEFAULT 0;
+    CREATE FUNCTION raw_packet_came() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN PERFORM pg_notify('raw_packet_ready', NEW.id::text); RETURN NEW; END $$;
+    CREATE TRIGGER raw_packet_came AFTER INSERT ON raw_packet FOR EACH ROW EXECUTE FUNCTION raw_packet_came()";
+
+/// Who tells the peer of a packet, and where that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    /// A row, then a notification with its number, both by the program and for each packet on its own; the peer
+    /// selects the row by its number.
+    Row,
+    /// A row, one packet after the other, and a trigger that notifies; the peer selects what it has not marked received.
+    Trigger,
+    /// No row: the packet itself is in the notification, in base64.
+    Notify,
+}
+
+/// One end of a tunnel of one row and one notification per packet: for measuring only.
+///
+/// Example: adit-lab row-notify --tun lab0 --address 10.88.0.1/16 --peer 10.88.0.2 --database 'host=192.0.2.1 user=lab'
+#[derive(Debug, Clone, clap::Args)]
+pub struct Arguments {
+    /// Name of the TUN device.
+    #[arg(long)]
+    tun: String,
+    /// Address inside the tunnel, with its prefix; IPv4 only, as the original.
+    #[arg(long)]
+    address: ipnet::Ipv4Net,
+    /// The other end's address inside.
+    #[arg(long)]
+    peer: Ipv4Addr,
+    /// As `key=value` pairs of libpq, or as a URL.
+    #[arg(long)]
+    database: String,
+    /// How a packet reaches the peer.
+    #[arg(long, value_enum, default_value = "row")]
+    form: Form,
+    /// Connections beside the one that listens.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=90))]
+    pool: u16,
+    /// SELECTs under way at once; their answers are taken in the order of the notifications. The original has one.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    selects: u16,
+    /// Largest packet inside.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u32,
+}
+
+/// What both directions share.
+struct End {
+    pool: Pool,
+    device: device::Device,
+    ledger: Ledger,
+    form: Form,
+    own: Ipv4Addr,
+    peer: Ipv4Addr,
+}
+
+/// An error with what the database said; of itself it only says that it said something.
+fn said(error: tokio_postgres::Error) -> Failure {
+    Failure(match error.as_db_error() {
+        Some(told) => told.to_string(),
+        None => error.to_string(),
+    })
+}
+
+/// Runs one end until it is told to stop; on SIGUSR1 it tells its ledger.
+///
+/// # Errors
+/// No right to make a TUN device, no database, or a statement that failed: the original ends then, too.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(both(arguments))
+}
+
+async fn both(arguments: &Arguments) -> Result<ExitCode> {
+    let device = device::Device::open(&arguments.tun, arguments.address, arguments.mtu).await?;
+    let (own, peer, form) = (arguments.address.addr(), arguments.peer, arguments.form);
+    let notified = receive::listen(&arguments.database, form, peer).await?;
+    let pool = Pool::connect(&arguments.database, form, usize::from(arguments.pool)).await?;
+    let end = Arc::new(End { pool, device, ledger: Ledger::default(), form, own, peer });
+    let mut asked = signal(SignalKind::user_defined1())?;
+    let mut stopped = signal(SignalKind::terminate())?;
+    println!("{READY}");
+    let sending = send::run(Arc::clone(&end));
+    let receiving = receive::run(Arc::clone(&end), notified, usize::from(arguments.selects));
+    let (mut sending, mut receiving) = (std::pin::pin!(sending), std::pin::pin!(receiving));
+    loop {
+        tokio::select! {
+            outcome = &mut sending => outcome.context("sending")?,
+            outcome = &mut receiving => outcome.context("receiving")?,
+            _ = asked.recv() => println!("{}", end.ledger.page()),
+            _ = stopped.recv() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! From the device to the database.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use adit_interop::failure::{Context, Failure, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::{End, Form, said};
+
+/// Packets that wait for a connection at most. The original has no limit; what TCP has under way is far less.
+const WAITING: usize = 16_384;
+
+/// Reads packets for ever.
+pub(super) async fn run(end: Arc<End>) -> Result<()> {
+    let waiting = Arc::new(Semaphore::new(WAITING));
+    let (failures, mut failed) = mpsc::channel::<Failure>(1);
+    loop {
+        let packet = tokio::select! {
+            packet = end.device.read() => packet?,
+            failure = failed.recv() => return Err(failure.context("no failure")?),
+        };
+        // As the original: no other version, no options.
+        if packet.first() != Some(&0x45) {
+            continue;
+        }
+        if end.form == Form::Trigger {
+            insert(&end, &packet).await?;
+            end.ledger.sent();
+            continue;
+        }
+        let Ok(place) = Arc::clone(&waiting).try_acquire_owned() else {
+            end.ledger.dropped();
+            continue;
+        };
+        let (end, failures) = (Arc::clone(&end), failures.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            match one(&end, &packet).await {
+                Ok(()) => end.ledger.sent(),
+                // Where one has been told already, that is enough.
+                Err(failure) => drop(failures.try_send(failure)),
+            }
+        });
+    }
+}
+
+/// Each statement takes the next free connection, as in the original.
+async fn one(end: &End, packet: &[u8]) -> Result<()> {
+    let text = match end.form {
+        Form::Notify => STANDARD.encode(packet),
+        Form::Row | Form::Trigger => insert(end, packet).await?.to_string(),
+    };
+    let channel = channel(end.own.into());
+    end.pool
+        .with(async |connection| {
+            Ok(connection
+                .client
+                .execute(&connection.notify, &[&channel, &text])
+                .await
+                .map_err(said)?)
+        })
+        .await?;
+    Ok(())
+}
+
+async fn insert(end: &End, packet: &[u8]) -> Result<i32> {
+    let own = IpAddr::V4(end.own);
+    end.pool
+        .with(async |connection| {
+            let insert = connection.insert.as_ref().context("no INSERT is prepared")?;
+            let row = connection.client.query_one(insert, &[&packet, &own]).await;
+            row.and_then(|row| row.try_get(0)).map_err(said)
+        })
+        .await
+}
+
+/// Where the peer listens for what this address sends.
+pub(super) fn channel(sender: IpAddr) -> String {
+    format!("raw_packet_ready:{sender}")
+}
