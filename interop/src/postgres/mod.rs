@@ -51,6 +51,9 @@ const SETTINGS: &[(&str, &str)] = &[
     ("min_wal_size", "32MB"),
 ];
 
+/// Those of them that change nothing of the server's speed.
+const ASIDE: &[&str] = &["external_pid_file", "log_min_messages", "log_line_prefix"];
+
 /// What a cluster is made with.
 #[derive(Debug, Default)]
 pub struct Options<'a> {
@@ -62,6 +65,8 @@ pub struct Options<'a> {
     pub certificate: Option<&'a Certificate>,
     /// Passwords travel over TLS alone: `hostssl` instead of `host`.
     pub only_tls: bool,
+    /// Memory, the size of the log and its segments are left as the server makes them: for measuring.
+    pub stock: bool,
 }
 
 /// Why there can be no cluster here, for tests that then say so and go on.
@@ -146,7 +151,9 @@ impl Cluster {
         command.arg("--pgdata").arg(self.data()).args(["--username", SUPERUSER]);
         command.args(["--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"]);
         command.args(["--auth-local", "trust", "--auth-host", "scram-sha-256"]);
-        command.args(["--wal-segsize", "4"]);
+        if !options.stock {
+            command.args(["--wal-segsize", "4"]);
+        }
         output(command)?;
         let host = if options.only_tls { "hostssl" } else { "host" };
         let access = format!(
@@ -156,7 +163,7 @@ impl Cluster {
         let listen = if self.network.is_some() { "*" } else { "" };
         let folder = text(&self.folder);
         let mut settings = vec![("unix_socket_directories", folder), ("listen_addresses", listen)];
-        settings.extend(SETTINGS);
+        settings.extend(SETTINGS.iter().filter(|(name, _)| !options.stock || ASIDE.contains(name)));
         if let Some(certificate) = options.certificate {
             self.install(certificate)?;
             settings.push(("ssl", "on"));

@@ -1,6 +1,7 @@
 //! Where a trial runs: hosts (network namespaces) and the cables between them.
 
 mod counters;
+mod database;
 mod frames;
 mod relay;
 
@@ -15,6 +16,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use counters::Counters;
+pub use database::{Database, MOST_IDLE, ROLE};
 pub use relay::{Relay, RelayCounters};
 
 /// What the ends of the cables leave to each other.

@@ -44,6 +44,8 @@ pub enum Axis {
     TotalMbps,
     /// How much is carried.
     Gigabytes,
+    /// Nodes beside the busy pair.
+    Idle,
     /// A piece of the data path.
     Piece,
 }
@@ -69,6 +71,7 @@ impl Axis {
             Axis::Storm => ("storm", "cold, reconnect"),
             Axis::TotalMbps => ("total-mbps", "Mb/s of all clients together"),
             Axis::Gigabytes => ("gigabytes", "how many, ascending"),
+            Axis::Idle => ("idle", "0 to 10 nodes beside the busy pair"),
             Axis::Piece => ("piece", "a piece of the data path"),
         }
     }
@@ -115,6 +118,8 @@ pub struct Settings {
     pub total_mbps: f64,
     /// How much is carried.
     pub gigabytes: u32,
+    /// Nodes beside the busy pair.
+    pub idle: u16,
     /// A piece of the data path.
     pub piece: String,
     /// How long flows run before they count.
@@ -142,6 +147,7 @@ impl Default for Settings {
             storm: Storm::Cold,
             total_mbps: 200.0,
             gigabytes: 10,
+            idle: 0,
             piece: String::new(),
             warmup: Duration::from_millis(500),
             length: Duration::from_secs(2),

@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::axis::{Axis, Settings};
 use super::file::{AAFile, File, ScenarioFile};
 use super::{AA, Kind, Plan, Scenario};
+use crate::bed::MOST_IDLE;
 use crate::record::Point;
 
 /// A mistake in a file.
@@ -86,6 +87,16 @@ fn scenario(file: &Spanned<ScenarioFile>, rounds: u32) -> Checked<Scenario> {
     if kind == Kind::Instructions {
         pieces(file)?;
     }
+    if let (Some(given), Some(other)) = (
+        &raw.subjects,
+        subjects.iter().find(|subject| subject.database().is_some() != kind.through_a_database()),
+    ) {
+        let what = if kind.through_a_database() { "needs a" } else { "has no" };
+        return mistake(
+            &given.span(),
+            format!("{kind} {what} tunnel through a database: not {other}"),
+        );
+    }
     let name = raw.name.as_ref().map_or(description.name, |name| name.get_ref().as_str());
     let rounds = match &raw.rounds {
         None => rounds,
@@ -153,6 +164,7 @@ fn points(raw: &ScenarioFile) -> Checked<Vec<(Point, Settings)>> {
     all_between(&raw.rate, 0, 10_000, Axis::Rate)?;
     all_between(&raw.total_mbps, 0.1, 1e6, Axis::TotalMbps)?;
     all_between(&raw.gigabytes, 1, 10_000, Axis::Gigabytes)?;
+    all_between(&raw.idle, 0, MOST_IDLE, Axis::Idle)?;
     if let Some(seconds) = &raw.seconds {
         between(seconds, 0.1, 3600.0, "seconds")?;
     }
@@ -183,6 +195,7 @@ fn points(raw: &ScenarioFile) -> Checked<Vec<(Point, Settings)>> {
     spread(&mut all, Axis::Storm, &raw.storm, |s, v| s.storm = v);
     spread(&mut all, Axis::TotalMbps, &raw.total_mbps, |s, v| s.total_mbps = v);
     spread(&mut all, Axis::Gigabytes, &raw.gigabytes, |s, v| s.gigabytes = v);
+    spread(&mut all, Axis::Idle, &raw.idle, |s, v| s.idle = v);
     spread(&mut all, Axis::Piece, &raw.piece, |s, v| s.piece = v);
     Ok(all)
 }
@@ -221,8 +234,31 @@ mod tests {
         for (name, text) in PRESETS {
             let plan = Plan::parse(name, text).expect(name);
             assert_eq!(plan.name, name);
-            assert!(plan.a_a.is_some(), "{name}");
+            // Half an hour is compared with nothing.
+            assert!(plan.a_a.is_some() || *name == *"postgres-soak", "{name}");
         }
+    }
+
+    #[test]
+    fn only_scenarios_with_a_database_have_subjects_that_need_one() {
+        let text = |kind: &str, subject: &str| {
+            format!("{HEAD}[[scenario]]\nkind = \"{kind}\"\nsubjects = [\"{subject}\"]\n")
+        };
+        for kind in ["postgres", "soak"] {
+            assert!(Plan::parse("x.toml", &text(kind, "adit-postgres-strict")).is_ok());
+            let told = refused(&text(kind, "adit"));
+            assert_eq!(
+                told,
+                format!("x.toml:4: {kind} needs a tunnel through a database: not adit")
+            );
+        }
+        let told = refused(&text("throughput", "row-notify"));
+        assert!(
+            told.contains("throughput has no tunnel through a database: not row-notify"),
+            "{told}"
+        );
+        let many = format!("{}idle = [11]\n", text("postgres", "adit-postgres-strict"));
+        assert!(refused(&many).contains("idle has 11; write 0 to 10"));
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub(super) struct ScenarioFile {
     pub(super) storm: Values<Storm>,
     pub(super) total_mbps: Values<f64>,
     pub(super) gigabytes: Values<u32>,
+    pub(super) idle: Values<u16>,
     pub(super) piece: Values<String>,
 }
 
@@ -96,6 +97,7 @@ impl ScenarioFile {
             one(Axis::Storm, &self.storm),
             one(Axis::TotalMbps, &self.total_mbps),
             one(Axis::Gigabytes, &self.gigabytes),
+            one(Axis::Idle, &self.idle),
             one(Axis::Piece, &self.piece),
         ]
         .into_iter()

@@ -26,6 +26,10 @@ pub enum Kind {
     Control,
     /// Memory after so many gigabytes.
     Volume,
+    /// One stream through a database, and what it left there.
+    Postgres,
+    /// A steady rate through a database whose disk must not fill.
+    Soak,
     /// Sealing and opening without I/O.
     InMemory,
     /// Handshakes of two engines without I/O.
@@ -48,8 +52,8 @@ pub struct Description {
 }
 
 use Axis::{
-    Cipher, Clientele, Clients, Gigabytes, Hosts, Link, Loss, Outer, Packet, Pattern, Piece, Rate,
-    Sessions, Storm, Streams, TotalMbps, Workload,
+    Cipher, Clientele, Clients, Gigabytes, Hosts, Idle, Link, Loss, Outer, Packet, Pattern, Piece,
+    Rate, Sessions, Storm, Streams, TotalMbps, Workload,
 };
 
 /// All kinds.
@@ -98,6 +102,18 @@ pub const ALL: &[Description] = &[
         &[Rate, Link],
     ),
     describe(Kind::Volume, "volume", "memory after so many gigabytes", &[Gigabytes]),
+    describe(
+        Kind::Postgres,
+        "postgres",
+        "one iperf3 stream and idle round trips through a database, what they cost it, and whether its tables have every packet",
+        &[Idle],
+    ),
+    describe(
+        Kind::Soak,
+        "soak",
+        "a steady rate through a database that keeps 1 GB: whether its disk use stays bounded",
+        &[TotalMbps],
+    ),
     describe(Kind::InMemory, "in-memory", "sealing and opening without I/O", &[Cipher, Packet]),
     describe(Kind::Handshakes, "handshakes", "handshakes of two engines without I/O", &[]),
     describe(
@@ -123,6 +139,12 @@ impl Kind {
     pub fn description(self) -> &'static Description {
         // Every kind is in the table: the test below asks for each.
         ALL.iter().find(|description| description.kind == self).unwrap_or(&ALL[0])
+    }
+
+    /// Whether its subjects are those that pass packets through a database, which no other kind has.
+    #[must_use]
+    pub fn through_a_database(self) -> bool {
+        matches!(self, Kind::Postgres | Kind::Soak)
     }
 
     /// Whether its trials need a tunnel, and so subjects; the others measure adit's own engines in this process.

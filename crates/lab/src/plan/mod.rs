@@ -21,7 +21,7 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The plans that come with the program: name and text.
-pub const PRESETS: [(&str, &str); 7] = [
+pub const PRESETS: [(&str, &str); 10] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
@@ -29,6 +29,9 @@ pub const PRESETS: [(&str, &str); 7] = [
     ("bridge", include_str!("../../plans/bridge.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
     ("rules", include_str!("../../plans/rules.toml")),
+    ("postgres", include_str!("../../plans/postgres.toml")),
+    ("postgres-growth", include_str!("../../plans/postgres-growth.toml")),
+    ("postgres-soak", include_str!("../../plans/postgres-soak.toml")),
 ];
 
 /// What to run.

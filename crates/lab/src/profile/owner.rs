@@ -40,6 +40,8 @@ impl Owner {
             | Subject::OpenvpnTap
             | Subject::OpenvpnServes
             | Subject::OpenvpnServesTcp => "openvpn",
+            Subject::Database(scheme) if scheme.is_adit() => "adit",
+            Subject::Database(_) => "adit-lab",
             Subject::Tinc => "tincd",
             Subject::WireguardGo => "wireguard-go",
         }))

@@ -39,6 +39,8 @@ pub fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) 
         }
         "overload" => plots.bars(&["recovery_s"]),
         "control" => plots.bars(&["sum_mbps"]),
+        "postgres" => plots.bars(&["sum_mbps", "idle_p50_ms", "wal_per_byte"]),
+        "soak" => plots.bars(&["disk_peak_mib"]),
         "volume" => plots.curves("gigabytes", &["server_pss_mib"], &Scale::Linear),
         "in-memory" => plots.bars(&["sum_mbps"]),
         "handshakes" => plots.bars(&["handshakes_per_s"]),

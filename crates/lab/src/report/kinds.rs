@@ -33,6 +33,14 @@ pub fn intro(kind: &str) -> &'static str {
             "Bulk transfer while the control channel is busy, and how long the trains of packets were."
         }
         "volume" => "Memory after more and more was carried.",
+        "postgres" => {
+            "One TCP stream between two hosts that reach only a database, by the receiver's count, and idle round trips; what \
+             database and nodes spent; what the database wrote for each byte that was delivered; and whether its tables have \
+             every packet."
+        }
+        "soak" => {
+            "A steady rate through a database that keeps 1 GB: its disk use over time, the write-ahead log included."
+        }
         "in-memory" => "Sealing and opening without any I/O.",
         "handshakes" => "Handshakes between two engines without any I/O.",
         "instructions" => "Instructions under callgrind, which repeat exactly.",
@@ -49,6 +57,8 @@ pub fn judged_by(kind: &str) -> &'static [&'static str] {
         "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
         "overload" => &["recovery_s", "stuck"],
         "volume" => &["server_pss_mib"],
+        "postgres" => &["sum_mbps", "idle_p50_ms", "idle_p99_ms"],
+        "soak" => &["disk_growth_mib_per_min", "disk_peak_mib"],
         _ => &["sum_mbps", "up_mbps", "down_mbps", "requests_per_s"],
     }
 }

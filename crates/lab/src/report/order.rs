@@ -77,6 +77,7 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             Subject::OpenvpnServes => 9,
             Subject::Adit(Some(_))
             | Subject::AditTap
+            | Subject::Database(_)
             | Subject::AditFilter
             | Subject::Bridge(_)
             | Subject::OpenvpnTap

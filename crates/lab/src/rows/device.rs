@@ -37,7 +37,10 @@ impl Device {
         net.add_address(&address).await.context("adding an address")?;
         net.set_up(tun.ifindex).await.context("switching the device on")?;
         let queue = tun.queues.into_iter().next().context("a TUN device without a queue")?;
-        Ok(Device(AsyncFd::new(Queue(queue))?))
+        // tokio deprecates the safe constructor since a type could lend another descriptor each time; a queue has one.
+        #[allow(deprecated)]
+        let ready = AsyncFd::new(Queue(queue))?;
+        Ok(Device(ready))
     }
 
     /// The next packet.

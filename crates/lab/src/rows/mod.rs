@@ -16,6 +16,7 @@ use std::sync::Arc;
 use adit_interop::failure::{Context, Failure, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
+pub(crate) use ledger::MARK;
 pub use ledger::{Ledger, Page};
 use pool::Pool;
 

@@ -56,11 +56,7 @@ async fn one(end: &End, packet: &[u8]) -> Result<()> {
     let channel = channel(end.own.into());
     end.pool
         .with(async |connection| {
-            Ok(connection
-                .client
-                .execute(&connection.notify, &[&channel, &text])
-                .await
-                .map_err(said)?)
+            connection.client.execute(&connection.notify, &[&channel, &text]).await.map_err(said)
         })
         .await?;
     Ok(())

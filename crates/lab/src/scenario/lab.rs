@@ -7,8 +7,8 @@ use adit_interop::failure::{Context, Failure, Result};
 use adit_interop::world::World;
 
 use super::stage::Stage;
-use super::{growth, latency, loss, memory, storms, throughput, udp, volume};
-use crate::bed::{Bed, LinkMode};
+use super::{growth, latency, loss, memory, postgres, soak, storms, throughput, udp, volume};
+use crate::bed::{Bed, Database, LinkMode};
 use crate::plan::{Kind, Outer, Settings, Trial};
 use crate::record::Measurement;
 use crate::subject::{Kit, Subject, TunnelSpec};
@@ -19,6 +19,8 @@ pub type Configs = Vec<(String, String)>;
 /// Runs trials.
 pub struct Lab {
     kit: Kit,
+    /// A server of databases, once one was asked for.
+    database: Option<Database>,
     /// Making and removing a hundred hosts takes longer than measuring with them.
     stars: BTreeMap<(u16, LinkMode), Rc<Bed>>,
     /// Shapes of beds whose largest frame was looked at.
@@ -38,6 +40,7 @@ impl Lab {
     pub fn new(world: World, kit: Kit) -> Lab {
         Lab {
             kit,
+            database: None,
             stars: BTreeMap::new(),
             looked: BTreeSet::new(),
             relay_ceiling: None,
@@ -76,6 +79,8 @@ impl Lab {
             Kind::Connections => storms::connections(self, settings, subject),
             Kind::Overload => storms::overload(self, settings, subject),
             Kind::Control => storms::control(self, settings, subject),
+            Kind::Postgres => postgres::run(self, settings, subject),
+            Kind::Soak => soak::run(self, settings, subject),
             Kind::Volume => volume::run(self, settings, subject),
             Kind::InMemory | Kind::Handshakes | Kind::Instructions => {
                 unreachable!("these have no subject")
@@ -85,6 +90,24 @@ impl Lab {
 
     pub(super) fn kit(&self) -> &Kit {
         &self.kit
+    }
+
+    /// The run's server of databases with a new database in it.
+    ///
+    /// # Errors
+    /// It cannot be had here, or refuses.
+    pub(super) fn database(&mut self) -> Result<(&Kit, &Database)> {
+        if self.database.is_none() {
+            self.database = Some(Database::new()?);
+        }
+        let database = self.database.as_mut().context("there is a database")?;
+        database.renew()?;
+        Ok((&self.kit, database))
+    }
+
+    /// Keeps what a subject was configured with, the first time.
+    pub(super) fn keep_configs(&mut self, subject: &Subject, configs: Configs) {
+        self.configs.entry(subject.to_string()).or_insert(configs);
     }
 
     /// The bed of these settings: a pair of its own, or the run's star of so many clients. The first of its shape is

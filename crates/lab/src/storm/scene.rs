@@ -54,6 +54,7 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         Subject::Bare
         | Subject::Copy
         | Subject::Bridge(_)
+        | Subject::Database(_)
         | Subject::Tinc
         | Subject::WireguardGo => {
             Err(format!("{subject} has no server that OpenVPN's clients could come to"))

@@ -78,7 +78,7 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
 }
 
 /// What a person would type in the host.
-fn shown(command: &Command) -> String {
+pub(super) fn shown(command: &Command) -> String {
     let shown = show(command);
     shown.split_once("adit-lab ").map_or(shown.clone(), |(_, rest)| format!("adit-lab {rest}"))
 }

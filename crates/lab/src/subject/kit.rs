@@ -13,8 +13,8 @@ use super::directives::Carrier;
 use super::keys::Keys;
 use super::tinc::RsaKey;
 use super::{
-    Bridging, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, openvpn, revision, tinc,
-    wireguard,
+    Bridging, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, openvpn, revision,
+    tinc, wireguard,
 };
 use crate::bed::Bed;
 
@@ -84,6 +84,10 @@ impl Kit {
             Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, bed, spec),
             Subject::Bridge(bridging) => bridge::start(self, *bridging, bed, spec),
             Subject::AditFilter => adit::start_with_rules(self, bed, spec),
+            Subject::Database(_) => Err(format!(
+                "{subject} needs a database: only scenarios of the kinds postgres and soak have one"
+            )
+            .into()),
             Subject::Tinc => tinc::start(self, bed, spec),
             Subject::WireguardGo => wireguard::start(self, bed, spec),
         }
@@ -156,6 +160,7 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
             Ok(format!("{}; {}", here(&Subject::Adit(None))?, openvpn::version()?))
         }
         Subject::Openvpn | Subject::OpenvpnTcp | Subject::OpenvpnTap => openvpn::version(),
+        Subject::Database(scheme) => database::version(*scheme),
         Subject::Tinc => tinc::version(),
         Subject::WireguardGo => wireguard::version(),
     }

@@ -10,6 +10,7 @@ mod bare;
 mod bridge;
 mod check;
 mod copy;
+pub mod database;
 mod directives;
 mod keys;
 mod kit;
@@ -23,6 +24,7 @@ mod wireguard;
 
 pub use bridge::Bridging;
 pub use check::check;
+pub use database::Scheme;
 pub use keys::Keys;
 pub use kit::{Kit, here};
 pub use revision::{prepare, workspace};
@@ -62,6 +64,8 @@ pub enum Subject {
     Bridge(Bridging),
     /// adit over UDP, its server with a packet filter of a hundred rules, the last of which decides.
     AditFilter,
+    /// Two or more hosts that reach only a database.
+    Database(Scheme),
     /// tinc 1.0.
     Tinc,
     /// wireguard-go.
@@ -76,7 +80,7 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there are `adit@REVISION` and `adit-wN`.
-    pub const NAMED: [Subject; 20] = [
+    pub const NAMED: [Subject; 31] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
@@ -95,9 +99,29 @@ impl Subject {
         Subject::Bridge(Bridging::Relay),
         Subject::Bridge(Bridging::Rules),
         Subject::Bridge(Bridging::ManyRules),
+        Subject::Database(Scheme::RowNotify),
+        Subject::Database(Scheme::RowNotifyAsync),
+        Subject::Database(Scheme::RowNotify1400),
+        Subject::Database(Scheme::RowTrigger),
+        Subject::Database(Scheme::PacketInNotify),
+        Subject::Database(Scheme::Strict),
+        Subject::Database(Scheme::Strict1400),
+        Subject::Database(Scheme::Relaxed),
+        Subject::Database(Scheme::Relaxed1400),
+        Subject::Database(Scheme::Volatile),
+        Subject::Database(Scheme::Readable),
         Subject::Tinc,
         Subject::WireguardGo,
     ];
+
+    /// The way through a database, if that is what it is.
+    #[must_use]
+    pub fn database(&self) -> Option<Scheme> {
+        match self {
+            Subject::Database(scheme) => Some(*scheme),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Subject {
@@ -119,6 +143,7 @@ impl fmt::Display for Subject {
             Subject::OpenvpnTap => f.write_str("openvpn-tap"),
             Subject::AditFilter => f.write_str("adit-filter"),
             Subject::Bridge(bridging) => f.write_str(bridging.name()),
+            Subject::Database(scheme) => f.write_str(scheme.name()),
             Subject::Tinc => f.write_str("tinc"),
             Subject::WireguardGo => f.write_str("wireguard-go"),
         }
@@ -129,6 +154,9 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Subject, String> {
+        if let Some(scheme) = Scheme::find(text) {
+            return Ok(Subject::Database(scheme));
+        }
         match text {
             "bare" => Ok(Subject::Bare),
             "copy" => Ok(Subject::Copy),
@@ -159,7 +187,8 @@ impl FromStr for Subject {
                 }
                 _ => Err(format!(
                     "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit/openvpn, openvpn/adit, \
-                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, tinc or wireguard-go"
+                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, tinc, wireguard-go, or a tunnel through a database: {}",
+                    Scheme::ALL.map(Scheme::name).join(", ")
                 )),
             },
         }

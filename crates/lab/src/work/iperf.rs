@@ -61,6 +61,14 @@ pub fn iperf3(
     Ok(measured)
 }
 
+/// Bytes and seconds by the receiver's count, of a client that has ended and was asked for JSON.
+///
+/// # Errors
+/// It failed: with what it said.
+pub fn iperf3_figures(client: &Daemon) -> Result<(u64, f64)> {
+    figures(&whole_report(client).context("it gave no report")?)
+}
+
 /// What it printed, once all of it has come through the pipe.
 fn whole_report(client: &Daemon) -> Option<Value> {
     let mut tries = (0..100).map(|_| serde_json::from_str(&client.log()).ok());

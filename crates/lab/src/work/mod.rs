@@ -32,7 +32,7 @@ use crate::record::{Flow, Measurement};
 
 pub use bulk::tcp_bulk;
 pub use echo::{Echo, echo_latency, unreachable};
-pub use iperf::iperf3;
+pub use iperf::{iperf3, iperf3_figures};
 pub use open_loop::{UdpMeasured, udp_open_loop};
 pub use requests::requests;
 pub use search::{Highest, Limit, Probe, Search, udp_search};

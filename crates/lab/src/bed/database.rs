@@ -1,0 +1,149 @@
+//! Hosts that reach only one other, which has a PostgreSQL server on disk.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::postgres::{Cluster, Options};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use tempfile::TempDir;
+
+use super::{Bed, LinkMode};
+
+/// How many idle nodes a busy pair has beside it at most.
+pub const MOST_IDLE: u16 = 10;
+/// The role that the subjects begin with: it may make roles, and owns the trial's database.
+pub const ROLE: &str = "lab";
+/// Its password: the server asks for one on TCP.
+pub const PASSWORD: &str = "lab";
+/// Where the cluster is made unless `ADIT_LAB_DISK` says otherwise: on disk, where `/tmp` may be in memory.
+const PLACE: &str = "/var/tmp";
+
+/// A star whose middle has a cluster, kept for a run: a trial has a database of its own in it, and the write-ahead log's
+/// files of those before, as a server that has been used.
+#[derive(Debug)]
+pub struct Database {
+    // The server ends before its host and its folder go.
+    cluster: Cluster,
+    bed: Bed,
+    _folder: TempDir,
+    trial: u32,
+}
+
+impl Database {
+    /// Makes hosts and cluster, with the server's own settings.
+    ///
+    /// # Errors
+    /// There is no PostgreSQL here, or no disk to put it on.
+    pub fn new() -> Result<Database> {
+        let place = std::env::var_os("ADIT_LAB_DISK").map_or_else(|| PLACE.into(), PathBuf::from);
+        let kind = statfs(&place).context(place.display())?.filesystem_type();
+        ensure(kind != TMPFS_MAGIC, || {
+            format!("{}: in memory: name a folder on disk with ADIT_LAB_DISK", place.display())
+        })?;
+        let bed = Bed::star(2 + MOST_IDLE, LinkMode::Offload)?;
+        let folder = tempfile::Builder::new().prefix("adit-lab-pg-").tempdir_in(place)?;
+        passable(folder.path())?;
+        let options = Options { namespace: Some(&bed.server), stock: true, ..Options::default() };
+        let cluster = Cluster::start(&folder.path().join("cluster"), &options)?;
+        cluster.sql(
+            "postgres",
+            &format!("CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'"),
+        )?;
+        Ok(Database { cluster, bed, _folder: folder, trial: 0 })
+    }
+
+    /// A new database for a new trial; that of the last one goes.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub fn renew(&mut self) -> Result<()> {
+        let last = self.name();
+        self.trial += 1;
+        let name = self.name();
+        for sql in [
+            format!("DROP DATABASE IF EXISTS {last} WITH (FORCE)"),
+            format!("CREATE DATABASE {name} OWNER {ROLE}"),
+            // No trial pays for what another left to be written.
+            "CHECKPOINT".to_owned(),
+        ] {
+            self.cluster.sql("postgres", &sql)?;
+        }
+        Ok(())
+    }
+
+    /// The trial's database.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("trial{}", self.trial)
+    }
+
+    /// The hosts: the server's has the cluster, the clients are the nodes.
+    #[must_use]
+    pub fn bed(&self) -> &Bed {
+        &self.bed
+    }
+
+    /// The server.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The trial's database as a node reaches it, under [`ROLE`].
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.cluster.url(self.bed.server_outer(false), ROLE, PASSWORD, &self.name())
+    }
+
+    /// One number from the trial's database.
+    ///
+    /// # Errors
+    /// The server refuses, or it is none.
+    pub fn number(&self, sql: &str) -> Result<u64> {
+        let number = self.cluster.number(&self.name(), sql)?;
+        u64::try_from(number).map_err(|_| Failure(format!("{sql}: {number} is below 0")))
+    }
+
+    /// Bytes of the write-ahead log that were ever written.
+    ///
+    /// # Errors
+    /// As [`Database::number`].
+    pub fn log_bytes(&self) -> Result<u64> {
+        self.number("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+    }
+
+    /// Bytes of the trial's database on disk, without the log.
+    ///
+    /// # Errors
+    /// As [`Database::number`].
+    pub fn disk_bytes(&self) -> Result<u64> {
+        self.number("SELECT pg_database_size(current_database())")
+    }
+
+    /// Bytes of the log's files on disk.
+    ///
+    /// # Errors
+    /// As [`Database::number`].
+    pub fn log_files(&self) -> Result<u64> {
+        self.number("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
+    }
+
+    /// The server's processes, but for the cleaners, which come and go.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pids(&self) -> Result<Vec<u32>> {
+        let mut pids = self.cluster.pids()?;
+        pids.retain(|pid| {
+            let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            !title.is_empty() && !String::from_utf8_lossy(&title).contains("autovacuum worker")
+        });
+        Ok(pids)
+    }
+}
+
+/// Lets the server's user pass a folder of root's.
+fn passable(folder: &Path) -> Result<()> {
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o711)).context(folder.display())
+}

@@ -1,0 +1,206 @@
+//! `adit postgres` on every host, as somebody would set it up: `init` on the first, `join` on the others, `up` on all.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use adit_interop::failure::{Context, Failure, Result};
+use adit_interop::net::Namespace;
+use adit_interop::process::{Daemon, output};
+use serde_json::Value;
+
+use super::super::start::SETUP;
+use super::found::{Found, Way};
+use super::{Kit, Nodes, Scheme};
+use crate::bed::Database;
+
+/// The network inside.
+const NETWORK: &str = "10.88.0.0/16";
+/// What `up` says when packets can pass.
+const READY: &str = "is up";
+/// Between two looks at counters that must stand still.
+const STILL: Duration = Duration::from_millis(500);
+
+/// A node's host and files.
+#[derive(Debug)]
+pub(super) struct At {
+    program: PathBuf,
+    host: String,
+    folder: PathBuf,
+}
+
+impl At {
+    fn new(program: &Path, host: &Namespace, folder: PathBuf) -> At {
+        At { program: program.to_owned(), host: host.name().to_owned(), folder }
+    }
+
+    /// `adit postgres VERB` there.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host]).arg(&self.program).arg("postgres");
+        let (verb, rest) = arguments.split_at(1.min(arguments.len()));
+        command.args(verb).arg("--dir").arg(&self.folder).args(rest);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<String> {
+        output(self.command(arguments))
+    }
+
+    fn status(&self) -> Result<Value> {
+        let said = self.run(&["status", "--json"])?;
+        serde_json::from_str(&said).map_err(|error| Failure(format!("its status: {error}: {said}")))
+    }
+}
+
+pub(super) fn start(
+    kit: &Kit,
+    scheme: Scheme,
+    database: &Database,
+    count: usize,
+    options: &[&str],
+) -> Result<Nodes> {
+    let program = kit.adit(None)?;
+    let folder = kit.scratch()?;
+    let hosts = database.bed().clients.get(..count).context("a bed with too few hosts")?;
+    let mut nodes = Nodes::none(scheme);
+    let mut invited = String::new();
+    for (index, host) in hosts.iter().enumerate() {
+        let name = format!("n{}", index + 1);
+        let at = At::new(&program, host, folder.path().join(&name));
+        if index == 0 {
+            let url = database.url();
+            let first = ["init", &url, "--network", NETWORK, "--name", &name];
+            invited = at.run(&[first.as_slice(), options].concat())?;
+            nodes.configs.push(("options of init".to_owned(), options.join(" ")));
+        } else {
+            at.run(&["join", invitation(&invited)?, "--name", &name])?;
+            let first = nodes.places.first().context("a first node")?;
+            invited = first.run(&["invite"])?;
+        }
+        let mut daemon = Daemon::spawn(&name, at.command(&["up"]))?;
+        daemon.wait_for(READY, SETUP)?;
+        nodes.daemons.push(daemon);
+        let sql = format!("SELECT host(address4) FROM adit.node WHERE name = '{name}'");
+        let told = database.cluster().sql(&database.name(), &sql)?;
+        nodes.inner.push(told.trim().parse().map_err(|_| format!("{told:?} is no address"))?);
+        nodes.places.push(at);
+    }
+    nodes.folder = Some(folder);
+    Ok(nodes)
+}
+
+/// The URL with its token in what `init` and `invite` print.
+fn invitation(said: &str) -> Result<&str> {
+    let mut words = said.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
+    words
+        .find(|word| word.starts_with("postgres") && word.contains('#'))
+        .with_context(|| format!("no URL with a token in {said:?}"))
+}
+
+trait With<T> {
+    fn with_context(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> With<T> for Option<T> {
+    fn with_context(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.ok_or_else(|| Failure(what()))
+    }
+}
+
+/// What a node says that it delivered of one stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Received {
+    stream: u64,
+    packets: u64,
+    bytes: u64,
+}
+
+/// The streams that a node has received anything of, from its status.
+fn received(status: &Value) -> Result<Vec<Received>> {
+    let nodes = status.get("nodes").or_else(|| status.pointer("/postgres/nodes"));
+    let nodes = nodes.and_then(Value::as_array).context("its status has no nodes")?;
+    let number = |of: &Value, key: &str| {
+        of.get(key)
+            .and_then(Value::as_u64)
+            .with_context(|| format!("its status has no {key}: {of}"))
+    };
+    let mut all = Vec::new();
+    for node in nodes {
+        let stream = node.get("received").context("a node of its status has nothing received")?;
+        let one = Received {
+            stream: number(stream, "stream")?,
+            packets: number(stream, "packets")?,
+            bytes: number(stream, "bytes")?,
+        };
+        if one.packets > 0 {
+            all.push(one);
+        }
+    }
+    Ok(all)
+}
+
+/// What all nodes have received, once that stands still.
+fn settled(nodes: &Nodes) -> Result<Vec<Received>> {
+    let mut last: Option<Vec<Received>> = None;
+    loop {
+        let mut now = Vec::new();
+        for at in &nodes.places {
+            now.extend(received(&at.status()?)?);
+        }
+        if last.as_ref() == Some(&now) {
+            return Ok(now);
+        }
+        last = Some(now);
+        std::thread::sleep(STILL);
+    }
+}
+
+/// Beside what each node says that it delivered: what the stream's leaves have.
+pub(super) fn found(nodes: &Nodes, database: &Database) -> Result<Found> {
+    let mut found = Found::default();
+    for Received { stream, packets, bytes } in settled(nodes)? {
+        found.delivered_bytes += bytes;
+        let sql = format!(
+            "SELECT count(*), coalesce(sum(len), 0) FROM adit.packet WHERE stream = {stream}"
+        );
+        let told = database.cluster().sql(&database.name(), &sql)?;
+        let numbers: Vec<u128> = told.trim().split('|').filter_map(|n| n.parse().ok()).collect();
+        let [rows, stored] = *numbers else {
+            return Err(Failure(format!("{told:?} is no count and bytes")));
+        };
+        found.take(&Way {
+            name: format!("stream {stream}"),
+            delivered: u128::from(packets),
+            rows,
+            sums: vec![(u128::from(bytes), stored)],
+        });
+    }
+    if nodes.scheme == Scheme::Readable {
+        super::content::check(nodes, database, &mut found)?;
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_invitation_is_found_among_words() {
+        let said = "Made the network.\nOn the next node:\n  adit postgres join 'postgres://h:5432/d#adit1-abc'\n";
+        assert_eq!(invitation(said).unwrap(), "postgres://h:5432/d#adit1-abc");
+        assert!(invitation("postgres://h:5432/d").is_err());
+    }
+
+    #[test]
+    fn only_streams_of_which_something_came_are_looked_for() {
+        let status = serde_json::json!({"nodes": [
+            {"received": {"stream": 3, "packets": 7, "bytes": 700}},
+            {"received": {"stream": 0, "packets": 0, "bytes": 0}},
+        ]});
+        assert_eq!(received(&status).unwrap(), [Received { stream: 3, packets: 7, bytes: 700 }]);
+        assert!(received(&serde_json::json!({})).is_err());
+        assert!(received(&serde_json::json!({"nodes": [{"received": {"stream": 3}}]})).is_err());
+    }
+}

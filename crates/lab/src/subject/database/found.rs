@@ -1,0 +1,87 @@
+//! Whether what was delivered lies in the tables.
+
+use adit_interop::failure::Result;
+
+use super::{Nodes, rows};
+use crate::bed::Database;
+
+/// What the tables have of what was delivered.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Rows of packets.
+    pub rows: u64,
+    /// Bytes of the packets that the nodes delivered, both ways.
+    pub delivered_bytes: u64,
+    /// Why the trial does not count: something was delivered that is not there.
+    pub invalid: Vec<String>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// One way: what the receiver counted, and the table.
+pub(super) struct Way {
+    pub(super) name: String,
+    pub(super) delivered: u128,
+    pub(super) rows: u128,
+    /// Pairs that are equal where the counts are: bytes, hashes; the receiver's first.
+    pub(super) sums: Vec<(u128, u128)>,
+}
+
+impl Found {
+    /// Compares one way.
+    pub(super) fn take(&mut self, way: &Way) {
+        let Way { name, delivered, rows, sums } = way;
+        self.rows += u64::try_from(*rows).unwrap_or(u64::MAX);
+        if delivered > rows {
+            self.invalid.push(format!("{name}: {delivered} packets delivered, {rows} rows"));
+        } else if delivered < rows {
+            self.notes.push(format!("{name}: {} rows were never delivered", rows - delivered));
+        } else if sums.iter().any(|(told, stored)| told != stored) {
+            self.invalid.push(format!(
+                "{name}: the rows are others than the packets delivered: {sums:?} (bytes, hashes)"
+            ));
+        }
+    }
+}
+
+impl Nodes {
+    /// Waits until nothing moves, and looks for what was delivered in the tables.
+    ///
+    /// # Errors
+    /// A node or the server does not answer.
+    pub fn found(&mut self, database: &Database) -> Result<Found> {
+        match self.scheme.options() {
+            None => rows::found(self, database),
+            Some(_) => super::adit::found(self, database),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(delivered: u128, rows: u128, sums: [(u128, u128); 2]) -> Found {
+        let mut found = Found::default();
+        found.take(&Way { name: "from a".to_owned(), delivered, rows, sums: sums.to_vec() });
+        found
+    }
+
+    #[test]
+    fn what_is_there_whole_is_well() {
+        let found = taken(3, 3, [(10, 10), (77, 77)]);
+        assert!(found.invalid.is_empty() && found.notes.is_empty());
+        assert_eq!(found.rows, 3);
+    }
+
+    #[test]
+    fn what_is_missing_or_other_spoils_the_trial() {
+        assert!(
+            taken(4, 3, [(10, 10), (77, 77)]).invalid[0].contains("4 packets delivered, 3 rows")
+        );
+        assert!(!taken(3, 3, [(10, 11), (77, 77)]).invalid.is_empty());
+        assert!(!taken(3, 3, [(10, 10), (77, 78)]).invalid.is_empty());
+        let lost = taken(3, 5, [(10, 12), (77, 99)]);
+        assert!(lost.invalid.is_empty() && lost.notes[0].contains("2 rows were never delivered"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Tunnels whose wire is a database.
+
+mod adit;
+mod content;
+mod found;
+mod rows;
+
+use std::net::IpAddr;
+
+use adit_interop::failure::{Failure, Result};
+use adit_interop::process::Daemon;
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+pub use found::Found;
+
+use super::tunnels::end;
+use super::{Kit, copy};
+use crate::bed::Database;
+
+/// How packets pass through a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Scheme {
+    /// The known attempt in its best form: a row and a notification per packet.
+    RowNotify,
+    /// The same with `synchronous_commit` off.
+    RowNotifyAsync,
+    /// The same with packets of at most 1400 bytes.
+    RowNotify1400,
+    /// The known attempt's first form: one packet after the other, and a trigger.
+    RowTrigger,
+    /// The packet itself in the notification: nothing is stored.
+    PacketInNotify,
+    /// `adit postgres` as it is by itself.
+    Strict,
+    /// The same with packets of at most 1400 bytes.
+    Strict1400,
+    /// `adit postgres` with durability relaxed.
+    Relaxed,
+    /// The same with packets of at most 1400 bytes.
+    Relaxed1400,
+    /// `adit postgres` with durability volatile.
+    Volatile,
+    /// `adit postgres` with durability relaxed and everything readable in the tables.
+    Readable,
+}
+
+impl Scheme {
+    /// All of them.
+    pub const ALL: [Scheme; 11] = [
+        Scheme::RowNotify,
+        Scheme::RowNotifyAsync,
+        Scheme::RowNotify1400,
+        Scheme::RowTrigger,
+        Scheme::PacketInNotify,
+        Scheme::Strict,
+        Scheme::Strict1400,
+        Scheme::Relaxed,
+        Scheme::Relaxed1400,
+        Scheme::Volatile,
+        Scheme::Readable,
+    ];
+
+    /// As plans call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scheme::RowNotify => "row-notify",
+            Scheme::RowNotifyAsync => "row-notify-async",
+            Scheme::RowNotify1400 => "row-notify-1400",
+            Scheme::RowTrigger => "row-trigger",
+            Scheme::PacketInNotify => "packet-in-notify",
+            Scheme::Strict => "adit-postgres-strict",
+            Scheme::Strict1400 => "adit-postgres-strict-1400",
+            Scheme::Relaxed => "adit-postgres-relaxed",
+            Scheme::Relaxed1400 => "adit-postgres-relaxed-1400",
+            Scheme::Volatile => "adit-postgres-volatile",
+            Scheme::Readable => "adit-postgres-full",
+        }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Scheme> {
+        Scheme::ALL.into_iter().find(|scheme| scheme.name() == name)
+    }
+
+    /// Whether it is `adit postgres`.
+    #[must_use]
+    pub fn is_adit(self) -> bool {
+        self.options().is_some()
+    }
+
+    /// How `adit postgres init` is to make the network; `None` where it is not adit's.
+    fn options(self) -> Option<&'static [&'static str]> {
+        match self {
+            Scheme::RowNotify
+            | Scheme::RowNotifyAsync
+            | Scheme::RowNotify1400
+            | Scheme::RowTrigger
+            | Scheme::PacketInNotify => None,
+            Scheme::Strict => Some(&["--durability", "strict"]),
+            Scheme::Strict1400 => Some(&["--durability", "strict", "--packet-size", "1400"]),
+            Scheme::Relaxed => Some(&["--durability", "relaxed"]),
+            Scheme::Relaxed1400 => Some(&["--durability", "relaxed", "--packet-size", "1400"]),
+            Scheme::Volatile => Some(&["--durability", "volatile"]),
+            Scheme::Readable => Some(&["--durability", "relaxed", "--audit", "full"]),
+        }
+    }
+}
+
+/// The program's version, and the server's.
+///
+/// # Errors
+/// One of them is not here.
+pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
+    if let Some(why) = adit_interop::postgres::missing() {
+        return Err(why);
+    }
+    let program = match scheme.options() {
+        None => copy::version()?,
+        Some(_) => super::kit::here(&super::Subject::Adit(None))?,
+    };
+    let server = adit_interop::postgres::programs().map_err(|Failure(why)| why)?.join("postgres");
+    let server = super::kit::first_line(&server, &["--version"], "apt install postgresql")?;
+    Ok(format!("{program}; {server}"))
+}
+
+/// Nodes that pass packets. Dropping this ends them.
+#[derive(Debug)]
+pub struct Nodes {
+    scheme: Scheme,
+    /// One for each host, in the order of the bed's clients: the first two are the busy pair.
+    pub daemons: Vec<Daemon>,
+    /// Their addresses inside.
+    pub inner: Vec<IpAddr>,
+    /// What they were told, as `(name, text)`.
+    pub configs: Vec<(String, String)>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+    /// Where adit's have their files.
+    places: Vec<adit::At>,
+    folder: Option<TempDir>,
+}
+
+impl Nodes {
+    fn none(scheme: Scheme) -> Nodes {
+        Nodes {
+            scheme,
+            daemons: Vec::new(),
+            inner: Vec::new(),
+            configs: Vec::new(),
+            notes: Vec::new(),
+            places: Vec::new(),
+            folder: None,
+        }
+    }
+
+    /// Starts so many nodes; returns when the second answers the first.
+    ///
+    /// # Errors
+    /// The scheme knows only two nodes, or they do not come up: with their logs.
+    pub fn start(
+        kit: &Kit,
+        scheme: Scheme,
+        database: &Database,
+        count: usize,
+        more: &[&str],
+    ) -> Result<Nodes> {
+        let nodes = match scheme.options() {
+            None => rows::start(scheme, database, count),
+            Some(options) => adit::start(kit, scheme, database, count, &[options, more].concat()),
+        }?;
+        let pair = database.bed().clients.get(..1).unwrap_or_default();
+        let to = nodes.inner.get(1).copied().ok_or("a tunnel has two ends")?;
+        super::reach::all(pair, to, super::start::SETUP).map_err(|f| nodes.blame(&f))?;
+        Ok(nodes)
+    }
+
+    /// A failure with the nodes' last words.
+    #[must_use]
+    pub fn blame(&self, failure: &Failure) -> Failure {
+        let logs = self.daemons.iter().take(2).map(|daemon| daemon.failure("log").0);
+        Failure(format!("{failure}\n{}", logs.collect::<Vec<_>>().join("\n")))
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        end(self.daemons.drain(..).collect());
+        self.folder = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_is_found_by_its_name() {
+        for scheme in Scheme::ALL {
+            assert_eq!(Scheme::find(scheme.name()), Some(scheme));
+            let adit = scheme.name().starts_with("adit");
+            assert_eq!(scheme.is_adit(), adit, "{scheme:?}");
+        }
+        assert_eq!(Scheme::find("adit-postgres"), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! `adit-lab row-notify` at both ends.
+
+use std::time::Duration;
+
+use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_interop::process::Daemon;
+
+use super::super::copy;
+use super::super::start::{SETUP, inner};
+use super::found::{Found, Way};
+use super::{Nodes, Scheme};
+use crate::bed::Database;
+use crate::rows::{MARK, Page, READY, TABLE, TRIGGER};
+
+/// Connections of each end beside the one that listens: more did not make it faster on two cores, and two halve it.
+const POOL: &str = "16";
+/// How long a ledger may take to be told.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The addresses' network, where both ends are.
+const PREFIX: u8 = 16;
+
+/// Form, `synchronous_commit` and packet size of a scheme.
+fn settings(scheme: Scheme) -> (&'static str, &'static str, &'static str) {
+    match scheme {
+        Scheme::RowNotifyAsync => ("row", "off", "1500"),
+        Scheme::RowNotify1400 => ("row", "on", "1400"),
+        Scheme::RowTrigger => ("trigger", "on", "1500"),
+        Scheme::PacketInNotify => ("notify", "on", "1500"),
+        _ => ("row", "on", "1500"),
+    }
+}
+
+pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result<Nodes> {
+    ensure(count == 2, || {
+        format!("{} has two ends: leave it out where nodes idle", scheme.name())
+    })?;
+    let (form, synchronous, mtu) = settings(scheme);
+    let (cluster, name) = (database.cluster(), database.name());
+    let role = crate::bed::ROLE;
+    if form != "notify" {
+        cluster.sql_as(role, &name, TABLE)?;
+    }
+    if form == "trigger" {
+        cluster.sql_as(role, &name, TRIGGER)?;
+    }
+    let program = copy::program()?;
+    let url = format!("{}?options=-c%20synchronous_commit%3D{synchronous}", database.url());
+    let addresses = [inner(0)?.v4, inner(1)?.v4];
+    let mut nodes = Nodes::none(scheme);
+    nodes.inner = addresses.to_vec();
+    for (index, (host, own)) in database.bed().clients.iter().zip(addresses).enumerate() {
+        let peer = addresses.get(1 - index).context("a peer")?;
+        let mut command = host.command(&program.to_string_lossy());
+        command.args(["row-notify", "--tun", "tun0", "--form", form, "--pool", POOL, "--mtu", mtu]);
+        command.args([format!("--address={own}/{PREFIX}"), format!("--peer={peer}")]);
+        command.args(["--database", &url]);
+        if index == 0 {
+            nodes.configs.push(("command".to_owned(), copy::shown(&command)));
+        }
+        let mut daemon = Daemon::spawn(&format!("node {}", index + 1), command)?;
+        daemon.wait_for(READY, SETUP)?;
+        nodes.daemons.push(daemon);
+    }
+    Ok(nodes)
+}
+
+/// Both ends' ledgers once they stand still.
+fn pages(nodes: &mut Nodes) -> Result<Vec<Page>> {
+    let mut last: Option<Vec<Page>> = None;
+    loop {
+        let now: Vec<Page> = nodes.daemons.iter_mut().map(page).collect::<Result<_>>()?;
+        if last.as_ref() == Some(&now) {
+            return Ok(now);
+        }
+        last = Some(now);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn page(daemon: &mut Daemon) -> Result<Page> {
+    let before = daemon.count(MARK);
+    daemon.signal(nix::sys::signal::Signal::SIGUSR1)?;
+    daemon.wait_for_nth(MARK, before + 1, PATIENCE)?.trim().parse().map_err(Failure)
+}
+
+/// Beside what the ends say that they delivered: what the table has of the other.
+pub(super) fn found(nodes: &mut Nodes, database: &Database) -> Result<Found> {
+    let pages = pages(nodes)?;
+    let stored = settings(nodes.scheme).0 != "notify";
+    let mut found = Found::default();
+    for (index, sender) in nodes.inner.iter().enumerate() {
+        let page = pages.get(1 - index).context("two ends")?;
+        found.delivered_bytes += page.bytes;
+        if page.dropped > 0 {
+            found.notes.push(format!("{} packets found too many others waiting", page.dropped));
+        }
+        if !stored {
+            found.notes.push("nothing is stored".to_owned());
+            continue;
+        }
+        let sql = format!(
+            "SELECT count(*), coalesce(sum(length(payload)), 0), \
+             coalesce(sum(('x' || encode(substr(sha256(payload), 1, 7), 'hex'))::bit(56)::bigint), 0) \
+             FROM raw_packet WHERE sender = '{sender}'"
+        );
+        let told = database.cluster().sql(&database.name(), &sql)?;
+        let numbers: Vec<u128> = told.trim().split('|').filter_map(|n| n.parse().ok()).collect();
+        let [rows, bytes, hashes] = *numbers else {
+            return Err(Failure(format!("{told:?} is no count, bytes and hash")));
+        };
+        let way = Way {
+            name: format!("from {sender}"),
+            delivered: u128::from(page.delivered),
+            rows,
+            sums: vec![(u128::from(page.bytes), bytes), (page.hashes, hashes)],
+        };
+        found.take(&way);
+    }
+    found.notes.dedup();
+    Ok(found)
+}
