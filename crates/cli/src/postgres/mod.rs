@@ -1,5 +1,7 @@
 //! `adit postgres`.
 
+mod up;
+
 use std::path::PathBuf;
 
 use adit_daemon::fault::Fault;
@@ -11,6 +13,11 @@ use crate::Done;
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub enum Postgres {
+    /// Be a node: carry packets between this machine and the others through the database
+    ///
+    /// Example: adit postgres up
+    Up(up::Up),
+
     /// Show which network this machine is in, and where its files are
     #[command(hide = true)]
     Places(Here),
@@ -37,6 +44,7 @@ impl Here {
 
 pub fn run(verb: Postgres) -> Done {
     match verb {
+        Postgres::Up(options) => options.run(),
         Postgres::Places(here) => {
             let places = here.places()?;
             crate::print(&format!("{}\n{}\n", places.name, places.config.display()));

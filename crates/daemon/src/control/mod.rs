@@ -4,12 +4,14 @@
 //! line with a [`Response`].
 
 mod filter;
+mod postgres;
 mod report;
 mod socket;
 
 pub use filter::{
     CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter, RuleFiles,
 };
+pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{
     BridgeReport, CertificateReport, PeerReport, PortReport, Request, Response, StatusReport,
     TrainReport, TunReport,

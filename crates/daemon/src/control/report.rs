@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::filter::{CaptureBatch, FilterReport, RuleFiles};
+use super::postgres::PostgresReport;
 
 /// One request, one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,7 +87,7 @@ pub enum Response {
 pub struct StatusReport {
     /// Version of the program.
     pub version: String,
-    /// `server`, `client` or `bridge`.
+    /// `server`, `client`, `bridge` or `postgres`.
     pub role: String,
     /// Instance: name of the control socket.
     pub instance: String,
@@ -121,6 +122,9 @@ pub struct StatusReport {
     /// The two ports, of a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeReport>,
+    /// The network in a database, of a node of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<PostgresReport>,
 }
 
 /// How a bridge is doing.

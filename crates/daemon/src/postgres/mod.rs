@@ -2,6 +2,7 @@
 //! connections, the files of a node, and what the verbs do.
 
 pub mod database;
+pub mod node;
 mod places;
 mod settings;
 

@@ -1,0 +1,50 @@
+//! `adit postgres up`.
+
+use adit_daemon::postgres::node::{self, UpOptions};
+use adit_postgres::Durability;
+use clap::Args;
+
+use super::Here;
+use crate::Done;
+
+/// How the node runs; what is not given is as in its node.toml.
+#[derive(Debug, Args)]
+pub struct Up {
+    #[command(flatten)]
+    here: Here,
+
+    /// Name of the TUN device
+    #[arg(long, value_name = "NAME")]
+    dev: Option<String>,
+
+    /// What has happened to a packet before its peer gets it: strict (committed and flushed), relaxed (committed,
+    /// flushed a moment later) or volatile (in tables that a crash of the database empties)
+    #[arg(long, value_name = "WORD")]
+    durability: Option<Durability>,
+
+    /// Longest IP packet in a row, and MTU of the device: 1280 to 7900 bytes
+    #[arg(long, value_name = "BYTES")]
+    packet_size: Option<usize>,
+
+    /// Add no routes to the other nodes' networks
+    #[arg(long)]
+    no_routes: bool,
+
+    /// Say more; twice: still more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Up {
+    pub fn run(self) -> Done {
+        let places = self.here.places()?;
+        let options = UpOptions {
+            device: self.dev,
+            durability: self.durability,
+            packet_size: self.packet_size,
+            no_routes: self.no_routes,
+            verbose: self.verbose,
+        };
+        Ok(node::up(&places, &options))
+    }
+}

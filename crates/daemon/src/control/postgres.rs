@@ -1,0 +1,91 @@
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// How a node of a network in a database is doing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PostgresReport {
+    /// The network's name on this machine.
+    pub network: String,
+    /// This node's name.
+    pub node: String,
+    /// This node's number.
+    pub id: i32,
+    /// `strict`, `relaxed` or `volatile`: what has happened to a packet before its peer can read it.
+    pub durability: String,
+    /// `full`, `headers`, `metadata` or `none`: what the rows tell.
+    pub audit: String,
+    /// Longest IP packet in a row, bytes.
+    pub packet_size: usize,
+    /// The connection that writes.
+    pub writer: LinkReport,
+    /// The connection that reads.
+    pub reader: LinkReport,
+    /// Bytes that wait to be sealed.
+    pub queue_bytes: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// Rows in these.
+    pub rows: u64,
+    /// How long the last commit took, microseconds.
+    pub commit_us: u64,
+    /// Pages read.
+    pub pages: u64,
+    /// Pages in which nothing was.
+    pub empty_pages: u64,
+    /// Notifications heard.
+    pub notifications: u64,
+    /// The other nodes.
+    pub nodes: Vec<NodeReport>,
+}
+
+/// One of the connections to the database.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Whether it stands.
+    pub up: bool,
+    /// How often it has been opened.
+    pub opened: u64,
+    /// What keeps it from standing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// Another node of the network.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its number.
+    pub id: i32,
+    /// Its name.
+    pub name: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// The networks behind it.
+    pub subnets: Vec<String>,
+    /// What keeps this node from talking to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// What goes there.
+    pub sent: StreamReport,
+    /// What comes from there.
+    pub received: StreamReport,
+}
+
+/// A stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamReport {
+    /// Its number.
+    pub stream: i32,
+    /// The newest leaf known.
+    pub leaf: i32,
+    /// The key's number.
+    pub epoch: i32,
+    /// The last packet's number.
+    pub seq: i64,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Packets dropped, by reason; reasons that never occurred are left out.
+    pub drops: BTreeMap<String, u64>,
+}

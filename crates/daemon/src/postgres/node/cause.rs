@@ -1,0 +1,73 @@
+//! Why the database does not do what it is asked, in words that stay the same while the cause does.
+
+use tokio_postgres::error::SqlState;
+
+/// A failure on an open connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cause {
+    /// One sentence without figures that change from attempt to attempt.
+    pub(super) words: String,
+    /// Whether the table asked for is gone.
+    pub(super) no_table: bool,
+}
+
+impl Cause {
+    pub(super) fn new(words: impl Into<String>) -> Self {
+        Self { words: words.into(), no_table: false }
+    }
+}
+
+impl From<tokio_postgres::Error> for Cause {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(db) = error.as_db_error() else {
+            return Self::new(if error.is_closed() {
+                "the connection to the database was closed".to_owned()
+            } else {
+                // The source says more than "error communicating with the server".
+                let source = std::error::Error::source(&error);
+                source.map_or_else(|| error.to_string(), |source| source.to_string())
+            });
+        };
+        let words = match known(db.code()) {
+            Some(words) => format!("{words} ({})", db.code().code()),
+            None => format!(
+                "the database refuses: {} ({})",
+                crate::log::clean(db.message()),
+                db.code().code()
+            ),
+        };
+        Self { words, no_table: *db.code() == SqlState::UNDEFINED_TABLE }
+    }
+}
+
+/// What a person can act on at once.
+fn known(code: &SqlState) -> Option<&'static str> {
+    Some(match *code {
+        SqlState::DISK_FULL => {
+            "the database's disk is full: free space there; packets are dropped until then"
+        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => {
+            "the database is read-only: a standby, or default_transaction_read_only is on"
+        }
+        SqlState::ADMIN_SHUTDOWN => {
+            "the database ended the connection (shutdown, or pg_terminate_backend)"
+        }
+        SqlState::CRASH_SHUTDOWN => {
+            "the database ended the connection after a crash of another backend"
+        }
+        SqlState::CANNOT_CONNECT_NOW => "the database is starting up or shutting down",
+        SqlState::TOO_MANY_CONNECTIONS => {
+            "the database has no connection left: raise max_connections"
+        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "the database does not accept this node's password or role: was it removed, or the password changed?"
+        }
+        SqlState::QUERY_CANCELED => "a statement took longer than its limit, or was cancelled",
+        SqlState::LOCK_NOT_AVAILABLE => "a lock was not to be had in time: somebody holds it",
+        SqlState::OUT_OF_MEMORY => "the database is out of memory",
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            "this node's role lacks a right: was it removed from the network?"
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,44 @@
+//! Drops what is beyond the network's retention: when a leaf was closed, hourly and at the start. On a connection of its
+//! own that is there only meanwhile, since dropping waits for locks.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::cause::Cause;
+use super::link::{Link, within};
+use super::shared::Shared;
+
+/// Without another reason.
+const HOURLY: Duration = Duration::from_secs(3600);
+
+/// Between two times at least: with many nodes there are many reasons.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// How long it may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub(super) async fn run(shared: Rc<Shared>) -> Infallible {
+    loop {
+        // Either is a reason.
+        let _ = timeout(HOURLY, shared.rotated.notified()).await;
+        match expire(&shared).await {
+            Ok(0) => {}
+            Ok(leaves) => tracing::debug!("{leaves} leaves beyond the retention were dropped"),
+            // The connection that writes tells of the database's troubles.
+            Err(cause) => tracing::debug!("nothing was dropped: {}", cause.words),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+async fn expire(shared: &Shared) -> Result<usize, Cause> {
+    let link = Link::open(&shared.target, &shared.purpose("expire"), None).await?;
+    within(LIMIT, async {
+        link.client.batch_execute("SET statement_timeout = '110s'").await?;
+        Ok(link.client.query("SELECT dropped_leaf FROM adit.expire()", &[]).await?.len())
+    })
+    .await
+}

@@ -1,0 +1,195 @@
+//! A connection of the running node: opened with bounds on everything that could hang, polled by a task of its
+//! own, its notifications collected.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_postgres::receiver::Hint;
+use adit_postgres::{LeafNo, StreamId};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client, Notification};
+
+use super::cause::Cause;
+use crate::postgres::database::{Connection, Opened, Target, connect};
+
+/// How long connecting may take in all, TLS and password included.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Streams whose wake-ups are told apart. A flood of made-up ones beyond it wakes all.
+const STREAMS: usize = 4096;
+
+/// On the database's side: nothing is waited for longer, and a dead connection is noticed there too, since it
+/// holds the locks that say who writes a stream.
+const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
+    SET idle_in_transaction_session_timeout = '5s'; SET search_path = adit, pg_temp; \
+    SET tcp_keepalives_idle = 2; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3; \
+    SET tcp_user_timeout = '4s'; SET client_min_messages = warning; SET timezone = 'UTC'; \
+    SET extra_float_digits = 1; SET jit = off";
+
+/// What notifications have said since the last look.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    woken: RefCell<BTreeMap<StreamId, LeafNo>>,
+    nodes: Cell<bool>,
+    all: Cell<bool>,
+    count: Cell<u64>,
+    bell: Notify,
+}
+
+/// What a [`Bell`] had to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Woken {
+    /// Stream and newest leaf said of it. Anybody in the database may say anything here.
+    pub(super) streams: Vec<(StreamId, LeafNo)>,
+    /// All streams are to be looked at.
+    pub(super) all: bool,
+    /// Nodes have come or gone.
+    pub(super) nodes: bool,
+}
+
+impl Bell {
+    /// Waits until there is something to [`Self::take`].
+    pub(super) async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    pub(super) fn take(&self) -> Woken {
+        Woken {
+            streams: std::mem::take(&mut *self.woken.borrow_mut()).into_iter().collect(),
+            all: self.all.take(),
+            nodes: self.nodes.take(),
+        }
+    }
+
+    /// Notifications so far.
+    pub(super) fn count(&self) -> u64 {
+        self.count.get()
+    }
+
+    fn ring(&self, channel: &str, payload: &str) {
+        self.count.set(self.count.get().saturating_add(1));
+        if channel == "adit_nodes" {
+            self.nodes.set(true);
+        } else {
+            let mut woken = self.woken.borrow_mut();
+            match Hint::parse(payload) {
+                Some(Hint { stream, leaf })
+                    if woken.len() < STREAMS || woken.contains_key(&stream) =>
+                {
+                    let newest = woken.entry(stream).or_insert(leaf);
+                    *newest = leaf.max(*newest);
+                }
+                _ => self.all.set(true),
+            }
+        }
+        self.bell.notify_one();
+    }
+}
+
+/// An open connection; closed when dropped.
+pub(super) struct Link {
+    pub(super) client: Client,
+    ended: Rc<Notify>,
+    driver: JoinHandle<()>,
+}
+
+impl Link {
+    /// Connects. What comes by notification goes to `bell`. Call inside a `LocalSet`.
+    pub(super) async fn open(
+        target: &Target,
+        purpose: &str,
+        bell: Option<Rc<Bell>>,
+    ) -> Result<Self, Cause> {
+        let opened = match timeout(CONNECT_LIMIT, connect(target, purpose)).await {
+            Ok(opened) => opened.map_err(|fault| Cause::new(fault.to_string()))?,
+            Err(_) => return Err(Cause::new("the database does not answer")),
+        };
+        let Opened { client, connection } = opened;
+        let ended = Rc::new(Notify::new());
+        let driver = tokio::task::spawn_local(drive(connection, bell, Rc::clone(&ended)));
+        let link = Self { client, ended, driver };
+        within(CONNECT_LIMIT, async { Ok(link.client.batch_execute(SESSION).await?) }).await?;
+        Ok(link)
+    }
+
+    /// Waits until the connection has ended.
+    pub(super) async fn ended(&self) {
+        while !self.client.is_closed() {
+            self.ended.notified().await;
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Not at its leisure: a dead connection's task would wait for the kernel to give it up.
+        self.driver.abort();
+    }
+}
+
+async fn drive(mut connection: Connection, bell: Option<Rc<Bell>>, ended: Rc<Notify>) {
+    while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+        match message {
+            Ok(AsyncMessage::Notification(note)) => ring(bell.as_deref(), &note),
+            Ok(_) => {}
+            // Whoever uses the client sees it.
+            Err(_) => break,
+        }
+    }
+    drop(connection);
+    ended.notify_one();
+}
+
+fn ring(bell: Option<&Bell>, note: &Notification) {
+    if let Some(bell) = bell {
+        bell.ring(note.channel(), note.payload());
+    }
+}
+
+/// Waits no longer than that.
+pub(super) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, Cause>>,
+) -> Result<T, Cause> {
+    match timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Cause::new("the database did not answer in time")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_ups_of_a_stream_become_one_with_the_newest_leaf() {
+        let bell = Bell::default();
+        for payload in ["7.1", "7.3", "7.2", "9.1"] {
+            bell.ring("adit_2", payload);
+        }
+        let woken = bell.take();
+        assert_eq!(woken.streams, [(StreamId(7), LeafNo(3)), (StreamId(9), LeafNo(1))]);
+        assert!(!woken.all && !woken.nodes);
+        assert_eq!(bell.take(), Woken::default());
+    }
+
+    #[test]
+    fn nonsense_and_floods_wake_all_and_take_no_memory() {
+        let bell = Bell::default();
+        bell.ring("adit_2", "hello");
+        assert!(bell.take().all);
+        for stream in 0..3 * STREAMS {
+            bell.ring("adit_2", &format!("{}.1", stream + 1));
+        }
+        let woken = bell.take();
+        assert_eq!(woken.streams.len(), STREAMS);
+        assert!(woken.all);
+        bell.ring("adit_nodes", "");
+        assert!(bell.take().nodes);
+    }
+}

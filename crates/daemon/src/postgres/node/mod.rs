@@ -1,0 +1,369 @@
+//! `adit postgres up`: a node at work.
+//!
+//! ```text
+//!           drain (never waits)                     one connection each, opened again until it works
+//!   device ───────────────────► Sender ──► write ──COPY, COMMIT, NOTIFY──► database
+//!   device ◄─────────────────── Receivers ◄── read ◄──LISTEN, SELECT────── database
+//!                                                 └─ nodes ─► routes of this machine
+//! ```
+//!
+//! All on one thread. Whatever the database does, the device is drained and the queue stays bounded.
+
+mod backoff;
+mod cause;
+mod device;
+mod directory;
+mod expire;
+mod health;
+mod inward;
+mod link;
+mod machine;
+mod outward;
+mod positions;
+mod reader;
+mod report;
+mod shared;
+mod tuples;
+mod writer;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use adit_engine::Random;
+use adit_linux::notify::Notifier;
+use adit_linux::privileges::{Capability, Privileges, Profile, Violation};
+use adit_postgres::{Durability, limits};
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+use tokio::time::sleep;
+
+use self::backoff::Backoff;
+use self::device::Device;
+use self::directory::Pins;
+use self::health::{Health, Side};
+use self::positions::Positions;
+use self::shared::{Counters, Shared};
+use super::database::Target;
+use super::{Places, Secrets, Settings};
+use crate::clock::{now, unix_time};
+use crate::control::{Request, Response, Server};
+use crate::fault::Fault;
+use crate::host::{Applied, Host};
+use crate::server::Signal;
+use crate::signals::Signals;
+use crate::{host, log, plane, say};
+
+/// What `adit postgres up` is told beside the node's files.
+#[derive(Clone, Debug, Default)]
+pub struct UpOptions {
+    /// Name of the TUN device instead of the settings'.
+    pub device: Option<String>,
+    /// Durability instead of the settings'.
+    pub durability: Option<Durability>,
+    /// Longest IP packet instead of the settings', bytes.
+    pub packet_size: Option<usize>,
+    /// No routes to other nodes' networks.
+    pub no_routes: bool,
+    /// Adds to the log.
+    pub verbose: u8,
+}
+
+/// Runs a node until it is told to end.
+pub fn up(places: &Places, options: &UpOptions) -> ExitCode {
+    match start(places, options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            tracing::error!("{fault}");
+            fault.exit_code()
+        }
+    }
+}
+
+fn start(places: &Places, options: &UpOptions) -> Result<(), Fault> {
+    log::start(log::Settings::friendly(options.verbose.saturating_add(1)))
+        .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
+    // Keys stay out of core dumps; where that cannot be, the tunnel works all the same.
+    let _ = adit_linux::privileges::protect_memory();
+    let settings = settings(places, options)?;
+    let secrets = Secrets::load(places)?;
+    places.create()?;
+    let _lock = only_one(places)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, serve(places, options, settings, secrets))
+}
+
+/// The settings with what the command line says instead.
+fn settings(places: &Places, options: &UpOptions) -> Result<Settings, Fault> {
+    let mut settings = Settings::load(places)?;
+    if let Some(device) = &options.device {
+        settings.device.clone_from(device);
+    }
+    if let Some(durability) = options.durability {
+        settings.durability = durability;
+    }
+    if let Some(size) = options.packet_size {
+        if !limits::PACKET_RANGE.contains(&size) {
+            return Err(Fault::operator(format!(
+                "--packet-size {size}: a packet has between {} and {} bytes, so that its row fits into one page",
+                limits::PACKET_RANGE.start(),
+                limits::PACKET_RANGE.end()
+            )));
+        }
+        settings.packet_size = size;
+    }
+    Ok(settings)
+}
+
+/// Held while the process lives.
+fn only_one(places: &Places) -> Result<File, Fault> {
+    let path = places.lock_file();
+    let open = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = open.map_err(|error| {
+        Fault::environment(format!("cannot open {}: {error}; run it as root", path.display()))
+    })?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(Fault::environment(format!(
+            "this node is up already: another process holds {}",
+            path.display()
+        ))),
+    }
+}
+
+async fn serve(
+    places: &Places,
+    options: &UpOptions,
+    settings: Settings,
+    secrets: Secrets,
+) -> Result<(), Fault> {
+    let target = Target::of_node(&settings, &secrets)?;
+    let pins = Pins::load(&places.pins_file())?;
+    let positions = Positions::open(&places.positions_file()).map_err(|error| {
+        Fault::environment(format!("cannot open {}: {error}", places.positions_file().display()))
+    })?;
+    let tun = host::Device::Tun(Some(settings.device.clone()));
+    let (mut host, device) = Host::open(&tun, plane::tun_offloads(), 1)?;
+    let mut device = device.ok_or_else(|| Fault::ours("there is no device"))?;
+    let queue = device.queues.pop().ok_or_else(|| Fault::ours("the device has no queue"))?;
+    host.apply(&machine::plan(&settings, None, !options.no_routes)).await?;
+    let device = Device::new(queue, device.offloads)
+        .map_err(|error| Fault::environment(format!("cannot watch the device: {error}")))?;
+    let control = Server::open(&places.control_socket())?;
+    let signals = Signals::new()?;
+    let notifier = Notifier::from_env().ok().flatten();
+    drop_rights()?;
+    let instance: [u8; 4] = plane::random()?;
+    let shared = Rc::new(Shared {
+        target,
+        keys: secrets.keys,
+        network_key: secrets.network_key,
+        instance: format!("{:08x}", u32::from_be_bytes(instance)),
+        device,
+        random: RefCell::new(Random::new(plane::random()?)),
+        pins: RefCell::new(pins),
+        positions: RefCell::new(positions),
+        directory: RefCell::default(),
+        routes: RefCell::default(),
+        sender: RefCell::default(),
+        receivers: RefCell::default(),
+        work: Notify::new(),
+        changed: Notify::new(),
+        rotated: Notify::new(),
+        health: RefCell::new(Health::default()),
+        counters: Counters::default(),
+        settings,
+    });
+    let addresses: Vec<String> =
+        shared.settings.addresses.iter().map(|a| a.addr().to_string()).collect();
+    say!(
+        1,
+        "node {} of {}: {} on {}, packets of up to {} bytes, {} rows",
+        shared.settings.name,
+        places.name,
+        addresses.join(" "),
+        shared.settings.device,
+        shared.settings.packet_size,
+        shared.settings.durability
+    );
+    if let Some(notifier) = &notifier {
+        // Nothing depends on it but the manager's own patience.
+        let _ = notifier.ready(&format!("node {}", shared.settings.name));
+    }
+    adit_linux::memory::forget_code();
+    let mut node = Node {
+        shared,
+        host,
+        network: places.name.clone(),
+        started: unix_time().0,
+        routes: !options.no_routes,
+        said: BTreeMap::new(),
+    };
+    let ended = node.run(control, signals).await;
+    if let Some(notifier) = &notifier {
+        let _ = notifier.stopping();
+    }
+    node.host.close().await;
+    ended
+}
+
+/// Keeps what it takes to change routes; gives up all else.
+fn drop_rights() -> Result<(), Fault> {
+    let keep = vec![Capability::CAP_NET_ADMIN];
+    let seccomp = Some((Profile::Daemon, Violation::Refuse));
+    let privileges = Privileges { user: None, group: None, keep, lock_memory: false, seccomp };
+    privileges.drop().map_err(|error| Fault::environment(error.to_string()))
+}
+
+/// A node at work.
+struct Node {
+    shared: Rc<Shared>,
+    host: Host,
+    network: String,
+    started: u64,
+    routes: bool,
+    /// Nodes as they were last told of.
+    said: BTreeMap<String, String>,
+}
+
+impl Node {
+    async fn run(&mut self, mut control: Server, mut signals: Signals) -> Result<(), Fault> {
+        let shared = Rc::clone(&self.shared);
+        let drained = tokio::task::spawn_local(outward::drain(Rc::clone(&shared)));
+        let _drained = Aborted(drained.abort_handle());
+        let _others: Vec<Aborted> = [
+            tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Writer)).abort_handle(),
+            tokio::task::spawn_local(keep(Rc::clone(&shared), Side::Reader)).abort_handle(),
+            tokio::task::spawn_local(expire::run(Rc::clone(&shared))).abort_handle(),
+        ]
+        .into_iter()
+        .map(Aborted)
+        .collect();
+        tokio::pin!(drained);
+        loop {
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::Terminate | Signal::Interrupt => return Ok(()),
+                    Signal::Hangup => say!(1, "nothing is read again but by a restart"),
+                    Signal::User1 | Signal::User2 => self.tell(),
+                },
+                (request, answer) = control.next() => {
+                    let ends = request == Request::Stop;
+                    // Whoever asked may have gone.
+                    let _ = answer.send(self.answer(&request));
+                    if ends {
+                        return Ok(());
+                    }
+                }
+                () = shared.changed.notified() => self.bring_in_line().await,
+                ended = &mut drained => {
+                    return match ended {
+                        Ok(Err(fault)) => Err(fault),
+                        Ok(Ok(never)) => match never {},
+                        Err(_) => Err(Fault::ours("the task that empties the device has ended")),
+                    };
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Response {
+        match request {
+            Request::Status => Response::Status(Box::new(self.report())),
+            Request::Stop => Response::Done { count: 1 },
+            _ => Response::Error {
+                message: "a node of a network in a database knows only status and stop".into(),
+            },
+        }
+    }
+
+    /// Says who came and went, and makes routes follow.
+    async fn bring_in_line(&mut self) {
+        let Some(directory) = self.shared.directory.borrow().clone() else { return };
+        let mut now_said = BTreeMap::new();
+        for node in &directory.nodes {
+            let nets = node.addresses().into_iter().map(|address| address.to_string());
+            let nets: Vec<String> =
+                nets.chain(node.record.subnets.iter().map(ToString::to_string)).collect();
+            now_said.insert(node.record.name.clone(), nets.join(" "));
+        }
+        for (name, nets) in &now_said {
+            if self.said.get(name) != Some(nets) {
+                say!(1, "node {name} is in the network: {nets}");
+            }
+        }
+        for name in self
+            .said
+            .keys()
+            .filter(|name| !now_said.contains_key(*name) && !directory.refused.contains_key(*name))
+        {
+            say!(1, "node {name} has left the network");
+        }
+        for (name, reason) in &directory.refused {
+            let line = format!("refused: {reason}");
+            if self.said.get(name) != Some(&line) {
+                tracing::warn!("node {name} is not talked to: {reason}");
+            }
+            now_said.insert(name.clone(), line);
+        }
+        self.said = now_said;
+        let plan = machine::plan(&self.shared.settings, Some(&directory), self.routes);
+        match self.host.change(&plan).await {
+            Ok(Applied::Same) => {}
+            Ok(Applied::Changed(notes)) => notes.iter().for_each(|note| tracing::warn!("{note}")),
+            Err(fault) => tracing::warn!("{fault}"),
+        }
+    }
+}
+
+/// A task that ends with whoever started it.
+struct Aborted(tokio::task::AbortHandle);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Keeps a connection at work.
+async fn keep(shared: Rc<Shared>, side: Side) {
+    let mut backoff = Backoff::new(shared.pause_seed());
+    loop {
+        let before = shared.health.borrow().side(side).opened;
+        let ended = match side {
+            Side::Writer => outward::write(&shared).await,
+            Side::Reader => inward::read(&shared).await,
+        };
+        let cause = match ended {
+            Ok(never) => match never {},
+            Err(cause) => cause,
+        };
+        lost(&shared, side);
+        if shared.health.borrow().side(side).opened != before {
+            backoff.reset();
+        }
+        shared.health.borrow_mut().down(now(), side, &cause.words);
+        sleep(backoff.pause()).await;
+    }
+}
+
+/// What was under way on a connection is in doubt.
+fn lost(shared: &Shared, side: Side) {
+    match side {
+        Side::Writer => {
+            if let Some(sender) = &mut *shared.sender.borrow_mut() {
+                sender.lost();
+            }
+        }
+        Side::Reader => {
+            shared.receivers.borrow_mut().values_mut().for_each(|receiver| receiver.lost());
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! From the device into the database.
+//!
+//! ```text
+//!   device ──► push (route, queue) ──► work ──► wants: Resume, Open, Batch ──► commit, wake ──► committed
+//! ```
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_engine::Instant;
+use adit_postgres::key::epoch::{self, Epoch};
+use adit_postgres::receiver::Position;
+use adit_postgres::seal::Sealer;
+use adit_postgres::sender::{Opening, Resumed, Sender, Want};
+use adit_postgres::{NodeId, StreamId, sql};
+use adit_wire::ip::Ip;
+use tokio::time::sleep;
+use tokio_postgres::Client;
+
+use super::cause::Cause;
+use super::device::ReadBuffer;
+use super::health::Side;
+use super::link::{Link, within};
+use super::positions::Way;
+use super::shared::{Shared, add};
+use super::writer::Writer;
+use crate::clock::{now, unix_time};
+use crate::fault::Fault;
+
+/// How long a commit may take. Its packets are too old to be delivered long before; beyond it the connection is
+/// given up.
+const COMMIT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long anything else on this connection may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, last_chain FROM adit.resume($1)";
+
+const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+
+const LOCK: &str = "SELECT pg_try_advisory_lock($1, $2)";
+
+/// Who holds a lock, unless it is this session.
+const HOLDER: &str = "SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'this machine') \
+    FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
+    WHERE l.locktype = 'advisory' AND l.classid::bigint = $1 AND l.objid::bigint = $2 AND l.granted \
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+/// Empties the device without ever waiting for the database.
+pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
+    let mut buffer = ReadBuffer::new();
+    loop {
+        let routes = Rc::clone(&*shared.routes.borrow());
+        let mut at = None;
+        let read = shared
+            .device
+            .read(&mut buffer, |vnet, packet| {
+                let at = *at.get_or_insert_with(now);
+                match &mut *shared.sender.borrow_mut() {
+                    Some(sender) => {
+                        let stream = destination(packet).and_then(|to| routes.to(to));
+                        sender.push(at, stream, vnet, packet);
+                    }
+                    None => add(&shared.counters.too_early, 1),
+                }
+            })
+            .await;
+        read.map_err(|error| {
+            Fault::environment(format!("the device cannot be read any more: {error}"))
+        })?;
+        shared.work.notify_one();
+        // Whoever reads the database is to have its turn.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    Ip::parse_super(packet).map(|ip| ip.destination)
+}
+
+/// Writes until the connection fails.
+pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
+    let link = Link::open(&shared.target, &shared.purpose("writer"), None).await?;
+    let made = Writer::new(&link.client, shared.settings.durability);
+    let mut writer = within(LIMIT, made).await?;
+    shared.health.borrow_mut().up(now(), Side::Writer);
+    loop {
+        let want = match &mut *shared.sender.borrow_mut() {
+            Some(sender) => sender.wants(now(), unix_time()),
+            None => Want::Nothing(None),
+        };
+        match want {
+            Want::Resume { stream, receiver } => {
+                resume(shared, &link.client, stream, receiver).await?
+            }
+            Want::Open(opening) => open(shared, &link.client, &opening).await?,
+            Want::Batch => batch(shared, &mut writer).await?,
+            Want::Nothing(until) => {
+                tokio::select! {
+                    () = shared.work.notified() => {}
+                    () = sleep_until(until) => {}
+                    () = link.ended() => {
+                        return Err(Cause::new("the connection to the database was closed"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Sleeps until then; for ever, if there is no such time.
+pub(super) async fn sleep_until(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep(until.since(now())).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), Cause> {
+    let with = |act: &mut dyn FnMut(&mut Sender)| {
+        if let Some(sender) = &mut *shared.sender.borrow_mut() {
+            act(sender);
+        }
+    };
+    let mut next = None;
+    with(&mut |sender| next = sender.batch(now()));
+    let Some(batch) = next else { return Ok(()) };
+    for part in &batch.parts {
+        let given = shared.sender.borrow().as_ref().and_then(|sender| sender.given(part.stream));
+        if let Some((epoch, seq)) = given {
+            shared.remember(Way::Sent, part.stream, Position { epoch, seq });
+        }
+    }
+    let mut done = Some(within(COMMIT_LIMIT, writer.commit(batch)).await?);
+    with(&mut |sender| {
+        if let Some(batch) = done.take() {
+            sender.committed(now(), batch);
+        }
+    });
+    Ok(())
+}
+
+async fn resume(
+    shared: &Shared,
+    client: &Client,
+    stream: StreamId,
+    receiver: NodeId,
+) -> Result<(), Cause> {
+    let found = within(LIMIT, async {
+        lock(shared, client, stream).await?;
+        let row = client.query_one(RESUME, &[&receiver.0]).await?;
+        let chain: Option<&[u8]> = row.try_get(3)?;
+        Ok(Resumed {
+            last_seq: row.try_get::<_, Option<i64>>(0)?.unwrap_or(0),
+            last_epoch: row.try_get::<_, Option<i32>>(1)?.unwrap_or(0),
+            last_leaf: row.try_get::<_, Option<i32>>(2)?.unwrap_or(0),
+            last_chain: chain.and_then(|chain| chain.try_into().ok()),
+        })
+    })
+    .await?;
+    if let Some(sender) = &mut *shared.sender.borrow_mut() {
+        sender.resumed(stream, found);
+    }
+    Ok(())
+}
+
+/// Only one session in all the world writes a stream.
+async fn lock(shared: &Shared, client: &Client, stream: StreamId) -> Result<(), Cause> {
+    let key = (sql::LOCK_CLASS, stream.0);
+    let locked: bool = client.query_one(LOCK, &[&key.0, &key.1]).await?.try_get(0)?;
+    if locked {
+        return Ok(());
+    }
+    let holder = client.query_opt(HOLDER, &[&i64::from(key.0), &i64::from(key.1)]).await?;
+    let Some(holder) = holder else {
+        return Err(Cause::new("another session writes this node's streams: waiting for its end"));
+    };
+    let (pid, name, from): (i32, &str, &str) =
+        (holder.try_get(0)?, holder.try_get(1)?, holder.try_get(2)?);
+    if name.contains(&shared.instance) {
+        // A connection of ours that died on the way, which the database has not noticed.
+        client.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;
+        return Err(Cause::new("a former connection of this node is still there: ended it"));
+    }
+    Err(Cause::new(format!(
+        "another process is this node, from {} ({}): this one waits until it has ended",
+        crate::log::clean(from),
+        crate::log::clean(name)
+    )))
+}
+
+async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(), Cause> {
+    let directory = shared.directory.borrow().clone();
+    let Some((directory, receiver)) = directory
+        .as_ref()
+        .and_then(|directory| Some((directory, directory.receiver(opening.stream)?)))
+    else {
+        if let Some(sender) = &mut *shared.sender.borrow_mut() {
+            sender.failed(now(), opening.stream);
+        }
+        return Ok(());
+    };
+    let settings = &shared.settings;
+    let epoch = Epoch {
+        network: directory.network.tag.clone(),
+        stream: opening.stream,
+        sender: settings.node,
+        receiver: opening.receiver,
+        no: opening.epoch,
+        leaf: opening.leaf,
+        first_seq: opening.first_seq,
+        audit: settings.audit,
+        opened: unix_time(),
+        previous: opening.previous.map(|previous| epoch::Previous {
+            no: previous.epoch,
+            last_seq: previous.last_seq,
+            chain: previous.chain,
+        }),
+    };
+    let mine = shared.keys.public(settings.node).map_err(|error| Cause::new(error.to_string()))?;
+    let mut readers = vec![(opening.receiver, &receiver.public.seal), (settings.node, &mine.seal)];
+    readers.extend(directory.auditor.iter().map(|auditor| (NodeId::AUDITOR, auditor)));
+    let opened = {
+        let random = &mut *shared.random.borrow_mut();
+        epoch::open(epoch, &shared.keys, &shared.network_key, &readers, random)
+    };
+    let opened = opened.map_err(|error| Cause::new(format!("no epoch can be opened: {error}")))?;
+    let sealer =
+        Sealer::new(&opened.secret, settings.audit, opening.stream, opening.epoch, opened.hash);
+    let sealer = sealer.map_err(|_| Cause::new("the cryptographic library failed"))?;
+    let readers: Vec<i32> = opened.wraps.iter().map(|wrap| wrap.reader.0).collect();
+    let encs: Vec<&[u8]> = opened.wraps.iter().map(|wrap| wrap.enc.as_slice()).collect();
+    let sealed: Vec<&[u8]> = opened.wraps.iter().map(|wrap| wrap.sealed.as_slice()).collect();
+    let durable = settings.durability != adit_postgres::Durability::Volatile;
+    within(LIMIT, async {
+        client
+            .query_one(
+                OPEN,
+                &[
+                    &opening.stream.0,
+                    &opening.epoch.0,
+                    &opening.leaf.0,
+                    &opening.first_seq.0,
+                    &durable,
+                    &opened.record,
+                    &opened.signature.as_slice(),
+                    &readers,
+                    &encs,
+                    &sealed,
+                ],
+            )
+            .await?;
+        Ok(())
+    })
+    .await?;
+    tracing::debug!(
+        "stream {} epoch {} opened in leaf {}",
+        opening.stream,
+        opening.epoch,
+        opening.leaf
+    );
+    shared.rotated.notify_one();
+    if let Some(sender) = &mut *shared.sender.borrow_mut() {
+        sender.opened(now(), opening.stream, sealer);
+    }
+    Ok(())
+}

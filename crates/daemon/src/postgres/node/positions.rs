@@ -1,0 +1,147 @@
+//! How far each stream has been read and written, so that after `kill -9` nothing is delivered twice and no number
+//! is given twice.
+//!
+//! One line of fixed length per stream, written in place without flushing: what the kernel has taken survives the
+//! process. After a crash of the machine the lines may be old; then what the database says counts alone.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use adit_postgres::receiver::Position;
+use adit_postgres::{EpochNo, Seq, StreamId};
+
+/// Bytes of a line with its newline.
+const LINE: usize = 45;
+
+/// Lines that are kept; beyond, the file is begun anew.
+const LINES: usize = 8192;
+
+/// Which way.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Way {
+    Received,
+    Sent,
+}
+
+impl Way {
+    fn letter(self) -> char {
+        match self {
+            Self::Received => 'r',
+            Self::Sent => 's',
+        }
+    }
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Positions {
+    file: File,
+    slots: HashMap<(Way, StreamId), Slot>,
+    lines: usize,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Slot {
+    line: usize,
+    position: Position,
+}
+
+impl Positions {
+    /// Opens the file, or makes it. Lines that make no sense are left out: they cost a repetition at most.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let whole = text.len() % LINE == 0 && text.len() <= LINE * LINES;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(!whole).mode(0o600).open(path)?;
+        let mut slots = HashMap::new();
+        let lines = if whole { text.len() / LINE } else { 0 };
+        if whole {
+            for (line, text) in text.lines().enumerate() {
+                if let Some((key, position)) = parse(text) {
+                    slots.insert(key, Slot { line, position });
+                }
+            }
+        }
+        Ok(Self { file, slots, lines })
+    }
+
+    /// What is known of a stream; zeros if nothing is.
+    pub(super) fn get(&self, way: Way, stream: StreamId) -> Position {
+        self.slots.get(&(way, stream)).map(|slot| slot.position).unwrap_or_default()
+    }
+
+    /// Takes down how far a stream is.
+    pub(super) fn set(&mut self, way: Way, stream: StreamId, position: Position) -> io::Result<()> {
+        let line = match self.slots.get(&(way, stream)) {
+            Some(slot) if slot.position == position => return Ok(()),
+            Some(slot) => slot.line,
+            None => self.lines,
+        };
+        self.slots.insert((way, stream), Slot { line, position });
+        self.lines = self.lines.max(line + 1);
+        let Position { epoch, seq } = position;
+        let text = format!("{} {:>10} {:>10} {:>20}\n", way.letter(), stream.0, epoch.0, seq.0);
+        debug_assert_eq!(text.len(), LINE);
+        self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)
+    }
+}
+
+fn parse(line: &str) -> Option<((Way, StreamId), Position)> {
+    let mut words = line.split_ascii_whitespace();
+    let way = match words.next()? {
+        "r" => Way::Received,
+        "s" => Way::Sent,
+        _ => return None,
+    };
+    let stream = StreamId(words.next()?.parse().ok()?);
+    let epoch = EpochNo(words.next()?.parse().ok()?);
+    let seq = Seq(words.next()?.parse().ok()?);
+    words.next().is_none().then_some(((way, stream), Position { epoch, seq }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(epoch: i32, seq: i64) -> Position {
+        Position { epoch: EpochNo(epoch), seq: Seq(seq) }
+    }
+
+    #[test]
+    fn what_was_set_last_is_found_by_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("positions");
+        let mut positions = Positions::open(&path).unwrap();
+        for seq in 1..20 {
+            positions.set(Way::Received, StreamId(7), at(1, seq)).unwrap();
+            positions.set(Way::Sent, StreamId(7), at(2, i64::MAX - seq)).unwrap();
+            positions.set(Way::Received, StreamId(i32::MAX), at(i32::MAX, seq * 1000)).unwrap();
+        }
+        let again = Positions::open(&path).unwrap();
+        assert_eq!(again.get(Way::Received, StreamId(7)), at(1, 19));
+        assert_eq!(again.get(Way::Sent, StreamId(7)), at(2, i64::MAX - 19));
+        assert_eq!(again.get(Way::Received, StreamId(i32::MAX)), at(i32::MAX, 19000));
+        assert_eq!(again.get(Way::Sent, StreamId(8)), Position::default());
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3 * LINE as u64);
+    }
+
+    #[test]
+    fn a_file_cut_off_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("positions");
+        Positions::open(&path).unwrap().set(Way::Received, StreamId(7), at(1, 5)).unwrap();
+        let text = fs::read(&path).unwrap();
+        fs::write(&path, &text[..LINE - 1]).unwrap();
+        let mut positions = Positions::open(&path).unwrap();
+        assert_eq!(positions.get(Way::Received, StreamId(7)), Position::default());
+        positions.set(Way::Received, StreamId(7), at(1, 6)).unwrap();
+        assert_eq!(Positions::open(&path).unwrap().get(Way::Received, StreamId(7)), at(1, 6));
+    }
+}

@@ -1,0 +1,137 @@
+//! What the tasks of a node share. They take turns on one thread: nothing is borrowed across an `await`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use adit_engine::Random;
+use adit_postgres::key::{NetworkKey, NodeKeys};
+use adit_postgres::receiver::{Position, Receiver};
+use adit_postgres::routes::Routes;
+use adit_postgres::sender::{Config, Sender};
+use adit_postgres::{NodeId, StreamId, limits};
+use tokio::sync::Notify;
+
+use super::device::Device;
+use super::directory::{Directory, Pins};
+use super::health::Health;
+use super::positions::{Positions, Way};
+use crate::clock::now;
+use crate::postgres::Settings;
+use crate::postgres::database::Target;
+
+/// A leaf is open this long at least, and at most.
+const LEAF_AGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(86_400));
+
+/// The state of a running node.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) target: Target,
+    pub(super) keys: NodeKeys,
+    pub(super) network_key: NetworkKey,
+    /// Says who holds a lock: this process, or another with the same node.
+    pub(super) instance: String,
+    pub(super) device: Device,
+    pub(super) random: RefCell<Random>,
+    pub(super) pins: RefCell<Pins>,
+    pub(super) positions: RefCell<Positions>,
+    pub(super) directory: RefCell<Option<Rc<Directory>>>,
+    pub(super) routes: RefCell<Rc<Routes>>,
+    /// None until the network is known.
+    pub(super) sender: RefCell<Option<Sender>>,
+    pub(super) receivers: RefCell<BTreeMap<StreamId, Receiver>>,
+    /// There is something to send.
+    pub(super) work: Notify,
+    /// The host's routes are to be brought in line with the directory.
+    pub(super) changed: Notify,
+    /// A leaf was closed.
+    pub(super) rotated: Notify,
+    pub(super) health: RefCell<Health>,
+    pub(super) counters: Counters,
+}
+
+/// What is counted outside the engines.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Packets from the device before the network was known.
+    pub(super) too_early: Cell<u64>,
+    /// Packets that the device refused.
+    pub(super) refused: Cell<u64>,
+    pub(super) pages: Cell<u64>,
+    pub(super) empty_pages: Cell<u64>,
+    pub(super) notifications: Cell<u64>,
+    /// The file of positions could not be written.
+    pub(super) unwritten: Cell<u64>,
+}
+
+pub(super) fn add(counter: &Cell<u64>, more: u64) {
+    counter.set(counter.get().saturating_add(more));
+}
+
+impl Shared {
+    /// This node's number.
+    pub(super) fn me(&self) -> NodeId {
+        self.settings.node
+    }
+
+    /// What the database's list of sessions shows.
+    pub(super) fn purpose(&self, what: &str) -> String {
+        format!("{what} {} {}", self.settings.name, self.instance)
+    }
+
+    /// Takes another state of the network over: nodes that came get streams, those that went lose them.
+    pub(super) fn adopt(&self, directory: Directory) {
+        let (addresses, subnets): (Vec<_>, _) = (
+            self.settings.addresses.iter().map(ipnet::IpNet::addr).collect(),
+            &self.settings.subnets,
+        );
+        let routes = Routes::new(&addresses, subnets, &directory.peers());
+        *self.routes.borrow_mut() = Rc::new(routes);
+        let mut sender = self.sender.borrow_mut();
+        let sender = sender.get_or_insert_with(|| Sender::new(self.config(&directory)));
+        let mut receivers = self.receivers.borrow_mut();
+        let former = self.directory.borrow().clone();
+        for gone in former.iter().flat_map(|former| &former.nodes) {
+            if directory.receiver(gone.outgoing).is_none() {
+                sender.remove(gone.outgoing);
+                receivers.remove(&gone.incoming);
+            }
+        }
+        let positions = self.positions.borrow();
+        for node in &directory.nodes {
+            let Position { epoch, seq } = positions.get(Way::Sent, node.outgoing);
+            sender.add(node.outgoing, node.record.id, (epoch, seq));
+            receivers.entry(node.incoming).or_insert_with(|| {
+                let position = positions.get(Way::Received, node.incoming);
+                Receiver::new(now(), node.incoming, position, self.random.borrow_mut().bytes())
+            });
+        }
+        *self.directory.borrow_mut() = Some(Rc::new(directory));
+        self.changed.notify_one();
+        self.work.notify_one();
+    }
+
+    fn config(&self, directory: &Directory) -> Config {
+        let network = &directory.network;
+        let bytes = u64::try_from(network.retention_bytes).unwrap_or(0) / limits::LEAVES;
+        let age = network.retention_age / u32::try_from(limits::LEAVES).unwrap_or(u32::MAX);
+        Config {
+            packet_size: self.settings.packet_size,
+            leaf_bytes: bytes.max(limits::LEAF_BYTES_MIN),
+            leaf_age: age.clamp(LEAF_AGE.0, LEAF_AGE.1),
+        }
+    }
+
+    /// A seed for pauses.
+    pub(super) fn pause_seed(&self) -> u64 {
+        u64::from_ne_bytes(self.random.borrow_mut().bytes())
+    }
+
+    /// Takes down how far a stream is.
+    pub(super) fn remember(&self, way: Way, stream: StreamId, position: Position) {
+        if self.positions.borrow_mut().set(way, stream, position).is_err() {
+            add(&self.counters.unwritten, 1);
+        }
+    }
+}
