@@ -36,6 +36,8 @@ targets! {
     formats in "../../../fuzz/fuzz_targets/formats.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
+    postgres_record in "../../../fuzz/fuzz_targets/postgres_record.rs",
+    postgres_token in "../../../fuzz/fuzz_targets/postgres_token.rs",
     router in "../../../fuzz/fuzz_targets/router.rs",
     stream in "../../../fuzz/fuzz_targets/stream.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",

@@ -32,6 +32,7 @@ pub mod seal;
 pub mod sender;
 pub mod sql;
 pub mod token;
+pub mod verify;
 
 pub use ids::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 pub use policy::{Audit, Durability, UnknownWord};

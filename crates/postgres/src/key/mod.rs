@@ -13,8 +13,11 @@ mod network;
 mod record;
 mod wrap;
 
+#[cfg(test)]
+mod tests;
+
 pub use identity::{
     AuditorKey, BadKey, Fingerprint, NodeKeys, NodePublic, Reader, SealPublic, SealSecret,
 };
 pub use network::NetworkKey;
-pub use record::{NetworkRecord, NodeRecord, UnfitRecord};
+pub use record::{MAX_NAME, MAX_SUBNETS, NetworkRecord, NodeRecord, UnfitRecord, is_name};

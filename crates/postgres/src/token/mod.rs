@@ -143,3 +143,84 @@ pub(crate) fn from_checked_text(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     bytes.truncate(end);
     fits.then_some(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> Token {
+        let mut random = Random::new([3; 32]);
+        Token {
+            role: "adit_t1_join_0a1b2c3d".into(),
+            secret: JoinSecret::generate(&mut random),
+            network: NetworkKey::generate(&mut random),
+        }
+    }
+
+    const TEXT: &str = "adit1-AThVU6ojoksU2LvC3_YGJ39ETgSXl65-BATjqboOzvL7kEpkUkzjyHO5ShFAJRLHaU5y3q7Rq4N6YWRpdF90MV9qb2luXzBhMWIyYzNkaNnouw";
+
+    #[test]
+    fn a_token_is_this_text_and_reads_back() {
+        assert_eq!(token().to_string(), TEXT);
+        assert_eq!(TEXT.parse(), Ok(token()));
+        assert_eq!(format!("  {TEXT}\n").parse(), Ok(token()), "as it is pasted");
+        assert!(TEXT.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
+    }
+
+    #[test]
+    fn a_character_changed_lost_or_swapped_anywhere_is_noticed() {
+        for at in PREFIX.len()..TEXT.len() {
+            let (head, tail) = TEXT.split_at(at);
+            let other = if tail.starts_with('A') { "B" } else { "A" };
+            let changed = format!("{head}{other}{}", &tail[1..]);
+            let lost = format!("{head}{}", &tail[1..]);
+            let cut = head.to_owned();
+            for bad in [changed, lost, cut] {
+                assert_eq!(bad.parse::<Token>(), Err(BadToken::Damaged), "at {at}: {bad}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_refuses_alone() {
+        let text = |bytes: &[u8]| format!("{PREFIX}{}", *checked_text(bytes));
+        let good = from_checked_text(&TEXT[PREFIX.len()..]).unwrap();
+        assert_eq!(text(&good), TEXT);
+        let role = |role: &[u8]| text(&[&good[..57], role].concat());
+        let long = "a".repeat(MAX_ROLE);
+        assert_eq!(role(long.as_bytes()).parse::<Token>().unwrap().role, long);
+        let cases = [
+            (BadToken::Prefix, TEXT[1..].to_owned()),
+            (BadToken::Prefix, String::new()),
+            (BadToken::Damaged, PREFIX.to_owned()),
+            (BadToken::Damaged, format!("{PREFIX}{}", "A".repeat(300))),
+            (BadToken::Damaged, text(&[])),
+            (BadToken::Damaged, text(&good[..56])),
+            (BadToken::Version, text(&[&[2], &good[1..]].concat())),
+            (BadToken::Role, role(b"")),
+            (BadToken::Role, role(format!("{long}a").as_bytes())),
+            (BadToken::Role, role(b"adit\"; DROP")),
+            (BadToken::Role, role(&[0xff])),
+        ];
+        for (refusal, bad) in cases {
+            assert_eq!(bad.parse::<Token>(), Err(refusal), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_stand_in_no_debug() {
+        let shown = format!("{:?}", token());
+        assert!(!shown.contains(token().secret.password().as_str()));
+        assert_eq!(
+            shown,
+            "Token { role: \"adit_t1_join_0a1b2c3d\", secret: JoinSecret(..), network: NetworkKey(..) }"
+        );
+    }
+
+    #[test]
+    fn a_password_is_long_and_plain() {
+        let password = token().secret.password();
+        assert_eq!(password.len(), 32);
+        assert!(password.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'));
+    }
+}

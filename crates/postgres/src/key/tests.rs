@@ -1,0 +1,523 @@
+//! Each field altered alone, each check alone.
+
+use std::time::Duration;
+
+use adit_crypto::sha256;
+use adit_engine::{Random, UnixTime};
+
+use super::epoch::{
+    Epoch, EpochRecord, Expected, NotOpened, OpenedEpoch, Previous, Refused, Wrap, accept, check,
+    open,
+};
+use super::*;
+use crate::{Audit, Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
+
+fn random(seed: u8) -> Random {
+    Random::new([seed; 32])
+}
+
+fn network() -> NetworkKey {
+    NetworkKey::generate(&mut random(1))
+}
+
+fn keys(seed: u8) -> NodeKeys {
+    NodeKeys::generate(&mut random(seed)).unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn node() -> NodeRecord {
+    NodeRecord::new(
+        &keys(2).public(NodeId(7)).unwrap(),
+        "berlin",
+        Some("10.9.0.7/24".parse().unwrap()),
+        Some("fd00::7/64".parse().unwrap()),
+        vec!["192.168.4.0/24".parse().unwrap(), "fd01::/48".parse().unwrap()],
+    )
+}
+
+fn network_record() -> NetworkRecord {
+    NetworkRecord {
+        version: 1,
+        tag: "t1".into(),
+        network4: Some("10.9.0.0/24".parse().unwrap()),
+        network6: None,
+        packet_size: 7900,
+        audit: Audit::Headers,
+        durability: Durability::Strict,
+        retention_bytes: 1 << 30,
+        retention_age: Duration::from_secs(30 * 86_400),
+        leaf_space: None,
+        auditor_key: Some(
+            AuditorKey::generate(&network(), &mut random(9)).public().unwrap().as_bytes().to_vec(),
+        ),
+    }
+}
+
+#[test]
+fn a_node_whose_record_the_network_wrote_is_believed_and_only_then() {
+    let mac = node().mac(&network()).unwrap();
+    let public = node().verify(&network(), &mac).unwrap();
+    assert_eq!(public, keys(2).public(NodeId(7)).unwrap());
+    let other = NetworkKey::generate(&mut random(3));
+    assert_eq!(node().verify(&other, &mac), Err(UnfitRecord::Mac));
+    assert_eq!(node().verify(&network(), &mac[..31]), Err(UnfitRecord::Mac));
+    assert_eq!(node().verify(&network(), &[]), Err(UnfitRecord::Mac));
+}
+
+#[test]
+fn each_field_of_a_node_altered_alone_is_refused() {
+    let mac = node().mac(&network()).unwrap();
+    let alterations: [(&str, fn(&mut NodeRecord)); 12] = [
+        ("id", |n| n.id = NodeId(8)),
+        ("name", |n| n.name.push('x')),
+        ("address4", |n| n.address4 = Some("10.9.0.8/24".parse().unwrap())),
+        ("prefix of address4", |n| n.address4 = Some("10.9.0.7/16".parse().unwrap())),
+        ("no address4", |n| n.address4 = None),
+        ("address6", |n| n.address6 = Some("fd00::8/64".parse().unwrap())),
+        ("no address6", |n| n.address6 = None),
+        ("one subnet less", |n| n.subnets.truncate(1)),
+        ("a wider subnet", |n| n.subnets[0] = "192.168.0.0/16".parse().unwrap()),
+        ("order of subnets", |n| n.subnets.swap(0, 1)),
+        ("key to sign", |n| n.sign_key[31] ^= 1),
+        ("key to seal", |n| n.seal_key[1215] ^= 1),
+    ];
+    for (what, alter) in alterations {
+        let mut record = node();
+        alter(&mut record);
+        assert_ne!(record, node(), "{what}");
+        assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Mac), "{what}");
+    }
+}
+
+/// Everybody with the network's key can write a MAC: what is under it is looked at all the same.
+#[test]
+fn a_record_out_of_bounds_is_refused_in_spite_of_its_mac() {
+    let unfit: [(UnfitRecord, fn(&mut NodeRecord)); 10] = [
+        (UnfitRecord::Id, |n| n.id = NodeId(0)),
+        (UnfitRecord::Id, |n| n.id = NodeId(-1)),
+        (UnfitRecord::Name, |n| n.name = String::new()),
+        (UnfitRecord::Name, |n| n.name = "a".repeat(25)),
+        (UnfitRecord::Name, |n| n.name = "a\nb".into()),
+        (UnfitRecord::Address, |n| (n.address4, n.address6) = (None, None)),
+        (UnfitRecord::Subnets, |n| n.subnets = vec!["10.0.0.0/8".parse().unwrap(); 257]),
+        (UnfitRecord::Key, |n| n.sign_key.push(0)),
+        (UnfitRecord::Key, |n| n.seal_key.truncate(1215)),
+        // Coefficients of ML-KEM are below 3329.
+        (UnfitRecord::Key, |n| n.seal_key[..3].fill(0xff)),
+    ];
+    for (refusal, alter) in unfit {
+        let mut record = node();
+        alter(&mut record);
+        let mac = record.mac(&network()).unwrap();
+        assert_eq!(record.verify(&network(), &mac), Err(refusal), "{record:?}");
+    }
+}
+
+#[test]
+fn each_field_of_the_network_altered_alone_is_refused() {
+    let mac = network_record().mac(&network()).unwrap();
+    let auditor = network_record().verify(&network(), &mac).unwrap();
+    assert_eq!(auditor.unwrap().as_bytes(), network_record().auditor_key.unwrap());
+    let alterations: [(&str, fn(&mut NetworkRecord)); 12] = [
+        ("version", |n| n.version = 2),
+        ("tag", |n| n.tag = "t2".into()),
+        ("network4", |n| n.network4 = None),
+        ("network6", |n| n.network6 = Some("fd00::/64".parse().unwrap())),
+        ("packet_size", |n| n.packet_size = 1400),
+        ("audit", |n| n.audit = Audit::Full),
+        ("durability", |n| n.durability = Durability::Relaxed),
+        ("retention_bytes", |n| n.retention_bytes += 1),
+        ("retention_age", |n| n.retention_age += Duration::from_secs(1)),
+        ("leaf_space", |n| n.leaf_space = Some(String::new())),
+        ("another auditor", |n| n.auditor_key.as_mut().unwrap()[0] ^= 1),
+        ("no auditor", |n| n.auditor_key = None),
+    ];
+    for (what, alter) in alterations {
+        let mut record = network_record();
+        alter(&mut record);
+        assert_ne!(record, network_record(), "{what}");
+        assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Mac), "{what}");
+    }
+    let mut record = network_record();
+    record.auditor_key = Some(vec![1; 32]);
+    let mac = record.mac(&network()).unwrap();
+    assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Key));
+}
+
+#[test]
+fn a_nodes_mac_is_never_a_networks() {
+    let key = network();
+    assert_ne!(
+        key.node_mac().unwrap().sign(&[b"x"]).as_bytes(),
+        key.network_mac().unwrap().sign(&[b"x"]).as_bytes()
+    );
+}
+
+/// The encodings stand in databases for years: these numbers never change under this version.
+#[test]
+fn known_answers_of_every_encoding() {
+    assert_eq!(hex(&node().mac(&network()).unwrap()), KNOWN_NODE);
+    assert_eq!(hex(&network_record().mac(&network()).unwrap()), KNOWN_NETWORK);
+    assert_eq!(keys(2).public(NodeId(7)).unwrap().fingerprint().to_string(), KNOWN_FINGERPRINT);
+    let opened = opened();
+    let record = hex(&opened.record);
+    assert!(record.starts_with(KNOWN_RECORD), "{record}");
+    assert_eq!(opened.record.len(), KNOWN_RECORD.len() / 2 + 3 * 36);
+    assert_eq!(hex(&opened.hash), KNOWN_HASH);
+    assert_eq!(hex(opened.secret.expose()), KNOWN_SECRET);
+    let wraps: Vec<u8> =
+        opened.wraps.iter().flat_map(|w| [&w.enc[..], &w.sealed]).flatten().copied().collect();
+    assert_eq!(hex(&sha256(&[&wraps])), KNOWN_WRAPS);
+}
+
+const KNOWN_NODE: &str = "18cbbcaa3ec979ab7f78ab79dac4246b5a9bb6e8b357f36494f35dea2ddc3f8a";
+const KNOWN_NETWORK: &str = "00d3fe2cb4542b7668778322c8191d8c2a25be649dd1b15f1aef4df56e4355cb";
+const KNOWN_FINGERPRINT: &str = "c460d99c9fd5e50196b89325b8f579ccfad528a03d90d01ae157c76680b95464";
+/// "adit-pg1 epoch", "t1", stream 3, from 7 to 8, epoch 5 in leaf 2 from packet 100, headers, at 1700000000; before it 4, 99, and
+/// a chain of 0xcc; 3 readers.
+const KNOWN_RECORD: &str = concat!(
+    "616469742d7067312065706f6368",
+    "027431",
+    "00000003",
+    "00000007",
+    "00000008",
+    "00000005",
+    "00000002",
+    "0000000000000064",
+    "01",
+    "000000006553f100",
+    "02",
+    "00000004",
+    "0000000000000063",
+    "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
+    "03",
+);
+const KNOWN_HASH: &str = "3d234d116ad23ede7f2fc340ac25f898c11baf5d0e9aa2cdc50ca62b96bd25e8";
+const KNOWN_SECRET: &str = "8108aedfacf5cf1d73c67b6936397ba5fa72817f1b5aab94658238ddcdc08010";
+const KNOWN_WRAPS: &str = "a144c7aa7105324830a7773ef8d1a2747aa8b4903d7e62a346c953a990bc94a9";
+
+fn epoch() -> Epoch {
+    Epoch {
+        network: "t1".into(),
+        stream: StreamId(3),
+        sender: NodeId(7),
+        receiver: NodeId(8),
+        no: EpochNo(5),
+        leaf: LeafNo(2),
+        first_seq: Seq(100),
+        audit: Audit::Headers,
+        opened: UnixTime(1_700_000_000),
+        previous: Some(Previous { no: EpochNo(4), last_seq: Seq(99), chain: Some([0xcc; 32]) }),
+    }
+}
+
+fn auditor() -> AuditorKey {
+    AuditorKey::generate(&network(), &mut random(9))
+}
+
+fn opened() -> OpenedEpoch {
+    let (sender, receiver) =
+        (keys(2).public(NodeId(7)).unwrap(), keys(4).public(NodeId(8)).unwrap());
+    let auditor = auditor().public().unwrap();
+    let readers =
+        [(NodeId(8), &receiver.seal), (NodeId(7), &sender.seal), (NodeId::AUDITOR, &auditor)];
+    open(epoch(), &keys(2), &network(), &readers, &mut random(5)).unwrap()
+}
+
+/// What reader 8 expects of stream 3, and an accepting of that; each argument to be replaced.
+struct Try {
+    tag: &'static str,
+    stream: StreamId,
+    sender: NodePublic,
+    receiver: NodeId,
+    keys: NodeKeys,
+    me: NodeId,
+    network: NetworkKey,
+    record: Vec<u8>,
+    signature: Vec<u8>,
+    wrap: Wrap,
+}
+
+impl Try {
+    fn new() -> Self {
+        let opened = opened();
+        Self {
+            tag: "t1",
+            stream: StreamId(3),
+            sender: keys(2).public(NodeId(7)).unwrap(),
+            receiver: NodeId(8),
+            keys: keys(4),
+            me: NodeId(8),
+            network: network(),
+            record: opened.record,
+            signature: opened.signature.to_vec(),
+            wrap: opened.wraps[2].clone(),
+        }
+    }
+
+    /// Signs what the record has become.
+    fn sign(&mut self) {
+        self.signature = keys(2)
+            .signing()
+            .sign(&[b"adit-pg1 signed epoch", &self.record[..]].concat())
+            .unwrap()
+            .to_vec();
+    }
+
+    fn refusal(&self) -> Option<Refused> {
+        let expected = Expected {
+            network: self.tag,
+            stream: self.stream,
+            sender: &self.sender,
+            receiver: self.receiver,
+        };
+        let reader = self.keys.reader(self.me);
+        match accept(reader, &self.network, &expected, &self.record, &self.signature, &self.wrap) {
+            Ok((record, secret)) => {
+                assert_eq!((record.epoch, secret.expose()), (epoch(), opened().secret.expose()));
+                None
+            }
+            Err(refusal) => Some(refusal),
+        }
+    }
+}
+
+#[test]
+fn every_reader_opens_its_own_wrap() {
+    let opened = opened();
+    let sender = keys(2).public(NodeId(7)).unwrap();
+    let expected =
+        Expected { network: "t1", stream: StreamId(3), sender: &sender, receiver: NodeId(8) };
+    let (own, receiver, auditor) = (keys(2), keys(4), auditor());
+    let readers = [auditor.reader(), own.reader(NodeId(7)), receiver.reader(NodeId(8))];
+    for (reader, wrap) in readers.into_iter().zip(&opened.wraps) {
+        assert_eq!(reader.id(), wrap.reader);
+        let (record, secret) =
+            accept(reader, &network(), &expected, &opened.record, &opened.signature, wrap).unwrap();
+        assert_eq!(record.epoch, epoch());
+        assert_eq!(secret.expose(), opened.secret.expose());
+    }
+    assert_eq!(EpochRecord::hash(&opened.record, &opened.signature), opened.hash);
+}
+
+#[test]
+fn two_epochs_share_nothing() {
+    let sender = keys(2).public(NodeId(7)).unwrap();
+    let mut source = random(5);
+    let mut opened =
+        || open(epoch(), &keys(2), &network(), &[(NodeId(7), &sender.seal)], &mut source).unwrap();
+    let (first, second) = (opened(), opened());
+    assert_ne!(first.secret.expose(), second.secret.expose());
+    assert_ne!(first.wraps[0].enc, second.wraps[0].enc);
+    assert_ne!(first.hash, second.hash);
+}
+
+/// Each check of `accept`, with everything else right.
+#[test]
+fn each_check_refuses_alone() {
+    assert_eq!(Try::new().refusal(), None);
+    let cases: [(Refused, fn(&mut Try)); 17] = [
+        (Refused::Signature, |t| t.signature[0] ^= 1),
+        (Refused::Signature, |t| t.signature.truncate(63)),
+        (Refused::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
+        // Signed as it stands, without the words that say what it is.
+        (Refused::Signature, |t| t.signature = keys(2).signing().sign(&t.record).unwrap().to_vec()),
+        (Refused::Malformed, |t| (t.record.push(0), t.sign()).1),
+        (Refused::Network, |t| t.tag = "t2"),
+        (Refused::Stream, |t| t.stream = StreamId(4)),
+        (Refused::Sender, |t| t.sender.id = NodeId(9)),
+        (Refused::Receiver, |t| t.receiver = NodeId(9)),
+        (Refused::NotAReader, |t| t.me = NodeId(9)),
+        // Another reader's wrap, whole and genuine.
+        (Refused::Wrap, |t| t.wrap = opened().wraps[1].clone()),
+        (Refused::Wrap, |t| t.wrap.enc[7] ^= 1),
+        (Refused::Wrap, |t| t.wrap.sealed[7] ^= 1),
+        (Refused::Wrap, |t| t.wrap.enc.extend(t.wrap.sealed.drain(..1))),
+        (Refused::Key, |t| t.keys = keys(6)),
+        (Refused::Key, |t| t.network = NetworkKey::generate(&mut random(3))),
+        // The signer itself names a reader whose wrap was made for another epoch.
+        (Refused::Key, |t| {
+            let mut record = EpochRecord::parse(&t.record).unwrap();
+            record.epoch.opened.0 += 1;
+            t.record = record.encode().unwrap();
+            t.sign();
+        }),
+    ];
+    for (number, (refusal, alter)) in cases.into_iter().enumerate() {
+        let mut attempt = Try::new();
+        alter(&mut attempt);
+        assert_eq!(attempt.refusal(), Some(refusal), "case {number}");
+    }
+}
+
+#[test]
+fn a_bit_of_the_record_changed_anywhere_is_refused() {
+    let whole = Try::new();
+    let expected = Expected {
+        network: whole.tag,
+        stream: whole.stream,
+        sender: &whole.sender,
+        receiver: whole.receiver,
+    };
+    assert!(check(&expected, &whole.record, &whole.signature).is_ok());
+    for at in 0..whole.record.len() {
+        let mut record = whole.record.clone();
+        record[at] ^= 1;
+        assert_eq!(
+            check(&expected, &record, &whole.signature),
+            Err(Refused::Signature),
+            "byte {at}"
+        );
+    }
+}
+
+/// The wrap is bound to where the epoch stands: each field, re-signed by the sender itself, no longer opens.
+#[test]
+fn a_wrap_opens_for_its_own_epoch_only() {
+    let alterations: [(&str, fn(&mut Epoch)); 6] = [
+        ("no", |e| e.no = EpochNo(6)),
+        ("leaf", |e| e.leaf = LeafNo(3)),
+        ("first_seq", |e| e.first_seq = Seq(101)),
+        ("audit", |e| e.audit = Audit::Full),
+        ("previous", |e| e.previous = None),
+        ("chain of the previous", |e| e.previous.as_mut().unwrap().chain = Some([0xcd; 32])),
+    ];
+    for (what, alter) in alterations {
+        let mut attempt = Try::new();
+        let mut record = EpochRecord::parse(&attempt.record).unwrap();
+        alter(&mut record.epoch);
+        attempt.record = record.encode().unwrap();
+        attempt.sign();
+        assert_eq!(attempt.refusal(), Some(Refused::Key), "{what}");
+    }
+}
+
+#[test]
+fn a_record_that_could_be_written_in_two_ways_is_none() {
+    let record = opened().record;
+    let parsed = EpochRecord::parse(&record).unwrap();
+    assert_eq!(parsed.encode().unwrap(), record);
+    for len in 0..record.len() {
+        assert_eq!(EpochRecord::parse(&record[..len]), Err(Refused::Malformed), "{len} bytes");
+    }
+    let malformed: [(&str, fn(&mut EpochRecord)); 14] = [
+        ("no readers", |r| r.readers.clear()),
+        ("five readers", |r| r.readers.extend([(NodeId(9), [0; 32]), (NodeId(10), [0; 32])])),
+        ("readers not ascending", |r| r.readers.swap(0, 1)),
+        ("a reader twice", |r| r.readers[1] = r.readers[0]),
+        ("a negative reader", |r| r.readers[0].0 = NodeId(-1)),
+        ("stream 0", |r| r.epoch.stream = StreamId(0)),
+        ("sender 0", |r| r.epoch.sender = NodeId(0)),
+        ("receiver 0", |r| r.epoch.receiver = NodeId(0)),
+        ("epoch 0", |r| r.epoch.no = EpochNo(0)),
+        ("leaf 0", |r| r.epoch.leaf = LeafNo(0)),
+        ("packet 0", |r| r.epoch.first_seq = Seq(0)),
+        ("after itself", |r| r.epoch.previous.as_mut().unwrap().no = EpochNo(5)),
+        ("the same packets again", |r| r.epoch.previous.as_mut().unwrap().last_seq = Seq(100)),
+        ("a tag with a quote", |r| r.epoch.network = "t'".into()),
+    ];
+    for (what, alter) in malformed {
+        let mut bad = parsed.clone();
+        alter(&mut bad);
+        assert!(bad.encode().is_err(), "{what}");
+    }
+}
+
+/// The same bounds from the reading side: bytes that no `encode` of ours writes.
+#[test]
+fn a_record_out_of_range_is_refused_by_the_reader_too() {
+    let record = opened().record;
+    // Offsets in the known record: after the kind (14) and the tag (3) six numbers, then audit, time, previous.
+    let fields = [("stream", 17), ("sender", 21), ("receiver", 25), ("no", 29), ("leaf", 33)];
+    for (what, at) in fields {
+        let mut bad = record.clone();
+        bad[at..at + 4].fill(0);
+        assert_eq!(EpochRecord::parse(&bad), Err(Refused::Malformed), "{what} 0");
+        bad[at] = 0x80;
+        assert_eq!(EpochRecord::parse(&bad), Err(Refused::Malformed), "{what} negative");
+    }
+    for (what, at, byte) in [
+        ("length of the tag", 14, 17),
+        ("tag", 15, b'T'),
+        ("first_seq", 37, 0x80),
+        ("audit", 45, 4),
+        ("kind of previous", 54, 3),
+        ("previous no", 58, 5),
+        ("previous last_seq", 66, 100),
+        ("readers", 99, 5),
+        ("readers", 99, 0),
+        ("readers", 99, 4),
+        ("first reader", 103, 7),
+    ] {
+        let mut bad = record.clone();
+        assert_ne!(bad[at], byte, "{what}");
+        bad[at] = byte;
+        assert_eq!(EpochRecord::parse(&bad), Err(Refused::Malformed), "{what} at {at}");
+    }
+}
+
+#[test]
+fn an_epoch_needs_readers_each_once() {
+    let me = keys(2).public(NodeId(7)).unwrap();
+    for readers in [vec![], vec![(NodeId(7), &me.seal); 2]] {
+        let refusal = open(epoch(), &keys(2), &network(), &readers, &mut random(5)).unwrap_err();
+        assert_eq!(refusal, NotOpened::Readers);
+    }
+    let bad = Epoch { first_seq: Seq(0), ..epoch() };
+    let refusal = open(bad, &keys(2), &network(), &[(NodeId(7), &me.seal)], &mut random(5));
+    assert_eq!(refusal.unwrap_err(), NotOpened::Field);
+}
+
+#[test]
+fn an_auditors_file_reads_back_and_a_damaged_one_does_not() {
+    let auditor = auditor();
+    let text = auditor.to_text();
+    assert_eq!(AuditorKey::from_text(&text), Ok(auditor));
+    let body = text.lines().nth(1).unwrap();
+    for bad in [
+        String::new(),
+        body.to_owned(),
+        text.replace("key 1", "key 2"),
+        format!("{}more\n", *text),
+        text.replace(&body[..4], ""),
+        text.replace(&body[8..9], if &body[8..9] == "A" { "B" } else { "A" }),
+    ] {
+        assert!(AuditorKey::from_text(&bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn secrets_read_back_and_stand_in_no_debug() {
+    let keys = keys(2);
+    let bytes = keys.to_bytes();
+    assert_eq!(NodeKeys::from_bytes(&bytes).unwrap().to_bytes(), bytes);
+    assert_ne!(bytes[..32], bytes[32..]);
+    let shown = format!("{keys:?} {:?} {:?} {:?}", network(), auditor(), keys.reader(NodeId(7)));
+    for secret in [&bytes[..], &network().as_bytes()[..]] {
+        // As hexadecimal, as a list of numbers.
+        assert!(
+            !shown.contains(&hex(&secret[..4]))
+                && !shown.contains(&format!("{}, {}", secret[0], secret[1]))
+        );
+    }
+    assert!(shown.contains("NetworkKey(..)") && shown.contains("SigningKey(..)"), "{shown}");
+}
+
+#[test]
+fn a_fingerprint_is_of_both_keys_and_reads_back() {
+    let public = keys(2).public(NodeId(7)).unwrap();
+    let print = public.fingerprint();
+    assert_eq!(print.to_string().parse(), Ok(print));
+    for bad in ["", "0", &"g".repeat(64), &"é".repeat(32), &"0".repeat(65)] {
+        assert!(bad.parse::<Fingerprint>().is_err(), "{bad:?}");
+    }
+    let mut sign = public.clone();
+    sign.sign[0] ^= 1;
+    let mut seal = public.clone();
+    seal.seal = keys(4).public(NodeId(7)).unwrap().seal;
+    assert_ne!(sign.fingerprint(), print);
+    assert_ne!(seal.fingerprint(), print);
+}

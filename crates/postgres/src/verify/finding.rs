@@ -1,0 +1,245 @@
+//! What `verify` finds, in words.
+
+use std::fmt;
+
+use crate::key::epoch::Refused;
+use crate::row::Columns;
+use crate::{EpochNo, Seq};
+
+/// Where rows are missing.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before the epoch's first row.
+    Start,
+    /// Within a batch.
+    Batch,
+    /// Between two batches.
+    Between,
+    /// After the last row: the next epoch's record says that there were more.
+    End,
+}
+
+/// Something that the sender did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// An epoch's record is not its sender's, or not of this stream.
+    Epoch {
+        /// Which.
+        epoch: EpochNo,
+        /// Why.
+        why: Refused,
+    },
+    /// The columns beside an epoch's record say something else.
+    Columns {
+        /// Which.
+        epoch: EpochNo,
+        /// The column.
+        column: &'static str,
+    },
+    /// An epoch's secret does not open though it is for this reader.
+    Secret {
+        /// Which.
+        epoch: EpochNo,
+        /// Why; `None`: there is no wrap.
+        why: Option<Refused>,
+    },
+    /// Epochs that a record names are not there.
+    EpochsMissing {
+        /// The one that names them.
+        epoch: EpochNo,
+        /// The one named.
+        named: EpochNo,
+    },
+    /// A record leaves out an epoch that has rows, or does not know of any before it.
+    Predecessor {
+        /// The one whose record it is.
+        epoch: EpochNo,
+        /// The one named.
+        named: Option<EpochNo>,
+        /// The one that stands before it.
+        found: EpochNo,
+    },
+    /// Rows that were there are not.
+    Missing {
+        /// Of which epoch.
+        epoch: EpochNo,
+        /// The first.
+        from: Seq,
+        /// The last.
+        to: Seq,
+        /// Where.
+        place: Place,
+    },
+    /// A number stands twice.
+    Twice {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// Which.
+        seq: Seq,
+    },
+    /// A row that is no value of the table's types, or of no epoch.
+    Stray {
+        /// Its number.
+        seq: Seq,
+    },
+    /// Packet, tag or number are not what the sender wrote, and what it wrote cannot be told.
+    Altered {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// Which.
+        seq: Seq,
+    },
+    /// A column is not what the sender wrote.
+    Column {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// Which row.
+        seq: Seq,
+        /// Each: its name, what stands there, and what the sender wrote.
+        columns: Vec<(&'static str, String, String)>,
+    },
+    /// The sender itself wrote columns that are not the packet's.
+    Untrue {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// Which row.
+        seq: Seq,
+    },
+    /// The chain does not go through a batch whose rows are all there.
+    Chain {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// The batch's first row.
+        from: Seq,
+        /// Its last.
+        to: Seq,
+    },
+    /// Rows at an epoch's end that no batch ends with.
+    Unfinished {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// The first.
+        from: Seq,
+        /// The last.
+        to: Seq,
+    },
+    /// The chain is not what the next epoch's record says.
+    Vouched {
+        /// In which epoch.
+        epoch: EpochNo,
+        /// At which row.
+        seq: Seq,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Epoch { epoch, why } => write!(f, "epoch {epoch}: {why}"),
+            Self::Columns { epoch, column } => {
+                write!(f, "epoch {epoch}: column {column} is not what its signed record says")
+            }
+            Self::Secret { epoch, why: None } => {
+                write!(f, "epoch {epoch}: the wrapped secret for this reader is missing")
+            }
+            Self::Secret { epoch, why: Some(why) } => write!(f, "epoch {epoch}: {why}"),
+            Self::EpochsMissing { epoch, named } => {
+                write!(f, "epoch {epoch}: it follows epoch {named}, which is missing")
+            }
+            Self::Predecessor { epoch, named: Some(named), found } => {
+                write!(
+                    f,
+                    "epoch {epoch}: it says that it follows epoch {named}, and epoch {found} with rows lies between"
+                )
+            }
+            Self::Predecessor { epoch, named: None, found } => {
+                write!(
+                    f,
+                    "epoch {epoch}: it says that it is the first, and epoch {found} stands before it"
+                )
+            }
+            Self::Missing { epoch, from, to, place } => {
+                let place = match place {
+                    Place::Start => "the first of the epoch",
+                    Place::Batch => "inside a batch",
+                    Place::Between => "between batches",
+                    Place::End => "the last of the epoch, as the next epoch's record says",
+                };
+                write!(f, "epoch {epoch}: {} missing ({place})", Rows(*from, *to, "is", "are"))
+            }
+            Self::Twice { epoch, seq } => {
+                write!(f, "epoch {epoch}: row {seq} stands there more than once")
+            }
+            Self::Stray { seq } => write!(f, "row {seq} belongs to no epoch of this stream"),
+            Self::Altered { epoch, seq } => {
+                write!(f, "epoch {epoch}: row {seq} was altered: it is not what the sender wrote")
+            }
+            Self::Column { epoch, seq, columns } => {
+                write!(f, "epoch {epoch}: row {seq} was altered:")?;
+                for (at, (column, now, was)) in columns.iter().enumerate() {
+                    let comma = if at > 0 { "," } else { "" };
+                    write!(f, "{comma} column {column} says {now}, the sender wrote {was}")?;
+                }
+                Ok(())
+            }
+            Self::Untrue { epoch, seq } => {
+                write!(
+                    f,
+                    "epoch {epoch}: row {seq}: the sender wrote columns that are not the packet's"
+                )
+            }
+            Self::Chain { epoch, from, to } => {
+                write!(
+                    f,
+                    "epoch {epoch}: the chain is broken at the batch of {}",
+                    Rows(*from, *to, "", "")
+                )
+            }
+            Self::Unfinished { epoch, from, to } => {
+                write!(
+                    f,
+                    "epoch {epoch}: the end of the batch that begins with {} is missing",
+                    Rows(*from, *to, "", "")
+                )
+            }
+            Self::Vouched { epoch, seq } => {
+                write!(
+                    f,
+                    "epoch {epoch}: the chain at row {seq} is not what the next epoch's record says"
+                )
+            }
+        }
+    }
+}
+
+/// `row 5 is`, `rows 5 to 7 are`.
+struct Rows(Seq, Seq, &'static str, &'static str);
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(from, to, one, many) = self;
+        let (text, verb) = if from == to {
+            (format!("row {from} {one}"), one)
+        } else {
+            (format!("rows {from} to {to} {many}"), many)
+        };
+        f.write_str(if verb.is_empty() { text.trim_end() } else { &text })
+    }
+}
+
+/// The columns in which two differ: name, what stands there, what should.
+pub(super) fn differences(now: &Columns, was: &Columns) -> Vec<(&'static str, String, String)> {
+    fn word<T: fmt::Display>(value: Option<T>) -> String {
+        value.map_or_else(|| "nothing".to_owned(), |value| value.to_string())
+    }
+    let all = [
+        ("len", word(now.len), word(was.len)),
+        ("sport", word(now.sport), word(was.sport)),
+        ("dport", word(now.dport), word(was.dport)),
+        ("proto", word(now.proto), word(was.proto)),
+        ("flags", word(now.flags), word(was.flags)),
+        ("src", word(now.src), word(was.src)),
+        ("dst", word(now.dst), word(was.dst)),
+    ];
+    all.into_iter().filter(|(_, now, was)| now != was).collect()
+}
