@@ -113,6 +113,14 @@ impl NodeRecord {
         if !key.node_mac()?.verify(&[&self.encode()], mac) {
             return Err(UnfitRecord::Mac);
         }
+        self.unproven()
+    }
+
+    /// The node's keys as the record has them, for who has no key to ask who wrote it.
+    ///
+    /// # Errors
+    /// It is out of bounds.
+    pub fn unproven(&self) -> Result<NodePublic, UnfitRecord> {
         if self.id.0 <= 0 {
             return Err(UnfitRecord::Id);
         }

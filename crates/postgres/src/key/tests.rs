@@ -12,6 +12,9 @@ use super::epoch::{
 use super::*;
 use crate::{Audit, Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
 
+/// One thing done to a good one.
+type Edit<T> = fn(&mut T);
+
 fn random(seed: u8) -> Random {
     Random::new([seed; 32])
 }
@@ -70,7 +73,7 @@ fn a_node_whose_record_the_network_wrote_is_believed_and_only_then() {
 #[test]
 fn each_field_of_a_node_altered_alone_is_refused() {
     let mac = node().mac(&network()).unwrap();
-    let alterations: [(&str, fn(&mut NodeRecord)); 12] = [
+    let alterations: [(&str, Edit<NodeRecord>); 12] = [
         ("id", |n| n.id = NodeId(8)),
         ("name", |n| n.name.push('x')),
         ("address4", |n| n.address4 = Some("10.9.0.8/24".parse().unwrap())),
@@ -95,7 +98,7 @@ fn each_field_of_a_node_altered_alone_is_refused() {
 /// Everybody with the network's key can write a MAC: what is under it is looked at all the same.
 #[test]
 fn a_record_out_of_bounds_is_refused_in_spite_of_its_mac() {
-    let unfit: [(UnfitRecord, fn(&mut NodeRecord)); 10] = [
+    let unfit: [(UnfitRecord, Edit<NodeRecord>); 10] = [
         (UnfitRecord::Id, |n| n.id = NodeId(0)),
         (UnfitRecord::Id, |n| n.id = NodeId(-1)),
         (UnfitRecord::Name, |n| n.name = String::new()),
@@ -121,7 +124,7 @@ fn each_field_of_the_network_altered_alone_is_refused() {
     let mac = network_record().mac(&network()).unwrap();
     let auditor = network_record().verify(&network(), &mac).unwrap();
     assert_eq!(auditor.unwrap().as_bytes(), network_record().auditor_key.unwrap());
-    let alterations: [(&str, fn(&mut NetworkRecord)); 12] = [
+    let alterations: [(&str, Edit<NetworkRecord>); 12] = [
         ("version", |n| n.version = 2),
         ("tag", |n| n.tag = "t2".into()),
         ("network4", |n| n.network4 = None),
@@ -319,7 +322,7 @@ fn two_epochs_share_nothing() {
 #[test]
 fn each_check_refuses_alone() {
     assert_eq!(Try::new().refusal(), None);
-    let cases: [(Refused, fn(&mut Try)); 17] = [
+    let cases: [(Refused, Edit<Try>); 17] = [
         (Refused::Signature, |t| t.signature[0] ^= 1),
         (Refused::Signature, |t| t.signature.truncate(63)),
         (Refused::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
@@ -377,7 +380,7 @@ fn a_bit_of_the_record_changed_anywhere_is_refused() {
 /// The wrap is bound to where the epoch stands: each field, re-signed by the sender itself, no longer opens.
 #[test]
 fn a_wrap_opens_for_its_own_epoch_only() {
-    let alterations: [(&str, fn(&mut Epoch)); 6] = [
+    let alterations: [(&str, Edit<Epoch>); 6] = [
         ("no", |e| e.no = EpochNo(6)),
         ("leaf", |e| e.leaf = LeafNo(3)),
         ("first_seq", |e| e.first_seq = Seq(101)),
@@ -403,7 +406,7 @@ fn a_record_that_could_be_written_in_two_ways_is_none() {
     for len in 0..record.len() {
         assert_eq!(EpochRecord::parse(&record[..len]), Err(Refused::Malformed), "{len} bytes");
     }
-    let malformed: [(&str, fn(&mut EpochRecord)); 14] = [
+    let malformed: [(&str, Edit<EpochRecord>); 14] = [
         ("no readers", |r| r.readers.clear()),
         ("five readers", |r| r.readers.extend([(NodeId(9), [0; 32]), (NodeId(10), [0; 32])])),
         ("readers not ascending", |r| r.readers.swap(0, 1)),

@@ -3,12 +3,14 @@
 mod columns;
 pub mod copy;
 pub mod decode;
+mod rebuild;
 
 use std::net::IpAddr;
 
 use crate::{EpochNo, Seq, StreamId};
 
 pub use columns::columns;
+pub use rebuild::rebuild;
 
 /// Length of the AEAD's tag, bytes.
 pub const TAG_LEN: usize = 16;

@@ -13,6 +13,9 @@ const STREAM: StreamId = StreamId(3);
 const SENDER: NodeId = NodeId(7);
 const RECEIVER: NodeId = NodeId(8);
 
+/// One thing done to a good one.
+type Edit<T> = fn(&mut T);
+
 fn random(seed: u8) -> Random {
     Random::new([seed; 32])
 }
@@ -302,7 +305,7 @@ fn missing_rows_are_named_with_their_place() {
 
 #[test]
 fn an_altered_column_is_named_with_what_was_there() {
-    let edits: [(fn(&mut Stored), &str); 9] = [
+    let edits: [(Edit<Stored>, &str); 9] = [
         (|r| r.columns.len = Some(31), "column len says 31, the sender wrote 30"),
         (|r| r.columns.sport = None, "column sport says nothing, the sender wrote 53"),
         (|r| r.columns.dport = Some(80), "column dport says 80, the sender wrote 443"),
@@ -441,7 +444,7 @@ fn a_batch_written_anew_by_a_reader_is_noticed_by_the_next_epochs_record() {
 
 #[test]
 fn an_epoch_that_is_not_the_senders_is_named() {
-    let cases: [(fn(&mut Log), &[&str]); 8] = [
+    let cases: [(Edit<Log>, &[&str]); 8] = [
         (|l| l.epochs[1].signature[0] ^= 1, &["epoch 2: the sender has not signed the record"]),
         (|l| l.epochs[1].record[50] ^= 1, &["epoch 2: the sender has not signed the record"]),
         (|l| l.epochs[1].no = 9, &["epoch 9: column no is not what its signed record says"]),
