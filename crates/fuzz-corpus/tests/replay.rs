@@ -38,6 +38,7 @@ targets! {
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",
     postgres_record in "../../../fuzz/fuzz_targets/postgres_record.rs",
     postgres_token in "../../../fuzz/fuzz_targets/postgres_token.rs",
+    postgres_row in "../../../fuzz/fuzz_targets/postgres_row.rs",
     router in "../../../fuzz/fuzz_targets/router.rs",
     stream in "../../../fuzz/fuzz_targets/stream.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",
