@@ -198,7 +198,7 @@ pub struct Receiver {
     /// The leaf that is read is not there.
     leaf_gone: bool,
     wants: Wants,
-    asked: Option<Asked>,
+    asked: Option<Query>,
     /// The next poll.
     poll: Instant,
     /// No sooner are epochs asked for again: the last time there was none.
@@ -218,14 +218,6 @@ struct Wants {
     skip: bool,
     /// The next page is not bounded by the window: after a gap that is longer.
     far: bool,
-}
-
-/// What was asked.
-#[derive(Copy, Clone, Debug)]
-struct Asked {
-    query: Query,
-    /// An epoch after the one that is read was known by then: what the answer does not have will not come.
-    last_look: bool,
 }
 
 /// What a page was like.
@@ -309,7 +301,7 @@ impl Receiver {
             Query::Page { .. } => (self.wants.page, self.wants.far) = (false, false),
             Query::Skip { .. } => self.wants.skip = false,
         }
-        self.asked = Some(Asked { query, last_look: !self.ahead.is_empty() });
+        self.asked = Some(query);
         Some(query)
     }
 
@@ -358,7 +350,7 @@ impl Receiver {
     /// Answer to [`Query::Epochs`]: those whose record, signature and wrap were right, in any order. `refused` is how
     /// many were not.
     pub fn epochs(&mut self, now: Instant, found: impl IntoIterator<Item = Epoch>, refused: u64) {
-        if !matches!(self.asked, Some(Asked { query: Query::Epochs { .. }, .. })) {
+        if !matches!(self.asked, Some(Query::Epochs { .. })) {
             return;
         }
         self.asked = None;
@@ -430,9 +422,7 @@ impl Receiver {
         routes: &Routes,
         out: &mut Delivery,
     ) {
-        let Some(Asked { query: Query::Page { leaf, until, limit, newest_first, .. }, last_look }) =
-            self.asked
-        else {
+        let Some(Query::Page { leaf, until, limit, newest_first, .. }) = self.asked else {
             return;
         };
         self.asked = None;
@@ -472,7 +462,7 @@ impl Receiver {
         if newest_first {
             self.started(&seen, limit, until);
         } else {
-            self.turned(now, &seen, (limit, until), last_look);
+            self.turned(now, &seen, limit, until);
         }
     }
 
@@ -494,9 +484,8 @@ impl Receiver {
             return Verdict::Unknown;
         };
         let Some(next) = self.ahead.get(index) else { return Verdict::Unknown };
-        // One that begins again behind the position (the database forgot what was between) is read from its beginning,
-        // when nothing more comes in this one.
-        if next.leaf != leaf || next.first_seq <= self.position.seq {
+        // A row of a later leaf would make the reader pass over all that is before it there.
+        if next.leaf != leaf {
             return Verdict::Forged;
         }
         let Ok(len) = next.open.open(row, out) else { return Verdict::Forged };
@@ -562,7 +551,7 @@ impl Receiver {
     }
 
     /// After a page: what comes next.
-    fn turned(&mut self, now: Instant, seen: &Seen, (limit, until): (u32, Seq), last_look: bool) {
+    fn turned(&mut self, now: Instant, seen: &Seen, limit: u32, until: Seq) {
         if let Some(average) = seen.bytes.checked_div(seen.rows as usize) {
             self.row_bytes = average.max(1);
         }
@@ -592,7 +581,8 @@ impl Receiver {
             self.scan = self.position.seq;
             self.forged_pages = 0;
         }
-        if !full && last_look {
+        // Whoever opened the next epoch had ended this one, and the page was asked for when that was known.
+        if !full {
             self.advance();
         }
         self.poll = self.poll.min(self.next_poll(now));
@@ -609,7 +599,7 @@ impl Receiver {
 
     /// Answer to [`Query::Skip`].
     pub fn skipped(&mut self, newest: Option<Seq>) {
-        if !matches!(self.asked, Some(Asked { query: Query::Skip { .. }, .. })) {
+        if !matches!(self.asked, Some(Query::Skip { .. })) {
             return;
         }
         self.asked = None;
@@ -623,7 +613,7 @@ impl Receiver {
 
     /// The leaf of a [`Query::Page`] or [`Query::Skip`] is not there (any more): `undefined_table`.
     pub fn gone(&mut self) {
-        if let Some(Asked { query: Query::Page { .. } | Query::Skip { .. }, .. }) = self.asked {
+        if let Some(Query::Page { .. } | Query::Skip { .. }) = self.asked {
             self.asked = None;
             self.wants.skip = false;
             self.leaf_gone = true;

@@ -244,9 +244,12 @@ fn genuine_rows_behind_a_flood_are_found() {
     // The genuine ones stand behind tens of thousands of the same numbers and pages of others.
     let leaf = newest_leaf(&mut world);
     let genuine = leaf.split_off(leaf.len() - 10);
-    leaf.extend((0..20_000).map(|n| forged(&like, genuine[0].seq - 1 + n % 2, epoch, now)));
+    leaf.extend((0..60_000).map(|n| forged(&like, genuine[0].seq - 1 + n % 2, epoch, now)));
     leaf.extend(genuine);
     world.connect_receiver();
+    world.queries = 0;
+    world.pass(1);
+    assert!(world.queries < 40, "{} pages at once: nobody else's turn", world.queries);
     world.pass(1900);
     // The first is denied by so many of its number; not the others.
     assert!(world.came.len() >= before + 9, "{}", world.came.len() - before);
@@ -388,4 +391,56 @@ fn more_epochs_than_are_kept_are_refused_and_counted() {
     let more = (world.records.len() - 1 - limits::EPOCHS_AHEAD) as u64;
     // And the one that it had already.
     assert_eq!(receiver.stats().epochs_refused, more + 1);
+}
+
+#[test]
+fn the_genuine_row_of_a_number_that_a_page_ends_in_is_read_with_the_next_page() {
+    let mut world = World::with_leaves_of(100 << 20);
+    world.check_it_works();
+    world.cut_receiver();
+    world.traffic(310, 1);
+    world.pass(20);
+    let (now, position) = (world.db_now(), world.receiver.position());
+    let leaf = newest_leaf(&mut world);
+    let genuine = leaf.split_off(leaf.len() - 10);
+    leaf.retain(|row| row.seq <= position.seq.0);
+    let like = genuine[0].clone();
+    let before_it = *limits::PAGE_ROWS.end() as usize - 2;
+    leaf.extend((0..before_it).map(|_| forged(&like, position.seq.0 + 1, position.epoch.0, now)));
+    leaf.extend((0..4).map(|_| forged(&like, like.seq, position.epoch.0, now)));
+    leaf.extend(genuine);
+    let before = world.came.len();
+    world.connect_receiver();
+    world.pass(50);
+    assert_eq!(world.came.len(), before + 10);
+}
+
+#[test]
+fn a_starting_reader_finds_the_newest_row_behind_forged_ones_of_its_number() {
+    let mut world = settled();
+    let newest = newest_leaf(&mut world).last().unwrap().clone();
+    let now = world.db_now();
+    newest_leaf(&mut world).extend((0..4).map(|_| forged(&newest, newest.seq, newest.epoch, now)));
+    newest_leaf(&mut world).extend((0..62).map(|_| forged(&newest, i64::MAX, newest.epoch, now)));
+    let before = world.came.len();
+    world.restart_receiver(false);
+    world.pass(100);
+    assert_eq!(world.came.len(), before);
+    assert_eq!(world.receiver.position().seq.0, newest.seq);
+}
+
+#[test]
+fn a_gap_wider_than_the_window_is_passed_when_nothing_else_comes() {
+    let mut world = settled();
+    let position = world.receiver.position();
+    let record = world.records.iter().position(|record| record.no == position.epoch).unwrap();
+    let far = position.seq.0 + limits::SEQ_WINDOW + 10;
+    let rows = world.sealed(record, far, &[packet(1, world.now)]);
+    newest_leaf(&mut world).extend(rows);
+    let leaf = world.records[record].leaf;
+    world.receiver.wake(leaf);
+    world.pass(20);
+    assert_eq!(world.receiver.position(), position);
+    world.pass(4500);
+    assert_eq!(world.receiver.position().seq.0, far);
 }

@@ -282,3 +282,22 @@ fn the_first_packet_of_a_stream_that_never_was_arrives() {
     world.pass(1300);
     assert_eq!(world.came, [1]);
 }
+
+#[test]
+fn an_ended_leaf_is_read_to_its_end_before_the_next() {
+    let mut world = World::with_leaves_of(1_000_000);
+    world.check_it_works();
+    world.cut_receiver();
+    // Young enough, several pages each, and several leaves.
+    for _ in 0..900 {
+        world.send();
+        world.send();
+        world.send();
+        world.pass(2);
+    }
+    assert!(world.db.leaves.len() > 1);
+    world.connect_receiver();
+    world.pass(150);
+    world.check();
+    assert_eq!(world.came.len() as u64, world.next_id - 1);
+}
