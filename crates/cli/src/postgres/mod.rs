@@ -1,5 +1,6 @@
 //! `adit postgres`.
 
+mod members;
 mod up;
 
 use std::path::PathBuf;
@@ -13,14 +14,45 @@ use crate::Done;
 #[derive(Debug, Subcommand)]
 #[command(disable_help_subcommand = true)]
 pub enum Postgres {
+    /// Make a network in a database, and this machine its first node
+    #[command(after_help = "Examples:
+  sudo adit postgres init postgres://admin@db.example.net/vpn --network 10.9.0.0/24
+  sudo adit postgres init service=vpn --network 10.9.0.0/24 --network6 fd09::/64 --audit none
+  sudo adit postgres init - --network 10.9.0.0/24 < url   the URL from a file
+
+The database must exist (createdb vpn), PostgreSQL 15 or later, and the role may make roles (CREATEROLE).
+Passwords are taken from ~/.pgpass, a service file, PGPASSWORD, or asked for. Where nothing is said about
+sslmode, every other machine is spoken to under TLS. Safe to repeat.")]
+    Init(Box<members::Init>),
+
+    /// Make this machine a node, with what `init` or `invite` printed on another
+    #[command(after_help = "Examples:
+  sudo adit postgres join 'postgres://db.example.net/vpn#adit1-...'
+  sudo adit postgres join - --route 192.168.7.0/24 < invitation")]
+    Join(members::Join),
+
     /// Be a node: carry packets between this machine and the others through the database
-    ///
-    /// Example: adit postgres up
+    #[command(after_help = "Examples:
+  sudo adit postgres up
+  sudo adit postgres up -n vpn   if this machine is in several networks")]
     Up(up::Up),
 
-    /// Show which network this machine is in, and where its files are
-    #[command(hide = true)]
-    Places(Here),
+    /// Make an invitation for one more node; it works once
+    #[command(after_help = "Example:
+  sudo adit postgres invite --valid 1h")]
+    Invite(members::Invite),
+
+    /// Take a node out of the network, at once and for good; what it sent stays logged
+    #[command(after_help = "Example:
+  sudo adit postgres remove laptop")]
+    Remove(members::Remove),
+
+    /// Drop what lies beyond the network's retention, with the keys to it
+    #[command(after_help = "Example:
+  sudo adit postgres expire
+
+Every node that runs does the same by itself.")]
+    Expire(members::Expire),
 }
 
 /// Which network's node.
@@ -44,11 +76,11 @@ impl Here {
 
 pub fn run(verb: Postgres) -> Done {
     match verb {
+        Postgres::Init(options) => members::init(*options),
+        Postgres::Join(options) => members::join(options),
         Postgres::Up(options) => options.run(),
-        Postgres::Places(here) => {
-            let places = here.places()?;
-            crate::print(&format!("{}\n{}\n", places.name, places.config.display()));
-            Ok(std::process::ExitCode::SUCCESS)
-        }
+        Postgres::Invite(options) => members::invite(&options),
+        Postgres::Remove(options) => members::remove(&options),
+        Postgres::Expire(options) => members::expire(&options),
     }
 }

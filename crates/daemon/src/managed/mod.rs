@@ -31,4 +31,5 @@ pub use serve::{OnReady, Ready, run};
 pub(crate) use settings::checked_device;
 pub use settings::{Listen, Nat, Reach, Settings};
 pub use status::{reload, status};
+pub(crate) use survey::kernel_random;
 pub use up::{Step, UpOptions, up};

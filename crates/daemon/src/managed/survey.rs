@@ -15,7 +15,7 @@ const CROWDED: [&str; 6] =
     ["10.0.0.0/20", "10.1.0.0/20", "10.8.0.0/16", "10.10.0.0/16", "10.42.0.0/15", "10.88.0.0/16"];
 
 /// Randomness from the kernel.
-pub(super) fn kernel_random() -> io::Result<Random> {
+pub(crate) fn kernel_random() -> io::Result<Random> {
     let mut seed = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut seed)?;
     Ok(Random::new(seed))

@@ -1,10 +1,21 @@
 //! `adit postgres`: a network whose wire is a database. The engines are `adit-postgres`; here are the database's
 //! connections, the files of a node, and what the verbs do.
 
+mod admin;
 pub mod database;
+mod init;
+mod invite;
+mod join;
 pub mod node;
 mod places;
+mod register;
 mod settings;
+mod upkeep;
 
+pub use adit_postgres::{Audit, Durability};
+pub use init::{InitOptions, Initialised, init};
+pub use invite::{Invitation, VALID, invite};
+pub use join::{JoinOptions, Joined, join};
 pub use places::Places;
 pub use settings::{Secrets, Settings};
+pub use upkeep::{Expired, expire, remove};

@@ -29,12 +29,31 @@ pub fn schema(tag: &str) -> Result<String, BadTag> {
     }
     Ok(SCHEMA
         .replace("{owner_text}", &format!("'{}'", owner(tag)))
-        .replace("{nodes_text}", &format!("'{}'", nodes(tag)))
         .replace("{owner}", &owner(tag))
         .replace("{nodes}", &nodes(tag))
+        .replace("{guests}", &guests(tag))
         .replace("{auditors}", &auditors(tag))
         .replace("{version}", &VERSION.to_string())
         .replace("{tag}", &format!("'{tag}'")))
+}
+
+/// The statements that make the roles which [`schema`] needs, before it and in the same transaction; `member` says whether who
+/// runs them must become a member of the owner's role (a superuser is one of every role's). Needs CREATEROLE.
+///
+/// # Errors
+/// As [`schema`].
+pub fn roles(tag: &str, member: bool) -> Result<String, BadTag> {
+    schema(tag)?;
+    let (owner, nodes, guests, auditors) = (owner(tag), nodes(tag), guests(tag), auditors(tag));
+    let member = if member { format!("GRANT {owner} TO CURRENT_USER;\n") } else { String::new() };
+    // Since version 16 only who has ADMIN on a group may put others into it.
+    Ok(format!(
+        "CREATE ROLE {owner} NOLOGIN CREATEROLE;\n\
+         CREATE ROLE {nodes} NOLOGIN;\n\
+         CREATE ROLE {guests} NOLOGIN;\n\
+         CREATE ROLE {auditors} NOLOGIN;\n\
+         GRANT {nodes}, {guests} TO {owner} WITH ADMIN OPTION;\n{member}"
+    ))
 }
 
 /// Not a tag.
@@ -50,6 +69,11 @@ pub fn owner(tag: &str) -> String {
 /// The group of all nodes.
 pub fn nodes(tag: &str) -> String {
     format!("adit_{tag}_nodes")
+}
+
+/// The group of all invitations.
+pub fn guests(tag: &str) -> String {
+    format!("adit_{tag}_guests")
 }
 
 /// The group of those who may read everything.
@@ -74,7 +98,10 @@ mod tests {
     #[test]
     fn nothing_is_left_to_fill_in() {
         let sql = schema("t1").unwrap();
-        assert!(!sql.contains("_text}") && !sql.contains("{owner}") && !sql.contains("{tag}"));
+        for left in ["_text}", "{owner}", "{nodes}", "{guests}", "{auditors}", "{tag}", "{version}"]
+        {
+            assert!(!sql.contains(left), "{left}");
+        }
         assert!(sql.contains("AUTHORIZATION adit_t1_owner"));
     }
 

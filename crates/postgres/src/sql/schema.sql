@@ -1,9 +1,10 @@
 -- The tables, functions and rights of one network in one database.
 --
--- {owner}, {nodes} and {auditors} stand for three roles that cannot log in: the owner of everything here, the
--- group of all nodes, the group of those who may read everything. A node writes only the leaves of its own
--- streams, and reads only what is addressed to it; whatever else it may do is one of the functions below,
--- which ask who the session's role is.
+-- {owner}, {nodes}, {guests} and {auditors} stand for roles that cannot log in: the owner of everything here, the
+-- groups of all nodes, of all invitations, and of those who may read everything. A node writes only the leaves of
+-- its own streams, and reads only what is addressed to it; whatever else it may do is one of the functions below,
+-- which ask who the session's role is. They run as the owner: each names its tables' schema by its search_path, in
+-- which nobody else can create anything, and names made of words are quoted (%I, %L).
 
 CREATE SCHEMA adit AUTHORIZATION {owner};
 SET LOCAL ROLE {owner};
@@ -29,7 +30,7 @@ CREATE TABLE network (
 -- Whoever takes part. `mac` covers id, name, addresses, subnets and keys under the network's key.
 CREATE TABLE node (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name       text NOT NULL UNIQUE,
+    name       text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9_]{1,24}$'),
     role       name NOT NULL UNIQUE,
     address4   inet UNIQUE,
     address6   inet UNIQUE,
@@ -124,24 +125,59 @@ CREATE FUNCTION me() RETURNS integer
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = adit, pg_temp
 RETURN (SELECT id FROM node WHERE role = session_user AND removed IS NULL);
 
+-- Whether the session may change the network: a member of the owner's role, or (where that suffices) a node that may invite.
+CREATE FUNCTION rules(nodes_too boolean) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = adit, pg_temp
+RETURN pg_has_role(session_user, {owner_text}, 'MEMBER')
+    OR nodes_too AND EXISTS (SELECT FROM node WHERE role = session_user AND may_invite AND removed IS NULL);
+
+-- A password as it is stored: nobody's password travels in the clear or comes into the server's log.
+CREATE FUNCTION check_verifier(verifier text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF verifier IS NULL OR verifier !~ '^SCRAM-SHA-256\$[0-9]{4,6}:[A-Za-z0-9+/=]{16,64}\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}=$' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'not a SCRAM verifier';
+    END IF;
+END $$;
+
+-- Drops the roles of invitations that are over. (The session of one that is just being used cannot drop its own.)
+CREATE FUNCTION forget_invitations() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+DECLARE
+    old record;
+BEGIN
+    FOR old IN SELECT i.role FROM invitation i WHERE (i.node IS NOT NULL OR i.until < now()) AND i.role <> session_user FOR UPDATE SKIP LOCKED LOOP
+        BEGIN
+            IF EXISTS (SELECT FROM pg_roles WHERE rolname = old.role) THEN
+                EXECUTE format('DROP ROLE %I', old.role);
+            END IF;
+        EXCEPTION WHEN dependent_objects_still_exist OR object_in_use THEN
+            -- Somebody has given it more than we did: theirs to clear up.
+            EXECUTE format('ALTER ROLE %I NOLOGIN', old.role);
+        END;
+        DELETE FROM invitation WHERE role = old.role;
+    END LOOP;
+END $$;
+
 -- Makes an invitation's role. `verifier` is the SCRAM verifier of the one-time secret.
 CREATE FUNCTION invite(verifier text, valid interval) RETURNS name
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 DECLARE
     who name;
 BEGIN
-    IF NOT EXISTS (SELECT FROM node WHERE role = session_user AND may_invite AND removed IS NULL)
-       AND NOT pg_has_role(session_user, {owner_text}, 'MEMBER') THEN
+    IF NOT rules(true) THEN
         RAISE insufficient_privilege USING MESSAGE = 'this node may not invite others';
     END IF;
-    IF verifier NOT LIKE 'SCRAM-SHA-256$%' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'not a SCRAM verifier';
+    PERFORM check_verifier(verifier);
+    IF valid IS NULL OR valid < '1 minute' OR valid > '30 days' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'an invitation is valid for 1 minute to 30 days';
     END IF;
-    who := format('adit_%s_join_%s', (SELECT tag FROM network), substr(md5(random()::text || clock_timestamp()), 1, 8));
-    EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L VALID UNTIL %L CONNECTION LIMIT 2', who, verifier, now() + valid);
-    EXECUTE format('GRANT USAGE ON SCHEMA adit TO %I', who);
-    EXECUTE format('GRANT SELECT ON adit.network TO %I', who);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION adit.reserve(text, cidr[]), adit.register(integer, text, bytea, bytea, bytea) TO %I', who);
+    PERFORM forget_invitations();
+    IF (SELECT count(*) FROM invitation) >= 100 THEN
+        RAISE program_limit_exceeded USING MESSAGE = 'there are 100 open invitations: wait until some are used or over';
+    END IF;
+    who := format('adit_%s_join_%s', (SELECT tag FROM network), substr(replace(gen_random_uuid()::text, '-', ''), 1, 12));
+    EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L VALID UNTIL %L CONNECTION LIMIT 2 IN ROLE {guests}', who, verifier, now() + valid);
     INSERT INTO invitation VALUES (who, now() + valid);
     RETURN who;
 END $$;
@@ -154,12 +190,42 @@ RETURN (SELECT set_masklen(host(network + n)::inet, masklen(network))
         WHERE NOT host(network + n)::inet = ANY (SELECT host(t)::inet FROM unnest(taken) t WHERE t IS NOT NULL)
         ORDER BY n LIMIT 1);
 
+-- A node stands for what lies behind it, and not for the network itself, for what another stands for, or for what is no
+-- place on a network of one's own.
+CREATE FUNCTION check_subnets(routed cidr[]) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+DECLARE
+    wrong cidr;
+BEGIN
+    IF routed IS NULL OR coalesce(array_ndims(routed), 1) <> 1 OR cardinality(routed) > 64 OR array_position(routed, NULL) IS NOT NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a node has a list of at most 64 networks behind it';
+    END IF;
+    SELECT r INTO wrong FROM unnest(routed) r
+        WHERE masklen(r) < CASE family(r) WHEN 4 THEN 8 ELSE 16 END
+           OR r && ANY (ARRAY['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/3', '::/8', 'fe80::/10', 'ff00::/8']::inet[]);
+    IF FOUND THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s cannot lie behind a node: it is too wide, or not a network of one''s own', wrong);
+    END IF;
+    SELECT r INTO wrong FROM unnest(routed) r, network w WHERE r && w.network4 OR r && w.network6;
+    IF FOUND THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s overlaps the network itself', wrong);
+    END IF;
+    SELECT a.r INTO wrong FROM unnest(routed) WITH ORDINALITY a(r, n), unnest(routed) WITH ORDINALITY b(r, n) WHERE a.n < b.n AND a.r && b.r;
+    IF FOUND THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s overlaps another of the networks behind this node', wrong);
+    END IF;
+    SELECT r INTO wrong FROM node n, unnest(n.subnets) s, unnest(routed) r WHERE n.removed IS NULL AND s && r;
+    IF FOUND THEN
+        RAISE unique_violation USING MESSAGE = format('another node has registered %s, or a part of it', wrong);
+    END IF;
+END $$;
+
 -- First half of joining: a number and addresses, under the invitation's role (or as a member of the owner's, for the first node).
 CREATE FUNCTION reserve(wanted text, routed cidr[], OUT id integer, OUT role name, OUT address4 inet, OUT address6 inet)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    first boolean := pg_has_role(session_user, {owner_text}, 'MEMBER');
+    first boolean := rules(false);
 BEGIN
     IF NOT first THEN
         PERFORM FROM invitation i WHERE i.role = session_user AND i.node IS NULL AND i.until > now() FOR UPDATE;
@@ -167,18 +233,26 @@ BEGIN
             RAISE insufficient_privilege USING MESSAGE = 'this invitation is used up or too old';
         END IF;
     END IF;
-    IF EXISTS (SELECT FROM node n, unnest(n.subnets) s, unnest(routed) r WHERE n.removed IS NULL AND s && r) THEN
-        RAISE unique_violation USING MESSAGE = 'another node has registered that network';
+    IF wanted IS NULL OR wanted !~ '^[a-z0-9_]{1,24}$' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a name is 1 to 24 lower-case letters, digits and underscores';
     END IF;
+    -- One at a time: what is free stays free until it is taken.
     LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM node n WHERE n.name = wanted) THEN
+        RAISE unique_violation USING MESSAGE = format('there is or was a node called %s', wanted);
+    END IF;
+    IF (SELECT count(*) FROM node n WHERE n.removed IS NULL) >= 1024 THEN
+        RAISE program_limit_exceeded USING MESSAGE = 'the network has 1024 nodes';
+    END IF;
+    PERFORM check_subnets(routed);
     INSERT INTO node (name, role, address4, address6, subnets, may_invite)
     SELECT wanted, 'adit_' || w.tag || '_node_' || wanted,
            free_address(w.network4, (SELECT array_agg(n.address4) FROM node n)),
            free_address(w.network6, (SELECT array_agg(n.address6) FROM node n)), routed, first
     FROM network w
     RETURNING node.id, node.role, node.address4, node.address6 INTO id, role, address4, address6;
-    IF address4 IS NULL AND address6 IS NULL THEN
-        RAISE EXCEPTION 'the network has no free address';
+    IF EXISTS (SELECT FROM network w WHERE w.network4 IS NOT NULL AND address4 IS NULL OR w.network6 IS NOT NULL AND address6 IS NULL) THEN
+        RAISE program_limit_exceeded USING MESSAGE = 'the network has no free address';
     END IF;
     UPDATE invitation i SET node = reserve.id WHERE i.role = session_user;
 END $$;
@@ -189,24 +263,52 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 DECLARE
     who name;
 BEGIN
-    IF NOT pg_has_role(session_user, {owner_text}, 'MEMBER')
-       AND NOT EXISTS (SELECT FROM invitation WHERE role = session_user AND node = node_id) THEN
+    IF NOT rules(false) AND NOT EXISTS (SELECT FROM invitation WHERE role = session_user AND node = node_id) THEN
         RAISE insufficient_privilege USING MESSAGE = 'this node was reserved by another invitation';
     END IF;
-    IF verifier NOT LIKE 'SCRAM-SHA-256$%' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'not a SCRAM verifier';
+    PERFORM check_verifier(verifier);
+    IF octet_length(sign) <> 32 OR octet_length(seal) <> 1216 OR octet_length(proof) <> 32
+       OR sign IS NULL OR seal IS NULL OR proof IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
     END IF;
-    UPDATE node SET sign_key = sign, seal_key = seal, mac = proof WHERE id = node_id AND mac IS NULL RETURNING role INTO who;
+    UPDATE node SET sign_key = sign, seal_key = seal, mac = proof WHERE id = node_id AND mac IS NULL AND removed IS NULL RETURNING role INTO who;
     IF who IS NULL THEN
         RAISE unique_violation USING MESSAGE = 'this node is registered already';
     END IF;
-    EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE %I CONNECTION LIMIT 8', who, verifier, {nodes_text});
+    EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE {nodes} CONNECTION LIMIT 8', who, verifier);
     INSERT INTO stream (sender, receiver)
         SELECT a, b FROM (SELECT node_id, id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL) p(a, b)
         UNION ALL
         SELECT id, node_id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL;
-    IF session_user <> current_user AND EXISTS (SELECT FROM invitation WHERE role = session_user) THEN
+    IF EXISTS (SELECT FROM invitation WHERE role = session_user) THEN
         EXECUTE format('ALTER ROLE %I NOLOGIN', session_user);
+    END IF;
+    NOTIFY adit_nodes;
+END $$;
+
+-- Takes a node out: at once it can read and write nothing more, whatever sessions it has. What it sent stays logged.
+CREATE FUNCTION remove(wanted text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+DECLARE
+    gone record;
+    old record;
+BEGIN
+    IF NOT rules(true) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'this node may not remove others';
+    END IF;
+    UPDATE node SET removed = now(), may_invite = false WHERE name = wanted AND removed IS NULL RETURNING id, role INTO gone;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING MESSAGE = 'there is no such node';
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = gone.role) THEN
+        EXECUTE format('ALTER ROLE %I NOLOGIN', gone.role);
+        EXECUTE format('REVOKE {nodes} FROM %I', gone.role);
+        FOR old IN SELECT format('packet_%s_%s', l.stream, l.no) AS name FROM leaf l JOIN stream s ON s.id = l.stream
+                   WHERE l.dropped IS NULL AND gone.id IN (s.sender, s.receiver) LOOP
+            IF to_regclass('adit.' || old.name) IS NOT NULL THEN
+                EXECUTE format('REVOKE ALL ON adit.%I FROM %I', old.name, gone.role);
+            END IF;
+        END LOOP;
     END IF;
     NOTIFY adit_nodes;
 END $$;
@@ -227,10 +329,17 @@ BEGIN
     SELECT coalesce(max(no), 0), coalesce(max(first_seq), 1) - 1, coalesce(bool_or(dropped IS NULL), false)
         INTO last_leaf, last_seq, present
         FROM (SELECT * FROM leaf l WHERE l.stream = resume.stream ORDER BY no DESC LIMIT 1) newest;
+    -- What the record of the last epoch says was given out, too.
+    SELECT greatest(last_seq, max(e.first_seq) - 1) INTO last_seq FROM epoch e WHERE e.stream = resume.stream;
+    present := present AND to_regclass(format('adit.packet_%s_%s', stream, last_leaf)) IS NOT NULL;
     IF present THEN
-        EXECUTE format('SELECT greatest($1, max(seq)), (SELECT chain FROM adit.%1$I WHERE chain IS NOT NULL ORDER BY seq DESC LIMIT 1) FROM adit.%1$I',
+        EXECUTE format('SELECT greatest($1, max(seq)), (SELECT chain FROM adit.%1$I WHERE chain IS NOT NULL ORDER BY seq DESC LIMIT 1), max(seq) IS NOT NULL FROM adit.%1$I',
                        format('packet_%s_%s', stream, last_leaf))
-            INTO last_seq, last_chain USING last_seq;
+            INTO last_seq, last_chain, present USING last_seq;
+    END IF;
+    -- A crash empties an unlogged leaf, and with it what is known of the numbers that were given: far beyond them.
+    IF NOT present AND EXISTS (SELECT FROM leaf l WHERE l.stream = resume.stream AND l.no = last_leaf AND NOT l.durable) THEN
+        last_seq := last_seq + 1099511627776;
     END IF;
 END $$;
 
@@ -250,11 +359,19 @@ BEGIN
     IF sender_role IS NULL THEN
         RAISE insufficient_privilege USING MESSAGE = 'not a stream of this node';
     END IF;
-    IF cardinality(readers) > 4 OR octet_length(signed) > 4096 THEN
+    IF cardinality(readers) > 4 OR cardinality(encs) <> cardinality(readers) OR cardinality(sealeds) <> cardinality(readers)
+       OR octet_length(signed) > 4096 OR octet_length(by_sender) > 256
+       OR EXISTS (SELECT FROM unnest(encs, sealeds) w(e, s) WHERE octet_length(e) > 4096 OR octet_length(s) > 256) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an epoch has at most 4 readers and 4096 bytes of record';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(readers) r WHERE r <> 0 AND NOT EXISTS (SELECT FROM stream WHERE id = of_stream AND r IN (sender, receiver))) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'an epoch is for the ends of its stream and the auditor';
     END IF;
     SELECT coalesce(max(no), 0) INTO newest FROM leaf WHERE stream = of_stream;
     IF leaf_no = newest + 1 THEN
+        IF (SELECT count(*) FROM leaf WHERE stream = of_stream AND dropped IS NULL) >= 1024 THEN
+            RAISE program_limit_exceeded USING MESSAGE = 'this stream has 1024 leaves: have old ones dropped first (adit.expire)';
+        END IF;
         UPDATE leaf SET closed = statement_timestamp() WHERE stream = of_stream AND no = newest AND closed IS NULL;
         INSERT INTO leaf (stream, no, first_seq, durable) VALUES (of_stream, leaf_no, first, durably);
         EXECUTE format('CREATE %s TABLE adit.%I (CHECK (stream = %s)) INHERITS (adit.packet) %s',
@@ -281,8 +398,10 @@ BEGIN ATOMIC
     FROM leaf WHERE dropped IS NULL;
 END;
 
--- Drops leaves beyond the retention, oldest first, with the keys of their epochs. A leaf still written to is kept, and one
--- that somebody reads is left for the next time. Anybody may ask: it does no more than the network's retention says.
+-- Drops leaves beyond the retention, with the keys of their epochs: what is too old; and, while there is too much, the
+-- oldest leaf of the stream that takes the most, so that a node which floods the log sweeps out its own streams and not the
+-- others'. A leaf still written to is kept, and one that somebody reads is left for the next time. Any node may ask: it
+-- does no more than the network's retention says.
 CREATE FUNCTION expire() RETURNS TABLE (dropped_leaf text, freed bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
@@ -290,47 +409,68 @@ DECLARE
     rest bigint;
     keep network;
 BEGIN
-    IF me() IS NULL AND NOT pg_has_role(session_user, {owner_text}, 'MEMBER') THEN
+    IF me() IS NULL AND NOT rules(false) THEN
         RAISE insufficient_privilege USING MESSAGE = 'only a node of this network may do that';
     END IF;
-    -- One at a time: two would drop twice as much as is too much.
-    IF NOT pg_try_advisory_xact_lock(1633970548, 0) THEN
+    -- One at a time: two would drop twice as much as is too much. (An advisory lock could be held by anybody.)
+    SELECT * INTO keep FROM network FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
         RETURN;
     END IF;
-    SELECT * INTO keep FROM network;
-    SELECT bytes INTO rest FROM usage();
+    SELECT u.bytes INTO rest FROM usage() u;
     FOR old IN
-        SELECT l.stream, l.no, format('packet_%s_%s', l.stream, l.no) AS name, l.closed, l.opened
-        FROM leaf l
-        WHERE l.dropped IS NULL AND (l.closed IS NOT NULL OR NOT EXISTS
-            (SELECT FROM pg_locks k WHERE k.locktype = 'advisory' AND k.classid = 1633970548 AND k.objid = l.stream AND k.granted
-                                      AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())))
-        ORDER BY coalesce(l.closed, now()), l.opened
+        WITH sized AS (
+            SELECT l.stream, l.no, l.closed, l.opened, format('packet_%s_%s', l.stream, l.no) AS name,
+                   coalesce(pg_total_relation_size(to_regclass(format('adit.packet_%s_%s', l.stream, l.no))), 0) AS bytes
+            FROM leaf l WHERE l.dropped IS NULL),
+        summed AS (
+            SELECT *, coalesce(closed, opened) < now() - keep.retention_age AS too_old,
+                   sum(bytes) OVER (PARTITION BY stream ORDER BY no DESC) AS from_newest
+            FROM sized)
+        SELECT * FROM summed d
+        WHERE closed IS NOT NULL OR NOT EXISTS (
+            SELECT FROM pg_locks k JOIN pg_stat_activity a ON a.pid = k.pid
+                        JOIN stream s ON s.id = d.stream JOIN node n ON n.id = s.sender AND n.role = a.usename
+            WHERE k.locktype = 'advisory' AND k.classid = 1633970548 AND k.objid = d.stream::oid AND k.granted
+              AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+        ORDER BY too_old DESC, from_newest DESC
+        LIMIT 500
     LOOP
-        EXIT WHEN rest <= keep.retention_bytes AND coalesce(old.closed, old.opened) > now() - keep.retention_age;
-        CONTINUE WHEN rest <= keep.retention_bytes AND old.closed IS NULL AND old.opened > now() - keep.retention_age;
+        EXIT WHEN NOT old.too_old AND rest <= keep.retention_bytes;
         BEGIN
-            freed := pg_total_relation_size(to_regclass('adit.' || old.name));
-            EXECUTE format('DROP TABLE adit.%I', old.name);
+            IF to_regclass('adit.' || old.name) IS NOT NULL THEN
+                EXECUTE format('DROP TABLE adit.%I', old.name);
+            END IF;
         EXCEPTION WHEN lock_not_available THEN
             CONTINUE;
         END;
         DELETE FROM wrap w USING epoch e WHERE e.stream = old.stream AND e.leaf = old.no AND w.stream = e.stream AND w.epoch = e.no;
         UPDATE leaf SET dropped = statement_timestamp(), closed = coalesce(closed, statement_timestamp())
             WHERE stream = old.stream AND no = old.no;
-        rest := rest - freed;
+        rest := rest - old.bytes;
         dropped_leaf := old.name;
+        freed := old.bytes;
         RETURN NEXT;
     END LOOP;
+    -- What is left of a leaf, for a day, for who was about to read it; and the newest, from which its sender goes on.
+    DELETE FROM epoch e USING leaf l
+        WHERE l.stream = e.stream AND l.no = e.leaf AND l.dropped < now() - interval '1 day'
+          AND e.no < (SELECT max(n.no) FROM epoch n WHERE n.stream = e.stream);
+    DELETE FROM leaf l
+        WHERE l.dropped < now() - interval '1 day' AND l.no < (SELECT max(n.no) FROM leaf n WHERE n.stream = l.stream)
+          AND NOT EXISTS (SELECT FROM epoch e WHERE e.stream = l.stream AND e.leaf = l.no);
+    PERFORM forget_invitations();
 END $$;
 
 -- Rights. Functions are everybody's unless taken away.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA adit FROM PUBLIC;
-GRANT USAGE ON SCHEMA adit TO {nodes}, {auditors};
+GRANT USAGE ON SCHEMA adit TO {nodes}, {guests}, {auditors};
+GRANT SELECT ON network TO {guests};
+GRANT EXECUTE ON FUNCTION reserve(text, cidr[]), register(integer, text, bytea, bytea, bytea) TO {guests};
 GRANT SELECT ON network, node, stream, leaf, epoch, wrap TO {nodes}, {auditors};
 GRANT SELECT ON packet, log TO {auditors};
 GRANT EXECUTE ON FUNCTION me(), usage() TO {nodes}, {auditors};
-GRANT EXECUTE ON FUNCTION invite(text, interval), resume(integer), expire(),
+GRANT EXECUTE ON FUNCTION invite(text, interval), remove(text), resume(integer), expire(),
     open_epoch(integer, integer, integer, bigint, boolean, bytea, bytea, integer[], bytea[], bytea[]) TO {nodes};
 
 ALTER TABLE stream ENABLE ROW LEVEL SECURITY;

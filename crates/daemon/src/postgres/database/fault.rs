@@ -18,6 +18,10 @@ pub struct ConnectFault {
     pub fault: Fault,
     /// Whether trying again may help without anybody's doing: the database starts, or is full, or cannot be reached.
     pub passing: bool,
+    /// It asks for a password, and there is none.
+    pub asks_password: bool,
+    /// It does not take the role or its password.
+    pub refuses_role: bool,
     /// Another host of the same database would say the same.
     pub(super) final_: bool,
 }
@@ -48,13 +52,13 @@ pub(super) fn several(mut faults: Vec<ConnectFault>) -> ConnectFault {
     let passing = faults.iter().any(|fault| fault.passing);
     let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
     let text = format!("none of {} hosts will do. {}", all.len(), all.join(". "));
-    ConnectFault { fault: Fault::environment(text), passing, final_: false }
+    ConnectFault { passing, ..ConnectFault::passing(text) }
 }
 
 impl ConnectFault {
     /// Nothing changes without somebody's doing.
     pub(super) fn lasting(fault: Fault) -> Self {
-        Self { fault, passing: false, final_: true }
+        Self { fault, passing: false, asks_password: false, refuses_role: false, final_: true }
     }
 
     fn wrong(text: String) -> Self {
@@ -62,7 +66,7 @@ impl ConnectFault {
     }
 
     fn passing(text: String) -> Self {
-        Self { fault: Fault::environment(text), passing: true, final_: false }
+        Self { passing: true, final_: false, ..Self::lasting(Fault::environment(text)) }
     }
 
     /// It accepted and then said nothing.
@@ -98,11 +102,12 @@ impl ConnectFault {
     fn client(target: &Target, host: &Host, error: &tokio_postgres::Error) -> Self {
         let said = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         if said.contains("password missing") {
-            return Self::wrong(format!(
+            let text = format!(
                 "the database at {host} asks for the password of {:?}, and there is none; put it into ~/.pgpass, a \
                  service file, or PGPASSWORD",
                 target.user
-            ));
+            );
+            return Self { asks_password: true, ..Self::wrong(text) };
         }
         if said.contains("channel binding") {
             return Self::wrong(format!(
@@ -124,16 +129,20 @@ impl ConnectFault {
         let (user, database) = (&target.user, &target.database);
         let said = error.message();
         match *error.code() {
-            SqlState::INVALID_PASSWORD => Self::wrong(format!(
-                "the database at {host} does not take this password for {user:?} (or it was valid for a time that is over)"
-            )),
+            SqlState::INVALID_PASSWORD => {
+                let text = format!(
+                    "the database at {host} does not take this password for {user:?} (or it was valid for a time that is over)"
+                );
+                Self { refuses_role: true, ..Self::wrong(text) }
+            }
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION
                 if said.contains("not permitted to log in") =>
             {
-                Self::wrong(format!(
-                    "the role {user:?} may no longer log in to the database at {host}: an invitation that was used, or a \
-                     node that was removed"
-                ))
+                let text = format!(
+                    "the role {user:?} may not log in to the database at {host}: an invitation that was used, or a node that \
+                     was removed"
+                );
+                Self { refuses_role: true, ..Self::wrong(text) }
             }
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::wrong(format!(
                 "the database at {host} lets nobody in from here like this: {said}. Its pg_hba.conf needs a line such as: \

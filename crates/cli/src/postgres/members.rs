@@ -1,0 +1,359 @@
+//! Who is in the network: `init`, `join`, `invite`, `remove`; and what is kept: `expire`.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use adit_daemon::fault::Fault;
+use adit_daemon::postgres::{
+    self, Audit, Durability, InitOptions, Initialised, Invitation, JoinOptions, Places,
+};
+use clap::{Args, ValueHint};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use zeroize::Zeroizing;
+
+use super::Here;
+use crate::{Done, note, print};
+
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The database: postgres://USER@HOST/DATABASE, words (host=... dbname=...), or - to read either from stdin
+    #[arg(value_name = "URL")]
+    pub database: SecretWord,
+
+    /// The network that the nodes have addresses of
+    #[arg(long, value_name = "CIDR")]
+    pub network: Option<Ipv4Net>,
+
+    /// The same of IPv6
+    #[arg(long, value_name = "CIDR")]
+    pub network6: Option<Ipv6Net>,
+
+    /// Name of this node [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// What anybody who may read the tables sees: full, headers, metadata or none [default: headers]
+    #[arg(long, value_name = "POLICY")]
+    pub audit: Option<Audit>,
+
+    /// When a packet counts as stored: strict (flushed), relaxed (flushed a moment later) or volatile (lost when the
+    /// database crashes) [default: strict]
+    #[arg(long, value_name = "WHEN")]
+    pub durability: Option<Durability>,
+
+    /// How much is kept of the packets of all nodes together [default: 1GB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub retention: Option<i64>,
+
+    /// For how long packets are kept [default: 30d]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub retention_age: Option<Duration>,
+
+    /// Longest IP packet in a row, bytes [default: 7900]
+    #[arg(long, value_name = "BYTES")]
+    pub packet_size: Option<usize>,
+
+    /// Make a key that reads every packet later, in this new file
+    #[arg(long, value_name = "NEWKEYFILE", value_hint = ValueHint::FilePath)]
+    pub auditor: Option<PathBuf>,
+
+    /// Where the database puts the packets
+    #[arg(long, value_name = "NAME")]
+    pub tablespace: Option<String>,
+
+    /// A network behind this node; repeatable
+    #[arg(long, value_name = "CIDR")]
+    pub route: Vec<IpNet>,
+
+    /// How long the invitation for the next node is valid
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub valid: Option<Duration>,
+
+    /// Only print the SQL that would be said
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Name of the network on this machine and in the roles' names [default: the database's]
+    #[arg(short, long, value_name = "NAME")]
+    pub network_name: Option<String>,
+
+    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Join {
+    /// What `init` or `invite` printed, or - to read it from stdin
+    #[arg(value_name = "URL")]
+    pub invitation: SecretWord,
+
+    /// Name of this node [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// A network behind this node; repeatable
+    #[arg(long, value_name = "CIDR")]
+    pub route: Vec<IpNet>,
+
+    /// Name of the network on this machine [default: its own]
+    #[arg(short, long, value_name = "NAME")]
+    pub network_name: Option<String>,
+
+    /// Keep everything beneath this folder instead of in /etc/adit, /var/lib/adit and /run/adit
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Invite {
+    /// How long it is valid
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1d")]
+    pub valid: Duration,
+
+    #[command(flatten)]
+    pub here: Here,
+}
+
+#[derive(Debug, Args)]
+pub struct Remove {
+    /// The node's name
+    pub name: String,
+
+    #[command(flatten)]
+    pub here: Here,
+}
+
+#[derive(Debug, Args)]
+pub struct Expire {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub here: Here,
+}
+
+/// A word of the command line with a secret in it: never shown again.
+#[derive(Clone)]
+pub struct SecretWord(Zeroizing<String>);
+
+impl std::str::FromStr for SecretWord {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(Zeroizing::new(text.to_owned())))
+    }
+}
+
+impl std::fmt::Debug for SecretWord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretWord(..)")
+    }
+}
+
+impl SecretWord {
+    /// The word, or what stdin says instead of `-`.
+    fn read(self) -> Result<Zeroizing<String>, Fault> {
+        if self.0.as_str() != "-" {
+            return Ok(self.0);
+        }
+        if io::stdin().is_terminal() {
+            note("The database's URL, then Enter and Ctrl-D: ");
+        }
+        let mut text = Zeroizing::new(String::new());
+        io::stdin()
+            .lock()
+            .take(64 << 10)
+            .read_to_string(&mut text)
+            .map_err(|error| Fault::operator(format!("cannot read the URL from stdin: {error}")))?;
+        Ok(Zeroizing::new(text.trim().to_owned()))
+    }
+}
+
+/// `64MB`, `1GB`, `512MiB`: bytes.
+fn size(text: &str) -> Result<i64, String> {
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit: i64 = match unit {
+        "MB" | "M" => 1_000_000,
+        "GB" | "G" => 1_000_000_000,
+        "TB" | "T" => 1_000_000_000_000,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return Err("write a size like 500MB, 1GB or 2GiB".into()),
+    };
+    let size = number.parse::<i64>().ok().and_then(|number| number.checked_mul(unit));
+    size.filter(|size| *size > 0).ok_or_else(|| "write a size like 500MB, 1GB or 2GiB".into())
+}
+
+/// `90s`, `10m`, `12h`, `30d`.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) =
+        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err("write a time like 90s, 10m, 12h or 30d".into()),
+    };
+    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    let seconds = seconds.filter(|seconds| *seconds > 0);
+    seconds
+        .map(|s| Duration::from_secs(s.into()))
+        .ok_or_else(|| "write a time like 90s, 10m, 12h or 30d".into())
+}
+
+pub fn init(options: Init) -> Done {
+    let url = options.database.read()?;
+    let asked = InitOptions {
+        network4: options.network,
+        network6: options.network6,
+        name: options.name,
+        network_name: options.network_name,
+        audit: options.audit,
+        durability: options.durability,
+        retention_bytes: options.retention,
+        retention_age: options.retention_age,
+        packet_size: options.packet_size,
+        auditor: options.auditor,
+        tablespace: options.tablespace,
+        routes: options.route,
+        valid: options.valid,
+    };
+    match postgres::init(options.dir.as_deref(), &url, &asked, options.dry_run)? {
+        Initialised::Would(statements) => print(&statements),
+        Initialised::There { places, settings } => print(&format!(
+            "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
+            settings.name,
+            places.name,
+            places.command("up"),
+            places.command("invite")
+        )),
+        Initialised::New { places, invitation, done, notes, .. } => {
+            let mut text = String::from("Made:\n");
+            for line in done {
+                text.push_str(&format!("  {line}\n"));
+            }
+            text.push_str(&format!("  its files in {}\n", places.config.display()));
+            print(&text);
+            warn(&notes);
+            print(&format!("\nStart it:\n  sudo {}\n", places.command("up")));
+            hand_over(&invitation);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn join(options: Join) -> Done {
+    let invitation = options.invitation.read()?;
+    let asked = JoinOptions {
+        name: options.name,
+        network_name: options.network_name,
+        routes: options.route,
+    };
+    let joined = postgres::join(options.dir.as_deref(), &invitation, &asked)?;
+    warn(&joined.notes);
+    let addresses: Vec<String> =
+        joined.settings.addresses.iter().map(ToString::to_string).collect();
+    print(&format!(
+        "This machine is {} in the network {}, with {}.\nIts files are in {}.\nStart it:\n  sudo {}\n",
+        joined.settings.name,
+        joined.places.name,
+        addresses.join(" and "),
+        joined.places.config.display(),
+        joined.places.command("up")
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn invite(options: &Invite) -> Done {
+    let places = options.here.places()?;
+    let invitation = postgres::invite(&places, options.valid)?;
+    warn(&invitation.notes);
+    hand_over(&invitation);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn remove(options: &Remove) -> Done {
+    let places: Places = options.here.places()?;
+    postgres::remove(&places, &options.name)?;
+    print(&format!(
+        "{} is out of the network {}. Its machine still knows the network's key, which is worth something only to who also \
+         controls the database; if that matters, make a new network.\n",
+        options.name, places.name
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn expire(options: &Expire) -> Done {
+    let expired = postgres::expire(&options.here.places()?)?;
+    if options.json {
+        let dropped: Vec<_> = expired
+            .dropped
+            .iter()
+            .map(|(leaf, bytes)| serde_json::json!({ "leaf": leaf, "bytes": bytes }))
+            .collect();
+        let value = serde_json::json!({ "dropped": dropped, "leaves": expired.leaves, "bytes": expired.bytes });
+        crate::print_json(&value)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (leaf, bytes) in &expired.dropped {
+        print(&format!("dropped {leaf}, {}\n", megabytes(*bytes)));
+    }
+    if expired.dropped.is_empty() {
+        print("Nothing lies beyond the retention.\n");
+    }
+    print(&format!("{} tables are left, {}\n", expired.leaves, megabytes(expired.bytes)));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{}.{} MB", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
+}
+
+fn warn(notes: &[String]) {
+    for line in notes {
+        note(&format!("adit: note: {line}\n"));
+    }
+}
+
+/// The one place where the secret is shown: to who asked for it.
+fn hand_over(invitation: &Invitation) {
+    let hours = invitation.valid.as_secs().div_ceil(3600);
+    print(&format!(
+        "\nOn the next machine (works once, within {hours} h; keep it secret until then):\n  sudo adit postgres join '{}'\n",
+        invitation.url.as_str()
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_have_units() {
+        assert_eq!((size("1GB"), size("512MiB")), (Ok(1_000_000_000), Ok(512 << 20)));
+        assert_eq!(
+            (time("30d"), time("90s")),
+            (Ok(Duration::from_secs(2_592_000)), Ok(Duration::from_secs(90)))
+        );
+        for bad in ["", "1", "GB", "0GB", "-1GB", "1gb", "99999999999999TB", "1.5GB"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+        for bad in ["", "1", "d", "0s", "-1s", "1w", "99999999999d"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_secret_word_is_not_shown() {
+        let word: SecretWord = "postgres://u:geheim@h/d".parse().unwrap();
+        assert_eq!(format!("{word:?}"), "SecretWord(..)");
+        assert_eq!(word.read().unwrap().as_str(), "postgres://u:geheim@h/d");
+    }
+}

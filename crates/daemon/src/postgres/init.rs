@@ -1,0 +1,579 @@
+//! `adit postgres init`: tables, roles and the first node.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use adit_engine::Random;
+use adit_postgres::key::{AuditorKey, NetworkKey, NetworkRecord};
+use adit_postgres::{Audit, Durability, limits, sql};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tokio_postgres::{Client, Transaction};
+
+use super::admin::{self, block_on, node_name, open, random, said};
+use super::database::{Environment, Target};
+use super::invite::{self, Invitation};
+use super::places::Places;
+use super::register::{Candidate, commit, forget};
+use super::settings::Settings;
+use crate::fault::Fault;
+use crate::managed::Outcome;
+
+/// Oldest server that has all that is used: 15.
+const OLDEST: i32 = 150_000;
+/// Least that may be kept: a stream's leaves are 8 MiB at least.
+const LEAST_RETENTION: i64 = 64 << 20;
+
+/// What the command line says; what it leaves open is chosen.
+#[derive(Clone, Debug, Default)]
+pub struct InitOptions {
+    /// `--network`.
+    pub network4: Option<Ipv4Net>,
+    /// `--network6`.
+    pub network6: Option<Ipv6Net>,
+    /// `--name` of the first node; otherwise the machine's.
+    pub name: Option<String>,
+    /// `--network-name`; otherwise the database's, as far as it will do.
+    pub network_name: Option<String>,
+    /// `--audit`.
+    pub audit: Option<Audit>,
+    /// `--durability`.
+    pub durability: Option<Durability>,
+    /// `--retention`, bytes; otherwise 1 GB.
+    pub retention_bytes: Option<i64>,
+    /// `--retention-age`; otherwise 30 days.
+    pub retention_age: Option<Duration>,
+    /// `--packet-size`.
+    pub packet_size: Option<usize>,
+    /// `--auditor`: a file to be made.
+    pub auditor: Option<PathBuf>,
+    /// `--tablespace` for the leaves.
+    pub tablespace: Option<String>,
+    /// `--route`: networks behind the first node.
+    pub routes: Vec<IpNet>,
+    /// How long the first invitation is valid; otherwise a day.
+    pub valid: Option<Duration>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Initialised {
+    /// `--dry-run`: the statements that would be said.
+    Would(String),
+    /// A new network.
+    New {
+        /// Where the first node's files are.
+        places: Box<Places>,
+        /// What it is.
+        settings: Box<Settings>,
+        /// For the next node.
+        invitation: Invitation,
+        /// What was done, in words.
+        done: Vec<String>,
+        /// What to know.
+        notes: Vec<String>,
+    },
+    /// The network was there and this machine is a node of it: nothing was done.
+    There {
+        /// Where the node's files are.
+        places: Box<Places>,
+        /// What it is.
+        settings: Box<Settings>,
+    },
+}
+
+/// Makes a network in the database `url` and this machine its first node.
+///
+/// # Errors
+/// The database cannot be reached, is too old, has a network already, or the role may not make roles and a schema.
+pub fn init(
+    dir: Option<&Path>,
+    url: &str,
+    options: &InitOptions,
+    dry_run: bool,
+) -> Outcome<Initialised> {
+    let target = Target::of_operator(url, &Environment::of_process())?;
+    let name = node_name(options.name.as_deref())?;
+    let plain = plain_record(options)?;
+    block_on(run(dir, &target, &name, plain, options, dry_run))
+}
+
+/// The network's row without tag and auditor, from what is asked for.
+fn plain_record(options: &InitOptions) -> Outcome<NetworkRecord> {
+    if options.network4.is_none() && options.network6.is_none() {
+        return Err(Fault::operator(
+            "name the network that the nodes have addresses of: --network 10.9.0.0/24 (or --network6 fd09::/64, or both)",
+        ));
+    }
+    if options.network4.is_some_and(|net| !(8..=30).contains(&net.prefix_len())) {
+        return Err(Fault::operator("--network: the prefix length must lie between 8 and 30"));
+    }
+    if options.network6.is_some_and(|net| !(16..=126).contains(&net.prefix_len())) {
+        return Err(Fault::operator("--network6: the prefix length must lie between 16 and 126"));
+    }
+    let packet_size = options.packet_size.unwrap_or(limits::DEFAULT_PACKET);
+    if !limits::PACKET_RANGE.contains(&packet_size) {
+        return Err(Fault::operator(format!(
+            "--packet-size must lie between {} and {}",
+            limits::PACKET_RANGE.start(),
+            limits::PACKET_RANGE.end()
+        )));
+    }
+    let retention_bytes = options.retention_bytes.unwrap_or(1_000_000_000);
+    if retention_bytes < LEAST_RETENTION {
+        return Err(Fault::operator("--retention must be 64 MiB at least"));
+    }
+    let retention_age = options.retention_age.unwrap_or(Duration::from_secs(30 * 86_400));
+    if retention_age < Duration::from_secs(600) {
+        return Err(Fault::operator("--retention-age must be 10 minutes at least"));
+    }
+    Ok(NetworkRecord {
+        version: sql::VERSION,
+        tag: String::new(),
+        network4: options.network4.map(|net| net.trunc()),
+        network6: options.network6.map(|net| net.trunc()),
+        packet_size: i32::try_from(packet_size).unwrap_or(i32::MAX),
+        audit: options.audit.unwrap_or_default(),
+        durability: options.durability.unwrap_or_default(),
+        retention_bytes,
+        retention_age,
+        leaf_space: options.tablespace.clone(),
+        auditor_key: None,
+    })
+}
+
+async fn run(
+    dir: Option<&Path>,
+    target: &Target,
+    name: &str,
+    plain: NetworkRecord,
+    options: &InitOptions,
+    dry_run: bool,
+) -> Outcome<Initialised> {
+    let mut client = open(target, "init").await?;
+    let server = Server::ask(&client).await?;
+    if admin::version(&client).await?.is_some() {
+        return there(dir, target, &client, options).await;
+    }
+    server.check(target)?;
+    let tag = choose_tag(&client, target, options).await?;
+    let network = NetworkRecord { tag, ..plain };
+    if dry_run {
+        return Ok(Initialised::Would(statements(&network, &server)?));
+    }
+    let places = Places::new(dir, &network.tag)?;
+    Candidate::refuse_existing(&places)?;
+    let mut random = random()?;
+    let key = NetworkKey::generate(&mut random);
+    let (network, auditor) = with_auditor(network, &key, options, &mut random)?;
+    let maker = Maker { places: &places, target, network: &network, key: &key, server: &server };
+    match maker.make(&mut client, name, options, &mut random).await {
+        Ok((settings, invitation)) => {
+            let mut notes = target.warnings().to_vec();
+            notes.extend(invitation.notes.iter().cloned());
+            let done = done(&network, target, &settings, auditor.as_deref());
+            let (places, settings) = (Box::new(places), Box::new(settings));
+            Ok(Initialised::New { places, settings, invitation, done, notes })
+        }
+        Err(fault) => {
+            if let Some(file) = auditor {
+                let _ = std::fs::remove_file(file);
+            }
+            Err(fault)
+        }
+    }
+}
+
+/// A network is there: this machine's own, then nothing is to be done; or somebody else's.
+async fn there(
+    dir: Option<&Path>,
+    target: &Target,
+    client: &Client,
+    options: &InitOptions,
+) -> Outcome<Initialised> {
+    let tag: String = client
+        .query_one("SELECT tag FROM adit.network", &[])
+        .await
+        .and_then(|row| row.try_get(0))
+        .map_err(|error| said(&error))?;
+    let places = Places::new(dir, &tag)?;
+    let own = places.settings_file().exists().then(|| Settings::load(&places)).transpose()?;
+    let Some(settings) = own else {
+        return Err(Fault::operator(format!(
+            "the database {:?} has a network already, {tag}, that this machine is not in; on one of its nodes: adit postgres \
+             invite; then here what that prints. Another network needs a database of its own",
+            target.database()
+        )));
+    };
+    let (network, _) = admin::network(client).await?;
+    refuse_difference(&network, options)?;
+    Ok(Initialised::There { places: Box::new(places), settings: Box::new(settings) })
+}
+
+/// An option that would have no effect is an error, not a surprise.
+fn refuse_difference(network: &NetworkRecord, options: &InitOptions) -> Outcome<()> {
+    let size = options.packet_size.and_then(|size| i32::try_from(size).ok());
+    let differs = [
+        ("--network", options.network4.is_some_and(|net| Some(net.trunc()) != network.network4)),
+        ("--network6", options.network6.is_some_and(|net| Some(net.trunc()) != network.network6)),
+        ("--audit", options.audit.is_some_and(|audit| audit != network.audit)),
+        ("--durability", options.durability.is_some_and(|word| word != network.durability)),
+        ("--retention", options.retention_bytes.is_some_and(|n| n != network.retention_bytes)),
+        ("--retention-age", options.retention_age.is_some_and(|age| age != network.retention_age)),
+        ("--packet-size", size.is_some_and(|size| size != network.packet_size)),
+        ("--auditor", options.auditor.is_some()),
+        ("--tablespace", options.tablespace.is_some() && options.tablespace != network.leaf_space),
+    ];
+    match differs.iter().find(|(_, differs)| *differs) {
+        None => Ok(()),
+        Some((option, _)) => Err(Fault::operator(format!(
+            "{option} differs from what the network {} was made with, and that stays; another network needs a database of its own",
+            network.tag
+        ))),
+    }
+}
+
+/// What the server is and what we may do there.
+struct Server {
+    version: i32,
+    superuser: bool,
+    may_make_roles: bool,
+    may_make_schema: bool,
+    may_grant_connect: bool,
+}
+
+impl Server {
+    async fn ask(client: &Client) -> Outcome<Self> {
+        let row = client
+            .query_one(
+                "SELECT current_setting('server_version_num')::int, rolsuper, rolcreaterole, \
+                 has_database_privilege(current_database(), 'CREATE'), \
+                 has_database_privilege(current_database(), 'CONNECT WITH GRANT OPTION') \
+                 FROM pg_catalog.pg_roles WHERE rolname = current_user",
+                &[],
+            )
+            .await
+            .map_err(|error| said(&error))?;
+        let read = || -> Result<Self, tokio_postgres::Error> {
+            Ok(Self {
+                version: row.try_get(0)?,
+                superuser: row.try_get(1)?,
+                may_make_roles: row.try_get(2)?,
+                may_make_schema: row.try_get(3)?,
+                may_grant_connect: row.try_get(4)?,
+            })
+        };
+        read().map_err(|error| said(&error))
+    }
+
+    fn check(&self, target: &Target) -> Outcome<()> {
+        let (user, database) = (target.user(), target.database());
+        if self.version < OLDEST {
+            return Err(Fault::operator(format!(
+                "the database is PostgreSQL {}; adit needs 15 or later",
+                self.version.div_euclid(10_000)
+            )));
+        }
+        if !self.superuser && !self.may_make_roles {
+            return Err(Fault::operator(format!(
+                "{user:?} may not make roles, and each node gets one; as a superuser: ALTER ROLE \"{user}\" CREATEROLE"
+            )));
+        }
+        if !self.may_make_schema {
+            return Err(Fault::operator(format!(
+                "{user:?} may not make a schema in {database:?}; as its owner: GRANT CREATE ON DATABASE \"{database}\" TO \"{user}\""
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The network's name: as asked for, or the database's with a number where roles of that name are somebody's already.
+async fn choose_tag(client: &Client, target: &Target, options: &InitOptions) -> Outcome<String> {
+    let allowed = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let from_database = || {
+        let lower = target.database().to_ascii_lowercase();
+        let word: String = lower.chars().filter(allowed).take(12).collect();
+        if word.is_empty() { "net".to_owned() } else { word }
+    };
+    let wanted = options.network_name.clone().unwrap_or_else(from_database);
+    // Its characters are checked before it comes near SQL.
+    Places::new(None, &wanted)?;
+    for number in 1..100 {
+        let tag = if number == 1 { wanted.clone() } else { format!("{wanted}{number}") };
+        let taken: bool = client
+            .query_one(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)",
+                &[&sql::owner(&tag)],
+            )
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(|error| said(&error))?;
+        if !taken {
+            return Ok(tag);
+        }
+        if options.network_name.is_some() {
+            return Err(Fault::operator(format!(
+                "--network-name {wanted}: the server has the role {} already, from a network in another database or one whose \
+                 schema was dropped; choose another name",
+                sql::owner(&tag)
+            )));
+        }
+    }
+    Err(Fault::operator(
+        "the server has too many networks of this name; choose another: --network-name NAME",
+    ))
+}
+
+/// All that would be said, without the values that are secret.
+fn statements(network: &NetworkRecord, server: &Server) -> Outcome<String> {
+    let tag = &network.tag;
+    let bad = |error| Fault::ours(format!("{error}"));
+    let roles = sql::roles(tag, !server.superuser).map_err(bad)?;
+    let schema = sql::schema(tag).map_err(bad)?;
+    Ok(format!(
+        "BEGIN;\n{roles}{schema}\n-- then the network's row ({network:?}),\n-- SELECT adit.reserve(...), adit.register(...) for this \
+         node, adit.invite(...) for the next\nCOMMIT;\n"
+    ))
+}
+
+/// Makes the auditor's key and file, if there is to be one.
+fn with_auditor(
+    network: NetworkRecord,
+    key: &NetworkKey,
+    options: &InitOptions,
+    random: &mut Random,
+) -> Outcome<(NetworkRecord, Option<PathBuf>)> {
+    let Some(file) = &options.auditor else { return Ok((network, None)) };
+    let auditor = AuditorKey::generate(key, random);
+    let public = auditor.public().map_err(|error| Fault::ours(format!("making keys: {error}")))?;
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).and_then(
+        |mut out| {
+            out.write_all(auditor.to_text().as_bytes())?;
+            out.sync_all()
+        },
+    );
+    written.map_err(|error| {
+        Fault::operator(format!("cannot write the auditor's key to {}: {error}", file.display()))
+    })?;
+    let auditor_key = Some(public.as_bytes().to_vec());
+    Ok((NetworkRecord { auditor_key, ..network }, Some(file.clone())))
+}
+
+/// Who makes the network, with what.
+struct Maker<'a> {
+    places: &'a Places,
+    target: &'a Target,
+    network: &'a NetworkRecord,
+    key: &'a NetworkKey,
+    server: &'a Server,
+}
+
+impl Maker<'_> {
+    /// Everything in one transaction.
+    async fn make(
+        &self,
+        client: &mut Client,
+        name: &str,
+        options: &InitOptions,
+        random: &mut Random,
+    ) -> Outcome<(Settings, Invitation)> {
+        let transaction = client.transaction().await.map_err(|error| said(&error))?;
+        self.schema(&transaction).await?;
+        let candidate = Candidate {
+            places: self.places,
+            target: self.target,
+            network: self.network,
+            key: self.key,
+            name,
+            routes: &options.routes,
+        };
+        let valid = options.valid.unwrap_or(invite::VALID);
+        let made = async {
+            let (settings, _) = candidate.register(&transaction, random).await?;
+            let invitation =
+                invite::new(&transaction, self.target, self.key, valid, random).await?;
+            Ok::<_, Fault>((settings, invitation))
+        };
+        let made = made.await.inspect_err(|_| forget(self.places))?;
+        commit(transaction, self.places).await?;
+        Ok(made)
+    }
+
+    async fn schema(&self, transaction: &Transaction<'_>) -> Outcome<()> {
+        let network = self.network;
+        let bad = |error| Fault::ours(format!("{error}"));
+        let roles = sql::roles(&network.tag, !self.server.superuser).map_err(bad)?;
+        transaction.batch_execute(&roles).await.map_err(|error| said(&error))?;
+        if self.server.may_grant_connect {
+            let groups =
+                [sql::nodes(&network.tag), sql::guests(&network.tag), sql::auditors(&network.tag)];
+            self.grant(
+                transaction,
+                "DATABASE",
+                self.target.database(),
+                "CONNECT",
+                &groups.join(", "),
+            )
+            .await?;
+        }
+        if let Some(space) = &network.leaf_space {
+            self.grant(transaction, "TABLESPACE", space, "CREATE", &sql::owner(&network.tag))
+                .await?;
+        }
+        let schema = sql::schema(&network.tag).map_err(bad)?;
+        transaction.batch_execute(&schema).await.map_err(|error| said(&error))?;
+        let mac = network.mac(self.key).map_err(|error| Fault::ours(format!("{error}")))?;
+        let seconds = i64::try_from(network.retention_age.as_secs()).unwrap_or(i64::MAX);
+        transaction
+            .execute(
+                "UPDATE adit.network SET network4 = $1::text::cidr, network6 = $2::text::cidr, packet_size = $3, audit = $4, \
+                 durability = $5, retention_bytes = $6, retention_age = $7::bigint * interval '1 second', \
+                 leaf_space = $8::text::name, auditor_key = $9, mac = $10",
+                &[
+                    &network.network4.map(|net| net.to_string()),
+                    &network.network6.map(|net| net.to_string()),
+                    &network.packet_size,
+                    &network.audit.word(),
+                    &network.durability.word(),
+                    &network.retention_bytes,
+                    &seconds,
+                    &network.leaf_space,
+                    &network.auditor_key,
+                    &mac.as_slice(),
+                ],
+            )
+            .await
+            .map_err(|error| said(&error))?;
+        transaction
+            .batch_execute("RESET ROLE; RESET search_path")
+            .await
+            .map_err(|error| said(&error))
+    }
+
+    /// A name in a statement that takes no parameters is quoted by the server itself.
+    async fn grant(
+        &self,
+        transaction: &Transaction<'_>,
+        kind: &str,
+        name: &str,
+        right: &str,
+        to: &str,
+    ) -> Outcome<()> {
+        let quoted: String = transaction
+            .query_one("SELECT pg_catalog.quote_ident($1)", &[&name])
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(|error| said(&error))?;
+        transaction
+            .batch_execute(&format!("GRANT {right} ON {kind} {quoted} TO {to}"))
+            .await
+            .map_err(|error| said(&error))
+    }
+}
+
+/// What was done, in words.
+fn done(
+    network: &NetworkRecord,
+    target: &Target,
+    settings: &Settings,
+    auditor: Option<&Path>,
+) -> Vec<String> {
+    let tag = &network.tag;
+    let nets = [network.network4.map(IpNet::V4), network.network6.map(IpNet::V6)];
+    let nets: Vec<String> = nets.into_iter().flatten().map(|net| net.to_string()).collect();
+    let addresses: Vec<String> = settings.addresses.iter().map(ToString::to_string).collect();
+    let mut done = vec![
+        format!("the network {tag} ({}) in the database {}", nets.join(", "), target.database()),
+        format!("the schema adit, and the roles adit_{tag}_owner, _nodes, _guests and _auditors"),
+        format!("this machine as its node {} with {}", settings.name, addresses.join(" and ")),
+        format!(
+            "audit {}, durability {}, packets of up to {} bytes; kept: {} MB for {} days at most",
+            network.audit,
+            network.durability,
+            network.packet_size,
+            network.retention_bytes.div_euclid(1_000_000),
+            network.retention_age.as_secs().div_euclid(86_400)
+        ),
+    ];
+    if let Some(file) = auditor {
+        done.push(format!(
+            "an auditor's key in {}: whoever has it reads everything; take it off this machine",
+            file.display()
+        ));
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked() -> InitOptions {
+        InitOptions { network4: Some("10.9.0.7/24".parse().unwrap()), ..InitOptions::default() }
+    }
+
+    #[test]
+    fn what_is_left_open_is_chosen() {
+        let record = plain_record(&asked()).unwrap();
+        assert_eq!(record.network4.unwrap().to_string(), "10.9.0.0/24");
+        assert_eq!((record.packet_size, record.retention_bytes), (7900, 1_000_000_000));
+        assert_eq!((record.audit, record.durability), (Audit::Headers, Durability::Strict));
+        assert!(refuse_difference(&record, &InitOptions::default()).is_ok());
+        assert!(refuse_difference(&record, &asked()).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_option() {
+        for (options, said) in [
+            (InitOptions::default(), "--network"),
+            (
+                InitOptions { network4: Some("10.0.0.0/31".parse().unwrap()), ..asked() },
+                "--network:",
+            ),
+            (
+                InitOptions { network6: Some("fd00::/127".parse().unwrap()), ..asked() },
+                "--network6:",
+            ),
+            (InitOptions { packet_size: Some(1279), ..asked() }, "--packet-size"),
+            (InitOptions { retention_bytes: Some(1), ..asked() }, "--retention "),
+            (
+                InitOptions { retention_age: Some(Duration::from_secs(1)), ..asked() },
+                "--retention-age",
+            ),
+        ] {
+            let fault = plain_record(&options).unwrap_err().to_string();
+            assert!(fault.contains(said), "{fault}");
+        }
+    }
+
+    #[test]
+    fn another_network_than_the_one_that_is_there_is_refused_by_its_option() {
+        let record = plain_record(&asked()).unwrap();
+        for (options, said) in [
+            (
+                InitOptions { network4: Some("10.8.0.0/24".parse().unwrap()), ..asked() },
+                "--network ",
+            ),
+            (
+                InitOptions { network6: Some("fd00::/64".parse().unwrap()), ..asked() },
+                "--network6 ",
+            ),
+            (InitOptions { audit: Some(Audit::Full), ..asked() }, "--audit "),
+            (InitOptions { durability: Some(Durability::Relaxed), ..asked() }, "--durability "),
+            (InitOptions { retention_bytes: Some(5_000_000_000), ..asked() }, "--retention "),
+            (
+                InitOptions { retention_age: Some(Duration::from_secs(86_400)), ..asked() },
+                "--retention-age ",
+            ),
+            (InitOptions { packet_size: Some(1400), ..asked() }, "--packet-size "),
+            (InitOptions { auditor: Some("k".into()), ..asked() }, "--auditor "),
+            (InitOptions { tablespace: Some("t".into()), ..asked() }, "--tablespace "),
+        ] {
+            let fault = refuse_difference(&record, &options).unwrap_err().to_string();
+            assert!(fault.starts_with(said), "{fault}");
+        }
+    }
+}
