@@ -38,6 +38,14 @@ fn main() -> ExitCode {
     if let Some(options) = as_openvpn(&arguments) {
         return adit_daemon::openvpn::main(options);
     }
+    if arguments.get(1).is_some_and(|verb| verb == "postgres") {
+        // Before anything else: whoever looks may look now.
+        if let Err(error) = adit_daemon::postgres::mask_secrets() {
+            note(&format!(
+                "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"
+            ));
+        }
+    }
     match run(Cli::parse_from(arguments).verb) {
         Ok(code) => code,
         Err(fault) => {

@@ -2,6 +2,7 @@
 //! connections, the files of a node, and what the verbs do.
 
 mod admin;
+mod argv;
 pub mod database;
 mod init;
 mod invite;
@@ -13,6 +14,7 @@ mod settings;
 mod upkeep;
 
 pub use adit_postgres::{Audit, Durability};
+pub use argv::mask_secrets;
 pub use init::{InitOptions, Initialised, init};
 pub use invite::{Invitation, VALID, invite};
 pub use join::{JoinOptions, Joined, join};

@@ -1,0 +1,60 @@
+//! `adit postgres` as a person calls it, without a database.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+
+/// A server that takes connections and says nothing, so that the command waits and can be looked at.
+#[test]
+fn secrets_on_the_command_line_are_not_to_be_seen_while_it_runs() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("postgres://admin:geheimnis@127.0.0.1:{port}/vpn");
+    let mut child = Command::new(ADIT)
+        .args(["postgres", "init", &url, "--network", "10.9.0.0/24", "--dir"])
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Its first byte on the line comes after everything that happens at the start.
+    let (mut line, _) = silent.accept().unwrap();
+    line.read_exact(&mut [0; 8]).unwrap();
+    let seen = std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let seen = String::from_utf8(seen).unwrap();
+    assert!(!seen.contains("geheimnis"), "{seen:?}");
+    assert!(seen.contains("admin:xxxxxxxxx@127.0.0.1"), "{seen:?}");
+    assert!(seen.contains("\0--network\010.9.0.0/24\0"), "{seen:?}");
+}
+
+#[test]
+fn no_error_repeats_a_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    for database in [
+        "postgres://admin:geheimnis@127.0.0.1:1/vpn",
+        "postgres://admin:geheimnis@[::1/vpn",
+        "postgres://admin:geheimnis@h/vpn?sslmode=none",
+        "postgres://admin:geheimnis@h/vpn?nonsense=geheimnis",
+        "postgres://admin:geheimnis@h:geheimnis@x/vpn?sslmode",
+        "postgres://admin:%geheimnis@h/vpn",
+        "mysql://admin:geheimnis@h/vpn",
+        "password=geheimnis host",
+        "host=127.0.0.1 port=1 password='geheimnis",
+        "host=127.0.0.1 port=1 password=geheimnis",
+    ] {
+        let output = Command::new(ADIT)
+            .args(["postgres", "init", database, "--network", "10.9.0.0/24", "--dir"])
+            .arg(dir.path())
+            .env_remove("PGSERVICE")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{database}");
+        assert!(said.starts_with("adit: ") && !said.contains("geheimnis"), "{database}: {said}");
+    }
+}
