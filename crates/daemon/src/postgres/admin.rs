@@ -79,7 +79,9 @@ pub(super) fn said(error: &tokio_postgres::Error) -> Fault {
 pub(super) async fn version(client: &impl GenericClient) -> Outcome<Option<i32>> {
     let there = client
         .query_one(
-            "SELECT to_regnamespace('adit') IS NOT NULL, to_regclass('adit.network') IS NOT NULL",
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'adit'), \
+             EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE nspname = 'adit' AND relname = 'network')",
             &[],
         )
         .await

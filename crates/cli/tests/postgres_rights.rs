@@ -1,0 +1,611 @@
+//! Networks in a throw-away cluster, made with the command itself: who gets in, and what each role may do there. The
+//! database refuses, not adit.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use adit_interop::postgres::{Cluster, Options, missing, scratch};
+
+const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+const VERIFIER: &str = "'SCRAM-SHA-256$4096:' || repeat('a', 22) || '==$' || repeat('b', 43) || '=:' || repeat('c', 43) || '='";
+
+/// A cluster, a role that may make roles and no more, and a network `vpn` of the nodes hub, a and b.
+struct Net {
+    // First, so that it ends before its folder goes.
+    cluster: Cluster,
+    folder: tempfile::TempDir,
+}
+
+fn adit(arguments: &[&str]) -> Output {
+    let mut command = Command::new(ADIT);
+    command.arg("postgres").args(arguments).env("HOME", "/nonexistent");
+    for name in ["PGSERVICE", "PGHOST", "PGPASSWORD", "PGUSER", "PGDATABASE"] {
+        command.env_remove(name);
+    }
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    String::from_utf8(both).unwrap()
+}
+
+/// The URL in what was printed for the next machine.
+fn invitation(printed: &str) -> String {
+    let line = printed.lines().find(|line| line.contains("adit postgres join '")).unwrap();
+    line.split('\'').nth(1).unwrap().to_owned()
+}
+
+fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
+    if let Some(why) = missing() {
+        eprintln!("SKIPPED: {why}");
+        return None;
+    }
+    let folder = scratch().unwrap();
+    let cluster = Cluster::start(&folder.path().join("pg"), &Options::default()).unwrap();
+    Some((folder, cluster))
+}
+
+impl Net {
+    fn new() -> Option<Self> {
+        let (folder, cluster) = cluster()?;
+        cluster.create("vpn", "secret", "CREATEROLE").unwrap();
+        let net = Self { cluster, folder };
+        let url = net.cluster.socket_url("vpn", "vpn");
+        let printed = net.done(&[
+            "init",
+            &url,
+            "--network",
+            "10.9.0.0/24",
+            "--network6",
+            "fd09::/64",
+            "--name",
+            "hub",
+            "--route",
+            "192.168.7.0/24",
+            "--auditor",
+            &net.path("auditor"),
+            "--dir",
+            &net.path("hub"),
+        ]);
+        net.done(&["join", &invitation(&printed), "--name", "a", "--dir", &net.path("a")]);
+        let printed = net.done(&["invite", "--dir", &net.path("hub")]);
+        net.done(&["join", &invitation(&printed), "--name", "b", "--dir", &net.path("b")]);
+        Some(net)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = adit(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        text(&output)
+    }
+
+    fn refused(&self, arguments: &[&str], said: &str) {
+        let output = adit(arguments);
+        let text = text(&output);
+        assert!(!output.status.success() && text.contains(said), "{arguments:?}: {text}");
+    }
+
+    fn sql(&self, sql: &str) -> String {
+        self.cluster.sql("vpn", sql).unwrap()
+    }
+
+    fn stream(&self, from: &str, to: &str) -> String {
+        self.sql(&format!(
+            "SELECT s.id FROM adit.stream s JOIN adit.node f ON f.id = sender JOIN adit.node t ON t.id = receiver
+             WHERE f.name = '{from}' AND t.name = '{to}'"
+        ))
+        .trim()
+        .to_owned()
+    }
+
+    /// As that role: each of these works.
+    fn may(&self, role: &str, all: &[String]) {
+        for sql in all {
+            if let Err(failure) = self.cluster.sql_as(role, "vpn", sql) {
+                panic!("{role}: {sql}: {}", failure.0);
+            }
+        }
+    }
+
+    /// As that role: each of these is refused, with that code.
+    fn may_not(&self, role: &str, all: &[(String, &str)]) {
+        for (sql, code) in all {
+            match self.cluster.sql_as(role, "vpn", sql) {
+                Ok(rows) => panic!("{role} may: {sql}: {rows}"),
+                Err(failure) => assert!(failure.0.contains(code), "{role}: {sql}: {}", failure.0),
+            }
+        }
+    }
+}
+
+fn open_epoch(stream: &str, readers: &str) -> String {
+    format!(
+        "SELECT adit.open_epoch({stream}, 1, 1, 1, true, 'r', 's', '{readers}',
+             array_fill('e'::bytea, ARRAY[cardinality('{readers}'::int[])]), array_fill('s'::bytea, ARRAY[cardinality('{readers}'::int[])]))"
+    )
+}
+
+fn insert(leaf: &str, stream: &str) -> String {
+    format!(
+        "INSERT INTO adit.{leaf} (seq, stream, epoch, tag, payload) VALUES (1, {stream}, 1, 't', 'p')"
+    )
+}
+
+#[test]
+fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
+    let Some(net) = Net::new() else { return };
+    let (hub, a, b) = ("adit_vpn_node_hub", "adit_vpn_node_a", "adit_vpn_node_b");
+    let [hub_a, a_hub, a_b, b_a, hub_b] =
+        [("hub", "a"), ("a", "hub"), ("a", "b"), ("b", "a"), ("hub", "b")]
+            .map(|(f, t)| net.stream(f, t));
+    let leaf = |stream: &str| format!("packet_{stream}_1");
+    net.may(
+        hub,
+        &[
+            open_epoch(&hub_a, "{0,1,2}"),
+            open_epoch(&hub_b, "{0,1,3}"),
+            insert(&leaf(&hub_a), &hub_a),
+            insert(&leaf(&hub_b), &hub_b),
+        ],
+    );
+    net.may(b, &[open_epoch(&b_a, "{0,2,3}")]);
+
+    // What it must be able to do.
+    net.may(a, &[
+        open_epoch(&a_hub, "{0,1,2}"),
+        open_epoch(&a_b, "{0,2,3}"),
+        insert(&leaf(&a_hub), &a_hub),
+        format!("COPY adit.{} (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) FROM STDIN", leaf(&a_hub)),
+        format!("SELECT seq, ts, payload FROM adit.{}", leaf(&hub_a)),
+        "SELECT * FROM adit.resume(1)".into(),
+        "SELECT * FROM adit.expire()".into(),
+        "SELECT * FROM adit.usage()".into(),
+        "SELECT tag, mac FROM adit.network".into(),
+        "SELECT name, sign_key FROM adit.node".into(),
+        "LISTEN adit_2; NOTIFY adit_1, '1.1'".into(),
+        format!("SELECT pg_try_advisory_lock(1633970548, {a_hub})"),
+    ]);
+    let seen = |sql: &str| net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned();
+    assert_eq!(seen("SELECT adit.me()"), "2");
+    assert_eq!(seen(&format!("SELECT count(*), min(seq) FROM adit.{}", leaf(&hub_a))), "1|1");
+    assert_eq!(seen(&format!("SELECT last_seq FROM adit.resume(1) WHERE stream = {a_hub}")), "1");
+
+    // Rows of others are not there for it.
+    assert_eq!(seen("SELECT count(*) FROM adit.stream"), "4");
+    assert_eq!(seen(&format!("SELECT count(*) FROM adit.stream WHERE id = {hub_b}")), "0");
+    assert_eq!(seen("SELECT count(*) FROM adit.leaf"), "4");
+    assert_eq!(seen("SELECT count(*) FROM adit.epoch"), "4");
+    assert_eq!(seen("SELECT count(*), min(reader), max(reader) FROM adit.wrap"), "4|2|2");
+    assert_eq!(net.sql("SELECT count(*) FROM adit.wrap").trim(), "15");
+
+    let denied = |sql: String| (sql, "42501");
+    let mut all = vec![
+        // Others' streams, and more of its own than to append.
+        denied(insert(&leaf(&hub_a), &hub_a)),
+        denied(insert(&leaf(&hub_b), &hub_b)),
+        (insert(&leaf(&a_hub), &a_b), "23514"),
+        denied(format!(
+            "INSERT INTO adit.{} (seq, ts, stream, epoch, tag, payload) VALUES (2, now(), {a_hub}, 1, 't', 'p')",
+            leaf(&a_hub)
+        )),
+        denied(format!(
+            "COPY adit.{} (seq, ts, stream, epoch, tag, payload) FROM STDIN",
+            leaf(&a_hub)
+        )),
+        denied(insert("packet", &a_hub)),
+        denied(format!("SELECT * FROM adit.{}", leaf(&a_hub))),
+        denied(format!("SELECT * FROM adit.{}", leaf(&hub_b))),
+        denied("SELECT * FROM adit.packet".into()),
+        denied("SELECT * FROM adit.log".into()),
+        denied("SELECT * FROM adit.invitation".into()),
+        // Functions for others, or with what is not its own.
+        denied(open_epoch(&hub_a, "{1,2}").replace(", 1, 1, 1,", ", 2, 1, 2,")),
+        (open_epoch(&a_hub, "{1,3}").replace(", 1, 1, 1,", ", 2, 1, 2,"), "22023"),
+        (open_epoch(&a_hub, "{1,2}").replace(", 1, 1, 1,", ", 2, 3, 2,"), "22023"),
+        (open_epoch(&a_hub, "{0,0,0,1,2}").replace(", 1, 1, 1,", ", 2, 1, 2,"), "22023"),
+        (open_epoch(&a_hub, "{1,2}"), "23505"),
+        denied("SELECT adit.resume(2)".into()),
+        denied("SELECT adit.resume(99)".into()),
+        denied(format!("SELECT adit.invite({VERIFIER}, '1 hour')")),
+        denied("SELECT adit.remove('b')".into()),
+        denied("SELECT adit.reserve('c', '{}')".into()),
+        denied(format!("SELECT adit.register(2, {VERIFIER}, 'a', 'b', 'c')")),
+        denied("SELECT adit.forget_invitations()".into()),
+        denied("SELECT adit.rules(true)".into()),
+        denied("SELECT adit.check_subnets('{}')".into()),
+        denied("SELECT adit.free_address('10.9.0.0/24', '{}')".into()),
+        // Other roles.
+        denied("SET ROLE adit_vpn_owner".into()),
+        denied("SET ROLE adit_vpn_node_hub".into()),
+        denied("SET SESSION AUTHORIZATION adit_vpn_node_hub".into()),
+        denied("ALTER ROLE adit_vpn_node_hub PASSWORD 'x'".into()),
+        denied("CREATE ROLE intruder".into()),
+        denied("GRANT adit_vpn_auditors TO adit_vpn_node_a".into()),
+        // Making and changing things.
+        denied("CREATE TABLE adit.more (n int)".into()),
+        denied("CREATE FUNCTION adit.me2() RETURNS int LANGUAGE sql AS 'SELECT 1'".into()),
+        denied("CREATE SCHEMA more".into()),
+        denied(format!("CREATE TABLE public.leaf () INHERITS (adit.{})", leaf(&a_hub))),
+        denied(format!(
+            "CREATE TRIGGER t BEFORE INSERT ON adit.{} FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            leaf(&a_hub)
+        )),
+        denied(format!("CREATE RULE r AS ON INSERT TO adit.{} DO INSTEAD NOTHING", leaf(&a_hub))),
+        denied("BEGIN; LOCK TABLE adit.node IN SHARE ROW EXCLUSIVE MODE".into()),
+        denied("SELECT FROM adit.network FOR UPDATE".into()),
+    ];
+    for table in [
+        "network",
+        "node",
+        "invitation",
+        "stream",
+        "leaf",
+        "epoch",
+        "wrap",
+        "packet",
+        &leaf(&a_hub),
+        &leaf(&hub_a),
+        &leaf(&hub_b),
+    ] {
+        for sql in [
+            format!("DELETE FROM adit.{table}"),
+            format!("TRUNCATE adit.{table}"),
+            format!("DROP TABLE adit.{table} CASCADE"),
+            format!("ALTER TABLE adit.{table} ADD more int"),
+            format!("ALTER TABLE adit.{table} DISABLE ROW LEVEL SECURITY"),
+        ] {
+            all.push(denied(sql));
+        }
+    }
+    for (table, column) in [
+        ("network", "audit"),
+        ("node", "sign_key"),
+        ("stream", "sender"),
+        ("leaf", "first_seq"),
+        ("epoch", "record"),
+        ("wrap", "sealed"),
+    ] {
+        all.push(denied(format!("UPDATE adit.{table} SET {column} = {column}")));
+    }
+    for stream in [&a_hub, &hub_a] {
+        all.push(denied(format!("UPDATE adit.{} SET seq = 7", leaf(stream))));
+    }
+    for table in ["network", "node", "invitation", "stream", "leaf", "epoch", "wrap"] {
+        all.push(denied(format!("INSERT INTO adit.{table} DEFAULT VALUES")));
+    }
+    net.may_not(a, &all);
+
+    // Things of its own that are called like ours do not confuse the functions.
+    let disguise = "CREATE TEMP TABLE node AS SELECT 1 AS id, session_user::name AS role, true AS may_invite, NULL::timestamptz AS removed;
+        CREATE FUNCTION pg_temp.rules(boolean) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+        SET search_path = pg_temp, adit, pg_catalog; ";
+    assert!(seen(&format!("{disguise} SELECT adit.me()")).ends_with('2'));
+    net.may_not(a, &[denied(format!("{disguise} SELECT adit.invite({VERIFIER}, '1 hour')"))]);
+
+    // Nothing was dropped that the retention keeps, and nothing of this has changed anything.
+    assert_eq!(seen("SELECT count(*) FROM adit.expire()"), "0");
+    assert_eq!(net.sql("SELECT count(*) FROM adit.packet").trim(), "3");
+
+    // (PostgreSQL says of a right that is not one's own to give no more than a warning.)
+    net.may(a, &[format!("GRANT ALL ON adit.{} TO PUBLIC", leaf(&hub_a))]);
+    let others = format!("SELECT has_table_privilege('{b}', 'adit.{}', 'SELECT')", leaf(&hub_a));
+    assert_eq!(net.sql(&others).trim(), "f");
+
+    // An auditor reads everything and writes nothing.
+    net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
+    let audited = |sql: &str| net.cluster.sql_as("alice", "vpn", sql).unwrap().trim().to_owned();
+    assert_eq!(audited("SELECT count(*) FROM adit.packet"), "3");
+    assert_eq!(audited("SELECT count(*) FROM adit.log WHERE \"from\" = 'hub'"), "2");
+    assert_eq!(audited("SELECT count(*) FROM adit.wrap"), "15");
+    net.may_not(
+        "alice",
+        &[
+            denied(insert(&leaf(&a_hub), &a_hub)),
+            denied("DELETE FROM adit.packet".into()),
+            denied("SELECT adit.expire()".into()),
+            denied(format!("SELECT adit.invite({VERIFIER}, '1 hour')")),
+        ],
+    );
+
+    // Removed: its sessions can do nothing from then on, and it gets no other.
+    let remove = format!("\\! {ADIT} postgres remove a --dir {} >/dev/null", net.path("hub"));
+    let script = format!(
+        "SELECT 'before', count(*) FROM adit.{0};\n{remove}\nSELECT 'leaf', count(*) FROM adit.{0};\nINSERT INTO adit.{1} (seq, stream, epoch, \
+         tag, payload) VALUES (9, {a_hub}, 1, 't', 'p');\nSELECT 'node', count(*) FROM adit.node;\nSELECT 'resume' FROM adit.resume(1);\n",
+        leaf(&hub_a),
+        leaf(&a_hub)
+    );
+    let file = net.path("script");
+    std::fs::write(&file, script).unwrap();
+    let mut psql = net.cluster.psql(a, "vpn");
+    psql.args(["--set", "ON_ERROR_STOP=0", "--no-align", "--tuples-only", "--file", "-"])
+        .stdin(std::fs::File::open(&file).unwrap());
+    let said = text(&psql.output().unwrap());
+    assert!(said.contains("before|1"), "{said}");
+    assert_eq!(said.matches("permission denied").count(), 4, "{said}");
+    assert_eq!(net.sql("SELECT count(*) FROM adit.packet").trim(), "3");
+    let failure = net.cluster.sql_as(a, "vpn", "SELECT 1").unwrap_err().0;
+    assert!(failure.contains("not permitted to log in"), "{failure}");
+    net.refused(&["remove", "nobody", "--dir", &net.path("hub")], "no node called \"nobody\"");
+    net.refused(&["remove", "hub", "--dir", &net.path("b")], "may not remove");
+}
+
+#[test]
+fn an_invitation_lets_one_node_in_and_does_nothing_else() {
+    let Some(net) = Net::new() else { return };
+    net.refused(&["invite", "--dir", &net.path("a")], "may not invite");
+    let url = invitation(&net.done(&["invite", "--valid", "5m", "--dir", &net.path("hub")]));
+    let guest = net.sql("SELECT role FROM adit.invitation WHERE node IS NULL").trim().to_owned();
+    let other = invitation(&net.done(&["invite", "--dir", &net.path("hub")]));
+
+    let register = |id: &str| {
+        format!(
+            "SELECT adit.register({id}, {VERIFIER}, repeat('a', 32)::bytea, repeat('b', 1216)::bytea, repeat('c', 32)::bytea)"
+        )
+    };
+    let reserve = |name: &str, subnets: &str| format!("SELECT adit.reserve({name}, {subnets})");
+    net.may(
+        &guest,
+        &[
+            "SELECT tag, mac FROM adit.network".into(),
+            format!("BEGIN; {}; ROLLBACK", reserve("'c'", "'{192.168.8.0/24,fd77::/48}'")),
+        ],
+    );
+    // psql fetches the number that was reserved.
+    let ready = "BEGIN; SELECT id FROM adit.reserve('c', '{}') \\gset\n";
+    let own = || register(":id");
+    let mut refused = vec![
+        ("SELECT * FROM adit.node".to_owned(), "42501"),
+        ("SELECT * FROM adit.stream".to_owned(), "42501"),
+        ("SELECT * FROM adit.invitation".to_owned(), "42501"),
+        ("SELECT * FROM adit.packet".to_owned(), "42501"),
+        ("SELECT adit.me()".to_owned(), "42501"),
+        ("SELECT adit.usage()".to_owned(), "42501"),
+        ("SELECT adit.expire()".to_owned(), "42501"),
+        ("SELECT adit.resume(1)".to_owned(), "42501"),
+        ("SELECT adit.remove('a')".to_owned(), "42501"),
+        (format!("SELECT adit.invite({VERIFIER}, '1 hour')"), "42501"),
+        ("UPDATE adit.network SET audit = 'full'".to_owned(), "42501"),
+        ("SET ROLE adit_vpn_nodes".to_owned(), "42501"),
+        ("CREATE TABLE adit.more (n int)".to_owned(), "42501"),
+        // Others' reservations, and its own twice.
+        (register("1"), "42501"),
+        (register("99"), "42501"),
+        (format!("BEGIN; {}; {}", reserve("'c'", "'{}'"), reserve("'d'", "'{}'")), "42501"),
+        // A password in the clear; keys of other lengths.
+        (format!("{ready} {}", own().replace(VERIFIER, "'geheim'")), "22023"),
+        (format!("{ready} {}", own().replace(VERIFIER, "NULL")), "22023"),
+        (format!("{ready} {}", own().replace("32", "33")), "22023"),
+        (format!("{ready} {}", own().replace("1216", "1215")), "22023"),
+        (format!("{ready} {}", own().replace("repeat('c', 32)::bytea", "NULL")), "22023"),
+        (format!("{ready} {0}; {0}", own()), "23505"),
+    ];
+    for name in
+        ["''", "NULL", "'A'", "'a b'", "'a-b'", "'a''b'", "'a\"b'", "repeat('a', 25)", "E'a\\nb'"]
+    {
+        refused.push((reserve(name, "'{}'"), "22023"));
+    }
+    refused.push((reserve("'hub'", "'{}'"), "23505"));
+    for (subnets, code) in [
+        ("NULL", "22023"),
+        ("'{NULL}'", "22023"),
+        ("'{{192.168.8.0/24}}'::cidr[] || '{{192.168.9.0/24}}'::cidr[]", "22023"),
+        ("'{0.0.0.0/0}'", "22023"),
+        ("'{0.0.0.0/1}'", "22023"),
+        ("'{::/0}'", "22023"),
+        ("'{2000::/3}'", "22023"),
+        ("'{127.0.0.0/8}'", "22023"),
+        ("'{169.254.1.0/24}'", "22023"),
+        ("'{224.0.0.0/8}'", "22023"),
+        ("'{fe80::/64}'", "22023"),
+        ("'{10.0.0.0/8}'", "22023"),
+        ("'{10.9.0.0/24}'", "22023"),
+        ("'{10.9.0.1/32}'", "22023"),
+        ("'{fd09::1/128}'", "22023"),
+        ("'{192.168.8.0/24,192.168.8.0/25}'", "22023"),
+        ("'{192.168.7.0/24}'", "23505"),
+        ("'{192.168.7.3/32}'", "23505"),
+        ("'{192.168.0.0/16}'", "23505"),
+        ("(SELECT array_agg(('192.168.100.' || n)::cidr) FROM generate_series(1, 65) n)", "22023"),
+    ] {
+        refused.push((reserve("'c'", subnets), code));
+    }
+    net.may_not(&guest, &refused);
+
+    // Two of one name, two of one subnet: refused in words, and the invitation is still good.
+    let join = |url: &str, more: &[&str]| {
+        let mut all = vec!["join", url];
+        all.extend(more);
+        adit(&all)
+    };
+    let dir = net.path("c");
+    let said = text(&join(&url, &["--name", "a", "--dir", &dir]));
+    assert!(said.contains("there is or was a node called a"), "{said}");
+    let said = text(&join(&url, &["--name", "c", "--route", "192.168.7.0/25", "--dir", &dir]));
+    assert!(said.contains("another node has registered 192.168.7.0/25"), "{said}");
+    assert!(!Path::new(&dir).join("postgres/vpn/node.key").exists());
+    let said = text(&join(&url, &["--name", "c", "--route", "192.168.8.0/24", "--dir", &dir]));
+    assert!(
+        said.contains("This machine is c in the network vpn, with 10.9.0.4/24 and fd09::4/64"),
+        "{said}"
+    );
+
+    // Used up.
+    let said = text(&join(&url, &["--name", "d", "--dir", &net.path("d")]));
+    assert!(said.contains("it was used, is too old"), "{said}");
+    assert!(!Path::new(&net.path("d")).join("postgres").exists());
+    // On a machine that is in the network already.
+    let said = text(&join(&other, &["--name", "d", "--dir", &dir]));
+    assert!(said.contains("--network-name"), "{said}");
+    // Another network's key in the token, or a row that somebody has altered.
+    net.sql("UPDATE adit.network SET audit = 'full'");
+    let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
+    assert!(said.contains("somebody has altered it"), "{said}");
+    net.sql("UPDATE adit.network SET audit = 'headers'");
+    // A damaged token, and none at all.
+    let cut = &other[..other.len() - 1];
+    assert!(text(&join(cut, &[])).contains("damaged"));
+    assert!(text(&join(other.split('#').next().unwrap(), &[])).contains("no invitation"));
+    // Too old.
+    net.sql("UPDATE adit.invitation SET until = now() - interval '1 s' WHERE node IS NULL");
+    let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
+    assert!(said.contains("used up or too old"), "{said}");
+
+    // What is over is cleared away, with its roles.
+    net.done(&["expire", "--dir", &net.path("hub")]);
+    assert_eq!(net.sql("SELECT count(*) FROM adit.invitation").trim(), "0");
+    assert_eq!(
+        net.sql("SELECT count(*) FROM pg_roles WHERE rolname LIKE 'adit\\_vpn\\_join\\_%'").trim(),
+        "0"
+    );
+}
+
+#[test]
+fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
+    let Some((folder, cluster)) = cluster() else { return };
+    let dir = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let run = |role: &str, database: &str, more: &[&str]| {
+        let url = cluster.socket_url(role, database);
+        let mut all = vec!["init", &url, "--network", "10.9.0.0/24", "--name", "hub"];
+        all.extend(more);
+        adit(&all)
+    };
+    cluster.create("vpn", "secret", "NOCREATEROLE").unwrap();
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
+    assert!(said.contains("ALTER ROLE \"vpn\" CREATEROLE"), "{said}");
+    cluster.create("other", "secret", "CREATEROLE").unwrap();
+    let said = text(&run("other", "vpn", &["--dir", &dir("x")]));
+    assert!(said.contains("GRANT CREATE ON DATABASE \"vpn\" TO \"other\""), "{said}");
+    let said = text(&run("other", "nosuch", &["--dir", &dir("x")]));
+    assert!(said.contains("createdb nosuch"), "{said}");
+    cluster.sql("vpn", "ALTER ROLE vpn CREATEROLE").unwrap();
+
+    // What would be said, and nothing done.
+    let would = run("vpn", "vpn", &["--dir", &dir("x"), "--dry-run"]);
+    assert!(
+        would.status.success()
+            && text(&would).contains("CREATE SCHEMA adit AUTHORIZATION adit_vpn_owner")
+    );
+    assert_eq!(
+        cluster
+            .sql("vpn", "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'adit%'")
+            .unwrap()
+            .trim(),
+        "0"
+    );
+    assert!(!Path::new(&dir("x")).exists());
+
+    // A failure in the middle leaves neither rows nor roles nor files.
+    let said = text(&run(
+        "vpn",
+        "vpn",
+        &["--dir", &dir("x"), "--route", "10.9.0.128/25", "--auditor", &dir("key")],
+    ));
+    assert!(said.contains("overlaps the network itself"), "{said}");
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("x"), "--tablespace", "nosuch; x\""]));
+    assert!(said.contains("nosuch; x"), "{said}");
+    assert_eq!(
+        cluster
+            .sql("vpn", "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'adit%'")
+            .unwrap()
+            .trim(),
+        "0"
+    );
+    assert!(
+        !Path::new(&dir("key")).exists()
+            && !Path::new(&dir("x")).join("postgres/vpn/node.toml").exists()
+    );
+
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
+    assert!(said.contains("adit postgres join 'postgres://"), "{said}");
+    // Again: nothing; differently: refused; from elsewhere: refused, with the way in.
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
+    assert!(said.contains("nothing was changed"), "{said}");
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("x"), "--audit", "full"]));
+    assert!(said.contains("--audit differs"), "{said}");
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("y")]));
+    assert!(said.contains("adit postgres invite"), "{said}");
+    // Another version's.
+    cluster.sql("vpn", "UPDATE adit.network SET version = 2").unwrap();
+    let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
+    assert!(said.contains("of version 2, and this adit knows 1"), "{said}");
+    // Somebody's own schema of that name.
+    cluster.sql("other", "CREATE SCHEMA adit").unwrap();
+    let said = text(&run("other", "other", &["--dir", &dir("z")]));
+    assert!(said.contains("not a network's"), "{said}");
+}
+
+#[test]
+fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
+    let Some(net) = Net::new() else { return };
+    let (a_hub, b_hub) = (net.stream("a", "hub"), net.stream("b", "hub"));
+    let open = |stream: &str, no: u32| {
+        open_epoch(stream, "{1}").replace(", 1, 1, 1,", &format!(", {no}, {no}, {no},"))
+    };
+    let fill = |stream: &str, no: u32, rows: u32| {
+        format!(
+            "INSERT INTO adit.packet_{stream}_{no} (seq, stream, epoch, tag, payload) \
+             SELECT {no}, {stream}, {no}, 't', convert_to(repeat('x', 7000), 'UTF8') FROM generate_series(1, {rows})"
+        )
+    };
+    // The quiet one first: by age alone it would be the first to go.
+    net.may("adit_vpn_node_b", &[open(&b_hub, 1), fill(&b_hub, 1, 10), open(&b_hub, 2)]);
+    for no in 1..=4 {
+        net.may("adit_vpn_node_a", &[open(&a_hub, no), fill(&a_hub, no, 200)]);
+    }
+    net.sql("UPDATE adit.network SET retention_bytes = 4000000");
+    let dropped = net.done(&["expire", "--dir", &net.path("hub")]);
+    let dropped: Vec<_> = dropped
+        .lines()
+        .filter_map(|line| line.strip_prefix("dropped ")?.split(',').next())
+        .collect();
+    assert_eq!(dropped, [format!("packet_{a_hub}_1"), format!("packet_{a_hub}_2")]);
+    assert_eq!(
+        net.sql(&format!("SELECT count(*) FROM adit.wrap WHERE stream = {a_hub}")).trim(),
+        "2"
+    );
+    assert_eq!(
+        net.sql(&format!("SELECT count(*) FROM adit.epoch WHERE stream = {a_hub}")).trim(),
+        "4"
+    );
+
+    // Too old goes however little it is, but not what its sender holds open.
+    net.sql("UPDATE adit.network SET retention_age = '0', retention_bytes = 1000000000");
+    let held = net
+        .cluster
+        .psql("adit_vpn_node_a", "vpn")
+        .args(["--command", &format!("SELECT pg_advisory_lock(1633970548, {a_hub}), pg_sleep(20)")])
+        .spawn();
+    let mut held = held.unwrap();
+    // Somebody else's lock on a stream keeps nothing.
+    let alien = net
+        .cluster
+        .psql("adit_vpn_node_a", "vpn")
+        .args(["--command", &format!("SELECT pg_advisory_lock(1633970548, {b_hub}), pg_sleep(20)")])
+        .spawn();
+    let mut alien = alien.unwrap();
+    while net.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted").trim()
+        != "2"
+    {}
+    net.done(&["expire", "--dir", &net.path("hub")]);
+    held.kill().unwrap();
+    alien.kill().unwrap();
+    let left = net.sql("SELECT stream, no FROM adit.leaf WHERE dropped IS NULL ORDER BY 1, 2");
+    assert_eq!(left.trim(), format!("{a_hub}|4"));
+
+    // What is remembered of dropped leaves goes after a day, but for the newest.
+    net.sql("UPDATE adit.leaf SET dropped = dropped - interval '2 days'");
+    net.done(&["expire", "--dir", &net.path("hub")]);
+    let left = net.sql("SELECT stream, no FROM adit.leaf ORDER BY 1, 2");
+    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), {
+        let mut left = vec![format!("{a_hub}|4"), format!("{b_hub}|2")];
+        left.sort_by_key(|line| line.split('|').next().unwrap().parse::<u32>().unwrap());
+        left
+    });
+    let _ = (held.wait(), alien.wait());
+}
