@@ -29,7 +29,7 @@ fn secrets_on_the_command_line_are_not_to_be_seen_while_it_runs() {
     let seen = String::from_utf8(seen).unwrap();
     assert!(!seen.contains("geheimnis"), "{seen:?}");
     assert!(seen.contains("admin:xxxxxxxxx@127.0.0.1"), "{seen:?}");
-    assert!(seen.contains("\0--network\010.9.0.0/24\0"), "{seen:?}");
+    assert!(seen.contains("\0--network\x0010.9.0.0/24\0"), "{seen:?}");
 }
 
 #[test]

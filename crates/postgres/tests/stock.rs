@@ -89,7 +89,8 @@ fn rows_pass_through_a_real_server_and_the_longest_fill_one_page_each() {
         psql(&cluster, "vpn", &command);
 
         let number = |sql: &str| cluster.number("vpn", sql).unwrap();
-        let pages = format!("SELECT count(DISTINCT (ctid::text::point)[0]) FROM {leaf} WHERE seq <= 5");
+        let pages =
+            format!("SELECT count(DISTINCT (ctid::text::point)[0]) FROM {leaf} WHERE seq <= 5");
         assert_eq!(number(&pages), 5, "{audit}: one page each");
         assert!(number(&format!("SELECT pg_relation_size('{leaf}')")) <= 7 * PAGE, "{audit}");
         let elsewhere = format!(

@@ -14,8 +14,11 @@ use crate::managed::Outcome;
 /// Where distributions and PostgreSQL itself keep the services of all users.
 const SYSTEM: &[&str] = &["/etc/postgresql-common/pg_service.conf", "/etc/pg_service.conf"];
 
+/// Names and values.
+type Lines = Vec<(String, Zeroizing<String>)>;
+
 /// What the service of that name says.
-pub(super) fn find(name: &str, env: &Environment) -> Outcome<Vec<(String, Zeroizing<String>)>> {
+pub(super) fn find(name: &str, env: &Environment) -> Outcome<Lines> {
     let mut files: Vec<PathBuf> = Vec::new();
     match env.var("PGSERVICEFILE") {
         Some(file) => files.push(file.into()),
@@ -46,12 +49,8 @@ pub(super) fn find(name: &str, env: &Environment) -> Outcome<Vec<(String, Zeroiz
 }
 
 /// The lines below `[name]`.
-fn parse_service(
-    text: &str,
-    name: &str,
-    file: &Path,
-) -> Outcome<Option<Vec<(String, Zeroizing<String>)>>> {
-    let mut found: Option<Vec<_>> = None;
+fn parse_service(text: &str, name: &str, file: &Path) -> Outcome<Option<Lines>> {
+    let mut found: Option<Lines> = None;
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
