@@ -90,10 +90,11 @@ impl Database {
         &self.cluster
     }
 
-    /// The trial's database as a node reaches it, under [`ROLE`].
+    /// The trial's database as a node reaches it, under [`ROLE`], without TLS: a URL that takes more words after `&`.
     #[must_use]
     pub fn url(&self) -> String {
-        self.cluster.url(self.bed.server_outer(false), ROLE, PASSWORD, &self.name())
+        let url = self.cluster.url(self.bed.server_outer(false), ROLE, PASSWORD, &self.name());
+        format!("{url}?sslmode=disable")
     }
 
     /// One number from the trial's database.

@@ -16,8 +16,8 @@ use crate::bed::Database;
 
 /// The network inside.
 const NETWORK: &str = "10.88.0.0/16";
-/// What `up` says when packets can pass.
-const READY: &str = "is up";
+/// What `up` says when its device is there; whether packets pass is asked afterwards.
+const READY: &str = "packets of up to";
 /// Between two looks at counters that must stand still.
 const STILL: Duration = Duration::from_millis(500);
 
@@ -34,12 +34,16 @@ impl At {
         At { program: program.to_owned(), host: host.name().to_owned(), folder }
     }
 
+    fn adit(&self) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host]).arg(&self.program);
+        command
+    }
+
     /// `adit postgres VERB` there.
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.host]).arg(&self.program).arg("postgres");
-        let (verb, rest) = arguments.split_at(1.min(arguments.len()));
-        command.args(verb).arg("--dir").arg(&self.folder).args(rest);
+        let mut command = self.adit();
+        command.arg("postgres").args(arguments).arg("--dir").arg(&self.folder);
         command
     }
 
@@ -48,7 +52,9 @@ impl At {
     }
 
     fn status(&self) -> Result<Value> {
-        let said = self.run(&["status", "--json"])?;
+        let mut command = self.adit();
+        command.args(["status", "--json", "--dir"]).arg(&self.folder);
+        let said = output(command)?;
         serde_json::from_str(&said).map_err(|error| Failure(format!("its status: {error}: {said}")))
     }
 }
@@ -118,7 +124,8 @@ struct Received {
 
 /// The streams that a node has received anything of, from its status.
 fn received(status: &Value) -> Result<Vec<Received>> {
-    let nodes = status.get("nodes").or_else(|| status.pointer("/postgres/nodes"));
+    let processes = status.as_array().map(Vec::as_slice).unwrap_or_default();
+    let nodes = processes.iter().find_map(|process| process.pointer("/postgres/nodes"));
     let nodes = nodes.and_then(Value::as_array).context("its status has no nodes")?;
     let number = |of: &Value, key: &str| {
         of.get(key)
@@ -195,12 +202,17 @@ mod tests {
 
     #[test]
     fn only_streams_of_which_something_came_are_looked_for() {
-        let status = serde_json::json!({"nodes": [
+        let status =
+            |nodes: Value| serde_json::json!([{"role": "postgres", "postgres": {"nodes": nodes}}]);
+        let two = serde_json::json!([
             {"received": {"stream": 3, "packets": 7, "bytes": 700}},
             {"received": {"stream": 0, "packets": 0, "bytes": 0}},
-        ]});
-        assert_eq!(received(&status).unwrap(), [Received { stream: 3, packets: 7, bytes: 700 }]);
-        assert!(received(&serde_json::json!({})).is_err());
-        assert!(received(&serde_json::json!({"nodes": [{"received": {"stream": 3}}]})).is_err());
+        ]);
+        assert_eq!(
+            received(&status(two)).unwrap(),
+            [Received { stream: 3, packets: 7, bytes: 700 }]
+        );
+        assert!(received(&serde_json::json!([])).is_err());
+        assert!(received(&status(serde_json::json!([{"received": {"stream": 3}}]))).is_err());
     }
 }

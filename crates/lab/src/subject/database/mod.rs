@@ -156,7 +156,7 @@ impl Nodes {
         }
     }
 
-    /// Starts so many nodes; returns when the second answers the first.
+    /// Starts so many nodes; returns when the second answers all others.
     ///
     /// # Errors
     /// The scheme knows only two nodes, or they do not come up: with their logs.
@@ -171,9 +171,9 @@ impl Nodes {
             None => rows::start(scheme, database, count),
             Some(options) => adit::start(kit, scheme, database, count, &[options, more].concat()),
         }?;
-        let pair = database.bed().clients.get(..1).unwrap_or_default();
+        let all = database.bed().clients.get(..count).unwrap_or_default();
         let to = nodes.inner.get(1).copied().ok_or("a tunnel has two ends")?;
-        super::reach::all(pair, to, super::start::SETUP).map_err(|f| nodes.blame(&f))?;
+        super::reach::all(all, to, super::start::SETUP).map_err(|f| nodes.blame(&f))?;
         Ok(nodes)
     }
 

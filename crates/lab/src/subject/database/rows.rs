@@ -44,7 +44,7 @@ pub(super) fn start(scheme: Scheme, database: &Database, count: usize) -> Result
         cluster.sql_as(role, &name, TRIGGER)?;
     }
     let program = copy::program()?;
-    let url = format!("{}?options=-c%20synchronous_commit%3D{synchronous}", database.url());
+    let url = format!("{}&options=-c%20synchronous_commit%3D{synchronous}", database.url());
     let addresses = [inner(0)?.v4, inner(1)?.v4];
     let mut nodes = Nodes::none(scheme);
     nodes.inner = addresses.to_vec();
