@@ -2,7 +2,7 @@
 //! little-endian, times in nanoseconds. No I/O: bytes are appended to a vector.
 
 /// Interfaces that one capture tells apart; packets of further ones go to the last.
-pub const MAX_INTERFACES: usize = 64;
+pub const MAX_INTERFACES: usize = 1024;
 /// Longest text of an option, bytes: it keeps a block's length in bounds.
 const MAX_TEXT: usize = 1024;
 
@@ -319,7 +319,7 @@ mod tests {
     fn interfaces_and_texts_are_bounded() {
         let mut out = Vec::new();
         let mut writer = Writer::new(&"ä".repeat(2000), &mut out);
-        let names: Vec<String> = (0..100).map(|n| format!("eth{n}")).collect();
+        let names: Vec<String> = (0..MAX_INTERFACES + 36).map(|n| format!("eth{n}")).collect();
         for name in &names {
             let (link, comment) = (Link::Raw, "é€".repeat(1000));
             let packet = Captured {
@@ -334,7 +334,8 @@ mod tests {
         }
         let capture = reader::read(&out);
         assert_eq!(capture.interfaces.len(), MAX_INTERFACES);
-        assert_eq!(capture.packets[99].interface, 63);
+        let last = capture.packets.last().unwrap().interface;
+        assert_eq!(usize::try_from(last).unwrap(), MAX_INTERFACES - 1);
         for packet in &capture.packets {
             let comment = std::str::from_utf8(&packet.options[0].1).unwrap();
             assert!(comment.len() <= MAX_TEXT && comment.len() > MAX_TEXT - 4);

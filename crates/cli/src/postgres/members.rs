@@ -156,7 +156,7 @@ impl std::fmt::Debug for SecretWord {
 
 impl SecretWord {
     /// The word, or what stdin says instead of `-`.
-    fn read(self) -> Result<Zeroizing<String>, Fault> {
+    pub fn read(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" {
             return Ok(self.0);
         }

@@ -1,5 +1,6 @@
 //! `adit postgres`.
 
+mod log;
 mod members;
 mod up;
 
@@ -53,6 +54,26 @@ sslmode, every other machine is spoken to under TLS. Safe to repeat.")]
 
 Every node that runs does the same by itself.")]
     Expire(members::Expire),
+
+    /// Check the log: that no row is missing, altered or added
+    #[command(after_help = "Examples:
+  sudo adit postgres verify                   what is addressed to this node
+  adit postgres verify --url postgres://auditor@db.example.net/vpn --key auditor.key
+
+Without a key only numbers, signatures and the records' order are looked at. What has expired is named and is no finding.
+Exits with 1 if anything was found.")]
+    Verify(log::Verify),
+
+    /// Write what has passed as a capture for Wireshark
+    #[command(after_help = "Examples:
+  sudo adit postgres export --since 10m --pcapng - | tcpdump -r -
+  adit postgres export --url postgres://auditor@db.example.net/vpn --key auditor.key --since 2h --from berlin --pcapng berlin.pcapng")]
+    Export(log::Export),
+
+    /// Print a line per packet
+    #[command(after_help = "Example:
+  sudo adit postgres tail -f")]
+    Tail(log::Tail),
 }
 
 /// Which network's node.
@@ -82,5 +103,8 @@ pub fn run(verb: Postgres) -> Done {
         Postgres::Invite(options) => members::invite(&options),
         Postgres::Remove(options) => members::remove(&options),
         Postgres::Expire(options) => members::expire(&options),
+        Postgres::Verify(options) => log::verify(options),
+        Postgres::Export(options) => log::export(options),
+        Postgres::Tail(options) => log::tail(options),
     }
 }

@@ -7,6 +7,7 @@ pub mod database;
 mod init;
 mod invite;
 mod join;
+pub mod log;
 pub mod node;
 mod places;
 mod register;

@@ -21,7 +21,7 @@ use crate::managed::write_whole;
 /// Rows of the tables that are looked at: some may be made up.
 const ROWS: i64 = 4 * limits::PEERS as i64;
 
-const NETWORK: &str = "SELECT version, tag, network4::text, network6::text, packet_size, audit, durability, \
+pub(in crate::postgres) const NETWORK: &str = "SELECT version, tag, network4::text, network6::text, packet_size, audit, durability, \
     retention_bytes, extract(epoch FROM retention_age)::bigint, leaf_space::text, auditor_key, mac FROM adit.network";
 
 const NODES: &str = "SELECT id, name, address4::text, address6::text, subnets::text[], sign_key, seal_key, mac \
@@ -158,7 +158,8 @@ fn ends(row: &Row) -> Option<(StreamId, NodeId, NodeId)> {
     Some((StreamId(number(0)?), NodeId(number(1)?), NodeId(number(2)?)))
 }
 
-fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
+/// The network's row and its MAC; `None` if its values make no sense.
+pub(in crate::postgres) fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
     let text = |at| row.try_get::<_, Option<String>>(at).ok().flatten();
     let net = |at| text(at).and_then(|text| address(&text));
     let record = NetworkRecord {
@@ -177,7 +178,8 @@ fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
     Some((record, row.try_get(11).ok()?))
 }
 
-fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>)> {
+/// Likewise a node's.
+pub(in crate::postgres) fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>)> {
     let text = |at| row.try_get::<_, Option<String>>(at).ok().flatten();
     let net = |at| text(at).and_then(|text| address(&text));
     let subnets: Vec<String> = row.try_get(4).ok()?;

@@ -12,7 +12,7 @@
 mod backoff;
 mod cause;
 mod device;
-mod directory;
+pub(super) mod directory;
 mod expire;
 mod health;
 mod inward;

@@ -1,0 +1,304 @@
+//! `adit postgres verify`.
+
+use adit_postgres::key::epoch::Wrap;
+use adit_postgres::verify::{EpochRow, Stream, Summary, Verifier};
+use adit_postgres::{EpochNo, LeafNo, Seq, sql};
+use tokio_postgres::{IsolationLevel, Row, Transaction};
+
+use super::Eyes;
+use super::pages::{Leaf, is_gone};
+use super::value::fields;
+use super::view::{View, Way};
+use crate::managed::Outcome;
+use crate::postgres::admin::{block_on, said};
+
+/// Rows in memory at a time: about 4 MB of the longest.
+const ROWS: i32 = 512;
+/// Epochs, at about 2 kB.
+const EPOCHS: i32 = 64;
+
+const OF_LEAF: &str = "SELECT e.no, e.leaf, e.first_seq, e.record, e.signature, w.enc, w.sealed FROM adit.epoch e \
+    LEFT JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $3 \
+    WHERE e.stream = $1 AND e.leaf = $2 ORDER BY e.no";
+
+/// What was looked at.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// All streams together.
+    pub all: Summary,
+    /// How many streams.
+    pub streams: u64,
+}
+
+/// Looks at every row that can be seen, and says line by line what is found, and what was looked at.
+///
+/// # Errors
+/// The database cannot be asked.
+pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Outcome<Verified> {
+    block_on(async {
+        let mut view = View::open(eyes, "verify").await?;
+        let mut verified = Verified::default();
+        for doubt in &view.doubts {
+            say(doubt);
+            verified.all.findings += 1;
+        }
+        let ways = std::mem::take(&mut view.ways);
+        for way in &ways {
+            let summary = stream(&mut view, way, say).await?;
+            verified.streams += 1;
+            add(&mut verified.all, summary);
+        }
+        for note in &view.notes {
+            say(note);
+        }
+        Ok(verified)
+    })
+}
+
+fn add(all: &mut Summary, one: Summary) {
+    all.epochs += one.epochs;
+    all.expired += one.expired;
+    all.rows += one.rows;
+    all.proven += one.proven;
+    all.findings += one.findings;
+}
+
+async fn stream(view: &mut View<'_>, way: &Way, say: &mut dyn FnMut(&str)) -> Outcome<Summary> {
+    let about = Stream {
+        network: view.tag.clone(),
+        id: way.id,
+        sender: way.sender.clone(),
+        receiver: way.receiver,
+    };
+    let mut sight = Sight {
+        way,
+        verifier: Verifier::new(about, view.key),
+        reader: view.key.map(|(reader, _)| reader.id().0),
+        extra: 0,
+    };
+    let mut at = LeafNo(0);
+    while let Some(leaf) = sight.leaf(view, at, say).await? {
+        at = leaf;
+    }
+    sight.verifier.finish();
+    sight.tell(say);
+    let mut summary = sight.verifier.summary();
+    summary.findings += sight.extra;
+    say(&line(way, &summary));
+    Ok(summary)
+}
+
+fn line(way: &Way, summary: &Summary) -> String {
+    let Summary { epochs, expired, rows, proven, findings } = *summary;
+    let found = match findings {
+        0 => "nothing found".to_owned(),
+        1 => "1 finding".to_owned(),
+        count => format!("{count} findings"),
+    };
+    let gone = if expired > 0 { format!(", {expired} more expired") } else { String::new() };
+    format!(
+        "{} (stream {}): {rows} rows, {proven} proven to be the sender's, in {epochs} epochs{gone}: {found}",
+        way.name(),
+        way.id
+    )
+}
+
+/// A stream that is being looked at.
+struct Sight<'a> {
+    way: &'a Way,
+    verifier: Verifier<'a>,
+    reader: Option<i32>,
+    /// Findings that the verifier does not know of.
+    extra: u64,
+}
+
+impl Sight<'_> {
+    fn tell(&mut self, say: &mut dyn FnMut(&str)) {
+        for finding in self.verifier.take_findings() {
+            say(&format!("{}: {finding}", self.way.name()));
+        }
+    }
+
+    /// Looks at the leaf after `before`, in one snapshot, and returns its number. While that lasts nobody drops it.
+    async fn leaf(
+        &mut self,
+        view: &mut View<'_>,
+        before: LeafNo,
+        say: &mut dyn FnMut(&str),
+    ) -> Outcome<Option<LeafNo>> {
+        let snapshot = view.client.build_transaction().read_only(true);
+        let snapshot = snapshot.isolation_level(IsolationLevel::RepeatableRead).start().await;
+        let snapshot = snapshot.map_err(|error| said(&error))?;
+        let Some(leaf) = Leaf::after(&snapshot, self.way.id, before).await? else {
+            return Ok(None);
+        };
+        let statement = format!(
+            "SELECT {} FROM {} ORDER BY seq",
+            sql::SENT_COLUMNS,
+            sql::leaf(self.way.id, leaf.no)
+        );
+        if leaf.dropped.is_none() {
+            match snapshot.bind(&statement, &[]).await {
+                Ok(rows) => {
+                    self.rows(&snapshot, leaf.no, &rows, say).await?;
+                    return Ok(Some(leaf.no));
+                }
+                Err(error) if is_gone(&error) => {}
+                Err(error) => return Err(said(&error)),
+            }
+            drop(snapshot);
+            return self.gone(view, before, leaf.no, say).await;
+        }
+        self.expired(&snapshot, leaf, say).await?;
+        Ok(Some(leaf.no))
+    }
+
+    /// The table is not there: because it expired in this moment, or because somebody took it away.
+    async fn gone(
+        &mut self,
+        view: &mut View<'_>,
+        before: LeafNo,
+        no: LeafNo,
+        say: &mut dyn FnMut(&str),
+    ) -> Outcome<Option<LeafNo>> {
+        let snapshot = view.client.transaction().await.map_err(|error| said(&error))?;
+        let leaf = Leaf::after(&snapshot, self.way.id, before).await?;
+        let Some(leaf) = leaf.filter(|leaf| leaf.no == no) else { return Ok(Some(no)) };
+        if leaf.dropped.is_none() {
+            say(&format!(
+                "{}: leaf {no} with the rows from {} on is missing, and it has not expired",
+                self.way.name(),
+                leaf.first_seq
+            ));
+            self.extra += 1;
+        }
+        self.expired(&snapshot, leaf, say).await?;
+        Ok(Some(no))
+    }
+
+    async fn expired(
+        &mut self,
+        snapshot: &Transaction<'_>,
+        leaf: Leaf,
+        say: &mut dyn FnMut(&str),
+    ) -> Outcome<()> {
+        let mut epochs = Epochs::of(self, snapshot, leaf.no).await?;
+        while let Some(epoch) = epochs.next(snapshot).await? {
+            epoch.show(&mut self.verifier, true);
+            self.tell(say);
+        }
+        if let Some(dropped) = leaf.dropped {
+            say(&format!(
+                "{}: leaf {} with the rows from {} on has expired ({}): not looked at",
+                self.way.name(),
+                leaf.no,
+                leaf.first_seq,
+                super::tail::time(dropped)
+            ));
+        }
+        Ok(())
+    }
+
+    async fn rows(
+        &mut self,
+        snapshot: &Transaction<'_>,
+        leaf: LeafNo,
+        portal: &tokio_postgres::Portal,
+        say: &mut dyn FnMut(&str),
+    ) -> Outcome<()> {
+        let mut epochs = Epochs::of(self, snapshot, leaf).await?;
+        let mut next = epochs.next(snapshot).await?;
+        loop {
+            let rows = snapshot.query_portal(portal, ROWS).await.map_err(|error| said(&error))?;
+            for row in &rows {
+                let seq = row.try_get::<_, i64>(0).unwrap_or(i64::MIN);
+                while let Some(epoch) = next.take_if(|epoch| epoch.first_seq.0 <= seq) {
+                    epoch.show(&mut self.verifier, false);
+                    next = epochs.next(snapshot).await?;
+                }
+                self.verifier.values(fields(row));
+            }
+            self.tell(say);
+            if rows.is_empty() {
+                break;
+            }
+        }
+        while let Some(epoch) = next {
+            epoch.show(&mut self.verifier, false);
+            self.tell(say);
+            next = epochs.next(snapshot).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The epochs of a leaf, one after the other.
+struct Epochs {
+    portal: tokio_postgres::Portal,
+    page: std::vec::IntoIter<Row>,
+    reader: Option<i32>,
+}
+
+impl Epochs {
+    async fn of(sight: &Sight<'_>, snapshot: &Transaction<'_>, leaf: LeafNo) -> Outcome<Self> {
+        let reader = sight.reader;
+        // Nobody is -1.
+        let wrapped_to = reader.unwrap_or(-1);
+        let portal = snapshot.bind(OF_LEAF, &[&sight.way.id.0, &leaf.0, &wrapped_to]).await;
+        Ok(Self {
+            portal: portal.map_err(|error| said(&error))?,
+            page: Vec::new().into_iter(),
+            reader,
+        })
+    }
+
+    async fn next(&mut self, snapshot: &Transaction<'_>) -> Outcome<Option<Stored>> {
+        if self.page.len() == 0 {
+            let page = snapshot.query_portal(&self.portal, EPOCHS).await;
+            self.page = page.map_err(|error| said(&error))?.into_iter();
+        }
+        let row = self.page.next();
+        row.map(|row| Stored::read(&row, self.reader).map_err(|error| said(&error))).transpose()
+    }
+}
+
+struct Stored {
+    no: EpochNo,
+    leaf: LeafNo,
+    first_seq: Seq,
+    record: Vec<u8>,
+    signature: Vec<u8>,
+    wrap: Option<Wrap>,
+}
+
+impl Stored {
+    fn read(row: &Row, reader: Option<i32>) -> Result<Self, tokio_postgres::Error> {
+        let (enc, sealed) = (row.try_get::<_, Option<Vec<u8>>>(5)?, row.try_get(6)?);
+        let wrap = match (reader, enc, sealed) {
+            (Some(reader), Some(enc), Some(sealed)) => {
+                Some(Wrap { reader: adit_postgres::NodeId(reader), enc, sealed })
+            }
+            _ => None,
+        };
+        Ok(Self {
+            no: EpochNo(row.try_get(0)?),
+            leaf: LeafNo(row.try_get(1)?),
+            first_seq: Seq(row.try_get(2)?),
+            record: row.try_get(3)?,
+            signature: row.try_get(4)?,
+            wrap,
+        })
+    }
+
+    fn show(&self, verifier: &mut Verifier<'_>, expired: bool) {
+        verifier.epoch(&EpochRow {
+            no: self.no,
+            leaf: self.leaf,
+            first_seq: self.first_seq,
+            record: &self.record,
+            signature: &self.signature,
+            wrap: self.wrap.as_ref(),
+            expired,
+        });
+    }
+}
