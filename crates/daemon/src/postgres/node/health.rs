@@ -1,6 +1,7 @@
 //! What is said of the database's troubles: each cause once, then their end with what it took.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use adit_engine::Instant;
 
@@ -8,6 +9,9 @@ use crate::say;
 
 /// Causes of one outage that are told.
 const CAUSES: usize = 16;
+
+/// How long both connections must stand for an outage to be over. One that ends at once was no end.
+pub(super) const SETTLED: Duration = Duration::from_secs(1);
 
 /// The two connections of a node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub(super) struct Health {
     told: BTreeSet<String>,
     /// Since when not both work, and how many attempts have failed.
     outage: Option<(Instant, u64)>,
+    /// Since when both work.
+    both: Instant,
 }
 
 /// One connection's state.
@@ -65,22 +71,32 @@ impl Health {
 
     /// A connection stands and works.
     pub(super) fn up(&mut self, now: Instant, side: Side) {
-        if let Some(line) = self.told_up(now, side) {
-            say!(1, "{line}");
-        }
-    }
-
-    fn told_up(&mut self, now: Instant, side: Side) -> Option<String> {
         let one = &mut self.sides[side.index()];
         one.up = true;
         one.opened = one.opened.saturating_add(1);
         one.trouble = None;
-        if !self.sides.iter().all(|one| one.up) {
+        self.both = now;
+    }
+
+    /// Whether an outage was told whose end was not.
+    pub(super) fn is_unwell(&self) -> bool {
+        self.outage.is_some()
+    }
+
+    /// Tells of the end of an outage, when it is certain.
+    pub(super) fn settle(&mut self, now: Instant) {
+        if let Some(line) = self.settled(now) {
+            say!(1, "{line}");
+        }
+    }
+
+    fn settled(&mut self, now: Instant) -> Option<String> {
+        if !self.sides.iter().all(|one| one.up) || now.since(self.both) < SETTLED {
             return None;
         }
-        self.told.clear();
         let (since, failures) = self.outage.take()?;
-        let seconds = now.since(since).as_secs_f64();
+        self.told.clear();
+        let seconds = self.both.since(since).as_secs_f64();
         Some(format!("the database answers again, after {seconds:.1} s and {failures} failures"))
     }
 }
@@ -96,17 +112,34 @@ mod tests {
     #[test]
     fn an_outage_is_two_lines_whoever_notices_it() {
         let mut health = Health::default();
-        assert_eq!(health.told_up(at(0), Side::Writer), None);
-        assert_eq!(health.told_up(at(0), Side::Reader), None, "nothing was wrong before");
-        assert!(health.told_down(at(100), Side::Writer, "refused").is_some());
+        health.up(at(0), Side::Writer);
+        health.up(at(0), Side::Reader);
+        assert_eq!(health.settled(at(5000)), None, "nothing was wrong before");
+        assert!(health.told_down(at(6000), Side::Writer, "refused").is_some());
         for n in 0..100 {
-            assert_eq!(health.told_down(at(200 + n), Side::Reader, "refused"), None);
-            assert_eq!(health.told_down(at(200 + n), Side::Writer, "refused"), None);
+            assert_eq!(health.told_down(at(6000 + n), Side::Reader, "refused"), None);
+            assert_eq!(health.told_down(at(6000 + n), Side::Writer, "refused"), None);
         }
-        assert_eq!(health.told_up(at(1000), Side::Reader), None, "one of two is not enough");
-        let line = health.told_up(at(1100), Side::Writer).unwrap();
-        assert_eq!(line, "the database answers again, after 1.0 s and 201 failures");
-        assert!(health.told_down(at(2000), Side::Writer, "refused").is_some(), "the next outage");
+        health.up(at(7000), Side::Reader);
+        assert_eq!(health.settled(at(9000)), None, "one of two is not enough");
+        health.up(at(9500), Side::Writer);
+        assert_eq!(health.settled(at(10_499)), None, "not yet certain");
+        let line = health.settled(at(10_500)).unwrap();
+        assert_eq!(line, "the database answers again, after 3.5 s and 201 failures");
+        assert!(health.told_down(at(20_000), Side::Writer, "refused").is_some(), "the next outage");
+    }
+
+    #[test]
+    fn connections_that_end_at_once_are_one_outage_and_one_line() {
+        let mut health = Health::default();
+        health.up(at(0), Side::Reader);
+        let mut told = 0;
+        for n in 0..100 {
+            health.up(at(n * 900), Side::Writer);
+            told += health.settled(at(n * 900 + 400)).iter().count();
+            told += health.told_down(at(n * 900 + 500), Side::Writer, "locked").iter().count();
+        }
+        assert_eq!(told, 1);
     }
 
     #[test]

@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::time::Duration;
 
 use adit_engine::Random;
 use adit_linux::notify::Notifier;
@@ -44,7 +45,7 @@ use tokio::time::sleep;
 use self::backoff::Backoff;
 use self::device::Device;
 use self::directory::Pins;
-use self::health::{Health, Side};
+use self::health::{Health, SETTLED, Side};
 use self::positions::Positions;
 use self::shared::{Counters, Shared};
 use super::database::Target;
@@ -56,6 +57,9 @@ use crate::host::{Applied, Host};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{host, log, plane, say};
+
+/// A connection that stood so long and then ended is opened again at once; others after growing pauses.
+const LASTED: Duration = Duration::from_secs(5);
 
 /// What `adit postgres up` is told beside the node's files.
 #[derive(Clone, Debug, Default)]
@@ -177,6 +181,7 @@ async fn serve(
         work: Notify::new(),
         changed: Notify::new(),
         rotated: Notify::new(),
+        unwell: Notify::new(),
         health: RefCell::new(Health::default()),
         counters: Counters::default(),
         settings,
@@ -248,6 +253,7 @@ impl Node {
         .collect();
         tokio::pin!(drained);
         loop {
+            let unwell = shared.health.borrow().is_unwell();
             tokio::select! {
                 signal = signals.next() => match signal {
                     Signal::Terminate | Signal::Interrupt => return Ok(()),
@@ -263,6 +269,8 @@ impl Node {
                     }
                 }
                 () = shared.changed.notified() => self.bring_in_line().await,
+                () = shared.unwell.notified() => {}
+                () = sleep(SETTLED), if unwell => shared.health.borrow_mut().settle(now()),
                 ended = &mut drained => {
                     return match ended {
                         Ok(Err(fault)) => Err(fault),
@@ -336,7 +344,7 @@ impl Drop for Aborted {
 async fn keep(shared: Rc<Shared>, side: Side) {
     let mut backoff = Backoff::new(shared.pause_seed());
     loop {
-        let before = shared.health.borrow().side(side).opened;
+        let began = now();
         let ended = match side {
             Side::Writer => outward::write(&shared).await,
             Side::Reader => inward::read(&shared).await,
@@ -346,10 +354,11 @@ async fn keep(shared: Rc<Shared>, side: Side) {
             Err(cause) => cause,
         };
         lost(&shared, side);
-        if shared.health.borrow().side(side).opened != before {
+        if now().since(began) > LASTED {
             backoff.reset();
         }
         shared.health.borrow_mut().down(now(), side, &cause.words);
+        shared.unwell.notify_one();
         sleep(backoff.pause()).await;
     }
 }
