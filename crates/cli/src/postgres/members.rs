@@ -227,13 +227,16 @@ pub fn init(options: Init) -> Done {
     };
     match postgres::init(options.dir.as_deref(), &url, &asked, options.dry_run)? {
         Initialised::Would(statements) => print(&statements),
-        Initialised::There { places, settings } => print(&format!(
-            "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
-            settings.name,
-            places.name,
-            places.command("up"),
-            places.command("invite")
-        )),
+        Initialised::There { places, settings, notes } => {
+            warn(&notes);
+            print(&format!(
+                "This machine is {} in the network {} already; nothing was changed.\nStart it: {}\nAnother node: {}\n",
+                settings.name,
+                places.name,
+                places.command("up"),
+                places.command("invite")
+            ));
+        }
         Initialised::New { places, invitation, done, notes, .. } => {
             let mut text = String::from("Made:\n");
             for line in done {

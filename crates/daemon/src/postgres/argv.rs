@@ -111,7 +111,7 @@ mod tests {
         ] {
             assert_eq!(shown(word), left, "{word}");
         }
-        assert_eq!(masked(b"postgres://u:\xff@h").unwrap(), b"xxxxxxxxxxxxxxxxx");
+        assert_eq!(masked(b"postgres://u:\xff@h").unwrap(), [b'x'; 16]);
     }
 
     #[test]

@@ -81,6 +81,8 @@ pub enum Initialised {
         places: Box<Places>,
         /// What it is.
         settings: Box<Settings>,
+        /// What to know.
+        notes: Vec<String>,
     },
 }
 
@@ -209,7 +211,8 @@ async fn there(
     };
     let (network, _) = admin::network(client).await?;
     refuse_difference(&network, options)?;
-    Ok(Initialised::There { places: Box::new(places), settings: Box::new(settings) })
+    let notes = target.warnings().to_vec();
+    Ok(Initialised::There { places: Box::new(places), settings: Box::new(settings), notes })
 }
 
 /// An option that would have no effect is an error, not a surprise.

@@ -176,7 +176,7 @@ impl ConnectFault {
                      have the chain alone checked: sslmode=verify-ca"
                 )
             }
-            CertificateError::UnknownIssuer => format!(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
                 "the certificate of the database at {host} is from an authority that is not known here; name it: \
                  sslrootcert=FILE"
             ),

@@ -401,11 +401,13 @@ fn hosts(params: &Params) -> Outcome<Vec<Host>> {
             let name = text(&names, at)
                 .or_else(|| address.map(|address| address.to_string()))
                 .unwrap_or_else(default_socket);
+            // What stands there may be a password before a forgotten @: it is not repeated.
             let port = text(&ports, at).map(|port| {
                 port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
-                    Fault::operator(format!(
-                        "port {port:?} is none; write a number from 1 to 65535"
-                    ))
+                    Fault::operator(
+                        "a port in the database's URL is none; write a number from 1 to 65535, and USER:PASSWORD@ before the \
+                         host",
+                    )
                 })
             });
             Ok(Host { name, address, port: port.transpose()?.unwrap_or(5432), password: None })
@@ -492,5 +494,230 @@ impl Keep {
             ("tcp_user_timeout", self.user_timeout.map(|value| value.as_millis().to_string())),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Environment {
+        Environment::with(&[], None)
+    }
+
+    fn target(text: &str) -> Target {
+        Target::of_operator(text, &nothing()).unwrap()
+    }
+
+    fn fault(text: &str) -> String {
+        Target::of_operator(text, &nothing()).unwrap_err().to_string()
+    }
+
+    fn places(target: &Target) -> Vec<String> {
+        target.hosts.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn urls_and_words_say_the_same() {
+        for text in [
+            "postgres://me:p%40ss@db.example:5433/vpn?sslmode=verify-full",
+            "postgresql://me:p@ss@db.example:5433/vpn?sslmode=verify-full",
+            "postgres:///vpn?host=db.example&port=5433&user=me&password=p@ss&sslmode=verify-full",
+            "host=db.example port = 5433 dbname='vpn' user=me password='p@ss' sslmode=verify-full",
+            "host=db.example port=5433 dbname=v\\pn user=me password=p\\@ss sslmode=verify-full ",
+        ] {
+            let target = target(text);
+            assert_eq!(
+                target.to_url(),
+                "postgres://db.example:5433/vpn?sslmode=verify-full",
+                "{text}"
+            );
+            assert_eq!((target.user(), target.database()), ("me", "vpn"));
+            assert_eq!(**target.hosts[0].password.as_ref().unwrap(), *"p@ss");
+            assert_eq!(
+                format!("{target:?}"),
+                "Target(postgres://db.example:5433/vpn?sslmode=verify-full as me)"
+            );
+        }
+    }
+
+    #[test]
+    fn a_url_comes_back_equal_through_the_file_of_a_node() {
+        for url in [
+            "postgres://db.example:5432/vpn",
+            "postgres://%2Ftmp%2Fa%20b:5432/vpn",
+            "postgres://one:1,[fd00::2]:2,%2Ftmp:3/v%2Fpn?sslmode=require&channel_binding=prefer&keepalives_idle=7",
+            "postgres://one:5432/vpn?hostaddr=192.0.2.1&sslmode=verify-ca&sslrootcert=%2Fca.crt&connect_timeout=3",
+            "postgres://h:5432/d?options=-c%20geqo%3Doff&keepalives=0&tcp_user_timeout=4000",
+        ] {
+            assert_eq!(target(url).to_url(), url);
+        }
+        assert_eq!(
+            places(&target("postgres://a,[fd00::2]:7,b:8/d")),
+            ["a:5432", "[fd00::2]:7", "b:8"]
+        );
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_with_libpq() {
+        let target = target("");
+        assert_eq!((target.user(), target.database()), ("somebody", "somebody"));
+        assert!(target.hosts[0].is_socket() && target.is_local());
+        let vars = [
+            ("PGHOST", "h"),
+            ("PGPORT", "7"),
+            ("PGUSER", "u"),
+            ("PGDATABASE", "d"),
+            ("PGSSLMODE", "verify-ca"),
+        ];
+        let env = Environment::with(&vars, None);
+        let from = |text| {
+            let target = Target::of_operator(text, &env).unwrap();
+            format!("{target:?}")
+        };
+        assert_eq!(from(""), "Target(postgres://h:7/d?sslmode=verify-ca as u)");
+        assert_eq!(
+            from("postgres://me@x:8/y?sslmode=require"),
+            "Target(postgres://x:8/y?sslmode=require as me)"
+        );
+    }
+
+    #[test]
+    fn a_service_stands_between_the_url_and_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("services");
+        std::fs::write(&file, "[vpn]\nhost=service\nport=7\ndbname=d\n[bad]\nhots=x\n").unwrap();
+        let vars =
+            [("PGSERVICEFILE", file.to_str().unwrap()), ("PGHOST", "env"), ("PGUSER", "env")];
+        let env = Environment::with(&vars, None);
+        let target = Target::of_operator("service=vpn port=8", &env).unwrap();
+        assert_eq!(format!("{target:?}"), "Target(postgres://service:8/d as env)");
+        let named = [("PGSERVICE", "vpn"), vars[0]];
+        let target =
+            Target::of_operator("postgres://me@/x", &Environment::with(&named, None)).unwrap();
+        assert_eq!(format!("{target:?}"), "Target(postgres://service:7/x as me)");
+        let fault = Target::of_operator("service=bad", &env).unwrap_err().to_string();
+        assert!(fault.contains("\"hots\"") && fault.contains("host, hostaddr"), "{fault}");
+    }
+
+    #[test]
+    fn passwords_come_from_the_url_then_the_environment_then_the_file_by_host() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(".pgpass");
+        std::fs::write(
+            &file,
+            "one:*:*:*:first\n[x]:*:*:*:no\nfd00\\:\\:2:*:*:*:six\nlocalhost:*:*:*:socket\n",
+        )
+        .unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let env = |vars: &[(&str, &str)]| Environment::with(vars, Some(home.path().into()));
+        let passwords = |text: &str, vars: &[(&str, &str)]| -> Vec<Option<String>> {
+            let target = Target::of_operator(text, &env(vars)).unwrap();
+            target.hosts.iter().map(|host| host.password.as_ref().map(|p| p.to_string())).collect()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            passwords("postgres://one,two,[fd00::2]/d", &[]),
+            [some("first"), None, some("six")]
+        );
+        assert_eq!(passwords("postgres://%2Fvar%2Frun%2Fpostgresql/d", &[]), [some("socket")]);
+        assert_eq!(
+            passwords("postgres://one,two/d", &[("PGPASSWORD", "env")]),
+            [some("env"), some("env")]
+        );
+        assert_eq!(passwords("postgres://u:url@one/d", &[("PGPASSWORD", "env")]), [some("url")]);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let target = Target::of_operator("postgres://one/d", &env(&[])).unwrap();
+        assert!(target.hosts[0].password.is_none() && target.warnings()[0].contains("chmod 600"));
+    }
+
+    #[test]
+    fn other_machines_are_spoken_to_under_tls_and_prove_themselves() {
+        let of = |text: &str| {
+            let target = target(text);
+            let host = target.hosts[0].clone();
+            (target.mode(&host), target.channel_binding(&host), target.warnings().len())
+        };
+        use ChannelBinding::{Prefer, Require};
+        assert_eq!(of("postgres://db.example/d"), (SslMode::Require, Require, 0));
+        assert_eq!(of("postgres://192.0.2.1/d"), (SslMode::Require, Require, 0));
+        assert_eq!(of("postgres://db.example/d?sslmode=require"), (SslMode::Require, Require, 0));
+        assert_eq!(
+            of("postgres://db.example/d?channel_binding=prefer"),
+            (SslMode::Require, Prefer, 0)
+        );
+        assert_eq!(
+            of("postgres://db.example/d?sslmode=verify-full"),
+            (SslMode::VerifyFull, Prefer, 0)
+        );
+        assert_eq!(of("postgres://db.example/d?sslrootcert=/x"), (SslMode::Require, Prefer, 0));
+        for local in [
+            "postgres://localhost/d",
+            "postgres://127.0.0.1/d",
+            "postgres://[::1]/d",
+            "postgres://x/d?hostaddr=127.0.0.2",
+        ] {
+            assert_eq!(of(local), (SslMode::Prefer, Prefer, 0), "{local}");
+        }
+        assert_eq!(of("postgres://%2Ftmp/d?sslmode=verify-full"), (SslMode::Disable, Prefer, 0));
+        // A name that only sounds like this machine, or leads elsewhere.
+        assert_eq!(of("postgres://localhost.example/d").0, SslMode::Require);
+        assert_eq!(of("postgres://localhost/d?hostaddr=192.0.2.1").0, SslMode::Require);
+        for open in ["disable", "prefer"] {
+            assert_eq!(of(&format!("postgres://db.example/d?sslmode={open}")).2, 1);
+        }
+    }
+
+    #[test]
+    fn a_node_uses_its_files_and_nothing_else() {
+        use adit_postgres::key::{NetworkKey, NodeKeys};
+        let secrets = Secrets {
+            password: Zeroizing::new("geheim".into()),
+            network_key: NetworkKey::from_bytes(&[1; 32]),
+            keys: NodeKeys::from_bytes(&[2; 64]).unwrap(),
+        };
+        let text = "database = \"postgres://one,two/vpn\"\nrole = \"r\"\nnode = 1\nname = \"n\"\naddresses = \
+                    [\"10.0.0.1/24\"]\ndevice = \"d\"\npacket-size = 1400\naudit = \"none\"\ndurability = \"relaxed\"\n";
+        let settings = Settings::parse(text, Path::new("node.toml")).unwrap();
+        let target = Target::of_node(&settings, &secrets).unwrap();
+        assert_eq!(format!("{target:?}"), "Target(postgres://one:5432,two:5432/vpn as r)");
+        assert!(
+            target
+                .hosts
+                .iter()
+                .all(|host| host.password.as_ref().is_some_and(|p| p.as_str() == "geheim"))
+        );
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_what_to_write() {
+        for (text, said) in [
+            ("mysql://h/d", "postgres://HOST/DATABASE"),
+            ("h", "postgres://HOST/DATABASE"),
+            ("postgres://h/d?sslmod=require", "\"sslmod\", which is not known"),
+            ("postgres://h/d?host=x", "host twice"),
+            ("postgres://h/d?sslmode", "without a value"),
+            ("postgres://h/d?sslmode=allow", "disable, prefer, require, verify-ca, verify-full"),
+            ("postgres://h:0/d", "1 to 65535"),
+            ("postgres://me:geheim", "USER:PASSWORD@"),
+            ("postgres://h:1:2/d", "[IPV6]:PORT"),
+            ("postgres://[::1/d", "[IPV6]:PORT"),
+            ("postgres://u:%4@h/d", "%25"),
+            ("postgres://u:%00@h/d", "%25"),
+            ("host='h", "not closed"),
+            ("postgres://h/d?hostaddr=h", "names go into host"),
+            ("postgres://a,b,c/d?port=1,2", "2 of port do not fit to 3 hosts"),
+            ("postgres://a,b/d?hostaddr=192.0.2.1", "1 of hostaddr do not fit to 2 hosts"),
+            ("postgres://h/d?target_session_attrs=standby", "everything here writes"),
+            ("postgres://h/d?channel_binding=yes", "disable, prefer, require"),
+            ("postgres://h/d?connect_timeout=soon", "no number"),
+            ("postgres://h/d?sslrootcert=system&sslmode=require", "sslmode=verify-full"),
+        ] {
+            let fault = fault(text);
+            assert!(fault.contains(said) && !fault.contains("geheim"), "{text}: {fault}");
+        }
+        let many = vec!["h"; MAX_HOSTS + 1].join(",");
+        assert!(fault(&format!("postgres://{many}/d")).contains("too many"));
     }
 }

@@ -1,0 +1,223 @@
+//! The line to the database: a real server with TLS on an address of its own, in a network namespace.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use adit_interop::postgres::{Certificate, Cluster, Options, missing, scratch};
+
+const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+/// Says that this process is already in the namespace.
+const INSIDE: &str = "ADIT_TEST_INSIDE";
+
+/// Runs this test program again for one test in a network namespace of its own, or says that it is in one.
+fn inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        for line in
+            ["link set lo up", "addr add 192.0.2.1/32 dev lo", "addr add 192.0.2.2/32 dev lo"]
+        {
+            assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "{line}");
+        }
+        return true;
+    }
+    if let Some(why) = missing() {
+        eprintln!("SKIPPED: {why}");
+        return false;
+    }
+    let mut again = Command::new("unshare");
+    again.arg("--net").arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]);
+    let output = again.env(INSIDE, "1").output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    false
+}
+
+fn text(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// A database at 192.0.2.1 and 192.0.2.2 with a certificate for the first, and a folder for what adit makes.
+struct Line {
+    cluster: Cluster,
+    certificate: Certificate,
+    folder: tempfile::TempDir,
+    marks: std::cell::Cell<u32>,
+}
+
+impl Line {
+    fn new() -> Self {
+        let folder = scratch().unwrap();
+        let certificate = Certificate::alone(folder.path(), &["IP:192.0.2.1"]).unwrap();
+        let options = Options {
+            // By itself a cluster listens on TCP where it is given a namespace's name; here everything is in one.
+            settings: &[
+                ("listen_addresses", "*"),
+                ("log_statement", "all"),
+                ("log_min_messages", "log"),
+            ],
+            certificate: Some(&certificate),
+            ..Options::default()
+        };
+        let cluster = Cluster::start(&folder.path().join("pg"), &options).unwrap();
+        cluster.create("vpn", "geheimnis", "CREATEROLE").unwrap();
+        Self { cluster, certificate, folder, marks: std::cell::Cell::new(0) }
+    }
+
+    fn adit(&self, vars: &[(&str, &str)], arguments: &[&str]) -> Output {
+        let mut command = Command::new(ADIT);
+        command.env_clear().env("HOME", self.folder.path()).envs(vars.iter().copied());
+        command.arg("postgres").args(arguments).output().unwrap()
+    }
+
+    fn init(&self, vars: &[(&str, &str)], database: &str) -> Output {
+        let dir = self.folder.path().join("hub");
+        let dir = dir.to_str().unwrap();
+        self.adit(
+            vars,
+            &["init", database, "--network", "10.9.0.0/24", "--name", "hub", "--dir", dir],
+        )
+    }
+
+    /// That database lets us in: the network is there, and nothing is to be done.
+    fn good(&self, vars: &[(&str, &str)], database: &str) -> String {
+        let output = self.init(vars, database);
+        let text = text(&output);
+        assert!(
+            output.status.success() && text.contains("nothing was changed"),
+            "{database}: {text}"
+        );
+        text
+    }
+
+    /// There is no way in, for this reason.
+    fn bad(&self, vars: &[(&str, &str)], database: &str, said: &str) {
+        let output = self.init(vars, database);
+        let text = text(&output);
+        assert!(!output.status.success() && text.contains(said), "{database}: {text}");
+        assert!(!text.contains("geheimnis"), "{text}");
+    }
+
+    /// Has the server read its files again, and waits until it has: a mark in them is then to be seen.
+    fn reload(&self, settings: &[(&str, &str)]) {
+        let mark = self.marks.get() + 1;
+        self.marks.set(mark);
+        self.cluster.configure(settings).unwrap();
+        self.cluster.configure(&[("adit.mark", &mark.to_string())]).unwrap();
+        self.cluster.reload().unwrap();
+        let show = "SELECT current_setting('adit.mark', true)";
+        while self.cluster.sql("vpn", show).unwrap().trim() != mark.to_string() {}
+    }
+
+    fn file(&self, name: &str, text: &str, mode: u32) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn whoever_is_wrong_is_told_and_secrets_stay_off_the_line_and_the_log() {
+    if !inside("whoever_is_wrong_is_told_and_secrets_stay_off_the_line_and_the_log") {
+        return;
+    }
+    let line = Line::new();
+    let (one, two) =
+        ("postgres://vpn:geheimnis@192.0.2.1/vpn", "postgres://vpn:geheimnis@192.0.2.2/vpn");
+    let authority = line.certificate.authority.to_str().unwrap();
+
+    // Nothing is said about TLS: it is used, and the server proves by the password that the certificate is its own.
+    let output = line.init(&[], one);
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    let dir = line.folder.path().join("a");
+    let url = printed.split('\'').nth(1).unwrap();
+    let joined = line.adit(&[], &["join", url, "--name", "a", "--dir", dir.to_str().unwrap()]);
+    assert!(joined.status.success(), "{}", text(&joined));
+
+    // Who the server is.
+    let full = format!("sslmode=verify-full&sslrootcert={authority}");
+    line.good(&[], &format!("{one}?{full}"));
+    line.bad(&[], &format!("{two}?{full}"), "is not for 192.0.2.2");
+    line.good(&[], &format!("{two}?sslmode=verify-ca&sslrootcert={authority}"));
+    // A root file makes `require` ask for the chain, as with libpq.
+    line.good(&[], &format!("{two}?sslmode=require&sslrootcert={authority}"));
+    std::fs::create_dir(line.folder.path().join("other")).unwrap();
+    let other = Certificate::alone(&line.folder.path().join("other"), &["IP:192.0.2.1"]).unwrap();
+    let other = other.authority.to_str().unwrap();
+    for mode in ["verify-full", "verify-ca", "require"] {
+        line.bad(
+            &[],
+            &format!("{one}?sslmode={mode}&sslrootcert={other}"),
+            "an authority that is not known",
+        );
+    }
+    line.bad(
+        &[],
+        &format!("{one}?sslmode=verify-full&sslrootcert=/nonexistent"),
+        "cannot read sslrootcert",
+    );
+    let odd = line.file("odd", "no certificate", 0o644);
+    line.bad(&[], &format!("{one}?sslmode=verify-ca&sslrootcert={odd}"), "no certificate in PEM");
+    let loose = line.good(&[], &format!("{one}?sslmode=disable"));
+    assert!(loose.contains("whoever is on the way"), "{loose}");
+    assert_eq!(line.good(&[], "postgres://vpn:geheimnis@127.0.0.1/vpn").matches("note").count(), 0);
+
+    // Who we are.
+    line.bad(&[], "postgres://vpn:falsch@192.0.2.1/vpn", "does not take this password");
+    line.bad(&[], "postgres://vpn@192.0.2.1/vpn", "asks for the password of \"vpn\"");
+    line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1/nosuch", "createdb nosuch");
+    let bare = "postgres://vpn@192.0.2.1/vpn";
+    line.good(&[("PGPASSWORD", "geheimnis")], bare);
+    let passwords = line.file("pass", "192.0.2.1:5432:vpn:vpn:geheimnis\n", 0o600);
+    line.good(&[("PGPASSFILE", &passwords)], bare);
+    let open = line.file("open", "192.0.2.1:5432:vpn:vpn:geheimnis\n", 0o644);
+    line.bad(&[("PGPASSFILE", &open)], bare, "asks for the password");
+    let service = line.file(
+        "service",
+        "[vpn]\nhost=192.0.2.1\nuser=vpn\npassword=geheimnis\ndbname=vpn\n",
+        0o600,
+    );
+    line.good(&[("PGSERVICEFILE", &service)], "service=vpn");
+    line.good(&[("PGSERVICEFILE", &service), ("PGSERVICE", "vpn")], "");
+
+    // Where it is.
+    line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1:5/vpn", "no database listens at 192.0.2.1:5");
+    line.good(&[], "postgres://vpn:geheimnis@192.0.2.1:5,192.0.2.1:5432/vpn");
+    line.bad(&[], "postgres://vpn:geheimnis@192.0.2.1:5,192.0.2.2:6/vpn", "none of 2 hosts");
+
+    // A server that asks for no password proves nothing, and may be anybody.
+    let access = line.cluster.data().join("pg_hba.conf");
+    let scram = std::fs::read_to_string(&access).unwrap();
+    let set = |text: &str| {
+        std::fs::write(&access, text).unwrap();
+        line.reload(&[]);
+    };
+    set("local all all trust\nhost all all 0.0.0.0/0 trust\n");
+    line.bad(&[], one, "does not prove that it is the end of the TLS line");
+    line.good(&[], &format!("{one}?channel_binding=prefer"));
+    line.good(&[], &format!("{one}?{full}"));
+    // Nor does one that wants it in the clear, which a wiretapper would like too.
+    set("local all all trust\nhost all all 0.0.0.0/0 password\n");
+    line.bad(&[], one, "does not prove that it is the end of the TLS line");
+    set("local all all trust\n");
+    line.bad(&[], one, "pg_hba.conf needs a line");
+    set(&scram);
+    line.reload(&[("ssl", "off")]);
+    line.bad(&[], one, "speaks no TLS");
+
+    // Every statement was logged: verifiers, never a password.
+    let log = line.cluster.log().unwrap();
+    assert!(log.contains("adit.register"), "statements are not logged");
+    for node in ["hub", "a"] {
+        let file = line.folder.path().join(node).join("postgres/vpn/node.key");
+        let secrets = std::fs::read_to_string(file).unwrap();
+        let password = secrets.lines().find_map(|line| line.strip_prefix("password = ")).unwrap();
+        assert!(password.len() == 32 && !log.contains(password), "{node}'s password is in the log");
+    }
+    let settings = std::fs::read_to_string(Path::new(&dir).join("postgres/vpn/node.toml")).unwrap();
+    assert!(
+        settings.contains("database = \"postgres://192.0.2.1:5432/vpn\"")
+            && !settings.contains("geheimnis")
+    );
+}
