@@ -140,8 +140,13 @@ impl Port {
     /// # Errors
     /// As [`TunDevice::open`].
     pub fn tap(name: &str, queues: usize, offloads: TunOffloads) -> Result<Self, PortError> {
-        let options =
-            TunOptions { name: Some(name.to_owned()), queues, offloads, mode: TunMode::Tap };
+        let options = TunOptions {
+            name: Some(name.to_owned()),
+            queues,
+            lanes: 1,
+            offloads,
+            mode: TunMode::Tap,
+        };
         let device = TunDevice::open(&options).map_err(PortError::Tap)?;
         Ok(Self {
             name: device.name,

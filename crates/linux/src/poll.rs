@@ -131,18 +131,31 @@ impl Poller {
             Err(rustix::io::Errno::INTR) => return Ok(0),
             Err(e) => return Err(e.into()),
         };
-        events.ready.extend(found.iter().map(|event| {
-            // The kernel's event is packed: copy the fields out before looking at them.
-            let (flags, data) = (event.flags, event.data);
-            let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
-            Event {
-                token: data.u64(),
-                readable: failed || flags.contains(epoll::EventFlags::IN),
-                writable: failed || flags.contains(epoll::EventFlags::OUT),
-                failed,
-            }
-        }));
+        events.ready.extend(found.iter().map(event));
         Ok(events.ready.len())
+    }
+
+    /// One descriptor that is ready now, if there is one. Called again and again it names all that stay
+    /// ready by turns.
+    pub fn next(&self) -> io::Result<Option<Event>> {
+        let mut raw = [MaybeUninit::uninit()];
+        match epoll::wait(&self.epoll, &mut raw, Some(&timespec(Duration::ZERO))) {
+            Ok((found, _)) => Ok(found.first().map(event)),
+            Err(rustix::io::Errno::INTR) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+fn event(event: &epoll::Event) -> Event {
+    // The kernel's event is packed: copy the fields out before looking at them.
+    let (flags, data) = (event.flags, event.data);
+    let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+    Event {
+        token: data.u64(),
+        readable: failed || flags.contains(epoll::EventFlags::IN),
+        writable: failed || flags.contains(epoll::EventFlags::OUT),
+        failed,
     }
 }
 

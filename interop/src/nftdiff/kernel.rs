@@ -260,6 +260,7 @@ fn tap(namespace: &NetNs, side: Side) -> Result<TunQueue> {
         queues: 1,
         offloads: TunOffloads::NONE,
         mode: TunMode::Tap,
+        ..TunOptions::default()
     };
     let device = namespace.run(|| TunDevice::open(&options))?.context("making a TAP")?;
     device.queues.into_iter().next().context("a TAP without a queue")

@@ -10,6 +10,9 @@ use super::routes::{KernelRoute, NextHop, Outside, Through, expand};
 use crate::fault::Fault;
 use crate::say;
 
+/// Lanes over which the kernel spreads the flows that wait in the device: two of them seldom meet.
+const LANES: usize = 16;
+
 /// Packets that wait in the device's queue unless `txqueuelen` says otherwise: a whole train and what
 /// arrives while it is sealed.
 const TX_QUEUE_LEN: u32 = 1000;
@@ -30,6 +33,8 @@ pub struct Host {
     device: Option<(String, u32)>,
     /// A TAP device: gateways behind it are stations of their own.
     ethernet: bool,
+    /// The device was made by us, with several queues.
+    in_lanes: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
     /// How the world was reached when the plan came into force.
@@ -61,6 +66,7 @@ impl Host {
             net,
             device: None,
             ethernet: device.is_ethernet(),
+            in_lanes: false,
             changes: Vec::new(),
             plan: None,
             outside: Outside::default(),
@@ -68,13 +74,15 @@ impl Host {
         };
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
         host.ledger = Ledger::open();
-        let options = TunOptions { name: name.map(str::to_owned), offloads, mode, queues };
+        let name = name.map(str::to_owned);
+        let options = TunOptions { name, offloads, mode, queues, lanes: LANES };
         let tun = TunDevice::open(&options).map_err(|e| match e {
             TunError::BadName(_) => Fault::operator(e.to_string()),
             _ => Fault::environment(e.to_string()),
         })?;
         say!(1, "TUN/TAP device {} opened", tun.name);
         host.device = Some((tun.name.clone(), tun.ifindex));
+        host.in_lanes = tun.queues.iter().any(|queue| queue.lanes() > 1);
         Ok((host, Some(tun)))
     }
 
@@ -127,6 +135,10 @@ impl Host {
         }
         let queue = plan.tx_queue_len.unwrap_or(TX_QUEUE_LEN);
         self.net.set_txqueuelen(index, queue).await.map_err(failed)?;
+        if self.in_lanes {
+            // It works with the default as well.
+            let _ = self.net.set_no_qdisc(index).await;
+        }
         say!(3, "net_iface_up: set {name} up");
         self.net.set_up(index).await.map_err(failed)?;
         for local in &plan.addresses {

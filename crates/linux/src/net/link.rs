@@ -5,6 +5,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::{
     InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkLayerType, LinkMessage,
 };
+use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::{Mode, Net, NetError};
@@ -135,6 +136,18 @@ impl Net {
         let change = LinkUnspec::new_with_index(index).address(mac.to_vec()).build();
         self.change(change, || format!("setting the hardware address of interface number {index}"))
             .await
+    }
+
+    /// Have an interface send at once what it is given, without a queue of the kernel's before its own.
+    /// That of a TUN device never holds anything, since the device never asks the kernel to wait; one of
+    /// several queues would have one for each of the 256 that it may have.
+    pub async fn set_no_qdisc(&self, index: u32) -> Result<(), NetError> {
+        let mut change = TcMessage::with_index(i32::try_from(index).unwrap_or(0));
+        change.header.parent = TcHandle::ROOT;
+        change.attributes.push(TcAttribute::Kind("noqueue".to_owned()));
+        let message = RouteNetlinkMessage::NewQueueDiscipline(change);
+        let action = || format!("removing the queue before interface number {index}");
+        self.talk(message, Mode::Replace, action).await.map(drop)
     }
 
     async fn change(

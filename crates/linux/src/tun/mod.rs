@@ -11,6 +11,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
+mod lanes;
+
+use lanes::Lanes;
+
 /// Length of the header before each packet (`virtio_net_hdr` without `num_buffers`).
 pub const VNET_LEN: usize = 10;
 
@@ -74,6 +78,10 @@ pub struct TunOptions {
     pub name: Option<String>,
     /// Queues, at least 1; one per worker. A device that was made for one queue only has one.
     pub queues: usize,
+    /// Lanes of a queue that is the only one: the kernel spreads flows over them, and they are read by
+    /// turns, so that a flow with little to say does not wait behind one with much. 1 for none. Only
+    /// where the device does not exist yet: others have their ways with one that does.
+    pub lanes: usize,
     /// Offloads wanted; what the kernel grants is in [`TunDevice::offloads`].
     pub offloads: TunOffloads,
     /// TUN or TAP.
@@ -82,7 +90,7 @@ pub struct TunOptions {
 
 impl Default for TunOptions {
     fn default() -> Self {
-        Self { name: None, queues: 1, offloads: TunOffloads::ALL, mode: TunMode::Tun }
+        Self { name: None, queues: 1, lanes: 1, offloads: TunOffloads::ALL, mode: TunMode::Tun }
     }
 }
 
@@ -159,22 +167,13 @@ impl TunDevice {
             None if options.mode == TunMode::Tap => "tap%d",
             None => "tun%d",
         };
-        let several = options.queues > 1;
-        let (first, name, count) = match attach(wanted, options.mode, several) {
-            // A device that outlives its users was made with several queues, or without.
-            Err(TunError::OtherKind(_)) => {
-                let (first, name) = attach(wanted, options.mode, !several)?;
-                (first, name, if several { 1 } else { options.queues })
-            }
-            attached => {
-                let (first, name) = attached?;
-                (first, name, options.queues)
-            }
+        let made = options.lanes > 1 && options.queues == 1 && interface_index(wanted).is_err();
+        let in_lanes = made.then(|| Lanes::open(wanted, options.mode, options.lanes));
+        let (queues, name) = match in_lanes {
+            Some(Ok((queue, name))) => (vec![queue], name),
+            // A kernel without several queues, or one that does not let them go: one will do.
+            Some(Err(_)) | None => open_queues(wanted, options)?,
         };
-        let mut queues = vec![first];
-        while queues.len() < count {
-            queues.push(attach(&name, options.mode, true)?.0);
-        }
         // The mask is the device's, and attaching a queue has reset it in some kernels: last.
         let offloads =
             queues.first().map_or(Ok(TunOffloads::NONE), |first| grant(first, options.offloads))?;
@@ -183,25 +182,49 @@ impl TunDevice {
     }
 }
 
-/// One descriptor of a device, non-blocking.
+/// The queues asked for, or the one that the device was made with.
+fn open_queues(wanted: &str, options: &TunOptions) -> Result<(Vec<TunQueue>, String), TunError> {
+    let several = options.queues > 1;
+    let (first, name, count) = match attach(wanted, options.mode, several) {
+        // A device that outlives its users was made with several queues, or without.
+        Err(TunError::OtherKind(_)) => {
+            let (first, name) = attach(wanted, options.mode, !several)?;
+            (first, name, if several { 1 } else { options.queues })
+        }
+        attached => {
+            let (first, name) = attached?;
+            (first, name, options.queues)
+        }
+    };
+    let mut queues = vec![first];
+    while queues.len() < count {
+        queues.push(attach(&name, options.mode, true)?.0);
+    }
+    Ok((queues, name))
+}
+
+/// One queue of a device, non-blocking.
 #[derive(Debug)]
 pub struct TunQueue {
+    /// It is written, and read unless there are lanes.
     fd: OwnedFd,
+    lanes: Option<Lanes>,
 }
 
 impl TunQueue {
     /// Take one packet: its header into `vnet`, itself into `buf` (64 KiB, or the rest of a
-    /// super-packet is lost). Returns the packet's length. `WouldBlock` when none waits.
+    /// super-packet is lost). Returns the packet's length. `WouldBlock` when none waits. One thread
+    /// at a time.
     pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
-            match rustix::io::readv(&self.fd, &mut parts) {
-                // Shorter than its header: the device is going away; there is nothing to deliver.
-                Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+        match &self.lanes {
+            None => read(&self.fd, vnet, buf),
+            Some(lanes) => lanes.read(vnet, buf),
         }
+    }
+
+    /// Lanes that are read by turns; 1 if there are none.
+    pub fn lanes(&self) -> usize {
+        self.lanes.as_ref().map_or(1, Lanes::len)
     }
 
     /// Hand one packet to the kernel; the first slice is the 10-byte header, the rest (at most 1023
@@ -248,9 +271,22 @@ impl TunQueue {
     }
 }
 
+/// To be watched: readable when a packet waits.
 impl AsFd for TunQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.lanes.as_ref().map_or(self.fd.as_fd(), Lanes::as_fd)
+    }
+}
+
+fn read(fd: &OwnedFd, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let mut parts = [IoSliceMut::new(vnet), IoSliceMut::new(buf)];
+        match rustix::io::readv(fd, &mut parts) {
+            // Shorter than its header: the device is going away; there is nothing to deliver.
+            Ok(n) => return Ok(n.saturating_sub(VNET_LEN)),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
     }
 }
 
@@ -290,7 +326,7 @@ fn attach(name: &str, mode: TunMode, multi: bool) -> Result<(TunQueue, String), 
         let error = io::Error::last_os_error();
         return Err(TunError::Os("setting the header length (TUNSETVNETHDRSZ)", error));
     }
-    Ok((TunQueue { fd }, name))
+    Ok((TunQueue { fd, lanes: None }, name))
 }
 
 /// Open the clone device and make it a queue of the interface of this kind (`IFF_...`).

@@ -236,6 +236,95 @@ fn a_device_made_before_is_taken_with_the_queues_it_has() {
     }
 }
 
+/// Bulk of one flow and, after all of it, a little of each of the others: the flows' numbers in the order
+/// in which they are read. Bulk is 0.
+fn order(device: &TunDevice, flows: &[UdpSocket]) -> Vec<u16> {
+    let (bulk, little) = flows.split_first().unwrap();
+    for _ in 0..20 {
+        bulk.send_trains(&[train(&[7; 60_000])], &mut SendScratch::default()).unwrap();
+    }
+    for flow in little {
+        flow.send_trains(&[train(&[7; 100])], &mut SendScratch::default()).unwrap();
+    }
+    let ports: Vec<u16> = flows.iter().map(|flow| flow.local_addr().port()).collect();
+    let (mut vnet, mut buffer) = ([0; VNET_LEN], vec![0; 1 << 16]);
+    wait(&device.queues[0]);
+    let mut order = Vec::new();
+    while device.queues[0].read(&mut vnet, &mut buffer).is_ok() {
+        let port = u16::from_be_bytes([buffer[20], buffer[21]]);
+        order.push(ports.iter().position(|of| *of == port).unwrap() as u16);
+    }
+    order
+}
+
+/// Flows from one host, more than a few.
+fn flows(ns: &NetNs) -> Vec<UdpSocket> {
+    let open = || UdpSocket::bind(&UdpOptions::new("10.9.0.1:0".parse().unwrap())).unwrap();
+    ns.run(|| (0..16).map(|_| open()).collect()).unwrap()
+}
+
+#[test]
+fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
+    let ns = NetNs::unnamed().unwrap();
+    let (device, _socket) = device(&ns, &TunOptions { lanes: 16, ..TunOptions::default() });
+    assert_eq!((device.queues.len(), device.queues[0].lanes()), (1, 16));
+    assert_eq!(device.offloads, TunOffloads::ALL);
+    let flows = flows(&ns);
+    let before = early(&order(&device, &flows));
+    assert!(!before.is_empty(), "that all share a lane with the bulk is as good as impossible");
+    // What comes back through the device does not gather the flows in one lane.
+    let queue = &device.queues[0];
+    for flow in &flows {
+        let [high, low] = flow.local_addr().port().to_be_bytes();
+        let mut packet =
+            [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1].to_vec();
+        packet.extend([0, 9, high, low, 0, 8, 0, 0]);
+        let plain = [0; VNET_LEN];
+        assert_eq!(queue.write(&[IoSlice::new(&plain), IoSlice::new(&packet)]).unwrap(), 38);
+    }
+    assert_eq!(early(&order(&device, &flows)), before);
+}
+
+/// Those that are read before the third packet of the bulk. The others share its lane, and are read
+/// after the last.
+fn early(order: &[u16]) -> Vec<u16> {
+    assert_eq!(order.len(), 20 + 15, "none is lost");
+    let bulk: Vec<usize> = (0..order.len()).filter(|at| order[*at] == 0).collect();
+    let (third, last) = (bulk[2], bulk[19]);
+    assert!(bulk[1] == 1 && last == third + 17, "{order:?}");
+    let mut early: Vec<u16> = order[..third].iter().copied().filter(|flow| *flow != 0).collect();
+    early.sort_unstable();
+    early
+}
+
+#[test]
+fn a_device_without_lanes_is_read_in_the_order_of_its_packets() {
+    let ns = NetNs::unnamed().unwrap();
+    let (device, _socket) = device(&ns, &TunOptions::default());
+    assert_eq!(device.queues[0].lanes(), 1);
+    let order = order(&device, &flows(&ns));
+    assert!(order[..20].iter().all(|flow| *flow == 0) && order.len() == 35, "{order:?}");
+}
+
+#[test]
+fn a_device_that_exists_or_has_several_queues_gets_no_lanes() {
+    let ns = NetNs::unnamed().unwrap();
+    let open = |queues, lanes| {
+        let name = Some("kept1".into());
+        let options = TunOptions { name, queues, lanes, ..TunOptions::default() };
+        ns.run(|| TunDevice::open(&options)).unwrap().unwrap()
+    };
+    for (queues, lanes) in [(1, 1), (2, 16)] {
+        let made = open(queues, lanes);
+        assert!(made.queues.iter().all(|queue| queue.lanes() == 1), "{queues} {lanes}");
+        persist(&made.queues[0], true);
+        drop(made);
+        let device = open(1, 16);
+        assert_eq!((device.queues.len(), device.queues[0].lanes()), (1, 1));
+        persist(&device.queues[0], false);
+    }
+}
+
 fn persist(queue: &TunQueue, on: bool) {
     // SAFETY: TUNSETPERSIST takes its argument by value; the descriptor is open.
     let rc = unsafe { libc::ioctl(queue.fd.as_raw_fd(), libc::TUNSETPERSIST, i32::from(on)) };

@@ -1,0 +1,101 @@
+//! Several queues of a device that are read as one.
+//!
+//! The kernel's queue of a TUN device is first in, first out, and bulk fills it: a ping would wait behind
+//! a mebibyte of super-packets. With several queues the kernel spreads flows over them by a hash of
+//! addresses and ports; read by turns, each flow waits for itself alone, unless two share a lane. No
+//! packet passes another of its flow.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+use super::{TunError, TunMode, TunQueue, VNET_LEN, attach, read};
+use crate::poll::{Interest, Poller};
+
+/// Bytes read from one lane before the next has its turn, if others wait: one super-packet.
+const TURN: usize = 64 << 10;
+/// More than there are lanes.
+const NONE: u32 = u32::MAX;
+
+/// The lanes of a queue.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    /// Hands those that are readable out by turns.
+    poller: Poller,
+    fds: Vec<OwnedFd>,
+    // The two of the one thread that reads.
+    /// Whose turn it is.
+    current: AtomicU32,
+    /// Bytes left in it.
+    left: AtomicUsize,
+}
+
+impl Lanes {
+    /// Makes a device with a queue of so many lanes; returns its real name too.
+    ///
+    /// It is written through one more queue, which is detached: one can write through it all the same,
+    /// and what is written leaves no trace in the device's table of flows, which would have answers go
+    /// where the packets came from: all to this one queue.
+    pub fn open(name: &str, mode: TunMode, lanes: usize) -> Result<(TunQueue, String), TunError> {
+        let failed = |error| TunError::Os("attaching its lanes", error);
+        let (mut queue, name) = attach(name, mode, true)?;
+        let poller = Poller::new().map_err(failed)?;
+        let mut fds = Vec::new();
+        while fds.len() < lanes {
+            let (lane, _) = attach(&name, mode, true)?;
+            poller.add(&lane.fd, fds.len() as u64, Interest::READ).map_err(failed)?;
+            fds.push(lane.fd);
+        }
+        detach(&queue).map_err(failed)?;
+        let (current, left) = (AtomicU32::new(NONE), AtomicUsize::new(0));
+        queue.lanes = Some(Self { poller, fds, current, left });
+        Ok((queue, name))
+    }
+
+    pub fn len(&self) -> usize {
+        self.fds.len()
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// As [`TunQueue::read`].
+    pub fn read(&self, vnet: &mut [u8; VNET_LEN], buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let left = self.left.load(Relaxed);
+            if left == 0 {
+                // Of those that are readable the one that was named longest ago is next.
+                let next = self.poller.next()?.ok_or(io::ErrorKind::WouldBlock)?;
+                self.current.store(u32::try_from(next.token).unwrap_or(NONE), Relaxed);
+                self.left.store(TURN, Relaxed);
+                continue;
+            }
+            let Some(lane) = self.fds.get(self.current.load(Relaxed) as usize) else {
+                return Err(io::ErrorKind::NotFound.into());
+            };
+            match read(lane, vnet, buf) {
+                Ok(len) => {
+                    self.left.store(left.saturating_sub(len), Relaxed);
+                    return Ok(len);
+                }
+                Err(error) => {
+                    self.left.store(0, Relaxed);
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Has the kernel put no more packets into a queue.
+fn detach(queue: &TunQueue) -> io::Result<()> {
+    // SAFETY: ifreq is plain data for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_flags = libc::IFF_DETACH_QUEUE as libc::c_short;
+    // SAFETY: TUNSETQUEUE reads one ifreq, which lives through the call.
+    let rc = unsafe { libc::ioctl(queue.fd.as_raw_fd(), libc::TUNSETQUEUE, &raw mut request) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
