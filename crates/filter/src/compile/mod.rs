@@ -176,6 +176,25 @@ impl Filter {
         true
     }
 
+    /// As [`Self::set_members`] for many at once, in one step. Of whom nothing is said, that stays as it
+    /// was.
+    pub fn set_all_members(&self, all: &HashMap<Members, Vec<IpRange>>) {
+        let told = |(slot, (wanted, v6)): (usize, &(Members, bool))| {
+            all.get(wanted).map(|addresses| (slot, *v6, addresses))
+        };
+        let told: Vec<_> = self.slots.wanted.iter().enumerate().filter_map(told).collect();
+        if told.is_empty() {
+            return;
+        }
+        self.generation.advance(|generation| {
+            let mut live = Live::clone(&self.live.load());
+            for (slot, v6, addresses) in told {
+                live.replace(generation, &[(slot, v6)], addresses);
+            }
+            self.live.store(Arc::new(live));
+        });
+    }
+
     /// What all judges have counted and flushed, with what counters started with.
     pub fn counts(&self) -> Counts {
         self.counts.read()

@@ -76,9 +76,7 @@ impl Firewall {
     /// Puts other rules in force, from every worker's next burst on. Known flows are judged anew.
     pub fn replace(&self, filter: Filter) {
         let members = lock(&self.members);
-        for (who, addresses) in members.iter() {
-            filter.set_members(who, addresses);
-        }
+        filter.set_all_members(&members);
         self.filter.store(Arc::new(filter));
     }
 

@@ -262,6 +262,37 @@ fn members_of_a_client_come_and_go_for_known_flows_too() {
     assert!(!rules.set_members(&Members::Group("alice".into()), &[]), "nobody asks");
 }
 
+#[test]
+fn members_of_many_clients_come_at_once() {
+    let rules = chain(
+        "ip saddr @client:alice accept; ip6 saddr @client:bob accept; ip saddr @group:staff accept",
+    );
+    let address = |text: &str| IpRange::from(text.parse::<std::net::IpAddr>().unwrap());
+    let who = |name: &str| Members::Client(name.into());
+    rules.set_members(&Members::Group("staff".into()), &[address("10.0.0.7")]);
+    let mut judge = Judge::new(Arc::clone(&rules));
+    let mut memo = Memo::default();
+    let mut from = |source: &str, to: &str, memo: Option<&mut Memo>| {
+        let host = |address: &str| match address.contains(':') {
+            true => format!("[{address}]"),
+            false => address.to_owned(),
+        };
+        let flow = format!("udp {}:4000 > {}:53 ct established", host(source), host(to));
+        judged_at(&mut judge, 0, &flow, memo).decision
+    };
+    assert_eq!(from("10.0.0.1", "10.0.0.2", Some(&mut memo)), DROP);
+    let all = [
+        (who("alice"), vec![address("10.0.0.1"), address("fd00::1")]),
+        (who("bob"), vec![address("10.0.0.3"), address("fd00::3")]),
+        (who("nobody"), vec![address("10.0.0.4")]),
+    ];
+    rules.set_all_members(&all.into());
+    assert_eq!(from("10.0.0.1", "10.0.0.2", Some(&mut memo)), ACCEPT, "a known flow too");
+    let v4 = ["10.0.0.3", "10.0.0.4", "10.0.0.7"].map(|source| from(source, "10.0.0.2", None));
+    assert_eq!(v4, [DROP, DROP, ACCEPT], "who was not named keeps what was said before");
+    assert_eq!(["fd00::1", "fd00::3"].map(|source| from(source, "fd00::2", None)), [DROP, ACCEPT]);
+}
+
 /// Judges the packet twice with one memo; whether it remembers.
 fn remembers(rules: &str, first: &str) -> bool {
     let mut judge = Judge::new(chain(rules));
