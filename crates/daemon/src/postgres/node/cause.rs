@@ -15,18 +15,24 @@ impl Cause {
     pub(super) fn new(words: impl Into<String>) -> Self {
         Self { words: words.into(), no_table: false }
     }
+
+    /// The connection has ended, and nobody said why.
+    pub(super) fn closed() -> Self {
+        Self::new("the connection to the database was closed")
+    }
 }
 
 impl From<tokio_postgres::Error> for Cause {
     fn from(error: tokio_postgres::Error) -> Self {
         let Some(db) = error.as_db_error() else {
-            return Self::new(if error.is_closed() {
-                "the connection to the database was closed".to_owned()
-            } else {
-                // The source says more than "error communicating with the server".
-                let source = std::error::Error::source(&error);
-                source.map_or_else(|| error.to_string(), |source| source.to_string())
-            });
+            if error.is_closed() {
+                return Self::closed();
+            }
+            // The source says more than "error communicating with the server".
+            let source = std::error::Error::source(&error);
+            return Self::new(
+                source.map_or_else(|| error.to_string(), |source| source.to_string()),
+            );
         };
         let words = match known(db.code()) {
             Some(words) => format!("{words} ({})", db.code().code()),

@@ -40,6 +40,10 @@ pub(super) async fn read(shared: &Shared) -> Result<Infallible, Cause> {
     let bell = Rc::new(Bell::default());
     let link =
         Link::open(&shared.target, &shared.purpose("reader"), Some(Rc::clone(&bell))).await?;
+    read_on(shared, &link, &bell).await.map_err(|cause| link.why(cause))
+}
+
+async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible, Cause> {
     let channel = sql::channel(shared.me());
     within(LIMIT, async {
         Ok(link.client.batch_execute(&format!("LISTEN {channel}; LISTEN adit_nodes")).await?)
@@ -69,12 +73,10 @@ pub(super) async fn read(shared: &Shared) -> Result<Infallible, Cause> {
             tokio::select! {
                 () = bell.rung() => {}
                 () = sleep_until(Some(due)) => {}
-                () = link.ended() => {
-                    return Err(Cause::new("the connection to the database was closed"));
-                }
+                cause = link.ended() => return Err(cause),
             }
         }
-        if listen(shared, &bell) {
+        if listen(shared, bell) {
             nodes(shared, &link.client).await?;
             look_again = now() + NODES_AGAIN;
         }

@@ -94,8 +94,15 @@ impl Bell {
 /// An open connection; closed when dropped.
 pub(super) struct Link {
     pub(super) client: Client,
-    ended: Rc<Notify>,
+    end: Rc<End>,
     driver: JoinHandle<()>,
+}
+
+/// How a connection ended.
+#[derive(Default)]
+struct End {
+    cause: RefCell<Option<Cause>>,
+    told: Notify,
 }
 
 impl Link {
@@ -110,18 +117,25 @@ impl Link {
             Err(_) => return Err(Cause::new("the database does not answer")),
         };
         let Opened { client, connection } = opened;
-        let ended = Rc::new(Notify::new());
-        let driver = tokio::task::spawn_local(drive(connection, bell, Rc::clone(&ended)));
-        let link = Self { client, ended, driver };
+        let end = Rc::new(End::default());
+        let driver = tokio::task::spawn_local(drive(connection, bell, Rc::clone(&end)));
+        let link = Self { client, end, driver };
         within(CONNECT_LIMIT, async { Ok(link.client.batch_execute(SESSION).await?) }).await?;
         Ok(link)
     }
 
     /// Waits until the connection has ended.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn ended(&self) -> Cause {
         while !self.client.is_closed() {
-            self.ended.notified().await;
+            self.end.told.notified().await;
         }
+        Cause::closed()
+    }
+
+    /// The better known of two causes: a statement that fails because its connection has ended does not know why that has.
+    pub(super) fn why(&self, cause: Cause) -> Cause {
+        let end = self.end.cause.borrow().clone();
+        end.filter(|_| cause == Cause::closed()).unwrap_or(cause)
     }
 }
 
@@ -132,17 +146,20 @@ impl Drop for Link {
     }
 }
 
-async fn drive(mut connection: Connection, bell: Option<Rc<Bell>>, ended: Rc<Notify>) {
+async fn drive(mut connection: Connection, bell: Option<Rc<Bell>>, end: Rc<End>) {
     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
         match message {
             Ok(AsyncMessage::Notification(note)) => ring(bell.as_deref(), &note),
             Ok(_) => {}
-            // Whoever uses the client sees it.
-            Err(_) => break,
+            Err(error) => {
+                *end.cause.borrow_mut() = Some(error.into());
+                break;
+            }
         }
     }
+    // Whoever waits for an answer on it is told by that.
     drop(connection);
-    ended.notify_one();
+    end.told.notify_one();
 }
 
 fn ring(bell: Option<&Bell>, note: &Notification) {

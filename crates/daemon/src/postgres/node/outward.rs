@@ -42,7 +42,12 @@ const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $
 
 const LOCK: &str = "SELECT pg_try_advisory_lock($1, $2)";
 
-/// Who holds a lock, unless it is this session.
+/// How often a lock is asked for on one connection, and the pause between: one whose process was killed is free in a
+/// moment.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Who holds a lock.
 const HOLDER: &str = "SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'this machine') \
     FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
     WHERE l.locktype = 'advisory' AND l.classid::bigint = $1 AND l.objid::bigint = $2 AND l.granted \
@@ -83,6 +88,10 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 /// Writes until the connection fails.
 pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
     let link = Link::open(&shared.target, &shared.purpose("writer"), None).await?;
+    write_on(shared, &link).await.map_err(|cause| link.why(cause))
+}
+
+async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, Cause> {
     let made = Writer::new(&link.client, shared.settings.durability);
     let mut writer = within(LIMIT, made).await?;
     shared.health.borrow_mut().up(now(), Side::Writer);
@@ -101,9 +110,7 @@ pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
                 tokio::select! {
                     () = shared.work.notified() => {}
                     () = sleep_until(until) => {}
-                    () = link.ended() => {
-                        return Err(Cause::new("the connection to the database was closed"));
-                    }
+                    cause = link.ended() => return Err(cause),
                 }
             }
         }
@@ -168,23 +175,30 @@ async fn resume(
 
 /// Only one session in all the world writes a stream.
 async fn lock(shared: &Shared, client: &Client, stream: StreamId) -> Result<(), Cause> {
-    let key = (sql::LOCK_CLASS, stream.0);
-    let locked: bool = client.query_one(LOCK, &[&key.0, &key.1]).await?.try_get(0)?;
-    if locked {
-        return Ok(());
+    let mut cause = Cause::closed();
+    for _ in 0..LOCK_TRIES {
+        let locked = client.query_one(LOCK, &[&sql::LOCK_CLASS, &stream.0]).await?.try_get(0)?;
+        if locked {
+            return Ok(());
+        }
+        cause = holder(shared, client, stream).await?;
+        sleep(LOCK_PAUSE).await;
     }
-    let holder = client.query_opt(HOLDER, &[&i64::from(key.0), &i64::from(key.1)]).await?;
-    let Some(holder) = holder else {
-        return Err(Cause::new("another session writes this node's streams: waiting for its end"));
+    Err(cause)
+}
+
+/// Who holds the lock. A connection of ours that died on the way, which the database has not noticed, is ended there.
+async fn holder(shared: &Shared, client: &Client, stream: StreamId) -> Result<Cause, Cause> {
+    let (class, stream) = (i64::from(sql::LOCK_CLASS), i64::from(stream.0));
+    let Some(row) = client.query_opt(HOLDER, &[&class, &stream]).await? else {
+        return Ok(Cause::new("another session writes this node's streams: waiting for its end"));
     };
-    let (pid, name, from): (i32, &str, &str) =
-        (holder.try_get(0)?, holder.try_get(1)?, holder.try_get(2)?);
+    let (pid, name, from): (i32, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     if name.contains(&shared.instance) {
-        // A connection of ours that died on the way, which the database has not noticed.
         client.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;
-        return Err(Cause::new("a former connection of this node is still there: ended it"));
+        return Ok(Cause::new("a former connection of this node is still there and does not end"));
     }
-    Err(Cause::new(format!(
+    Ok(Cause::new(format!(
         "another process is this node, from {} ({}): this one waits until it has ended",
         crate::log::clean(from),
         crate::log::clean(name)
