@@ -609,3 +609,81 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
     });
     let _ = (held.wait(), alien.wait());
 }
+
+#[test]
+fn a_sender_that_never_begins_a_new_leaf_is_made_to() {
+    let Some(net) = Net::new() else { return };
+    let (a_hub, b_hub) = (net.stream("a", "hub"), net.stream("b", "hub"));
+    let (a, b) = ("adit_vpn_node_a", "adit_vpn_node_b");
+    net.may(b, &[open_epoch(&b_hub, "{1}"), insert(&format!("packet_{b_hub}_1"), &b_hub)]);
+    net.may(
+        a,
+        &[
+            open_epoch(&a_hub, "{1}"),
+            format!(
+                "INSERT INTO adit.packet_{a_hub}_1 (seq, stream, epoch, tag, payload) SELECT n, {a_hub}, 1, 't', \
+                 convert_to(repeat('x', 7000), 'UTF8') FROM generate_series(1, 8500) n"
+            ),
+        ],
+    );
+    net.sql("UPDATE adit.network SET retention_bytes = 64000000");
+    // It is open and held, so it cannot be dropped; that must not be at the others' cost.
+    let lock = format!("SELECT pg_advisory_lock(1633970548, {a_hub}), pg_sleep(20)");
+    let mut held = net.cluster.psql(a, "vpn").args(["--command", &lock]).spawn().unwrap();
+    while net.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").trim() != "1" {}
+    net.done(&["expire", "--dir", &net.path("hub")]);
+    held.kill().unwrap();
+    let _ = held.wait();
+    let left = net.sql("SELECT stream FROM adit.leaf WHERE dropped IS NULL");
+    assert_eq!(left.trim(), b_hub);
+    let next = |no: &str| open_epoch(&a_hub, "{1}").replace(", 1, 1, 1,", no);
+    net.may_not(a, &[(next(", 2, 1, 9000,"), "22023")]);
+    net.may(a, &[next(", 2, 2, 9000,"), insert(&format!("packet_{a_hub}_2"), &a_hub)]);
+}
+
+#[test]
+fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
+    let Some(net) = Net::new() else { return };
+    let stream = net.stream("a", "hub");
+    let a = "adit_vpn_node_a";
+    let resume = || {
+        let sql = "SELECT stream, last_seq, last_epoch, last_leaf, last_chain FROM adit.resume(1)";
+        net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned()
+    };
+    assert_eq!(resume(), format!("{stream}|0|0|0|"));
+    // The record of an epoch counts also where no packet came.
+    net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1,", ", 1, 1, 7,")]);
+    assert_eq!(resume(), format!("{stream}|6|1|1|"));
+    let put = format!(
+        "INSERT INTO adit.packet_{stream}_1 (seq, stream, epoch, tag, chain, payload) VALUES (8, {stream}, 1, 't', 'c', 'p'), \
+         (9, {stream}, 1, 't', NULL, 'p')"
+    );
+    net.may(a, &[put]);
+    assert_eq!(resume(), format!("{stream}|9|1|1|\\x63"));
+    // Gone, whoever dropped it.
+    net.sql(&format!("DROP TABLE adit.packet_{stream}_1"));
+    assert_eq!(resume(), format!("{stream}|6|1|1|"));
+    // Emptied by a crash of the database: nobody knows what was sent, so far behind it.
+    net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1, true", ", 2, 2, 10, false")]);
+    net.may(a, &[insert(&format!("packet_{stream}_2"), &stream).replace("(1,", "(12,")]);
+    assert_eq!(resume(), format!("{stream}|12|2|2|"));
+    net.sql(&format!("TRUNCATE adit.packet_{stream}_2"));
+    assert_eq!(resume(), format!("{stream}|{}|2|2|", 9 + (1_u64 << 40)));
+}
+
+#[test]
+fn a_full_network_says_so_and_leaves_nothing_behind() {
+    let Some((folder, cluster)) = cluster() else { return };
+    cluster.create("vpn", "secret", "CREATEROLE").unwrap();
+    let dir = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let url = cluster.socket_url("vpn", "vpn");
+    let printed =
+        adit(&["init", &url, "--network", "10.9.0.0/30", "--name", "hub", "--dir", &dir("hub")]);
+    let joined = adit(&["join", &invitation(&text(&printed)), "--name", "a", "--dir", &dir("a")]);
+    assert!(text(&joined).contains("10.9.0.2/30"), "{}", text(&joined));
+    let more = invitation(&text(&adit(&["invite", "--dir", &dir("hub")])));
+    let full = adit(&["join", &more, "--name", "b", "--dir", &dir("b")]);
+    assert!(!full.status.success() && text(&full).contains("no free address"), "{}", text(&full));
+    assert!(!Path::new(&dir("b")).join("postgres/vpn/node.key").exists());
+    assert_eq!(cluster.sql("vpn", "SELECT count(*) FROM adit.node").unwrap().trim(), "2");
+}

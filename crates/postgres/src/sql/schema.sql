@@ -383,7 +383,7 @@ BEGIN
         EXECUTE format('GRANT INSERT (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) ON adit.%I TO %I',
                        leaf_name, sender_role);
         EXECUTE format('GRANT SELECT ON adit.%I TO %I', leaf_name, receiver_role);
-    ELSIF leaf_no <> newest OR EXISTS (SELECT FROM leaf WHERE stream = of_stream AND no = newest AND dropped IS NOT NULL) THEN
+    ELSIF leaf_no <> newest OR EXISTS (SELECT FROM leaf WHERE stream = of_stream AND no = newest AND closed IS NOT NULL) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an epoch opens in the newest leaf or in the one after it';
     END IF;
     INSERT INTO epoch (stream, no, leaf, first_seq, record, signature) VALUES (of_stream, epoch_no, leaf_no, first, signed, by_sender);
@@ -417,6 +417,16 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    -- A sender begins a new leaf long before this. One that does not is made to: what it has is then dropped before the others'.
+    FOR old IN
+        SELECT l.stream, l.no, format('packet_%s_%s', l.stream, l.no) AS name, n.role
+        FROM leaf l JOIN stream s ON s.id = l.stream JOIN node n ON n.id = s.sender
+        WHERE l.closed IS NULL AND l.dropped IS NULL
+          AND pg_total_relation_size(to_regclass(format('adit.packet_%s_%s', l.stream, l.no))) > greatest(keep.retention_bytes / 4, 67108864)
+    LOOP
+        EXECUTE format('REVOKE ALL ON adit.%I FROM %I', old.name, old.role);
+        UPDATE leaf SET closed = statement_timestamp() WHERE stream = old.stream AND no = old.no;
+    END LOOP;
     SELECT u.bytes INTO rest FROM usage() u;
     FOR old IN
         WITH sized AS (
