@@ -39,6 +39,8 @@ targets! {
     postgres_record in "../../../fuzz/fuzz_targets/postgres_record.rs",
     postgres_token in "../../../fuzz/fuzz_targets/postgres_token.rs",
     postgres_row in "../../../fuzz/fuzz_targets/postgres_row.rs",
+    postgres_hint in "../../../fuzz/fuzz_targets/postgres_hint.rs",
+    postgres_page in "../../../fuzz/fuzz_targets/postgres_page.rs",
     router in "../../../fuzz/fuzz_targets/router.rs",
     stream in "../../../fuzz/fuzz_targets/stream.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",

@@ -9,141 +9,26 @@
 //! The driver asks [`Sender::wants`] again after each call that changed something, and whenever the instant in
 //! [`Want::Nothing`] has come. Each want is given once; it is answered by one call, or by [`Sender::lost`].
 
+mod sealing;
+mod stream;
+mod words;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
-use adit_wire::ip::Ip;
-use adit_wire::split::Segments;
-use adit_wire::{Gso, VnetHeader};
+use adit_wire::VnetHeader;
 
-use crate::limits::{BATCH_BYTES, PADDING, PEERS, SUPER_PACKET};
-use crate::queue::{Dropped, Patience, Queues, Waiting, count, later};
-use crate::row::copy::MAX_OVERHEAD;
-use crate::seal::{ChainValue, Sealer, Unfit};
+use self::sealing::{Sealing, cost};
+use self::stream::{Leaf, State, Stream};
+pub use self::words::{Batch, Config, Opening, Part, Previous, Resumed, Stats, Want};
+use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
+use crate::queue::{Patience, Queues, count, later};
+use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-/// What a sender must know from the network's configuration.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Longest IP packet in a row, bytes.
-    pub packet_size: usize,
-    /// A leaf is followed by the next after this many bytes of rows.
-    pub leaf_bytes: u64,
-    /// Or after this long.
-    pub leaf_age: Duration,
-}
-
-/// What the driver should do next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Want {
-    /// Take the stream's lock, ask `resume`, and answer with [`Sender::resumed`] or [`Sender::failed`].
-    Resume {
-        /// The stream.
-        stream: StreamId,
-        /// To whom it leads.
-        receiver: NodeId,
-    },
-    /// Make an epoch's secret and record, call `open_epoch`, and answer with [`Sender::opened`] or [`Sender::failed`].
-    Open(Opening),
-    /// Call [`Sender::batch`].
-    Batch,
-    /// Wait for a packet, for the commit, or until this instant.
-    Nothing(Option<Instant>),
-}
-
-/// An epoch to be opened: what its record says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opening {
-    /// The stream.
-    pub stream: StreamId,
-    /// To whom it leads.
-    pub receiver: NodeId,
-    /// The epoch's number: higher than any known; by the clock, so that it is also higher than those that a
-    /// database forgot.
-    pub epoch: EpochNo,
-    /// The leaf: the newest, or a new one after it.
-    pub leaf: LeafNo,
-    /// The number of its first packet.
-    pub first_seq: Seq,
-    /// The epoch before.
-    pub previous: Option<Previous>,
-}
-
-/// How the epoch before ended, as its writer or the database knew it.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Previous {
-    /// Its number.
-    pub epoch: EpochNo,
-    /// The last packet's.
-    pub last_seq: Seq,
-    /// The last value of its chain, if any is known.
-    pub chain: Option<ChainValue>,
-}
-
-/// What the database's `resume` says.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resumed {
-    /// Highest number in the newest leaf, or the one before it.
-    pub last_seq: i64,
-    /// Highest epoch, 0 if there is none.
-    pub last_epoch: i32,
-    /// Newest leaf, 0 if there is none.
-    pub last_leaf: i32,
-    /// The newest chain value.
-    pub last_chain: Option<ChainValue>,
-}
-
-/// Rows of one stream in a batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
-    /// The stream.
-    pub stream: StreamId,
-    /// To whom it leads: whom to notify.
-    pub receiver: NodeId,
-    /// The leaf, and with the stream the table.
-    pub leaf: LeafNo,
-    /// How many rows.
-    pub rows: usize,
-    /// The rows in binary COPY format, without header and trailer.
-    pub bytes: Vec<u8>,
-}
-
-/// What goes in one transaction.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch {
-    /// One per stream.
-    pub parts: Vec<Part>,
-}
-
-impl Batch {
-    /// Rows of all parts; up to [`crate::limits::FEW_ROWS`] are better inserted than copied.
-    pub fn rows(&self) -> usize {
-        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.rows))
-    }
-}
-
-/// What a sender has done.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Packets sealed, rows.
-    pub packets: u64,
-    /// Their bytes as IP packets.
-    pub bytes: u64,
-    /// Batches committed.
-    pub batches: u64,
-    /// Rows whose commit is in doubt: the connection was lost.
-    pub in_doubt: u64,
-    /// Epochs opened.
-    pub epochs: u64,
-    /// Super-packets or packets dropped, by reason.
-    pub dropped: Dropped,
-    /// Memory of the queues now, bytes.
-    pub queued: usize,
-    /// How long a commit takes, smoothed.
-    pub commit: Duration,
-}
+/// Memory kept for batches.
+const SPARE_BYTES: usize = 4 * BATCH_BYTES;
 
 /// All outgoing streams of a node.
 #[derive(Debug)]
@@ -165,140 +50,10 @@ pub struct Sender {
 }
 
 #[derive(Debug)]
-struct Stream {
-    receiver: NodeId,
-    state: State,
-    /// The highest epoch and number that were ever given out; no others are given but higher ones.
-    given: (EpochNo, Seq),
-    /// The last that this process knows to be committed.
-    committed: Option<Previous>,
-    leaf: Option<Leaf>,
-    /// Refusals one after the other.
-    failures: u32,
-    /// Bytes that it may still have in this batch, and the part that it has; both count only while one is built.
-    credit: usize,
-    part: Option<usize>,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Nothing is known of what the database has.
-    Down,
-    /// [`Want::Resume`] was given.
-    Resuming,
-    /// As the database says.
-    Known(Resumed),
-    /// [`Want::Open`] was given.
-    Opening(Opening),
-    Open {
-        seal: Sealer,
-        next: Seq,
-        used_up: bool,
-    },
-    /// The database refused; try again then.
-    Refused(Instant),
-}
-
-/// The newest leaf that this process has opened.
-#[derive(Copy, Clone, Debug)]
-struct Leaf {
-    no: LeafNo,
-    bytes: u64,
-    opened: Instant,
-    /// The database refused to go on in it.
-    unfit: bool,
-}
-
-#[derive(Debug)]
 struct Flight {
     since: Instant,
     rows: u64,
     streams: Vec<(StreamId, Previous)>,
-}
-
-/// Epochs are numbered by the clock from here, 2026-01-01, if that is more than the next number: a database that was
-/// restored from a backup, and a sender that was started anew, know nothing of the numbers used since.
-const CLOCK_ZERO: u64 = 1_767_225_600;
-
-/// But a clock that is wrong leaves half of the numbers over.
-const CLOCK_MAX: u64 = 1 << 30;
-
-/// Pauses after a refusal, the first and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
-
-/// Memory kept for batches.
-const SPARE_BYTES: usize = 4 * BATCH_BYTES;
-
-/// Headers of a segment, at most; see [`adit_wire::split`].
-const SEGMENT_HEADER: usize = 192;
-
-impl Stream {
-    /// The epoch after the one that is open, or after what the database says.
-    fn opening(
-        &self,
-        now: Instant,
-        unix: UnixTime,
-        stream: StreamId,
-        config: &Config,
-        found: &Resumed,
-    ) -> Option<Opening> {
-        let Seq(given) = self.given.1;
-        let first_seq = found.last_seq.max(given).max(0).checked_add(1)?;
-        let clock = unix.0.saturating_sub(CLOCK_ZERO).min(CLOCK_MAX);
-        let after = found.last_epoch.max(self.given.0.0).max(0).checked_add(1)?;
-        let epoch = after.max(i32::try_from(clock).ok()?);
-        let newest = found.last_leaf.max(0);
-        let leaf = match self.leaf {
-            Some(leaf) if leaf.no.0 == newest && !leaf.is_full(now, config) => newest,
-            _ => newest.checked_add(1)?,
-        };
-        let previous = self.committed.or_else(|| {
-            (found.last_epoch > 0).then_some(Previous {
-                epoch: EpochNo(found.last_epoch),
-                last_seq: Seq(found.last_seq),
-                chain: found.last_chain,
-            })
-        });
-        Some(Opening {
-            stream,
-            receiver: self.receiver,
-            epoch: EpochNo(epoch),
-            leaf: LeafNo(leaf),
-            first_seq: Seq(first_seq),
-            previous,
-        })
-    }
-
-    fn is_sealing(&self) -> bool {
-        matches!(self.state, State::Open { used_up: false, .. })
-    }
-
-    /// Whether the open epoch is to be followed by another.
-    fn is_due(&self, now: Instant, config: &Config) -> bool {
-        match self.state {
-            State::Open { used_up, .. } => {
-                used_up || self.leaf.is_none_or(|leaf| leaf.is_full(now, config))
-            }
-            _ => false,
-        }
-    }
-
-    /// What `resume` would say, were it asked: this process knows.
-    fn own_knowledge(&self) -> Resumed {
-        Resumed {
-            last_seq: self.given.1.0,
-            last_epoch: self.given.0.0,
-            last_leaf: self.leaf.map_or(0, |leaf| leaf.no.0),
-            last_chain: None,
-        }
-    }
-}
-
-impl Leaf {
-    fn is_full(&self, now: Instant, config: &Config) -> bool {
-        let old = now.since(self.opened) >= config.leaf_age;
-        self.unfit || (self.bytes > 0 && (self.bytes >= config.leaf_bytes || old))
-    }
 }
 
 impl Sender {
@@ -620,75 +375,6 @@ impl Sender {
     pub fn stats(&self) -> Stats {
         Stats { dropped: self.queues.dropped, queued: self.queues.memory(), ..self.stats }
     }
-}
-
-impl Stream {
-    /// To be tried again later, in a new leaf: the refusal may be about this one.
-    fn refuse(&mut self, now: Instant) {
-        let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        let pause = RETRY.0.saturating_mul(doubled).min(RETRY.1);
-        self.failures = self.failures.saturating_add(1).min(16);
-        if let Some(leaf) = &mut self.leaf {
-            leaf.unfit = true;
-        }
-        self.state = State::Refused(later(now, pause));
-    }
-}
-
-/// A packet on its way into a part.
-struct Sealing<'a> {
-    seal: &'a mut Sealer,
-    next: &'a mut Seq,
-    given: &'a mut Seq,
-    used_up: &'a mut bool,
-    part: &'a mut Part,
-    packet_size: usize,
-}
-
-impl Sealing<'_> {
-    /// Cuts a super-packet and seals what comes out.
-    fn all(&mut self, waiting: &mut Waiting, stats: &mut Stats, dropped: &mut Dropped) {
-        let Ok(mut segments) = Segments::new(&waiting.vnet, &mut waiting.bytes) else {
-            return count(&mut dropped.malformed);
-        };
-        while let Some(segment) = segments.next() {
-            let whole = Ip::parse(segment).is_some_and(|ip| ip.total_len == segment.len());
-            if !whole || segment.len() > self.packet_size {
-                count(&mut dropped.malformed);
-                continue;
-            }
-            match self.one(segment) {
-                Ok(()) => {
-                    count(&mut stats.packets);
-                    stats.bytes = stats.bytes.saturating_add(segment.len() as u64);
-                }
-                Err(Unfit::TooLong | Unfit::NotIp) => count(&mut dropped.malformed),
-                // The next epoch has another key.
-                Err(Unfit::OutOfOrder | Unfit::Exhausted | Unfit::Library) => {
-                    *self.used_up = true;
-                    return count(&mut dropped.closed);
-                }
-            }
-        }
-    }
-
-    fn one(&mut self, packet: &[u8]) -> Result<(), Unfit> {
-        let after = self.next.0.checked_add(1).ok_or(Unfit::Exhausted)?;
-        self.seal.seal_into(*self.next, packet, &mut self.part.bytes)?;
-        *self.given = *self.next;
-        *self.next = Seq(after);
-        self.part.rows = self.part.rows.saturating_add(1);
-        Ok(())
-    }
-}
-
-/// Bytes that the rows of a super-packet take, at most.
-fn cost(vnet: &VnetHeader, len: usize) -> usize {
-    let segments = match vnet.gso {
-        Gso::None => 1,
-        _ => len.div_ceil(usize::from(vnet.gso_size).max(1)),
-    };
-    len.saturating_add(segments.saturating_mul(SEGMENT_HEADER + MAX_OVERHEAD + PADDING))
 }
 
 /// Keeps a batch's buffer for the next.

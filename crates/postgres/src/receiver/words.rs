@@ -1,0 +1,162 @@
+//! What a receiver is asked, and what it answers.
+
+use std::ops::Range;
+
+use crate::row::Row;
+use crate::seal::Opener;
+use crate::{EpochNo, LeafNo, Seq, StreamId};
+
+/// An epoch whose record and signature were found right, with its key. All of it from the record, none from the table's
+/// columns but the age.
+#[derive(Debug)]
+pub struct Epoch {
+    /// Its number.
+    pub no: EpochNo,
+    /// Its leaf.
+    pub leaf: LeafNo,
+    /// The number of its first packet.
+    pub first_seq: Seq,
+    /// How long ago it was opened, by the database's clock alone.
+    pub age_ms: u64,
+    /// Opens its packets.
+    pub open: Opener,
+}
+
+/// A row with its age.
+#[derive(Copy, Clone, Debug)]
+pub struct Dated<'a> {
+    /// The row.
+    pub row: Row<'a>,
+    /// `statement_timestamp() - ts`: how old, by the database's clock alone; negative counts as 0.
+    pub age_ms: i64,
+}
+
+/// What to ask the database. One is outstanding at a time.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// The stream's epochs with `no > after`, the newest `limit` of them (`ORDER BY no DESC LIMIT`), with their wraps
+    /// for this node. Answer: [`super::Receiver::epochs`].
+    Epochs {
+        /// Those after this one.
+        after: EpochNo,
+        /// At most so many.
+        limit: u32,
+    },
+    /// The rows with `seq > after AND seq <= until` of a leaf. Answer: [`super::Receiver::page`].
+    Page {
+        /// The leaf.
+        leaf: LeafNo,
+        /// Only rows behind this one.
+        after: Seq,
+        /// And not behind this one.
+        until: Seq,
+        /// At most so many.
+        limit: u32,
+        /// `ORDER BY seq DESC` instead of `ORDER BY seq`: a starting reader looks for the newest.
+        newest_first: bool,
+    },
+    /// `SELECT max(seq)` of the rows with `seq > after` that are older than [`crate::limits::EXPIRED_MS`]: a backlog
+    /// is not read row by row. Answer: [`super::Receiver::skipped`].
+    Skip {
+        /// The leaf.
+        leaf: LeafNo,
+        /// Only rows behind this one.
+        after: Seq,
+    },
+}
+
+/// Where a reader has come: every packet up to there was delivered, skipped or lost, and is never delivered again.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The epoch that was read last.
+    pub epoch: EpochNo,
+    /// The last authentic packet in it.
+    pub seq: Seq,
+}
+
+/// A notification: which stream has something new, and in which leaf.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// The stream.
+    pub stream: StreamId,
+    /// The leaf.
+    pub leaf: LeafNo,
+}
+
+impl Hint {
+    /// Reads a payload `STREAM.LEAF`; both positive, without signs, spaces or leading zeros.
+    pub fn parse(payload: &str) -> Option<Self> {
+        let (stream, leaf) = payload.split_once('.')?;
+        let number = |digits: &str| {
+            let plain =
+                digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.starts_with('0');
+            if plain { digits.parse::<i32>().ok() } else { None }
+        };
+        Some(Self { stream: StreamId(number(stream)?), leaf: LeafNo(number(leaf)?) })
+    }
+}
+
+impl std::fmt::Display for Hint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.stream, self.leaf)
+    }
+}
+
+/// Packets to be written to the device, in order, in one buffer that is used again.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    pub(super) bytes: Vec<u8>,
+    pub(super) ranges: Vec<Range<usize>>,
+}
+
+impl Delivery {
+    /// The packets, for [`adit_wire::merge::Merger::push`].
+    pub fn packets(&self) -> impl Iterator<Item = &[u8]> {
+        self.ranges.iter().filter_map(|range| self.bytes.get(range.clone()))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Forgets them and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ranges.clear();
+    }
+}
+
+/// What a receiver has done.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets delivered.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Pages read.
+    pub pages: u64,
+    /// Epochs taken.
+    pub epochs: u64,
+    /// Authentic rows too old to be delivered, as far as they were read one by one.
+    pub expired: u64,
+    /// Rows that are not authentic, or of an epoch that is not.
+    pub forged: u64,
+    /// Rows behind the position: repeated, or in the wrong order.
+    pub repeated: u64,
+    /// Authentic packets whose inner source is not the sender's.
+    pub wrong_source: u64,
+    /// Authentic packets to somebody else.
+    pub wrong_destination: u64,
+    /// Numbers that were passed over unread, because rows behind them were too old already.
+    pub skipped: u64,
+    /// Numbers that are missing between two packets of an epoch.
+    pub missing: u64,
+    /// Epochs older than the position, or beyond what is kept.
+    pub epochs_refused: u64,
+}

@@ -1,0 +1,130 @@
+//! What a sender is asked, and what it answers.
+
+use std::time::Duration;
+
+use adit_engine::Instant;
+
+use crate::queue::Dropped;
+use crate::seal::ChainValue;
+use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
+
+/// What a sender must know from the network's configuration.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Longest IP packet in a row, bytes.
+    pub packet_size: usize,
+    /// A leaf is followed by the next after this many bytes of rows.
+    pub leaf_bytes: u64,
+    /// Or after this long.
+    pub leaf_age: Duration,
+}
+
+/// What the driver should do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Take the stream's lock, ask `resume`, and answer with [`super::Sender::resumed`] or [`super::Sender::failed`].
+    Resume {
+        /// The stream.
+        stream: StreamId,
+        /// To whom it leads.
+        receiver: NodeId,
+    },
+    /// Make an epoch's secret and record, call `open_epoch`, and answer with [`super::Sender::opened`] or [`super::Sender::failed`].
+    Open(Opening),
+    /// Call [`super::Sender::batch`].
+    Batch,
+    /// Wait for a packet, for the commit, or until this instant.
+    Nothing(Option<Instant>),
+}
+
+/// An epoch to be opened: what its record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// The stream.
+    pub stream: StreamId,
+    /// To whom it leads.
+    pub receiver: NodeId,
+    /// The epoch's number: higher than any known; by the clock, so that it is also higher than those that a
+    /// database forgot.
+    pub epoch: EpochNo,
+    /// The leaf: the newest, or a new one after it.
+    pub leaf: LeafNo,
+    /// The number of its first packet.
+    pub first_seq: Seq,
+    /// The epoch before.
+    pub previous: Option<Previous>,
+}
+
+/// How the epoch before ended, as its writer or the database knew it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Previous {
+    /// Its number.
+    pub epoch: EpochNo,
+    /// The last packet's.
+    pub last_seq: Seq,
+    /// The last value of its chain, if any is known.
+    pub chain: Option<ChainValue>,
+}
+
+/// What the database's `resume` says.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    /// Highest number in the newest leaf, or the one before it.
+    pub last_seq: i64,
+    /// Highest epoch, 0 if there is none.
+    pub last_epoch: i32,
+    /// Newest leaf, 0 if there is none.
+    pub last_leaf: i32,
+    /// The newest chain value.
+    pub last_chain: Option<ChainValue>,
+}
+
+/// Rows of one stream in a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// The stream.
+    pub stream: StreamId,
+    /// To whom it leads: whom to notify.
+    pub receiver: NodeId,
+    /// The leaf, and with the stream the table.
+    pub leaf: LeafNo,
+    /// How many rows.
+    pub rows: usize,
+    /// The rows in binary COPY format, without header and trailer.
+    pub bytes: Vec<u8>,
+}
+
+/// What goes in one transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// One per stream.
+    pub parts: Vec<Part>,
+}
+
+impl Batch {
+    /// Rows of all parts; up to [`crate::limits::FEW_ROWS`] are better inserted than copied.
+    pub fn rows(&self) -> usize {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.rows))
+    }
+}
+
+/// What a sender has done.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets sealed, rows.
+    pub packets: u64,
+    /// Their bytes as IP packets.
+    pub bytes: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// Rows whose commit is in doubt: the connection was lost.
+    pub in_doubt: u64,
+    /// Epochs opened.
+    pub epochs: u64,
+    /// Super-packets or packets dropped, by reason.
+    pub dropped: Dropped,
+    /// Memory of the queues now, bytes.
+    pub queued: usize,
+    /// How long a commit takes, smoothed.
+    pub commit: Duration,
+}
