@@ -76,6 +76,7 @@ pub const ALL: &[Metric] = &[
     metric("nodes_pss_mib", "nodes PSS MiB", Lower, 1),
     metric("wal_per_byte", "log bytes per byte", Lower, 2),
     metric("disk_per_byte", "table bytes per byte", Lower, 2),
+    metric("flush_ms", "the disk's flush ms", Neither, 3),
     metric("rows_found", "rows found", Neither, 0),
     metric("disk_peak_mib", "disk peak MiB", Lower, 0),
     metric("disk_growth_mib_per_min", "disk growth MiB/min", Lower, 1),

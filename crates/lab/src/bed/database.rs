@@ -1,7 +1,9 @@
 //! Hosts that reach only one other, which has a PostgreSQL server on disk.
 
+use std::io::{Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_interop::postgres::{Cluster, Options};
@@ -9,6 +11,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 
 use super::{Bed, LinkMode};
+use crate::stats::median;
 
 /// How many idle nodes a busy pair has beside it at most.
 pub const MOST_IDLE: u16 = 10;
@@ -26,7 +29,7 @@ pub struct Database {
     // The server ends before its host and its folder go.
     cluster: Cluster,
     bed: Bed,
-    _folder: TempDir,
+    folder: TempDir,
     trial: u32,
 }
 
@@ -50,7 +53,7 @@ impl Database {
             "postgres",
             &format!("CREATE ROLE {ROLE} LOGIN CREATEROLE PASSWORD '{PASSWORD}'"),
         )?;
-        Ok(Database { cluster, bed, _folder: folder, trial: 0 })
+        Ok(Database { cluster, bed, folder, trial: 0 })
     }
 
     /// A new database for a new trial; that of the last one goes.
@@ -128,6 +131,25 @@ impl Database {
     /// As [`Database::number`].
     pub fn log_files(&self) -> Result<u64> {
         self.number("SELECT coalesce(sum(size), 0)::bigint FROM pg_ls_waldir()")
+    }
+
+    /// How long the disk takes to keep a page of the log, in milliseconds: the median of some writes in the cluster's folder.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub fn flush_ms(&self) -> Result<f64> {
+        const WRITES: usize = 51;
+        let mut file = tempfile::tempfile_in(self.folder.path())?;
+        let mut times = Vec::with_capacity(WRITES);
+        for _ in 0..WRITES {
+            // As the log does: within a file that has its length, so that no more than the data is written.
+            file.rewind()?;
+            file.write_all(&[1; 8192])?;
+            let began = Instant::now();
+            file.sync_data()?;
+            times.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        median(&times).context("no times")
     }
 
     /// The server's processes, but for the cleaners, which come and go.

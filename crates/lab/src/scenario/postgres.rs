@@ -33,6 +33,7 @@ pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Resu
 
 fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Measurement> {
     let mut measurement = Measurement::default();
+    measurement.set("flush_ms", database.flush_ms()?);
     let (log, disk) = (database.log_bytes()?, database.disk_bytes()?);
     let [from, to, ..] = database.bed().clients.as_slice() else {
         return Err("a bed without two nodes".into());
