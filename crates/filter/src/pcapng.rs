@@ -31,6 +31,17 @@ pub enum Link {
     Ethernet,
     /// Nothing: IPv4 or IPv6, as the first four bits say (LINKTYPE_RAW).
     Raw,
+    /// [`family`], and then as [`Self::Raw`] (LINKTYPE_NULL). libpcap (1.10) reads captures of one interface only where the
+    /// link's number is not also its own for it, as Raw's is not: it takes the second interface for one of another type.
+    Null,
+}
+
+/// What stands before a packet on [`Link::Null`]: the address family in the numbers of BSD, in the byte order of the capture.
+pub fn family(packet: &[u8]) -> [u8; 4] {
+    match packet.first() {
+        Some(first) if first >> 4 == 6 => [24, 0, 0, 0],
+        _ => [2, 0, 0, 0],
+    }
 }
 
 impl Link {
@@ -38,6 +49,7 @@ impl Link {
         match self {
             Self::Ethernet => 1,
             Self::Raw => 101,
+            Self::Null => 0,
         }
     }
 }

@@ -382,7 +382,7 @@ BEGIN
                        coalesce((SELECT format('TABLESPACE %I', leaf_space) FROM network WHERE leaf_space IS NOT NULL), ''));
         EXECUTE format('GRANT INSERT (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) ON adit.%I TO %I',
                        leaf_name, sender_role);
-        EXECUTE format('GRANT SELECT ON adit.%I TO %I', leaf_name, receiver_role);
+        EXECUTE format('GRANT SELECT ON adit.%I TO %I, {auditors}', leaf_name, receiver_role);
     ELSIF leaf_no <> newest OR EXISTS (SELECT FROM leaf WHERE stream = of_stream AND no = newest AND closed IS NOT NULL) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an epoch opens in the newest leaf or in the one after it';
     END IF;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::Write;
 
-use adit_filter::pcapng::{Captured, Link, Writer};
+use adit_filter::pcapng::{Captured, Link, Writer, family};
 use adit_postgres::row::decode;
 use adit_postgres::{LeafNo, Seq};
 use tokio_postgres::Row;
@@ -150,14 +150,16 @@ impl<'a, 'k> Export<'a, 'k> {
             return Ok(());
         }
         let name = format!("{}>{}", way.from, way.to);
+        let family = family(&self.packet);
+        self.packet.splice(0..0, family);
         let time = time_of(row).0;
         self.writer.packet(
             &Captured {
                 time: u64::try_from(time).unwrap_or(0).saturating_mul(1000),
                 interface: &name,
-                link: Link::Raw,
+                link: Link::Null,
                 bytes: &self.packet,
-                length,
+                length: length.saturating_add(4),
                 comment,
             },
             &mut self.bytes,

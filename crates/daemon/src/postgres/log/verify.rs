@@ -51,6 +51,11 @@ pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Outcome<Verified> {
         for note in &view.notes {
             say(note);
         }
+        if verified.all.rows > 0 {
+            say(
+                "(For the last rows of a stream its sender vouches when it begins its next epoch, at a start or reconnection.)",
+            );
+        }
         Ok(verified)
     })
 }
