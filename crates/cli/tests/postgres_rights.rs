@@ -687,3 +687,46 @@ fn a_full_network_says_so_and_leaves_nothing_behind() {
     assert!(!Path::new(&dir("b")).join("postgres/vpn/node.key").exists());
     assert_eq!(cluster.sql("vpn", "SELECT count(*) FROM adit.node").unwrap().trim(), "2");
 }
+
+#[test]
+fn a_superuser_may_make_a_network_whose_leaves_lie_in_a_tablespace() {
+    let Some((folder, cluster)) = cluster() else { return };
+    cluster.create("vpn", "secret", "").unwrap();
+    let space = cluster.socket_folder().join("space");
+    std::fs::create_dir(&space).unwrap();
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(cluster.data()).unwrap());
+    std::os::unix::fs::chown(&space, Some(owner), Some(owner)).unwrap();
+    cluster
+        .sql("vpn", &format!("CREATE TABLESPACE \"my space\" LOCATION '{}'", space.display()))
+        .unwrap();
+    let dir = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let url = cluster.socket_url("postgres", "vpn");
+    let made = adit(&[
+        "init",
+        &url,
+        "--network",
+        "10.9.0.0/24",
+        "--name",
+        "hub",
+        "--tablespace",
+        "my space",
+        "--dir",
+        &dir("hub"),
+    ]);
+    assert!(made.status.success(), "{}", text(&made));
+    let joined = adit(&["join", &invitation(&text(&made)), "--name", "a", "--dir", &dir("a")]);
+    assert!(joined.status.success(), "{}", text(&joined));
+    cluster
+        .sql_as(
+            "adit_vpn_node_hub",
+            "vpn",
+            &open_epoch("(SELECT min(id) FROM adit.stream WHERE sender = 1)", "{1,2}"),
+        )
+        .unwrap();
+    let found = "SELECT count(*) FROM pg_class c JOIN pg_tablespace t ON t.oid = reltablespace WHERE spcname = 'my space'";
+    // The leaf and its index, and nothing for what would be too long for a page.
+    assert_eq!(cluster.sql("vpn", found).unwrap().trim(), "2");
+    let plain = "SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute WHERE attnum > 0 AND attrelid IN \
+                 (SELECT inhrelid FROM pg_inherits)";
+    assert_eq!(cluster.sql("vpn", plain).unwrap().trim(), "p");
+}

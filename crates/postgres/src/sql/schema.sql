@@ -112,7 +112,9 @@ CREATE TABLE packet (
     chain   bytea,                          -- on the last row of a batch: MAC over all tags up to here
     payload bytea   NOT NULL
 );
-ALTER TABLE packet ALTER tag SET STORAGE PLAIN, ALTER chain SET STORAGE PLAIN, ALTER payload SET STORAGE PLAIN;
+-- All of a row lies in one page: leaves inherit this, and so have no table beside them for what is too long.
+ALTER TABLE packet ALTER src SET STORAGE PLAIN, ALTER dst SET STORAGE PLAIN, ALTER tag SET STORAGE PLAIN, ALTER chain SET STORAGE PLAIN,
+                   ALTER payload SET STORAGE PLAIN;
 
 -- For people: who to whom instead of a number.
 CREATE VIEW log AS
@@ -377,7 +379,6 @@ BEGIN
         EXECUTE format('CREATE %s TABLE adit.%I (CHECK (stream = %s)) INHERITS (adit.packet) %s',
                        CASE WHEN durably THEN '' ELSE 'UNLOGGED' END, leaf_name, of_stream,
                        coalesce((SELECT format('TABLESPACE %I', leaf_space) FROM network WHERE leaf_space IS NOT NULL), ''));
-        EXECUTE format('ALTER TABLE adit.%I ALTER tag SET STORAGE PLAIN, ALTER chain SET STORAGE PLAIN, ALTER payload SET STORAGE PLAIN', leaf_name);
         EXECUTE format('CREATE INDEX ON adit.%I (seq) %s', leaf_name,
                        coalesce((SELECT format('TABLESPACE %I', leaf_space) FROM network WHERE leaf_space IS NOT NULL), ''));
         EXECUTE format('GRANT INSERT (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) ON adit.%I TO %I',

@@ -118,6 +118,11 @@ impl Params {
 
     /// A URL or words.
     pub(super) fn parse(text: &str) -> Outcome<Self> {
+        if text.contains("#adit1-") {
+            return Err(Fault::operator(
+                "that is an invitation; it is for another machine: adit postgres join",
+            ));
+        }
         let rest = text.strip_prefix("postgres://").or_else(|| text.strip_prefix("postgresql://"));
         match rest {
             Some(rest) => Self::from_url(rest),

@@ -100,6 +100,8 @@ pub(super) struct Ssl {
     pub(super) root: Option<PathBuf>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
+    /// Certificate and key were not named but found in the operator's home: nobody else's.
+    own: bool,
 }
 
 /// Keepalives, as said.
@@ -298,12 +300,20 @@ impl Target {
 
     /// Files that the URL names, which another machine needs too.
     pub fn files(&self) -> Vec<&Path> {
-        let files = [&self.ssl.root, &self.ssl.certificate, &self.ssl.key];
+        let (certificate, key) = self.named_identity();
+        let files = [self.ssl.root.as_ref(), certificate, key];
         let files = files.into_iter().flatten().map(PathBuf::as_path);
         files.filter(|file| *file != Path::new("system")).collect()
     }
 
-    /// The URL, without user and password.
+    fn named_identity(&self) -> (Option<&PathBuf>, Option<&PathBuf>) {
+        match self.ssl.own {
+            true => (None, None),
+            false => (self.ssl.certificate.as_ref(), self.ssl.key.as_ref()),
+        }
+    }
+
+    /// The URL, without user and password, for nodes.
     pub fn to_url(&self) -> String {
         let hosts: Vec<_> = self.hosts.iter().map(|host| (host.name.clone(), host.port)).collect();
         let mut params = Vec::new();
@@ -314,11 +324,12 @@ impl Target {
             params.push(("hostaddr", addresses.join(",")));
         }
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let (certificate, key) = self.named_identity();
         let more = [
             ("sslmode", self.ssl.mode.map(|mode| mode.word().to_owned())),
             ("sslrootcert", self.ssl.root.as_ref().map(path)),
-            ("sslcert", self.ssl.certificate.as_ref().map(path)),
-            ("sslkey", self.ssl.key.as_ref().map(path)),
+            ("sslcert", certificate.map(path)),
+            ("sslkey", key.map(path)),
             ("channel_binding", self.binding.map(binding_word)),
             ("options", self.options.clone()),
             (
@@ -439,6 +450,7 @@ fn ssl(params: &Params, env: &Environment) -> Outcome<Ssl> {
         root: file("sslrootcert", "root.crt")?,
         certificate: file("sslcert", "postgresql.crt")?,
         key: file("sslkey", "postgresql.key")?,
+        own: params.get("sslcert").is_none() && params.get("sslkey").is_none(),
     };
     if ssl.root.as_deref() == Some(Path::new("system"))
         && ssl.mode.is_some_and(|mode| mode != SslMode::VerifyFull)
@@ -670,6 +682,25 @@ mod tests {
     }
 
     #[test]
+    fn an_operators_own_certificate_stays_the_operators() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join(".postgresql");
+        std::fs::create_dir(&folder).unwrap();
+        for name in ["root.crt", "postgresql.crt", "postgresql.key"] {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        let env = Environment::with(&[], Some(home.path().into()));
+        let target = Target::of_operator("postgres://h/d", &env).unwrap();
+        assert!(target.ssl.certificate.is_some() && target.ssl.key.is_some());
+        let url = target.to_url();
+        assert!(url.contains("sslrootcert") && !url.contains("postgresql.key"), "{url}");
+        assert_eq!(target.files(), [folder.join("root.crt")]);
+        let target = Target::of_operator("postgres://h/d?sslcert=/c&sslkey=/k", &env).unwrap();
+        assert!(target.to_url().ends_with("&sslcert=%2Fc&sslkey=%2Fk"), "{target:?}");
+        assert_eq!(target.files().len(), 3);
+    }
+
+    #[test]
     fn a_node_uses_its_files_and_nothing_else() {
         use adit_postgres::key::{NetworkKey, NodeKeys};
         let secrets = Secrets {
@@ -694,6 +725,7 @@ mod tests {
     fn a_mistake_is_named_with_what_to_write() {
         for (text, said) in [
             ("mysql://h/d", "postgres://HOST/DATABASE"),
+            ("postgres://h/d#adit1-geheim", "adit postgres join"),
             ("h", "postgres://HOST/DATABASE"),
             ("postgres://h/d?sslmod=require", "\"sslmod\", which is not known"),
             ("postgres://h/d?host=x", "host twice"),
