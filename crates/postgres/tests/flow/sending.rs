@@ -252,6 +252,19 @@ fn a_refusal_is_followed_by_growing_pauses_and_another_leaf() {
 }
 
 #[test]
+fn an_opening_that_was_never_answered_is_repeated_in_another_leaf() {
+    let mut sender = open();
+    for leaf in [1, 2] {
+        sender.lost();
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+        sender.resumed(A, Resumed { last_leaf: 1, ..Resumed::default() });
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        assert_eq!(opening.leaf, LeafNo(leaf));
+    }
+}
+
+#[test]
 fn numbers_are_never_given_twice_whatever_the_database_says() {
     let mut sender = open();
     plain(&mut sender, A, 100);
