@@ -15,7 +15,7 @@ use super::shared::Shared;
 const HOURLY: Duration = Duration::from_secs(3600);
 
 /// Between two times at least: with many nodes there are many reasons.
-const PAUSE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_secs(3);
 
 /// How long it may take.
 const LIMIT: Duration = Duration::from_secs(120);
