@@ -62,10 +62,8 @@ fn rows_pass_through_a_real_server_and_the_longest_fill_one_page_each() {
     let folder = scratch().unwrap();
     let cluster = Cluster::start(&folder.path().join("pg"), &Options::default()).unwrap();
     cluster.create("vpn", "secret", "").unwrap();
-    for role in [sql::owner("t"), sql::nodes("t"), sql::auditors("t")] {
-        cluster.sql("vpn", &format!("CREATE ROLE {role}")).unwrap();
-    }
-    cluster.sql("vpn", &format!("BEGIN;\n{};\nCOMMIT", sql::schema("t").unwrap())).unwrap();
+    let (roles, schema) = (sql::roles("t", false).unwrap(), sql::schema("t").unwrap());
+    cluster.sql("vpn", &format!("BEGIN;\n{roles}{schema};\nCOMMIT")).unwrap();
     let secret = EpochSecret::new([2; 32]);
     for &audit in Audit::ALL {
         let (stream, longest) = (stream(audit), *PACKET_RANGE.end());
