@@ -83,9 +83,10 @@ fn report(report: &StatusReport) -> String {
     if !report.drops.is_empty() {
         text.push_str(&format!("  dropped packets: {}\n", pairs(&report.drops)));
     }
-    match &report.bridge {
-        Some(bridge) => text.push_str(&ports(bridge)),
-        None => text.push_str(&peers(report)),
+    match (&report.bridge, &report.postgres) {
+        (Some(bridge), _) => text.push_str(&ports(bridge)),
+        (_, Some(postgres)) => text.push_str(&crate::postgres::show::in_status(postgres)),
+        (None, None) => text.push_str(&peers(report)),
     }
     text
 }

@@ -2,6 +2,7 @@
 
 mod log;
 mod members;
+pub mod show;
 mod up;
 
 use std::path::PathBuf;
@@ -37,6 +38,18 @@ sslmode, every other machine is spoken to under TLS. Safe to repeat.")]
   sudo adit postgres up
   sudo adit postgres up -n vpn   if this machine is in several networks")]
     Up(up::Up),
+
+    /// Show the network: the database, the running node, and how far each stream is
+    #[command(after_help = "Example:
+  sudo adit postgres status --json
+
+The exit code is 1 if the node does not run or the database does not answer.")]
+    Status(show::Show),
+
+    /// Show the other nodes: addresses, streams, keys, rates over a second, and what was dropped
+    #[command(after_help = "Example:
+  sudo adit postgres peers")]
+    Peers(show::Show),
 
     /// Make an invitation for one more node; it works once
     #[command(after_help = "Example:
@@ -100,6 +113,8 @@ pub fn run(verb: Postgres) -> Done {
         Postgres::Init(options) => members::init(*options),
         Postgres::Join(options) => members::join(options),
         Postgres::Up(options) => options.run(),
+        Postgres::Status(options) => show::status(&options),
+        Postgres::Peers(options) => show::peers(&options),
         Postgres::Invite(options) => members::invite(&options),
         Postgres::Remove(options) => members::remove(&options),
         Postgres::Expire(options) => members::expire(&options),

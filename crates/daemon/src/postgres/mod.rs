@@ -12,6 +12,7 @@ pub mod node;
 mod places;
 mod register;
 mod settings;
+pub mod survey;
 mod upkeep;
 
 pub use adit_postgres::{Audit, Durability};

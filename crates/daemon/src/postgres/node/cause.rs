@@ -4,9 +4,9 @@ use tokio_postgres::error::SqlState;
 
 /// A failure on an open connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Cause {
+pub(in crate::postgres) struct Cause {
     /// One sentence without figures that change from attempt to attempt.
-    pub(super) words: String,
+    pub(in crate::postgres) words: String,
     /// Whether the table asked for is gone.
     pub(super) no_table: bool,
 }

@@ -32,28 +32,28 @@ const STREAMS: &str =
 
 /// The network as the database shows it and its key confirms.
 #[derive(Clone, Debug)]
-pub(super) struct Directory {
-    pub(super) network: NetworkRecord,
-    pub(super) auditor: Option<SealPublic>,
-    pub(super) nodes: Vec<Known>,
+pub(in crate::postgres) struct Directory {
+    pub(in crate::postgres) network: NetworkRecord,
+    pub(in crate::postgres) auditor: Option<SealPublic>,
+    pub(in crate::postgres) nodes: Vec<Known>,
     /// Nodes that are left out, by name, and why.
-    pub(super) refused: BTreeMap<String, String>,
+    pub(in crate::postgres) refused: BTreeMap<String, String>,
 }
 
 /// Another node, vouched for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) record: NodeRecord,
-    pub(super) public: NodePublic,
+pub(in crate::postgres) struct Known {
+    pub(in crate::postgres) record: NodeRecord,
+    pub(in crate::postgres) public: NodePublic,
     /// What this node sends there.
-    pub(super) outgoing: StreamId,
+    pub(in crate::postgres) outgoing: StreamId,
     /// What comes from there.
-    pub(super) incoming: StreamId,
+    pub(in crate::postgres) incoming: StreamId,
 }
 
 impl Known {
     /// Its own addresses.
-    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+    pub(in crate::postgres) fn addresses(&self) -> Vec<IpAddr> {
         let v4 = self.record.address4.map(|net| IpAddr::V4(net.addr()));
         let v6 = self.record.address6.map(|net| IpAddr::V6(net.addr()));
         v4.into_iter().chain(v6).collect()
@@ -87,14 +87,14 @@ impl Directory {
 }
 
 /// The tables as they are.
-pub(super) struct Tables {
+pub(in crate::postgres) struct Tables {
     network: Row,
     nodes: Vec<Row>,
     streams: Vec<Row>,
 }
 
 /// Reads the tables.
-pub(super) async fn load(client: &Client, me: NodeId) -> Result<Tables, Cause> {
+pub(in crate::postgres) async fn load(client: &Client, me: NodeId) -> Result<Tables, Cause> {
     let network = client.query_one(NETWORK, &[]).await?;
     let nodes = client.query(NODES, &[&ROWS]).await?;
     let streams = client.query(STREAMS, &[&me.0, &ROWS]).await?;
@@ -102,7 +102,7 @@ pub(super) async fn load(client: &Client, me: NodeId) -> Result<Tables, Cause> {
 }
 
 /// Keeps what the key vouches for. `pins` learns nodes that were never seen before.
-pub(super) fn believe(
+pub(in crate::postgres) fn believe(
     tables: &Tables,
     me: NodeId,
     key: &NetworkKey,
@@ -216,7 +216,7 @@ fn v6(net: IpNet) -> Option<Ipv6Net> {
 
 /// The keys of nodes that were seen before, in a file of lines `ID FINGERPRINT NAME`.
 #[derive(Debug)]
-pub(super) struct Pins {
+pub(in crate::postgres) struct Pins {
     path: PathBuf,
     known: BTreeMap<NodeId, (Fingerprint, String)>,
     changed: bool,
@@ -224,7 +224,7 @@ pub(super) struct Pins {
 
 impl Pins {
     /// Reads the file; there need be none.
-    pub(super) fn load(path: &Path) -> Result<Self, Fault> {
+    pub(in crate::postgres) fn load(path: &Path) -> Result<Self, Fault> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
