@@ -180,8 +180,8 @@ fn work(postgres: &PostgresReport) -> String {
     };
     let per_batch = postgres.rows as f64 / postgres.batches.max(1) as f64;
     format!(
-        "  durability {}, audit {}, packets of at most {} bytes\n  writes: {}; {} rows in {} batches ({per_batch:.1} each), the \
-         last commit took {}; {} wait\n  reads: {}; {} pages, {} of them empty, {} notifications\n",
+        "  durability {}, audit {}, packets of at most {} bytes\n  writes: {}; {} rows in {} batches ({per_batch:.1} each), a \
+         commit takes {}; its queue has {}\n  reads: {}; {} pages, {} of them empty, {} notifications\n",
         postgres.durability,
         postgres.audit,
         postgres.packet_size,
@@ -454,7 +454,7 @@ mod tests {
                 "PostgreSQL 15.8, TLSv1.3 TLS_AES_256_GCM_SHA384, answers in 0.4 ms",
                 "keeps 34 MB of at most 1 GB, 30 d, in 6 leaf tables",
                 "running, process 42",
-                "writes: connected, opened once; 30 rows in 4 batches (7.5 each), the last commit took 1.2 ms",
+                "writes: connected, opened once; 30 rows in 4 batches (7.5 each), a commit takes 1.2 ms",
                 "reads: not connected: the disk is full",
                 "queue-old 3",
                 "spoke",
