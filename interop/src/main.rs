@@ -86,6 +86,9 @@ struct Run {
     /// Put openvpn in adit's place: what fails then is not adit's fault.
     #[arg(long)]
     control: bool,
+    /// The tests that take many minutes each, and no others.
+    #[arg(long)]
+    long: bool,
     /// Words that a test's name must contain.
     words: Vec<String>,
 }
@@ -143,11 +146,16 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     let bench = Bench { world, pki };
     let wanted = |test: &Test| arguments.words.iter().all(|word| test.name.contains(word.as_str()));
     let adit = if arguments.control { Program::Stock } else { Program::adit()? };
-    let mut tests: Vec<Test> =
-        tests(&adit, arguments.old, &arguments.roots)?.into_iter().filter(wanted).collect();
+    let all = match arguments.long {
+        true => scenario::long(&adit),
+        false => tests(&adit, arguments.old, &arguments.roots)?,
+    };
+    let mut tests: Vec<Test> = all.into_iter().filter(wanted).collect();
     if arguments.control {
         // Those are about adit's own sentences.
-        tests.retain(|test| !["fault/", "crowd/"].iter().any(|kind| test.name.starts_with(kind)));
+        tests.retain(|test| {
+            !["fault/", "crowd/", "postgres/"].iter().any(|kind| test.name.starts_with(kind))
+        });
     }
     if tests.is_empty() {
         return Err("no test has such a name: see adit-interop list".into());

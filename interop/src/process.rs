@@ -36,13 +36,13 @@ pub fn output(mut command: Command) -> Result<String> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn feed(mut command: Command, input: &str) -> Result<String> {
+pub fn feed(mut command: Command, input: impl AsRef<[u8]>) -> Result<String> {
     let shown = show(&command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context(&shown)?;
     if let Some(mut stdin) = child.stdin.take() {
         // A program that ends before it has read everything says why in its status.
-        let _ = stdin.write_all(input.as_bytes());
+        let _ = stdin.write_all(input.as_ref());
     }
     let done = child.wait_with_output().context(&shown)?;
     judge(&shown, &done)

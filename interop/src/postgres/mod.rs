@@ -8,6 +8,7 @@
 mod certificate;
 mod processes;
 mod programs;
+pub mod proxy;
 
 use std::fs;
 use std::net::IpAddr;
@@ -146,6 +147,41 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Makes a cluster in `folder` that follows this one (a standby), and starts it: what is committed here is there a
+    /// moment later, and it takes no writes before [`Cluster::promote`].
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn follower(&self, folder: &Path, namespace: &Namespace) -> Result<Cluster> {
+        let network = Some(Path::new("/run/netns").join(namespace.name()));
+        let mut other = Cluster {
+            folder: folder.to_owned(),
+            network,
+            programs: self.programs.clone(),
+            user: self.user.clone(),
+            running: None,
+        };
+        fs::create_dir_all(folder).context(folder.display())?;
+        chown(folder, Some(self.user.uid), Some(self.user.gid))?;
+        fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
+        let mut command = other.command("pg_basebackup");
+        command.args(["--write-recovery-conf", "--checkpoint", "fast", "--no-sync", "--pgdata"]);
+        command.arg(other.data()).arg("--host").arg(&self.folder);
+        command.args(["--port", &PORT.to_string(), "--username", SUPERUSER]);
+        output(command)?;
+        other.configure(&[("unix_socket_directories", text(folder))])?;
+        other.resume_service()?;
+        Ok(other)
+    }
+
+    /// Lets a follower go on by itself and take writes.
+    ///
+    /// # Errors
+    /// It follows nobody.
+    pub fn promote(&self) -> Result<()> {
+        self.sql(SUPERUSER, "SELECT pg_promote()").map(drop)
+    }
+
     fn initialise(&self, options: &Options<'_>) -> Result<()> {
         let mut command = self.command("initdb");
         command.arg("--pgdata").arg(self.data()).args(["--username", SUPERUSER]);
@@ -157,7 +193,7 @@ impl Cluster {
         output(command)?;
         let host = if options.only_tls { "hostssl" } else { "host" };
         let access = format!(
-            "local all all trust\n{host} all all 0.0.0.0/0 scram-sha-256\n{host} all all ::/0 scram-sha-256\n"
+            "local all all trust\nlocal replication all trust\n{host} all all 0.0.0.0/0 scram-sha-256\n{host} all all ::/0 scram-sha-256\n"
         );
         fs::write(self.data().join("pg_hba.conf"), access)?;
         let listen = if self.network.is_some() { "*" } else { "" };

@@ -7,6 +7,7 @@ mod files;
 mod filter;
 mod formats;
 mod p2p;
+mod postgres;
 mod proxies;
 mod refusals;
 mod roaming;
@@ -178,10 +179,21 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
     for (name, scene) in bridge::scenes() {
         tests.push(test(format!("bridge/{name}"), adit, adit, *scene));
     }
+    for (name, scene) in postgres::scenes() {
+        tests.push(test(format!("postgres/{name}"), adit, adit, *scene));
+    }
     for (name, scene) in faults::SCENES {
         tests.push(test(format!("fault/{name}"), adit, adit, *scene));
     }
     tests
+}
+
+/// Those that take many minutes each.
+#[must_use]
+pub fn long(adit: &Program) -> Vec<Test> {
+    postgres::long()
+        .map(|(name, scene)| test(format!("long/postgres/{name}"), adit, adit, *scene))
+        .collect()
 }
 
 /// What only openvpn 2.7 has, or 2.5 still has, with it in stock's place.

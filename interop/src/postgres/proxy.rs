@@ -1,0 +1,145 @@
+//! A machine between a node and its database, for what only the way between them can do: notifications that get lost,
+//! answers that take their time, a way that is cut.
+//!
+//! It reads the messages that the server sends, so nodes must come without TLS.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::failure::{Context, Result};
+use crate::net::Namespace;
+
+/// Longest message that is passed on; PostgreSQL's own limit is a gibibyte.
+const MESSAGE: usize = 64 << 20;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What the way does from now on.
+#[derive(Debug, Default)]
+pub struct Way {
+    /// Notifications are left out.
+    pub mute: AtomicBool,
+    /// Each message of the server waits so long, milliseconds.
+    pub delay_ms: AtomicU64,
+    /// New connections are closed at once.
+    pub closed: AtomicBool,
+    /// Notifications that were left out.
+    pub muted: AtomicU64,
+    connections: Mutex<Vec<TcpStream>>,
+}
+
+impl Way {
+    /// Cuts every connection that there is.
+    pub fn cut(&self) {
+        for stream in self.lock().drain(..) {
+            // It may have ended by itself.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Listens inside a namespace and passes everything to the database there or elsewhere. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    /// What happens on the way.
+    pub way: Arc<Way>,
+    end: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    /// Starts one that listens at `at` in this namespace and connects to `to` from there.
+    ///
+    /// # Errors
+    /// The address is taken.
+    pub fn start(namespace: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Proxy> {
+        let (way, end) = (Arc::new(Way::default()), Arc::new(AtomicBool::new(false)));
+        let (shared, over) = (Arc::clone(&way), Arc::clone(&end));
+        let (ready, wait) = std::sync::mpsc::channel();
+        namespace.thread(move || {
+            let listener = TcpListener::bind(at).context(at)?;
+            listener.set_nonblocking(true)?;
+            let _ = ready.send(());
+            while !over.load(Relaxed) {
+                match listener.accept() {
+                    Ok((client, _)) if !shared.closed.load(Relaxed) => pass(client, to, &shared),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        thread::sleep(LOOK_EVERY)
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            shared.cut();
+            Ok(())
+        })?;
+        wait.recv_timeout(Duration::from_secs(5)).context("the proxy does not listen")?;
+        Ok(Proxy { way, end })
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.end.store(true, Relaxed);
+        self.way.cut();
+    }
+}
+
+/// Joins a client with the database. A connection that fails on either side ends on both.
+fn pass(client: TcpStream, to: SocketAddr, way: &Arc<Way>) {
+    let joined = || -> std::io::Result<()> {
+        client.set_nonblocking(false)?;
+        let server = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+        for stream in [&client, &server] {
+            stream.set_nodelay(true)?;
+            way.lock().push(stream.try_clone()?);
+        }
+        let (mut from, mut into) = (client.try_clone()?, server.try_clone()?);
+        thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut into);
+            let _ = into.shutdown(Shutdown::Both);
+        });
+        let (client, way) = (client.try_clone()?, Arc::clone(way));
+        thread::spawn(move || {
+            let _ = answers(&server, &client, &way);
+            let _ = client.shutdown(Shutdown::Both);
+            let _ = server.shutdown(Shutdown::Both);
+        });
+        Ok(())
+    };
+    if joined().is_err() {
+        let _ = client.shutdown(Shutdown::Both);
+    }
+}
+
+/// Passes the server's messages on, each of which is a letter, a length and the rest.
+fn answers(mut server: &TcpStream, mut client: &TcpStream, way: &Way) -> std::io::Result<()> {
+    loop {
+        let mut head = [0; 5];
+        server.read_exact(&mut head)?;
+        let [letter, length @ ..] = head;
+        let rest =
+            usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX).saturating_sub(4);
+        if rest > MESSAGE {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        let mut message = head.to_vec();
+        message.resize(head.len() + rest, 0);
+        server.read_exact(message.get_mut(head.len()..).unwrap_or_default())?;
+        let delay = way.delay_ms.load(Relaxed);
+        if delay > 0 {
+            thread::sleep(Duration::from_millis(delay));
+        }
+        if letter == b'A' && way.mute.load(Relaxed) {
+            way.muted.fetch_add(1, Relaxed);
+            continue;
+        }
+        client.write_all(&message)?;
+    }
+}

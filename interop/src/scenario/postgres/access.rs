@@ -1,0 +1,212 @@
+//! Who gets in, by which words, and which secrets nobody sees.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::super::{Scene, Stage};
+use super::bed::{ADMIN, Bed, DATABASE, LIMIT, PASSWORD, Plan, invitation};
+use crate::failure::{Context, Result, ensure};
+use crate::postgres::{Certificate, Options, PORT};
+
+pub(super) const SCENES: &[(&str, Scene)] =
+    &[("tls", tls), ("join", join), ("secrets", secrets), ("up-twice", up_twice)];
+
+/// Certificates are checked against an authority and a name, at every verb.
+fn tls(stage: &Stage<'_>) -> Result<String> {
+    let folder = |name: &str| -> Result<std::path::PathBuf> {
+        let path = stage.folder().join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
+    };
+    let pki = &stage.bench.pki;
+    let right = Certificate::new(&folder("right")?, pki, &["IP:192.0.2.1"])?;
+    let other =
+        Certificate::new(&folder("other")?, pki, &["IP:192.0.2.99", "DNS:elsewhere.example"])?;
+    let stranger = Certificate::alone(&folder("stranger")?, &["IP:192.0.2.1"])?;
+    let options = Options { certificate: Some(&right), only_tls: true, ..Options::default() };
+    let mut bed = Bed::bare(stage, 2, &options)?;
+    let parameters = format!("sslmode=verify-full&sslrootcert={}", right.authority.display());
+    let plan = Plan { parameters: &parameters, ..Plan::default() };
+    let url = bed.url(&plan);
+    let init = ["init", &url, "--network", "10.9.0.0/24", "--name", "n1"];
+    for (wrong, words) in
+        [(&other, ["name", "192.0.2.1"].as_slice()), (&stranger, ["certificate"].as_slice())]
+    {
+        bed.cluster.install(wrong)?;
+        bed.cluster.reload()?;
+        let said = bed.node(0)?.refused(&init)?;
+        ensure(words.iter().any(|word| said.contains(word)), || format!("refused by: {said}"))?;
+        ensure(!said.contains(PASSWORD), || "the password is in the refusal".to_owned())?;
+    }
+    // Without encryption the server refuses, and says it.
+    let plain = bed.url(&Plan { parameters: "sslmode=disable", ..Plan::default() });
+    let said =
+        bed.node(0)?.refused(&["init", &plain, "--network", "10.9.0.0/24", "--name", "n1"])?;
+    ensure(said.contains("pg_hba") || said.contains("encrypt"), || format!("refused by: {said}"))?;
+    bed.cluster.install(&right)?;
+    bed.cluster.reload()?;
+    bed.found(&plan)?;
+    bed.up()?;
+    let open = bed.number(
+        "SELECT count(*) FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) WHERE usename ~ 'node' AND NOT ssl",
+    )?;
+    let sealed = bed.number("SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename ~ 'node'")?;
+    ensure(open == 0 && sealed >= 4, || format!("{sealed} connections with TLS, {open} without"))?;
+    // Also a node that runs: it does not come back to a server that is not the one.
+    bed.cluster.install(&other)?;
+    bed.cluster.reload()?;
+    bed.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename ~ 'node'")?;
+    let node = bed.node_mut(1)?;
+    node.running()?.wait_for_any(&["certificate", "not valid for"], LIMIT)?;
+    bed.cluster.install(&right)?;
+    bed.cluster.reload()?;
+    bed.reach(0, 1)?;
+    Ok(format!("{sealed} connections, all of them checked"))
+}
+
+/// A token lets one machine in, once.
+fn join(stage: &Stage<'_>) -> Result<String> {
+    let bed = Bed::bare(stage, 3, &Options::default())?;
+    let url = bed.url(&Plan::default());
+    let said = bed.node(1)?.refused(&["up"])?;
+    ensure(said.contains("adit postgres"), || format!("no remedy in: {said}"))?;
+    let told = bed.node(0)?.adit(&["init", &url, "--network", "10.9.0.0/24", "--name", "n1"])?;
+    let url = invitation(&told)?;
+    let again = bed.node(0)?.refused(&[
+        "init",
+        &bed.url(&Plan::default()),
+        "--network",
+        "10.9.0.0/24",
+        "--name",
+        "x",
+    ])?;
+    ensure(again.contains("already") || again.contains("exists"), || {
+        format!("init again: {again}")
+    })?;
+    // A letter that is wrong is found before the database is asked.
+    let mut broken = url.clone();
+    let last = broken.pop().unwrap_or_default();
+    broken.push(if last == 'a' { 'b' } else { 'a' });
+    let said = bed.node(1)?.refused(&["join", &broken, "--name", "n2"])?;
+    ensure(said.contains("token"), || format!("a broken token: {said}"))?;
+    bed.node(1)?.adit(&["join", &url, "--name", "n2"])?;
+    let said = bed.node(2)?.refused(&["join", &url, "--name", "n3"])?;
+    ensure(["used", "invit", "joined"].iter().any(|word| said.contains(word)), || {
+        format!("a token that is used up: {said}")
+    })?;
+    let fresh = invitation(&bed.node(0)?.adit(&["invite"])?)?;
+    let said = bed.node(2)?.refused(&["join", &fresh, "--name", "n2"])?;
+    ensure(said.contains("n2"), || format!("a name that is taken: {said}"))?;
+    let said = bed.node(2)?.refused(&["join", &fresh, "--name", "Not A Name"])?;
+    ensure(said.contains("name"), || format!("a name that cannot be: {said}"))?;
+    bed.node(2)?.adit(&["join", &fresh, "--name", "n3"])?;
+    let nodes = bed.number("SELECT count(*) FROM adit.node WHERE mac IS NOT NULL")?;
+    ensure(nodes == 3, || format!("{nodes} nodes are registered"))?;
+    Ok("once each".into())
+}
+
+fn secrets(stage: &Stage<'_>) -> Result<String> {
+    let settings =
+        [("log_statement", "all"), ("log_min_duration_statement", "0"), ("log_connections", "on")];
+    let mut bed = Bed::bare(stage, 2, &Options { settings: &settings, ..Options::default() })?;
+    bed.found(&Plan::default())?;
+    let invited = bed.node(0)?.adit(&["invite"])?;
+    let token = invitation(&invited)?;
+    let token = token.rsplit('#').next().unwrap_or_default().to_owned();
+    bed.up()?;
+    let mut hidden = vec![PASSWORD.to_owned(), token];
+    for node in &bed.nodes {
+        let text = fs::read_to_string(node.file("node.key")?)?;
+        hidden.extend(
+            text.lines().filter_map(|line| line.split_once(" = ")).map(|(_, v)| v.to_owned()),
+        );
+    }
+    hidden.retain(|secret| secret.len() >= 8);
+    ensure(hidden.len() >= 6, || format!("only {} secrets were found to look for", hidden.len()))?;
+    let mut places = vec![("the server's log".to_owned(), bed.cluster.log()?)];
+    for node in &mut bed.nodes {
+        let daemon = node.running()?;
+        let pid = daemon.pid();
+        places.push((format!("{}'s log", daemon.pid()), daemon.log()));
+        for file in ["cmdline", "environ"] {
+            let bytes = fs::read(format!("/proc/{pid}/{file}"))?;
+            places.push((format!("{file} of up"), String::from_utf8_lossy(&bytes).into_owned()));
+        }
+    }
+    places.push(("what the tables hold".to_owned(), bed.sql("SELECT * FROM adit.network; SELECT * FROM adit.node; SELECT * FROM adit.invitation; SELECT * FROM adit.epoch; SELECT * FROM adit.wrap")?));
+    for (place, text) in &places {
+        if let Some(found) = hidden.iter().find(|secret| text.contains(secret.as_str())) {
+            return Err(format!(
+                "{place}: {}... is to be seen",
+                found.get(..3).unwrap_or_default()
+            )
+            .into());
+        }
+    }
+    let mut files = 0;
+    for node in &bed.nodes {
+        files += check_files(&node.dir, &hidden)?;
+    }
+    masked(&bed)?;
+    Ok(format!("{} secrets, {} places, {files} files", hidden.len(), places.len()))
+}
+
+/// Files with a secret are their owner's alone.
+fn check_files(folder: &Path, hidden: &[String]) -> Result<usize> {
+    let mut seen = 0;
+    for entry in fs::read_dir(folder)?.flatten() {
+        let (path, meta) = (entry.path(), entry.metadata()?);
+        if meta.is_dir() {
+            seen += check_files(&path, hidden)?;
+        } else if meta.is_file() {
+            let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+            let secret = hidden.iter().any(|secret| text.contains(secret.as_str()));
+            let mode = meta.permissions().mode() & 0o777;
+            ensure(!secret || mode == 0o600, || format!("{} has mode {mode:o}", path.display()))?;
+            seen += 1;
+        }
+    }
+    Ok(seen)
+}
+
+/// A URL with a password on the command line is not to be seen while the command runs. The database is stopped, so that it
+/// runs for a while.
+fn masked(bed: &Bed) -> Result<()> {
+    bed.cluster.freeze()?;
+    let url = format!("postgres://{ADMIN}:{PASSWORD}@{DATABASE}:{PORT}/other");
+    let command = bed.node(0)?.command(&["init", &url, "--network", "10.8.0.0/24", "-n", "other"]);
+    let daemon = crate::process::Daemon::spawn("init", command)?;
+    let path = format!("/proc/{}/cmdline", daemon.pid());
+    let outcome =
+        super::bed::until("the password is masked", std::time::Duration::from_secs(5), || {
+            let shown = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+            // Before the program itself runs, its starter has the words.
+            Ok(shown.contains("postgres")
+                && !shown.starts_with("ip\0")
+                && !shown.contains(PASSWORD))
+        });
+    let still = fs::read(&path).is_ok_and(|bytes| !bytes.is_empty());
+    bed.cluster.thaw()?;
+    outcome?;
+    ensure(still, || daemon.failure("ended before it was looked at").0)
+}
+
+fn up_twice(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::bare(stage, 3, &Options::default())?;
+    let mut spare = bed.nodes.pop().context("three machines were asked for")?;
+    bed.found(&Plan::default())?;
+    bed.up()?;
+    let said = bed.node(1)?.refused(&["up"])?;
+    ensure(said.contains("already") || said.contains("runs"), || format!("up twice: {said}"))?;
+    bed.reach(0, 1)?;
+    // A copy of the node's files on another machine: the streams have one writer each.
+    spare.dir = stage.folder().join("copy");
+    let (from, to) = (bed.node(1)?.dir.display().to_string(), spare.dir.display().to_string());
+    crate::process::run("cp", &["-a", &from, &to])?;
+    spare.spawn()?;
+    let told = spare.running()?.wait_for_any(&["another", "already", "elsewhere"], LIMIT)?;
+    bed.reach(0, 1)?;
+    drop(spare);
+    Ok(told.chars().take(60).collect())
+}

@@ -1,0 +1,344 @@
+//! A database and nodes that reach nothing but it, made as a person makes them.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::super::Stage;
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::net::{Host, Namespace, Offload, ip, plug_in, settle, star};
+use crate::peer::Program;
+use crate::postgres::{Cluster, Options};
+use crate::process::{Daemon, output, show};
+use crate::traffic::ping;
+
+/// How long anything here may take: what a person would wait, and many tests run at once.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+/// What a node says when its packets go.
+const READY: &str = "the tunnel is up";
+
+/// Who may make roles and has a database; password alike.
+pub(super) const ADMIN: &str = "admin";
+pub(super) const PASSWORD: &str = "Very5ecret-of-the-admin";
+/// Where the database listens.
+pub(super) const DATABASE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// One machine of the network.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// In the network.
+    pub name: String,
+    /// Its machine.
+    pub space: Namespace,
+    /// Its files.
+    pub dir: PathBuf,
+    /// `adit postgres up`, while it runs.
+    pub daemon: Option<Daemon>,
+    program: PathBuf,
+}
+
+/// What a network is made with.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Plan<'a> {
+    /// Of the database's server.
+    pub settings: &'a [(&'a str, &'a str)],
+    /// Further words of `init`.
+    pub init: &'a [&'a str],
+    /// Further words of `init` or `join` of each node.
+    pub each: &'a [&'a [&'a str]],
+    /// Parameters of the URL: `sslmode=disable`.
+    pub parameters: &'a str,
+    /// Where the nodes look for the database, instead of its own address and port.
+    pub hosts: Option<&'a str>,
+}
+
+/// The database and the nodes. Declared so that processes end before their namespaces.
+#[derive(Debug)]
+pub(super) struct Bed {
+    /// The machines, in order; the first has made the network.
+    pub nodes: Vec<Node>,
+    /// The database.
+    pub cluster: Cluster,
+    /// Its machine.
+    pub database: Namespace,
+    switch: Namespace,
+}
+
+impl Bed {
+    /// Machines and a database; no network yet.
+    pub(super) fn bare(stage: &Stage<'_>, nodes: u8, options: &Options<'_>) -> Result<Bed> {
+        let Program::Adit(program) = stage.server else {
+            return Err(Failure::from("only adit does that"));
+        };
+        let host = |label: String, number: u8| -> Result<Host> {
+            let v4 = Ipv4Addr::new(192, 0, 2, number).into();
+            let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()).into();
+            let net = |address, length| IpNet::new(address, length).context("a prefix length");
+            Ok((label, vec![net(v4, 24)?, net(v6, 64)?]))
+        };
+        let mut hosts = vec![host("database".to_owned(), 1)?];
+        for number in 1..=nodes {
+            hosts.push(host(format!("node{number}"), 10 + number)?);
+        }
+        let (switch, mut spaces) = star(&hosts, Offload::All)?;
+        let database = spaces.remove(0);
+        let options = Options { namespace: Some(&database), ..*options };
+        let cluster = Cluster::start(&stage.folder().join("pg"), &options)?;
+        cluster.create(ADMIN, PASSWORD, "CREATEROLE")?;
+        let node = |(space, number)| -> Result<Node> {
+            let dir = stage.folder().join(format!("node{number}"));
+            fs::create_dir(&dir)?;
+            let name = format!("n{number}");
+            Ok(Node { name, space, dir, daemon: None, program: program.clone() })
+        };
+        let nodes = spaces.into_iter().zip(1..).map(node).collect::<Result<Vec<_>>>()?;
+        Ok(Bed { nodes, cluster, database, switch })
+    }
+
+    /// A network of so many nodes which all run.
+    pub(super) fn new(stage: &Stage<'_>, nodes: u8, plan: &Plan<'_>) -> Result<Bed> {
+        let options = Options { settings: plan.settings, ..Options::default() };
+        let mut bed = Bed::bare(stage, nodes, &options)?;
+        bed.found(plan)?;
+        bed.up()?;
+        Ok(bed)
+    }
+
+    /// The URL of whoever makes the network.
+    pub(super) fn url(&self, plan: &Plan<'_>) -> String {
+        let hosts = plan.hosts.map_or_else(|| DATABASE.to_string(), str::to_owned);
+        let mark = if plan.parameters.is_empty() { "" } else { "?" };
+        format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}{mark}{}", plan.parameters)
+    }
+
+    /// Makes the network at the first node, and lets the others join it by the command that the first is told.
+    pub(super) fn found(&self, plan: &Plan<'_>) -> Result<()> {
+        let (first, others) = self.nodes.split_first().context("no node")?;
+        let url = self.url(plan);
+        let mut words = vec!["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64"];
+        words.extend(["--name", &first.name]);
+        words.extend(plan.init);
+        words.extend(plan.each.first().copied().unwrap_or_default());
+        let mut told = first.adit(&words)?;
+        for (at, node) in others.iter().enumerate() {
+            if at > 0 {
+                told = first.adit(&["invite"])?;
+            }
+            let url = invitation(&told)?;
+            let mut words = vec!["join", &url, "--name", &node.name];
+            words.extend(plan.each.get(at + 1).copied().unwrap_or_default());
+            node.adit(&words)?;
+        }
+        Ok(())
+    }
+
+    /// Starts all nodes and waits until each reaches each by IPv4.
+    pub(super) fn up(&mut self) -> Result<()> {
+        for node in &mut self.nodes {
+            node.spawn()?;
+        }
+        for node in &mut self.nodes {
+            node.wait_up()?;
+        }
+        for at in 1..self.nodes.len() {
+            self.reach(0, at)?;
+        }
+        Ok(())
+    }
+
+    /// Joins another machine to the switch, one that the nodes reach.
+    pub(super) fn attach(&self, machine: &Namespace, address: &str) -> Result<()> {
+        let cable = format!(
+            "link add more up master bridge type veth peer name cable netns {}",
+            machine.name()
+        );
+        ip(Some(&self.switch), [cable].into_iter())?;
+        plug_in(machine, &[address.parse().context(address)?], Offload::All)?;
+        settle(&[machine, &self.switch])
+    }
+
+    /// Waits until an answer to a ping from one node comes from the other.
+    pub(super) fn reach(&self, from: usize, to: usize) -> Result<()> {
+        let begun = Instant::now();
+        let address = self.node(to)?.v4()?;
+        while ping(&self.node(from)?.space, address, 56, 1)? == 0 {
+            ensure(begun.elapsed() < LIMIT, || self.told(&format!("no ping to {address}")))?;
+        }
+        Ok(())
+    }
+
+    /// A node.
+    pub(super) fn node(&self, at: usize) -> Result<&Node> {
+        self.nodes.get(at).context("no such node")
+    }
+
+    /// A node, to be started or ended.
+    pub(super) fn node_mut(&mut self, at: usize) -> Result<&mut Node> {
+        self.nodes.get_mut(at).context("no such node")
+    }
+
+    /// SQL in the network's database, as the superuser.
+    pub(super) fn sql(&self, sql: &str) -> Result<String> {
+        self.cluster.sql(ADMIN, sql)
+    }
+
+    /// A number by SQL.
+    pub(super) fn number(&self, sql: &str) -> Result<i64> {
+        self.cluster.number(ADMIN, sql)
+    }
+
+    /// A failure with what the nodes have said last.
+    pub(super) fn told(&self, what: &str) -> String {
+        let running = self.nodes.iter().filter_map(|node| node.daemon.as_ref());
+        let said: Vec<String> = running.map(|daemon| daemon.failure("").0).collect();
+        format!("{what}\n{}", said.join("\n"))
+    }
+
+    /// Adds to a failure what the nodes have said last.
+    pub(super) fn blame<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|failure| Failure(self.told(&failure.0)))
+    }
+}
+
+impl Node {
+    /// `adit postgres` with these words and this node's files, to its end.
+    pub(super) fn adit(&self, words: &[&str]) -> Result<String> {
+        output(self.command(words))
+    }
+
+    /// The same, which fails: what it said.
+    pub(super) fn refused(&self, words: &[&str]) -> Result<String> {
+        match self.adit(words) {
+            Ok(said) => Err(Failure(format!("{} succeeded: {said}", words.join(" ")))),
+            Err(failure) => Ok(failure.0),
+        }
+    }
+
+    /// The command, to be run.
+    pub(super) fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.space.command(&self.program.to_string_lossy());
+        command.arg("postgres").args(words).arg("--dir").arg(&self.dir);
+        command
+    }
+
+    /// Starts `adit postgres up`.
+    pub(super) fn spawn(&mut self) -> Result<()> {
+        self.daemon = Some(Daemon::spawn(&self.name, self.command(&["up"]))?);
+        Ok(())
+    }
+
+    /// Waits until it says that it is up.
+    pub(super) fn wait_up(&mut self) -> Result<()> {
+        self.running()?.wait_for(READY, LIMIT).map(drop)
+    }
+
+    /// Its process.
+    pub(super) fn running(&mut self) -> Result<&mut Daemon> {
+        self.daemon.as_mut().context("the node does not run")
+    }
+
+    /// Ends it by `kill -9`.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        let mut daemon = self.daemon.take().context("the node does not run")?;
+        daemon.signal(Signal::SIGKILL)?;
+        daemon.wait_exit(LIMIT).map(drop)
+    }
+
+    /// Ends it in order.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        self.daemon.take().context("the node does not run")?.stop()
+    }
+
+    /// Its files of the only network.
+    pub(super) fn file(&self, name: &str) -> Result<PathBuf> {
+        fn find(folder: &std::path::Path, name: &str) -> Option<PathBuf> {
+            fs::read_dir(folder).ok()?.flatten().find_map(|entry| match entry.path() {
+                path if path.is_dir() => find(&path, name),
+                path if path.file_name()? == name => Some(path),
+                _ => None,
+            })
+        }
+        find(&self.dir, name).context(format!("{name} of {}", self.name))
+    }
+
+    fn addresses(&self) -> Result<Vec<IpAddr>> {
+        let text = fs::read_to_string(self.file("node.toml")?)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("addresses = "));
+        let words = line.unwrap_or_default().split('"');
+        Ok(words.filter_map(|word| word.parse::<IpNet>().ok()).map(|net| net.addr()).collect())
+    }
+
+    /// Its IPv4 address in the network.
+    pub(super) fn v4(&self) -> Result<IpAddr> {
+        self.addresses()?.into_iter().find(IpAddr::is_ipv4).context("no IPv4 address")
+    }
+
+    /// Its IPv6 address in the network.
+    pub(super) fn v6(&self) -> Result<IpAddr> {
+        self.addresses()?.into_iter().find(IpAddr::is_ipv6).context("no IPv6 address")
+    }
+
+    /// What `status` says of the running node: the part about the network.
+    pub(super) fn status(&self) -> Result<Value> {
+        let command = self.command(&["status", "--json"]);
+        let shown = show(&command);
+        let text = output(command)?;
+        let all: Value = serde_json::from_str(&text).context(&shown)?;
+        let one = all.get(0).unwrap_or(&all);
+        let part = one.get("postgres").unwrap_or(one);
+        ensure(part.get("writer").is_some(), || format!("{shown}: {text}"))?;
+        Ok(part.clone())
+    }
+
+    /// What it counts of packets from another node: `/received/packets`, `/received/drops/...`.
+    pub(super) fn count(&self, other: &str, pointer: &str) -> Result<u64> {
+        let status = self.status()?;
+        let nodes = status.get("nodes").and_then(Value::as_array);
+        let peer = nodes
+            .into_iter()
+            .flatten()
+            .find(|node| node.get("name").and_then(Value::as_str) == Some(other));
+        let peer = peer.context(format!("no {other} in {status}"))?;
+        Ok(peer.pointer(pointer).and_then(Value::as_u64).unwrap_or(0))
+    }
+
+    /// All packets from another node that were dropped, for any reason.
+    pub(super) fn dropped(&self, other: &str) -> Result<u64> {
+        let status = self.status()?;
+        let nodes = status.get("nodes").and_then(Value::as_array);
+        let of = nodes
+            .into_iter()
+            .flatten()
+            .find(|node| node.get("name").and_then(Value::as_str) == Some(other));
+        let drops = of.and_then(|node| node.pointer("/received/drops")?.as_object());
+        Ok(drops.into_iter().flat_map(|drops| drops.values()).filter_map(Value::as_u64).sum())
+    }
+}
+
+/// The URL in the command that the first node is told to run on the next machine.
+pub(super) fn invitation(told: &str) -> Result<String> {
+    let url = told
+        .split(|c: char| c.is_whitespace() || c == '\'')
+        .find(|word| word.starts_with("postgres") && word.contains("://") && word.contains('#'));
+    url.map(str::to_owned).context(format!("no URL with a token in: {told}"))
+}
+
+/// Looks until `seen` says yes.
+pub(super) fn until(
+    what: &str,
+    limit: Duration,
+    mut seen: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let begun = Instant::now();
+    while !seen()? {
+        ensure(begun.elapsed() < limit, || format!("not within {} s: {what}", limit.as_secs()))?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Traffic whose content is kept, to be compared with what the tables hold.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use crate::failure::{Context, Result};
+use crate::net::Namespace;
+use crate::process::feed;
+
+const SILENCE: Duration = Duration::from_secs(2);
+const BEGIN: Duration = Duration::from_secs(20);
+
+/// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns what arrived, in order.
+pub(super) fn datagrams(
+    from: &Namespace,
+    to: &Namespace,
+    target: SocketAddr,
+    count: u32,
+    largest: usize,
+) -> Result<Vec<Vec<u8>>> {
+    let (ready, wait) = std::sync::mpsc::channel();
+    let receiver = to.thread(move || {
+        let socket = UdpSocket::bind(target).context(target)?;
+        socket.set_read_timeout(Some(SILENCE))?;
+        let _ = ready.send(());
+        let (mut buffer, mut arrived) = (vec![0; 65536], Vec::new());
+        while let Ok((length, _)) = socket.recv_from(&mut buffer) {
+            arrived.push(buffer.get(..length).unwrap_or_default().to_vec());
+        }
+        Ok(arrived)
+    })?;
+    wait.recv_timeout(Duration::from_secs(5)).context("no receiver")?;
+    let sender = from.thread(move || {
+        let local: IpAddr = if target.is_ipv6() { [0; 16].into() } else { [0; 4].into() };
+        let socket = UdpSocket::bind((local, 0))?;
+        for number in 0..count {
+            socket.send_to(&content(number, largest), target)?;
+            if number % 8 == 7 {
+                std::thread::sleep(Duration::from_millis(4));
+            }
+        }
+        Ok(())
+    })?;
+    join(sender)?;
+    join(receiver)
+}
+
+/// What the datagram of this number holds: no two are alike.
+pub(super) fn content(number: u32, largest: usize) -> Vec<u8> {
+    let length = 16 + (number as usize * 37) % (largest - 15);
+    let mut state = number.wrapping_mul(2_654_435_761) | 1;
+    let noise = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_be_bytes()
+    });
+    number.to_be_bytes().into_iter().chain(noise.flatten()).take(length).collect()
+}
+
+/// Moves `bytes` by TCP and returns what arrived.
+pub(super) fn stream(
+    from: &Namespace,
+    to: &Namespace,
+    target: SocketAddr,
+    bytes: usize,
+) -> Result<Vec<u8>> {
+    let (ready, wait) = std::sync::mpsc::channel();
+    let receiver = to.thread(move || {
+        let listener = TcpListener::bind(target).context(target)?;
+        let _ = ready.send(());
+        let (mut stream, _) = listener.accept()?;
+        stream.set_read_timeout(Some(BEGIN))?;
+        let mut arrived = Vec::new();
+        stream.read_to_end(&mut arrived).context("reading from the tunnel")?;
+        Ok(arrived)
+    })?;
+    wait.recv_timeout(Duration::from_secs(5)).context("no receiver")?;
+    let sender = from.thread(move || {
+        let mut stream = TcpStream::connect_timeout(&target, BEGIN).context(target)?;
+        stream.set_write_timeout(Some(BEGIN))?;
+        stream.write_all(&blob(bytes)).context("writing to the tunnel")
+    });
+    // A sender that fails never connects; the listener ends with the private world then.
+    join(sender?)?;
+    join(receiver)
+}
+
+/// Noise of this length.
+pub(super) fn blob(bytes: usize) -> Vec<u8> {
+    (0..).flat_map(|number| content(number, 1000)).take(bytes).collect()
+}
+
+/// The payload of a TCP flow put together from IPv4 packets, as its receiver does it.
+pub(super) fn reassemble(packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let (mut parts, mut first): (BTreeMap<u32, Vec<u8>>, Option<u32>) = (BTreeMap::new(), None);
+    for packet in packets {
+        let header = usize::from(packet.first().copied().unwrap_or_default() & 15) * 4;
+        let Some(tcp) = packet.get(header..).filter(|tcp| tcp.len() >= 20) else { continue };
+        let number = tcp.get(4..8).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
+        let (Some(number), Some(offset), Some(flags)) = (number, tcp.get(12), tcp.get(13)) else {
+            continue;
+        };
+        if flags & 2 != 0 {
+            first = Some(number.wrapping_add(1));
+            continue;
+        }
+        let data = tcp.get(usize::from(offset >> 4) * 4..).unwrap_or_default();
+        let at = number.wrapping_sub(first.unwrap_or(number));
+        let kept = parts.entry(at).or_default();
+        if kept.len() < data.len() {
+            *kept = data.to_vec();
+        }
+    }
+    let mut whole: Vec<u8> = Vec::new();
+    for (at, data) in parts {
+        let at = at as usize;
+        if at <= whole.len() {
+            whole.extend(data.get(whole.len() - at..).unwrap_or_default());
+        }
+    }
+    whole
+}
+
+/// SHA-256 in hexadecimal, by coreutils.
+pub(super) fn sha256(bytes: &[u8]) -> Result<String> {
+    let said = feed(std::process::Command::new("sha256sum"), bytes)?;
+    Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+/// Bytes from hexadecimal text.
+pub(super) fn unhex(text: &str) -> Vec<u8> {
+    let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    text.as_bytes()
+        .chunks(2)
+        .filter_map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?))
+        .collect()
+}
+
+fn join<T>(thread: std::thread::JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|_| Err("a traffic thread panicked".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_with_repeats_and_in_disorder_is_put_together() {
+        let packet = |seq: u32, flags: u8, data: &[u8]| {
+            let mut bytes = vec![0x45; 20];
+            bytes.extend([0, 1, 0, 2]);
+            bytes.extend(seq.to_be_bytes());
+            bytes.extend([0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+            bytes.extend(data);
+            bytes
+        };
+        let near_the_end = u32::MAX - 2;
+        let packets = [
+            packet(near_the_end, 2, b""),
+            packet(near_the_end.wrapping_add(4), 16, b"def"),
+            packet(near_the_end.wrapping_add(1), 16, b"abc"),
+            packet(near_the_end.wrapping_add(4), 16, b"defgh"),
+            packet(near_the_end.wrapping_add(9), 17, b""),
+        ];
+        assert_eq!(reassemble(packets.into_iter()), b"abcdefgh");
+    }
+
+    #[test]
+    fn hexadecimal_there_and_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(unhex(&text), bytes);
+    }
+
+    #[test]
+    fn the_hash_is_the_known_one() {
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(b"abc").unwrap(), known);
+    }
+}

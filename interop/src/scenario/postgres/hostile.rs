@@ -1,0 +1,255 @@
+//! A database that lies: whoever may write anything anywhere delivers nothing, and what is honest arrives beside it.
+
+use std::net::SocketAddr;
+
+use super::super::{Scene, Stage};
+use super::bed::{Bed, LIMIT, Plan, until};
+use super::faults::{Both, flows, lost};
+use super::flow;
+use crate::failure::{Failure, Result, ensure};
+
+pub(super) const SCENES: &[(&str, Scene)] = &[
+    ("altered-rows", altered_rows),
+    ("inserted-rows", inserted_rows),
+    ("forged-epochs", forged_epochs),
+    ("swapped-keys", swapped_keys),
+    ("forged-policy", forged_policy),
+];
+
+/// What becomes of rows by their port, before they are stored. Port 5009 is left alone, 5008 is stored twice.
+const ALTER: &str = "
+CREATE FUNCTION public.alter_rows() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    CASE NEW.dport
+        WHEN 5001 THEN NEW.payload := set_byte(NEW.payload, 3, get_byte(NEW.payload, 3) # 1);
+        WHEN 5002 THEN NEW.tag := set_byte(NEW.tag, 0, get_byte(NEW.tag, 0) # 128);
+        WHEN 5003 THEN NEW.seq := NEW.seq + 7;
+        WHEN 5004 THEN RETURN NULL;
+        WHEN 5005 THEN NEW.src := '10.9.0.77';
+        WHEN 5006 THEN NEW.epoch := NEW.epoch + 1;
+        WHEN 5007 THEN NEW.dport := 5009;
+        ELSE NULL;
+    END CASE;
+    RETURN NEW;
+END $$;
+CREATE FUNCTION public.repeat_rows() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+    IF NEW.dport = 5008 AND pg_trigger_depth() = 1 THEN
+        EXECUTE format('INSERT INTO adit.%I SELECT $1.*', TG_TABLE_NAME) USING NEW;
+        NEW.seq := NEW.seq + 100000;
+        EXECUTE format('INSERT INTO adit.%I SELECT $1.*', TG_TABLE_NAME) USING NEW;
+    END IF;
+    RETURN NULL;
+END $$;
+DO $$ DECLARE t text; BEGIN
+    FOR t IN SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^packet_[0-9]+_[0-9]+$' LOOP
+        EXECUTE format('CREATE TRIGGER a BEFORE INSERT ON adit.%I FOR EACH ROW EXECUTE FUNCTION public.alter_rows()', t);
+        EXECUTE format('CREATE TRIGGER b AFTER INSERT ON adit.%I FOR EACH ROW EXECUTE FUNCTION public.repeat_rows()', t);
+    END LOOP;
+END $$";
+
+const EACH: u32 = 40;
+
+fn altered_rows(stage: &Stage<'_>) -> Result<String> {
+    let bed = Bed::new(stage, 2, &Plan::default())?;
+    bed.sql(ALTER)?;
+    let (one, two) = (bed.node(0)?, bed.node(1)?);
+    let address = two.v4()?;
+    let ports: Vec<u16> = (5001..=5009).collect();
+    let counts = std::thread::scope(|scope| {
+        let flows: Vec<_> = ports
+            .iter()
+            .map(|port| {
+                let target = SocketAddr::new(address, *port);
+                scope.spawn(move || flow::datagrams(&one.space, &two.space, target, EACH, 600))
+            })
+            .collect();
+        let join = |flow: std::thread::ScopedJoinHandle<'_, Result<Vec<Vec<u8>>>>| {
+            flow.join().unwrap_or_else(|_| Err(Failure::from("a traffic thread panicked")))
+        };
+        flows.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    for (port, arrived) in ports.iter().zip(&counts) {
+        let wanted = if *port >= 5008 { EACH as usize } else { 0 };
+        let honest =
+            arrived.iter().zip(0..).all(|(got, number)| *got == flow::content(number, 600));
+        ensure(arrived.len() == wanted && honest, || {
+            bed.told(&format!(
+                "port {port}: {} of {EACH} datagrams, {wanted} expected",
+                arrived.len()
+            ))
+        })?;
+    }
+    // 5001, 5002, 5003, 5005, 5006 and 5007, and the second copies of 5008.
+    let dropped = two.dropped("n1")?;
+    ensure(dropped >= u64::from(EACH) * 6, || {
+        format!("only {dropped} rows are counted as dropped")
+    })?;
+    Ok(format!("{dropped} rows dropped, {EACH} of {EACH} honest ones delivered"))
+}
+
+/// SQL that does `what` to the newest leaf of the stream from the first to the second node, `LEAF`, and `OTHER` of the way
+/// back; `STREAM` is its number, `TOP` its greatest seq.
+fn at_leaf(bed: &Bed, what: &str) -> Result<String> {
+    let leaf = |from: &str, to: &str| {
+        bed.sql(&format!(
+            "SELECT l.stream, max(l.no) FROM adit.leaf l JOIN adit.stream s ON s.id = l.stream \
+             JOIN adit.node f ON f.id = s.sender JOIN adit.node t ON t.id = s.receiver \
+             WHERE f.name = '{from}' AND t.name = '{to}' GROUP BY 1"
+        ))
+    };
+    let there = leaf("n1", "n2")?;
+    let (stream, _) = there.split_once('|').unwrap_or_default();
+    let table = |text: &str| format!("adit.packet_{}", text.replace('|', "_"));
+    let top = bed.number(&format!("SELECT max(seq) FROM {}", table(&there)))?;
+    bed.sql(
+        &what
+            .replace("LEAF", &table(&there))
+            .replace("OTHER", &table(&leaf("n2", "n1")?))
+            .replace("STREAM", stream)
+            .replace("TOP", &top.to_string()),
+    )
+}
+
+const WAKE: &str = "SELECT pg_notify('adit_2', 'STREAM.1'), pg_notify('adit_2', 'STREAM.999999'), pg_notify('adit_2', ''), \
+                    pg_notify('adit_2', '-1.-1'), pg_notify('adit_2', repeat('9', 7000)), pg_notify('adit_nodes', 'x')";
+
+const COLUMNS: &str =
+    "stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload";
+
+fn inserted_rows(stage: &Stage<'_>) -> Result<String> {
+    let bed = Bed::new(stage, 2, &Plan::default())?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    let attacks = [
+        // Again, as they were; then old ones as if they were new, where the sender will write next.
+        "INSERT INTO LEAF SELECT * FROM (SELECT * FROM LEAF ORDER BY seq DESC LIMIT 200) x".to_owned(),
+        format!("INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {COLUMNS} FROM (SELECT * FROM LEAF LIMIT 500) x"),
+        format!("INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + 600 - row_number() OVER (), {COLUMNS} FROM (SELECT * FROM LEAF LIMIT 500) x"),
+        // What the other end sent, back to it.
+        format!(
+            "INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {} FROM (SELECT * FROM OTHER LIMIT 500) x",
+            COLUMNS.replacen("stream", "STREAM", 1)
+        ),
+        // Rows that no sender writes.
+        "INSERT INTO LEAF (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) VALUES \
+         (TOP + 1, STREAM, 1, -5, -1, 70000, -1, -1, '::', '0.0.0.0/0', '', '', ''), \
+         (TOP + 2, STREAM, 2147483647, 2147483647, NULL, NULL, NULL, NULL, NULL, NULL, '\\x00', NULL, decode(repeat('00', 60000), 'hex')), \
+         (-9223372036854775808, STREAM, -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, decode(repeat('00', 16), 'hex'), NULL, '\\x45'), \
+         (9223372036854775807, STREAM, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, decode(repeat('00', 16), 'hex'), NULL, '\\x45'), \
+         (TOP + 3, STREAM, 0, 20, NULL, NULL, NULL, NULL, 'fe80::/64', NULL, decode(repeat('00', 5000), 'hex'), decode(repeat('00', 5000), 'hex'), '\\x45')".to_owned(),
+        // A flood.
+        "INSERT INTO LEAF (seq, stream, epoch, tag, payload) SELECT TOP + n, STREAM, 1, decode(repeat('ab', 16), 'hex'), \
+         decode(repeat('cd', 60), 'hex') FROM generate_series(1, 20000) n".to_owned(),
+    ];
+    for attack in &attacks {
+        at_leaf(&bed, attack)?;
+        at_leaf(&bed, WAKE)?;
+        flows(&bed)?;
+    }
+    let both = both.finish(&bed, u32::MAX)?;
+    let dropped = bed.node(1)?.dropped("n1")?;
+    ensure(dropped >= 500, || format!("only {dropped} rows are counted as dropped"))?;
+    Ok(format!("{dropped} rows dropped, {}", lost(both)))
+}
+
+fn forged_epochs(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    let before = bed.number("SELECT max(no) FROM adit.epoch")?;
+    // An old record under a new number; with another signature; with another's; and no record at all. All with wraps.
+    for (number, record, signature) in [
+        (1000, "record", "signature"),
+        (1001, "record", "set_byte(signature, 5, get_byte(signature, 5) # 1)"),
+        (1002, "set_byte(record, 9, get_byte(record, 9) # 1)", "signature"),
+        (1003, "''", "''"),
+        (1004, "decode(repeat('7f', 4000), 'hex')", "decode(repeat('7f', 64), 'hex')"),
+    ] {
+        bed.sql(&format!(
+            "INSERT INTO adit.epoch SELECT stream, no + {number}, leaf, first_seq, opened, {record}, {signature} \
+             FROM adit.epoch WHERE no = 1; \
+             INSERT INTO adit.wrap SELECT stream, epoch + {number}, reader, enc, sealed FROM adit.wrap WHERE epoch = 1"
+        ))?;
+        at_leaf(
+            &bed,
+            &format!(
+                "INSERT INTO LEAF (seq, {COLUMNS}) SELECT TOP + row_number() OVER (), {} FROM (SELECT * FROM LEAF LIMIT 50) x",
+                COLUMNS.replacen("epoch", &format!("epoch + {number}"), 1)
+            ),
+        )?;
+        at_leaf(&bed, WAKE)?;
+    }
+    flows(&bed)?;
+    // Also for one who starts and finds them.
+    let node = bed.node_mut(1)?;
+    node.kill()?;
+    node.spawn()?;
+    node.wait_up()?;
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    flows(&bed)?;
+    let both = both.finish(&bed, u32::MAX)?;
+    Ok(format!("beside {before} honest ones; {}", lost(both)))
+}
+
+fn swapped_keys(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+    bed.sql("CREATE TABLE public.kept AS SELECT * FROM adit.node")?;
+    let restart = |bed: &mut Bed| -> Result<()> {
+        let node = bed.node_mut(1)?;
+        node.kill()?;
+        node.spawn()
+    };
+    for change in [
+        "sign_key = (SELECT sign_key FROM public.kept WHERE name = 'n2')",
+        "seal_key = (SELECT seal_key FROM public.kept WHERE name = 'n2')",
+        "subnets = '{10.50.0.0/16}'",
+        "address4 = '10.9.0.200'",
+    ] {
+        bed.sql(&format!("UPDATE adit.node SET {change} WHERE name = 'n1'; NOTIFY adit_nodes"))?;
+        let at = bed.node_mut(1)?;
+        at.running()?.wait_for_any(&["n1"], LIMIT)?;
+        restart(&mut bed)?;
+        bed.blame(until("the second node refuses the first", LIMIT, || {
+            let Ok(status) = bed.node(1)?.status() else { return Ok(false) };
+            Ok(status.to_string().contains("\"refused\":\""))
+        }))?;
+        bed.sql("UPDATE adit.node n SET sign_key = k.sign_key, seal_key = k.seal_key, subnets = k.subnets, \
+                 address4 = k.address4 FROM public.kept k WHERE k.id = n.id; NOTIFY adit_nodes")?;
+        bed.blame(bed.reach(0, 1))?;
+    }
+    // A node that nobody has let in.
+    bed.sql(
+        "INSERT INTO adit.node (name, role, address4, subnets, sign_key, seal_key, mac) \
+         SELECT 'evil', 'evil', '10.9.0.66', '{10.9.0.1/32,10.60.0.0/16}', sign_key, seal_key, mac FROM adit.node WHERE name = 'n1'; \
+         NOTIFY adit_nodes",
+    )?;
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    bed.reach(0, 1)?;
+    let routes = bed.node(1)?.space.run("ip", &["route"])?;
+    ensure(!routes.contains("10.60.") && !routes.contains("10.50."), || {
+        format!("routes: {routes}")
+    })?;
+    Ok("refused until they were right again".into())
+}
+
+/// The database says that everything is to be written in the clear.
+fn forged_policy(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::new(stage, 2, &Plan { init: &["--audit", "none"], ..Plan::default() })?;
+    bed.sql("UPDATE adit.network SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes")?;
+    bed.reach(0, 1)?;
+    let node = bed.node_mut(1)?;
+    node.stop()?;
+    node.spawn()?;
+    let told = node.running()?.wait_for_any(&["network"], LIMIT)?;
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let shown =
+        bed.number("SELECT count(*) FROM adit.packet WHERE len IS NOT NULL OR src IS NOT NULL")?;
+    ensure(shown == 0, || bed.told(&format!("{shown} rows show what they must not")))?;
+    bed.sql("UPDATE adit.network SET audit = 'none', durability = 'strict'; NOTIFY adit_nodes")?;
+    let node = bed.node_mut(1)?;
+    // It may have ended over it.
+    node.daemon = None;
+    node.spawn()?;
+    node.wait_up()?;
+    bed.reach(0, 1)?;
+    Ok(told.chars().take(80).collect())
+}

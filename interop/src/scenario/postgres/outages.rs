@@ -1,0 +1,235 @@
+//! The database is away, stuck, slow, full or somebody else: queues stay bounded, and traffic goes on when it is back.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::{Scene, Stage};
+use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, Plan, until};
+use super::faults::{Both, flows, lost};
+use crate::failure::{Result, ensure};
+use crate::net::Namespace;
+use crate::postgres::proxy::Proxy;
+use crate::postgres::{Cluster, Ending, Options, PORT};
+use crate::traffic::ping_median_ms;
+
+pub(super) const SCENES: &[(&str, Scene)] = &[
+    ("stopped", stopped),
+    ("frozen", frozen),
+    ("disk-full", disk_full),
+    ("lost-notifications", lost_notifications),
+    ("slow-database", slow_database),
+    ("cut-on-the-way", cut_on_the_way),
+    ("failover", failover),
+];
+
+pub(super) const LONG: &[(&str, Scene)] = &[("ten-minutes-away", ten_minutes_away)];
+
+/// Longest queue of a node, bytes.
+const QUEUE: u64 = 64 << 20;
+/// Where a machine on the way listens.
+const WAY: u16 = 6432;
+
+fn number(node: &Node, pointer: &str) -> Result<u64> {
+    Ok(node.status()?.pointer(pointer).and_then(Value::as_u64).unwrap_or(0))
+}
+
+fn stopped(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    bed.cluster.end_service(Ending::Fast)?;
+    // Longer than packets keep.
+    std::thread::sleep(Duration::from_secs(4));
+    for node in &bed.nodes {
+        let status = node.status()?;
+        let trouble = status.pointer("/writer/trouble").and_then(Value::as_str);
+        ensure(trouble.is_some(), || format!("status says nothing of the database: {status}"))?;
+        let waits = number(node, "/queue_bytes")?;
+        ensure(waits < QUEUE, || format!("{waits} bytes wait"))?;
+    }
+    bed.cluster.resume_service()?;
+    flows(&bed)?;
+    Ok(lost(both.finish(&bed, u32::MAX)?))
+}
+
+/// A database that is stuck, not gone: connections stay. What it takes after that is too old to be delivered.
+fn frozen(stage: &Stage<'_>) -> Result<String> {
+    let bed = Bed::new(stage, 2, &Plan::default())?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    bed.cluster.freeze()?;
+    std::thread::sleep(Duration::from_secs(5));
+    bed.cluster.thaw()?;
+    flows(&bed)?;
+    let both = both.finish(&bed, u32::MAX)?;
+    Ok(lost(both))
+}
+
+/// Ten minutes without a database under traffic: memory stays, and traffic is back within seconds.
+fn ten_minutes_away(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    std::thread::sleep(Duration::from_secs(2));
+    bed.cluster.end_service(Ending::Fast)?;
+    std::thread::sleep(Duration::from_secs(20));
+    let memory = |bed: &mut Bed| -> Result<Vec<u64>> {
+        bed.nodes.iter_mut().map(|node| node.running()?.rss_kib()).collect()
+    };
+    let early = memory(&mut bed)?;
+    for minute in 1..=10 {
+        std::thread::sleep(Duration::from_secs(58));
+        let now = memory(&mut bed)?;
+        let grown = now.iter().zip(&early).any(|(now, early)| *now > early + 16 * 1024);
+        ensure(!grown, || format!("minute {minute}: {now:?} KiB after {early:?} KiB"))?;
+    }
+    let late = memory(&mut bed)?;
+    let cpu: Vec<f64> =
+        bed.nodes.iter_mut().map(|node| node.running()?.cpu_seconds()).collect::<Result<_>>()?;
+    bed.cluster.resume_service()?;
+    let begun = std::time::Instant::now();
+    flows(&bed)?;
+    let took = begun.elapsed();
+    ensure(took < Duration::from_secs(8), || format!("traffic took {took:?} to come back"))?;
+    let both = both.finish(&bed, u32::MAX)?;
+    Ok(format!(
+        "back after {took:.1?}; {early:?} and {late:?} KiB, CPU {cpu:.1?} s; {}",
+        lost(both)
+    ))
+}
+
+/// Leaves on a small disk that somebody fills up.
+fn disk_full(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::bare(stage, 2, &Options::default())?;
+    let space = bed.cluster.small_space("small", 64)?;
+    bed.sql(&format!("GRANT CREATE ON TABLESPACE small TO {ADMIN} WITH GRANT OPTION"))?;
+    bed.found(&Plan { init: &["--tablespace", "small"], ..Plan::default() })?;
+    bed.up()?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    let ballast = space.join("ballast");
+    // To the last block: what is written until nothing more fits.
+    let mut written = 0_u64;
+    let mut file = fs::File::create(&ballast)?;
+    let chunk = vec![0; 64 << 10];
+    until("both writers say that the disk is full", LIMIT, || {
+        while std::io::Write::write(&mut file, &chunk).is_ok_and(|n| n > 0) {
+            written += chunk.len() as u64;
+        }
+        let mut troubled = 0;
+        for node in &bed.nodes {
+            let status = node.status()?;
+            let said =
+                status.pointer("/writer/trouble").and_then(Value::as_str).unwrap_or_default();
+            troubled += usize::from(said.contains("space") || said.contains("full"));
+        }
+        Ok(troubled == 2)
+    })?;
+    for node in &bed.nodes {
+        let waits = number(node, "/queue_bytes")?;
+        ensure(waits < QUEUE, || format!("{waits} bytes wait"))?;
+    }
+    drop(file);
+    fs::remove_file(&ballast)?;
+    flows(&bed)?;
+    let both = both.finish(&bed, u32::MAX)?;
+    Ok(format!("{} MiB of ballast, {}", written >> 20, lost(both)))
+}
+
+/// A machine on the way, which nodes take for the database.
+fn on_the_way(stage: &Stage<'_>, settings: &[(&str, &str)]) -> Result<(Bed, Proxy)> {
+    let mut bed = Bed::bare(stage, 2, &Options { settings, ..Options::default() })?;
+    let at = SocketAddr::new(DATABASE, WAY);
+    let proxy = Proxy::start(&bed.database, at, SocketAddr::new(DATABASE, PORT))?;
+    let hosts = format!("{DATABASE}:{WAY}");
+    bed.found(&Plan { hosts: Some(&hosts), parameters: "sslmode=disable", ..Plan::default() })?;
+    bed.up()?;
+    Ok((bed, proxy))
+}
+
+/// Without notifications packets are later, and all come.
+fn lost_notifications(stage: &Stage<'_>) -> Result<String> {
+    let (bed, proxy) = on_the_way(stage, &[])?;
+    proxy.way.mute.store(true, Relaxed);
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let both = both.finish(&bed, 0)?;
+    let muted = proxy.way.muted.load(Relaxed);
+    ensure(muted > 0, || "no notification was left out".to_owned())?;
+    let (one, two) = (bed.node(0)?, bed.node(1)?);
+    let slow = ping_median_ms(&one.space, two.v4()?, 20)?;
+    proxy.way.mute.store(false, Relaxed);
+    let fast = ping_median_ms(&one.space, two.v4()?, 20)?;
+    Ok(format!(
+        "{muted} left out, {}; pings {slow:.0} ms without, {fast:.1} ms with them",
+        lost(both)
+    ))
+}
+
+/// Every answer of the database takes its time; batches grow instead of a queue.
+fn slow_database(stage: &Stage<'_>) -> Result<String> {
+    let (bed, proxy) = on_the_way(stage, &[])?;
+    proxy.way.delay_ms.store(40, Relaxed);
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    std::thread::sleep(Duration::from_secs(2));
+    for node in &bed.nodes {
+        let waits = number(node, "/queue_bytes")?;
+        ensure(waits < QUEUE, || format!("{waits} bytes wait"))?;
+    }
+    let both = both.finish(&bed, u32::MAX)?;
+    for delivery in both {
+        ensure(delivery.received * 4 > delivery.sent * 3, || {
+            bed.told(&format!("{delivery:?} by a database that answers after 40 ms"))
+        })?;
+    }
+    Ok(lost(both))
+}
+
+fn cut_on_the_way(stage: &Stage<'_>) -> Result<String> {
+    let (bed, proxy) = on_the_way(stage, &[])?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    for _ in 0..4 {
+        proxy.way.closed.store(true, Relaxed);
+        proxy.way.cut();
+        std::thread::sleep(Duration::from_millis(300));
+        proxy.way.closed.store(false, Relaxed);
+        flows(&bed)?;
+    }
+    Ok(lost(both.finish(&bed, u32::MAX)?))
+}
+
+/// The database dies and its follower takes over: the nodes know both.
+fn failover(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::bare(stage, 2, &Options::default())?;
+    let second = Namespace::new("second")?;
+    bed.attach(&second, "192.0.2.2/24")?;
+    let follower = bed.cluster.follower(&stage.folder().join("pg2"), &second)?;
+    let hosts = format!("{DATABASE}:{PORT},192.0.2.2:{PORT}");
+    bed.found(&Plan { hosts: Some(&hosts), ..Plan::default() })?;
+    bed.up()?;
+    let both = Both::start(&bed)?;
+    flows(&bed)?;
+    let caught_up = |follower: &Cluster, bed: &Bed| -> Result<bool> {
+        let written = bed.sql("SELECT pg_current_wal_flush_lsn()")?;
+        let there =
+            follower.sql(ADMIN, &format!("SELECT pg_last_wal_replay_lsn() >= '{written}'"))?;
+        Ok(there == "t")
+    };
+    until("the follower has caught up", LIMIT, || caught_up(&follower, &bed))?;
+    bed.cluster.end_service(Ending::Killed)?;
+    std::thread::sleep(Duration::from_millis(500));
+    follower.promote()?;
+    flows(&bed)?;
+    let both = both.finish(&bed, u32::MAX)?;
+    let there = follower
+        .number(ADMIN, "SELECT count(*) FROM adit.packet WHERE ts > now() - interval '5 s'")?;
+    ensure(there > 0, || "the second database has no new rows".to_owned())?;
+    Ok(lost(both))
+}
