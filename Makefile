@@ -9,7 +9,7 @@ JOBS ?= 6
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test deps fmt lint unit interop interop-old filter-diff roots gate gate-accept deny doc build demo lab lab-smoke lab-build
+.PHONY: test deps fmt lint unit interop interop-old filter-diff roots gate gate-accept deny doc build demo demo-postgres lab lab-smoke lab-build
 
 test: deps fmt lint unit interop gate deny doc
 	@echo "all checks passed"
@@ -64,6 +64,10 @@ build: deps
 
 demo: build
 	target/release/adit demo
+
+# A throw-away database and two nodes: their packets become rows.
+demo-postgres: build
+	target/release/adit postgres demo
 
 lab-build: deps
 	$(CARGO) build --release --locked -p adit-cli -p adit-lab

@@ -32,7 +32,7 @@ pub fn run(options: &Demo) -> Done {
 }
 
 /// Progress goes to stderr, on a terminal as one line that changes.
-struct Screen {
+pub struct Screen {
     terminal: bool,
     quiet: bool,
     stage: String,
@@ -40,12 +40,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(quiet: bool) -> Self {
+    pub fn new(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { terminal, quiet: quiet && !terminal, stage: String::new(), open: false }
     }
 
-    fn show(&mut self, progress: &Progress) {
+    pub fn show(&mut self, progress: &Progress) {
         if self.quiet {
             return;
         }
@@ -76,7 +76,7 @@ impl Screen {
         }
     }
 
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
             note("\r\x1b[K");
         }

@@ -1,5 +1,6 @@
 //! `adit postgres`.
 
+mod demo;
 mod log;
 mod members;
 pub mod show;
@@ -87,6 +88,15 @@ Exits with 1 if anything was found.")]
     #[command(after_help = "Example:
   sudo adit postgres tail -f")]
     Tail(log::Tail),
+
+    /// See it work: a throw-away database, two machines that have nothing else in common, and their packets as rows
+    #[command(after_help = "Examples:
+  sudo adit postgres demo
+  sudo adit postgres demo --hold   leave it up to look around, until Ctrl-C
+
+Needs root, /dev/net/tun and PostgreSQL's programs (apt install postgresql). A cluster of the host is not
+touched; everything that it makes is gone at the end.")]
+    Demo(crate::args::Demo),
 }
 
 /// Which network's node.
@@ -121,5 +131,6 @@ pub fn run(verb: Postgres) -> Done {
         Postgres::Verify(options) => log::verify(options),
         Postgres::Export(options) => log::export(options),
         Postgres::Tail(options) => log::tail(options),
+        Postgres::Demo(options) => demo::run(&options),
     }
 }

@@ -4,6 +4,7 @@
 mod admin;
 mod argv;
 pub mod database;
+pub mod demo;
 mod init;
 mod invite;
 mod join;

@@ -62,8 +62,7 @@ fn itself(stage: &Stage<'_>) -> Result<String> {
 fn full(bed: &Bed) -> Result<()> {
     bed.cluster.small_space("small", 16)?;
     bed.sql("CREATE TABLE fills (t text) TABLESPACE small")?;
-    let fill =
-        "INSERT INTO fills SELECT repeat(md5(n::text), 50) FROM generate_series(1, 20000) n";
+    let fill = "INSERT INTO fills SELECT repeat(md5(n::text), 50) FROM generate_series(1, 20000) n";
     let said = bed.sql(fill).map_or_else(|failure| failure.0, |_| "it fitted".to_owned());
     ensure(said.contains("53100"), || format!("a full disk: {said}"))?;
     bed.sql("DROP TABLE fills").map(drop)

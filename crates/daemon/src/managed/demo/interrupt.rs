@@ -9,11 +9,11 @@ use crate::fault::Fault;
 
 /// Whether the user wants an end: SIGINT, SIGTERM or SIGHUP came.
 #[derive(Clone, Debug)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Catches the signals from now on, for the rest of the process's life.
-    pub(super) fn catch() -> Outcome<Self> {
+    pub(crate) fn catch() -> Outcome<Self> {
         let fault = |error: std::io::Error| Fault::environment(format!("signals: {error}"));
         let flag = Arc::new(AtomicBool::new(false));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -44,15 +44,15 @@ impl Interrupt {
         Ok(Self(flag))
     }
 
-    pub(super) fn came(&self) -> bool {
+    pub(crate) fn came(&self) -> bool {
         self.0.load(Relaxed)
     }
 
-    pub(super) fn flag(&self) -> &AtomicBool {
+    pub(crate) fn flag(&self) -> &AtomicBool {
         &self.0
     }
 
-    pub(super) fn check(&self) -> Outcome<()> {
+    pub(crate) fn check(&self) -> Outcome<()> {
         if self.came() { Err(Fault::environment("interrupted")) } else { Ok(()) }
     }
 }

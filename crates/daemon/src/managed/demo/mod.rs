@@ -1,9 +1,9 @@
 //! `adit demo`: server and client in two namespaces of this machine, real traffic, figures.
 
-mod interrupt;
-mod traffic;
-mod usage;
-mod world;
+pub(crate) mod interrupt;
+pub(crate) mod traffic;
+pub(crate) mod usage;
+pub(crate) mod world;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ use world::World;
 pub use world::end_with_parent;
 
 /// Before the first ping arrives, ARP and neighbour discovery may lose some.
-const PING_ATTEMPTS: u16 = 5;
-const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
-const TELL_EVERY: Duration = Duration::from_millis(250);
+pub(crate) const PING_ATTEMPTS: u16 = 5;
+pub(crate) const ROUND_TRIP_TIME: Duration = Duration::from_secs(1);
+pub(crate) const TELL_EVERY: Duration = Duration::from_millis(250);
 /// Slow start is over by then.
 const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -159,7 +159,7 @@ fn list(end: &world::End) -> String {
 }
 
 /// What must be there; told all at once.
-fn check_machine() -> Outcome<()> {
+pub(crate) fn check_machine() -> Outcome<()> {
     let needed = doctor::for_a_tunnel();
     let missing: Vec<String> = needed
         .iter()
@@ -296,14 +296,16 @@ fn bulk(
     Ok(transfer)
 }
 
-struct Measured {
-    received: u64,
-    elapsed: Duration,
-    cpu: [Duration; 2],
+/// What a transfer moved after its warm-up.
+pub(crate) struct Measured {
+    pub received: u64,
+    pub elapsed: Duration,
+    /// Of the two processes.
+    pub cpu: [Duration; 2],
 }
 
 /// Watches a running transfer after its warm-up.
-fn measure(
+pub(crate) fn measure(
     meter: &Meter,
     pids: [u32; 2],
     duration: Duration,

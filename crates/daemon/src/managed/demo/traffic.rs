@@ -30,7 +30,7 @@ const UDP_LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// One direction of a transfer, as the threads see it.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     pub sent: AtomicU64,
     pub received: AtomicU64,
     /// UDP: the newest train of which something arrived, counted from 1.
@@ -39,7 +39,7 @@ pub(super) struct Meter {
 }
 
 /// An ICMP echo from within a namespace; how long the answer took.
-pub(super) fn ping(ns: &NetNs, to: IpAddr, sequence: u16) -> io::Result<Duration> {
+pub(crate) fn ping(ns: &NetNs, to: IpAddr, sequence: u16) -> io::Result<Duration> {
     ns.run(|| ping_here(to, sequence))?
 }
 
@@ -96,7 +96,7 @@ fn checksum(data: &[u8]) -> u16 {
 }
 
 /// Runs both ends of a TCP transfer until the meter says stop.
-pub(super) fn tcp(from: &NetNs, to: &NetNs, address: IpAddr, meter: &Meter) -> io::Result<()> {
+pub(crate) fn tcp(from: &NetNs, to: &NetNs, address: IpAddr, meter: &Meter) -> io::Result<()> {
     let listener = to.run(|| TcpListener::bind((address, 0)))??;
     let target = listener.local_addr()?;
     let mut sender = from.run(|| TcpStream::connect_timeout(&target, Duration::from_secs(5)))??;
@@ -125,7 +125,7 @@ pub(super) fn tcp(from: &NetNs, to: &NetNs, address: IpAddr, meter: &Meter) -> i
 }
 
 /// Runs both ends of a UDP transfer until the meter says stop.
-pub(super) fn udp(
+pub(crate) fn udp(
     from: &NetNs,
     to: &NetNs,
     source: IpAddr,
@@ -223,7 +223,7 @@ fn joined(handle: thread::ScopedJoinHandle<'_, io::Result<()>>) -> io::Result<()
 }
 
 /// Sends small datagrams there and back, one at a time, for `duration`; the times, sorted.
-pub(super) fn round_trips(
+pub(crate) fn round_trips(
     client: &NetNs,
     server: &NetNs,
     address: Ipv4Addr,

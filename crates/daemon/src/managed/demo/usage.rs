@@ -7,7 +7,7 @@ use std::time::Duration;
 const TICKS: u64 = 100;
 
 /// User and system time so far.
-pub(super) fn cpu(pid: u32) -> Duration {
+pub(crate) fn cpu(pid: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     Duration::from_millis(parse_ticks(&text).saturating_mul(1000) / TICKS)
 }
@@ -23,7 +23,7 @@ fn parse_ticks(stat: &str) -> u64 {
 }
 
 /// Resident memory, bytes.
-pub(super) fn memory(pid: u32) -> u64 {
+pub(crate) fn memory(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     parse_resident(&text)
 }

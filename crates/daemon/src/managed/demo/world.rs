@@ -47,31 +47,31 @@ const QUOTED_LINES: usize = 12;
 
 /// One end of the tunnel.
 #[derive(Debug)]
-pub(super) struct End {
+pub(crate) struct End {
     pub ns: NetNs,
     pub ipv4: Ipv4Addr,
     pub ipv6: Option<Ipv6Addr>,
     pub process: Option<Child>,
-    log: PathBuf,
+    pub log: PathBuf,
 }
 
 impl End {
     /// The process id; 0 for one that does not run.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Child::id)
     }
 
     /// The name for `ip netns exec`.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.ns.name().unwrap_or_default()
     }
 
-    pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let six = self.ipv6.map(IpAddr::V6);
         std::iter::once(IpAddr::V4(self.ipv4)).chain(six)
     }
 
-    fn alive(&mut self, what: &str) -> Outcome<()> {
+    pub(crate) fn alive(&mut self, what: &str) -> Outcome<()> {
         let Some(process) = &mut self.process else { return Ok(()) };
         match process.try_wait() {
             Ok(None) => Ok(()),
@@ -83,7 +83,7 @@ impl End {
         }
     }
 
-    fn last_words(&self) -> String {
+    pub(crate) fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let from = lines.len().saturating_sub(QUOTED_LINES);
@@ -91,7 +91,7 @@ impl End {
     }
 
     /// Asks the process to end, then makes it.
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         if let Ok(pid) = i32::try_from(process.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
@@ -109,7 +109,7 @@ impl End {
 }
 
 #[derive(Debug)]
-pub(super) struct World {
+pub(crate) struct World {
     pub server: End,
     pub client: End,
     pub folder: PathBuf,
@@ -119,8 +119,8 @@ pub(super) struct World {
 
 impl World {
     /// Makes everything up to the profile; nothing runs yet.
-    pub(super) fn new() -> Outcome<Self> {
-        sweep();
+    pub(crate) fn new() -> Outcome<Self> {
+        sweep(PREFIX, Path::new(ROOT));
         let folder = Path::new(ROOT).join(format!("{PREFIX}-{}", std::process::id()));
         // Half a world is taken away too.
         let scrap = Scrap(Some(folder.clone()));
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// Starts the server and waits until it can be asked.
-    pub(super) fn start_server(&mut self, program: &Path, interrupt: &Interrupt) -> Outcome<()> {
+    pub(crate) fn start_server(&mut self, program: &Path, interrupt: &Interrupt) -> Outcome<()> {
         let mut command = self.server.ns.command(program).map_err(namespace_fault)?;
         command.args(["server", "run", "--dir"]).arg(self.folder.join("server"));
         self.server.process = Some(spawn(command, &self.server.log)?);
@@ -163,14 +163,14 @@ impl World {
     }
 
     /// Starts the client and waits until its device has its addresses.
-    pub(super) fn start_client(&mut self, program: &Path, interrupt: &Interrupt) -> Outcome<()> {
+    pub(crate) fn start_client(&mut self, program: &Path, interrupt: &Interrupt) -> Outcome<()> {
         let mut command = self.client.ns.command(program).map_err(namespace_fault)?;
         command.arg("connect").arg(self.folder.join("client.ovpn"));
         command.args(["--device", DEVICE]).arg("--dir").arg(&self.client_run);
         self.client.process = Some(spawn(command, &self.client.log)?);
         let (ipv4, wants6) = (self.client.ipv4, self.server.ipv6.is_some());
         wait(interrupt, "client", &mut self.client, |client| {
-            let have = device_addresses(&client.ns);
+            let have = device_addresses(&client.ns, DEVICE);
             client.ipv6 = have.iter().find_map(|address| match address {
                 IpAddr::V6(ip) if !ip.is_unicast_link_local() => Some(*ip),
                 _ => None,
@@ -180,7 +180,7 @@ impl World {
     }
 
     /// Whether both ends still run.
-    pub(super) fn check(&mut self) -> Outcome<()> {
+    pub(crate) fn check(&mut self) -> Outcome<()> {
         self.server.alive("server")?;
         self.client.alive("client")
     }
@@ -233,7 +233,7 @@ fn make_server(places: &Places) -> Outcome<(Settings, String)> {
     Ok((settings, profile))
 }
 
-fn spawn(mut command: Command, log: &Path) -> Outcome<Child> {
+pub(crate) fn spawn(mut command: Command, log: &Path) -> Outcome<Child> {
     let open = || File::options().create(true).append(true).open(log);
     let output = open().and_then(|file| Ok((file.try_clone()?, file)));
     let (out, errors) = output.map_err(|error| file_fault("cannot open", log, &error))?;
@@ -251,7 +251,7 @@ fn spawn(mut command: Command, log: &Path) -> Outcome<Child> {
 }
 
 /// Waits until `ready`, the process ends, the user interrupts or patience does.
-fn wait(
+pub(crate) fn wait(
     interrupt: &Interrupt,
     what: &str,
     end: &mut End,
@@ -274,7 +274,7 @@ fn wait(
 }
 
 /// Gives a device of a namespace an address, usable at once (no duplicate address detection).
-pub(super) fn address(ns: &NetNs, device: &str, net: IpNet) -> io::Result<()> {
+pub(crate) fn address(ns: &NetNs, device: &str, net: IpNet) -> io::Result<()> {
     ns.configure(async |handle| {
         let link = handle.link(device).await?;
         handle.add_address(&Address::new(link.index, net)).await
@@ -282,10 +282,10 @@ pub(super) fn address(ns: &NetNs, device: &str, net: IpNet) -> io::Result<()> {
     .map_err(io::Error::from)
 }
 
-fn device_addresses(ns: &NetNs) -> Vec<IpAddr> {
+pub(crate) fn device_addresses(ns: &NetNs, device: &str) -> Vec<IpAddr> {
     let found = ns.run(|| {
         let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-        let ours = interfaces.filter(|interface| interface.interface_name == DEVICE);
+        let ours = interfaces.filter(|interface| interface.interface_name == device);
         ours.filter_map(|interface| {
             let address = interface.address?;
             let four = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
@@ -296,7 +296,7 @@ fn device_addresses(ns: &NetNs) -> Vec<IpAddr> {
     found.unwrap_or_default()
 }
 
-fn namespace_fault(error: io::Error) -> Fault {
+pub(crate) fn namespace_fault(error: io::Error) -> Fault {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             "; run as root: sudo adit demo (in a container: --privileged)"
@@ -306,14 +306,15 @@ fn namespace_fault(error: io::Error) -> Fault {
     Fault::environment(format!("cannot make the demo's namespaces: {error}{hint}"))
 }
 
-/// Removes what demos that were killed left behind.
-fn sweep() {
-    let _ = NetNs::sweep(PREFIX);
-    for entry in fs::read_dir(ROOT).into_iter().flatten().flatten() {
+/// Removes what demos that were killed left behind: namespaces and folders in `root`, whose names begin with `prefix` and
+/// the number of a process that is gone.
+pub(crate) fn sweep(prefix: &str, root: &Path) {
+    let _ = NetNs::sweep(prefix);
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(PREFIX)?.strip_prefix('-')?.parse::<u32>().ok());
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix(prefix)?.strip_prefix('-')?.split('-').next()?.parse::<u32>().ok()
+        });
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
