@@ -21,7 +21,7 @@ use crate::traffic::ping;
 /// How long anything here may take: what a person would wait, and many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// What a node says when its packets go.
-const READY: &str = "the tunnel is up";
+const READY: &str = "packets of up to";
 
 /// Who may make roles and has a database; password alike.
 pub(super) const ADMIN: &str = "admin";
@@ -113,8 +113,10 @@ impl Bed {
     /// The URL of whoever makes the network.
     pub(super) fn url(&self, plan: &Plan<'_>) -> String {
         let hosts = plan.hosts.map_or_else(|| DATABASE.to_string(), str::to_owned);
-        let mark = if plan.parameters.is_empty() { "" } else { "?" };
-        format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}{mark}{}", plan.parameters)
+        // What TLS is worth has a test of its own.
+        let parameters =
+            if plan.parameters.is_empty() { "sslmode=disable" } else { plan.parameters };
+        format!("postgres://{ADMIN}:{PASSWORD}@{hosts}/{ADMIN}?{parameters}")
     }
 
     /// Makes the network at the first node, and lets the others join it by the command that the first is told.
@@ -286,7 +288,8 @@ impl Node {
 
     /// What `status` says of the running node: the part about the network.
     pub(super) fn status(&self) -> Result<Value> {
-        let command = self.command(&["status", "--json"]);
+        let mut command = self.space.command(&self.program.to_string_lossy());
+        command.args(["status", "--json", "--dir"]).arg(&self.dir);
         let shown = show(&command);
         let text = output(command)?;
         let all: Value = serde_json::from_str(&text).context(&shown)?;
