@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub struct Way {
     /// Notifications are left out.
     pub mute: AtomicBool,
-    /// Each message of the server waits so long, milliseconds.
+    /// Each answer of the server and each notification waits so long, milliseconds.
     pub delay_ms: AtomicU64,
     /// New connections are closed at once.
     pub closed: AtomicBool,
@@ -133,7 +133,8 @@ fn answers(mut server: &TcpStream, mut client: &TcpStream, way: &Way) -> std::io
         message.resize(head.len() + rest, 0);
         server.read_exact(message.get_mut(head.len()..).unwrap_or_default())?;
         let delay = way.delay_ms.load(Relaxed);
-        if delay > 0 {
+        // Once for an answer, not for each of its rows: ReadyForQuery ends it.
+        if delay > 0 && matches!(letter, b'Z' | b'A') {
             thread::sleep(Duration::from_millis(delay));
         }
         if letter == b'A' && way.mute.load(Relaxed) {

@@ -15,6 +15,8 @@ use crate::{Done, note, print, print_json};
 
 /// Characters of a token that are shown: it lets a machine in, and is longer than a line.
 const TOKEN_SHOWN: usize = 10;
+/// Of a terminal, less the margin.
+const WIDTH: usize = 72;
 
 pub fn run(options: &Demo) -> Done {
     let program = std::env::current_exe()
@@ -47,7 +49,23 @@ pub fn run(options: &Demo) -> Done {
 fn typed(shown: &Shown) -> String {
     let output: String =
         shown.output.trim_end().lines().map(|line| format!("      {}\n", short(line))).collect();
-    format!("\n    {}\n{output}\n", short(&shown.command).replace('\n', "\n    "))
+    format!("\n    {}\n{output}\n", wrapped(&short(&shown.command)).replace('\n', "\n    "))
+}
+
+/// A long command over several lines, as a shell takes it.
+fn wrapped(command: &str) -> String {
+    let mut lines = vec![String::new()];
+    for (at, part) in command.split(" --").enumerate() {
+        let option = if at == 0 { part.to_owned() } else { format!("--{part}") };
+        match lines.last_mut() {
+            Some(line) if at == 0 || line.len() + option.len() < WIDTH => {
+                line.push_str(if at == 0 { "" } else { " " });
+                line.push_str(&option);
+            }
+            _ => lines.push(format!("        {option}")),
+        }
+    }
+    lines.join(" \\\n")
 }
 
 /// A line without the most of the token in it.
@@ -148,6 +166,11 @@ mod tests {
         let line = "adit postgres join 'postgres://db/vpn#adit1-abcdef-0123' --name x";
         assert_eq!(short(line), "adit postgres join 'postgres://db/vpn#adit1-abc...' --name x");
         assert_eq!(short("nothing to hide #1"), "nothing to hide #1");
+        let long = format!("adit postgres init {} --network 10.9.0.0/24 --name x", "u".repeat(70));
+        assert_eq!(
+            wrapped(&long).split(" \\\n        ").last(),
+            Some("--network 10.9.0.0/24 --name x")
+        );
         let shown = Shown { command: line.into(), output: "a\nb\n".into() };
         assert!(typed(&shown).ends_with("x\n      a\n      b\n\n"), "{}", typed(&shown));
     }

@@ -103,9 +103,13 @@ fn join(stage: &Stage<'_>) -> Result<String> {
 }
 
 fn secrets(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::bare(stage, 2, &Options::default())?;
+    // Now that the administrator's own password has been set by a statement.
     let settings =
         [("log_statement", "all"), ("log_min_duration_statement", "0"), ("log_connections", "on")];
-    let mut bed = Bed::bare(stage, 2, &Options { settings: &settings, ..Options::default() })?;
+    bed.cluster.configure(&settings)?;
+    let before = bed.cluster.log()?.len();
+    bed.cluster.reload()?;
     bed.found(&Plan::default())?;
     let invited = bed.node(0)?.adit(&["invite"])?;
     let token = invitation(&invited)?;
@@ -120,7 +124,9 @@ fn secrets(stage: &Stage<'_>) -> Result<String> {
     }
     hidden.retain(|secret| secret.len() >= 8);
     ensure(hidden.len() >= 6, || format!("only {} secrets were found to look for", hidden.len()))?;
-    let mut places = vec![("the server's log".to_owned(), bed.cluster.log()?)];
+    let log = bed.cluster.log()?;
+    ensure(log.len() > before + 1000, || format!("the server logs nothing: {log}"))?;
+    let mut places = vec![("the server's log".to_owned(), log)];
     for node in &mut bed.nodes {
         let daemon = node.running()?;
         let pid = daemon.pid();
@@ -201,7 +207,12 @@ fn up_twice(stage: &Stage<'_>) -> Result<String> {
     let (from, to) = (bed.node(1)?.dir.display().to_string(), spare.dir.display().to_string());
     crate::process::run("cp", &["-a", &from, &to])?;
     spare.spawn()?;
-    let told = spare.running()?.wait_for_any(&["another", "already", "elsewhere"], LIMIT)?;
+    spare.wait_up()?;
+    // A stream is its writer's from the first packet on.
+    let mut pings = spare.space.command("ping");
+    pings.args(["-c", "3", "-i", "0.3", "-W", "1", &bed.node(0)?.v4()?.to_string()]);
+    let _ = pings.output()?;
+    let told = spare.running()?.wait_for_any(&["another process is this node"], LIMIT)?;
     bed.reach(0, 1)?;
     drop(spare);
     Ok(told.chars().take(60).collect())

@@ -195,6 +195,29 @@ impl Bed {
         self.cluster.number(ADMIN, sql)
     }
 
+    /// Waits until what one node has counted as received from the other is what lies in the tables: every row was
+    /// delivered, and nothing else. Rows of before the receiver's start must not be there.
+    pub(super) fn all_delivered(&self, from: usize, to: usize) -> Result<String> {
+        let (from, to) = (self.node(from)?, self.node(to)?);
+        let mut last = String::new();
+        let same = until(
+            "the receiver's counters are the table's",
+            Duration::from_secs(10),
+            || {
+                let rows = self.sql(&format!(
+                "SELECT count(*), coalesce(sum(len), 0) FROM adit.log WHERE \"from\" = '{}' AND \"to\" = '{}'",
+                from.name, to.name
+            ))?;
+                let packets = to.count(&from.name, "/received/packets")?;
+                let bytes = to.count(&from.name, "/received/bytes")?;
+                last = format!("{packets}|{bytes} received, {rows} in the tables");
+                Ok(rows == format!("{packets}|{bytes}"))
+            },
+        );
+        same.map_err(|failure| Failure(self.told(&format!("{failure}: {last}"))))?;
+        Ok(last)
+    }
+
     /// A failure with what the nodes have said last.
     pub(super) fn told(&self, what: &str) -> String {
         let running = self.nodes.iter().filter_map(|node| node.daemon.as_ref());
@@ -216,10 +239,15 @@ impl Node {
 
     /// The same, which fails: what it said.
     pub(super) fn refused(&self, words: &[&str]) -> Result<String> {
-        match self.adit(words) {
-            Ok(said) => Err(Failure(format!("{} succeeded: {said}", words.join(" ")))),
-            Err(failure) => Ok(failure.0),
-        }
+        let done = self.command(words).output()?;
+        let said = format!(
+            "{}{}",
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr)
+        );
+        let verb = words.first().copied().unwrap_or_default();
+        ensure(!done.status.success(), || format!("{verb} succeeded: {said}"))?;
+        Ok(said)
     }
 
     /// The command, to be run.

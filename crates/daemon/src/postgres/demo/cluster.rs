@@ -46,16 +46,21 @@ impl Cluster {
             Fault::environment(format!("cannot prepare {}: {error}", folder.display()))
         };
         chown(folder, Some(user.uid), Some(user.gid)).map_err(|error| fault(&error))?;
-        // The superuser needs no password on the socket, so only root and the server reach it.
-        fs::set_permissions(folder, PermissionsExt::from_mode(0o700))
+        // Nodes give up root's rights over other users' folders.
+        fs::set_permissions(folder, PermissionsExt::from_mode(0o711))
             .map_err(|error| fault(&error))?;
         let mut cluster = Self { folder: folder.to_owned(), programs, user, server: None };
         let mut initdb = cluster.command("initdb");
         initdb.args(["--pgdata", "data", "--username", SUPERUSER, "--encoding", "UTF8"]);
         initdb.args(["--locale", "C", "--no-sync", "--no-instructions", "--auth", "trust"]);
         told(initdb)?;
-        let access = format!("local all {SUPERUSER} trust\nlocal all all scram-sha-256\n");
-        fs::write(folder.join("data/pg_hba.conf"), access).map_err(|error| fault(&error))?;
+        // The superuser is whoever is root on this machine.
+        let access = format!("local all {SUPERUSER} peer map=root\nlocal all all scram-sha-256\n");
+        let files =
+            [("pg_hba.conf", access), ("pg_ident.conf", format!("root root {SUPERUSER}\n"))];
+        for (name, text) in files {
+            fs::write(folder.join("data").join(name), text).map_err(|error| fault(&error))?;
+        }
         cluster.serve(interrupt)?;
         Ok(cluster)
     }
