@@ -47,8 +47,13 @@ pub fn run(options: &Demo) -> Done {
 
 /// A command and what it printed, set off from the demo's own lines.
 fn typed(shown: &Shown) -> String {
-    let output: String =
-        shown.output.trim_end().lines().map(|line| format!("      {}\n", short(line))).collect();
+    let output: String = shown
+        .output
+        .trim_end()
+        .lines()
+        .map(|line| format!("      {}", short(line)))
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect();
     format!("\n    {}\n{output}\n", wrapped(&short(&shown.command)).replace('\n', "\n    "))
 }
 
