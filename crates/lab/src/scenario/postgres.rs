@@ -18,11 +18,14 @@ const RATE: f64 = 50.0;
 /// How long they are counted: some hundreds, for a 99th hundredth.
 const IDLE: Window = Window { warmup: Duration::from_millis(500), length: Duration::from_secs(6) };
 
+/// Twice what a network keeps by itself: a fast trial would have dropped its first rows before they are counted.
+const RETENTION: &[&str] = &["--retention", "2GB"];
+
 pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
     let scheme = subject.database().context("not a tunnel through a database")?;
     let (kit, database) = lab.database()?;
     let count = 2 + usize::from(settings.idle);
-    let mut nodes = Nodes::start(kit, scheme, database, count, &[])?;
+    let mut nodes = Nodes::start(kit, scheme, database, count, RETENTION)?;
     let window = Window { warmup: settings.warmup, length: settings.length };
     let done = measure(database, &mut nodes, &window);
     let mut measurement = done.map_err(|failure| nodes.blame(&failure))?;
