@@ -12,7 +12,7 @@ use super::{Nodes, Scheme};
 use crate::bed::Database;
 use crate::rows::{MARK, Page, READY, TABLE, TRIGGER};
 
-/// Connections of each end beside the one that listens: more did not make it faster on two cores, and two halve it.
+/// Connections of each end beside the one that listens: on two cores 4 to 45 could not be told apart, and 2 give a third.
 const POOL: &str = "16";
 /// How long a ledger may take to be told.
 const PATIENCE: Duration = Duration::from_secs(10);
