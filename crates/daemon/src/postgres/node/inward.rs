@@ -191,6 +191,10 @@ async fn epochs(
     let Some((directory, sender)) =
         directory.as_ref().and_then(|directory| Some((directory, directory.sender(stream)?)))
     else {
+        // Who has just been removed. The reader waits for an answer all the same.
+        if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
+            receiver.epochs(now(), [], rows.len() as u64);
+        }
         return Ok(());
     };
     let found: Vec<_> = rows

@@ -47,8 +47,9 @@ const LOCK: &str = "SELECT pg_try_advisory_lock($1, $2)";
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who holds a lock.
-const HOLDER: &str = "SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'this machine') \
+/// Who holds a lock, and whether it is this node's role.
+const HOLDER: &str = "SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'this machine'), \
+    coalesce(a.usename = session_user, false) \
     FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
     WHERE l.locktype = 'advisory' AND l.classid::bigint = $1 AND l.objid::bigint = $2 AND l.granted \
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
@@ -181,28 +182,47 @@ async fn lock(shared: &Shared, client: &Client, stream: StreamId) -> Result<(), 
         if locked {
             return Ok(());
         }
-        cause = holder(shared, client, stream).await?;
+        match holder(shared, client, stream).await? {
+            Holder::Ours(said) => cause = said,
+            // Anybody who may log in can take any advisory lock; who cannot write the stream shall not stop it.
+            Holder::Stranger => return Ok(()),
+        }
         sleep(LOCK_PAUSE).await;
     }
     Err(cause)
 }
 
+/// Who keeps a stream from this session.
+enum Holder {
+    /// A session of this node's own role, which may write the stream; what to say of it.
+    Ours(Cause),
+    /// One of another role.
+    Stranger,
+}
+
 /// Who holds the lock. A connection of ours that died on the way, which the database has not noticed, is ended there.
-async fn holder(shared: &Shared, client: &Client, stream: StreamId) -> Result<Cause, Cause> {
-    let (class, stream) = (i64::from(sql::LOCK_CLASS), i64::from(stream.0));
-    let Some(row) = client.query_opt(HOLDER, &[&class, &stream]).await? else {
-        return Ok(Cause::new("another session writes this node's streams: waiting for its end"));
+async fn holder(shared: &Shared, client: &Client, stream: StreamId) -> Result<Holder, Cause> {
+    let (class, number) = (i64::from(sql::LOCK_CLASS), i64::from(stream.0));
+    let Some(row) = client.query_opt(HOLDER, &[&class, &number]).await? else {
+        let words = "another session writes this node's streams: waiting for its end";
+        return Ok(Holder::Ours(Cause::new(words)));
     };
     let (pid, name, from): (i32, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (name, from) = (crate::log::clean(name), crate::log::clean(from));
+    if !row.try_get::<_, bool>(3)? {
+        tracing::warn!(
+            "another role ({name}, from {from}) holds this node's lock on stream {stream}: going on without it"
+        );
+        return Ok(Holder::Stranger);
+    }
     if name.contains(&shared.instance) {
         client.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;
-        return Ok(Cause::new("a former connection of this node is still there and does not end"));
+        let words = "a former connection of this node is still there and does not end";
+        return Ok(Holder::Ours(Cause::new(words)));
     }
-    Ok(Cause::new(format!(
-        "another process is this node, from {} ({}): this one waits until it has ended",
-        crate::log::clean(from),
-        crate::log::clean(name)
-    )))
+    Ok(Holder::Ours(Cause::new(format!(
+        "another process is this node, from {from} ({name}): this one waits until it has ended"
+    ))))
 }
 
 async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(), Cause> {
