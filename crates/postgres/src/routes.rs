@@ -2,6 +2,7 @@
 //!
 //! Built anew from the verified node records whenever a node comes or goes: that is rare, looking up is not.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -30,6 +31,37 @@ pub struct Peer {
 enum Owner {
     Me,
     Peer { outgoing: StreamId, incoming: StreamId },
+}
+
+/// A stream as the database tells of it: its number, its sender, its receiver. Nobody vouches for that.
+pub type Ends = (StreamId, NodeId, NodeId);
+
+/// What may be believed of the streams from and to `me`: a number that is told of different ends is nobody's. Otherwise who
+/// has the database would hand one node what is for another, or let it speak with the other's addresses. Ascending.
+pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = Ends>) -> Vec<Ends> {
+    let mut streams: BTreeMap<StreamId, Option<(NodeId, NodeId)>> = BTreeMap::new();
+    for (stream, from, to) in told {
+        let of_me = (from == me) != (to == me);
+        if stream.0 <= 0 || !of_me {
+            continue;
+        }
+        let ends = streams.entry(stream).or_insert(Some((from, to)));
+        *ends = ends.filter(|ends| *ends == (from, to));
+    }
+    streams
+        .into_iter()
+        .filter_map(|(stream, ends)| ends.map(|(from, to)| (stream, from, to)))
+        .collect()
+}
+
+/// The outgoing and the incoming streams of `former` that `now` does not have, or has of another node: what is known of them
+/// (queues, keys, epochs) is of no use any more.
+pub fn departed(former: &[Peer], now: &[Peer]) -> (Vec<StreamId>, Vec<StreamId>) {
+    let outgoing: BTreeSet<_> = now.iter().map(|peer| (peer.outgoing, peer.node)).collect();
+    let incoming: BTreeSet<_> = now.iter().map(|peer| (peer.incoming, peer.node)).collect();
+    let gone = former.iter().filter(|peer| !outgoing.contains(&(peer.outgoing, peer.node)));
+    let left = former.iter().filter(|peer| !incoming.contains(&(peer.incoming, peer.node)));
+    (gone.map(|peer| peer.outgoing).collect(), left.map(|peer| peer.incoming).collect())
 }
 
 /// Longest-prefix tables for both families.
@@ -219,5 +251,42 @@ mod tests {
         };
         // Three of its own; one of the peer's is this node's.
         assert_eq!(routes(&[many]).left_out(), 3 + 5);
+    }
+
+    #[test]
+    fn a_number_that_is_told_of_two_nodes_is_nobodys() {
+        let of = |stream, from, to| (StreamId(stream), NodeId(from), NodeId(to));
+        let told = [of(5, 1, 2), of(6, 2, 1), of(7, 3, 1), of(8, 1, 3), of(5, 1, 3), of(7, 2, 1)];
+        assert_eq!(unambiguous(NodeId(1), told), [of(6, 2, 1), of(8, 1, 3)]);
+        // Told thrice, or first of one and last of the same again: still nobody's.
+        let told = [of(5, 1, 2), of(5, 1, 3), of(5, 1, 2)];
+        assert_eq!(unambiguous(NodeId(1), told), []);
+        // One way and back under one number.
+        assert_eq!(unambiguous(NodeId(1), [of(5, 1, 2), of(5, 2, 1)]), []);
+        // The same twice is no contradiction.
+        assert_eq!(unambiguous(NodeId(1), [of(5, 1, 2), of(5, 1, 2)]), [of(5, 1, 2)]);
+    }
+
+    #[test]
+    fn streams_of_others_to_oneself_and_without_a_number_are_none() {
+        let of = |stream, from, to| (StreamId(stream), NodeId(from), NodeId(to));
+        for told in [of(0, 1, 2), of(-5, 1, 2), of(5, 2, 3), of(5, 1, 1)] {
+            assert_eq!(unambiguous(NodeId(1), [told]), [], "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_stream_departs_with_its_node_with_its_number_and_when_it_becomes_anothers() {
+        let (two, three) = (peer(2, &[], &[]), peer(3, &[], &[]));
+        let both = [two.clone(), three.clone()];
+        assert_eq!(departed(&both, &both), (vec![], vec![]));
+        assert_eq!(departed(&both, &both[1..]), (vec![StreamId(20)], vec![StreamId(21)]));
+        let other_way_back = Peer { incoming: StreamId(99), ..two.clone() };
+        assert_eq!(departed(&both, &[other_way_back, three.clone()]), (vec![], vec![StreamId(21)]));
+        let swapped = [
+            Peer { outgoing: three.outgoing, ..two.clone() },
+            Peer { outgoing: two.outgoing, ..three.clone() },
+        ];
+        assert_eq!(departed(&both, &swapped), (vec![StreamId(20), StreamId(30)], vec![]));
     }
 }

@@ -9,9 +9,11 @@ use std::time::Duration;
 use adit_postgres::key::{
     Fingerprint, NetworkKey, NetworkRecord, NodePublic, NodeRecord, SealPublic,
 };
-use adit_postgres::routes::Peer;
+use adit_postgres::routes::{Ends, Peer, unambiguous};
 use adit_postgres::{NodeId, StreamId, limits};
+use futures_util::{StreamExt, TryStreamExt};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use super::cause::Cause;
@@ -96,8 +98,13 @@ pub(in crate::postgres) struct Tables {
 /// Reads the tables.
 pub(in crate::postgres) async fn load(client: &Client, me: NodeId) -> Result<Tables, Cause> {
     let network = client.query_one(NETWORK, &[]).await?;
-    let nodes = client.query(NODES, &[&ROWS]).await?;
-    let streams = client.query(STREAMS, &[&me.0, &ROWS]).await?;
+    // A limit is the database's to keep, or not.
+    let most = usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let nodes = client.query_raw(NODES, [ROWS]).await?;
+    let nodes = nodes.take(most).try_collect().await?;
+    let of_me: [&(dyn ToSql + Sync); 2] = [&me.0, &ROWS];
+    let streams = client.query_raw(STREAMS, of_me).await?;
+    let streams = streams.take(most).try_collect().await?;
     Ok(Tables { network, nodes, streams })
 }
 
@@ -114,7 +121,7 @@ pub(in crate::postgres) fn believe(
         Cause::new(format!("the network's row in the database is not believed: {error}"))
     })?;
     let mut directory = Directory { network, auditor, nodes: Vec::new(), refused: BTreeMap::new() };
-    let ends: Vec<(StreamId, NodeId, NodeId)> = tables.streams.iter().filter_map(ends).collect();
+    let ends = unambiguous(me, tables.streams.iter().filter_map(ends));
     let stream = |from: NodeId, to: NodeId| {
         ends.iter().find(|(_, a, b)| (*a, *b) == (from, to)).map(|(id, _, _)| *id)
     };
@@ -153,7 +160,7 @@ pub(in crate::postgres) fn believe(
     Ok(directory)
 }
 
-fn ends(row: &Row) -> Option<(StreamId, NodeId, NodeId)> {
+fn ends(row: &Row) -> Option<Ends> {
     let number = |at| row.try_get::<_, i32>(at).ok();
     Some((StreamId(number(0)?), NodeId(number(1)?), NodeId(number(2)?)))
 }

@@ -27,8 +27,10 @@ use crate::clock::now;
 /// How long a page may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How often the nodes are read again without a notification.
+/// How often the nodes are read again without a notification; and between two times because of one, which anybody in the
+/// database may send.
 const NODES_AGAIN: Duration = Duration::from_secs(60);
+const NODES_PAUSE: Duration = Duration::from_millis(200);
 
 const EPOCHS: &str = "SELECT e.record, e.signature, w.enc, w.sealed, \
     (extract(epoch FROM statement_timestamp() - e.opened) * 1000)::bigint \
@@ -56,7 +58,8 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
     }
     shared.health.borrow_mut().up(now(), Side::Reader);
     let mut delivery = Delivery::default();
-    let mut look_again = now() + NODES_AGAIN;
+    let mut looked = now();
+    let mut look_again = looked + NODES_AGAIN;
     loop {
         let mut asked = false;
         let streams: Vec<StreamId> = shared.receivers.borrow().keys().copied().collect();
@@ -65,7 +68,8 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
         }
         if now() >= look_again {
             nodes(shared, &link.client).await?;
-            look_again = now() + NODES_AGAIN;
+            looked = now();
+            look_again = looked + NODES_AGAIN;
         }
         if !asked {
             let due = shared.receivers.borrow().values().filter_map(|r| r.deadline()).min();
@@ -77,8 +81,7 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
             }
         }
         if listen(shared, bell) {
-            nodes(shared, &link.client).await?;
-            look_again = now() + NODES_AGAIN;
+            look_again = look_again.min(looked + NODES_PAUSE);
         }
     }
 }
@@ -191,9 +194,9 @@ async fn epochs(
     let Some((directory, sender)) =
         directory.as_ref().and_then(|directory| Some((directory, directory.sender(stream)?)))
     else {
-        // Who has just been removed. The reader waits for an answer all the same.
+        // Who has just been removed. The reader waits for an answer all the same; and it has not been told that there is nothing.
         if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
-            receiver.epochs(now(), [], rows.len() as u64);
+            receiver.epochs(now(), [], 1);
         }
         return Ok(());
     };

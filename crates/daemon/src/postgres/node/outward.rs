@@ -58,7 +58,6 @@ const HOLDER: &str = "SELECT a.pid, coalesce(a.application_name, ''), coalesce(h
 pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
     let mut buffer = ReadBuffer::new();
     loop {
-        let routes = Rc::clone(&*shared.routes.borrow());
         let mut at = None;
         let read = shared
             .device
@@ -66,7 +65,9 @@ pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
                 let at = *at.get_or_insert_with(now);
                 match &mut *shared.sender.borrow_mut() {
                     Some(sender) => {
-                        let stream = destination(packet).and_then(|to| routes.to(to));
+                        // Of now: they may have changed while the device was silent.
+                        let to = destination(packet);
+                        let stream = to.and_then(|to| shared.routes.borrow().to(to));
                         sender.push(at, stream, vnet, packet);
                     }
                     None => add(&shared.counters.too_early, 1),
@@ -230,6 +231,7 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
     let Some((directory, receiver)) = directory
         .as_ref()
         .and_then(|directory| Some((directory, directory.receiver(opening.stream)?)))
+        .filter(|(_, receiver)| receiver.record.id == opening.receiver)
     else {
         if let Some(sender) = &mut *shared.sender.borrow_mut() {
             sender.failed(now(), opening.stream);

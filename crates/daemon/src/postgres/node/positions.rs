@@ -16,7 +16,7 @@ use adit_postgres::{EpochNo, Seq, StreamId};
 /// Bytes of a line with its newline.
 const LINE: usize = 45;
 
-/// Lines that are kept; beyond, the file is begun anew.
+/// Lines that are kept; beyond, streams are not taken down.
 const LINES: usize = 8192;
 
 /// Which way.
@@ -52,23 +52,23 @@ struct Slot {
 impl Positions {
     /// Opens the file, or makes it. Lines that make no sense are left out: they cost a repetition at most.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),
         };
-        let whole = text.len() % LINE == 0 && text.len() <= LINE * LINES;
         let file =
-            OpenOptions::new().write(true).create(true).truncate(!whole).mode(0o600).open(path)?;
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        // What was cut off (a full disk) or damaged is one line's loss, not that of all the others.
         let mut slots = HashMap::new();
-        let lines = if whole { text.len() / LINE } else { 0 };
-        if whole {
-            for (line, text) in text.lines().enumerate() {
-                if let Some((key, position)) = parse(text) {
-                    slots.insert(key, Slot { line, position });
-                }
+        let whole = bytes.chunks_exact(LINE).take(LINES);
+        let lines = whole.len();
+        for (line, bytes) in whole.enumerate() {
+            if let Some((key, position)) = std::str::from_utf8(bytes).ok().and_then(parse) {
+                slots.insert(key, Slot { line, position });
             }
         }
+        file.set_len((lines * LINE) as u64)?;
         Ok(Self { file, slots, lines })
     }
 
@@ -82,13 +82,19 @@ impl Positions {
         let line = match self.slots.get(&(way, stream)) {
             Some(slot) if slot.position == position => return Ok(()),
             Some(slot) => slot.line,
+            // Half is for what was received: a database that makes up streams to write to must not take its place.
+            None if self.lines >= if way == Way::Sent { LINES / 2 } else { LINES } => {
+                return Err(io::Error::other("more streams than this file has lines"));
+            }
             None => self.lines,
         };
-        self.slots.insert((way, stream), Slot { line, position });
-        self.lines = self.lines.max(line + 1);
         let Position { epoch, seq } = position;
         let text = format!("{} {:>10} {:>10} {:>20}\n", way.letter(), stream.0, epoch.0, seq.0);
-        debug_assert_eq!(text.len(), LINE);
+        if text.len() != LINE {
+            return Err(io::Error::other("a number that is none"));
+        }
+        self.slots.insert((way, stream), Slot { line, position });
+        self.lines = self.lines.max(line + 1);
         self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)
     }
 }
@@ -133,15 +139,41 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_off_is_begun_anew() {
+    fn a_line_cut_off_or_damaged_costs_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("positions");
-        Positions::open(&path).unwrap().set(Way::Received, StreamId(7), at(1, 5)).unwrap();
-        let text = fs::read(&path).unwrap();
-        fs::write(&path, &text[..LINE - 1]).unwrap();
         let mut positions = Positions::open(&path).unwrap();
-        assert_eq!(positions.get(Way::Received, StreamId(7)), Position::default());
-        positions.set(Way::Received, StreamId(7), at(1, 6)).unwrap();
-        assert_eq!(Positions::open(&path).unwrap().get(Way::Received, StreamId(7)), at(1, 6));
+        for stream in 7..10 {
+            positions.set(Way::Received, StreamId(stream), at(1, 5)).unwrap();
+        }
+        let mut bytes = fs::read(&path).unwrap();
+        // As a crash of the machine leaves it: no newline, no text; and the last one half.
+        bytes[..LINE].fill(0xff);
+        bytes.truncate(3 * LINE - 1);
+        fs::write(&path, &bytes).unwrap();
+        let mut positions = Positions::open(&path).unwrap();
+        let got: Vec<_> =
+            (7..10).map(|s| positions.get(Way::Received, StreamId(s)).seq.0).collect();
+        assert_eq!(got, [0, 5, 0]);
+        positions.set(Way::Received, StreamId(8), at(1, 6)).unwrap();
+        positions.set(Way::Received, StreamId(9), at(1, 7)).unwrap();
+        let positions = Positions::open(&path).unwrap();
+        assert_eq!(positions.get(Way::Received, StreamId(8)), at(1, 6));
+        assert_eq!(positions.get(Way::Received, StreamId(9)), at(1, 7));
+    }
+
+    #[test]
+    fn made_up_streams_to_write_to_take_no_place_of_received_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("positions");
+        let mut positions = Positions::open(&path).unwrap();
+        let lines = LINES as i32;
+        let taken = (1..=lines)
+            .filter(|s| positions.set(Way::Sent, StreamId(*s), at(1, 1)).is_ok())
+            .count();
+        assert_eq!(taken, LINES / 2);
+        positions.set(Way::Received, StreamId(7), at(1, 5)).unwrap();
+        assert!(positions.set(Way::Received, StreamId(i32::MIN), at(1, 5)).is_err());
+        assert_eq!(Positions::open(&path).unwrap().get(Way::Received, StreamId(7)), at(1, 5));
     }
 }

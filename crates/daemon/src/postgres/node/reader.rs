@@ -6,7 +6,7 @@ use std::error::Error;
 use adit_postgres::receiver::{Dated, Query};
 use adit_postgres::row::decode;
 use adit_postgres::{LeafNo, StreamId, sql};
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
@@ -79,7 +79,8 @@ impl<'a> Reader<'a> {
         let kind = if newest_first { Kind::NewestFirst } else { Kind::Forward };
         let statement = self.statement(stream, leaf, kind).await?;
         let rows = self.client.query_raw(&statement, [after.0, until.0, i64::from(limit)]).await?;
-        Ok(rows.try_collect().await?)
+        // A limit is the database's to keep, or not.
+        Ok(rows.take(limit as usize).try_collect().await?)
     }
 
     /// The newest row behind `after` that is too old to be delivered.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use adit_engine::Random;
 use adit_postgres::key::{NetworkKey, NodeKeys};
 use adit_postgres::receiver::{Position, Receiver};
-use adit_postgres::routes::Routes;
+use adit_postgres::routes::{Routes, departed};
 use adit_postgres::sender::{Config, Sender};
 use adit_postgres::{NodeId, StreamId, limits};
 use tokio::sync::Notify;
@@ -88,18 +88,16 @@ impl Shared {
             self.settings.addresses.iter().map(ipnet::IpNet::addr).collect(),
             &self.settings.subnets,
         );
-        let routes = Routes::new(&addresses, subnets, &directory.peers());
+        let peers = directory.peers();
+        let routes = Routes::new(&addresses, subnets, &peers);
         *self.routes.borrow_mut() = Rc::new(routes);
         let mut sender = self.sender.borrow_mut();
         let sender = sender.get_or_insert_with(|| Sender::new(self.config(&directory)));
         let mut receivers = self.receivers.borrow_mut();
-        let former = self.directory.borrow().clone();
-        for gone in former.iter().flat_map(|former| &former.nodes) {
-            if directory.receiver(gone.outgoing).is_none() {
-                sender.remove(gone.outgoing);
-                receivers.remove(&gone.incoming);
-            }
-        }
+        let former = self.directory.borrow().as_ref().map(|former| former.peers());
+        let (outgoing, incoming) = departed(&former.unwrap_or_default(), &peers);
+        outgoing.into_iter().for_each(|stream| sender.remove(stream));
+        receivers.retain(|stream, _| !incoming.contains(stream));
         let positions = self.positions.borrow();
         for node in &directory.nodes {
             let Position { epoch, seq } = positions.get(Way::Sent, node.outgoing);
