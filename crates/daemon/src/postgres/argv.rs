@@ -56,7 +56,7 @@ fn masked(word: &[u8]) -> Option<Vec<u8>> {
         let scheme = ["postgres://", "postgresql://"].iter().find(|s| text.starts_with(**s));
         if let Some(scheme) = scheme {
             // The password ends at the last @ before the path; one that holds a slash by mistake is covered too.
-            let end = find("#", 0).unwrap_or(word.len());
+            let end = find("#adit1-", 0).unwrap_or(word.len());
             let at = text.get(..end)?.rfind('@');
             if let (Some(colon), Some(at)) = (find(":", scheme.len()), at)
                 && colon < at
@@ -97,6 +97,7 @@ mod tests {
             ("postgres://u:geheim@h/d", "postgres://u:xxxxxx@h/d"),
             ("postgresql://u:g@e@h:1/d?x=y", "postgresql://u:xxx@h:1/d?x=y"),
             ("postgres://u:g/e@h/d", "postgres://u:xxx@h/d"),
+            ("postgres://u:g#e@h/d#adit1-A", "postgres://u:xxxxxxxxxxxxxxx"),
             ("postgres://h:5432/d", "postgres://h:5432/d"),
             ("postgres://u@h:5432/d", "postgres://u@h:5432/d"),
             ("postgres://h:1/d#adit1-AbC", "postgres://h:1/d#xxxxxxxxx"),

@@ -5,7 +5,7 @@ use std::fs;
 
 use adit_engine::Random;
 use adit_postgres::NodeId;
-use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord};
+use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord, SealPublic};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::Transaction;
 
@@ -86,6 +86,14 @@ impl Candidate<'_> {
             packet_size: usize::try_from(self.network.packet_size)
                 .map_err(|_| Fault::peer("the network's packet size makes no sense"))?,
             audit: self.network.audit,
+            auditor: match &self.network.auditor_key {
+                None => None,
+                Some(key) => Some(
+                    SealPublic::from_bytes(key)
+                        .map_err(|error| Fault::peer(format!("the network's auditor: {error}")))?
+                        .fingerprint(),
+                ),
+            },
             durability: self.network.durability,
         };
         let secrets = Secrets { password, network_key: self.key.clone(), keys };

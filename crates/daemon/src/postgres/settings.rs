@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use adit_postgres::key::{NetworkKey, NodeKeys};
+use adit_postgres::key::{Fingerprint, NetworkKey, NodeKeys};
 use adit_postgres::{Audit, Durability, NodeId, limits};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -39,6 +39,8 @@ pub struct Settings {
     pub packet_size: usize,
     /// What the rows say in the clear; agreed on when joining.
     pub audit: Audit,
+    /// Who reads every packet beside its receiver; agreed on when joining. `None`: nobody.
+    pub auditor: Option<Fingerprint>,
     /// When what it sends counts as stored.
     pub durability: Durability,
 }
@@ -57,6 +59,7 @@ struct Raw {
     device: String,
     packet_size: usize,
     audit: String,
+    auditor: String,
     durability: String,
 }
 
@@ -85,6 +88,14 @@ impl TryFrom<Raw> for Settings {
             device: crate::managed::checked_device(&raw.device)?,
             packet_size: raw.packet_size,
             audit: raw.audit.parse::<Audit>().map_err(|e| format!("audit: {e}"))?,
+            auditor: match raw.auditor.as_str() {
+                "none" => None,
+                digits => Some(
+                    digits
+                        .parse()
+                        .map_err(|e| format!("auditor is neither \"none\" nor a key: {e}"))?,
+                ),
+            },
             durability: raw
                 .durability
                 .parse::<Durability>()
@@ -159,6 +170,11 @@ impl Settings {
             "What the rows say in the clear (full, headers, metadata, none): refused where the network says otherwise.",
             "audit",
             quote(self.audit.word()),
+        );
+        key(
+            "Fingerprint of the auditor's key, which opens every packet; likewise.",
+            "auditor",
+            quote(&self.auditor.map_or_else(|| "none".into(), |auditor| auditor.to_string())),
         );
         key("The TUN device.", "device", quote(&self.device));
         key(
@@ -275,6 +291,7 @@ mod tests {
             device: "adit-vpn".into(),
             packet_size: 7900,
             audit: Audit::Headers,
+            auditor: Some(Fingerprint([0xab; 32])),
             durability: Durability::Strict,
         }
     }
@@ -284,6 +301,7 @@ mod tests {
         let mut odd = sample();
         odd.database = "postgres://%2Ftmp%2Fa%22b/vpn".into();
         odd.subnets.clear();
+        odd.auditor = None;
         for settings in [sample(), odd] {
             let text = settings.to_toml();
             assert_eq!(Settings::parse(&text, Path::new("node.toml")).unwrap(), settings, "{text}");
@@ -299,6 +317,11 @@ mod tests {
             ("packet-size = 7900", "packet-size = 9000", "between 1280 and 7900"),
             ("device = \"adit-vpn\"", "device = \"a/b\"", "device name"),
             ("node = 1", "nod = 1", "unknown field"),
+            (
+                &*format!("auditor = \"{}\"", "ab".repeat(32)),
+                "auditor = \"ab\"",
+                "64 hexadecimal digits",
+            ),
         ] {
             let text = good.replace(from, to);
             let line = text.lines().position(|line| line == to).unwrap() + 1;

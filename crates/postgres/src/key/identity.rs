@@ -84,6 +84,11 @@ impl SealPublic {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// In short, to remember and to compare: what is pinned of an auditor.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(sha256(&[b"adit-pg1 auditor", &self.0]))
+    }
 }
 
 impl fmt::Debug for SealPublic {

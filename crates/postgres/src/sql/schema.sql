@@ -357,7 +357,7 @@ DECLARE
 BEGIN
     SELECT f.role, t.role INTO sender_role, receiver_role
         FROM stream s JOIN node f ON f.id = s.sender JOIN node t ON t.id = s.receiver
-        WHERE s.id = of_stream AND s.sender = me();
+        WHERE s.id = of_stream AND s.sender = me() AND t.removed IS NULL;
     IF sender_role IS NULL THEN
         RAISE insufficient_privilege USING MESSAGE = 'not a stream of this node';
     END IF;
@@ -386,6 +386,10 @@ BEGIN
         EXECUTE format('GRANT SELECT ON adit.%I TO %I, {auditors}', leaf_name, receiver_role);
     ELSIF leaf_no <> newest OR EXISTS (SELECT FROM leaf WHERE stream = of_stream AND no = newest AND closed IS NOT NULL) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an epoch opens in the newest leaf or in the one after it';
+    END IF;
+    -- Their records and wraps count for nobody's retention.
+    IF (SELECT count(*) FROM epoch WHERE stream = of_stream AND leaf = leaf_no) >= 4096 THEN
+        RAISE program_limit_exceeded USING MESSAGE = 'this leaf has 4096 epochs: the next one opens in a new leaf';
     END IF;
     INSERT INTO epoch (stream, no, leaf, first_seq, record, signature) VALUES (of_stream, epoch_no, leaf_no, first, signed, by_sender);
     INSERT INTO wrap SELECT of_stream, epoch_no, r, e, s FROM unnest(readers, encs, sealeds) w(r, e, s);

@@ -709,7 +709,7 @@ mod tests {
             keys: NodeKeys::from_bytes(&[2; 64]).unwrap(),
         };
         let text = "database = \"postgres://one,two/vpn\"\nrole = \"r\"\nnode = 1\nname = \"n\"\naddresses = \
-                    [\"10.0.0.1/24\"]\ndevice = \"d\"\npacket-size = 1400\naudit = \"none\"\ndurability = \"relaxed\"\n";
+                    [\"10.0.0.1/24\"]\ndevice = \"d\"\npacket-size = 1400\naudit = \"none\"\nauditor = \"none\"\ndurability = \"relaxed\"\n";
         let settings = Settings::parse(text, Path::new("node.toml")).unwrap();
         let target = Target::of_node(&settings, &secrets).unwrap();
         assert_eq!(format!("{target:?}"), "Target(postgres://one:5432,two:5432/vpn as r)");

@@ -125,8 +125,11 @@ pub(in crate::postgres) fn believe(
     let stream = |from: NodeId, to: NodeId| {
         ends.iter().find(|(_, a, b)| (*a, *b) == (from, to)).map(|(id, _, _)| *id)
     };
-    for row in &tables.nodes {
-        let Some((record, mac)) = node_record(row) else { continue };
+    let mut taken = Taken::by(&directory.network);
+    let records: Vec<_> = tables.nodes.iter().filter_map(node_record).collect();
+    let own = records.iter().find(|(record, _)| record.id == me);
+    own.iter().for_each(|(record, _)| taken.add(&record.subnets));
+    for (record, mac) in records {
         if record.id == me {
             continue;
         }
@@ -142,9 +145,14 @@ pub(in crate::postgres) fn believe(
             directory.refused.insert(name, reason);
             continue;
         }
+        if let Some(reason) = taken.refuses(&record.subnets) {
+            directory.refused.insert(name, reason);
+            continue;
+        }
         // Both ends of registration are one transaction: without streams it is a row that was altered.
         match (stream(me, record.id), stream(record.id, me)) {
             (Some(outgoing), Some(incoming)) if directory.nodes.len() < limits::PEERS => {
+                taken.add(&record.subnets);
                 directory.nodes.push(Known { record, public, outgoing, incoming });
             }
             (Some(_), Some(_)) => {
@@ -158,6 +166,29 @@ pub(in crate::postgres) fn believe(
         }
     }
     Ok(directory)
+}
+
+/// What lies behind somebody already. The schema sees to it that nothing is claimed twice; but any node has the network's key, and
+/// with the database's help could vouch for a node that has a part of another's network, which would take its packets.
+struct Taken(Vec<IpNet>);
+
+impl Taken {
+    fn by(network: &NetworkRecord) -> Self {
+        let v4 = network.network4.map(IpNet::V4);
+        Self(v4.into_iter().chain(network.network6.map(IpNet::V6)).collect())
+    }
+
+    fn add(&mut self, subnets: &[IpNet]) {
+        self.0.extend(subnets);
+    }
+
+    fn refuses(&self, subnets: &[IpNet]) -> Option<String> {
+        let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+        let subnet = subnets.iter().find(|a| self.0.iter().any(|b| overlap(a, b)))?;
+        Some(format!(
+            "{subnet} behind it is also another's: the node with the lower number keeps it"
+        ))
+    }
 }
 
 fn ends(row: &Row) -> Option<Ends> {
@@ -307,6 +338,20 @@ mod tests {
             assert_eq!(address(text), Some(net.parse().unwrap()), "{text}");
         }
         assert_eq!(address("10.9.0"), None);
+    }
+
+    #[test]
+    fn nobody_stands_for_a_part_of_what_lies_behind_another() {
+        let nets = |nets: &[&str]| nets.iter().map(|n| n.parse().unwrap()).collect::<Vec<IpNet>>();
+        let mut taken = Taken(nets(&["10.9.0.0/24", "fd09::/64"]));
+        assert_eq!(taken.refuses(&nets(&["192.168.0.0/16", "fd10::/64"])), None);
+        taken.add(&nets(&["192.168.0.0/16"]));
+        for wrong in
+            ["192.168.7.0/24", "192.168.0.0/16", "192.0.0.0/8", "10.9.0.7/32", "fd09::7/128"]
+        {
+            let said = taken.refuses(&nets(&["172.16.0.0/12", wrong])).unwrap_or_default();
+            assert!(said.starts_with(wrong), "{wrong}: {said}");
+        }
     }
 
     #[test]

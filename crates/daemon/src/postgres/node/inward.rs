@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use adit_postgres::key::epoch::{self, EpochRecord, Expected, Wrap};
+use adit_postgres::key::{Fingerprint, SealPublic};
 use adit_postgres::receiver::{Delivery, Epoch, Query};
 use adit_postgres::seal::Opener;
-use adit_postgres::{EpochNo, Seq, StreamId, sql};
+use adit_postgres::{Audit, EpochNo, Seq, StreamId, sql};
 use tokio_postgres::{Client, Row};
 
 use super::cause::Cause;
@@ -110,13 +111,31 @@ async fn nodes(shared: &Shared, client: &Client) -> Result<(), Cause> {
     if let Err(fault) = pins.save() {
         tracing::warn!("{fault}");
     }
-    let (wanted, found) = (shared.settings.audit, directory.network.audit);
-    if wanted != found {
+    let settings = &shared.settings;
+    agreed(
+        (settings.audit, settings.auditor),
+        (directory.network.audit, directory.auditor.as_ref().map(SealPublic::fingerprint)),
+    )?;
+    shared.adopt(directory);
+    Ok(())
+}
+
+/// Whether the network still says what this node has joined for. Any node could vouch for another policy or auditor, since all
+/// have the network's key.
+fn agreed(
+    (audit, auditor): (Audit, Option<Fingerprint>),
+    (audit_found, auditor_found): (Audit, Option<Fingerprint>),
+) -> Result<(), Cause> {
+    if audit != audit_found {
         return Err(Cause::new(format!(
-            "the network's audit policy is {found}, and node.toml says {wanted}: nothing is sent or read"
+            "the network's audit policy is {audit_found}, and node.toml says {audit}: nothing is sent or read"
         )));
     }
-    shared.adopt(directory);
+    if auditor != auditor_found {
+        return Err(Cause::new(
+            "the network has another auditor than node.toml says: nothing is sent or read",
+        ));
+    }
     Ok(())
 }
 
@@ -244,4 +263,20 @@ fn take(
         age_ms: u64::try_from(age_ms).unwrap_or(0),
         open: opener.map_err(|_| "the cryptographic library failed".to_owned())?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_policy_or_auditor_than_was_agreed_on_is_refused() {
+        let key = |byte| Some(Fingerprint([byte; 32]));
+        assert_eq!(agreed((Audit::Headers, key(1)), (Audit::Headers, key(1))), Ok(()));
+        assert_eq!(agreed((Audit::None, None), (Audit::None, None)), Ok(()));
+        assert!(agreed((Audit::None, key(1)), (Audit::Full, key(1))).is_err());
+        for (wanted, found) in [(None, key(1)), (key(1), None), (key(1), key(2))] {
+            assert!(agreed((Audit::Full, wanted), (Audit::Full, found)).is_err());
+        }
+    }
 }
