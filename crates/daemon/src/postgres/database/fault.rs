@@ -189,7 +189,8 @@ impl ConnectFault {
         })
     }
 
-    fn io(host: &Host, error: &io::Error) -> Self {
+    /// The line to it.
+    pub(super) fn io(host: &Host, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied
                 if error.to_string().contains("does not allow writes") =>
@@ -199,6 +200,8 @@ impl ConnectFault {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Self::passing(format!(
                 "no database listens at {host}: {error}; is it running, and is the port right?"
             )),
+            // What it said, and not that it said nothing.
+            io::ErrorKind::InvalidData => Self::passing(format!("the database at {host}: {error}")),
             _ => Self::passing(format!("the database at {host} cannot be reached: {error}")),
         }
     }

@@ -1,6 +1,8 @@
 //! Connections to the database: where it is, who we are there, how the line is protected.
 
+mod bounded;
 mod connect;
+mod dial;
 mod fault;
 mod params;
 mod service;
