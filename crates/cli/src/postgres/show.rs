@@ -181,7 +181,7 @@ fn work(postgres: &PostgresReport) -> String {
     let per_batch = postgres.rows as f64 / postgres.batches.max(1) as f64;
     format!(
         "  durability {}, audit {}, packets of at most {} bytes\n  writes: {}; {} rows in {} batches ({per_batch:.1} each), a \
-         commit takes {}; its queue has {}\n  reads: {}; {} pages, {} of them empty, {} notifications\n",
+         commit takes {}; its queue takes {} of memory\n  reads: {}; {} pages, {} of them empty, {} notifications\n",
         postgres.durability,
         postgres.audit,
         postgres.packet_size,

@@ -179,7 +179,7 @@ fn gone(shared: &Shared, stream: StreamId) {
 }
 
 /// Opens a page and hands it to the device. The position goes first: after `kill -9` in between packets are lost, which
-/// networks do, and none comes twice.
+/// networks do, and none comes twice. Without it nothing is delivered.
 fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Delivery) {
     let counters = &shared.counters;
     add(&counters.pages, 1);
@@ -190,7 +190,15 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
     delivery.clear();
     if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
         receiver.page(now(), rows.iter().filter_map(dated), &routes, delivery);
-        shared.remember(Way::Received, stream, receiver.position());
+        if !shared.remember(Way::Received, stream, receiver.position()) {
+            if counters.unwritten.get() == 0 {
+                tracing::warn!(
+                    "the file of positions cannot be written: nothing is delivered until it can"
+                );
+            }
+            add(&counters.unwritten, delivery.len() as u64);
+            delivery.clear();
+        }
     }
     let delivered = shared.device.write(delivery.packets());
     add(&counters.refused, delivered.refused);

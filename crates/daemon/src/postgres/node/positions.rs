@@ -1,8 +1,9 @@
 //! How far each stream has been read and written, so that after `kill -9` nothing is delivered twice and no number
 //! is given twice.
 //!
-//! One line of fixed length per stream, written in place without flushing: what the kernel has taken survives the
-//! process. After a crash of the machine the lines may be old; then what the database says counts alone.
+//! One line of fixed length per stream, written in place: what the kernel has taken survives the process. It is flushed when
+//! an epoch is new, so that after a crash of the machine no former epoch is believed again; numbers within the last one may
+//! be old then, and what the database says counts beside them.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -93,9 +94,13 @@ impl Positions {
         if text.len() != LINE {
             return Err(io::Error::other("a number that is none"));
         }
-        self.slots.insert((way, stream), Slot { line, position });
+        self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)?;
         self.lines = self.lines.max(line + 1);
-        self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)
+        let former = self.slots.insert((way, stream), Slot { line, position });
+        if former.is_none_or(|slot| slot.position.epoch != epoch) {
+            self.file.sync_data()?;
+        }
+        Ok(())
     }
 }
 
@@ -136,6 +141,23 @@ mod tests {
         assert_eq!(again.get(Way::Received, StreamId(i32::MAX)), at(i32::MAX, 19000));
         assert_eq!(again.get(Way::Sent, StreamId(8)), Position::default());
         assert_eq!(fs::metadata(&path).unwrap().len(), 3 * LINE as u64);
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_not_taken_for_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("positions");
+        let mut positions = Positions::open(&path).unwrap();
+        positions.set(Way::Received, StreamId(7), at(1, 5)).unwrap();
+        let writable = std::mem::replace(&mut positions.file, File::open(&path).unwrap());
+        for _ in 0..2 {
+            positions.set(Way::Received, StreamId(7), at(1, 6)).unwrap_err();
+        }
+        assert_eq!(positions.get(Way::Received, StreamId(7)), at(1, 5));
+        positions.file = writable;
+        positions.set(Way::Received, StreamId(7), at(1, 6)).unwrap();
+        let again = Positions::open(&path).unwrap();
+        assert_eq!(again.get(Way::Received, StreamId(7)), at(1, 6));
     }
 
     #[test]

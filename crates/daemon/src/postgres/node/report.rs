@@ -24,6 +24,7 @@ impl Node {
         let sent = self.sent();
         for (name, count) in [
             ("network-unknown", counters.too_early.get()),
+            ("position-unwritten", counters.unwritten.get()),
             ("device-refused", counters.refused.get()),
             ("queue-full", sent.dropped.full),
             ("queue-codel", sent.dropped.codel),

@@ -63,7 +63,7 @@ pub(super) struct Counters {
     pub(super) pages: Cell<u64>,
     pub(super) empty_pages: Cell<u64>,
     pub(super) notifications: Cell<u64>,
-    /// The file of positions could not be written.
+    /// Packets that were not delivered because the file of positions could not be written.
     pub(super) unwritten: Cell<u64>,
 }
 
@@ -128,10 +128,8 @@ impl Shared {
         u64::from_ne_bytes(self.random.borrow_mut().bytes())
     }
 
-    /// Takes down how far a stream is.
-    pub(super) fn remember(&self, way: Way, stream: StreamId, position: Position) {
-        if self.positions.borrow_mut().set(way, stream, position).is_err() {
-            add(&self.counters.unwritten, 1);
-        }
+    /// Takes down how far a stream is. Whether that went well.
+    pub(super) fn remember(&self, way: Way, stream: StreamId, position: Position) -> bool {
+        self.positions.borrow_mut().set(way, stream, position).is_ok()
     }
 }
