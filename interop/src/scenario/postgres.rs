@@ -7,6 +7,7 @@ mod flow;
 mod hostile;
 mod itself;
 mod leaves;
+mod log;
 mod outages;
 mod rows;
 
@@ -21,6 +22,7 @@ const SCENES: &[&[(&str, Scene)]] = &[
     outages::SCENES,
     hostile::SCENES,
     leaves::SCENES,
+    log::SCENES,
 ];
 
 /// All of them.

@@ -1,0 +1,171 @@
+//! What can be told from the log afterwards, and what of it was touched.
+
+use std::process::Command;
+
+use super::super::{Scene, Stage};
+use super::bed::{ADMIN, Bed, DATABASE, Plan};
+use crate::failure::{Context, Result, ensure};
+use crate::process::output;
+use crate::traffic::ping;
+
+pub(super) const SCENES: &[(&str, Scene)] = &[("verify", verify), ("export", export)];
+
+const AUDITOR: &str = "auditor";
+const PASSWORD: &str = "Very5ecret-of-the-auditor";
+
+/// A network with an auditor, through which pings of both families went; its nodes have ended. And the auditor's words.
+fn passed(stage: &Stage<'_>, audit: &str) -> Result<(Bed, [String; 4])> {
+    let key = stage.folder().join("auditor.key").display().to_string();
+    let init = ["--audit", audit, "--auditor", &key];
+    let mut bed = Bed::new(stage, 2, &Plan { init: &init, ..Plan::default() })?;
+    for to in [bed.node(1)?.v4()?, bed.node(1)?.v6()?] {
+        ensure(ping(&bed.node(0)?.space, to, 56, 5)? == 5, || bed.told("pings were lost"))?;
+    }
+    for node in &mut bed.nodes {
+        node.stop()?;
+    }
+    bed.cluster.create(AUDITOR, PASSWORD, "")?;
+    let tag = bed.sql("SELECT tag FROM adit.network")?;
+    bed.sql(&format!("GRANT adit_{tag}_auditors TO {AUDITOR}"))?;
+    let url = format!("{}?sslmode=disable", bed.cluster.url(DATABASE, AUDITOR, PASSWORD, ADMIN));
+    Ok((bed, ["--url".into(), url, "--key".into(), key]))
+}
+
+/// What `verify` prints, and whether it found nothing.
+fn verified(bed: &Bed, words: &[String]) -> Result<(String, bool)> {
+    let words: Vec<&str> = ["verify"].into_iter().chain(words.iter().map(String::as_str)).collect();
+    let done = bed.node(1)?.command(&words).output().context("adit postgres verify")?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    ensure(matches!(done.status.code(), Some(0 | 1)), || {
+        format!("{}: {said}{}", done.status, String::from_utf8_lossy(&done.stderr))
+    })?;
+    Ok((said, done.status.success()))
+}
+
+fn verify(stage: &Stage<'_>) -> Result<String> {
+    let (bed, auditor) = passed(stage, "headers")?;
+    let (said, right) = verified(&bed, &auditor)?;
+    ensure(right && said.contains("nothing found"), || said.clone())?;
+    let (said, right) = verified(&bed, &[])?;
+    ensure(right && said.contains("n1 > n2") && !said.contains("n2 > n1"), || said.clone())?;
+
+    let stream = bed.number(
+        "SELECT s.id FROM adit.stream s JOIN adit.node n ON n.id = s.sender WHERE n.name = 'n1'",
+    )?;
+    let leaf = format!("adit.packet_{stream}_1");
+    bed.sql(&format!("CREATE TABLE saved AS TABLE {leaf}"))?;
+    // Rows whose batch ends with them and rows whose does not are both there: each ping is a batch of its own at rest.
+    let row = bed.number(&format!("SELECT min(seq) + 3 FROM {leaf}"))?;
+    let next = row + 1;
+    let altered = |seq: i64| format!("row {seq} was altered");
+    let cases = [
+        (
+            format!("UPDATE {leaf} SET src = '1.2.3.4' WHERE seq = {row}"),
+            "column src says 1.2.3.4".to_owned(),
+        ),
+        (
+            format!("UPDATE {leaf} SET src = '1.2.0.0/16' WHERE seq = {row}"),
+            "column src says nothing".to_owned(),
+        ),
+        (
+            format!("UPDATE {leaf} SET len = len + 1 WHERE seq = {row}"),
+            "column len says".to_owned(),
+        ),
+        (
+            format!("UPDATE {leaf} SET epoch = epoch + 1 WHERE seq = {row}"),
+            "column epoch says".to_owned(),
+        ),
+        (
+            format!(
+                "UPDATE {leaf} SET payload = set_byte(payload, 30, 1 # get_byte(payload, 30)) WHERE seq = {row}"
+            ),
+            altered(row),
+        ),
+        (
+            format!(
+                "UPDATE {leaf} SET tag = set_byte(tag, 0, 1 # get_byte(tag, 0)) WHERE seq = {row}"
+            ),
+            altered(row),
+        ),
+        (
+            format!(
+                "UPDATE {leaf} SET seq = CASE seq WHEN {row} THEN {next} ELSE {row} END WHERE seq IN ({row}, {next})"
+            ),
+            altered(next),
+        ),
+        (format!("DELETE FROM {leaf} WHERE seq = {row}"), format!("row {row} is missing")),
+        (
+            format!("DELETE FROM {leaf} WHERE seq BETWEEN {row} AND {next}"),
+            format!("rows {row} to {next} are missing"),
+        ),
+        (
+            format!("INSERT INTO {leaf} SELECT * FROM {leaf} WHERE seq = {row}"),
+            format!("row {row} stands there more than once"),
+        ),
+        (
+            format!(
+                "UPDATE {leaf} SET chain = set_byte(chain, 0, 1 # get_byte(chain, 0)) WHERE chain IS NOT NULL AND seq < {next}"
+            ),
+            "the chain is broken".to_owned(),
+        ),
+    ];
+    for (edit, expected) in &cases {
+        bed.sql(edit)?;
+        let (said, right) = verified(&bed, &auditor)?;
+        ensure(!right && said.contains(expected), || format!("{edit}: no {expected:?} in {said}"))?;
+        bed.sql(&format!("TRUNCATE {leaf}; INSERT INTO {leaf} SELECT * FROM saved"))?;
+    }
+    let (said, right) = verified(&bed, &auditor)?;
+    ensure(right, || format!("after all was put back: {said}"))?;
+    bed.sql(
+        "UPDATE adit.epoch SET signature = set_byte(signature, 0, 1 # get_byte(signature, 0))",
+    )?;
+    let (said, right) = verified(&bed, &auditor)?;
+    ensure(!right && said.contains("has not signed"), || said.clone())?;
+    Ok(format!("{} things done to the log, each named", cases.len() + 1))
+}
+
+/// What tcpdump reads of an export under these words.
+fn dumped(bed: &Bed, stage: &Stage<'_>, words: &[&str]) -> Result<String> {
+    let file = stage.folder().join("log.pcapng").display().to_string();
+    let mut all = vec!["export", "--since", "1h", "--pcapng", &file];
+    all.extend(words);
+    bed.node(1)?.adit(&all)?;
+    let mut command = Command::new("tcpdump");
+    command.args(["-n", "-v", "-r", &file]);
+    output(command)
+}
+
+fn export(stage: &Stage<'_>) -> Result<String> {
+    let (bed, auditor) = passed(stage, "headers")?;
+    let auditor: Vec<&str> = auditor.iter().map(String::as_str).collect();
+    let count = |said: &str, what: &str| said.matches(what).count();
+    // The node sees what came to it; the auditor both ways; without the key it is the headers.
+    let own = dumped(&bed, stage, &[])?;
+    let (requests, replies) = (count(&own, "ICMP echo request"), count(&own, "ICMP echo reply"));
+    ensure(requests >= 5 && replies == 0, || format!("{requests} and {replies}: {own}"))?;
+    let both = dumped(&bed, stage, &auditor)?;
+    let (requests, replies) = (count(&both, "ICMP echo request"), count(&both, "ICMP echo reply"));
+    ensure(requests >= 5 && replies >= 5, || format!("{requests} and {replies}: {both}"))?;
+    ensure(count(&both, "ICMP6, echo re") >= 10, || both.clone())?;
+    let url = auditor.get(..2).context("a URL")?;
+    let bare = dumped(&bed, stage, url)?;
+    ensure(count(&bare, "10.9.0.1 > 10.9.0.2") >= 5 && count(&bare, "length 84") >= 10, || {
+        bare.clone()
+    })?;
+    let one_way = [url, &["--from", "n2"]].concat();
+    let one_way = dumped(&bed, stage, &one_way)?;
+    ensure(count(&one_way, "10.9.0.1 > 10.9.0.2") == 0, || one_way.clone())?;
+    // Lines of the same.
+    let all = [&["tail", "-n", "1000"], &auditor[..]].concat();
+    let lines = bed.node(1)?.adit(&all)?;
+    ensure(count(&lines, "10.9.0.1 > 10.9.0.2 ICMP 84 bytes") >= 5, || lines.clone())?;
+    // Nothing of before: a section without an interface, which Wireshark opens and tcpdump refuses.
+    let file = stage.folder().join("before.pcapng");
+    let name = file.display().to_string();
+    let before = ["export", "--since", "1h", "--until", "59m", "--pcapng", &name];
+    bed.node(1)?.adit(&[&before, &auditor[..]].concat())?;
+    let bytes = std::fs::metadata(&file).context("the empty export")?.len();
+    ensure(bytes < 200, || format!("{bytes} bytes of a time without packets"))?;
+    Ok(format!("{} packets", both.lines().count()))
+}
