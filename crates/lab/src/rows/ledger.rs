@@ -17,7 +17,7 @@ pub struct Page {
     pub delivered: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The sum of their [`hash`]es.
+    /// The sum of their SHA-256 hashes.
     pub hashes: u128,
     /// Packets that found too many others waiting.
     pub dropped: u64,
