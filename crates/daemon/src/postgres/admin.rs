@@ -2,18 +2,18 @@
 
 use std::future::Future;
 use std::io::IsTerminal;
-use std::time::Duration;
 
 use adit_engine::Random;
 use adit_postgres::key::NetworkRecord;
 use adit_postgres::sql;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use tokio_postgres::{Client, GenericClient};
 use zeroize::Zeroizing;
 
 use super::database::{self, Target};
+use super::node::directory;
 use crate::fault::Fault;
 use crate::managed::{Outcome, kernel_random};
 
@@ -120,37 +120,9 @@ pub(super) async fn network(client: &impl GenericClient) -> Outcome<(NetworkReco
             ));
         }
     }
-    let row = client
-        .query_one(
-            "SELECT version, tag, network4::text, network6::text, packet_size, audit, durability, retention_bytes, \
-             extract(epoch FROM retention_age)::bigint, leaf_space::text, auditor_key, mac FROM adit.network",
-            &[],
-        )
-        .await
-        .map_err(|error| said(&error))?;
-    read_network(&row)
+    let row = client.query_one(directory::NETWORK, &[]).await.map_err(|error| said(&error))?;
+    directory::network_record(&row)
         .ok_or_else(|| Fault::operator("the network's row in the database makes no sense"))
-}
-
-fn read_network(row: &tokio_postgres::Row) -> Option<(NetworkRecord, Vec<u8>)> {
-    fn maybe<T: std::str::FromStr>(text: Option<&str>) -> Option<Option<T>> {
-        text.map(str::parse).transpose().ok()
-    }
-    let word = |at: usize| row.try_get::<_, &str>(at).ok();
-    let record = NetworkRecord {
-        version: row.try_get(0).ok()?,
-        tag: row.try_get(1).ok()?,
-        network4: maybe::<Ipv4Net>(row.try_get(2).ok()?)?,
-        network6: maybe::<Ipv6Net>(row.try_get(3).ok()?)?,
-        packet_size: row.try_get(4).ok()?,
-        audit: word(5)?.parse().ok()?,
-        durability: word(6)?.parse().ok()?,
-        retention_bytes: row.try_get(7).ok()?,
-        retention_age: Duration::from_secs(u64::try_from(row.try_get::<_, i64>(8).ok()?).ok()?),
-        leaf_space: row.try_get(9).ok()?,
-        auditor_key: row.try_get(10).ok()?,
-    };
-    Some((record, row.try_get(11).ok()?))
 }
 
 /// The name as given, or the machine's own as far as it will do.

@@ -5,6 +5,7 @@ mod admin;
 mod argv;
 pub mod database;
 pub mod demo;
+mod fields;
 mod init;
 mod invite;
 mod join;

@@ -11,11 +11,12 @@ use tokio_postgres::Row;
 use super::Eyes;
 use super::open::{Openers, Seen};
 use super::pages::{Leaf, Span, TS, page};
-use super::value::{Micros, fields};
+use super::time::Micros;
 use super::view::{View, Way};
 use crate::fault::Fault;
 use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
+use crate::postgres::fields::fields;
 
 /// Rows in memory at a time, of all streams together: about 16 MB of the longest.
 const ROWS: usize = 2048;

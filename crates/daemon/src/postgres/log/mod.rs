@@ -7,7 +7,7 @@ mod export;
 mod open;
 mod pages;
 mod tail;
-mod value;
+mod time;
 mod verify;
 mod view;
 

@@ -4,7 +4,7 @@ use adit_postgres::{LeafNo, Seq, StreamId, sql};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, GenericClient, Row};
 
-use super::value::Micros;
+use super::time::Micros;
 use crate::managed::Outcome;
 use crate::postgres::admin::said;
 

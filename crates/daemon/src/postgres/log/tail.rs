@@ -14,11 +14,12 @@ use super::Eyes;
 use super::export::time_of;
 use super::open::{Openers, Seen};
 use super::pages::{Leaf, Span, last, page};
-use super::value::{Micros, fields};
+use super::time::Micros;
 use super::view::{View, Way};
 use crate::fault::Fault;
 use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
+use crate::postgres::fields::fields;
 
 /// Rows of a page.
 const ROWS: i64 = 64;

@@ -7,10 +7,10 @@ use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use super::Eyes;
 use super::pages::{Leaf, is_gone};
-use super::value::fields;
 use super::view::{View, Way};
 use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
+use crate::postgres::fields::fields;
 
 /// Rows in memory at a time: about 4 MB of the longest.
 const ROWS: i32 = 512;

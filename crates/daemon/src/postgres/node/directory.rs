@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use adit_postgres::key::{
@@ -198,19 +199,21 @@ fn ends(row: &Row) -> Option<Ends> {
 
 /// The network's row and its MAC; `None` if its values make no sense.
 pub(in crate::postgres) fn network_record(row: &Row) -> Option<(NetworkRecord, Vec<u8>)> {
-    let text = |at| row.try_get::<_, Option<String>>(at).ok().flatten();
-    let net = |at| text(at).and_then(|text| address(&text));
+    fn maybe<T: FromStr>(text: Option<&str>) -> Option<Option<T>> {
+        text.map(str::parse).transpose().ok()
+    }
+    let word = |at: usize| row.try_get::<_, &str>(at).ok();
     let record = NetworkRecord {
         version: row.try_get(0).ok()?,
-        tag: text(1)?,
-        network4: net(2).and_then(v4),
-        network6: net(3).and_then(v6),
+        tag: row.try_get(1).ok()?,
+        network4: maybe(row.try_get(2).ok()?)?,
+        network6: maybe(row.try_get(3).ok()?)?,
         packet_size: row.try_get(4).ok()?,
-        audit: text(5)?.parse().ok()?,
-        durability: text(6)?.parse().ok()?,
+        audit: word(5)?.parse().ok()?,
+        durability: word(6)?.parse().ok()?,
         retention_bytes: row.try_get(7).ok()?,
         retention_age: Duration::from_secs(u64::try_from(row.try_get::<_, i64>(8).ok()?).ok()?),
-        leaf_space: text(9),
+        leaf_space: row.try_get(9).ok()?,
         auditor_key: row.try_get(10).ok()?,
     };
     Some((record, row.try_get(11).ok()?))

@@ -1,48 +1,26 @@
 //! Pages out of the database.
 
 use std::collections::HashMap;
-use std::error::Error;
 
 use adit_postgres::receiver::{Dated, Query};
+use adit_postgres::row::copy::FIELDS;
 use adit_postgres::row::decode;
 use adit_postgres::{LeafNo, StreamId, sql};
 use futures_util::{StreamExt, TryStreamExt};
-use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
 use super::cause::Cause;
+use crate::postgres::fields::{fields, value};
 
 /// Statements that are remembered.
 const STATEMENTS: usize = 512;
 
-/// Columns of a row as it was sent; the two times follow.
-const FIELDS: usize = 13;
-
-/// A value as the database encodes it.
-#[derive(Copy, Clone, Debug)]
-struct Raw<'a>(&'a [u8]);
-
-impl<'a> FromSql<'a> for Raw<'a> {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        Ok(Self(raw))
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-}
-
-/// The value of a column; `None` for null, and where there is no such column.
-fn value(row: &Row, at: usize) -> Option<&[u8]> {
-    row.try_get::<_, Option<Raw<'_>>>(at).ok().flatten().map(|raw| raw.0)
-}
-
 /// The row, and how old it is by the database's clock; `None` if it is none.
 pub(super) fn dated(row: &Row) -> Option<Dated<'_>> {
-    let values: [_; FIELDS] = std::array::from_fn(|at| value(row, at));
+    // The two times stand behind the row as it was sent.
     let time = |at| Some(i64::from_be_bytes(value(row, at)?.try_into().ok()?));
     let age_us = time(FIELDS + 1)?.saturating_sub(time(FIELDS)?);
-    Some(Dated { row: decode::row(values).ok()?, age_ms: age_us / 1000 })
+    Some(Dated { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
 }
 
 /// A connection that reads.

@@ -1,27 +1,12 @@
-//! Values as the database encodes them.
+//! Times as the database encodes them.
 
 use std::error::Error;
 
-use adit_postgres::row::copy::Fields;
 use bytes::{BufMut, BytesMut};
-use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 /// From 1970 to 2000, where the database's times begin, in microseconds.
 const EPOCH: i64 = 946_684_800_000_000;
-
-#[derive(Copy, Clone, Debug)]
-struct Raw<'a>(&'a [u8]);
-
-impl<'a> FromSql<'a> for Raw<'a> {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
-        Ok(Self(raw))
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-}
 
 /// A time, in microseconds since 1970. The database's infinities are the furthest there are.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,9 +42,4 @@ impl ToSql for Micros {
     }
 
     to_sql_checked!();
-}
-
-/// The first columns of a row as they came.
-pub(super) fn fields(row: &Row) -> Fields<'_> {
-    std::array::from_fn(|at| row.try_get::<_, Option<Raw<'_>>>(at).ok().flatten().map(|raw| raw.0))
 }

@@ -1,0 +1,31 @@
+//! The values of a packet's row as the database encodes them.
+
+use std::error::Error;
+
+use adit_postgres::row::copy::Fields;
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+
+/// A value as the database encodes it.
+#[derive(Copy, Clone, Debug)]
+struct Raw<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for Raw<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+/// The value of a column; `None` for null, and where there is no such column.
+pub(super) fn value(row: &Row, at: usize) -> Option<&[u8]> {
+    row.try_get::<_, Option<Raw<'_>>>(at).ok().flatten().map(|raw| raw.0)
+}
+
+/// The first columns of a row: a packet as it was sent.
+pub(super) fn fields(row: &Row) -> Fields<'_> {
+    std::array::from_fn(|at| value(row, at))
+}
