@@ -21,13 +21,13 @@ pub struct PostgresReport {
     pub writer: LinkReport,
     /// The connection that reads.
     pub reader: LinkReport,
-    /// Bytes that wait to be sealed.
+    /// Memory of the queue, bytes: what waits to be sealed, and buffers kept for what comes.
     pub queue_bytes: u64,
     /// Batches committed.
     pub batches: u64,
     /// Rows in these.
     pub rows: u64,
-    /// How long the last commit took, microseconds.
+    /// How long a commit takes, smoothed, microseconds.
     pub commit_us: u64,
     /// Pages read.
     pub pages: u64,
