@@ -202,7 +202,7 @@ impl Plane {
         let (sender, upcalls) = upcall::channel()?;
         let shared = Arc::new(Shared {
             tables: Tables::default(),
-            stats: Stats::new(gates),
+            stats: Stats::new(gates, workers),
             upcalls: sender,
             relay,
             client,

@@ -176,7 +176,7 @@ impl<'a, 's> Ingress<'a, 's> {
             return self.shared.stats.drop(DropReason::Empty);
         }
         let segment = segment.clamp(1, data.len());
-        self.shared.stats.received.record(data.len().div_ceil(segment));
+        self.shared.stats.own().received.record(data.len().div_ceil(segment));
         let bare = self.shared.tables.statics.load(Relaxed) && self.is_static(link);
         let mut rest = data;
         while !rest.is_empty() {
@@ -230,7 +230,7 @@ impl<'a, 's> Ingress<'a, 's> {
                 }
             }
         };
-        self.shared.stats.received.record(packets);
+        self.shared.stats.own().received.record(packets);
         end.map_or(Ok(taken), Err)
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use adit_crypto::aead::Refused;
 use adit_engine::verbs::{DataKey, KeyLimits, Protection};
 
+use crate::apart::Apart;
 use crate::peer::Tx;
 use crate::replay::Place;
 use crate::stats::DropReason;
@@ -43,16 +44,22 @@ pub(crate) struct Key {
     limits: KeyLimits,
     /// Next packet id to send. Written only through a [`Ledger`], under the peer's TX lock.
     next_id: AtomicU64,
-    /// Blocks and packets sealed, for GCM's limit.
-    sealed: AtomicU64,
-    /// Blocks and packets opened.
-    opened: AtomicU64,
-    /// Bytes and packets of both directions, for the configured limits.
-    bytes: AtomicU64,
-    packets: AtomicU64,
     failed: AtomicU64,
     used: AtomicBool,
     warned: AtomicBool,
+    /// One worker may seal while another opens.
+    sealed: Apart<Usage>,
+    opened: Apart<Usage>,
+}
+
+/// What one direction has used up.
+#[derive(Debug, Default)]
+struct Usage {
+    /// Blocks and packets, for GCM's limit.
+    blocks: AtomicU64,
+    /// For the configured limits, as packets are.
+    bytes: AtomicU64,
+    packets: AtomicU64,
 }
 
 /// Layout, cryptography and replay protection.
@@ -169,13 +176,11 @@ impl Key {
             format,
             limits: key.limits,
             next_id: AtomicU64::new(1),
-            sealed: AtomicU64::new(0),
-            opened: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            packets: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             used: AtomicBool::new(false),
             warned: AtomicBool::new(false),
+            sealed: Apart::default(),
+            opened: Apart::default(),
         })
     }
 
@@ -224,13 +229,7 @@ impl Key {
 
     /// Counts authentic packets of a burst. `bytes` are those on the wire.
     pub fn count_opened(&self, packets: u64, bytes: u64) {
-        self.opened.fetch_add((bytes / 16).saturating_add(packets), Relaxed);
-        self.count(packets, bytes);
-    }
-
-    fn count(&self, packets: u64, bytes: u64) {
-        self.packets.fetch_add(packets, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
+        self.opened.add((bytes / 16).saturating_add(packets), packets, bytes);
     }
 
     /// Whether this is the first authentic packet; says so once.
@@ -241,11 +240,16 @@ impl Key {
     /// Whether a limit has come close; says so once.
     pub fn near_limit(&self) -> bool {
         let reached = |limit: u64, count: &AtomicU64| limit != 0 && count.load(Relaxed) >= limit;
+        let reached_by_both = |limit: u64, count: fn(&Usage) -> &AtomicU64| {
+            let count = |usage| count(usage).load(Relaxed);
+            limit != 0 && count(&self.sealed).saturating_add(count(&self.opened)) >= limit
+        };
         let near = match &self.format {
             Format::Aead(aead) => {
                 let gcm = aead.is_gcm();
                 reached(ID_NEAR, &self.next_id)
-                    || (gcm && (reached(GCM_NEAR, &self.sealed) || reached(GCM_NEAR, &self.opened)))
+                    || (gcm && reached(GCM_NEAR, &self.sealed.blocks))
+                    || (gcm && reached(GCM_NEAR, &self.opened.blocks))
                     || reached(FAILED_NEAR, &self.failed)
             }
             Format::Epoch(epoch) => epoch.near_end(),
@@ -253,16 +257,25 @@ impl Key {
             Format::Block(block) => !block.is_static() && reached(ID_NEAR, &self.next_id),
         };
         let near = near
-            || reached(self.limits.bytes, &self.bytes)
-            || reached(self.limits.packets, &self.packets);
+            || reached_by_both(self.limits.bytes, |usage| &usage.bytes)
+            || reached_by_both(self.limits.packets, |usage| &usage.packets);
         near && !self.warned.swap(true, Relaxed)
     }
 
     #[cfg(test)]
     pub fn preset(&self, next_id: u64, sealed: u64, failed: u64) {
         self.next_id.store(next_id, Relaxed);
-        self.sealed.store(sealed, Relaxed);
+        self.sealed.blocks.store(sealed, Relaxed);
         self.failed.store(failed, Relaxed);
+    }
+}
+
+impl Usage {
+    #[inline]
+    fn add(&self, blocks: u64, packets: u64, bytes: u64) {
+        self.blocks.fetch_add(blocks, Relaxed);
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
     }
 }
 
@@ -287,8 +300,7 @@ impl Drop for Ledger<'_> {
     fn drop(&mut self) {
         debug_assert!(self.next_id <= ID_LAST + 1);
         self.key.next_id.store(self.next_id, Relaxed);
-        self.key.sealed.fetch_add(self.used, Relaxed);
-        self.key.count(self.packets, self.bytes);
+        self.key.sealed.add(self.used, self.packets, self.bytes);
     }
 }
 

@@ -8,6 +8,7 @@ use adit_engine::verbs::{Counters, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, PeerId};
 use arc_swap::ArcSwap;
 
+use crate::apart::Apart;
 use crate::ethernet::Bucket;
 use crate::fragment::Assembly;
 use crate::key::Key;
@@ -20,32 +21,46 @@ pub(crate) struct Peer {
     pub id: PeerId,
     pub settings: ArcSwap<PeerSpec>,
     pub keys: ArcSwap<Keys>,
-    /// Serialises packet ids and sends; see [`Tx`].
-    tx: Mutex<Tx>,
-    last_sent: AtomicU64,
-    last_heard: AtomicU64,
     /// Keys installed so far.
     generations: AtomicU64,
     /// Generation of the newest key that the peer has used.
     newest_used: AtomicU64,
-    /// Packets that wait for pieces. Locked once per received run, after the replay window.
-    assembly: Mutex<Assembly>,
     /// Longest datagram received and authenticated.
     pub longest_received: AtomicU16,
     /// Longest datagram sent.
     pub longest_sent: AtomicU16,
     /// It was told that the peer's packets are not framed as agreed.
     pub misframed: AtomicBool,
-    /// Silence was reported and nothing came since.
-    pub silent: AtomicBool,
-    /// Copies of frames that it sent to everybody.
-    pub floods: Bucket,
     /// Control wants to know when it is heard next.
     missed: AtomicBool,
-    rx_packets: AtomicU64,
-    rx_bytes: AtomicU64,
-    tx_packets: AtomicU64,
-    tx_bytes: AtomicU64,
+    // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
+    // it comes from others' workers.
+    sent: Apart<Sent>,
+    heard: Apart<Heard>,
+}
+
+/// What changes with each burst to the peer.
+#[derive(Debug)]
+struct Sent {
+    /// Serialises packet ids and sends; see [`Tx`].
+    tx: Mutex<Tx>,
+    last: AtomicU64,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What changes with each run from the peer.
+#[derive(Debug)]
+struct Heard {
+    last: AtomicU64,
+    /// Silence was reported and nothing came since.
+    silent: AtomicBool,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Copies of frames that it sent to everybody.
+    floods: Bucket,
+    /// Packets that wait for pieces. Locked once per received run, after the replay window.
+    assembly: Mutex<Assembly>,
 }
 
 /// Both key slots.
@@ -96,34 +111,43 @@ impl Peer {
             id,
             settings: ArcSwap::from_pointee(spec),
             keys: ArcSwap::default(),
-            tx: Mutex::default(),
-            last_sent: AtomicU64::new(now.as_nanos()),
-            last_heard: AtomicU64::new(now.as_nanos()),
             generations: AtomicU64::new(0),
             newest_used: AtomicU64::new(0),
-            assembly: Mutex::default(),
             longest_received: AtomicU16::new(0),
             longest_sent: AtomicU16::new(0),
             misframed: AtomicBool::new(false),
-            silent: AtomicBool::new(false),
-            floods: Bucket::default(),
             missed: AtomicBool::new(false),
-            rx_packets: AtomicU64::new(0),
-            rx_bytes: AtomicU64::new(0),
-            tx_packets: AtomicU64::new(0),
-            tx_bytes: AtomicU64::new(0),
+            sent: Apart(Sent {
+                tx: Mutex::default(),
+                last: AtomicU64::new(now.as_nanos()),
+                packets: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+            }),
+            heard: Apart(Heard {
+                last: AtomicU64::new(now.as_nanos()),
+                silent: AtomicBool::new(false),
+                packets: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+                floods: Bucket::default(),
+                assembly: Mutex::default(),
+            }),
         }
     }
 
     /// Takes the TX lock. Never hold two: two workers that relay between the same two peers would
     /// wait for each other.
     pub fn lock_tx(&self) -> MutexGuard<'_, Tx> {
-        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sent.tx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lock of what waits for pieces.
     pub fn lock_assembly(&self) -> MutexGuard<'_, Assembly> {
-        self.assembly.lock().unwrap_or_else(PoisonError::into_inner)
+        self.heard.assembly.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies of frames that it sent to everybody.
+    pub fn floods(&self) -> &Bucket {
+        &self.heard.floods
     }
 
     /// Replaces one setting.
@@ -166,22 +190,22 @@ impl Peer {
     }
 
     pub fn heard(&self, now: Instant, packets: u64, bytes: u64) {
-        self.last_heard.store(now.as_nanos(), Relaxed);
-        self.silent.store(false, Relaxed);
-        self.rx_packets.fetch_add(packets, Relaxed);
-        self.rx_bytes.fetch_add(bytes, Relaxed);
+        self.heard.last.store(now.as_nanos(), Relaxed);
+        self.heard.silent.store(false, Relaxed);
+        self.heard.packets.fetch_add(packets, Relaxed);
+        self.heard.bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Nothing came for the timeout. True if that is news.
     pub fn fell_silent(&self) -> bool {
         self.missed.store(true, Relaxed);
-        !self.silent.swap(true, Relaxed)
+        !self.heard.silent.swap(true, Relaxed)
     }
 
     /// The timeout begins anew.
     pub fn await_anew(&self, now: Instant) {
-        self.last_heard.store(now.as_nanos(), Relaxed);
-        self.silent.store(false, Relaxed);
+        self.heard.last.store(now.as_nanos(), Relaxed);
+        self.heard.silent.store(false, Relaxed);
         self.missed.store(true, Relaxed);
     }
 
@@ -191,25 +215,25 @@ impl Peer {
     }
 
     pub fn sent(&self, now: Instant, packets: u64, bytes: u64) {
-        self.last_sent.store(now.as_nanos(), Relaxed);
-        self.tx_packets.fetch_add(packets, Relaxed);
-        self.tx_bytes.fetch_add(bytes, Relaxed);
+        self.sent.last.store(now.as_nanos(), Relaxed);
+        self.sent.packets.fetch_add(packets, Relaxed);
+        self.sent.bytes.fetch_add(bytes, Relaxed);
     }
 
     pub fn last_sent(&self) -> Instant {
-        Instant::from_nanos(self.last_sent.load(Relaxed))
+        Instant::from_nanos(self.sent.last.load(Relaxed))
     }
 
     pub fn last_heard(&self) -> Instant {
-        Instant::from_nanos(self.last_heard.load(Relaxed))
+        Instant::from_nanos(self.heard.last.load(Relaxed))
     }
 
     pub fn counters(&self) -> Counters {
         Counters {
-            rx_packets: self.rx_packets.load(Relaxed),
-            rx_bytes: self.rx_bytes.load(Relaxed),
-            tx_packets: self.tx_packets.load(Relaxed),
-            tx_bytes: self.tx_bytes.load(Relaxed),
+            rx_packets: self.heard.packets.load(Relaxed),
+            rx_bytes: self.heard.bytes.load(Relaxed),
+            tx_packets: self.sent.packets.load(Relaxed),
+            tx_bytes: self.sent.bytes.load(Relaxed),
         }
     }
 }

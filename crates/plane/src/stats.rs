@@ -1,9 +1,12 @@
-//! What the plane counts. Written with relaxed atomics, once per burst or dropped packet.
+//! What the plane counts. Written with relaxed atomics, once per burst or dropped packet, by each worker for itself.
 
 use std::array;
+use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::apart::Apart;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
@@ -198,15 +201,27 @@ pub struct Totals {
     pub offloads: Offloads,
 }
 
+thread_local! {
+    /// Which worker's counters this thread writes; those of control if it is none.
+    static WORKER: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
 /// The live counters.
 #[derive(Debug)]
 pub(crate) struct Stats {
+    workers: Box<[Apart<Counters>]>,
+    control: Apart<Counters>,
+    pub gates: Gates,
+}
+
+/// Those of one thread.
+#[derive(Debug)]
+pub(crate) struct Counters {
     drops: [AtomicU64; REASONS],
     pub sent: LiveHistogram,
     pub received: LiveHistogram,
     pub tun_read: LiveHistogram,
     pub tun_written: LiveHistogram,
-    pub gates: Gates,
 }
 
 /// The offloads in force; a downgrade at run time clears one.
@@ -238,20 +253,32 @@ impl LiveHistogram {
         self.packets.fetch_add(packets as u64, Relaxed);
     }
 
-    fn read(&self) -> Histogram {
-        let buckets = array::from_fn(|i| self.buckets.get(i).map_or(0, |b| b.load(Relaxed)));
-        Histogram { buckets, batches: buckets.iter().sum(), packets: self.packets.load(Relaxed) }
+    fn add_to(&self, sum: &mut Histogram) {
+        for (sum, live) in sum.buckets.iter_mut().zip(&self.buckets) {
+            *sum = sum.wrapping_add(live.load(Relaxed));
+        }
+        sum.batches = sum.buckets.iter().sum();
+        sum.packets = sum.packets.wrapping_add(self.packets.load(Relaxed));
     }
 }
 
-impl Stats {
-    pub fn new(gates: Offloads) -> Self {
+impl Default for Counters {
+    fn default() -> Self {
         Self {
             drops: array::from_fn(|_| AtomicU64::new(0)),
             sent: LiveHistogram::default(),
             received: LiveHistogram::default(),
             tun_read: LiveHistogram::default(),
             tun_written: LiveHistogram::default(),
+        }
+    }
+}
+
+impl Stats {
+    pub fn new(gates: Offloads, workers: usize) -> Self {
+        Self {
+            workers: (0..workers).map(|_| Apart::default()).collect(),
+            control: Apart::default(),
             gates: Gates {
                 udp_gso: AtomicBool::new(gates.udp_gso),
                 udp_gro: AtomicBool::new(gates.udp_gro),
@@ -261,6 +288,17 @@ impl Stats {
         }
     }
 
+    /// What this thread does from now on is counted as the worker's with this index.
+    pub fn count_as(worker: usize) {
+        WORKER.set(worker);
+    }
+
+    /// What this thread counts with.
+    #[inline]
+    pub fn own(&self) -> &Counters {
+        self.workers.get(WORKER.get()).unwrap_or(&self.control)
+    }
+
     /// Counts one dropped packet.
     pub fn drop(&self, reason: DropReason) {
         self.drop_many(reason, 1);
@@ -268,26 +306,38 @@ impl Stats {
 
     /// Counts dropped packets.
     pub fn drop_many(&self, reason: DropReason, packets: usize) {
-        if let Some(counter) = self.drops.get(reason as usize) {
+        if let Some(counter) = self.own().drops.get(reason as usize) {
             counter.fetch_add(packets as u64, Relaxed);
         }
     }
 
     pub fn totals(&self) -> Totals {
-        let drops = DropReason::ALL.iter().zip(&self.drops);
-        Totals {
-            drops: drops.map(|(reason, count)| (*reason, count.load(Relaxed))).collect(),
-            sent: self.sent.read(),
-            received: self.received.read(),
-            tun_read: self.tun_read.read(),
-            tun_written: self.tun_written.read(),
+        let mut totals = Totals {
+            drops: DropReason::ALL.iter().map(|reason| (*reason, 0)).collect(),
             offloads: Offloads {
                 udp_gso: self.gates.udp_gso.load(Relaxed),
                 udp_gro: self.gates.udp_gro.load(Relaxed),
                 tun_tso: self.gates.tun_tso.load(Relaxed),
                 tun_uso: self.gates.tun_uso.load(Relaxed),
             },
+            ..Totals::default()
+        };
+        for counters in self.workers.iter().chain([&self.control]) {
+            counters.add_to(&mut totals);
         }
+        totals
+    }
+}
+
+impl Counters {
+    fn add_to(&self, totals: &mut Totals) {
+        for ((_, sum), live) in totals.drops.iter_mut().zip(&self.drops) {
+            *sum = sum.wrapping_add(live.load(Relaxed));
+        }
+        self.sent.add_to(&mut totals.sent);
+        self.received.add_to(&mut totals.received);
+        self.tun_read.add_to(&mut totals.tun_read);
+        self.tun_written.add_to(&mut totals.tun_written);
     }
 }
 
@@ -317,20 +367,25 @@ mod tests {
     #[test]
     fn batches_fall_into_the_bucket_of_their_label() {
         let live = LiveHistogram::default();
+        let read = || {
+            let mut sum = Histogram::default();
+            live.add_to(&mut sum);
+            sum
+        };
         for (packets, bucket) in
             [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7), (999, 7)]
         {
-            let before = live.read().buckets[bucket];
+            let before = read().buckets[bucket];
             live.record(packets);
-            assert_eq!(live.read().buckets[bucket], before + 1, "{packets}");
+            assert_eq!(read().buckets[bucket], before + 1, "{packets}");
         }
         live.record(0);
-        assert_eq!((live.read().batches, live.read().packets), (8, 1143));
+        assert_eq!((read().batches, read().packets), (8, 1143));
     }
 
     #[test]
     fn each_reason_has_its_counter() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         for (i, reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, i);
             stats.drop_many(*reason, i + 1);
@@ -338,5 +393,29 @@ mod tests {
         for (i, reason) in DropReason::ALL.iter().enumerate() {
             assert_eq!(stats.totals().dropped(*reason), i as u64 + 1);
         }
+    }
+
+    #[test]
+    fn what_each_thread_counted_is_added_up() {
+        let stats = Stats::new(Offloads::ALL, 3);
+        std::thread::scope(|scope| {
+            // The last is of no worker that this plane has.
+            for worker in 0..4 {
+                let stats = &stats;
+                scope.spawn(move || {
+                    Stats::count_as(worker);
+                    stats.own().sent.record(10 + worker);
+                    stats.drop_many(DropReason::NoRoute, 1 << worker);
+                });
+            }
+        });
+        stats.own().sent.record(1);
+        stats.drop(DropReason::NoRoute);
+        let each = stats.workers.iter().chain([&stats.control]);
+        let packets = |counters: &Apart<Counters>| counters.sent.packets.load(Relaxed);
+        assert_eq!(each.map(packets).collect::<Vec<_>>(), [10, 11, 12, 13 + 1]);
+        let totals = stats.totals();
+        assert_eq!((totals.sent.batches, totals.sent.packets), (5, 47));
+        assert_eq!(totals.dropped(DropReason::NoRoute), 16);
     }
 }

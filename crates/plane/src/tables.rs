@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use adit_engine::{Link, PeerId, SocketId};
 use arc_swap::ArcSwap;
 
+use crate::apart::Apart;
 use crate::peer::Peer;
 use crate::routes::Routes;
 use crate::sockets::Sockets;
@@ -93,9 +94,9 @@ pub(crate) struct Tables {
     pub sockets: ArcSwap<Sockets>,
     pub streams: Streams,
     /// Read once per train of DATA_V1 packets, per control packet and per float.
-    addresses: RwLock<Addresses>,
+    addresses: Apart<RwLock<Addresses>>,
     /// Links that proved their address. Read per control packet only.
-    admitted: RwLock<HashSet<Link>>,
+    admitted: Apart<RwLock<HashSet<Link>>>,
     /// A static key was installed once: the first byte of a datagram may mean nothing. Read per
     /// received buffer.
     pub statics: AtomicBool,

@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_strangers_neither_hides_nor_delays_known_peers() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         for port in 0..2000 {
             sender.stranger(&stats, link(port), &[7]);
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn who_looks_again_before_he_waits_is_called_once() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         let send = |id| sender.notice(&stats, Notice::PeerSilent(PeerId(id)));
         let signalled = |upcalls: &Upcalls| upcalls.0.event.drain();
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn nobody_has_more_than_a_share_of_the_queue_of_known_peers() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         let send = |port, session| sender.frame(&stats, link(port), &[4], session);
         assert_eq!((0..1000).filter(|_| send(1, true)).count(), MAX_FRAMES_OF_LINK);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn forged_datagrams_leave_room_for_strangers_on_streams_and_these_for_each_other() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         let datagrams = (0..2000).filter(|port| sender.stranger(&stats, link(*port), &[7]));
         assert_eq!(datagrams.count(), MAX_STRANGERS);
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn in_band_messages_leave_room_for_notices() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         for _ in 0..=MAX_IN_BAND {
             sender.notice(&stats, Notice::InBand(PeerId(1), vec![6]));
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn what_is_said_once_is_never_lost() {
-        let stats = Stats::new(Offloads::ALL);
+        let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         for port in 0..=MAX_NOTICES {
             let link = link(u16::try_from(port % 60_000).unwrap());

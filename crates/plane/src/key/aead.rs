@@ -7,6 +7,7 @@ use adit_crypto::aead::{OpenKey, Refused, SealKey};
 use adit_crypto::{Cipher, KeyHalf};
 
 use super::{FAILED_LIMIT, GCM_LIMIT, Key, Ledger, Open, Opened, Seal, usage};
+use crate::apart::Apart;
 use crate::packet::{self, Prefix};
 use crate::replay::Window;
 use crate::stats::DropReason;
@@ -16,7 +17,7 @@ pub(super) struct Aead {
     seal: SealKey,
     open: OpenKey,
     gcm: bool,
-    replay: Mutex<Window>,
+    replay: Apart<Mutex<Window>>,
 }
 
 /// Seals one burst.
@@ -46,7 +47,7 @@ impl Aead {
             seal: SealKey::new(cipher, seal)?,
             open: OpenKey::new(cipher, open)?,
             gcm: is_gcm(cipher),
-            replay: Mutex::new(Window::new(replay_window)),
+            replay: Apart(Mutex::new(Window::new(replay_window))),
         })
     }
 
@@ -56,7 +57,7 @@ impl Aead {
 
     #[inline]
     pub fn sealer<'k>(&'k self, key: &'k Key, wire_id: Option<u32>) -> AeadSealer<'k> {
-        let sealed = key.sealed.load(Relaxed);
+        let sealed = key.sealed.blocks.load(Relaxed);
         AeadSealer {
             ledger: key.ledger(),
             seal: &self.seal,

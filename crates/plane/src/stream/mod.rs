@@ -12,6 +12,7 @@ use adit_engine::Link;
 use adit_linux::poll::{Interest, Poller};
 use adit_linux::tcp::TcpStream;
 
+use crate::apart::Apart;
 use pending::Pending;
 
 /// Longest packet taken from a stream unless [`StreamOptions::max_frame`] says otherwise: a jumbo
@@ -88,17 +89,28 @@ pub(crate) const MAX_STRANGER_FRAMES: u32 = 64;
 /// Marks a token of the poller as a stream's; the rest is its id.
 pub(crate) const TOKEN: u64 = 1 << 62;
 
+/// Parts of the table of streams: as many as there may be workers. Workers ask with each burst, mostly for streams of
+/// their own, whose ids are those of no other worker if the number of workers divides this one.
+const PARTS: usize = 64;
+
 /// The streams of the plane, by id.
-#[derive(Debug, Default)]
-pub(crate) struct Streams(RwLock<HashMap<u64, Arc<Stream>>>);
+#[derive(Debug)]
+pub(crate) struct Streams(Box<[Apart<RwLock<HashMap<u64, Arc<Stream>>>>]>);
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self((0..PARTS).map(|_| Apart::default()).collect())
+    }
+}
 
 impl Streams {
     pub fn insert(&self, stream: Arc<Stream>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(stream.id, stream);
+        let Some(part) = self.part(stream.id) else { return };
+        part.write().unwrap_or_else(PoisonError::into_inner).insert(stream.id, stream);
     }
 
     pub fn get(&self, id: u64) -> Option<Arc<Stream>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.part(id)?.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     /// The stream of a link, if it is one.
@@ -108,7 +120,11 @@ impl Streams {
 
     /// Whoever gets it is the one who ends it.
     pub fn remove(&self, id: u64) -> Option<Arc<Stream>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+        self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    }
+
+    fn part(&self, id: u64) -> Option<&RwLock<HashMap<u64, Arc<Stream>>>> {
+        self.0.get(id as usize % PARTS).map(|part| &part.0)
     }
 }
 

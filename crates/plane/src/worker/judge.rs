@@ -66,7 +66,7 @@ pub(super) fn received<'a>(
 pub(super) fn write_plain(tun: &TunQueue, shared: &Shared, packet: &[u8]) {
     let plain = VnetHeader::default().encode();
     match write_slices(tun, &plain, packet, iter::empty()) {
-        Ok(()) => shared.stats.tun_written.record(1),
+        Ok(()) => shared.stats.own().tun_written.record(1),
         Err(_) => shared.stats.drop(DropReason::TunRefused),
     }
 }

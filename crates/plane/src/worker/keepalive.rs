@@ -1,6 +1,5 @@
 //! Pings when nothing was sent, and news of peers that fell silent.
 
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -38,7 +37,7 @@ impl Worker {
 
     /// Returns when the next peer is due.
     fn sweep(&mut self, now: Instant) -> Option<Instant> {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
         let mut next: Option<Instant> = None;
         let mut wake_at = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));

@@ -10,6 +10,7 @@ mod transmit;
 
 use std::io;
 use std::mem;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,10 +22,12 @@ use adit_linux::tun::TunQueue;
 use adit_linux::udp::{RecvBatch, UdpSocket};
 use adit_wire::merge::Merger;
 
+use crate::apart::Apart;
 use crate::control::{Failure, Shared};
 use crate::egress::MAX_PACKET;
 use crate::guard::Guard;
 use crate::sockets::{Sockets, find_socket};
+use crate::stats::Stats;
 use transmit::Transmitter;
 
 /// Buffers per `recvmmsg`, and packets that may merge where the kernel does not coalesce. 4 MiB, of
@@ -39,9 +42,29 @@ const TOKEN_SOCKET: u64 = 2;
 /// A full socket that another worker receives from.
 const TOKEN_FULL: u64 = u64::MAX;
 
+/// A worker's own way to what all share: it is cloned with each burst, and clones of one that all have would be
+/// counted by all in one place.
+#[derive(Clone)]
+struct Common(Arc<Apart<Arc<Shared>>>);
+
+impl Common {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self(Arc::new(Apart(shared)))
+    }
+}
+
+impl Deref for Common {
+    type Target = Shared;
+
+    #[inline(always)]
+    fn deref(&self) -> &Shared {
+        &self.0.0
+    }
+}
+
 /// One worker.
 pub(crate) struct Worker {
-    shared: Arc<Shared>,
+    shared: Common,
     index: usize,
     tun: Option<Tun>,
     /// The TUN device waits: a client's socket is full.
@@ -72,6 +95,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub fn new(shared: Arc<Shared>, index: usize, tun: Option<Tun>) -> io::Result<Self> {
+        let shared = Common::new(shared);
         let poller = shared.pollers.get(index).cloned().ok_or(io::ErrorKind::InvalidInput)?;
         if let Some(wake) = shared.wake.get(index) {
             poller.add(wake, TOKEN_WAKE, Interest::READ)?;
@@ -80,7 +104,7 @@ impl Worker {
             poller.add(&*tun.queue, TOKEN_TUN, Interest::READ)?;
         }
         let mut worker = Self {
-            transmitter: Transmitter::new(Arc::clone(&shared), index),
+            transmitter: Transmitter::new(shared.clone(), index),
             guard: shared.guard(),
             shared,
             index,
@@ -105,7 +129,8 @@ impl Worker {
 
     /// Runs until the plane stops.
     pub fn run(mut self) {
-        let _alarm = Alarm(Arc::clone(&self.shared));
+        let _alarm = Alarm(Arc::clone(&self.shared.0.0));
+        Stats::count_as(self.index);
         let mut events = Events::new();
         while !self.shared.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();

@@ -128,7 +128,7 @@ impl Worker {
 /// super-packets of that kind are at an end.
 pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
     if write_slices(tun, write.vnet(), write.header(), write.bodies()).is_ok() {
-        return stats.tun_written.record(write.count());
+        return stats.own().tun_written.record(write.count());
     }
     if write.count() == 1 {
         return stats.drop(DropReason::TunRefused);
@@ -140,7 +140,7 @@ pub(super) fn deliver(tun: &TunQueue, stats: &Stats, write: &Write<'_, '_>) {
             Ok(()) => taken += 1,
             Err(_) => stats.drop(DropReason::TunRefused),
         }
-        stats.tun_written.record(1);
+        stats.own().tun_written.record(1);
     }
     if taken > 0 {
         let udp = VnetHeader::decode(write.vnet()).gso == adit_wire::Gso::UdpL4;

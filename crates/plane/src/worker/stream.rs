@@ -103,7 +103,7 @@ impl Shared {
             bytes += packets.len() as u64;
             stream.send_data(packets, span.count, hold);
         }
-        self.stats.sent.record(count);
+        self.stats.own().sent.record(count);
         peer.sent((self.clock)(), count as u64, bytes);
         arena.clear();
     }

@@ -15,6 +15,7 @@ use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
 
+use super::Common;
 use super::judge;
 use super::stream::Lane;
 use super::too_big::TooBig;
@@ -46,7 +47,7 @@ const EINVAL_TRAINS: u32 = 16;
 
 /// Seals into an arena and sends from it.
 pub(super) struct Transmitter {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Common,
     /// Of the worker.
     index: usize,
     pub(super) arena: Arena,
@@ -187,7 +188,7 @@ impl Reader<'_> {
 }
 
 impl Transmitter {
-    pub fn new(shared: Arc<Shared>, index: usize) -> Self {
+    pub fn new(shared: Common, index: usize) -> Self {
         Self {
             shared,
             index,
@@ -231,7 +232,7 @@ impl Transmitter {
         if self.blocked.is_some() || self.waits_for_stream() {
             return true;
         }
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
         let mut frames = mem::take(&mut self.frames);
         let mut pieces = mem::take(&mut self.pieces);
@@ -321,7 +322,7 @@ impl Transmitter {
         to: To<'_>,
         tx: &mut Tx,
     ) {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let stats = &shared.stats;
         let packet = reader.packet.get_mut(..routed.len).unwrap_or(&mut []);
         let Ok(mut segments) = Segments::behind(&routed.vnet, packet, routed.l2) else {
@@ -347,7 +348,7 @@ impl Transmitter {
                 return stats.drop(DropReason::SocketFull);
             }
         }
-        stats.tun_read.record(self.arena.datagrams().saturating_sub(before));
+        stats.own().tun_read.record(self.arena.datagrams().saturating_sub(before));
     }
 
     fn shape(&self, spec: &PeerSpec) -> Shape {
@@ -358,7 +359,7 @@ impl Transmitter {
 
     /// Sends packets that other peers sent to these.
     pub fn relay(&mut self, relays: &[(PeerId, &[u8])]) {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
         for run in relays.chunk_by(|a, b| a.0 == b.0) {
             let Some((id, _)) = run.first() else { continue };
@@ -372,7 +373,7 @@ impl Transmitter {
 
     /// Tells peers that asked which sizes arrive and leave.
     pub fn tell_sizes(&mut self, asked: &[PeerId]) {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
         for peer in asked.iter().filter_map(|id| peers.get(*id)) {
             let mut tx = peer.lock_tx();
@@ -392,7 +393,7 @@ impl Transmitter {
         if tx.blocked || self.blocked.is_some() {
             return;
         }
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let sent = shared.send_message(peer, &mut tx, &crate::framing::PING, &mut self.arena);
         self.arena.clear();
         // Without a key there is nothing to keep alive yet.
@@ -413,7 +414,7 @@ impl Transmitter {
         if let Lane::Stream(stream) = lane {
             return self.flush_stream(peer, stream);
         }
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let sockets = shared.tables.sockets.load();
         let id = spec.link.socket();
         let Some((id, socket)) =
@@ -437,7 +438,7 @@ impl Transmitter {
     /// `false` if the socket is full again.
     pub fn resume(&mut self) -> bool {
         let Some(blocked) = self.blocked.take() else { return true };
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let Blocked { peer, socket: id, next } = blocked;
         let mut tx = peer.lock_tx();
         let spec = peer.settings.load();
@@ -494,7 +495,7 @@ impl Transmitter {
             let together = rest.iter().take(TRAINS).take_while(|span| !singly(span)).count();
             let (sent, failure) = outbox.trains(arena, rest.get(..together).unwrap_or(&[]));
             for span in rest.iter().take(sent) {
-                stats.sent.record(span.count);
+                stats.own().sent.record(span.count);
                 packets += span.count as u64;
                 bytes += arena.bytes(span).len() as u64;
                 longest = longest.max(span.segment);
@@ -520,7 +521,7 @@ impl Transmitter {
             let (sent, full) = outbox.singles(arena.bytes(failed), failed.segment);
             packets += sent as u64;
             bytes += (sent * failed.segment) as u64;
-            (0..sent).for_each(|_| stats.sent.record(1));
+            (0..sent).for_each(|_| stats.own().sent.record(1));
             let reason = if full { DropReason::SocketFull } else { DropReason::SendFailed };
             stats.drop_many(reason, failed.count.saturating_sub(sent));
             match failure {

@@ -55,7 +55,7 @@ impl Reader<'_> {
 impl Transmitter {
     /// Sends frames of the device to all peers, if there were not too many lately.
     pub(super) fn flood(&mut self, floods: &Floods, peers: &PeerTable, switch: &Switch) {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let copies = floods.len().saturating_mul(peers.iter().count());
         if !switch.from_device.take((shared.clock)(), copies, TOTAL_COPIES_PER_SECOND) {
             return shared.stats.drop_many(DropReason::FloodLimited, floods.len());
@@ -68,14 +68,14 @@ impl Transmitter {
     /// Sends frames that peers sent to everybody to all but the sender, if there were not too many
     /// lately.
     pub fn relay_to_all(&mut self, floods: &[(PeerId, &[u8])]) {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let Some(switch) = &shared.ethernet else { return };
         let (peers, now) = (shared.tables.peers.load(), (shared.clock)());
         let others = peers.iter().count().saturating_sub(1);
         for run in floods.chunk_by(|a, b| a.0 == b.0) {
             let Some(sender) = run.first().and_then(|(id, _)| peers.get(*id)) else { continue };
             let copies = run.len().saturating_mul(others);
-            if !sender.floods.take(now, copies, PEER_COPIES_PER_SECOND)
+            if !sender.floods().take(now, copies, PEER_COPIES_PER_SECOND)
                 || !switch.from_peers.take(now, copies, TOTAL_COPIES_PER_SECOND)
             {
                 shared.stats.drop_many(DropReason::FloodLimited, run.len());
@@ -94,7 +94,7 @@ impl Transmitter {
         frames: impl Iterator<Item = &'f [u8]>,
         count: usize,
     ) {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let mut tx = peer.lock_tx();
         let (keys, spec) = (peer.keys.load(), peer.settings.load());
         let Some(key) = &keys.primary else {
