@@ -66,6 +66,7 @@ struct Usage {
 #[derive(Debug)]
 // With a tag of its own, which is read faster than one hidden in a field.
 #[repr(u8)]
+#[expect(clippy::large_enum_variant, reason = "nearly all keys are of the largest")]
 enum Format {
     Aead(aead::Aead),
     Epoch(Box<epoch::Epoch>),

@@ -93,9 +93,11 @@ pub(crate) const TOKEN: u64 = 1 << 62;
 /// their own, whose ids are those of no other worker if the number of workers divides this one.
 const PARTS: usize = 64;
 
+type Part = RwLock<HashMap<u64, Arc<Stream>>>;
+
 /// The streams of the plane, by id.
 #[derive(Debug)]
-pub(crate) struct Streams(Box<[Apart<RwLock<HashMap<u64, Arc<Stream>>>>]>);
+pub(crate) struct Streams(Box<[Apart<Part>]>);
 
 impl Default for Streams {
     fn default() -> Self {
@@ -123,7 +125,7 @@ impl Streams {
         self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
-    fn part(&self, id: u64) -> Option<&RwLock<HashMap<u64, Arc<Stream>>>> {
+    fn part(&self, id: u64) -> Option<&Part> {
         self.0.get(id as usize % PARTS).map(|part| &part.0)
     }
 }
