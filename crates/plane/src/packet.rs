@@ -7,6 +7,7 @@
 
 use adit_crypto::aead::{SealKey, TAG_LEN};
 use adit_crypto::epoch::EpochKey;
+use adit_linux::udp::SenderField;
 
 /// Opcode of data packets without a peer-id.
 pub const DATA_V1: u8 = 6;
@@ -14,6 +15,11 @@ pub const DATA_V1: u8 = 6;
 pub const DATA_V2: u8 = 9;
 /// The peer-id that means "none".
 pub const NO_PEER_ID: u32 = 0x00ff_ffff;
+
+/// Where DATA_V2 packets name the peer, so that the kernel can give them to the worker whose turn it is. It is
+/// not authenticated there: a forger chooses the worker that refuses his packets, as he can by his port.
+pub const SENDER: SenderField =
+    SenderField { lead: 0xf800_0000, value: (DATA_V2 as u32) << 27, sender: NO_PEER_ID };
 
 const V1_AAD: usize = 1;
 const V2_PREFIX: usize = 4;

@@ -4,9 +4,10 @@ use std::time::Duration;
 use adit_engine::{Instant, PeerId, Transport};
 use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::tun::TunDevice;
-use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_linux::udp::{UdpOptions, UdpSocket, steer};
 use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent};
 use adit_openvpn::tls::ServerTls;
+use adit_plane::packet::SENDER;
 use adit_plane::{Filtered, Plane, PlaneConfig};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -493,8 +494,13 @@ fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault>
     udp.fwmark = tuning.mark;
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
-    UdpSocket::bind_group(&udp, options.workers.into())
-        .map_err(|e| Fault::environment(bind_problem(Transport::Udp, listener.bind, &e)))
+    let group = UdpSocket::bind_group(&udp, options.workers.into())
+        .map_err(|e| Fault::environment(bind_problem(Transport::Udp, listener.bind, &e)))?;
+    if let Err(e) = steer(&group, &SENDER) {
+        // Where the kernel cannot, chance alone spreads them.
+        tracing::debug!("clients are spread over the workers by their addresses: {e}");
+    }
+    Ok(group)
 }
 
 /// One listener, from which the control thread hands streams to the workers.

@@ -9,9 +9,11 @@ mod message;
 mod path;
 mod receive;
 mod send;
+mod steer;
 
 pub use receive::{PeerError, Received, RecvBatch};
 pub use send::{MAX_PAYLOAD, MAX_SEGMENTS, SendScratch, SendStop, Train};
+pub use steer::{SenderField, steer};
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

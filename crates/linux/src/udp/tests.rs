@@ -391,3 +391,53 @@ fn a_group_divides_senders_and_keeps_each_ones_order() {
         assert!(served.iter().all(|count| *count < senders.len()), "{served:?}");
     }
 }
+
+#[test]
+fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
+    let field = SenderField { lead: 0xf800_0000, value: 0x4800_0000, sender: 0x00ff_ffff };
+    for (bind, count) in [("127.0.0.1:0", 4), ("[::]:0", 3)] {
+        let group = UdpSocket::bind_group(&UdpOptions::new(bind.parse().unwrap()), count).unwrap();
+        steer(&group, &field).unwrap();
+        let mut to = group[0].local_addr();
+        to.set_ip([127, 0, 0, 1].into());
+        let sockets: Vec<_> = (0..64).map(|_| socket("127.0.0.1:0")).collect();
+        for (n, from) in (0u32..).zip(&sockets) {
+            let mut named = (0x4800_0000u32 | n).to_be_bytes().to_vec();
+            // Another key of the same sender, and a train.
+            from.send_to(to, None, &named).unwrap();
+            named[0] |= 7;
+            named.resize(700, 1);
+            from.send_trains(&[train(to, 350, &named)], &mut SendScratch::default()).unwrap();
+            // Others: of another kind, and one without a number.
+            from.send_to(to, None, &[0x40, 0, 0, n as u8]).unwrap();
+            from.send_to(to, None, &0x48ff_ffffu32.to_be_bytes()).unwrap();
+            from.send_to(to, None, &[0x48, 0, 0]).unwrap();
+        }
+        let mut others = Vec::new();
+        for (at, socket) in group.iter().enumerate() {
+            let (mut batch, mut named, mut other, mut short) = (RecvBatch::new(64), 0, 0, 0);
+            while socket.recv_burst(&mut batch).is_ok() {
+                for received in batch.datagrams_mut() {
+                    match received.data {
+                        [0x48 | 0x4f, 0, 0, n, ..] => {
+                            assert_eq!(usize::from(*n) % count, at);
+                            named += received.data.len().div_ceil(received.segment);
+                        }
+                        [_, _, _, _, ..] => other += 1,
+                        _ => short += 1,
+                    }
+                }
+            }
+            assert_eq!(named, 3 * (at..64).step_by(count).count());
+            assert_eq!(short, if at == 0 { 64 } else { 0 });
+            others.push(other);
+        }
+        // By their addresses: both of a sender to the same. By chance none has all: count ^ -63.
+        assert_eq!(others.iter().sum::<usize>(), 2 * 64, "{others:?}");
+        assert!(others.iter().all(|other| *other < 2 * 64 && other % 2 == 0), "{others:?}");
+    }
+    let lone = UdpSocket::bind_group(&UdpOptions::new("127.0.0.1:0".parse().unwrap()), 1).unwrap();
+    steer(&lone, &field).unwrap();
+    socket("127.0.0.1:0").send_to(lone[0].local_addr(), None, &[0x48, 0, 0, 5]).unwrap();
+    assert_eq!(receive(&lone[0], &mut RecvBatch::new(2)), 1);
+}

@@ -1,0 +1,69 @@
+//! Which socket of a group a datagram goes to, by what its first bytes say.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::UdpSocket;
+
+/// Where datagrams name their sender: in bits of their first four bytes, of which other bits say whether they do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SenderField {
+    /// The bits that say whether a datagram names its sender, and what they must be. Of the first four
+    /// bytes in network order, as all here.
+    pub lead: u32,
+    /// What these bits are in a datagram that does.
+    pub value: u32,
+    /// The lowest bits, which are the sender's number; with all of them set there is none.
+    pub sender: u32,
+}
+
+/// A socket that no group has: the kernel falls back to the hash of the addresses.
+const BY_ADDRESS: u32 = u32::MAX;
+
+/// Have the kernel give datagrams that name their sender to the socket of its number, counted round a group
+/// that [`UdpSocket::bind_group`] made. So senders that are numbered one after another are spread evenly, and
+/// keep their socket when their address changes. All others are spread by address, as without this. A group of
+/// one is left as it is.
+///
+/// # Errors
+/// The kernel's: `ENOPROTOOPT` before Linux 4.5. The group works all the same.
+pub fn steer(group: &[UdpSocket], field: &SenderField) -> io::Result<()> {
+    let count = u32::try_from(group.len()).unwrap_or(u32::MAX);
+    let Some(first) = group.first().filter(|_| count > 1) else { return Ok(()) };
+    let mut program = program(field, count);
+    let program =
+        libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, of the length that is said, during the call; both live
+    // through it.
+    let rc = unsafe {
+        libc::setsockopt(
+            first.socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Classic BPF over a datagram's payload; what is too short for it goes to the first socket. See the kernel's
+/// Documentation/networking/filter.rst and `SO_ATTACH_REUSEPORT_CBPF` in socket(7).
+fn program(field: &SenderField, count: u32) -> [libc::sock_filter; 10] {
+    let op = |code: u32, k, jt, jf| libc::sock_filter { code: code as u16, jt, jf, k };
+    let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let (and, modulo) = (libc::BPF_ALU | libc::BPF_AND, libc::BPF_ALU | libc::BPF_MOD);
+    [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        op(libc::BPF_MISC | libc::BPF_TAX, 0, 0, 0),
+        op(and, field.lead, 0, 0),
+        op(is, field.value, 0, 5),
+        op(libc::BPF_MISC | libc::BPF_TXA, 0, 0, 0),
+        op(and, field.sender, 0, 0),
+        op(is, field.sender, 2, 0),
+        op(modulo, count, 0, 0),
+        op(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+        op(libc::BPF_RET | libc::BPF_K, BY_ADDRESS, 0, 0),
+    ]
+}
