@@ -1,5 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
+use crate::verbs::Inactive;
 use ipnet::{IpNet, Ipv6Net};
 use zeroize::Zeroizing;
 
@@ -73,6 +75,10 @@ pub struct Grant {
     pub push_remove: Vec<String>,
     /// Further options to push.
     pub push: Vec<String>,
+    /// `inactive`: another rule than the one for all; its time zero: none.
+    pub inactive: Option<Inactive>,
+    /// `session-timeout`: another time than the one for all; zero: none.
+    pub session_timeout: Option<Duration>,
     /// The groups that a packet filter knows it by (`@group:NAME`).
     pub groups: Vec<String>,
 }

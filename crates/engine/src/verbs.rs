@@ -29,6 +29,8 @@ pub enum Op {
     /// Send the peer a message that it answers if it arrives, as an IP packet of this many bytes that
     /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::Probed`].
     ProbePath(PeerId, u16),
+    /// Tell how much has passed so far. Answered by [`Notice::Traffic`].
+    ReadTraffic(PeerId),
     /// Remove a peer with its keys and routes. Answered by [`Notice::PeerGone`].
     DelPeer(PeerId),
     /// Put a key into a slot. Both slots decrypt; only the primary encrypts.
@@ -92,6 +94,15 @@ pub struct Keepalive {
     pub interval: Duration,
     /// Report [`Notice::PeerSilent`] after this long without hearing anything authentic.
     pub timeout: Duration,
+}
+
+/// `inactive`: end a session in which little passes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Inactive {
+    /// So long without enough.
+    pub after: Duration,
+    /// Enough: so many bytes of the tunnel's packets, both directions together; 0: any packet.
+    pub bytes: u64,
 }
 
 /// Size limits inside the tunnel.
@@ -223,8 +234,23 @@ pub enum Notice {
     Misframed(PeerId, Misframed),
     /// A probe of the path was sent, or could not be.
     Probed(PeerId, Probed),
+    /// How much has passed so far, asked for by [`Op::ReadTraffic`].
+    Traffic(PeerId, Traffic),
     /// The peer is removed; its final counters.
     PeerGone(PeerId, Counters),
+}
+
+/// What passed between us and one peer, both directions together.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Data packets.
+    pub packets: u64,
+    /// Bytes of these on the wire (UDP payload).
+    pub bytes: u64,
+    /// Packets among them that were no packets of the tunnel: pings and messages.
+    pub asides: u64,
+    /// What these had inside the encryption, bytes.
+    pub aside_bytes: u64,
 }
 
 /// Traffic of one peer.

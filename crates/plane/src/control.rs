@@ -250,6 +250,9 @@ impl Plane {
             }
             Op::SetMtu(id, mtu) => self.with(id, |peer| peer.update(|spec| spec.mtu = mtu)),
             Op::ProbePath(id, size) => self.with(id, |peer| self.probe(peer, size)),
+            Op::ReadTraffic(id) => self.with(id, |peer| {
+                upcalls.notice(stats, Notice::Traffic(id, peer.traffic()));
+            }),
             Op::DelPeer(id) => {
                 if let Some(peer) = tables.remove_peer(id) {
                     if let Some(switch) = &self.shared.ethernet {
@@ -522,6 +525,7 @@ impl Shared {
             })?;
             peer.sent((self.clock)(), 1, bytes.len() as u64);
         }
+        peer.aside(message.len());
         self.tell_near_limit(peer, key);
         Ok(())
     }

@@ -456,9 +456,11 @@ impl<'a, 's> Ingress<'a, 's> {
             return Content::Other { empty: true };
         }
         if packet.first() == PING.first() && *packet == PING {
+            run.peer.aside(packet.len());
             return Content::Other { empty: false };
         }
         if packet.first() == OCC.first() && packet.starts_with(&OCC) {
+            run.peer.aside(packet.len());
             if packet.get(OCC.len()) == Some(&OCC_MTU_REQUEST) {
                 let asked = &mut self.rare.get_or_insert_default().asked;
                 if !asked.contains(&run.peer.id) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_engine::verbs::{Counters, KeySlot, PeerSpec};
+use adit_engine::verbs::{Counters, KeySlot, PeerSpec, Traffic};
 use adit_engine::{Instant, Link, PeerId};
 use arc_swap::ArcSwap;
 
@@ -33,6 +33,9 @@ pub(crate) struct Peer {
     pub misframed: AtomicBool,
     /// Control wants to know when it is heard next.
     missed: AtomicBool,
+    /// Pings and messages among the packets, both directions, and what they had inside.
+    asides: AtomicU64,
+    aside_bytes: AtomicU64,
     // Mostly it is one worker that receives from the peer and sends to it, but what other peers send to
     // it comes from others' workers.
     sent: Apart<Sent>,
@@ -117,6 +120,8 @@ impl Peer {
             longest_sent: AtomicU16::new(0),
             misframed: AtomicBool::new(false),
             missed: AtomicBool::new(false),
+            asides: AtomicU64::new(0),
+            aside_bytes: AtomicU64::new(0),
             sent: Apart(Sent {
                 tx: Mutex::default(),
                 last: AtomicU64::new(now.as_nanos()),
@@ -226,6 +231,22 @@ impl Peer {
 
     pub fn last_heard(&self) -> Instant {
         Instant::from_nanos(self.heard.last.load(Relaxed))
+    }
+
+    /// A ping or a message was received, or is sent.
+    pub fn aside(&self, len: usize) {
+        self.asides.fetch_add(1, Relaxed);
+        self.aside_bytes.fetch_add(len as u64, Relaxed);
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.counters();
+        Traffic {
+            packets: rx_packets.saturating_add(tx_packets),
+            bytes: rx_bytes.saturating_add(tx_bytes),
+            asides: self.asides.load(Relaxed),
+            aside_bytes: self.aside_bytes.load(Relaxed),
+        }
     }
 
     pub fn counters(&self) -> Counters {

@@ -47,6 +47,7 @@ impl Shared {
             && socket.send_whole(to, from, datagram).is_ok()
         {
             peer.sent((self.clock)(), 1, datagram.len() as u64);
+            peer.aside(message.len());
             let size = datagram.len() + headers(to);
             probed.size = u16::try_from(size).unwrap_or(u16::MAX);
         }

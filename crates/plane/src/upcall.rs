@@ -137,7 +137,8 @@ impl UpcallSender {
             | Notice::KeyFirstUse(..)
             | Notice::KeyNearLimit(..)
             | Notice::Misframed(..)
-            | Notice::Probed(..) => usize::MAX,
+            | Notice::Probed(..)
+            | Notice::Traffic(..) => usize::MAX,
         };
         let mut notices = lock(&self.0.notices);
         if notices.len() >= bound {

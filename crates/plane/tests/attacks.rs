@@ -2,7 +2,7 @@
 
 mod common;
 
-use adit_engine::verbs::{KeySlot, PeerSpec};
+use adit_engine::verbs::{KeySlot, PeerSpec, Traffic};
 use adit_engine::{Link, Notice, Op, PeerId, SocketId};
 use adit_plane::{DropReason, Relay, Upcall};
 use common::*;
@@ -235,7 +235,7 @@ fn malformed_datagrams_cost_a_counter() {
 
 #[test]
 fn in_band_messages_go_up_and_pings_nowhere() {
-    let (mut server, [_client]) = world(Relay::Kernel, [2]);
+    let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let half = adit_crypto::KeyHalf { cipher: [33; 64], hmac: [!33; 64] };
     let seal = adit_crypto::aead::SealKey::new(adit_crypto::Cipher::Aes256Gcm, &half).unwrap();
     let mut exit = adit_plane::framing::OCC.to_vec();
@@ -254,6 +254,20 @@ fn in_band_messages_go_up_and_pings_nowhere() {
         [Notice::KeyFirstUse(PeerId(2), 0), Notice::InBand(PeerId(2), exit)]
     );
     assert_eq!(server.all_drops(), 0);
+    // Neither counts as traffic of the tunnel.
+    let asides = Traffic { packets: 2, bytes: 2 * 24 + 16 + 17, asides: 2, aside_bytes: 16 + 17 };
+    server.apply(Op::ReadTraffic(PeerId(2)));
+    assert_eq!(server.notices(), [Notice::Traffic(PeerId(2), asides)]);
+    let answer = server.seal_one(&packet(SERVER, 2, 1));
+    // The first two numbers are taken.
+    let [_, _, sealed] = [1, 2, 3].map(|n| client.seal_one(&packet(2, SERVER, n)));
+    assert_eq!(server.open(link(2, 1000), &sealed).len(), 1);
+    let bytes = asides.bytes + (answer.len() + sealed.len()) as u64;
+    server.apply(Op::ReadTraffic(PeerId(2)));
+    assert_eq!(
+        server.notices(),
+        [Notice::Traffic(PeerId(2), Traffic { packets: 4, bytes, ..asides })]
+    );
 }
 
 #[test]

@@ -135,6 +135,13 @@ fn an_idle_peer_is_pinged_and_a_silent_one_reported_once() {
     client.until(|plane| plane.counters(PeerId(0)).unwrap().rx_packets >= 3);
     assert_eq!(client.plane.totals().dropped(DropReason::NotIp), 0, "pings go no further");
     server.plane.apply(Op::SetKeepalive(PeerId(5), Keepalive::default()));
+    client.plane.apply(Op::ReadTraffic(PeerId(0)));
+    let traffic = client.wait_for(|upcall| match upcall {
+        Upcall::Notice(Notice::Traffic(_, traffic)) => Some(traffic),
+        _ => None,
+    });
+    assert_eq!(traffic.packets, traffic.asides, "pings are no traffic");
+    assert_eq!(traffic.aside_bytes, 16 * traffic.asides);
     let silent = |upcall| match upcall {
         Upcall::Notice(Notice::PeerSilent(id)) => Some(id),
         _ => None,

@@ -245,9 +245,12 @@ impl Checker {
         }
         let (stage, detail) = match stop {
             Stop::AuthFailed(_) => (Stage::Auth, explain(stop).to_string()),
-            Stop::Halted(_) | Stop::Incompatible(_) | Stop::SessionTimeout | Stop::Silent => {
-                (self.next_stage(), explain(stop).to_string())
-            }
+            Stop::Halted(_)
+            | Stop::Incompatible(_)
+            | Stop::SessionTimeout
+            | Stop::Silent
+            | Stop::Inactive => (self.next_stage(), explain(stop).to_string()),
+            Stop::HandshakeFailed(_) => (self.next_stage(), explain(stop).to_string()),
             Stop::Requested | Stop::RetriesExhausted => (self.next_stage(), self.diagnosis()),
         };
         self.fail(stage, detail);

@@ -162,11 +162,15 @@ fn explain(stop: &Stop) -> Fault {
             "no server could be reached ('connect-retry-max'): try `adit connect --check PROFILE`",
         ),
         Stop::Incompatible(reason) => Fault::peer(log::clean(reason)),
-        Stop::SessionTimeout => {
-            Fault::peer("the server's time for this session is over (session-timeout)")
-        }
+        Stop::SessionTimeout => Fault::peer("the time for this session is over (session-timeout)"),
         Stop::Silent => {
-            Fault::peer("the server fell silent, and told its clients to end then (ping-exit)")
+            Fault::peer("the server fell silent, and its clients are to end then (ping-exit)")
+        }
+        Stop::Inactive => Fault::peer(
+            "too little passed through the tunnel, and clients are to end then (inactive)",
+        ),
+        Stop::HandshakeFailed(reason) => {
+            Fault::peer(format!("the handshake failed (tls-exit): {}", log::clean(reason)))
         }
     }
 }

@@ -148,7 +148,18 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
             say!(1, "SIGTERM[soft,session-timeout] received, process exiting");
             exit(0)
         }
+        Ended::Stopped(Stop::Inactive) => {
+            say!(1, "Inactivity timeout (--inactive), exiting");
+            say!(1, "SIGTERM[soft,inactive] received, process exiting");
+            exit(0)
+        }
+        Ended::Stopped(Stop::HandshakeFailed(reason)) => {
+            tracing::error!("TLS Error: TLS handshake failed: {reason}");
+            say!(1, "SIGTERM[soft,tls-error] received, process exiting");
+            exit(1)
+        }
         Ended::Stopped(Stop::Silent) => {
+            say!(1, "Inactivity timeout (--ping-exit), exiting");
             say!(1, "SIGTERM[soft,ping-exit] received, process exiting");
             exit(0)
         }

@@ -44,6 +44,7 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
         float: options.float,
         framing: options.framing,
         keepalive: options.keepalive,
+        limits: options.limits,
         exit_notify: options.exit_notify,
         peer_info: options.peer_info.clone(),
         push_peer_info: options.push_peer_info,

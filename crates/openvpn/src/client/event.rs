@@ -71,8 +71,12 @@ pub enum Stop {
     RetriesExhausted,
     /// `session-timeout` is over.
     SessionTimeout,
-    /// Nothing came from the server for `ping-exit`.
+    /// Nothing came from the other end for `ping-exit`.
     Silent,
+    /// Too little passed through the tunnel for `inactive`.
+    Inactive,
+    /// A handshake failed, and `tls-exit` says that it is the only one; how.
+    HandshakeFailed(String),
     /// The server demands what we do not support.
     Incompatible(String),
 }

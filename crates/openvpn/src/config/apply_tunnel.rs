@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::Framing;
+use adit_engine::verbs::{Framing, Inactive};
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
@@ -270,6 +270,24 @@ fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
         "ping-restart" => {
             d.shape("ping-restart SECONDS", 1..=1)?;
             draft.ping_timeout = Some(d.seconds(0)?);
+            draft.limits.exit_when_silent = false;
+        }
+        "ping-exit" => {
+            d.shape("ping-exit SECONDS", 1..=1)?;
+            draft.ping_timeout = Some(d.seconds(0)?);
+            draft.limits.exit_when_silent = true;
+        }
+        "inactive" => {
+            d.shape("inactive SECONDS [BYTES]", 1..=2)?;
+            draft.limits.inactive = inactive(d)?;
+        }
+        "session-timeout" => {
+            d.shape("session-timeout SECONDS", 1..=1)?;
+            draft.limits.session = Some(d.seconds(0)?).filter(|time| !time.is_zero());
+        }
+        "tls-exit" => {
+            d.shape("tls-exit", 0..=0)?;
+            draft.limits.exit_on_tls_failure = true;
         }
         "explicit-exit-notify" => {
             d.shape("explicit-exit-notify [TIMES]", 0..=1)?;
@@ -320,6 +338,17 @@ fn liveness(draft: &mut Draft, d: &Directive) -> Taken {
         _ => return Ok(false),
     }
     Ok(true)
+}
+
+/// `inactive SECONDS [BYTES]`; `None` for zero seconds.
+pub(super) fn inactive(d: &Directive) -> Result<Option<Inactive>, ConfigError> {
+    let after = d.seconds(0)?;
+    // As in stock, less than nothing is nothing.
+    let bytes = match d.get(1) {
+        Some(_) => d.number::<i64>(1, i64::MIN..=i64::MAX)?.try_into().unwrap_or(0),
+        None => 0,
+    };
+    Ok((!after.is_zero()).then_some(Inactive { after, bytes }))
 }
 
 /// The address of a network's own end: its first.

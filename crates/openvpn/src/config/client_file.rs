@@ -1,12 +1,14 @@
 //! Files of single clients (`client-config-dir`): what one client gets besides what all get.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
-use adit_engine::verbs::Framing;
+use adit_engine::verbs::{Framing, Inactive};
 use adit_engine::{Grant, MAX_GROUPS, is_group_name};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
+use super::apply_tunnel::inactive;
 use super::finish_server::check_push;
 use super::reader::{self, Directive};
 
@@ -14,7 +16,8 @@ use super::reader::{self, Directive};
 pub const MAX_CLIENT_FILE: usize = 64 << 10;
 
 const ALLOWED: &str = "a client's file may have ifconfig-push, ifconfig-ipv6-push, iroute, iroute-ipv6, \
-                       push, push-reset, push-remove, filter-group, max-routes-per-client and disable";
+                       push, push-reset, push-remove, filter-group, max-routes-per-client, inactive, session-timeout \
+                       and disable";
 
 /// What the server's own configuration says on the files of its clients.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -127,6 +130,15 @@ impl Draft {
                 grant.push.retain(|option| !option.starts_with(d.arg(0)));
                 grant.push_remove.push(d.arg(0).to_owned());
             }
+            "inactive" => {
+                d.shape("inactive SECONDS [BYTES]", 1..=2)?;
+                let none = Inactive { after: Duration::ZERO, bytes: 0 };
+                grant.inactive = Some(inactive(d)?.unwrap_or(none));
+            }
+            "session-timeout" => {
+                d.shape("session-timeout SECONDS", 1..=1)?;
+                grant.session_timeout = Some(d.seconds(0)?);
+            }
             // Adit's own.
             "filter-group" => {
                 d.shape("filter-group NAME [NAME ...]", 1..=MAX_GROUPS)?;
@@ -211,6 +223,7 @@ mod tests {
             "# alice\r\nifconfig-push 10.8.0.77 255.255.255.0\nifconfig-ipv6-push fd00::77/64 fd00::1\n\
              iroute 10.50.1.0 255.255.255.0\niroute 10.50.2.9\niroute-ipv6 fd50::/32\n\
              filter-group staff ops\nfilter-group staff\n\
+             inactive 600 5000\nsession-timeout 86400\n\
              push \"route 10.1.0.0 255.255.0.0\"\npush-remove route-gateway\nmax-routes-per-client 3\n\
              setenv opt something-new\n",
         )
@@ -224,6 +237,13 @@ mod tests {
         assert_eq!((grant.push.len(), grant.push_remove.len()), (1, 1));
         assert_eq!(grant.groups, ["staff", "ops"]);
         assert!(!grant.push_reset && !file.disabled);
+        let rule = Inactive { after: Duration::from_secs(600), bytes: 5000 };
+        assert_eq!(grant.inactive, Some(rule));
+        assert_eq!(grant.session_timeout, Some(Duration::from_secs(86_400)));
+        // What is for all does not hold for this one.
+        let off = parse("inactive 0\nsession-timeout 0\n").unwrap().grant;
+        assert!(off.inactive.is_some_and(|rule| rule.after.is_zero()));
+        assert_eq!(off.session_timeout, Some(Duration::ZERO));
         assert!(parse("disable\n").unwrap().disabled);
         assert!(parse("").unwrap().grant.push.is_empty());
     }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
-use crate::session::{Fragment, Mssfix};
+use crate::session::{Fragment, Limits, Mssfix};
 
 /// Why a directive was not taken.
 pub(super) enum Fault {
@@ -167,6 +167,7 @@ pub(super) struct Draft {
     pub(super) ping: Option<Duration>,
     pub(super) ping_timeout: Option<Duration>,
     pub(super) keepalive: Option<(Duration, Duration)>,
+    pub(super) limits: Limits,
     pub(super) exit_notify: Option<u8>,
     pub(super) auth_user_pass: Option<UserPass>,
     pub(super) auth_nocache: bool,

@@ -56,6 +56,7 @@ const ON_SERVERS: Foreign = Foreign {
         "connect-timeout",
         "server-poll-timeout",
         "push-peer-info",
+        "tls-exit",
     ],
 };
 
@@ -130,6 +131,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         replay_window: draft.replay_window,
         float: draft.float || server,
         keepalive,
+        limits: draft.limits,
         exit_notify: draft.exit_notify,
         push_peer_info: draft.push_peer_info,
         environment: draft.environment,
@@ -229,7 +231,7 @@ fn device(draft: &mut Draft) -> Result<(), ConfigError> {
 
 fn keepalive(draft: &Draft, server: bool) -> Result<Keepalive, ConfigError> {
     if let Some((interval, timeout)) = draft.keepalive {
-        for name in ["ping", "ping-restart"] {
+        for name in ["ping", "ping-restart", "ping-exit"] {
             if draft.seen.contains_key(name) {
                 return Err(draft.error(
                     name,

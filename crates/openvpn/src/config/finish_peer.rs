@@ -62,6 +62,7 @@ const TLS: &[&str] = &[
     "reneg-pkts",
     "tran-window",
     "hand-window",
+    "tls-exit",
 ];
 
 /// Takes `secret`.
@@ -161,6 +162,12 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
     let ends = ends(draft)?;
     let listens = transport::listening_end(draft)?;
     let nobody = draft.remotes.is_empty() && draft.connections.is_empty();
+    if draft.limits.exit_on_tls_failure && (nobody || listens == Some(true)) {
+        draft.warnings.push(
+            "tls-exit has no effect at an end that waits for the other: any stranger could end it"
+                .into(),
+        );
+    }
     let (accepts, remotes) = match listens {
         Some(true) => (Some(accepts(draft)?), Vec::new()),
         Some(false) if nobody => {

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::Ends;
 use crate::server::{Network4, Network6};
-use crate::session::{Fragment, Mssfix, Renegotiation};
+use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
 
 /// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
 ///
@@ -62,6 +62,8 @@ pub struct Options {
     pub float: bool,
     /// `ping`, `ping-restart`, or as `keepalive` sets them on this side.
     pub keepalive: Keepalive,
+    /// `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
+    pub limits: Limits,
     /// `explicit-exit-notify`: attempts on a client; on a server 2 sends clients to their next server,
     /// any other number lets them reconnect here.
     pub exit_notify: Option<u8>,

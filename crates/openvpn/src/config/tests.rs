@@ -1,3 +1,4 @@
+mod limits;
 mod transport;
 
 use std::collections::HashMap;

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::DataCipher;
-use adit_engine::verbs::Framing;
+use adit_engine::verbs::{Framing, Inactive};
 use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
@@ -77,6 +77,8 @@ pub struct PushedOptions {
     pub fragment: Option<String>,
     /// `session-timeout`: end after this long.
     pub session_timeout: Option<Duration>,
+    /// `inactive`: end when too little passes.
+    pub inactive: Option<Inactive>,
     /// What was left out, harmless: a line each for the log.
     pub notes: Vec<String>,
 }
@@ -396,6 +398,13 @@ impl Reader {
             }
             "reneg-sec" => self.out.reneg_sec = Some(w.seconds()?),
             "session-timeout" => self.out.session_timeout = Some(w.seconds()?),
+            "inactive" => {
+                let bytes = match w.arg(1) {
+                    "" => 0,
+                    _ => w.parse::<i64>(1, "a number of bytes")?.try_into().unwrap_or(0),
+                };
+                self.out.inactive = Some(Inactive { after: w.seconds()?, bytes });
+            }
             "explicit-exit-notify" => {
                 self.out.exit_notify =
                     Some(if w.arg(0).is_empty() { 1 } else { w.parse(0, "a number of attempts")? });

@@ -6,7 +6,7 @@ use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
-use crate::session::{Conversation, KeySchedule, Sizes};
+use crate::session::{Conversation, Idle, KeySchedule, Sizes};
 use crate::tls::PeerIdentity;
 
 /// One peer that has proved its address.
@@ -47,6 +47,10 @@ pub(super) struct Connected {
     pub(super) info: ClientInfo,
     pub(super) schedule: KeySchedule,
     pub(super) sizes: Sizes,
+    /// `inactive`.
+    pub(super) idle: Option<Idle>,
+    /// `session-timeout`.
+    pub(super) ends: Option<Instant>,
     pub(super) exporter: bool,
     pub(super) lease: Lease,
     /// What is particular to it.
@@ -77,7 +81,9 @@ impl Client {
             Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
             Stage::Connected(connected) => {
-                [connected.schedule.deadline(), connected.sizes.deadline()]
+                let idle = connected.idle.as_ref().map(Idle::deadline);
+                let ends = connected.ends.map(|at| (at, "session-timeout"));
+                [connected.schedule.deadline(), connected.sizes.deadline(), idle, ends]
                     .into_iter()
                     .flatten()
                     .min()

@@ -94,6 +94,14 @@ pub(crate) fn inside(settings: &Settings, link: Link, protection: Protection, si
         .saturating_sub(framing + fragment + ethernet)
 }
 
+/// What packets have around what is inside; with block ciphers, whose padding varies, about that.
+pub(crate) fn overhead(settings: &Settings, link: Link, protection: Protection) -> u16 {
+    const SIZE: u16 = 4096;
+    let ethernet = if settings.ethernet { ETHERNET_OVERHEAD } else { 0 };
+    let around = SIZE.saturating_sub(inside(settings, link, protection, SIZE));
+    around.saturating_sub(ethernet)
+}
+
 /// The longest encapsulated packet, where `fragment` limits it.
 pub(crate) fn fragment_size(settings: &Settings, link: Link) -> Option<u16> {
     let Fragment { size, outer } = settings.fragment.filter(|_| !link.is_stream())?;

@@ -4,6 +4,7 @@ mod common;
 mod conversation;
 mod exchange;
 mod fault;
+mod idle;
 mod path_mtu;
 mod schedule;
 mod settings;
@@ -17,7 +18,8 @@ pub(crate) use common::{
 pub(crate) use conversation::Conversation;
 pub(crate) use exchange::Heard;
 pub(crate) use fault::Fault;
+pub(crate) use idle::{Idle, session_end};
 pub(crate) use schedule::KeySchedule;
-pub use settings::{Fragment, Mssfix, Renegotiation, Settings};
+pub use settings::{Fragment, Limits, Mssfix, Renegotiation, Settings};
 pub use sizes::PathReport;
 pub(crate) use sizes::Sizes;

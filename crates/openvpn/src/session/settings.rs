@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::negotiate::DataCipher;
 use adit_crypto::Cipher;
-use adit_engine::verbs::{Framing, Keepalive};
+use adit_engine::verbs::{Framing, Inactive, Keepalive};
 
 use crate::wrap::WrapConfig;
 
@@ -29,6 +29,20 @@ impl Default for Renegotiation {
             packets: 0,
         }
     }
+}
+
+/// What ends a session, or the program, besides the other end.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `inactive`: a server ends the session, any other end itself.
+    pub inactive: Option<Inactive>,
+    /// `session-timeout`: likewise.
+    pub session: Option<Duration>,
+    /// `ping-exit`: [`Keepalive::timeout`] ends the program and not the session alone. A server's
+    /// sessions end either way.
+    pub exit_when_silent: bool,
+    /// `tls-exit`: a handshake that fails ends the program.
+    pub exit_on_tls_failure: bool,
 }
 
 /// What client and server engines are both told.
@@ -71,6 +85,8 @@ pub struct Settings {
     pub framing: Framing,
     /// `ping`, `ping-restart`, as configured on this side.
     pub keepalive: Keepalive,
+    /// `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
+    pub limits: Limits,
     /// `explicit-exit-notify`: attempts, `None` when off.
     pub exit_notify: Option<u8>,
     /// `setenv UV_*` and the like: further lines for the peer info.
@@ -122,6 +138,7 @@ impl Default for Settings {
             float: false,
             framing: Framing::None,
             keepalive: Keepalive::default(),
+            limits: Limits::default(),
             exit_notify: None,
             peer_info: Vec::new(),
             push_peer_info: false,

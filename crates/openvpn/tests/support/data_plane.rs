@@ -1,6 +1,6 @@
 use std::collections::{HashMap, HashSet};
 
-use adit_engine::verbs::{Counters, DataKey, KeySlot};
+use adit_engine::verbs::{Counters, DataKey, KeySlot, Traffic};
 use adit_engine::{Link, Notice, Op, PeerId};
 
 /// A data packet: who it claims to be for, and the key it is sealed with.
@@ -21,6 +21,10 @@ pub struct PlaneModel {
     pub failed: u64,
     /// Messages sent on the data channel.
     pub sent_data: Vec<Vec<u8>>,
+    /// What every peer has exchanged, as this model tells it.
+    pub traffic: Traffic,
+    /// How often it was asked for that.
+    pub traffic_read: u64,
     /// Addresses that have proved themselves.
     pub admitted: HashSet<Link>,
 }
@@ -66,6 +70,10 @@ impl PlaneModel {
             Op::SendData(_, message) => self.sent_data.push(message),
             Op::AdmitLink(link) => drop(self.admitted.insert(link)),
             Op::DismissLink(link) => drop(self.admitted.remove(&link)),
+            Op::ReadTraffic(id) => {
+                self.traffic_read += 1;
+                return Some(Notice::Traffic(id, self.traffic));
+            }
             Op::SetKeepalive(..) | Op::SetMtu(..) | Op::ProbePath(..) => {}
         }
         None

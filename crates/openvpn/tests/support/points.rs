@@ -127,6 +127,8 @@ pub struct Plane {
     /// Numbers that went through to the inside.
     pub delivered: Vec<(u64, u64)>,
     pub refused: u64,
+    /// What every peer has exchanged, as this model tells it.
+    pub traffic: adit_engine::verbs::Traffic,
     pub messages: Vec<Vec<u8>>,
 }
 
@@ -178,6 +180,7 @@ impl Plane {
             Op::DelKey(id, KeySlot::Primary) => self.peer(id).primary = None,
             Op::DelKey(id, KeySlot::Secondary) => self.peer(id).secondary = None,
             Op::SendData(id, message) => return (None, self.seal(now, id, message)),
+            Op::ReadTraffic(id) => return (Some(Notice::Traffic(id, self.traffic)), None),
             Op::SetRoutes(..)
             | Op::SetMtu(..)
             | Op::ProbePath(..)

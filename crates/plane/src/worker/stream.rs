@@ -128,6 +128,7 @@ impl Shared {
         key.begin_stream(tx, stream.id);
         seal_message(key, &spec, tx, message, arena)?;
         self.send_sealed(peer, &stream, arena, false);
+        peer.aside(message.len());
         self.tell_near_limit(peer, key);
         Ok(())
     }

@@ -1,3 +1,4 @@
+mod leaving;
 mod pull;
 mod update;
 
@@ -16,8 +17,8 @@ use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler};
 use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
-    Conversation, Fault, Heard, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock, exit_notice,
-    is_exit_notice, misframed, options_string,
+    Conversation, Fault, Heard, Idle, KeySchedule, Limits, RESEND_WRAPPED_KEY, Sizes, WallClock,
+    is_exit_notice, misframed, options_string, session_end,
 };
 use crate::tls::{ClientTls, TlsSession};
 use crate::wrap::{WrapConfig, Wrapper};
@@ -26,10 +27,6 @@ type Out = Outbox<ClientEvent>;
 
 /// PUSH_REQUEST is repeated this often, as stock servers expect.
 const PUSH_REQUEST_EVERY: Duration = Duration::from_secs(5);
-/// Exit notices on the data channel are repeated this often.
-const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
-/// How long to wait for the acknowledgement of an exit notice on the control channel.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An OpenVPN client.
 pub struct ClientEngine {
@@ -63,6 +60,10 @@ struct Attempt {
     conversation: Conversation,
     /// The server must answer by then; `None` once it has.
     answer_by: Option<Instant>,
+    /// `ping-exit`: the program ends then unless something comes.
+    silent_at: Option<Instant>,
+    /// `session-timeout`.
+    ends: Option<Instant>,
     pull: Option<Pull>,
 }
 
@@ -86,6 +87,8 @@ struct Tunnel {
     exit_when_silent: bool,
     /// `session-timeout`.
     ends: Option<Instant>,
+    /// `inactive`.
+    idle: Option<Idle>,
     server: String,
     update: update::Updates,
 }
@@ -95,6 +98,7 @@ struct Leaving {
     tunnel: Tunnel,
     notices_left: u8,
     next: Instant,
+    why: Stop,
 }
 
 impl ClientEngine {
@@ -147,32 +151,6 @@ impl ClientEngine {
         self.lost(now, "restart requested".into(), out);
     }
 
-    /// Ends for good, after an exit notice where the configuration wants one.
-    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
-        match std::mem::replace(&mut self.state, State::Stopped) {
-            State::Up(mut tunnel) if tunnel.exit_attempts.is_some() => {
-                let attempts = tunnel.exit_attempts.unwrap_or(1).max(1);
-                let mut notices_left = attempts;
-                if tunnel.exit_by_control {
-                    let message = ControlMessage::Exit.encode();
-                    let _ = tunnel.conversation.send_message(message);
-                    let _ = tunnel.conversation.flush(now, self.clock.at(now), out);
-                    notices_left = 0;
-                }
-                let next =
-                    if notices_left > 0 { now } else { now + EXIT_PATIENCE * attempts.into() };
-                let leaving = Leaving { tunnel: *tunnel, notices_left, next };
-                self.state = State::Leaving(Box::new(leaving));
-                self.tick(now, out);
-            }
-            State::Stopped => {}
-            former => {
-                self.state = former;
-                self.stop(Stop::Requested, out);
-            }
-        }
-    }
-
     fn stop(&mut self, why: Stop, out: &mut Out) {
         self.leave(out);
         self.state = State::Stopped;
@@ -194,7 +172,7 @@ impl ClientEngine {
     fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
         if matches!(self.state, State::Leaving(_)) {
             // We were going anyway; a farewell that crossed ours must not bring us back.
-            return self.stop(Stop::Requested, out);
+            return self.gone(out);
         }
         self.leave(out);
         out.event(ClientEvent::Restarting(reason));
@@ -225,7 +203,7 @@ impl ClientEngine {
         out: &mut Out,
     ) {
         if matches!(self.state, State::Leaving(_)) {
-            return self.stop(Stop::Requested, out);
+            return self.gone(out);
         }
         self.leave(out);
         let next = match advance {
@@ -284,7 +262,9 @@ impl ClientEngine {
         match attempt {
             Ok(conversation) => {
                 let answer_by = Some(now + self.config.server_poll_timeout);
-                let attempt = Attempt { conversation, answer_by, pull: None };
+                let Limits { session, .. } = self.config.settings.limits;
+                let (silent_at, ends) = (self.silent_at(now), session_end(now, session));
+                let attempt = Attempt { conversation, answer_by, silent_at, ends, pull: None };
                 self.state = State::Connecting(Box::new(attempt));
             }
             Err(fault) => {
@@ -316,6 +296,10 @@ impl ClientEngine {
             false => Err(Fault::Ignored("a renegotiation before there is a session")),
         };
         let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
+        let silent_at = heard.as_ref().ok().and_then(|_| self.silent_at(now));
+        if let (State::Connecting(attempt), Some(_)) = (&mut self.state, silent_at) {
+            attempt.silent_at = silent_at;
+        }
         let result = heard.and_then(|heard| self.hear_all(now, heard, out));
         self.settle(now, result, out);
     }
@@ -334,6 +318,13 @@ impl ClientEngine {
             Ok(()) => {}
             Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => {
                 self.dropped = self.dropped.saturating_add(1)
+            }
+            // A session that is up goes on without the new key until its end.
+            Err(fault)
+                if self.config.settings.limits.exit_on_tls_failure
+                    && matches!(self.state, State::Connecting(_)) =>
+            {
+                self.stop(Stop::HandshakeFailed(fault.to_string()), out);
             }
             Err(fault) => match self.state {
                 State::Up(_) => self.lost(now, fault.to_string(), out),
@@ -443,7 +434,13 @@ impl ClientEngine {
         let ours = tunnel.peer;
         match notice {
             Notice::PeerSilent(peer) if peer == ours && tunnel.exit_when_silent => {
-                self.stop(Stop::Silent, out);
+                self.end(now, Stop::Silent, out);
+            }
+            Notice::Traffic(peer, traffic)
+                if peer == ours
+                    && tunnel.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
+            {
+                self.end(now, Stop::Inactive, out);
             }
             Notice::PeerSilent(peer) if peer == ours => {
                 self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
@@ -494,6 +491,12 @@ impl ClientEngine {
                     let reason = "the server did not answer (server-poll-timeout)";
                     return self.failed(now, reason.into(), out);
                 }
+                if attempt.ends.is_some_and(|at| at <= now) {
+                    return self.stop(Stop::SessionTimeout, out);
+                }
+                if attempt.silent_at.is_some_and(|at| at <= now) {
+                    return self.stop(Stop::Silent, out);
+                }
                 if attempt.conversation.expired(now) {
                     return self.settle(now, Err(Fault::TimedOut), out);
                 }
@@ -506,7 +509,10 @@ impl ClientEngine {
             }
             State::Up(tunnel) => {
                 if tunnel.ends.is_some_and(|at| at <= now) {
-                    return self.stop(Stop::SessionTimeout, out);
+                    return self.end(now, Stop::SessionTimeout, out);
+                }
+                if let Some(idle) = &mut tunnel.idle {
+                    idle.tick(now, out);
                 }
                 if tunnel.conversation.expired(now) {
                     return self.settle(now, Err(Fault::TimedOut), out);
@@ -526,21 +532,7 @@ impl ClientEngine {
                 }
                 self.settle(now, result, out);
             }
-            State::Leaving(leaving) => {
-                let acknowledged = leaving.tunnel.exit_by_control
-                    && leaving.tunnel.conversation.all_acknowledged();
-                if leaving.notices_left > 0 && leaving.next <= now {
-                    leaving.notices_left -= 1;
-                    leaving.next = now + EXIT_NOTICE_EVERY;
-                    out.plane(Op::SendData(leaving.tunnel.peer, exit_notice()));
-                } else if acknowledged
-                    || leaving.next <= now
-                    || leaving.tunnel.conversation.expired(now)
-                {
-                    return self.stop(Stop::Requested, out);
-                }
-                self.settle(now, Ok(()), out);
-            }
+            State::Leaving(_) => self.tick_leaving(now, out),
             State::Waiting { .. } | State::Dialing | State::Stopped => {}
         }
     }
@@ -584,7 +576,7 @@ impl Engine for ClientEngine {
                     self.failed(now, CUT_OFF.into(), out);
                 }
                 State::Leaving(leaving) if leaving.tunnel.conversation.link == link => {
-                    self.stop(Stop::Requested, out);
+                    self.gone(out);
                 }
                 _ => {}
             },
@@ -596,7 +588,7 @@ impl Engine for ClientEngine {
             && leaving.tunnel.exit_by_control
             && leaving.tunnel.conversation.all_acknowledged()
         {
-            self.stop(Stop::Requested, out);
+            self.gone(out);
         }
     }
 
@@ -610,13 +602,18 @@ impl Engine for ClientEngine {
                 let pull = attempt.pull.as_ref();
                 let request =
                     pull.map(|pull| (pull.next_request.min(pull.give_up), "push request"));
-                [answer, request, attempt.conversation.deadline()].into_iter().flatten().min()
+                let silent = attempt.silent_at.map(|at| (at, "ping-exit"));
+                let ends = attempt.ends.map(|at| (at, "session-timeout"));
+                let conversation = attempt.conversation.deadline();
+                [answer, request, silent, ends, conversation].into_iter().flatten().min()
             }
             State::Up(tunnel) => {
                 let ends = tunnel.ends.map(|at| (at, "session-timeout"));
                 let schedule = tunnel.schedule.deadline();
                 let sizes = tunnel.sizes.deadline();
-                [ends, schedule, sizes, tunnel.conversation.deadline()].into_iter().flatten().min()
+                let idle = tunnel.idle.as_ref().map(Idle::deadline);
+                let conversation = tunnel.conversation.deadline();
+                [ends, schedule, sizes, idle, conversation].into_iter().flatten().min()
             }
             State::Leaving(leaving) => {
                 let next = Some((leaving.next, "exit notice"));

@@ -11,7 +11,7 @@ use crate::client::event::{ClientEvent, Stop, TunnelConfig};
 use crate::negotiate::{
     ControlMessage, PushRefused, PushedOptions, RemoteOptions, RouteContext, without_secrets,
 };
-use crate::session::{Fault, KeySchedule, Sizes, fragment_size, inner_mtu};
+use crate::session::{Fault, Idle, KeySchedule, Sizes, fragment_size, inner_mtu, session_end};
 
 impl ClientEngine {
     pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
@@ -211,8 +211,17 @@ impl ClientEngine {
                 .exit_notify
                 .or(settings.exit_notify)
                 .filter(|_| !link.is_stream()),
-            exit_when_silent: pushed.exit_on_timeout,
-            ends: pushed.session_timeout.map(|timeout| now + timeout),
+            exit_when_silent: match pushed.ping_timeout {
+                Some(_) => pushed.exit_on_timeout,
+                None => settings.limits.exit_when_silent,
+            },
+            ends: session_end(now, pushed.session_timeout.or(settings.limits.session)),
+            idle: Idle::watch(
+                now,
+                pushed.inactive.or(settings.limits.inactive),
+                peer,
+                (link, protection, &settings),
+            ),
             server,
             update: Updates::new(options, keepalive, settings.clone()),
         }));

@@ -133,9 +133,23 @@ fn malformed_essentials_are_refused() {
 }
 
 #[test]
+fn a_server_says_when_clients_end() {
+    let seconds = Duration::from_secs;
+    let pushed = parse("inactive 60 1000,session-timeout 3600,ping-exit 90").unwrap();
+    let inactive = pushed.inactive.unwrap();
+    assert_eq!((inactive.after, inactive.bytes), (seconds(60), 1000));
+    assert_eq!(pushed.session_timeout, Some(seconds(3600)));
+    assert_eq!((pushed.ping_timeout, pushed.exit_on_timeout), (Some(seconds(90)), true));
+    assert_eq!(parse("inactive 60").unwrap().inactive.unwrap().bytes, 0);
+    for option in ["inactive", "inactive x", "inactive 60 x"] {
+        assert!(matches!(parse(option), Err(PushRefused::Malformed { .. })), "{option}");
+    }
+}
+
+#[test]
 fn what_is_harmless_and_unknown_costs_a_note() {
     let pushed = parse(
-        "inactive 60,new-thing a b,route 10.0.0.0 255.0.255.0,redirect-gateway DEF1 up,verb 9",
+        "client-nat snat x,new-thing a b,route 10.0.0.0 255.0.255.0,redirect-gateway DEF1 up,verb 9",
     )
     .unwrap();
     assert_eq!(pushed.notes.len(), 4, "{:?}", pushed.notes);

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
 use crate::p2p::agree::agree;
-use crate::session::{Conversation, Fault, KeySchedule, Sizes, fragment_size, inner_mtu};
+use crate::session::{Conversation, Fault, Idle, KeySchedule, Sizes, fragment_size, inner_mtu};
 
 /// TLS exporter label of the peer-id, which both ends write into their packets.
 const PEER_ID_LABEL: &[u8] = b"EXPORTER-OpenVPN-p2p-peerid";
@@ -76,6 +76,7 @@ impl PeerEngine {
             exporter: agreed.exporter,
             exit_by_control: agreed.exit_by_control,
             identity,
+            idle: Idle::watch(now, settings.limits.inactive, peer, (link, protection, settings)),
         });
         self.remotes.succeeded();
         let mut tunnel = self.config.ends.tunnel();

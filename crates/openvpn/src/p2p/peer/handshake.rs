@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 use super::{
     Attempt, INVITED_EVERY, MAX_ATTEMPTS, MAX_OF_ONE, MAX_RESETS, Out, PeerEngine, State, new_tls,
 };
-use crate::client::ClientEvent;
+use crate::client::{ClientEvent, Stop};
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::p2p::agree::our_peer_info;
 use crate::p2p::occ;
@@ -303,6 +303,9 @@ impl PeerEngine {
         let _ = attempt.conversation.flush(now, self.clock.at(now), out);
         let dialled = matches!(self.state, State::Open(Some(_)));
         if self.session.is_none() && dialled && self.attempts.is_empty() {
+            if self.config.settings.limits.exit_on_tls_failure {
+                return self.stop(Stop::HandshakeFailed(fault.to_string()), out);
+            }
             return self.lost(now, fault.to_string(), out);
         }
         let link = attempt.conversation.link;

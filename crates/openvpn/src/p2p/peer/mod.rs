@@ -23,8 +23,8 @@ use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
 use crate::session::{
-    Conversation, Fault, Heard, KeySchedule, Sizes, WallClock, exit_notice, is_exit_notice,
-    misframed,
+    Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice, is_exit_notice,
+    misframed, session_end,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -58,6 +58,10 @@ pub struct PeerEngine {
     /// Connections without a session, where this end listens for them.
     lobby: Lobby,
     session: Option<Session>,
+    /// `session-timeout`, counted from the start and from each restart, as in stock.
+    ends: Option<Instant>,
+    /// `ping-exit` while the other end is dialled and there is no session that pings.
+    silent_at: Option<Instant>,
     /// The data plane's number of the next session: two sessions in a row differ.
     next_peer: PeerId,
     /// When a reset that nobody asked for was last believed.
@@ -82,6 +86,7 @@ enum State {
     Leaving {
         notices_left: u8,
         next: Instant,
+        why: Stop,
     },
     Stopped,
 }
@@ -102,6 +107,8 @@ struct Session {
     exporter: bool,
     exit_by_control: bool,
     identity: PeerIdentity,
+    /// `inactive`.
+    idle: Option<Idle>,
 }
 
 impl PeerEngine {
@@ -130,6 +137,8 @@ impl PeerEngine {
             state: State::New,
             attempts: Vec::new(),
             session: None,
+            ends: None,
+            silent_at: None,
             next_peer: PeerId(0),
             invited: None,
             resets: VecDeque::new(),
@@ -166,6 +175,10 @@ impl PeerEngine {
 
     /// Ends for good, after an exit notice where the configuration wants one.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        self.end(now, Stop::Requested, out);
+    }
+
+    fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
         let times = self.config.settings.exit_notify;
         match (&mut self.session, &self.state, times) {
             (_, State::Stopped, _) => {}
@@ -181,13 +194,22 @@ impl PeerEngine {
                 }
                 let patience = EXIT_PATIENCE.saturating_mul(times.into());
                 self.state = match by_control {
-                    true => State::Leaving { notices_left: 0, next: now + patience },
-                    false => State::Leaving { notices_left: times, next: now },
+                    true => State::Leaving { notices_left: 0, next: now + patience, why },
+                    false => State::Leaving { notices_left: times, next: now, why },
                 };
                 self.tick(now, out);
             }
-            _ => self.stop(Stop::Requested, out),
+            _ => self.stop(why, out),
         }
+    }
+
+    /// The good-bye is said.
+    fn gone(&mut self, out: &mut Out) {
+        let why = match &self.state {
+            State::Leaving { why, .. } => why.clone(),
+            _ => Stop::Requested,
+        };
+        self.stop(why, out);
     }
 
     fn stop(&mut self, why: Stop, out: &mut Out) {
@@ -224,13 +246,14 @@ impl PeerEngine {
         match self.state {
             State::Stopped => return,
             // We were going anyway.
-            State::Leaving { .. } => return self.stop(Stop::Requested, out),
+            State::Leaving { .. } => return self.gone(out),
             _ => {}
         }
         let had_session = self.session.is_some();
         self.take_down(out);
         out.event(ClientEvent::Restarting(reason));
         if self.config.reach.remotes.is_empty() {
+            self.begin_times(now);
             self.state = State::Open(None);
             return;
         }
@@ -247,7 +270,19 @@ impl PeerEngine {
         }
     }
 
-    fn start(&mut self, out: &mut Out) {
+    fn begin_times(&mut self, now: Instant) {
+        self.ends = session_end(now, self.config.settings.limits.session);
+    }
+
+    /// Something came, or may come from now on, of which `ping-exit` waits.
+    fn hope(&mut self, now: Instant) {
+        let timeout = self.config.settings.keepalive.timeout;
+        let wanted = self.config.settings.limits.exit_when_silent && !timeout.is_zero();
+        self.silent_at = wanted.then(|| now + timeout);
+    }
+
+    fn start(&mut self, now: Instant, out: &mut Out) {
+        self.begin_times(now);
         let Some(remote) = self.remotes.current() else {
             self.state = State::Open(None);
             return;
@@ -281,6 +316,9 @@ impl PeerEngine {
     fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
         let dropped = self.dropped;
         self.take(now, link, packet, out);
+        if self.dropped == dropped && self.silent_at.is_some() {
+            self.hope(now);
+        }
         // A stream neither loses nor alters anything: what does not belong there ends it.
         if self.dropped != dropped && self.lobby.contains(link) {
             self.turn_away(link, out);
@@ -388,6 +426,17 @@ impl PeerEngine {
         let Some(session) = &mut self.session else { return };
         let ours = session.peer;
         match notice {
+            Notice::PeerSilent(peer)
+                if peer == ours && self.config.settings.limits.exit_when_silent =>
+            {
+                self.end(now, Stop::Silent, out);
+            }
+            Notice::Traffic(peer, traffic)
+                if peer == ours
+                    && session.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
+            {
+                self.end(now, Stop::Inactive, out);
+            }
             Notice::PeerSilent(peer) if peer == ours => {
                 self.lost(now, "Inactivity timeout (--ping-restart), restarting".into(), out);
             }
@@ -419,20 +468,28 @@ impl PeerEngine {
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
         match &mut self.state {
-            State::New => return self.start(out),
-            State::Waiting { until } if *until <= now => return self.start(out),
-            State::Leaving { notices_left, next } => {
+            State::New => return self.start(now, out),
+            State::Waiting { until } if *until <= now => return self.start(now, out),
+            State::Leaving { notices_left, next, .. } => {
                 let session = self.session.as_ref();
                 let told = session.is_none_or(|session| {
                     session.exit_by_control && session.conversation.all_acknowledged()
                 });
                 if told || (*notices_left == 0 && *next <= now) {
-                    return self.stop(Stop::Requested, out);
+                    return self.gone(out);
                 }
                 if let (true, Some(session)) = (*next <= now, session) {
                     *notices_left = notices_left.saturating_sub(1);
                     *next = now + EXIT_NOTICE_EVERY;
                     out.plane(Op::SendData(session.peer, exit_notice()));
+                }
+            }
+            State::Dialing | State::Open(_) => {
+                if self.ends.is_some_and(|at| at <= now) {
+                    return self.end(now, Stop::SessionTimeout, out);
+                }
+                if self.session.is_none() && self.silent_at.is_some_and(|at| at <= now) {
+                    return self.end(now, Stop::Silent, out);
                 }
             }
             _ => {}
@@ -442,6 +499,13 @@ impl PeerEngine {
         self.tick_streams(now, out);
     }
 
+    fn limits_deadline(&self) -> Option<(Instant, &'static str)> {
+        let running = matches!(self.state, State::Dialing | State::Open(_));
+        let ends = self.ends.map(|at| (at, "session-timeout"));
+        let silent = self.silent_at.filter(|_| self.session.is_none());
+        ends.into_iter().chain(silent.map(|at| (at, "ping-exit"))).min().filter(|_| running)
+    }
+
     fn tick_session(&mut self, now: Instant, out: &mut Out) {
         let Some(session) = &mut self.session else { return };
         if session.conversation.expired(now) {
@@ -449,6 +513,9 @@ impl PeerEngine {
         }
         let report = session.sizes.tick(now, &self.config.settings, out);
         report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
+        if let Some(idle) = &mut session.idle {
+            idle.tick(now, out);
+        }
         let wanted = session.schedule.tick(now, out);
         if wanted {
             session.schedule.negotiating();
@@ -482,6 +549,7 @@ impl Engine for PeerEngine {
             Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
                 self.state = State::Open(Some(link));
+                self.hope(now);
                 self.begin(now, link, out);
             }
             Input::LinkUp(link) => out.push(Output::Hangup(link)),
@@ -501,7 +569,7 @@ impl Engine for PeerEngine {
                 session.exit_by_control && session.conversation.all_acknowledged()
             })
         {
-            self.stop(Stop::Requested, out);
+            self.gone(out);
         }
     }
 
@@ -518,6 +586,9 @@ impl Engine for PeerEngine {
         let sizes = session.and_then(|session| session.sizes.deadline());
         let conversation = session.and_then(|session| session.conversation.deadline());
         let lobby = self.lobby.deadline().map(|at| (at, "connections that wait"));
-        attempts.chain([state, schedule, sizes, conversation, lobby].into_iter().flatten()).min()
+        let idle = session.and_then(|session| session.idle.as_ref()).map(Idle::deadline);
+        let limits = self.limits_deadline();
+        let own = [state, schedule, sizes, conversation, lobby, idle, limits];
+        attempts.chain(own.into_iter().flatten()).min()
     }
 }

@@ -17,7 +17,9 @@ use super::config::StaticConfig;
 use super::lobby::Lobby;
 use super::occ;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
-use crate::session::{exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed};
+use crate::session::{
+    Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
+};
 
 type Out = Outbox<ClientEvent>;
 
@@ -45,6 +47,10 @@ pub struct StaticEngine {
     lobby: Lobby,
     /// When the connection in use came.
     since: Instant,
+    /// `session-timeout`.
+    ends: Option<Instant>,
+    /// `inactive`, from when the data plane has the peer.
+    idle: Option<Idle>,
     /// Control packets, which this mode has none of, and connections that came to nothing.
     dropped: u64,
 }
@@ -62,6 +68,7 @@ enum State {
     Leaving {
         notices_left: u8,
         next: Instant,
+        why: Stop,
     },
     Stopped,
 }
@@ -90,6 +97,8 @@ impl StaticEngine {
             heard: false,
             lobby,
             since: Instant::default(),
+            ends: None,
+            idle: None,
             dropped: 0,
         }
     }
@@ -110,14 +119,18 @@ impl StaticEngine {
 
     /// Ends for good, after exit notices where the configuration wants them.
     pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        self.end(now, Stop::Requested, out);
+    }
+
+    fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
         match (&self.state, self.config.settings.exit_notify) {
             (State::Stopped, _) => {}
             // The end of a connection is notice enough.
             (State::Open, Some(times)) if self.link.is_some_and(|link| !link.is_stream()) => {
-                self.state = State::Leaving { notices_left: times.max(1), next: now };
+                self.state = State::Leaving { notices_left: times.max(1), next: now, why };
                 self.tick(now, out);
             }
-            _ => self.stop(Stop::Requested, out),
+            _ => self.stop(why, out),
         }
     }
 
@@ -130,7 +143,8 @@ impl StaticEngine {
         out.event(ClientEvent::Stopped(why));
     }
 
-    fn start(&mut self, out: &mut Out) {
+    fn start(&mut self, now: Instant, out: &mut Out) {
+        self.begin_times(now);
         match self.remotes.current() {
             Some(remote) => {
                 let target = remote.target.clone();
@@ -138,7 +152,15 @@ impl StaticEngine {
                 out.push(Output::Dial(target));
                 self.state = State::Dialing;
             }
-            None => self.open(None, out),
+            None => self.open(now, None, out),
+        }
+    }
+
+    /// What ends this end by itself counts from here, as after a restart of stock.
+    fn begin_times(&mut self, now: Instant) {
+        self.ends = session_end(now, self.config.settings.limits.session);
+        if let Some(idle) = &mut self.idle {
+            idle.begin_anew(now);
         }
     }
 
@@ -147,12 +169,15 @@ impl StaticEngine {
         self.config.settings.float || self.config.reach.remotes.is_empty()
     }
 
-    fn open(&mut self, link: Option<Link>, out: &mut Out) {
+    fn open(&mut self, now: Instant, link: Option<Link>, out: &mut Out) {
         self.state = State::Open;
         self.link = link;
         let to = link.unwrap_or_else(|| nowhere(self.listens()));
         if !std::mem::replace(&mut self.added, true) {
             self.add(to, out);
+            let settings = &self.config.settings;
+            let to = (to, Protection::Static(self.config.suite), settings);
+            self.idle = Idle::watch(now, settings.limits.inactive, PEER, to);
         } else {
             let protection = Protection::Static(self.config.suite);
             out.plane(Op::SetLink(PEER, to));
@@ -220,17 +245,19 @@ impl StaticEngine {
     fn begin_again(&mut self, now: Instant, reason: String, out: &mut Out) {
         match self.state {
             State::Stopped => return,
-            State::Leaving { .. } => return self.stop(Stop::Requested, out),
+            State::Leaving { .. } => return self.gone(out),
             _ => {}
         }
         if self.listens() {
+            self.begin_times(now);
             return self.next_connection(now, reason, out);
         }
         let succeeded = std::mem::take(&mut self.heard);
         out.event(ClientEvent::Restarting(reason));
         if self.config.reach.remotes.is_empty() {
             // Whoever was there may come back from anywhere, and is answered there.
-            return self.open(self.link, out);
+            self.begin_times(now);
+            return self.open(now, self.link, out);
         }
         let next = match succeeded {
             true => Next::After(self.remotes.after_loss()),
@@ -257,6 +284,16 @@ impl StaticEngine {
                 }
             }
             // Until somebody came there is nobody to miss.
+            Notice::PeerSilent(PEER)
+                if self.link.is_some() && self.config.settings.limits.exit_when_silent =>
+            {
+                self.end(now, Stop::Silent, out);
+            }
+            Notice::Traffic(PEER, traffic)
+                if self.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) =>
+            {
+                self.end(now, Stop::Inactive, out);
+            }
             Notice::PeerSilent(PEER) if self.link.is_some() => {
                 let reason = "Inactivity timeout (--ping-restart), restarting";
                 self.begin_again(now, reason.into(), out);
@@ -284,11 +321,11 @@ impl StaticEngine {
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
         match &mut self.state {
-            State::New => self.start(out),
-            State::Waiting { until } if *until <= now => self.start(out),
-            State::Leaving { notices_left, next } if *next <= now => {
+            State::New => self.start(now, out),
+            State::Waiting { until } if *until <= now => self.start(now, out),
+            State::Leaving { notices_left, next, .. } if *next <= now => {
                 if *notices_left == 0 {
-                    return self.stop(Stop::Requested, out);
+                    return self.gone(out);
                 }
                 *notices_left = notices_left.saturating_sub(1);
                 *next = now + EXIT_NOTICE_EVERY;
@@ -297,6 +334,35 @@ impl StaticEngine {
             _ => {}
         }
         self.tick_streams(now, out);
+        self.tick_limits(now, out);
+    }
+
+    fn tick_limits(&mut self, now: Instant, out: &mut Out) {
+        if !matches!(self.state, State::Dialing | State::Open) {
+            return;
+        }
+        if self.ends.is_some_and(|at| at <= now) {
+            return self.end(now, Stop::SessionTimeout, out);
+        }
+        if let Some(idle) = &mut self.idle {
+            idle.tick(now, out);
+        }
+    }
+
+    fn limits_deadline(&self) -> Option<(Instant, &'static str)> {
+        let running = matches!(self.state, State::Dialing | State::Open);
+        let ends = self.ends.map(|at| (at, "session-timeout"));
+        let idle = self.idle.as_ref().map(Idle::deadline);
+        ends.into_iter().chain(idle).min().filter(|_| running)
+    }
+
+    /// The good-bye is said.
+    fn gone(&mut self, out: &mut Out) {
+        let why = match &self.state {
+            State::Leaving { why, .. } => why.clone(),
+            _ => Stop::Requested,
+        };
+        self.stop(why, out);
     }
 }
 
@@ -310,7 +376,7 @@ impl Engine for StaticEngine {
             Input::LinkUp(link) if self.listens() => self.accepted(now, link, out),
             Input::LinkDown(link) if self.listens() => self.ended(now, link, out),
             Input::LinkUp(link) if matches!(self.state, State::Dialing) => {
-                self.open(Some(link), out);
+                self.open(now, Some(link), out);
             }
             Input::LinkUp(link) => out.push(Output::Hangup(link)),
             Input::DialFailed(reason) if matches!(self.state, State::Dialing) => {
@@ -331,6 +397,8 @@ impl Engine for StaticEngine {
             State::Leaving { next, .. } => Some((*next, "exit notice")),
             State::Dialing | State::Open | State::Stopped => None,
         };
-        of_state.or_else(|| Some((self.streams_deadline()?, "connections that wait")))
+        let streams = self.streams_deadline().map(|at| (at, "connections that wait"));
+        let rest = streams.into_iter().chain(self.limits_deadline()).min();
+        of_state.or(rest)
     }
 }

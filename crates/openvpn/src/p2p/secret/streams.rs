@@ -37,7 +37,7 @@ impl StaticEngine {
     /// wait for the other's first packet.
     fn take(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.since = now;
-        self.open(Some(link), out);
+        self.open(now, Some(link), out);
     }
 
     /// The plane had an authentic, new packet on another connection, and uses that now.

@@ -18,7 +18,8 @@ use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
 use crate::session::{
-    Fault, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, options_string,
+    Fault, Idle, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, options_string,
+    session_end,
 };
 
 impl ServerEngine {
@@ -256,10 +257,14 @@ impl ServerEngine {
             since: self.clock.at(now),
         };
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
+        let inactive = grant.inactive.or(settings.limits.inactive);
+        let timeout = grant.session_timeout.or(settings.limits.session);
         client.stage = Stage::Connected(Box::new(Connected {
             info,
             schedule,
             sizes: Sizes::new(now, peer, link, protection, settings),
+            idle: Idle::watch(now, inactive, peer, (link, protection, settings)),
+            ends: session_end(now, timeout),
             exporter,
             lease,
             grant,

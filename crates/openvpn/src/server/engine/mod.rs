@@ -35,6 +35,10 @@ const MAX_PEER_ID: u32 = 0x00ff_fffe;
 /// How long a refused client may take to acknowledge its refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Why sessions end by themselves.
+const INACTIVE: &str = "inactive: too little passed through the tunnel";
+const SESSION_OVER: &str = "session-timeout is over";
+
 /// What the server dropped or refused, by reason.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
@@ -384,6 +388,15 @@ impl ServerEngine {
             Notice::InBand(peer, ref message) if is_exit_notice(message) => {
                 self.remove(peer, "remote-exit".into(), out);
             }
+            Notice::Traffic(peer, traffic) => {
+                let client = self.clients.get_mut(&peer);
+                if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
+                    if connected.idle.as_mut().is_some_and(|idle| idle.hear(now, traffic)) {
+                        return self.remove(peer, INACTIVE.into(), out);
+                    }
+                    self.schedule(peer);
+                }
+            }
             Notice::Floated(peer, link) => self.floated(now, peer, link, out),
             Notice::KeyFirstUse(peer, key_id) => {
                 if let Some(schedule) = self.key_schedule(peer) {
@@ -494,7 +507,15 @@ impl ServerEngine {
                 let reason = "the authorization took longer than the hand-window";
                 return self.remove(peer, reason.into(), out);
             }
+            Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
+                // It may connect anew at once: the end is that of this session.
+                self.kick(now, peer, Farewell::ComeBack, SESSION_OVER, out);
+                return;
+            }
             Stage::Connected(connected) => {
+                if let Some(idle) = &mut connected.idle {
+                    idle.tick(now, out);
+                }
                 let report = connected.sizes.tick(now, &self.config.settings, out);
                 report.into_iter().for_each(|r| out.event(ServerEvent::Path(peer, r)));
                 let wanted = connected.schedule.tick(now, out);

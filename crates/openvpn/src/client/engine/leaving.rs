@@ -1,0 +1,77 @@
+//! Saying good-bye.
+
+use std::time::Duration;
+
+use adit_engine::{Instant, Op};
+
+use super::{ClientEngine, Leaving, Out, State};
+use crate::client::event::Stop;
+use crate::negotiate::ControlMessage;
+use crate::session::exit_notice;
+
+/// Exit notices on the data channel are repeated this often.
+const EXIT_NOTICE_EVERY: Duration = Duration::from_millis(200);
+/// How long to wait for the acknowledgement of an exit notice on the control channel.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+
+impl ClientEngine {
+    /// Ends for good, after an exit notice where the configuration wants one.
+    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        self.end(now, Stop::Requested, out);
+    }
+
+    pub(super) fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
+        match std::mem::replace(&mut self.state, State::Stopped) {
+            State::Up(mut tunnel) if tunnel.exit_attempts.is_some() => {
+                let attempts = tunnel.exit_attempts.unwrap_or(1).max(1);
+                let mut notices_left = attempts;
+                if tunnel.exit_by_control {
+                    let message = ControlMessage::Exit.encode();
+                    let _ = tunnel.conversation.send_message(message);
+                    let _ = tunnel.conversation.flush(now, self.clock.at(now), out);
+                    notices_left = 0;
+                }
+                let next =
+                    if notices_left > 0 { now } else { now + EXIT_PATIENCE * attempts.into() };
+                let leaving = Leaving { tunnel: *tunnel, notices_left, next, why };
+                self.state = State::Leaving(Box::new(leaving));
+                self.tick(now, out);
+            }
+            State::Stopped => {}
+            former => {
+                self.state = former;
+                self.stop(why, out);
+            }
+        }
+    }
+
+    /// The good-bye is said.
+    pub(super) fn gone(&mut self, out: &mut Out) {
+        let why = match &self.state {
+            State::Leaving(leaving) => leaving.why.clone(),
+            _ => Stop::Requested,
+        };
+        self.stop(why, out);
+    }
+
+    pub(super) fn tick_leaving(&mut self, now: Instant, out: &mut Out) {
+        let State::Leaving(leaving) = &mut self.state else { return };
+        let acknowledged =
+            leaving.tunnel.exit_by_control && leaving.tunnel.conversation.all_acknowledged();
+        if leaving.notices_left > 0 && leaving.next <= now {
+            leaving.notices_left -= 1;
+            leaving.next = now + EXIT_NOTICE_EVERY;
+            out.plane(Op::SendData(leaving.tunnel.peer, exit_notice()));
+        } else if acknowledged || leaving.next <= now || leaving.tunnel.conversation.expired(now) {
+            return self.gone(out);
+        }
+        self.settle(now, Ok(()), out);
+    }
+
+    /// `ping-exit`, before there is a session that pings.
+    pub(super) fn silent_at(&self, now: Instant) -> Option<Instant> {
+        let timeout = self.config.keepalive.timeout;
+        let wanted = self.config.settings.limits.exit_when_silent && !timeout.is_zero();
+        wanted.then(|| now + timeout)
+    }
+}
