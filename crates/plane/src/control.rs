@@ -224,6 +224,12 @@ impl Plane {
         Ok((Self { shared: Arc::clone(&shared), workers: Vec::new(), arena }, shared, upcalls))
     }
 
+    /// Another face of a plane without workers.
+    pub(crate) fn beside(&self) -> Self {
+        let arena = Mutex::new(Arena::new(0));
+        Self { shared: Arc::clone(&self.shared), workers: Vec::new(), arena }
+    }
+
     /// Performs one verb. Never waits for a worker longer than it takes to send one burst.
     pub fn apply(&self, op: Op) {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;

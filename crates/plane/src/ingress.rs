@@ -479,10 +479,9 @@ impl<'a, 's> Ingress<'a, 's> {
     /// another peer's.
     fn float(&self, run: &Run<'_>, key: &Key) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
-        let moved = tables.float(run.peer, *run.link, || run.peer.is_newest(key));
-        if moved {
-            upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
-        } else {
+        let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
+        let moved = tables.float(run.peer, *run.link, || run.peer.is_newest(key), tell);
+        if !moved {
             stats.drop(DropReason::WrongAddress);
         }
         moved

@@ -78,6 +78,18 @@ impl Memory {
         Ok((Self { plane, shared, arena, merger, rx, guard: None }, upcalls))
     }
 
+    /// The same end once more, as a further worker has it: for another thread.
+    pub fn beside(&self) -> Self {
+        Self {
+            plane: self.plane.beside(),
+            shared: Arc::clone(&self.shared),
+            arena: Arena::new(512 << 10),
+            merger: Merger::default(),
+            rx: Rx::default(),
+            guard: self.shared.guard(),
+        }
+    }
+
     /// Lets rules decide on what passes, once: for as long as this end lives.
     pub fn filter(&mut self, filtered: Filtered) {
         // Another one before it stays, as it does in a plane.

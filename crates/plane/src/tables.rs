@@ -181,8 +181,15 @@ impl Tables {
 
     /// A peer moved by itself; `false` if the new address belongs to another peer, or if the peer
     /// was removed meanwhile. `newest`: whether the packet that says so is still the peer's newest,
-    /// asked when no other worker can move the peer any more.
-    pub fn float(&self, peer: &Peer, link: Link, newest: impl FnOnce() -> bool) -> bool {
+    /// asked when no other worker can move the peer any more; `tell` is called before one can again, so that
+    /// moves are told in their order.
+    pub fn float(
+        &self,
+        peer: &Peer,
+        link: Link,
+        newest: impl FnOnce() -> bool,
+        tell: impl FnOnce(),
+    ) -> bool {
         let Some(new) = address(&link) else { return false };
         let mut addresses = write(&self.addresses);
         if !newest() {
@@ -198,6 +205,7 @@ impl Tables {
         release_in(&mut addresses, &peer.settings.load().link, peer.id);
         addresses.insert(new, peer.id);
         peer.update(|spec| spec.link = link);
+        tell();
         true
     }
 
@@ -271,11 +279,11 @@ mod tests {
         let tables = Tables::default();
         tables.add_peer(peer(1, link(1)));
         let removed = tables.remove_peer(PeerId(1)).unwrap();
-        assert!(!tables.float(&removed, link(2), || true));
+        assert!(!tables.float(&removed, link(2), || true, || {}));
         assert_eq!(tables.by_address(&link(2)), None);
         // Nor in the name of a newer peer with its id.
         tables.add_peer(peer(1, link(3)));
-        assert!(!tables.float(&removed, link(2), || true));
+        assert!(!tables.float(&removed, link(2), || true, || {}));
         assert_eq!(tables.by_address(&link(3)), Some(PeerId(1)));
     }
 
@@ -285,11 +293,11 @@ mod tests {
         tables.add_peer(peer(1, link(1)));
         let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
         for port in [2, 3, 2, 1] {
-            assert!(tables.float(&moving, link(port), || true));
+            assert!(tables.float(&moving, link(port), || true, || {}));
         }
         assert_eq!(read(&tables.addresses).len(), 1);
         tables.add_peer(peer(2, link(2)));
-        assert!(!tables.float(&moving, link(2), || true));
+        assert!(!tables.float(&moving, link(2), || true, || {}));
         tables.remove_peer(PeerId(1));
         assert_eq!(read(&tables.addresses).len(), 1);
     }
@@ -300,8 +308,8 @@ mod tests {
         let tables = Tables::default();
         tables.add_peer(peer(1, link(1)));
         let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();
-        assert!(tables.float(&moving, link(2), || true));
-        assert!(!tables.float(&moving, link(1), || false));
+        assert!(tables.float(&moving, link(2), || true, || {}));
+        assert!(!tables.float(&moving, link(1), || false, || {}));
         assert_eq!(tables.by_address(&link(2)), Some(PeerId(1)));
         assert_eq!(tables.by_address(&link(1)), None);
     }

@@ -29,6 +29,7 @@ impl Owner {
             // Of a mixed pair it is the server.
             Subject::Adit(_)
             | Subject::AditWorkers(_)
+            | Subject::AditTcpWorkers(_)
             | Subject::AditTcp
             | Subject::AditTap
             | Subject::AditFilter

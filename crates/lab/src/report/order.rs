@@ -82,6 +82,7 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             | Subject::Bridge(_)
             | Subject::OpenvpnTap
             | Subject::AditWorkers(_)
+            | Subject::AditTcpWorkers(_)
             | Subject::AditServesTcp
             | Subject::OpenvpnServesTcp => {
                 return None;

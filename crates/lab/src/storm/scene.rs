@@ -40,7 +40,7 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         Subject::Adit(revision) => kit.adit(revision.as_deref()).map(Program::Adit),
         Subject::AditServes => kit.adit(None).map(Program::Adit),
         Subject::Openvpn | Subject::OpenvpnServes => kit.available(subject).map(|_| Program::Stock),
-        Subject::AditWorkers(_) => {
+        Subject::AditWorkers(_) | Subject::AditTcpWorkers(_) => {
             Err("the crowd's server has the workers of its machine".to_owned())
         }
         Subject::AditFilter => Err("the crowd's server has no packet filter".to_owned()),

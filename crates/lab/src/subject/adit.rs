@@ -24,10 +24,11 @@ pub(super) fn start(
     directives::start(kit, bed, spec, carrier, [&end, &end])
 }
 
-/// As [`start`] over UDP, with so many workers at the server. A client has one peer, and one worker.
+/// As [`start`], with so many workers at the server. A client has one peer, and one worker.
 pub(super) fn start_with_workers(
     kit: &Kit,
     workers: u16,
+    carrier: Carrier,
     bed: &Bed,
     spec: &TunnelSpec,
 ) -> Result<Tunnels> {
@@ -39,7 +40,7 @@ pub(super) fn start_with_workers(
     };
     let server = End { own: "", command: &|host, config| with(workers, host, config) };
     let client = End { own: "", command: &|host, config| with(1, host, config) };
-    directives::start(kit, bed, spec, Carrier::Udp, [&server, &client])
+    directives::start(kit, bed, spec, carrier, [&server, &client])
 }
 
 /// As [`start`] over UDP, with rules at the server.

@@ -66,7 +66,12 @@ impl Kit {
             Subject::Adit(revision) => {
                 adit::start(self, revision.as_deref(), Carrier::Udp, bed, spec)
             }
-            Subject::AditWorkers(workers) => adit::start_with_workers(self, *workers, bed, spec),
+            Subject::AditWorkers(workers) => {
+                adit::start_with_workers(self, *workers, Carrier::Udp, bed, spec)
+            }
+            Subject::AditTcpWorkers(workers) => {
+                adit::start_with_workers(self, *workers, Carrier::Tcp, bed, spec)
+            }
             Subject::AditTcp => adit::start(self, None, Carrier::Tcp, bed, spec),
             Subject::AditServes => adit::start_beside_openvpn(self, bed, spec, Carrier::Udp, true),
             Subject::OpenvpnServes => {
@@ -149,7 +154,8 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         | Subject::AditTap
         | Subject::AditFilter
         | Subject::Bridge(Bridging::Relay | Bridging::Rules | Bridging::ManyRules)
-        | Subject::AditWorkers(_) => adit::version(&adit::beside()?, false),
+        | Subject::AditWorkers(_)
+        | Subject::AditTcpWorkers(_) => adit::version(&adit::beside()?, false),
         Subject::Adit(Some(revision)) => {
             Err(format!("adit@{revision} is built when a run needs it"))
         }

@@ -42,6 +42,8 @@ pub enum Subject {
     Adit(Option<String>),
     /// adit over UDP, its server with so many workers.
     AditWorkers(u16),
+    /// As [`Subject::AditWorkers`], over TCP.
+    AditTcpWorkers(u16),
     /// adit over TCP.
     AditTcp,
     /// adit as the server of openvpn's clients.
@@ -79,7 +81,7 @@ pub fn has_adit(name: &str) -> bool {
 }
 
 impl Subject {
-    /// All that have a name of their own; beside them there are `adit@REVISION` and `adit-wN`.
+    /// All that have a name of their own; beside them there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
     pub const NAMED: [Subject; 31] = [
         Subject::Bare,
         Subject::Copy,
@@ -132,6 +134,7 @@ impl fmt::Display for Subject {
             Subject::Adit(None) => f.write_str("adit"),
             Subject::Adit(Some(revision)) => write!(f, "adit@{revision}"),
             Subject::AditWorkers(workers) => write!(f, "adit-w{workers}"),
+            Subject::AditTcpWorkers(workers) => write!(f, "adit-tcp-w{workers}"),
             Subject::AditTcp => f.write_str("adit-tcp"),
             Subject::AditServes => f.write_str("adit/openvpn"),
             Subject::OpenvpnServes => f.write_str("openvpn/adit"),
@@ -178,21 +181,28 @@ impl FromStr for Subject {
             "adit-bridge-10k" => Ok(Subject::Bridge(Bridging::ManyRules)),
             "tinc" => Ok(Subject::Tinc),
             "wireguard-go" => Ok(Subject::WireguardGo),
-            _ => match (text.strip_prefix("adit@"), text.strip_prefix("adit-w")) {
+            _ => match (text.strip_prefix("adit@"), workers(text)) {
                 (Some(revision), _) if !revision.is_empty() => {
                     Ok(Subject::Adit(Some(revision.to_owned())))
                 }
-                (_, Some(workers)) if matches!(workers.parse(), Ok(1..=64u16)) => {
-                    Ok(Subject::AditWorkers(workers.parse().unwrap_or(1)))
-                }
+                (_, Some(subject)) => Ok(subject),
                 _ => Err(format!(
-                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit/openvpn, openvpn/adit, \
-                     adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, tinc, wireguard-go, or a tunnel through a database: {}",
+                    "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit-tcp-w1 to adit-tcp-w64, \
+                     adit/openvpn, openvpn/adit, adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, tinc, wireguard-go, or a tunnel through a database: {}",
                     Scheme::ALL.map(Scheme::name).join(", ")
                 )),
             },
         }
     }
+}
+
+/// A server with so many workers.
+fn workers(text: &str) -> Option<Subject> {
+    let (number, subject): (_, fn(u16) -> Subject) = match text.strip_prefix("adit-tcp-w") {
+        Some(number) => (number, Subject::AditTcpWorkers),
+        None => (text.strip_prefix("adit-w")?, Subject::AditWorkers),
+    };
+    number.parse().ok().filter(|number| (1..=64).contains(number)).map(subject)
 }
 
 impl TryFrom<String> for Subject {
