@@ -19,7 +19,6 @@ use crate::ethernet::{MacTotals, Switch};
 use crate::guard::{Filtered, Guard};
 use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
-use crate::routes::Routes;
 use crate::sockets::{Group, find_socket, grouped};
 use crate::stats::{DropReason, Offloads, Stats, Totals};
 use crate::stream::{Stream, StreamOptions};
@@ -281,11 +280,7 @@ impl Plane {
             }
             Op::SetRoutes(id, prefixes) => {
                 if tables.peers.load().get(id).is_some() {
-                    tables.routes.rcu(|routes| {
-                        let mut routes = Routes::clone(routes);
-                        routes.set(id, prefixes.clone());
-                        routes
-                    });
+                    tables.set_routes(id, &prefixes);
                 }
             }
             Op::SendData(id, message) => self.with(id, |peer| self.send_data(peer, message)),

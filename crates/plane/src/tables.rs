@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use adit_engine::{Link, PeerId, SocketId};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
+use ipnet::IpNet;
 
 use crate::apart::Apart;
 use crate::peer::Peer;
@@ -91,6 +92,8 @@ type Addresses = HashMap<Address, PeerId>;
 pub(crate) struct Tables {
     pub peers: ArcSwap<PeerTable>,
     pub routes: ArcSwap<Routes>,
+    /// How often peers or routes were published.
+    edition: AtomicU64,
     pub sockets: ArcSwap<Sockets>,
     pub streams: Streams,
     /// Read once per train of DATA_V1 packets, per control packet and per float.
@@ -137,6 +140,7 @@ impl Tables {
             table.insert(Arc::clone(&peer));
             table
         });
+        self.published();
     }
 
     pub fn remove_peer(&self, id: PeerId) -> Option<Arc<Peer>> {
@@ -151,8 +155,35 @@ impl Tables {
             routes.remove(id);
             routes
         });
+        self.published();
         self.release(&peer);
         Some(peer)
+    }
+
+    /// Replaces what a peer owns.
+    pub fn set_routes(&self, id: PeerId, prefixes: &[IpNet]) {
+        self.routes.rcu(|routes| {
+            let mut routes = Routes::clone(routes);
+            routes.set(id, prefixes.to_vec());
+            routes
+        });
+        self.published();
+    }
+
+    fn published(&self) {
+        self.edition.fetch_add(1, Ordering::Release);
+    }
+
+    /// Another number than before: there are other peers or routes.
+    #[inline]
+    pub fn edition(&self) -> u64 {
+        self.edition.load(Ordering::Acquire)
+    }
+
+    /// Peers and routes as they are now, and their [`Self::edition`], or that of a moment before.
+    pub fn current(&self) -> (u64, Guard<Arc<PeerTable>>, Guard<Arc<Routes>>) {
+        let edition = self.edition();
+        (edition, self.peers.load(), self.routes.load())
     }
 
     /// Notes the address of a peer. A newer session from the same address takes it over.
@@ -271,6 +302,20 @@ mod tests {
         tables.remove_peer(PeerId(1)).unwrap();
         assert!(tables.peers.load().get(PeerId(2)).is_some());
         assert_eq!(pages(), 1);
+    }
+
+    #[test]
+    fn each_change_of_peers_and_routes_is_another_edition() {
+        let tables = Tables::default();
+        let mut editions = vec![tables.edition()];
+        tables.add_peer(peer(1, link(1)));
+        editions.push(tables.edition());
+        tables.set_routes(PeerId(1), &["10.8.0.2/32".parse().unwrap()]);
+        editions.push(tables.edition());
+        tables.remove_peer(PeerId(1)).unwrap();
+        editions.push(tables.edition());
+        assert!(editions.is_sorted_by(|a, b| a < b), "{editions:?}");
+        assert_eq!(tables.current().0, tables.edition());
     }
 
     // A worker may still hold a peer that control has removed.

@@ -5,6 +5,8 @@ mod common;
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener as StdListener, TcpStream as StdStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Wall};
 
 use adit_engine::verbs::{Keepalive, KeySlot, PeerSpec};
@@ -44,15 +46,23 @@ struct Client {
 
 impl Server {
     fn new() -> Self {
+        Self::of(1)
+    }
+
+    /// One with so many workers, which take the streams by turns.
+    fn of(workers: usize) -> Self {
+        let udp = UdpOptions::new(([127, 0, 0, 1], 0).into());
+        let group = UdpSocket::bind_group(&udp, workers).unwrap().into_iter().map(Arc::new);
         let config = PlaneConfig {
             tun: None,
-            sockets: Vec::new(),
+            sockets: group.map(|socket| (SocketId(0), socket)).collect(),
             relay: Relay::Direct,
             gates: Offloads::ALL,
             client: false,
             ethernet: false,
         };
         let (plane, upcalls) = Plane::start(config, boot_clock).unwrap();
+        assert_eq!(plane.workers(), workers);
         let listener =
             TcpListener::bind(&TcpListenOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
         Self { plane, upcalls, listener, next: 1, seen: Vec::new() }
@@ -344,6 +354,55 @@ fn one_that_stops_reading_disturbs_nobody() {
     drop(slow);
 }
 
+/// Of four workers each owns the streams of two clients that talk and of one that stopped reading, and is sent to by
+/// the others' clients.
+#[test]
+fn streams_of_several_workers_go_on_while_one_of_each_is_not_read() {
+    let (windows, window) = (40, 32u8);
+    let mut server = Server::of(4);
+    let slow: Vec<_> = (10..14).map(|n| server.client(n, Some(4096))).collect();
+    let mut talkers: Vec<_> = (2..10).map(|n| server.client(n, None)).collect();
+    let mut feeder = server.client(14, None);
+    slow.iter().for_each(|slow| fill(&server, &mut feeder, slow.n));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let feeding = scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                slow.iter().for_each(|slow| feeder.send(slow.n, 1));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let talks: Vec<_> = talkers
+            .iter_mut()
+            .map(|client| {
+                scope.spawn(move || {
+                    // Pairs of streams that different workers own: neighbours by number.
+                    let other = client.n ^ 1;
+                    for _ in 0..windows {
+                        (0..window).for_each(|fill| client.send(other, fill));
+                        for fill in 0..window {
+                            assert_eq!(client.receive(), packet(other, client.n, fill));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let talks: Vec<_> = talks.into_iter().map(|talk| talk.join()).collect();
+        stop.store(true, Ordering::Release);
+        feeding.join().unwrap();
+        talks.into_iter().for_each(|talk| talk.unwrap());
+    });
+    let all = u64::from(window) * windows;
+    for client in &talkers {
+        let counters = server.plane.counters(PeerId(client.n.into())).unwrap();
+        assert_eq!((counters.rx_packets, counters.tx_packets), (all, all), "client {}", client.n);
+    }
+    let drops = server.plane.totals().drops;
+    let full = DropReason::StreamFull;
+    let others = drops.iter().filter(|(why, count)| *count > 0 && *why != full);
+    assert_eq!(others.count(), 0, "{drops:?}");
+}
+
 #[test]
 fn control_packets_for_a_slow_reader_are_bounded() {
     let mut server = Server::new();
@@ -465,7 +524,7 @@ fn packets_count_only_on_the_streams_of_their_own_peers() {
     // By UDP.
     let socket = UdpSocket::bind(&UdpOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let to = socket.local_addr();
-    server.plane.add_socket(SocketId(1), std::sync::Arc::new(socket));
+    server.plane.add_socket(SocketId(1), Arc::new(socket));
     let elsewhere = UdpSocket::bind(&UdpOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     elsewhere.send_to(to, None, &sealed[2..]).unwrap();
     server.until(|plane| plane.totals().dropped(DropReason::WrongAddress) == 2);

@@ -15,7 +15,8 @@ use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
-use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket};
+use adit_linux::udp::{RecvBatch, UdpOptions, UdpSocket, steer};
+use adit_plane::packet::SENDER;
 use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, Upcall, Upcalls};
 use common::{End, key, link, spec};
 
@@ -46,15 +47,20 @@ struct World {
 
 impl World {
     fn new(workers: usize, relay: Relay) -> Self {
+        Self::with(workers, workers, relay, false)
+    }
+
+    /// `steered`: the kernel spreads clients by their peer-ids, else by their addresses.
+    fn with(workers: usize, queues: usize, relay: Relay, steered: bool) -> Self {
         let (server, clients) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         server.connect("cable", &clients, "cable").unwrap();
         for (ns, n) in [(&server, 1), (&clients, 2)] {
             configure(ns, "cable", &format!("10.77.0.{n}/24"));
         }
-        let options = TunOptions { queues: workers, ..TunOptions::default() };
+        let options = TunOptions { queues, ..TunOptions::default() };
         let tun = server.run(|| TunDevice::open(&options)).unwrap().unwrap();
         configure(&server, "tun0", "10.8.0.1/24");
-        let sockets = group(&server, 5000, workers);
+        let sockets = group(&server, 5000, workers, steered);
         let config = PlaneConfig {
             tun: Some(tun),
             sockets: sockets.into_iter().map(|socket| (ID, socket)).collect(),
@@ -120,9 +126,13 @@ fn configure(ns: &NetNs, device: &str, address: &str) {
     done.unwrap().unwrap();
 }
 
-fn group(ns: &NetNs, port: u16, workers: usize) -> Vec<Arc<UdpSocket>> {
+fn group(ns: &NetNs, port: u16, workers: usize, steered: bool) -> Vec<Arc<UdpSocket>> {
     let bind = || UdpSocket::bind_group(&UdpOptions::new(outside(port)), workers).unwrap();
-    ns.run(bind).unwrap().into_iter().map(Arc::new).collect()
+    let group = ns.run(bind).unwrap();
+    if steered {
+        steer(&group, &SENDER).unwrap();
+    }
+    group.into_iter().map(Arc::new).collect()
 }
 
 /// Sends from one socket at a time, receives from all.
@@ -150,9 +160,13 @@ impl Client {
 
     /// Waits until so many packets have come in all.
     fn wait_for(&mut self, count: usize) {
+        self.wait_until(|received| received.len() >= count);
+    }
+
+    fn wait_until(&mut self, done: impl Fn(&[(Flow, u32)]) -> bool) {
         let (end, mut events) = (Wall::now() + PATIENCE, Events::new());
-        while self.received.len() < count {
-            assert!(Wall::now() < end, "client {}: {} of {count}", self.n, self.received.len());
+        while !done(&self.received) {
+            assert!(Wall::now() < end, "client {} has got {}", self.n, self.received.len());
             self.poller.wait(&mut events, Some(Duration::from_millis(100))).unwrap();
             self.take();
         }
@@ -163,7 +177,10 @@ impl Client {
             while socket.recv_burst(&mut self.batch).is_ok() {
                 for got in self.batch.datagrams_mut() {
                     let (packets, _) = self.end.open_buffer(link(200, 1194), got.segment, got.data);
-                    self.received.extend(packets.iter().map(|packet| parse(packet)));
+                    for packet in &packets {
+                        assert_eq!(packet[19], self.n, "somebody else's");
+                        self.received.push(parse(packet));
+                    }
                 }
             }
         }
@@ -397,6 +414,117 @@ fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
     assert_eq!(near, [(PeerId(2), 1)]);
 }
 
+/// Pairs of clients come, talk to each other and to programs beside the server, change address and key in the middle of
+/// it, and go, while the other pairs are at other points of theirs. Nothing is lost, doubled or somebody else's, and
+/// the counters, of each client and of all workers together, are exact.
+#[test]
+fn clients_come_move_and_go_while_all_talk_across_workers() {
+    const LIVES: u32 = 3;
+    const WINDOWS: u32 = 12;
+    for (queues, steered) in [(8, true), (2, false)] {
+        let mut world = World::with(8, queues, Relay::Direct, steered);
+        let sockets =
+            PORTS.map(|port| world.server.run(|| StdUdp::bind(("10.8.0.1", port)).unwrap()));
+        let sockets = sockets.map(Result::unwrap);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            sockets.iter().for_each(|socket| drop(scope.spawn(|| echo(socket, &stop))));
+            let pairs = [2, 4, 6, 8].map(|first| (first, Arc::new(Meeting::default())));
+            let halves = pairs.iter().flat_map(|(first, both)| [(*first, both), (first + 1, both)]);
+            let clients: Vec<_> = halves
+                .map(|(n, both)| {
+                    let (world, both) = (&world, Arc::clone(both));
+                    scope.spawn(move || {
+                        (0..LIVES).for_each(|_| live(world, n, WINDOWS, &both));
+                    })
+                })
+                .collect();
+            let clients: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+            stop.store(true, Ordering::Release);
+            clients.into_iter().for_each(|client| client.unwrap());
+        });
+        let (mut gone, mut moves) = (0, 0);
+        world.upcalls.drain(|upcall| match upcall {
+            Upcall::Notice(Notice::PeerGone(id, counters)) => {
+                let both = u64::from(WINDOWS * WINDOW);
+                assert_eq!((counters.rx_packets, counters.tx_packets), (both, both), "{id:?}");
+                gone += 1;
+            }
+            Upcall::Notice(Notice::Floated(..)) => moves += 1,
+            _ => {}
+        });
+        assert_eq!((gone, moves), (8 * LIVES, 8 * LIVES * WINDOWS));
+        let totals = world.plane.totals();
+        let all = u64::from(8 * LIVES * WINDOWS * WINDOW);
+        assert_eq!((totals.received.packets, totals.sent.packets), (all, all));
+        // The host's own words to its neighbours have no peer.
+        let expected = [DropReason::LocalScope, DropReason::NoRoute];
+        let others = |(why, count): &&(_, u64)| *count > 0 && !expected.contains(why);
+        let drops = totals.drops.iter().filter(others).collect::<Vec<_>>();
+        assert!(drops.is_empty(), "{drops:?}");
+        assert_eq!(world.plane.failure(), None);
+    }
+}
+
+/// Where two wait for each other, though not for ever.
+#[derive(Default)]
+struct Meeting(AtomicUsize);
+
+impl Meeting {
+    fn wait(&self) {
+        let arrived = self.0.fetch_add(1, Ordering::AcqRel) + 1;
+        let end = Wall::now() + PATIENCE;
+        while self.0.load(Ordering::Acquire) < arrived.next_multiple_of(2) {
+            assert!(Wall::now() < end, "the other never came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Says what was dropped when a test fails.
+struct Inquest<'w>(&'w World);
+
+impl Drop for Inquest<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let drops = self.0.plane.totals().drops.into_iter();
+            eprintln!("dropped: {:?}", drops.filter(|(_, count)| *count > 0).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// From a client's coming to its going, with another that does the same.
+fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
+    let _inquest = Inquest(world);
+    let mut client = world.client(n, 5);
+    both.wait();
+    for window in 0..windows {
+        for i in 0..WINDOW {
+            if i == WINDOW / 2 {
+                client.at = (client.at + 1) % client.sockets.len();
+                client.rekey(&world.plane);
+            }
+            let (half, number) = (i / 2, window * (WINDOW / 2));
+            match i % 2 {
+                0 => client.send(n ^ 1, 1, number + half),
+                _ => {
+                    let flow = half as usize % PORTS.len();
+                    client.send(1, PORTS[flow], window * (WINDOW / 8) + half / 4);
+                }
+            }
+        }
+        let half = ((window + 1) * WINDOW / 2) as usize;
+        client.wait_until(|received| {
+            let others = received.iter().filter(|((from, _), _)| *from == n ^ 1).count();
+            others >= half && received.len() - others >= half
+        });
+    }
+    client.check(false);
+    world.counted(n, u64::from(windows * WINDOW));
+    both.wait();
+    world.plane.apply(Op::DelPeer(PeerId(u32::from(n))));
+}
+
 /// One sweep looks after all peers, however many workers there are.
 #[test]
 fn a_peer_is_pinged_by_one_worker() {
@@ -422,7 +550,7 @@ fn a_peer_is_pinged_by_one_worker() {
 #[test]
 fn all_sockets_of_a_port_can_be_exchanged() {
     let mut world = World::new(3, Relay::Kernel);
-    world.plane.add_sockets(ID, group(&world.server, 5001, 3));
+    world.plane.add_sockets(ID, group(&world.server, 5001, 3, false));
     let senders: Vec<_> = (0..24)
         .map(|_| world.clients.run(|| StdUdp::bind("10.77.0.2:0").unwrap()).unwrap())
         .collect();

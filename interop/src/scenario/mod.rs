@@ -76,6 +76,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("filter/groups-of-clients", OURS, filter::groups_of_clients),
     ("filter/frames-over-tcp", OURS, filter::frames_over_tcp),
     ("several-workers", OURS, workers::several_workers),
+    ("eight-workers-and-streams", OURS, workers::eight_workers_and_streams),
     ("tap/frames", ALL, tap::frames),
     ("tap/clients-together", ALL, tap::clients_together),
     ("tap/clients-apart", ALL, tap::clients_apart),

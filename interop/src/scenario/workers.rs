@@ -16,36 +16,50 @@ use crate::traffic::{Delivery, Stream, ping, tcp};
 
 /// What says how many workers adit has.
 const VARIABLE: &str = "ADIT_WORKERS";
-const WORKERS: usize = 3;
 const CLIENTS: u8 = 4;
+
+pub(super) fn several_workers(stage: &Stage<'_>) -> Result<String> {
+    talk(stage, 3, false)
+}
+
+/// Far more workers than cores, and every second client comes over TCP.
+pub(super) fn eight_workers_and_streams(stage: &Stage<'_>) -> Result<String> {
+    talk(stage, 8, true)
+}
 
 /// Streams between clients in both directions and to the server, rekeys meanwhile, a client that moves, and a second
 /// server that must not share the port.
-pub(super) fn several_workers(stage: &Stage<'_>) -> Result<String> {
+fn talk(stage: &Stage<'_>, workers: usize, over_tcp: bool) -> Result<String> {
     let mut configs = stage.configs();
     configs.server("duplicate-cn\nclient-to-client\nreneg-sec 5\nhand-window 4");
     configs.client("reneg-sec 0");
+    if over_tcp {
+        configs.server = configs.server.replace("proto udp4\n", "").replace("port 1194\n", "");
+        configs.server("local * 1194 udp4\nlocal * 1194 tcp4");
+    }
     let star = Star::new(CLIENTS)?;
     let path = |name: &str| stage.folder().join(name);
     fs::write(path("server.conf"), &configs.server)?;
     fs::write(path("client.conf"), &configs.client)?;
+    fs::write(path("tcp.conf"), configs.client.replace("proto udp4\n", "proto tcp4-client\n"))?;
     let start = |program: &Program, namespace, file| -> Command {
         let mut command = program.command(namespace, &path(file));
-        command.env(VARIABLE, WORKERS.to_string());
+        command.env(VARIABLE, workers.to_string());
         command
     };
     let mut server = Daemon::spawn("server", start(stage.server, &star.server, "server.conf"))?;
     server.wait_for(READY, SETUP)?;
     // A thread takes its name when it first runs.
     let soon = Instant::now() + Duration::from_secs(5);
-    while threads(&server)?.len() < WORKERS && Instant::now() < soon {
+    while threads(&server)?.len() < workers && Instant::now() < soon {
         sleep(Duration::from_millis(10));
     }
-    ensure(threads(&server)?.len() == WORKERS, || format!("{:?}", threads(&server)))?;
+    ensure(threads(&server)?.len() == workers, || format!("{:?}", threads(&server)))?;
     let mut clients = Vec::new();
     let mut inner: Vec<Inner> = Vec::new();
-    for namespace in &star.clients {
-        let mut client = Daemon::spawn("client", start(stage.client, namespace, "client.conf"))?;
+    for (n, namespace) in star.clients.iter().enumerate() {
+        let file = if over_tcp && n % 2 == 1 { "tcp.conf" } else { "client.conf" };
+        let mut client = Daemon::spawn("client", start(stage.client, namespace, file))?;
         client
             .wait_for(READY, SETUP)
             .map_err(|e| format!("{e}\n{}", server.failure("meanwhile")))?;
@@ -55,7 +69,7 @@ pub(super) fn several_workers(stage: &Stage<'_>) -> Result<String> {
     let at_server = inner_of(&star.server)?;
     under_rekeys(&star, &inner, at_server.v4, &server)?;
     let took = a_client_moves(&star, &inner, at_server.v4, &clients)?;
-    second_server(stage, &star)?;
+    second_server(stage, &star, workers)?;
     let busy = threads(&server)?.into_iter().filter(|ticks| *ticks > 0).count();
     let log = server.log();
     ensure(!log.contains("died"), || server.failure("a worker died").0)?;
@@ -64,7 +78,7 @@ pub(super) fn several_workers(stage: &Stage<'_>) -> Result<String> {
     }
     server.stop()?;
     Ok(format!(
-        "{busy} of {WORKERS} workers had work, {} rekeys, moved in {took:?}",
+        "{busy} of {workers} workers had work, {} rekeys, moved in {took:?}",
         rekeys(&server)
     ))
 }
@@ -126,8 +140,8 @@ fn a_client_moves(
 }
 
 /// A second process on the port is told that it is in use: SO_REUSEPORT would give it half of the clients.
-fn second_server(stage: &Stage<'_>, star: &Star) -> Result<()> {
-    for workers in [1, WORKERS] {
+fn second_server(stage: &Stage<'_>, star: &Star, workers: usize) -> Result<()> {
+    for workers in [1, workers] {
         let mut command = stage.server.command(&star.server, &stage.folder().join("server.conf"));
         command.env(VARIABLE, workers.to_string());
         let mut second = Daemon::spawn("second server", command)?;

@@ -14,6 +14,7 @@ use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
 use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
+use arc_swap::Guard;
 
 use super::Common;
 use super::judge;
@@ -21,7 +22,7 @@ use super::stream::Lane;
 use super::too_big::TooBig;
 use crate::control::Shared;
 use crate::egress::{Arena, Progress, Shape, Span};
-use crate::guard::Guard;
+use crate::guard;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::routes::Routes;
@@ -85,11 +86,13 @@ struct To<'t> {
 struct Reader<'r> {
     tun: &'r TunQueue,
     packet: &'r mut [u8],
-    peers: &'r PeerTable,
-    routes: &'r Routes,
+    /// Of [`crate::tables::Tables`], as are the two that follow.
+    edition: u64,
+    peers: Guard<Arc<PeerTable>>,
+    routes: Guard<Arc<Routes>>,
     shared: &'r Shared,
     frames: &'r mut Frames,
-    guard: Option<&'r mut Guard>,
+    guard: Option<&'r mut guard::Guard>,
     /// Packets that came in pieces and may pass, which go before what is read.
     pieces: &'r mut VecDeque<Vec<u8>>,
     reads_left: usize,
@@ -140,6 +143,7 @@ impl Reader<'_> {
                 },
             };
             self.bytes_left = self.bytes_left.saturating_sub(len);
+            self.look_again();
             let vnet = VnetHeader::decode(&vnet);
             // What has no peer is dropped for that, and is nobody's connection.
             let judged =
@@ -178,12 +182,20 @@ impl Reader<'_> {
 
     fn route(&self, len: usize) -> Result<Arc<Peer>, DropReason> {
         let packet = self.packet.get(..len).unwrap_or(&[]);
-        let ip = Ip::parse(packet).ok_or(DropReason::NotIp)?;
-        let owner = self
-            .routes
-            .owner(ip.destination)
-            .ok_or_else(|| DropReason::of_unowned(ip.destination, DropReason::NoRoute))?;
-        self.peers.get(owner).cloned().ok_or(DropReason::NoRoute)
+        let to = Ip::parse(packet).ok_or(DropReason::NotIp)?.destination;
+        let owner = self.routes.owner(to).and_then(|owner| self.peers.get(owner));
+        owner.cloned().ok_or_else(|| DropReason::of_unowned(to, DropReason::NoRoute))
+    }
+
+    /// What is read now may be for a peer that came, or got its address, since the turn began: on a busy
+    /// machine that can be long ago.
+    #[inline]
+    fn look_again(&mut self) {
+        let tables = &self.shared.tables;
+        if tables.edition() != self.edition {
+            (self.edition, self.peers, self.routes) = tables.current();
+            self.frames.last = None;
+        }
     }
 }
 
@@ -227,20 +239,21 @@ impl Transmitter {
         &mut self,
         tun: &TunQueue,
         packet: &mut [u8],
-        guard: Option<&mut Guard>,
+        guard: Option<&mut guard::Guard>,
     ) -> bool {
         if self.blocked.is_some() || self.waits_for_stream() {
             return true;
         }
         let shared = self.shared.clone();
-        let (peers, routes) = (shared.tables.peers.load(), shared.tables.routes.load());
+        let (edition, peers, routes) = shared.tables.current();
         let mut frames = mem::take(&mut self.frames);
         let mut pieces = mem::take(&mut self.pieces);
         let mut reader = Reader {
             tun,
             packet,
-            peers: &peers,
-            routes: &routes,
+            edition,
+            peers,
+            routes,
             shared: &shared,
             frames: &mut frames,
             guard,
@@ -253,7 +266,7 @@ impl Transmitter {
         while let Some(routed) = next {
             next = self.peer_turn(&mut reader, routed);
         }
-        let alive = reader.alive;
+        let Reader { alive, peers, .. } = reader;
         if let (Some(switch), false) = (&shared.ethernet, frames.floods.is_empty()) {
             self.flood(&frames.floods, &peers, switch);
         }

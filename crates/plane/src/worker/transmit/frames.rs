@@ -34,7 +34,7 @@ impl Reader<'_> {
     ) -> Result<Option<(Arc<Peer>, usize)>, DropReason> {
         let frame = self.packet.get_mut(..len).unwrap_or(&mut []);
         let Outward { peer, l2 } =
-            outward(switch, self.shared.client, self.peers, frame, &mut self.frames.last)?;
+            outward(switch, self.shared.client, &self.peers, frame, &mut self.frames.last)?;
         match peer {
             Some(peer) => Ok(Some((peer, l2))),
             None => {
