@@ -1,4 +1,5 @@
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 /// Which socket of the daemon a datagram came in by.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -97,7 +98,7 @@ pub enum Family {
 
 /// A peer to dial. The driver resolves the name; dialling the same target again tries the next of
 /// its addresses.
-#[derive(Clone, Debug, Eq, PartialEq, Hash)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Hash)]
 pub struct Target {
     /// Host name or address literal.
     pub host: String,
@@ -107,4 +108,8 @@ pub struct Target {
     pub transport: Transport,
     /// Allowed address families.
     pub family: Family,
+    /// Which of the driver's proxies stands before it, counted from 0.
+    pub proxy: Option<u8>,
+    /// How long it may take to connect and to answer, where that is not the same for all.
+    pub wait: Option<Duration>,
 }

@@ -234,7 +234,7 @@ fn with_topology(topology: Topology) -> ServerConfig {
 fn every_topology_gives_its_own_two_addresses() {
     for (topology, address, far, gateway) in [
         (Topology::Subnet, "10.9.0.4/24", None, "10.9.0.1"),
-        (Topology::Net30, "10.9.0.6/30", None, "10.9.0.5"),
+        (Topology::Net30, "10.9.0.6/32", Some("10.9.0.5"), "10.9.0.5"),
         (Topology::P2p, "10.9.0.4/32", Some("10.9.0.1"), "10.9.0.1"),
     ] {
         let mut w = World::new(with_topology(topology), 1);
@@ -352,6 +352,23 @@ fn an_update_keeps_what_is_particular_to_a_client() {
     change(&mut w, &["route 10.78.0.0 255.255.0.0", "route 10.79.0.0 255.255.0.0"]);
     assert!(w.run(5 * SECOND, |w| updates(w, c) == 1));
     assert_eq!(nets(&w, c), ["10.78.0.0/16", "10.3.0.0/16"]);
+}
+
+/// A route to a network that is behind the client itself would send its packets in a circle.
+#[test]
+fn a_network_is_not_pushed_to_the_client_that_has_it() {
+    let mut config = registry();
+    config.push =
+        ["route 10.50.1.0 255.255.255.0", "route 10.50.2.0 255.255.255.0", "route-ipv6 fd50::/64"]
+            .map(str::to_owned)
+            .into();
+    let mut w = World::new(config, 1);
+    let alice = join(&mut w, "alice", behind(&["10.50.1.0/24", "fd50::/64"]));
+    let bob = join(&mut w, "bob", behind(&["10.50.0.0/16"]));
+    assert_eq!(nets(&w, alice), ["10.50.2.0/24"]);
+    assert!(tunnel(&w, alice).routes6.is_empty());
+    assert_eq!(nets(&w, bob), ["10.50.1.0/24", "10.50.2.0/24"], "another network, if a larger one");
+    assert_eq!(tunnel(&w, bob).routes6.len(), 1);
 }
 
 #[test]

@@ -196,6 +196,7 @@ fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
         port: 1194,
         transport: Default::default(),
         family: Default::default(),
+        ..Target::default()
     };
     let reach = Reach::new(vec![Remote { target }]);
     let pair = |a: &str, b: &str| Inside4::Pair(a.parse().unwrap(), b.parse().unwrap());

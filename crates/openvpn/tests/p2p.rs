@@ -62,6 +62,7 @@ fn reach() -> Reach {
         port: 1194,
         transport: Default::default(),
         family: Default::default(),
+        ..Target::default()
     };
     Reach::new(vec![Remote { target }])
 }

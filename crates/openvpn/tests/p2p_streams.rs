@@ -33,6 +33,7 @@ fn dialler() -> StaticConfig {
         port: 1194,
         transport: Transport::Tcp,
         family: Default::default(),
+        ..Target::default()
     };
     config(Direction::Inverse, Reach::new(vec![Remote { target }]))
 }

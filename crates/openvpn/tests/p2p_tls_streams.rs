@@ -42,6 +42,7 @@ fn end(n: usize, server: bool, settings: Settings) -> Config {
             port: 1194,
             transport: Transport::Tcp,
             family: Default::default(),
+            ..Target::default()
         };
         reach.remotes.push(Remote { target });
     }

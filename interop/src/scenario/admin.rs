@@ -42,6 +42,8 @@ fn ip(text: &str) -> Result<IpAddr> {
 pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(stage)?;
     configs.server("route 10.50.1.0 255.255.255.0\nroute-ipv6 fd50::/64");
+    // All get it but the one that has it.
+    configs.server("push \"route 10.50.1.0 255.255.255.0\"");
     // The file is read after the rights are gone.
     configs.server("user nobody\ngroup nogroup");
     fs::write(
@@ -56,6 +58,9 @@ pub(super) fn fixed_address_and_network(stage: &Stage<'_>) -> Result<String> {
     let known = routes(&tunnel.pair.client)?;
     ensure(known.contains("10.60.0.0/16"), || {
         format!("the client's own route is missing: {known}")
+    })?;
+    ensure(!known.contains("10.50.1.0"), || {
+        format!("the client got a route into the tunnel for its own network: {known}")
     })?;
     tunnel.ping_all(4)?;
     for address in ["10.50.1.1/24", "fd50::1/64"] {
@@ -151,33 +156,37 @@ pub(super) fn file_that_is_wrong(stage: &Stage<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-fn with_topology(stage: &Stage<'_>, topology: &str, address: &str) -> Result<String> {
+/// The device has this address, with the other end's as its peer.
+fn has_ends(namespace: &Namespace, address: &str, far: &str) -> Result<()> {
+    let shown = namespace.run("ip", &["address", "show", "dev", "tun0"])?;
+    let both = format!("inet {address} peer {far}/32");
+    ensure(shown.contains(&both), || format!("{both} was expected: {shown}"))
+}
+
+/// Each end's device has the addresses of both ends.
+fn with_topology(stage: &Stage<'_>, topology: &str, address: &str, far: &str) -> Result<String> {
     let mut configs = stage.configs();
     configs.server = configs.server.replace("topology subnet", topology);
     let tunnel = stage.tunnel(&configs)?;
-    has_address(&tunnel.pair.client, address)?;
+    has_ends(&tunnel.pair.client, address, far)?;
+    has_ends(&tunnel.pair.server, "10.88.0.1", "10.88.0.2")?;
     tunnel.ping_all(4)?;
     Ok(String::new())
 }
 
 /// Four addresses for each client: the second client's first would be 10.88.0.10.
 pub(super) fn net30(stage: &Stage<'_>) -> Result<String> {
-    with_topology(stage, "topology net30", "10.88.0.6")
+    with_topology(stage, "topology net30", "10.88.0.6", "10.88.0.5")
 }
 
 /// No word on the topology means net30, as in 2.6.
 pub(super) fn no_topology(stage: &Stage<'_>) -> Result<String> {
-    with_topology(stage, "", "10.88.0.6")
+    with_topology(stage, "", "10.88.0.6", "10.88.0.5")
 }
 
 /// Single addresses with the server's as far end.
 pub(super) fn p2p(stage: &Stage<'_>) -> Result<String> {
-    let mut configs = stage.configs();
-    configs.server = configs.server.replace("topology subnet", "topology p2p");
-    let tunnel = stage.tunnel(&configs)?;
-    has_address(&tunnel.pair.client, "10.88.0.4")?;
-    tunnel.ping_all(4)?;
-    Ok(String::new())
+    with_topology(stage, "topology p2p", "10.88.0.4", "10.88.0.1")
 }
 
 /// An own address by `ifconfig-push` with net30, outside of the pool.
@@ -186,7 +195,7 @@ pub(super) fn net30_with_fixed_address(stage: &Stage<'_>) -> Result<String> {
     configs.server = configs.server.replace("topology subnet", "topology net30");
     fs::write(folder.join("client"), "ifconfig-push 10.88.0.34 10.88.0.33\n")?;
     let tunnel = stage.tunnel(&configs)?;
-    has_address(&tunnel.pair.client, "10.88.0.34")?;
+    has_ends(&tunnel.pair.client, "10.88.0.34", "10.88.0.33")?;
     tunnel.ping_all(4)?;
     Ok(String::new())
 }

@@ -322,20 +322,21 @@ pub(super) fn tls6_own(stage: &Stage<'_>) -> Result<String> {
     with_tls(stage, true, Known::SecondOnly, Wrapping::TlsCryptV2)
 }
 
-/// Ends that negotiate no cipher, as 2.5 has it between two points: `cipher` counts, and CBC it is.
-fn fallback(stage: &Stage<'_>, wrapping: Wrapping) -> Result<String> {
+/// Ends that negotiate no cipher, as 2.5 has it between two points: these words count, and CBC it is.
+fn fallback(stage: &Stage<'_>, wrapping: Wrapping, ciphers: &str) -> Result<String> {
     let mut configs = tls(stage, false, Known::Both, wrapping);
-    configs.both("cipher AES-256-CBC\ndata-ciphers-fallback AES-256-CBC");
+    configs.both(ciphers);
     let tunnel = start(stage, &configs)?;
     live_and_die(stage, &configs, tunnel)
 }
 
 pub(super) fn without_negotiation(stage: &Stage<'_>) -> Result<String> {
-    fallback(stage, Wrapping::TlsAuth)
+    fallback(stage, Wrapping::TlsAuth, "cipher AES-256-CBC")
 }
 
 pub(super) fn own_without_negotiation(stage: &Stage<'_>) -> Result<String> {
-    fallback(stage, Wrapping::TlsCryptV2)
+    let ciphers = "cipher AES-256-CBC\ndata-ciphers-fallback AES-256-CBC";
+    fallback(stage, Wrapping::TlsCryptV2, ciphers)
 }
 
 /// The end that leaves says so, and the other does not wait for silence.

@@ -41,6 +41,33 @@ fn over_tcp(stage: &Stage<'_>) -> Configs {
 /// `http-proxy` with Basic authentication, through tinyproxy.
 pub(super) fn http(stage: &Stage<'_>) -> Result<String> {
     let (pair, mut configs) = behind(stage)?;
+    let proxy = tinyproxy(stage, &pair)?;
+    configs.client(&http_proxy(stage));
+    through(stage, pair, &configs, proxy, HTTP_PORT)
+}
+
+/// The same server in two `<connection>` blocks: without the proxy it cannot be reached.
+pub(super) fn http_in_a_block(stage: &Stage<'_>) -> Result<String> {
+    let (pair, mut configs) = behind(stage)?;
+    let proxy = tinyproxy(stage, &pair)?;
+    let lines = configs.client.lines().filter(|line| !line.starts_with("remote "));
+    configs.client = lines.map(|line| format!("{line}\n")).collect();
+    let block = |more: &str| {
+        format!(
+            "<connection>\nremote {HIDDEN} 1194 tcp4-client\nconnect-timeout 2\n{more}\n</connection>"
+        )
+    };
+    configs.client(&block(""));
+    configs.client(&block(&http_proxy(stage)));
+    through(stage, pair, &configs, proxy, HTTP_PORT)
+}
+
+fn http_proxy(stage: &Stage<'_>) -> String {
+    let (near, login) = (End::Server.outer(false), stage.folder().join("login"));
+    format!("http-proxy {near} {HTTP_PORT} {} basic", login.display())
+}
+
+fn tinyproxy(stage: &Stage<'_>, pair: &Pair) -> Result<Daemon> {
     let path = stage.folder().join("tinyproxy.conf");
     let text = format!(
         "Port {HTTP_PORT}\nListen 0.0.0.0\nTimeout 600\nMaxClients 20\nAllow 0.0.0.0/0\nConnectPort 1194\n\
@@ -49,11 +76,7 @@ pub(super) fn http(stage: &Stage<'_>) -> Result<String> {
     fs::write(&path, text)?;
     let mut command = pair.server.command("tinyproxy");
     command.arg("-d").arg("-c").arg(&path);
-    let proxy = Daemon::spawn("tinyproxy", command)?;
-    let near = End::Server.outer(false);
-    let login = stage.folder().join("login");
-    configs.client(&format!("http-proxy {near} {HTTP_PORT} {} basic", login.display()));
-    through(stage, pair, &configs, proxy, HTTP_PORT)
+    Daemon::spawn("tinyproxy", command)
 }
 
 /// `socks-proxy` with user name and password, through microsocks.

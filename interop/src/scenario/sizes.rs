@@ -20,7 +20,8 @@ fn everything_passes(tunnel: &Tunnel) -> Result<()> {
     for size in [1100, 1240, 1250, 1260, 1300, 1400, 1472, 2600, 8000] {
         for (from, to) in [(client, tunnel.server_inner.v4), (server, tunnel.client_inner.v4)] {
             let got = ping(from, to, size, 2)?;
-            ensure(got == 2, || {
+            // It goes on until two answers have come; a third may be on its way.
+            ensure(got >= 2, || {
                 let what = format!("{got} of 2 pings of {size} bytes from {}", from.name());
                 format!("{what}\n{}\n{}", tunnel.server.failure(""), tunnel.client.failure(""))
             })?;
@@ -81,6 +82,20 @@ pub(super) fn compress_stub(stage: &Stage<'_>) -> Result<String> {
 
 pub(super) fn compress_stub_v2(stage: &Stage<'_>) -> Result<String> {
     framed(stage, "compress stub-v2", "compress stub-v2")
+}
+
+/// Configured to compress, as old files are: stock does not do so by default, adit never does.
+pub(super) fn comp_lzo(stage: &Stage<'_>) -> Result<String> {
+    framed(stage, "comp-lzo", "comp-lzo adaptive")
+}
+
+pub(super) fn compress_lz4(stage: &Stage<'_>) -> Result<String> {
+    framed(stage, "compress lz4", "compress lz4")
+}
+
+/// The server pushes it to a client that has nothing of it configured.
+pub(super) fn compress_lz4_v2(stage: &Stage<'_>) -> Result<String> {
+    framed(stage, "compress lz4-v2\npush \"compress lz4-v2\"", "")
 }
 
 /// The client has nothing of it configured and is told.

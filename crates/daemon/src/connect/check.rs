@@ -118,6 +118,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     engine.connect_retry_max = Some(1);
     engine.server_poll_timeout = engine.server_poll_timeout.min(ANSWER);
     dial.connect_timeout = engine.server_poll_timeout;
+    engine.remotes.iter_mut().for_each(|remote| remote.target.wait = None);
     engine.settings.hand_window = engine.settings.hand_window.min(HANDSHAKE);
     engine.retry_auth = false;
     let options = client::Options {

@@ -128,7 +128,13 @@ mod tests {
     use super::*;
 
     fn target(host: &str, family: Family) -> Target {
-        Target { host: host.into(), port: 1194, transport: Transport::Udp, family }
+        Target {
+            host: host.into(),
+            port: 1194,
+            transport: Transport::Udp,
+            family,
+            ..Target::default()
+        }
     }
 
     #[test]

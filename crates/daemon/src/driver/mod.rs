@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_engine::{
     Engine, Family, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket,
@@ -68,6 +69,8 @@ pub struct Driver<E: Engine, B: Backend> {
     next_stream: u64,
     /// Where to connect a stream to, once the caller has heard of it.
     connect_to: Option<SocketAddr>,
+    /// How long the connection to the server that is dialled may take.
+    connect_limit: Duration,
     /// The server, where a proxy is dialled in its stead.
     beyond: Option<Beyond>,
     book: AddressBook,
@@ -129,6 +132,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             streams,
             next_stream: 1,
             connect_to: None,
+            connect_limit: Duration::ZERO,
             beyond: None,
             book: AddressBook::default(),
             lookup: None,
@@ -332,8 +336,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     fn connect(&mut self, remote: SocketAddr) {
         match self.sockets.connect_options(remote) {
             Ok(options) => {
-                let limit = self.sockets.dial_settings().connect_timeout;
-                self.streams.connect(options, limit, self.beyond.take());
+                self.streams.connect(options, self.connect_limit, self.beyond.take());
             }
             Err(problem) => self.dial_failed(problem),
         }
@@ -402,11 +405,19 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 
     /// The target, or the proxy before it, which is told the target's name.
     fn first_hop(&mut self, target: Target) -> Target {
-        let proxy = self.sockets.dial_settings().proxy.clone();
+        let settings = self.sockets.dial_settings();
+        let proxy = target.proxy.and_then(|at| settings.proxies.get(usize::from(at)).cloned());
+        self.connect_limit = target.wait.unwrap_or(settings.connect_timeout);
         self.beyond = None;
         let Some(proxy) = proxy else { return target };
         let (host, port) = (proxy.address().0.to_owned(), proxy.address().1);
-        let hop = Target { host, port, transport: Transport::Tcp, family: Family::Any };
+        let hop = Target {
+            host,
+            port,
+            transport: Transport::Tcp,
+            family: Family::Any,
+            ..Target::default()
+        };
         let datagrams = target.transport == Transport::Udp;
         self.beyond = Some(Beyond { proxy, host: target.host, port: target.port, datagrams });
         hop

@@ -38,8 +38,8 @@ pub struct DialSettings {
     pub connect_timeout: Duration,
     /// How streams are served.
     pub streams: StreamOptions,
-    /// What streams go through.
-    pub proxy: Option<Arc<Proxy>>,
+    /// What servers are reached through, as [`adit_engine::Target::proxy`] counts them.
+    pub proxies: Vec<Arc<Proxy>>,
 }
 
 impl Default for DialSettings {
@@ -55,7 +55,7 @@ impl Default for DialSettings {
             bind_streams: false,
             connect_timeout: Duration::from_secs(120),
             streams: StreamOptions::default(),
-            proxy: None,
+            proxies: Vec::new(),
         }
     }
 }

@@ -148,6 +148,7 @@ fn target(address: SocketAddr) -> Target {
         port: address.port(),
         transport: Transport::Udp,
         family: Family::Any,
+        ..Target::default()
     }
 }
 

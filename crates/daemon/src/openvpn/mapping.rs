@@ -139,7 +139,7 @@ pub(crate) fn dial_settings(
         bind_streams: options.socket.bind_streams,
         connect_timeout: client.server_poll_timeout,
         streams: stream_options(options),
-        proxy: client.proxy.as_ref().map(proxy).transpose()?,
+        proxies: client.proxies.iter().map(proxy).collect::<Result<_, _>>()?,
     })
 }
 
@@ -289,9 +289,11 @@ pub(crate) fn server_plan(
             } else {
                 IpNet::from(IpAddr::V4(own.addr()))
             });
+            plan.far4 = server.far4;
             // Clients' addresses are in no network of the device.
             if !subnet && own.prefix_len() < 32 && !options.routes.noexec {
-                let (net, via) = (IpNet::V4(own.trunc()), Via::Tunnel(None));
+                let via = Via::Tunnel(server.far4.map(IpAddr::V4));
+                let net = IpNet::V4(own.trunc());
                 plan.routes.push(PlannedRoute { net, via, metric: None });
             }
         }
@@ -318,7 +320,7 @@ pub(crate) fn client_plan(
     };
     if !options.device.ifconfig_noexec {
         plan.addresses.extend(tunnel.ipv4.or(own4).map(IpNet::V4));
-        plan.routes.extend(tunnel.far4.map(to_far_end));
+        plan.far4 = tunnel.far4;
         plan.addresses.extend(tunnel.ipv6.or(own6).map(IpNet::V6));
     }
     let context = RouteContext {
@@ -351,11 +353,6 @@ pub(crate) fn client_plan(
             .push("block-ipv6 is not supported yet: IPv6 that enters the tunnel is dropped".into());
     }
     Ok((plan, notes))
-}
-
-/// The other end of a link that has two addresses and no network.
-fn to_far_end(far: Ipv4Addr) -> PlannedRoute {
-    PlannedRoute { net: IpNet::from(IpAddr::V4(far)), via: Via::Tunnel(None), metric: None }
 }
 
 /// The routes of our own configuration.

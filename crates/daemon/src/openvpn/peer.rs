@@ -97,7 +97,7 @@ fn as_client(options: &Options, role: &PeerOptions) -> ClientOptions {
         auth_retry: AuthRetry::None,
         ifconfig4: None,
         ifconfig6: None,
-        proxy: None,
+        proxies: Vec::new(),
     }
 }
 

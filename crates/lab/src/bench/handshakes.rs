@@ -91,6 +91,7 @@ impl Bench {
             port: 1194,
             transport: Default::default(),
             family: Default::default(),
+            ..Target::default()
         };
         let config = ClientConfig::new(settings, client_tls, vec![Remote { target }]);
         Ok(Bench { server, config, unix, now: START, next: 0, spent: Spent::default() })

@@ -117,6 +117,7 @@ pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
         port: PORT,
         transport: Default::default(),
         family: Default::default(),
+        ..Target::default()
     };
     ClientConfig {
         settings,

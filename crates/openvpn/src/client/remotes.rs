@@ -88,6 +88,7 @@ mod tests {
             port: 1194,
             transport: Default::default(),
             family: Default::default(),
+            ..Target::default()
         };
         Remotes {
             remotes: vec![Remote { target }; count],

@@ -6,8 +6,8 @@ use super::ConfigError;
 use super::draft::{Draft, Remote};
 use super::options::{AuthRetry, PoolPersist, UserPass};
 use super::reader::Directive;
-use super::table;
 use super::transport::{self, parse_proto};
+use super::{proxies, table};
 use crate::negotiate::{FilterAction, PullFilter};
 
 type Taken = Result<bool, ConfigError>;
@@ -26,9 +26,9 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
 #[rustfmt::skip]
 const IN_CONNECTION: &[&str] = &[
     "bind", "connect-retry", "connect-retry-max", "connect-timeout", "explicit-exit-notify", "float",
-    "fragment",
+    "fragment", "http-proxy", "http-proxy-option", "http-proxy-user-pass",
     "key-direction", "local", "lport", "mssfix", "nobind", "port", "proto", "remote", "rport",
-    "server-poll-timeout", "tls-auth", "tls-crypt", "tls-crypt-v2", "tun-mtu",
+    "server-poll-timeout", "socks-proxy", "tls-auth", "tls-crypt", "tls-crypt-v2", "tun-mtu",
 ];
 
 /// What may differ from one `<connection>` block to the next.
@@ -64,7 +64,17 @@ pub(super) fn in_connection(draft: &mut Draft, block: usize, d: &Directive) -> T
                 remote.port = remote.port.or(Some(port));
             }
         }
-        _ => return Ok(false),
+        "connect-timeout" | "server-poll-timeout" => {
+            let wait = answer_time(d)?;
+            if let Some(remote) = draft.connection(block) {
+                remote.wait = Some(wait);
+            }
+        }
+        _ => {
+            let base = draft.base.clone();
+            let remote = draft.connection(block);
+            return remote.map_or(Ok(false), |r| proxies::take(&mut r.proxies, base.as_deref(), d));
+        }
     }
     Ok(true)
 }
@@ -113,7 +123,13 @@ fn parse_remote(d: &Directive) -> Result<Remote, ConfigError> {
         return Err(d.error("port 0 cannot be reached", "write the server's port, mostly 1194"));
     }
     let proto = d.get(2).map(|_| parse_proto(d, 2)).transpose()?;
-    Ok(Remote { host: Some(host.to_owned()), port, proto, place: Some(d.place.clone()) })
+    let (host, place) = (Some(host.to_owned()), Some(d.place.clone()));
+    Ok(Remote { host, port, proto, place, ..Remote::default() })
+}
+
+fn answer_time(d: &Directive) -> Result<Duration, ConfigError> {
+    d.shape("server-poll-timeout SECONDS", 1..=1)?;
+    Ok(Duration::from_secs(d.number(0, 1..=86_400)?))
 }
 
 fn remote(draft: &mut Draft, d: &Directive) -> Taken {
@@ -148,8 +164,7 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
             };
         }
         "connect-timeout" | "server-poll-timeout" => {
-            d.shape("server-poll-timeout SECONDS", 1..=1)?;
-            draft.server_poll_timeout = Duration::from_secs(d.number(0, 1..=86_400)?);
+            draft.server_poll_timeout = answer_time(d)?;
         }
         "resolv-retry" => {
             d.shape("resolv-retry SECONDS|infinite", 1..=1)?;

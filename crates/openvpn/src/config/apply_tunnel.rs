@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::draft::Draft;
 use super::options::DeviceKind;
 use super::reader::Directive;
-use crate::negotiate::{REDIRECT_FLAGS, parse_route4, parse_route6};
+use crate::negotiate::{NOT_COMPRESSED, REDIRECT_FLAGS, compression, parse_route4, parse_route6};
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};
 
@@ -207,30 +207,26 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
                 }),
             };
         }
-        "comp-lzo" => {
-            d.shape("comp-lzo no", 0..=1)?;
-            if d.arg(0) != "no" {
-                return Err(d.error(
-                    "packets are not compressed: it gives away their content (VORACLE)",
-                    "write comp-lzo no at both ends, or remove it at both",
-                ));
-            }
-            draft.framing = Framing::LzoStub;
+        "compress" if d.get(0) == Some("migrate") => {
+            d.shape("compress migrate", 1..=1)?;
+            draft.compress_migrate = true;
+            draft.framing = Framing::None;
         }
-        "compress" => {
-            d.shape("compress [stub|stub-v2|migrate]", 0..=1)?;
-            draft.compress_migrate = d.get(0) == Some("migrate");
-            draft.framing = match d.get(0) {
-                Some("migrate") => Framing::None,
-                None | Some("stub") => Framing::SwapStub,
-                Some("stub-v2") => Framing::StubV2,
-                Some(other) => {
-                    return Err(d.error(
-                        format!("{other}: packets are not compressed: it gives away their content (VORACLE)"),
-                        "remove it at both ends",
-                    ));
-                }
+        "comp-lzo" | "compress" => {
+            let shape = match d.name.as_str() {
+                "compress" => "compress [stub|stub-v2|lz4|lz4-v2|lzo|migrate]",
+                _ => "comp-lzo [no|yes|adaptive]",
             };
+            d.shape(shape, 0..=1)?;
+            let Some((framing, compresses)) = compression(&d.name, d.arg(0)) else {
+                let problem = format!("\"{}\" is not known", d.arg(0));
+                return Err(d.error(problem, format!("write: {shape}")));
+            };
+            if compresses {
+                draft.warn(d, &format!("is taken for its framing: {NOT_COMPRESSED}"));
+            }
+            draft.compress_migrate = false;
+            draft.framing = framing;
         }
         "allow-compression" => {
             d.shape("allow-compression no", 1..=1)?;

@@ -60,9 +60,20 @@ fn supported() -> String {
 }
 
 /// `data-ciphers-fallback`: for peers that negotiate nothing.
-pub(super) fn fallback(draft: &mut Draft) -> Result<Option<DataCipher>, ConfigError> {
+///
+/// Between two points `cipher` is it too, as in stock: up to 2.5 there is no negotiation between them.
+pub(super) fn fallback(
+    draft: &mut Draft,
+    two_points: bool,
+) -> Result<Option<DataCipher>, ConfigError> {
     const NAME: &str = "data-ciphers-fallback";
-    let Some((name, place)) = draft.fallback.clone() else { return Ok(None) };
+    let Some((name, place)) = draft.fallback.clone() else {
+        let by_cipher = draft.cipher.clone().filter(|_| two_points && draft.secret.is_none());
+        return Ok(by_cipher.and_then(|(name, place)| {
+            DataCipher::from_name(&name)
+                .filter(|cipher| needs_digest(draft, *cipher, "cipher", &place).is_ok())
+        }));
+    };
     if has_small_blocks(&name) {
         return Err(small_blocks(&name, NAME, &place));
     }

@@ -44,6 +44,10 @@ pub(super) struct Remote {
     pub(super) port: Option<u16>,
     pub(super) proto: Option<Proto>,
     pub(super) place: Option<Place>,
+    /// Of a `<connection>` block.
+    pub(super) proxies: proxies::Proxies,
+    /// `connect-timeout` of a `<connection>` block.
+    pub(super) wait: Option<Duration>,
 }
 
 /// `ifconfig-pool`.

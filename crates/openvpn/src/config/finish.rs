@@ -75,7 +75,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     }
     let keepalive = keepalive(&draft, server)?;
     let ciphers = ciphers::allowed(&mut draft)?;
-    let fallback = ciphers::fallback(&mut draft)?;
+    let fallback = ciphers::fallback(&mut draft, peer)?;
     let role = if server {
         Role::Server(Box::new(finish_server::server_options(&mut draft)?))
     } else if peer {
@@ -275,8 +275,7 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
             "auth-nocache: the password stays in memory until the end, for reconnects".into();
         draft.warnings.push(warning);
     }
-    let remotes = transport::remotes(draft)?;
-    let proxy = proxies::finish(draft, &remotes)?;
+    let (remotes, proxies) = transport::remotes(draft)?;
     Ok(ClientOptions {
         remotes,
         remote_random: draft.remote_random,
@@ -292,7 +291,7 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
         auth_user_pass: draft.auth_user_pass.take(),
         auth_nocache: draft.auth_nocache,
         auth_retry: draft.auth_retry,
-        proxy,
+        proxies,
     })
 }
 

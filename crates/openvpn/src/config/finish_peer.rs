@@ -178,7 +178,7 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
             ));
         }
         _ if nobody => (None, Vec::new()),
-        _ => (None, transport::remotes(draft)?),
+        _ => (None, transport::remotes(draft)?.0),
     };
     Ok(PeerOptions {
         keys,

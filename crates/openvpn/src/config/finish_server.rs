@@ -1,5 +1,7 @@
 //! The server's helpers: networks, pools, what is pushed.
 
+use std::net::Ipv4Addr;
+
 use adit_engine::verbs::{Framing, Keepalive};
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -9,7 +11,7 @@ use super::bridge::{own_address, station_age};
 use super::client_file::ClientRules;
 use super::draft::{Draft, Pool};
 use super::options::ServerOptions;
-use crate::negotiate::{Destination, RouteSpec, Via};
+use crate::negotiate::compression;
 use crate::server::{Network4, Network6, Topology};
 
 /// Longest option that fits into a PUSH_REPLY.
@@ -51,8 +53,10 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
     }
     let mut push = push(draft)?;
     push.extend(route_to_server(draft));
+    let far4 = network4.as_ref().and_then(|network| far_end(draft, network));
     Ok(ServerOptions {
         network4,
+        far4,
         network6,
         push,
         push_keepalive: draft.keepalive.map(|(interval, timeout)| Keepalive { interval, timeout }),
@@ -75,6 +79,18 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         bridged_address: draft.bridge.as_ref().map_or(Ok(None), |_| own_address(draft))?,
         station_age: station_age(draft),
     })
+}
+
+/// The other end of the server's own address: the second word of `ifconfig`, or the next address.
+fn far_end(draft: &Draft, network: &Network4) -> Option<Ipv4Addr> {
+    if network.topology == Topology::Subnet {
+        return None;
+    }
+    let next = || u32::from(network.server.addr()).checked_add(1).map(Ipv4Addr::from);
+    match &draft.ifconfig_pair {
+        Some((_, far, _)) if draft.server4.is_none() => Some(*far),
+        _ => next(),
+    }
 }
 
 /// What `server` pushes where clients' addresses are not in one network: how they reach it, and with
@@ -139,11 +155,7 @@ fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
                         "write: ifconfig 10.8.0.1 255.255.255.0",
                     )
                 })?,
-                Topology::Net30 | Topology::P2p => {
-                    let far = Destination::Net(Ipv4Net::from(other));
-                    draft.routes.v4.push(RouteSpec { to: far, via: Via::Tunnel, metric: None });
-                    Ipv4Net::from(local)
-                }
+                Topology::Net30 | Topology::P2p => Ipv4Net::from(local),
             };
             in_network(draft, Network4 { server, first, last, topology, netmask }).map(Some)
         }
@@ -226,6 +238,11 @@ fn network6(draft: &Draft) -> Result<Option<Network6>, ConfigError> {
 fn push(draft: &mut Draft) -> Result<Vec<String>, ConfigError> {
     let mut kept = Vec::new();
     for option in std::mem::take(&mut draft.push) {
+        if is_compression(&option, draft.framing) {
+            // The form that compresses nothing is pushed in its stead, as the configuration has it.
+            draft.warnings.push(format!("push \"{option}\": clients are told to compress nothing"));
+            continue;
+        }
         check_push(&option, draft.framing)
             .map_err(|(problem, remedy)| draft.error("push", problem, remedy))?;
         let mut words = option.split_whitespace();
@@ -245,6 +262,13 @@ fn push(draft: &mut Draft) -> Result<Vec<String>, ConfigError> {
     Ok(kept)
 }
 
+/// Whether it would let clients compress, in the framing that the server itself has.
+fn is_compression(option: &str, framing: Framing) -> bool {
+    let mut words = option.split_whitespace();
+    let (word, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    compression(word, rest) == Some((framing, true))
+}
+
 /// Whether an option may be pushed at all; problem and remedy where not.
 pub(super) fn check_push(option: &str, framing: Framing) -> Result<(), (String, String)> {
     const OURS: [&str; 9] = [
@@ -260,18 +284,18 @@ pub(super) fn check_push(option: &str, framing: Framing) -> Result<(), (String, 
     ];
     let mut words = option.split_whitespace();
     let (word, rest) = (words.next().unwrap_or_default(), words.next());
-    let pushed = match (word, rest) {
-        ("comp-lzo", Some("no")) => Some(Framing::LzoStub),
-        ("compress", None | Some("stub")) => Some(Framing::SwapStub),
-        ("compress", Some("stub-v2")) => Some(Framing::StubV2),
-        ("comp-lzo" | "compress", _) => {
-            return Err((
-                format!(
-                    "\"{option}\": packets are not compressed: it gives away their content (VORACLE)"
-                ),
-                "remove it".into(),
-            ));
-        }
+    let pushed = match word {
+        "comp-lzo" | "compress" => match compression(word, rest.unwrap_or_default()) {
+            Some((pushed, false)) => Some(pushed),
+            _ => {
+                return Err((
+                    format!(
+                        "\"{option}\": packets are not compressed: it gives away their content (VORACLE)"
+                    ),
+                    "remove it".into(),
+                ));
+            }
+        },
         _ => None,
     };
     if pushed.is_some_and(|pushed| pushed != framing) {

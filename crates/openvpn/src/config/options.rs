@@ -173,8 +173,8 @@ pub struct ClientOptions {
     pub auth_nocache: bool,
     /// `auth-retry`.
     pub auth_retry: AuthRetry,
-    /// `http-proxy` or `socks-proxy`: what every `remote` is reached through.
-    pub proxy: Option<Proxy>,
+    /// `http-proxy`, `socks-proxy`: what servers are reached through; which one says each of `remotes`.
+    pub proxies: Vec<Proxy>,
 }
 
 /// What only a server has.
@@ -182,6 +182,9 @@ pub struct ClientOptions {
 pub struct ServerOptions {
     /// `server` (or `ifconfig` and `ifconfig-pool`).
     pub network4: Option<Network4>,
+    /// Where clients' addresses are in no network of the device (`topology net30`, `p2p`): the other end
+    /// of its own address, which is no client's.
+    pub far4: Option<Ipv4Addr>,
     /// `server-ipv6` (or `ifconfig-ipv6` and `ifconfig-ipv6-pool`).
     pub network6: Option<Network6>,
     /// `push` lines in their order, those of helpers left out that the engine makes itself.

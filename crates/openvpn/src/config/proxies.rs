@@ -1,5 +1,7 @@
 //! Proxies between a client and its servers, and a port shared with another service.
 
+use std::path::Path;
+
 use adit_engine::{Target, Transport};
 
 use super::ConfigError;
@@ -13,7 +15,7 @@ type Taken = Result<bool, ConfigError>;
 const SOCKS_PORT: u16 = 1080;
 
 /// What stands in a draft; the directives may come in any order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Proxies {
     http: Option<HttpProxy>,
     socks: Option<SocksProxy>,
@@ -26,14 +28,28 @@ pub(super) struct Proxies {
 }
 
 pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
-    let base = draft.base.clone();
-    let proxies = &mut draft.proxies;
+    if d.name == "port-share" {
+        d.shape("port-share HOST PORT", 2..=3)?;
+        if d.get(2).is_some() {
+            return Err(d.error(
+                "a directory with the addresses of foreign clients is not supported",
+                "write the host and the port only",
+            ));
+        }
+        draft.proxies.port_share = Some(PortShare { host: host(d)?, port: port(d, 1)? });
+        return Ok(true);
+    }
+    take(&mut draft.proxies, draft.base.as_deref(), d)
+}
+
+/// What concerns the proxy of all servers, or of the one of a `<connection>` block.
+pub(super) fn take(proxies: &mut Proxies, base: Option<&Path>, d: &Directive) -> Taken {
     match d.name.as_str() {
         "http-proxy" => {
             d.shape("http-proxy HOST PORT [FILE|auto] [none|basic]", 2..=4)?;
             let login = match d.get(2) {
                 None | Some("auto" | "auto-nct" | "none" | "basic") => None,
-                Some(_) => Some(Source::File(d.path(2, base.as_deref()))),
+                Some(_) => Some(Source::File(d.path(2, base))),
             };
             method(d)?;
             proxies.http = Some(HttpProxy {
@@ -47,25 +63,15 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "http-proxy-user-pass" => {
             d.shape("http-proxy-user-pass FILE <inline>", 0..=1)?;
-            proxies.login = d.source("http-proxy-user-pass", base.as_deref());
+            proxies.login = d.source("http-proxy-user-pass", base);
         }
         "http-proxy-option" => option(proxies, d)?,
         "socks-proxy" => {
             d.shape("socks-proxy HOST [PORT] [FILE]", 1..=3)?;
             let port = d.get(1).map(|_| port(d, 1)).transpose()?;
-            let login = d.get(2).map(|_| Source::File(d.path(2, base.as_deref())));
+            let login = d.get(2).map(|_| Source::File(d.path(2, base)));
             let port = port.unwrap_or(SOCKS_PORT);
             proxies.socks = Some(SocksProxy { host: host(d)?, port, login });
-        }
-        "port-share" => {
-            d.shape("port-share HOST PORT", 2..=3)?;
-            if d.get(2).is_some() {
-                return Err(d.error(
-                    "a directory with the addresses of foreign clients is not supported",
-                    "write the host and the port only",
-                ));
-            }
-            proxies.port_share = Some(PortShare { host: host(d)?, port: port(d, 1)? });
         }
         _ => return Ok(false),
     }
@@ -130,26 +136,32 @@ fn option(proxies: &mut Proxies, d: &Directive) -> Result<(), ConfigError> {
 }
 
 impl Proxies {
-    /// The one proxy of a client.
-    pub(super) fn http(&self) -> Option<HttpProxy> {
+    /// The proxy for HTTP of a block or of all, with what is said of all where the block says nothing.
+    fn http(&self, all: &Proxies) -> Option<HttpProxy> {
         let http = self.http.clone()?;
+        let headers = if self.headers.is_empty() { &all.headers } else { &self.headers };
+        let version = self.version.as_ref().or(all.version.as_ref());
         Some(HttpProxy {
-            login: http.login.or_else(|| self.login.clone()),
-            version: self.version.clone().unwrap_or_else(|| "1.0".into()),
-            agent: self.agent.clone(),
-            headers: self.headers.clone(),
+            login: http.login.or_else(|| self.login.clone()).or_else(|| all.login.clone()),
+            version: version.cloned().unwrap_or_else(|| "1.0".into()),
+            agent: self.agent.clone().or_else(|| all.agent.clone()),
+            headers: headers.clone(),
             ..http
         })
     }
-
-    pub(super) fn socks(&self) -> Option<SocksProxy> {
-        self.socks.clone()
-    }
 }
 
-/// The one proxy of a client with these servers.
-pub(super) fn finish(draft: &Draft, remotes: &[Target]) -> Result<Option<Proxy>, ConfigError> {
-    let proxy = match (draft.proxies.http(), draft.proxies.socks()) {
+/// The proxy before one server, as its place in the list of all proxies: that of its own block, or the
+/// one of all.
+pub(super) fn before(
+    draft: &Draft,
+    own: &Proxies,
+    target: &Target,
+    list: &mut Vec<Proxy>,
+) -> Result<Option<u8>, ConfigError> {
+    let all = &draft.proxies;
+    let chosen = if own.http.is_some() || own.socks.is_some() { own } else { all };
+    let proxy = match (chosen.http(all), chosen.socks.clone()) {
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => {
             return Err(draft.error(
@@ -161,15 +173,19 @@ pub(super) fn finish(draft: &Draft, remotes: &[Target]) -> Result<Option<Proxy>,
         (Some(http), None) => Proxy::Http(http),
         (None, Some(socks)) => Proxy::Socks(socks),
     };
-    let datagrams = remotes.iter().any(|target| target.transport == Transport::Udp);
-    if datagrams && matches!(proxy, Proxy::Http(_)) {
+    if target.transport == Transport::Udp && matches!(proxy, Proxy::Http(_)) {
         return Err(draft.error(
             "http-proxy",
             "it carries TCP only, and a remote is over UDP",
             "write proto tcp-client, or a remote with tcp; or use socks-proxy",
         ));
     }
-    Ok(Some(proxy))
+    let at = list.iter().position(|known| *known == proxy).unwrap_or_else(|| {
+        list.push(proxy);
+        list.len().saturating_sub(1)
+    });
+    let many = |_| draft.error("http-proxy", "there are too many proxies", "name 256 at most");
+    u8::try_from(at).map(Some).map_err(many)
 }
 
 /// A port can be shared only where connections are accepted.

@@ -224,8 +224,8 @@ fn errors_name_file_line_directive_and_remedy() {
         ("plugin x.so\n", "plugin"),
         ("up /etc/openvpn/update-resolv-conf\n", "scripts"),
         ("secret static.key\n", "static key"),
-        ("comp-lzo\n", "compressed"),
-        ("compress lz4-v2\n", "compressed"),
+        ("comp-lzo perhaps\n", "perhaps"),
+        ("compress zstd\n", "zstd"),
         ("setenv GENERIC_CONFIG\n", "generic"),
         ("tls-server\n", "for servers"),
         ("lladdr 02:00:00:00:00:01\n", "dev tap"),
@@ -339,7 +339,7 @@ fn connections_have_their_own_remote() {
     let seen: Vec<_> = client.remotes.iter().map(|r| (r.host.as_str(), r.port, r.family)).collect();
     assert_eq!(seen, [("a", 1, Family::Any), ("b", 2, Family::V6), ("c", 443, Family::Any)]);
     assert_eq!(client.remotes[2].transport, adit_engine::Transport::Tcp);
-    assert_eq!(client.server_poll_timeout, Duration::from_secs(7));
+    assert_eq!(client.remotes[0].wait, Some(Duration::from_secs(7)));
     let differ = "<connection>\nremote a\ntun-mtu 1400\n</connection>\n<connection>\nremote b\ntun-mtu 1300\n</connection>\n";
     assert!(client_error(differ).problem.contains("differ"));
     let keys = "<connection>\nremote a\n<tls-crypt>\n1\n</tls-crypt>\n</connection>\n\
@@ -533,9 +533,10 @@ fn a_server_of_single_directives_has_its_own_pool() {
     assert_eq!(subnet.server.to_string(), "10.8.0.1/24");
     let p2p = "topology p2p\nifconfig 10.8.0.1 10.8.0.2\nifconfig-pool 10.8.9.9 10.8.9.20\n";
     assert_eq!(net(p2p).server.to_string(), "10.8.0.1/32");
-    // The far end is reached by the tunnel, as by the kernel's own route in openvpn.
-    let routes = parse(p2p).unwrap().routes.v4;
-    assert_eq!(routes[0].to, Destination::Net("10.8.0.2/32".parse().unwrap()));
+    let far = |text: &str| as_server(&parse(text).unwrap()).far4.map(|far| far.to_string());
+    assert_eq!(far(p2p).as_deref(), Some("10.8.0.2"));
+    assert_eq!(far("server 10.8.4.0 255.255.255.0\ntopology net30\n").as_deref(), Some("10.8.4.2"));
+    assert_eq!(far("server 10.8.4.0 255.255.255.0\ntopology subnet\n"), None);
     let wrong = "topology subnet\nifconfig 10.8.0.1 10.8.0.2\nifconfig-pool 10.8.0.9 10.8.0.20\n";
     assert!(parse(wrong).unwrap_err().problem.contains("netmask"));
     assert!(parse("topology subnet\nifconfig 10.8.0.1 255.255.255.0\n").is_err());
@@ -608,6 +609,23 @@ fn fingerprints_stand_in_for_an_authority() {
 
 #[test]
 fn compression_means_stubs() {
+    for (line, framing) in [
+        ("comp-lzo\n", Framing::LzoStub),
+        ("comp-lzo yes\n", Framing::LzoStub),
+        ("comp-lzo adaptive\n", Framing::LzoStub),
+        ("compress lzo\n", Framing::LzoStub),
+        ("compress lz4\n", Framing::SwapStub),
+        ("compress lz4-v2\n", Framing::StubV2),
+    ] {
+        let options = client(line);
+        assert_eq!(options.framing, framing, "{line}");
+        assert!(options.warnings[0].contains("never compressed"), "{:?}", options.warnings);
+        let text = format!("{line}push \"{}\"\n", line.trim());
+        assert!(
+            as_server(&server(&text)).push.is_empty(),
+            "{line}: the engine pushes the stub form"
+        );
+    }
     assert_eq!(client("comp-lzo no\n").framing, Framing::LzoStub);
     assert_eq!(client("compress\n").framing, Framing::SwapStub);
     assert_eq!(client("compress stub-v2\n").framing, Framing::StubV2);
@@ -745,18 +763,49 @@ fn bridges_have_their_addresses_elsewhere() {
 fn a_proxy_stands_before_every_remote_and_takes_tcp_only() {
     let http = "proto tcp-client\nhttp-proxy proxy.lan 3128 login.txt basic\n\
                 http-proxy-option AGENT test\nhttp-proxy-option CUSTOM-HEADER X-A b\n";
-    let Some(Proxy::Http(http)) = as_client(&client(http)).proxy.clone() else {
+    let Some(Proxy::Http(http)) = as_client(&client(http)).proxies.first().cloned() else {
         panic!("no HTTP proxy")
     };
     assert_eq!((http.host.as_str(), http.port, http.version.as_str()), ("proxy.lan", 3128, "1.0"));
     assert_eq!(http.headers, [("X-A".to_owned(), "b".to_owned())]);
     assert!(http.login.is_some() && http.agent.as_deref() == Some("test"));
     let socks = "proto tcp-client\nsocks-proxy 192.0.2.9\n";
-    let Some(Proxy::Socks(socks)) = as_client(&client(socks)).proxy.clone() else {
+    let Some(Proxy::Socks(socks)) = as_client(&client(socks)).proxies.first().cloned() else {
         panic!("no SOCKS proxy")
     };
-    assert!(as_client(&client("socks-proxy 192.0.2.9\n")).proxy.is_some(), "over UDP too");
+    let over_udp = client("socks-proxy 192.0.2.9\n");
+    assert_eq!(as_client(&over_udp).remotes[0].proxy, Some(0), "over UDP too");
     assert_eq!((socks.host.as_str(), socks.port, socks.login), ("192.0.2.9", 1080, None));
+}
+
+/// As the manual's example has it: directly over UDP, over TCP, and through proxies.
+#[test]
+fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
+    let text = "http-proxy-option AGENT all\n<connection>\nremote a 1194 udp\nconnect-timeout 3\n\
+                </connection>\n<connection>\nremote a 443 tcp\n</connection>\n\
+                <connection>\nremote a 443 tcp\nhttp-proxy p 8080\n</connection>\n\
+                <connection>\nremote b 443 tcp\nhttp-proxy p 8080\n</connection>\n\
+                <connection>\nremote b 1194 udp\nsocks-proxy s\n</connection>\n";
+    let options = client(text);
+    let parsed = as_client(&options);
+    let waits: Vec<_> = parsed.remotes.iter().map(|target| target.wait).collect();
+    assert_eq!(waits, [Some(Duration::from_secs(3)), None, None, None, None]);
+    let through: Vec<_> = parsed.remotes.iter().map(|target| target.proxy).collect();
+    assert_eq!(through, [None, None, Some(0), Some(0), Some(1)]);
+    let [Proxy::Http(http), Proxy::Socks(socks)] = parsed.proxies.as_slice() else {
+        panic!("{:?}", parsed.proxies)
+    };
+    assert_eq!((http.port, http.agent.as_deref(), socks.port), (8080, Some("all"), 1080));
+    // The proxy of all is for the blocks without one.
+    let mixed = format!(
+        "{}proto tcp\nsocks-proxy all\n",
+        "<connection>\nremote a\n</connection>\n<connection>\nremote b\nhttp-proxy own 1\n</connection>\n"
+    );
+    let options = client(&mixed);
+    let through: Vec<_> = as_client(&options).remotes.iter().map(|target| target.proxy).collect();
+    assert_eq!((through, as_client(&options).proxies.len()), (vec![Some(0), Some(1)], 2));
+    let udp = "<connection>\nremote a 1 udp\nhttp-proxy p 8080\n</connection>\n";
+    assert!(client_error(udp).problem.contains("UDP"));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use adit_engine::{Family, Target, Transport};
 
 use super::ConfigError;
 use super::draft::{Draft, Remote};
-use super::options::{Listen, Role, Socket};
+use super::options::{Listen, Proxy, Role, Socket};
+use super::proxies;
 use super::reader::Directive;
 
 /// Stock's port.
@@ -265,8 +266,8 @@ pub(super) fn allowed(draft: &Draft) -> Result<Vec<std::net::IpAddr>, ConfigErro
     hosts.map(address).collect()
 }
 
-/// The servers to dial, in their order.
-pub(super) fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
+/// The servers to dial, in their order, and the proxies before them.
+pub(super) fn remotes(draft: &mut Draft) -> Result<(Vec<Target>, Vec<Proxy>), ConfigError> {
     let blocks = !draft.connections.is_empty();
     if blocks && !draft.remotes.is_empty() {
         let warning = "remote lines outside of connection blocks have no effect".to_owned();
@@ -280,25 +281,29 @@ pub(super) fn remotes(draft: &mut Draft) -> Result<Vec<Target>, ConfigError> {
             "add remote HOST PORT to it",
         ));
     }
-    let mut targets: Vec<Target> = list.iter().filter_map(|remote| target(remote, draft)).collect();
-    if targets.is_empty() {
+    if list.is_empty() {
         return Err(draft.error("client", "no server is named", "add: remote HOST PORT"));
     }
-    if let Some(transport) = draft.sockets.force {
-        targets.retain(|target| target.transport == transport);
-        if targets.is_empty() {
-            return Err(draft.error(
-                "proto-force",
-                "it leaves no server",
-                "remove it, or add a remote with that protocol",
-            ));
+    let (mut targets, mut proxies) = (Vec::new(), Vec::new());
+    for remote in &list {
+        let Some(mut target) = target(remote, draft) else { continue };
+        if draft.sockets.force.is_none_or(|transport| transport == target.transport) {
+            target.proxy = proxies::before(draft, &remote.proxies, &target, &mut proxies)?;
+            targets.push(target);
         }
+    }
+    if targets.is_empty() {
+        return Err(draft.error(
+            "proto-force",
+            "it leaves no server",
+            "remove it, or add a remote with that protocol",
+        ));
     }
     if draft.exit_notify.is_some() && targets.iter().all(|t| t.transport == Transport::Tcp) {
         let warning = notice_enough(draft);
         draft.warnings.push(warning);
     }
-    Ok(targets)
+    Ok((targets, proxies))
 }
 
 /// A warning about `explicit-exit-notify` over TCP.
@@ -317,5 +322,7 @@ fn target(remote: &Remote, draft: &Draft) -> Option<Target> {
         port: remote.port.or(draft.rport).unwrap_or(PORT),
         transport: proto.transport,
         family: proto.family,
+        proxy: None,
+        wait: remote.wait,
     })
 }

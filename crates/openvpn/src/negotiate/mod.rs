@@ -28,7 +28,7 @@ pub use occ::{OptionsString, RemoteOptions};
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
 pub use pull::{FilterAction, PullFilter, PullFilters};
 pub use push::{PushAssembler, PushError, PushTooLong, build_push_reply, build_push_update};
-pub(crate) use pushed::without_secrets;
+pub(crate) use pushed::{NOT_COMPRESSED, compression, without_secrets};
 pub use pushed::{PushRefused, PushedOptions};
 pub(crate) use route::REDIRECT_FLAGS;
 pub use route::{Destination, RouteContext, RouteSpec, Via};

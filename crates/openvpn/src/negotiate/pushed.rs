@@ -12,10 +12,29 @@ use super::{
     FilterAction, PullFilters, REDIRECT_FLAGS, RouteContext, RouteSpec, parse_route4, parse_route6,
 };
 
+/// What is said of an option that would compress packets.
+pub(crate) const NOT_COMPRESSED: &str = "packets are framed for it and never compressed, since that gives away their \
+     content (VORACLE); those that the other end compresses are dropped: it should have \
+     allow-compression no, or comp-lzo no";
+
+/// The framing that `comp-lzo` or `compress` with this word asks for, and whether its packets would be
+/// compressed.
+pub(crate) fn compression(name: &str, word: &str) -> Option<(Framing, bool)> {
+    Some(match (name, word) {
+        ("comp-lzo", "no") => (Framing::LzoStub, false),
+        ("comp-lzo", "" | "yes" | "adaptive") | ("compress", "lzo") => (Framing::LzoStub, true),
+        ("compress", "" | "stub") => (Framing::SwapStub, false),
+        ("compress", "lz4") => (Framing::SwapStub, true),
+        ("compress", "stub-v2") => (Framing::StubV2, false),
+        ("compress", "lz4-v2") => (Framing::StubV2, true),
+        _ => return None,
+    })
+}
+
 /// What a server pushed, parsed. Fields are `None` or empty where nothing was pushed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PushedOptions {
-    /// `ifconfig`: our address and network. A `net30` pair is given as its /30.
+    /// `ifconfig`: our address and network.
     pub ipv4: Option<Ipv4Net>,
     /// The far end where there is no network: [`Self::ipv4`] is a /32 then.
     pub far4: Option<Ipv4Addr>,
@@ -336,8 +355,6 @@ impl Reader {
     }
 
     fn channel(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
-        const COMPRESSION: &str = "packets would be compressed, which gives away their content (VORACLE) and is not \
-             supported; the server's operator can remove it or write compress migrate";
         match name {
             "peer-id" => {
                 let id: u32 = w.parse(0, "a number")?;
@@ -371,12 +388,15 @@ impl Reader {
                     }
                 }
             }
-            "comp-lzo" if w.arg(0) == "no" => self.out.framing = Some(Framing::LzoStub),
-            "compress" if matches!(w.arg(0), "" | "stub") => {
-                self.out.framing = Some(Framing::SwapStub)
+            "comp-lzo" | "compress" => {
+                let Some((framing, compresses)) = compression(name, w.arg(0)) else {
+                    return Err(w.unsupported("this compression is not known"));
+                };
+                self.out.framing = Some(framing);
+                if compresses {
+                    self.out.notes.push(format!("{}: {NOT_COMPRESSED}", shown(w.option)));
+                }
             }
-            "compress" if w.arg(0) == "stub-v2" => self.out.framing = Some(Framing::StubV2),
-            "comp-lzo" | "compress" => return Err(w.unsupported(COMPRESSION)),
             "fragment" => self.out.fragment = Some(shown(w.option)),
             _ => return Ok(false),
         }
@@ -447,17 +467,11 @@ impl Reader {
     fn finish(mut self) -> Result<PushedOptions, PushRefused> {
         let Some((local, other)) = self.ifconfig else { return Ok(self.out) };
         let mask = Ipv4Net::with_netmask(local, other).ok().filter(|net| net.prefix_len() > 0);
-        let net30 = Ipv4Net::new(local, 30).ok().filter(|net| net.contains(&other));
-        match (mask, net30) {
+        match mask {
             // Old servers leave the topology out where they mean subnet; a far end never looks like
             // a netmask.
-            (Some(net), _) => self.out.ipv4 = Some(net),
-            // A net30 pair is a subnet of its own with the far end as its gateway.
-            (None, Some(net)) if !self.subnet => {
-                self.out.ipv4 = Some(net);
-                self.out.gateway4 = self.out.gateway4.or(Some(other));
-            }
-            (None, _) if !self.subnet => {
+            Some(net) => self.out.ipv4 = Some(net),
+            None if !self.subnet => {
                 self.out.ipv4 = Some(Ipv4Net::from(local));
                 self.out.far4 = Some(other);
                 self.out.gateway4 = self.out.gateway4.or(Some(other));

@@ -1,6 +1,9 @@
+use std::net::{IpAddr, Ipv4Addr};
+
 use crate::negotiate::DataCipher;
 use adit_engine::verbs::Framing;
 use adit_engine::{Grant, PeerId};
+use ipnet::{IpNet, Ipv4Net};
 
 use super::config::{Network4, ServerConfig, Topology};
 use super::pool::Lease;
@@ -27,6 +30,7 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     let general = |option: &String| !grant.push_reset && !removed(option);
     let mut push: Vec<String> =
         config.push.iter().filter(|option| general(option)).chain(&grant.push).cloned().collect();
+    push.retain(|option| !leads_home(option, &grant.iroutes));
     let own = |word: &str| grant.push.iter().any(|o| o.split(' ').next() == Some(word));
     if !removed("ifconfig-ipv6") {
         push.extend(ifconfig6(config, to));
@@ -66,11 +70,26 @@ pub(super) fn pushed_options(config: &ServerConfig, to: &Recipient<'_>) -> Vec<S
     push
 }
 
+/// Whether this is a route to a network behind the very client that would get it (`iroute`): into the
+/// tunnel, and from the server back to the client. With a gateway or metric it is left, as by stock.
+fn leads_home(option: &str, behind: &[IpNet]) -> bool {
+    let words: Vec<&str> = option.split_whitespace().collect();
+    let to: Option<IpNet> = match words.as_slice() {
+        ["route", address] => {
+            address.parse().ok().map(|host: Ipv4Addr| IpNet::from(IpAddr::V4(host)))
+        }
+        ["route", address, mask] => match (address.parse(), mask.parse()) {
+            (Ok(address), Ok(mask)) => Ipv4Net::with_netmask(address, mask).ok().map(IpNet::V4),
+            _ => None,
+        },
+        ["route-ipv6", net] => net.parse().ok().map(IpNet::V6),
+        _ => None,
+    };
+    to.is_some_and(|to| behind.contains(&to))
+}
+
 /// Both words behind `ifconfig`.
-fn ifconfig4(
-    network: Option<&Network4>,
-    to: &Recipient<'_>,
-) -> Option<(std::net::Ipv4Addr, std::net::Ipv4Addr)> {
+fn ifconfig4(network: Option<&Network4>, to: &Recipient<'_>) -> Option<(Ipv4Addr, Ipv4Addr)> {
     if to.grant.ifconfig4.is_some() {
         return to.grant.ifconfig4;
     }
@@ -84,7 +103,7 @@ fn ifconfig4(
 }
 
 /// The server's end of a client's four addresses: the second of them, where the client has the third.
-pub(super) fn far_end(address: std::net::Ipv4Addr) -> std::net::Ipv4Addr {
+pub(super) fn far_end(address: Ipv4Addr) -> Ipv4Addr {
     ((u32::from(address) & !3) | 1).into()
 }
 

@@ -109,6 +109,7 @@ pub fn client_config(settings: Settings) -> ClientConfig {
         port: 1194,
         transport: Default::default(),
         family: Default::default(),
+        ..Default::default()
     };
     ClientConfig::new(settings, client_tls(), vec![Remote { target }])
 }

@@ -261,7 +261,8 @@ impl ClientEngine {
         });
         match attempt {
             Ok(conversation) => {
-                let answer_by = Some(now + self.config.server_poll_timeout);
+                let own = self.remotes.current().and_then(|remote| remote.target.wait);
+                let answer_by = Some(now + own.unwrap_or(self.config.server_poll_timeout));
                 let Limits { session, .. } = self.config.settings.limits;
                 let (silent_at, ends) = (self.silent_at(now), session_end(now, session));
                 let attempt = Attempt { conversation, answer_by, silent_at, ends, pull: None };

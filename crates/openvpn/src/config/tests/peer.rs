@@ -64,6 +64,23 @@ fn tls_without_a_server_is_between_two_points() {
 }
 
 #[test]
+fn between_two_points_cipher_is_for_a_peer_that_does_not_negotiate() {
+    let cbc = DataCipher::Block(Some(BlockCipher::Aes256Cbc));
+    let parse = |text: &str| parse_file(&format!("{TLS}{text}")).unwrap().cipher_fallback;
+    for end in ["tls-server\ndh none\n", "tls-client\nremote 192.0.2.1\n"] {
+        assert_eq!(parse(end), None);
+        assert_eq!(parse(&format!("{end}cipher AES-256-CBC\n")), Some(cbc));
+        let other = format!("{end}cipher AES-256-CBC\ndata-ciphers-fallback AES-128-GCM\n");
+        assert_eq!(parse(&other), Some(Cipher::Aes128Gcm.into()));
+        // What is too weak, or would not be authenticated, enables nothing; they may yet agree.
+        assert_eq!(parse(&format!("{end}cipher BF-CBC\n")), None);
+        assert_eq!(parse(&format!("{end}cipher AES-256-CBC\nauth none\n")), None);
+    }
+    // Where options are pushed it stays a word to the peer.
+    assert_eq!(parse("client\nremote 192.0.2.1\ncipher AES-256-CBC\n"), None);
+}
+
+#[test]
 fn what_belongs_elsewhere_is_refused_by_name() {
     let refused = |base: &str, text: &str, word: &str| {
         let error = parse_file(&format!("{base}{text}")).unwrap_err();

@@ -86,11 +86,8 @@ fn other_data_formats_are_taken() {
 #[test]
 fn what_changes_the_wire_ends_the_session() {
     for option in [
-        "comp-lzo",
-        "comp-lzo yes",
-        "comp-lzo adaptive",
-        "compress lz4-v2",
-        "compress lzo",
+        "comp-lzo perhaps",
+        "compress zstd",
         "cipher BF-CBC",
         "cipher ARIA-256-GCM",
         "protocol-flags cc-exit tls-ekm something-new",
@@ -100,13 +97,19 @@ fn what_changes_the_wire_ends_the_session() {
         let refused = parse(option).unwrap_err();
         assert!(matches!(refused, PushRefused::Unsupported { .. }), "{option}: {refused}");
     }
-    for (option, framing) in [
-        ("comp-lzo no", Framing::LzoStub),
-        ("compress", Framing::SwapStub),
-        ("compress stub", Framing::SwapStub),
-        ("compress stub-v2", Framing::StubV2),
+    for (option, framing, notes) in [
+        ("comp-lzo no", Framing::LzoStub, 0),
+        ("comp-lzo", Framing::LzoStub, 1),
+        ("comp-lzo adaptive", Framing::LzoStub, 1),
+        ("compress lzo", Framing::LzoStub, 1),
+        ("compress", Framing::SwapStub, 0),
+        ("compress stub", Framing::SwapStub, 0),
+        ("compress lz4", Framing::SwapStub, 1),
+        ("compress stub-v2", Framing::StubV2, 0),
+        ("compress lz4-v2", Framing::StubV2, 1),
     ] {
-        assert_eq!(parse(option).unwrap().framing, Some(framing), "{option}");
+        let pushed = parse(option).unwrap();
+        assert_eq!((pushed.framing, pushed.notes.len()), (Some(framing), notes), "{option}");
     }
 }
 
@@ -163,10 +166,11 @@ fn what_is_harmless_and_unknown_costs_a_note() {
 }
 
 #[test]
-fn a_net30_pair_is_a_small_subnet() {
+fn a_net30_pair_is_two_ends_and_no_network() {
     let pushed = parse("topology net30,ifconfig 10.8.0.6 10.8.0.5,route 10.8.0.1").unwrap();
-    assert_eq!(pushed.ipv4, Some("10.8.0.6/30".parse().unwrap()));
-    assert_eq!(pushed.gateway4, Some(Ipv4Addr::new(10, 8, 0, 5)));
+    assert_eq!(pushed.ipv4, Some("10.8.0.6/32".parse().unwrap()));
+    let far = Some(Ipv4Addr::new(10, 8, 0, 5));
+    assert_eq!((pushed.far4, pushed.gateway4), (far, far));
 }
 
 #[test]
