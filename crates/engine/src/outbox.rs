@@ -40,6 +40,11 @@ impl<E> Outbox<E> {
         Self::default()
     }
 
+    /// Makes the list as small as what is in it.
+    pub fn rest(&mut self) {
+        self.queue.shrink_to_fit();
+    }
+
     /// Appends an output.
     pub fn push(&mut self, output: Output<E>) {
         self.queue.push_back(output);

@@ -402,12 +402,20 @@ impl Plane {
         self.shared.ethernet.as_ref().map(|switch| switch.macs.totals())
     }
 
+    /// Makes the tables as small as what is in them: for a server that many have left.
+    pub fn shrink(&self) {
+        self.shared.tables.rest();
+        self.shared.upcalls.rest();
+    }
+
     /// Has the workers give back what their buffers take, megabytes once much was received: for a server that nobody is
     /// connected to. The next packets cost a little more.
     pub fn rest(&self) {
+        self.shrink();
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         arena.clear();
         arena.rest();
+        drop(arena);
         self.shared.rests.fetch_add(1, Ordering::Relaxed);
         self.wake();
     }

@@ -23,6 +23,9 @@ pub struct Routes {
 #[derive(Clone, Debug)]
 struct Family<A, P: Prefix> {
     hosts: [Arc<Hosts<A>>; PARTS],
+    /// What stands for all parts that have none: thirty-two that are each by themselves would keep as many pages of
+    /// memory in use, wherever they happened to be made.
+    none: Arc<Hosts<A>>,
     /// How many there are: without any, nobody looks for one.
     entered: usize,
     prefixes: PrefixMap<P, PeerId>,
@@ -38,7 +41,9 @@ where
     PrefixMap<P, PeerId>: Default,
 {
     fn default() -> Self {
-        Self { hosts: Default::default(), entered: 0, prefixes: PrefixMap::default() }
+        let none = Arc::<Hosts<A>>::default();
+        let hosts = std::array::from_fn(|_| Arc::clone(&none));
+        Self { hosts, none, entered: 0, prefixes: PrefixMap::default() }
     }
 }
 
@@ -102,6 +107,12 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
         }
     }
 
+    fn rest(&mut self) {
+        if self.prefixes.is_empty() {
+            self.prefixes = PrefixMap::default();
+        }
+    }
+
     /// Unless it has moved to another peer since.
     fn remove(&mut self, host: Option<A>, prefix: P, peer: PeerId) {
         let Some(address) = host else {
@@ -110,15 +121,15 @@ impl<A: Copy + Eq + std::hash::Hash, P: Prefix + Copy> Family<A, P> {
             }
             return;
         };
-        if let Some(hosts) = self.hosts.get_mut(part(Mixer::default(), &address))
-            && hosts.get(&address) == Some(&peer)
+        if let Some(part) = self.hosts.get_mut(part(Mixer::default(), &address))
+            && part.get(&address) == Some(&peer)
         {
-            let hosts = Arc::make_mut(hosts);
+            let hosts = Arc::make_mut(part);
             hosts.remove(&address);
             self.entered = self.entered.saturating_sub(1);
             if hosts.is_empty() {
                 // A table that was once full of them stays so wide.
-                *hosts = Hosts::default();
+                *part = Arc::clone(&self.none);
             }
         }
     }
@@ -179,6 +190,13 @@ impl Routes {
             }
         }
         self.owned.set(peer, prefixes);
+    }
+
+    /// Makes the tables as small as what is in them.
+    pub fn rest(&mut self) {
+        self.owned.0.shrink_to_fit();
+        self.v4.rest();
+        self.v6.rest();
     }
 
     /// Forgets a peer.

@@ -69,6 +69,9 @@ impl PeerTable {
         if page.iter().all(Option::is_none) {
             // Ids are used again only when all were: what is empty stays so for long.
             *slot = None;
+            let used = self.pages.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            self.pages.truncate(used);
+            self.pages.shrink_to_fit();
         }
         if self.latest.as_ref().is_some_and(|latest| latest.id == id) {
             self.latest = self.iter().last().cloned();
@@ -244,6 +247,18 @@ impl Tables {
         read(&self.addresses).get(&address(link)?).copied()
     }
 
+    /// Makes the tables as small as what is in them.
+    pub fn rest(&self) {
+        write(&self.addresses).shrink_to_fit();
+        write(&self.admitted).shrink_to_fit();
+        self.streams.rest();
+        self.routes.rcu(|routes| {
+            let mut routes = Routes::clone(routes);
+            routes.rest();
+            routes
+        });
+    }
+
     /// Whether control packets of this link are a known peer's.
     pub fn is_known(&self, link: &Link) -> bool {
         self.is_admitted(link) || self.by_address(link).is_some()
@@ -302,6 +317,12 @@ mod tests {
         tables.remove_peer(PeerId(1)).unwrap();
         assert!(tables.peers.load().get(PeerId(2)).is_some());
         assert_eq!(pages(), 1);
+        // Nor do their places, however many there were before.
+        tables.add_peer(peer(70_000, link(3)));
+        tables.remove_peer(PeerId(70_000)).unwrap();
+        assert_eq!(tables.peers.load().pages.len(), 1);
+        tables.remove_peer(PeerId(2)).unwrap();
+        assert_eq!(tables.peers.load().pages.len(), 0);
     }
 
     #[test]

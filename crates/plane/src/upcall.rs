@@ -174,6 +174,11 @@ impl UpcallSender {
         self.0.raise();
     }
 
+    /// Gives back what the queues take that hold nothing.
+    pub fn rest(&self) {
+        self.0.rest();
+    }
+
     /// Makes the receiving end look, though nothing was queued.
     pub fn raise(&self) {
         self.0.raise();
@@ -189,6 +194,16 @@ impl UpcallSender {
 }
 
 impl Queues {
+    /// Makes the queues as small as what waits in them.
+    fn rest(&self) {
+        lock(&self.notices).shrink_to_fit();
+        for queue in [&self.frames, &self.strangers] {
+            let mut queue = lock(queue);
+            queue.items.shrink_to_fit();
+            queue.waiting.shrink_to_fit();
+        }
+    }
+
     fn raise(&self) {
         if !self.raised.swap(true, Ordering::AcqRel) {
             self.event.signal();

@@ -180,6 +180,13 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         act(&mut self.engine, now(), &mut self.outbox)
     }
 
+    /// Makes the queues as small as what waits in them.
+    pub fn rest(&mut self) {
+        self.arrivals.shrink_to_fit();
+        self.news.shrink_to_fit();
+        self.outbox.rest();
+    }
+
     /// Performs everything that is due without waiting, up to the first news.
     pub fn perform(&mut self) -> Option<News<E::Event>> {
         if let Some(news) = self.news.pop_front() {

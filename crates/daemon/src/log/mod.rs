@@ -213,8 +213,8 @@ impl Writer {
 
     fn flush(&mut self) {
         if !self.gathered.is_empty() {
-            self.sink.write(&self.gathered);
-            self.gathered.clear();
+            // A block that stays allocated would lie where it was first needed, among those of a client that goes.
+            self.sink.write(&std::mem::take(&mut self.gathered));
         }
     }
 

@@ -69,6 +69,10 @@ impl Repeats {
             }
             !over
         });
+        if self.seen.is_empty() {
+            // Nothing else would make it smaller.
+            self.seen = HashMap::new();
+        }
         overdue
     }
 }

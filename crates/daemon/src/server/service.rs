@@ -55,6 +55,7 @@ impl Service {
         let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         raise_descriptor_limit();
+        adit_linux::memory::share_one_arena();
         adit_crypto::gather_entropy().map_err(|e| Fault::environment(e.to_string()))?;
         let (streams, datagrams): (Vec<_>, Vec<_>) =
             options.listeners.iter().partition(|l| l.transport == Transport::Tcp);
@@ -403,9 +404,13 @@ impl Running {
     fn give_memory_back(&mut self) {
         let busy = self.sessions.len() + self.driver.engine().handshakes();
         if self.rest.is_due(busy) {
-            if busy == 0 {
-                self.driver.backend().plane().rest();
+            match busy {
+                0 => self.driver.backend().plane().rest(),
+                _ => self.driver.backend().plane().shrink(),
             }
+            self.driver.act(|engine, now, _| engine.rest(now));
+            self.driver.rest();
+            self.sessions.rest();
             adit_linux::memory::trim();
         }
     }

@@ -47,6 +47,12 @@ impl HalfOpen {
         true
     }
 
+    /// Forgets the keys that nobody can use any more, and makes the table as small as what is left.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.entries.retain(|_, (until, _)| *until > now);
+        self.entries.shrink_to_fit();
+    }
+
     pub(crate) fn get_mut(&mut self, now: Instant, key: &Key) -> Option<&mut Wrapper> {
         self.entries.get_mut(key).filter(|(until, _)| *until > now).map(|(_, wrapper)| wrapper)
     }

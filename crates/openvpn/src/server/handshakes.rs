@@ -55,6 +55,11 @@ impl Handshakes {
         }
     }
 
+    /// Makes the table as small as what is in it.
+    pub(super) fn rest(&mut self) {
+        self.by_network.shrink_to_fit();
+    }
+
     pub(super) fn total(&self) -> usize {
         self.total
     }

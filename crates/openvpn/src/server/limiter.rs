@@ -1,7 +1,8 @@
 //! How many answers a stranger may cause, per network it claims to come from.
 //!
 //! The reference implementation has one global counter, so that one attacker who stays at the limit
-//! locks everybody out. Here each /32 and /64 has a bucket of its own, in a table of fixed size.
+//! locks everybody out. Here each /32 and /64 has a bucket of its own, in a table of fixed size, of
+//! which only those parts take memory that somebody knocked at.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -13,6 +14,8 @@ use super::handshakes::Network;
 
 /// Buckets; networks that collide share one.
 const BUCKETS: usize = 16_384;
+/// Buckets that take memory together: a page of 4 KiB.
+const SHELF: usize = 256;
 /// Answers in a burst.
 const BURST: u32 = 500;
 /// Time in which an empty bucket fills up again.
@@ -29,7 +32,7 @@ struct Bucket {
 /// A fixed table of leaky buckets.
 #[derive(Debug)]
 pub(crate) struct Limiter<H = RandomState> {
-    buckets: Vec<Bucket>,
+    shelves: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF],
     hasher: H,
     burst: u32,
 }
@@ -38,14 +41,27 @@ impl Limiter<RandomState> {
     // The hash key comes from the system and not from the engine's seed: it decides only which
     // networks share a bucket, and an attacker must not be able to compute that.
     pub(crate) fn new() -> Self {
-        Self { buckets: vec![Bucket::default(); BUCKETS], hasher: RandomState::new(), burst: BURST }
+        Self { shelves: NONE, hasher: RandomState::new(), burst: BURST }
     }
 }
+
+const NONE: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF] = [const { None }; BUCKETS / SHELF];
 
 impl<H: BuildHasher> Limiter<H> {
     fn bucket(&mut self, address: IpAddr) -> Option<&mut Bucket> {
         let at = self.hasher.hash_one(Network::of(address)) as usize % BUCKETS;
-        self.buckets.get_mut(at)
+        let shelf = self.shelves.get_mut(at / SHELF)?;
+        shelf.get_or_insert_with(|| Box::new([Bucket::default(); SHELF])).get_mut(at % SHELF)
+    }
+
+    /// Gives the memory of buckets back that are as new: all has been paid back since.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        let (now_ms, refill) = (now.as_nanos() / 1_000_000, REFILL.as_millis());
+        let as_new =
+            |b: &Bucket| b.level == 0 || u128::from(now_ms.saturating_sub(b.at_ms)) >= refill;
+        for shelf in &mut self.shelves {
+            *shelf = shelf.take().filter(|shelf| !shelf.iter().all(as_new));
+        }
     }
 
     /// Whether one more answer to `address` is allowed; counts it if so.
@@ -81,7 +97,7 @@ mod tests {
     use std::hash::{BuildHasherDefault, DefaultHasher};
 
     fn limiter() -> Limiter<BuildHasherDefault<DefaultHasher>> {
-        Limiter { buckets: vec![Bucket::default(); BUCKETS], hasher: Default::default(), burst: 10 }
+        Limiter { shelves: NONE, hasher: Default::default(), burst: 10 }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -109,5 +125,23 @@ mod tests {
         assert!(!l.allow(now + Duration::from_millis(900), ip("192.0.2.1")));
         assert!(l.allow(now + Duration::from_millis(1000), ip("192.0.2.1")));
         assert!(!l.allow(now + Duration::from_millis(1000), ip("192.0.2.1")));
+    }
+
+    #[test]
+    fn memory_is_given_back_once_all_is_paid_back_and_nobody_gets_more_answers_by_it() {
+        let mut l = limiter();
+        let now = Instant::from_nanos(0) + Duration::from_secs(1000);
+        let taken = |l: &Limiter<_>| l.shelves.iter().flatten().count();
+        assert_eq!(taken(&l), 0);
+        while l.allow(now, ip("192.0.2.1")) {}
+        l.rest(now);
+        assert_eq!(taken(&l), 1);
+        assert!(!l.allow(now, ip("192.0.2.1")), "what was taken is not forgotten");
+        l.rest(now + Duration::from_millis(9_999));
+        assert_eq!(taken(&l), 1);
+        l.rest(now + Duration::from_secs(10));
+        assert_eq!(taken(&l), 0);
+        assert!((0..20_000_u32).all(|n| l.allow(now, IpAddr::V4(n.into()))));
+        assert_eq!(taken(&l), BUCKETS / SHELF, "bounded");
     }
 }

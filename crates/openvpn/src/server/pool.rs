@@ -125,6 +125,12 @@ impl Pool {
         }
     }
 
+    /// Makes the tables as small as what is in them. Names are remembered on purpose: each finds its address again.
+    pub(super) fn rest(&mut self) {
+        self.taken.shrink_to_fit();
+        self.remembered.shrink_to_fit();
+    }
+
     /// All remembered leases, for keeping them over a restart.
     pub(super) fn remembered(&self) -> impl Iterator<Item = (&str, Lease)> {
         self.remembered.iter().map(|(name, lease)| (name.as_str(), *lease))

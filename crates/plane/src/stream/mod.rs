@@ -120,6 +120,13 @@ impl Streams {
         self.get(link.stream_id()?)
     }
 
+    /// Makes the table as small as what is in it.
+    pub fn rest(&self) {
+        for Apart(part) in &self.0 {
+            part.write().unwrap_or_else(PoisonError::into_inner).shrink_to_fit();
+        }
+    }
+
     /// Whoever gets it is the one who ends it.
     pub fn remove(&self, id: u64) -> Option<Arc<Stream>> {
         self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)

@@ -195,12 +195,17 @@ impl Worker {
     /// Gives back the memory of all buffers that hold nothing.
     fn rest(&mut self) {
         self.batch.rest();
-        self.stream_buffer = Vec::new();
+        // Not freed: the allocator would make the next one of a thread's own memory, of which it never gives back the
+        // end.
+        release(&mut self.stream_buffer);
         self.assembled = Vec::new();
+        self.merger = Merger::default();
+        self.relays = Vec::new();
         if !self.transmitter.is_parked() {
             release(&mut self.packet);
         }
         self.transmitter.rest();
+        adit_linux::memory::empty_thread_cache();
     }
 
     /// Receives from this worker's share of the sockets, as control published them last.

@@ -1,5 +1,6 @@
 mod admission;
 mod ownership;
+mod rest;
 mod strangers;
 mod streams;
 mod update;
@@ -32,6 +33,8 @@ pub(super) type Out = Outbox<ServerEvent>;
 
 /// Peer ids are 24 bits, and all ones means none.
 const MAX_PEER_ID: u32 = 0x00ff_fffe;
+/// Ids come round after so many lives or more: long after anything of the former owner's is under way.
+const IDS_AT_LEAST: u32 = 0xffff;
 /// How long a refused client may take to acknowledge its refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -87,7 +90,8 @@ pub struct ServerEngine {
     streams: Streams,
     pool: Pool,
     ownership: ownership::Ownership,
-    clients: HashMap<PeerId, Client>,
+    /// Boxed: each is kilobytes, and a table has room for twice as many as it holds, and keeps it.
+    clients: HashMap<PeerId, Box<Client>>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
     by_ticket: HashMap<Ticket, PeerId>,
     /// Removed from the data plane, which has not told their final counters yet.
@@ -590,7 +594,7 @@ impl Engine for ServerEngine {
     fn deadline(&self) -> Option<(Instant, &'static str)> {
         let silent = self.streams.deadline().map(|at| (at, "first packet of a stream"));
         let client = self.timers.first().map(|&(at, peer)| {
-            let deadline = self.clients.get(&peer).and_then(Client::deadline);
+            let deadline = self.clients.get(&peer).and_then(|client| client.deadline());
             (at, deadline.map_or("timer", |(_, why)| why))
         });
         silent.into_iter().chain(client).min()

@@ -16,6 +16,11 @@ use crate::tls::PeerIdentity;
 pub(super) struct Ownership(HashMap<IpNet, PeerId>);
 
 impl Ownership {
+    /// Makes the table as small as what is in it.
+    pub(super) fn rest(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
     fn release(&mut self, peer: PeerId, prefixes: &[IpNet]) {
         for prefix in prefixes {
             if self.0.get(prefix) == Some(&peer) {

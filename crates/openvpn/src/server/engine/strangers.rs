@@ -2,7 +2,7 @@
 
 use adit_engine::{Instant, Link, Op, PeerId};
 
-use super::{MAX_PEER_ID, Out, ServerEngine};
+use super::{IDS_AT_LEAST, MAX_PEER_ID, Out, ServerEngine};
 use crate::packet::{Acks, Control, Opcode, SessionId};
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;
@@ -143,7 +143,8 @@ impl ServerEngine {
             None => Conversation::resume(now, link, ids, wrapper, tls, settings),
         };
         let (session, stage) = (first.session, Stage::Negotiating);
-        self.clients.insert(peer, Client { conversation, session, stage, scheduled: None });
+        let client = Client { conversation, session, stage, scheduled: None };
+        self.clients.insert(peer, Box::new(client));
         match accepted {
             Some(_) => self.streams.begun(link, peer),
             None => drop(self.by_session.insert((link.remote(), session), peer)),
@@ -159,9 +160,35 @@ impl ServerEngine {
         let sessions = self.clients.len().saturating_add(self.departing.len());
         (0..=sessions).find_map(|_| {
             let id = PeerId(self.next_peer);
-            self.next_peer = if self.next_peer >= MAX_PEER_ID { 0 } else { self.next_peer + 1 };
+            self.next_peer = id_after(self.next_peer, sessions);
             let free = !self.clients.contains_key(&id) && !self.departing.contains_key(&id);
             free.then_some(id)
         })
+    }
+}
+
+/// The id to try next, where so many are taken. Tables have places up to the highest id, so it does not grow with all who
+/// ever came.
+fn id_after(id: u32, sessions: usize) -> u32 {
+    let highest = u32::try_from(sessions.saturating_mul(2)).unwrap_or(u32::MAX);
+    if id >= highest.clamp(IDS_AT_LEAST, MAX_PEER_ID) { 0 } else { id + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_round_but_not_soon_and_not_before_there_are_enough_for_all() {
+        let round = |sessions| {
+            (0..).scan(0, move |id, _: u32| {
+                *id = id_after(*id, sessions);
+                (*id != 0).then_some(*id)
+            })
+        };
+        assert_eq!(round(3).last(), Some(IDS_AT_LEAST));
+        assert_eq!(round(100_000).last(), Some(200_000));
+        assert_eq!(id_after(MAX_PEER_ID - 1, usize::MAX), MAX_PEER_ID);
+        assert_eq!(id_after(MAX_PEER_ID, usize::MAX), 0);
     }
 }

@@ -91,6 +91,16 @@ impl Streams {
         }
     }
 
+    /// Makes the tables as small as what is in them.
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.by_link.shrink_to_fit();
+        if self.silent.is_empty() {
+            self.silent = BTreeSet::new();
+        }
+        self.strangers.rest();
+        self.limiter.rest(now);
+    }
+
     /// Forgets a stream. False if there is none.
     pub(super) fn forget(&mut self, link: Link) -> bool {
         let Some(state) = self.by_link.remove(&link) else { return false };

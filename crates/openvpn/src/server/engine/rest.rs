@@ -1,0 +1,27 @@
+//! Giving back what the tables hold for clients that have gone.
+
+use adit_engine::Instant;
+
+use super::ServerEngine;
+
+impl ServerEngine {
+    /// Makes every table as small as what is in it. A table that was once full keeps its size otherwise, and be it a
+    /// hundred bytes, then the page that they lie in. For a server that many have left: the next clients let the tables
+    /// grow again.
+    pub fn rest(&mut self, now: Instant) {
+        self.clients.shrink_to_fit();
+        self.by_session.shrink_to_fit();
+        self.by_ticket.shrink_to_fit();
+        self.departing.shrink_to_fit();
+        if self.timers.is_empty() {
+            // An emptied tree keeps its root.
+            self.timers = Default::default();
+        }
+        self.limiter.rest(now);
+        self.half_open.rest(now);
+        self.handshakes.rest();
+        self.streams.rest(now);
+        self.pool.rest();
+        self.ownership.rest();
+    }
+}
