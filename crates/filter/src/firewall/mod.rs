@@ -126,7 +126,7 @@ impl Firewall {
             firewall: Arc::clone(self),
             answer: Box::new([0; MAX_ANSWER]),
             allowance: Allowance::default(),
-            pending: Pending::default(),
+            pending: self.totals.pending(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What became of packets: counted by each worker for itself, added up at the end of a burst.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::fragment::FragmentStats;
 use crate::packet::Malformed;
@@ -98,16 +98,32 @@ const ANSWERS: usize = PASSED + 2;
 const SUPPRESSED: usize = PASSED + 3;
 const COUNTERS: usize = PASSED + 4;
 
-#[derive(Debug, Default)]
-pub(super) struct Totals([AtomicU64; COUNTERS]);
+/// Workers count in parts of their own, by turns if there are more: all add something with each burst.
+const PARTS: usize = 16;
 
 #[derive(Debug, Default)]
-pub(super) struct Pending([u64; COUNTERS]);
+pub(super) struct Totals {
+    parts: [Part; PARTS],
+    /// Workers so far.
+    workers: AtomicUsize,
+}
+
+/// On cache lines of its own, which processors fetch in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Part([AtomicU64; COUNTERS]);
+
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// Where it is added in the end.
+    part: usize,
+    counts: [u64; COUNTERS],
+}
 
 impl Pending {
     #[inline]
     fn add(&mut self, counter: usize, count: u64) {
-        if let Some(pending) = self.0.get_mut(counter) {
+        if let Some(pending) = self.counts.get_mut(counter) {
             *pending = pending.wrapping_add(count);
         }
     }
@@ -136,8 +152,15 @@ impl Pending {
 }
 
 impl Totals {
+    /// For one more worker.
+    pub fn pending(&self) -> Pending {
+        let part = self.workers.fetch_add(1, Relaxed) % PARTS;
+        Pending { part, counts: [0; COUNTERS] }
+    }
+
     pub fn add(&self, pending: &mut Pending) {
-        for (total, pending) in self.0.iter().zip(&mut pending.0) {
+        let Some(Part(totals)) = self.parts.get(pending.part) else { return };
+        for (total, pending) in totals.iter().zip(&mut pending.counts) {
             if *pending != 0 {
                 total.fetch_add(std::mem::take(pending), Relaxed);
             }
@@ -145,7 +168,10 @@ impl Totals {
     }
 
     pub fn read(&self, track: TrackStats, fragments: FragmentStats, logs_lost: u64) -> Stats {
-        let get = |counter: usize| self.0.get(counter).map_or(0, |total| total.load(Relaxed));
+        let get = |counter: usize| {
+            let each = self.parts.iter().filter_map(|Part(totals)| totals.get(counter));
+            each.fold(0u64, |sum, total| sum.wrapping_add(total.load(Relaxed)))
+        };
         let dropped = Drop::ALL.into_iter().map(|why| (why, get(why.number())));
         Stats {
             passed: get(PASSED),
