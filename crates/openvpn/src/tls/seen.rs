@@ -14,6 +14,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::revocation::Restored;
 use adit_crypto::sha256;
 use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm};
 
@@ -56,13 +57,19 @@ impl Memory {
 pub(super) struct Remembering {
     algorithm: &'static dyn SignatureVerificationAlgorithm,
     memory: Arc<Memory>,
+    /// Texts in whose stead another was signed.
+    restored: Arc<[Restored]>,
 }
 
 impl Remembering {
     /// These algorithms, with one memory for all.
-    pub(super) fn all(algorithms: &[&'static dyn SignatureVerificationAlgorithm]) -> Vec<Self> {
-        let memory = Arc::<Memory>::default();
-        let with = |&algorithm: &_| Self { algorithm, memory: memory.clone() };
+    pub(super) fn all(
+        algorithms: &[&'static dyn SignatureVerificationAlgorithm],
+        restored: Vec<Restored>,
+    ) -> Vec<Self> {
+        let (memory, restored) = (Arc::<Memory>::default(), Arc::<[Restored]>::from(restored));
+        let with =
+            |&algorithm: &_| Self { algorithm, memory: memory.clone(), restored: restored.clone() };
         algorithms.iter().map(with).collect()
     }
 }
@@ -74,6 +81,8 @@ impl SignatureVerificationAlgorithm for Remembering {
         message: &[u8],
         signature: &[u8],
     ) -> Result<(), InvalidSignature> {
+        let restored = self.restored.iter().find(|restored| restored.rewritten == message);
+        let message = restored.map_or(message, |restored| restored.signed.as_slice());
         let (key_id, id) = (self.public_key_alg_id(), self.signature_alg_id());
         let parts = [&key_id, &*id, public_key, message, signature];
         // The lengths say where one ends and the next begins.
@@ -141,7 +150,7 @@ mod tests {
     #[test]
     fn what_was_right_is_not_computed_again_and_what_differs_in_anything_is() {
         let [first, second] = [alg_id::ECDSA_SHA256, alg_id::ECDSA_SHA384].map(backwards);
-        let both = Remembering::all(&[first, second]);
+        let both = Remembering::all(&[first, second], Vec::new());
         let asked = || (first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed));
         let [one, other] = both.as_slice() else { panic!("two") };
         for _ in 0..3 {
@@ -163,7 +172,7 @@ mod tests {
     #[test]
     fn what_was_wrong_is_asked_again() {
         let algorithm = backwards(alg_id::ECDSA_SHA256);
-        let all = Remembering::all(&[algorithm]);
+        let all = Remembering::all(&[algorithm], Vec::new());
         let one = all.first().unwrap();
         for _ in 0..3 {
             one.verify_signature(b"key", b"text", b"text").unwrap_err();

@@ -144,8 +144,9 @@ impl Trust {
         } else {
             others.into_iter().map(|(_, der)| der).collect()
         };
-        let revocation_lists =
-            crl.map(|crl| read_revocation_lists(crl, now, warnings)).transpose()?;
+        let found = crl.map(|crl| read_revocation_lists(crl, now, warnings)).transpose()?;
+        let (revocation_lists, restored) =
+            found.map_or((None, Vec::new()), |found| (Some(found.lists), found.restored));
         let fingerprints = Vec::new();
         Ok(Self {
             anchors,
@@ -154,7 +155,7 @@ impl Trust {
             verify,
             fingerprints,
             pinned: false,
-            algorithms: Remembering::all(algorithms.all),
+            algorithms: Remembering::all(algorithms.all, restored),
             hints,
         })
     }
@@ -178,7 +179,7 @@ impl Trust {
             verify,
             fingerprints,
             pinned: true,
-            algorithms: Remembering::all(algorithms.all),
+            algorithms: Remembering::all(algorithms.all, Vec::new()),
             hints: Vec::new(),
         }
     }

@@ -364,6 +364,33 @@ fn the_revocation_list_decides() {
     assert_eq!(problem(client_verdict(common, &good.cert, &good.key)), Problem::CrlExpired);
 }
 
+/// `openssl ca -gencrl` makes such lists unless told otherwise, and openvpn takes them.
+#[test]
+fn a_revocation_list_of_version_1_decides_too() {
+    for kind in [Kind::P256, Kind::Rsa2048] {
+        let ca = Ca::new("/CN=Old CA", kind);
+        let (good, bad) = (ca.server("/CN=good"), ca.server("/CN=bad"));
+        let twin = Ca::new("/CN=Old CA", kind);
+        for reason in [false, true] {
+            let mut common = options(&ca, None);
+            let verdict = |list: String, pair: &Pair| {
+                let common =
+                    CommonTlsOptions { crl: Some(Pem::new("crl.pem", list)), ..common.clone() };
+                client_verdict(common, &pair.cert, &pair.key)
+            };
+            let list = ca.crl_of_old(&[&bad], reason);
+            verdict(list.clone(), &good).unwrap();
+            assert_eq!(problem(verdict(list.clone(), &bad)), Problem::Revoked);
+            // In the authority's name, and not signed by it.
+            let forged = twin.crl_of_old(&[&bad], reason);
+            assert_eq!(problem(verdict(forged, &good)), Problem::CrlMissing);
+            common.crl = Some(Pem::new("crl.pem", list));
+            common.time = clock(11 * DAY);
+            assert_eq!(problem(client_verdict(common, &good.cert, &good.key)), Problem::CrlExpired);
+        }
+    }
+}
+
 #[test]
 fn a_missing_revocation_list_lets_nobody_in() {
     let (one, other) = (Ca::new("/CN=One", Kind::P256), Ca::new("/CN=Other", Kind::P256));

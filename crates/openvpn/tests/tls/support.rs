@@ -172,19 +172,27 @@ impl Ca {
 
     /// A revocation list of `revoked`, good for ten days.
     pub fn crl(&self, revoked: &[&Pair]) -> String {
+        self.crl_with("crlnumber=crlnumber\ncrl_extensions=x\n", revoked, &[])
+    }
+
+    /// As openssl makes it by default: of version 1, or with reasons of version 2 without extensions.
+    pub fn crl_of_old(&self, revoked: &[&Pair], reason: bool) -> String {
+        self.crl_with("", revoked, if reason { &["-crl_reason", "keyCompromise"] } else { &[] })
+    }
+
+    fn crl_with(&self, lines: &str, revoked: &[&Pair], reason: &[&str]) -> String {
         let dir = self.path();
-        std::fs::write(
-            dir.join("ca.cnf"),
-            "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ncrlnumber=crlnumber\ndefault_md=sha256\n\
-             default_crl_days=10\ncertificate=ca.crt\nprivate_key=ca.key\ncrl_extensions=x\n[x]\n\
-             authorityKeyIdentifier=keyid\n",
-        )
-        .unwrap();
+        let text = format!(
+            "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=10\n\
+             certificate=ca.crt\nprivate_key=ca.key\n{lines}[x]\nauthorityKeyIdentifier=keyid\n"
+        );
+        std::fs::write(dir.join("ca.cnf"), text).unwrap();
         std::fs::write(dir.join("index"), "").unwrap();
         std::fs::write(dir.join("crlnumber"), "01\n").unwrap();
         for pair in revoked {
             std::fs::write(dir.join("revoked.crt"), &pair.cert).unwrap();
-            openssl(dir, &["ca", "-config", "ca.cnf", "-revoke", "revoked.crt"]);
+            let revoke = ["ca", "-config", "ca.cnf", "-revoke", "revoked.crt"];
+            openssl(dir, &[&revoke, reason].concat());
         }
         openssl(dir, &["ca", "-config", "ca.cnf", "-gencrl", "-out", "crl.pem"]);
         std::fs::read_to_string(dir.join("crl.pem")).unwrap()
