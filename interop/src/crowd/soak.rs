@@ -31,9 +31,9 @@ const SETTLE: Duration = Duration::from_secs(18);
 /// Lives are this many seconds long, by turns.
 const LIVES: [u64; 5] = [5, 40, 15, 70, 25];
 /// What a server may hold more when all have gone than before the first came, besides a tenth, in KiB: the signatures
-/// that it remembers (32), deeper stacks of its two threads (80), the tables of the C library and the crypto library that
-/// are made when they are first needed, and the pages of blocks that lie between others.
-const ONCE: u64 = 320;
+/// that it remembers (32), deeper stacks of its two threads (up to 64), tables of the crypto library that are made when
+/// they are first needed, and the edges of pages.
+const ONCE: u64 = 128;
 /// What it may hold more at the end than after the first minute, in KiB: what is made once was made then, and of 2,800
 /// lives more not even 50 bytes of each may stay.
 const MORE: u64 = 128;

@@ -34,6 +34,10 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long the last packets (exit notices) may take to leave.
 const LAST_PACKETS: Duration = Duration::from_millis(50);
 
+/// Up to so many workers allocate where the control thread does. More would wait for each other: what a full stream did
+/// not take is kept on the heap.
+const ONE_ARENA: u16 = 2;
+
 /// A server that listens, with its device up.
 pub struct Service {
     handle: Handle,
@@ -55,7 +59,9 @@ impl Service {
         let (tx, commands) = mpsc::channel(super::COMMAND_LIMIT);
         let control = options.control.as_deref().map(control::Server::open).transpose()?;
         raise_descriptor_limit();
-        adit_linux::memory::share_one_arena();
+        if options.workers <= ONE_ARENA {
+            adit_linux::memory::share_one_arena();
+        }
         adit_crypto::gather_entropy().map_err(|e| Fault::environment(e.to_string()))?;
         let (streams, datagrams): (Vec<_>, Vec<_>) =
             options.listeners.iter().partition(|l| l.transport == Transport::Tcp);

@@ -205,7 +205,8 @@ impl Worker {
             release(&mut self.packet);
         }
         self.transmitter.rest();
-        adit_linux::memory::empty_thread_cache();
+        // Each thread has a cache of its own, and whichever is the last to empty it gives the pages back.
+        adit_linux::memory::trim();
     }
 
     /// Receives from this worker's share of the sockets, as control published them last.
