@@ -306,6 +306,44 @@ fn a_client_listens_to_its_server_only() {
     assert!(answered(&w));
 }
 
+/// With `float` the first answer may come from another address of the server, if it proves that the server
+/// saw the client's reset; what follows goes there.
+#[test]
+fn a_client_that_floats_takes_its_first_answer_from_anywhere() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let settings = Settings { float: true, ..Settings::default() };
+    let c = w.connect(client_config(settings), Impairment::default(), 1);
+    w.tick_client(c);
+    let sent = w.capture(c);
+    let answer = w.stranger(w.clients[c].address, &sent[0]).remove(0);
+    let answers = |w: &World| {
+        let said = |event: &&ClientEvent| matches!(event, ClientEvent::ServerAnswered(..));
+        w.clients[c].events.iter().filter(said).count()
+    };
+    let [elsewhere, third] = [1, 2].map(|n| Link::datagram(Default::default(), None, address(n)));
+    let mut forged = answer.clone();
+    // The session id of ours that it echoes.
+    let at = forged.len().checked_sub(5).expect("an answer with its number behind the id");
+    forged[at] ^= 1;
+    w.to_client(c, Input::Frame(third, &mut forged));
+    assert_eq!(answers(&w), 0, "a wrong echo");
+    w.to_client(c, Input::Frame(elsewhere, &mut answer.clone()));
+    assert_eq!(answers(&w), 1);
+    let mut out = Outbox::new();
+    w.clients[c].engine.handle(w.now + 6 * SECOND, Input::Tick, &mut out);
+    let mut sent = 0;
+    while let Some(output) = out.pop() {
+        if let adit_engine::Output::Send(link, _) = output {
+            assert_eq!(link.remote(), elsewhere.remote());
+            sent += 1;
+        }
+    }
+    assert!(sent > 0);
+    // Once is enough.
+    w.to_client(c, Input::Frame(third, &mut answer.clone()));
+    assert_eq!(answers(&w), 1);
+}
+
 /// A world in which one client waits for the registry.
 fn waiting_for_the_registry() -> (World, usize) {
     let mut config = server_config(Settings::default());

@@ -87,6 +87,8 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("fault/tap-against-tun", ALL, tap::against_tun),
     ("several-clients-net30", ALL, several::clients_with_four_addresses_each),
     ("second-remote", DIALS, roaming::second_remote),
+    // Adit's own server answers from the address that was asked.
+    ("answer-from-elsewhere", DIALS, roaming::answer_from_elsewhere),
     ("files-with-redirect-gateway", ALL, files::redirect_gateway),
     ("files-with-pinned-suites", ALL, files::pinned_suites),
     ("key-with-password-pkcs8", DIALS, files::key_pkcs8),

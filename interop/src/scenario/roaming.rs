@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use super::{Stage, ping_until};
 use crate::cell::{READY, SETUP, Tunnel, dial, serve};
 use crate::failure::{Result, ensure};
-use crate::net::Pair;
+use crate::net::{CABLE, End, Pair};
 use crate::traffic::tcp;
 
 /// The client gets another address in the middle of a transfer's pause; the session goes on.
@@ -70,6 +70,21 @@ fn back(stage: &Stage<'_>, mut tunnel: Tunnel, configs: &crate::cell::Configs) -
     let took = ping_until(&tunnel.pair.client, tunnel.server_inner.v4, Duration::from_secs(10))?;
     tunnel.ping_all(4)?;
     Ok(format!("back, first answer after {} ms", took.as_millis()))
+}
+
+/// A server with two addresses answers from the first what was sent to the second; with `float` the client
+/// takes that.
+pub(super) fn answer_from_elsewhere(stage: &Stage<'_>) -> Result<String> {
+    let pair = Pair::new()?;
+    let (first, second) = (End::Server.outer(false).to_string(), "192.0.2.77");
+    pair.server.run("ip", &["address", "add", &format!("{second}/24"), "dev", CABLE])?;
+    let mut configs = stage.configs();
+    let remote = |address: &str| format!("remote {address}");
+    configs.client = configs.client.replace(&remote(&first), &remote(second));
+    configs.client("float\nhand-window 10");
+    let tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
+    tunnel.ping_all(4)?;
+    Ok(String::new())
 }
 
 /// Nobody answers at the first `remote`; the second one does.

@@ -286,7 +286,12 @@ impl ClientEngine {
                 return;
             }
         };
-        if !same_path(conversation.link, link) {
+        let elsewhere = !same_path(conversation.link, link);
+        // `float`: a server with several addresses may give its first answer from another one. In a
+        // session the data plane sees who moved, by packets that are authentic.
+        let first = !up && conversation.remote().is_none();
+        let streams = conversation.link.is_stream() || link.is_stream();
+        if elsewhere && !(first && self.config.settings.float && !streams) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
@@ -297,6 +302,9 @@ impl ClientEngine {
             false => Err(Fault::Ignored("a renegotiation before there is a session")),
         };
         let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
+        if elsewhere && conversation.remote().is_some() {
+            conversation.link = link;
+        }
         let silent_at = heard.as_ref().ok().and_then(|_| self.silent_at(now));
         if let (State::Connecting(attempt), Some(_)) = (&mut self.state, silent_at) {
             attempt.silent_at = silent_at;
