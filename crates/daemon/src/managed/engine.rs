@@ -96,7 +96,10 @@ pub(super) fn tls(store: &Store) -> Outcome<ServerTls> {
         cert: pem(&files.cert)?,
         key: pem(&files.key)?,
         crl: pem(&files.crl)?,
-        verify: VerifyOptions { name: None, remote_cert_tls: Some(RemoteCertTls::Client) },
+        verify: VerifyOptions {
+            remote_cert_tls: Some(RemoteCertTls::Client),
+            ..VerifyOptions::default()
+        },
         ..CommonTlsOptions::default()
     };
     let options = ServerTlsOptions { common, client_certificates: ClientCertificates::Require };

@@ -17,6 +17,7 @@ use adit_openvpn::tls::{
 use adit_openvpn::wrap::WrapConfig;
 use zeroize::Zeroizing;
 
+use super::authorities;
 use crate::control::CertificateReport;
 use crate::expiry;
 use crate::fault::Fault;
@@ -46,7 +47,7 @@ pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
     }
 }
 
-fn read_file(directive: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
+pub(super) fn read_file(directive: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
     use std::io::Read;
     let problem = |e: io::Error| {
         let remedy = match e.kind() {
@@ -88,6 +89,8 @@ impl TlsMaterial {
                     Usage::Server => RemoteCertTls::Server,
                     Usage::Client => RemoteCertTls::Client,
                 }),
+                key_usage: options.key_usage.clone(),
+                issuer: options.issuer.clone(),
             },
             min_version: Some(version(options.min_version)),
             max_version: options.max_version.map(version),
@@ -96,6 +99,9 @@ impl TlsMaterial {
             groups: options.groups.as_ref().map(|names| names.join(":")),
             ..CommonTlsOptions::default()
         };
+        if let Some(path) = &options.ca_path {
+            authorities::add(&mut common, path)?;
+        }
         if let Some(identity) = &options.identity {
             common.cert = Some(read("cert", &identity.cert)?);
             common.key = Some(read("key", &identity.key)?);

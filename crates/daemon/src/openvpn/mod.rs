@@ -1,5 +1,6 @@
 //! `adit openvpn`: the command line, config files, log lines and status files of `openvpn` 2.6.
 
+mod authorities;
 mod client;
 mod client_files;
 mod genkey;

@@ -35,6 +35,11 @@ fn files(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("dh none <inline>", 1..=1)?;
             return Ok(true);
         }
+        "capath" => {
+            d.shape("capath DIRECTORY", 1..=1)?;
+            draft.ca_path = Some(d.path(0, base));
+            return Ok(true);
+        }
         "askpass" => {
             d.shape("askpass [FILE]", 0..=1)?;
             draft.askpass = Some(match d.get(0) {
@@ -153,14 +158,29 @@ fn verify(draft: &mut Draft, d: &Directive) -> Taken {
                 }
             });
         }
+        "remote-cert-ku" => {
+            d.shape("remote-cert-ku [BITS ...]", 0..=15)?;
+            draft.key_usage = Some(key_usage(d)?);
+        }
         "verify-client-cert" => {
             d.shape("verify-client-cert require", 0..=1)?;
-            if !matches!(d.get(0), None | Some("require")) {
-                return Err(d.error(
-                    "without a certificate a client proves nothing here: user names are not checked yet",
-                    "remove it and give each client a certificate; peer-fingerprint knows those that no \
-                     authority signed",
-                ));
+            match d.get(0) {
+                None | Some("require") => {}
+                Some("none" | "optional") => {
+                    return Err(d.error(
+                        "a client without a certificate must prove itself in another way: by \
+                         auth-user-pass-verify, a plugin or management-client-auth, and this server has \
+                         none of them (openvpn does not start then either)",
+                        "remove it and give each client a certificate; peer-fingerprint knows those that \
+                         no authority signed",
+                    ));
+                }
+                Some(other) => {
+                    return Err(d.error(
+                        format!("\"{other}\" is not known"),
+                        "write: verify-client-cert require",
+                    ));
+                }
             }
         }
         "x509-username-field" => {
@@ -172,6 +192,25 @@ fn verify(draft: &mut Draft, d: &Directive) -> Taken {
         _ => return Ok(false),
     }
     Ok(true)
+}
+
+/// The values of `remote-cert-ku`, in hex: the first bit of the extension is 80.
+fn key_usage(d: &Directive) -> Result<Vec<u8>, ConfigError> {
+    let value = |text: &String| {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        match u32::from_str_radix(digits, 16) {
+            Ok(bits @ 1..=0xff) => u8::try_from(bits).ok(),
+            _ => None,
+        }
+        .ok_or_else(|| {
+            d.error(
+                format!("\"{text}\" is not a key usage from 1 to ff: no certificate could have it"),
+                "write a0 for the key usage digitalSignature and keyEncipherment, 80 for the first \
+                 alone, or nothing to demand that there is one",
+            )
+        })
+    };
+    d.args.iter().map(value).collect()
 }
 
 /// A TLS version; `None` for those older than 1.2.

@@ -22,6 +22,7 @@ use super::{
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
 use crate::session::{Fragment, Limits, Mssfix};
+use crate::tls::IssuerHash;
 
 /// Why a directive was not taken.
 pub(super) enum Fault {
@@ -147,6 +148,9 @@ pub(super) struct Draft {
     pub(super) askpass: Option<AskPass>,
     pub(super) verify_name: Option<VerifyName>,
     pub(super) peer_usage: Option<Usage>,
+    pub(super) key_usage: Option<Vec<u8>>,
+    pub(super) issuer: Option<IssuerHash>,
+    pub(super) ca_path: Option<PathBuf>,
     pub(super) min_version: TlsVersion,
     pub(super) max_version: Option<TlsVersion>,
     pub(super) cipher_list: Option<Vec<String>>,

@@ -298,14 +298,23 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
 fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
     let ca = draft.ca.take();
     let peer_fingerprints = std::mem::take(&mut draft.fingerprints);
-    if ca.is_none() && peer_fingerprints.is_empty() {
+    let ca_path = draft.ca_path.take();
+    let authority = ca.is_some() || ca_path.is_some();
+    if !authority && peer_fingerprints.is_empty() {
         return Err(draft.error(
             "",
             "no certificate authority is named",
             "add: ca FILE, or a <ca> block; or peer-fingerprint for peers without an authority",
         ));
     }
-    if ca.is_none() && draft.crl.is_some() {
+    if draft.issuer.is_some() && !peer_fingerprints.is_empty() {
+        return Err(draft.error(
+            "verify-hash",
+            "it cannot be used together with peer-fingerprint",
+            "remove it: peer-fingerprint says exactly who may in",
+        ));
+    }
+    if !authority && draft.crl.is_some() {
         return Err(draft.error(
             "crl-verify",
             "a list of revoked certificates is of no use without the authority that signed it",
@@ -361,12 +370,15 @@ fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
     }
     Ok(Tls {
         ca,
+        ca_path,
         peer_fingerprints,
         identity,
         askpass: draft.askpass.take(),
         crl: draft.crl.take(),
         verify_name: draft.verify_name.take(),
         peer_usage: draft.peer_usage,
+        key_usage: draft.key_usage.take(),
+        issuer: draft.issuer.take(),
         require_client_cert: true,
         min_version: draft.min_version,
         max_version: draft.max_version,

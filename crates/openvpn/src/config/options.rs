@@ -12,6 +12,7 @@ use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::Ends;
 use crate::server::{Network4, Network6};
 use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
+use crate::tls::IssuerHash;
 
 /// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
 ///
@@ -330,6 +331,8 @@ impl std::fmt::Display for Source {
 pub struct Tls {
     /// `ca`; with [`Self::peer_fingerprints`] there may be none.
     pub ca: Option<Source>,
+    /// `capath`: a directory with authorities and revocation lists, named by their hashes.
+    pub ca_path: Option<PathBuf>,
     /// `peer-fingerprint`: SHA-256 of the certificates that may in, lower-case hex.
     pub peer_fingerprints: Vec<String>,
     /// `cert` and `key`; a client may have none if it has a user name.
@@ -342,6 +345,10 @@ pub struct Tls {
     pub verify_name: Option<VerifyName>,
     /// `remote-cert-tls`, `remote-cert-eku`: what the peer's certificate must be for.
     pub peer_usage: Option<Usage>,
+    /// `remote-cert-ku`: as [`crate::tls::VerifyOptions::key_usage`].
+    pub key_usage: Option<Vec<u8>>,
+    /// `verify-hash`.
+    pub issuer: Option<IssuerHash>,
     /// Server: `verify-client-cert`; default yes.
     pub require_client_cert: bool,
     /// `tls-version-min`, at least 1.2.

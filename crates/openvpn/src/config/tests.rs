@@ -1,3 +1,4 @@
+mod certificates;
 mod limits;
 mod transport;
 

@@ -66,7 +66,7 @@ fn context(
     let fingerprints = options.peer_fingerprints.clone();
     let trust = match &options.ca {
         Some(ca) => {
-            let crl = options.crl.as_ref();
+            let crl = (options.crl.as_ref(), options.known_crl.as_ref());
             let trust = Trust::new(ca, crl, verify, algorithms, now, &mut warnings)?;
             Some(trust.with_fingerprints(fingerprints))
         }

@@ -24,7 +24,7 @@ pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
 pub use identity::PeerIdentity;
 pub use options::{
-    ClientCertificates, ClientTlsOptions, CommonTlsOptions, NameType, Pem, RemoteCertTls,
-    ServerTlsOptions, TlsVersion, VerifyOptions,
+    ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameType, Pem,
+    RemoteCertTls, ServerTlsOptions, TlsVersion, VerifyOptions,
 };
 pub use session::{MAX_MESSAGE, TlsSession};

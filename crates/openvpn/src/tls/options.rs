@@ -76,6 +76,20 @@ pub struct VerifyOptions {
     /// `remote-cert-tls`: demands KeyUsage and ExtendedKeyUsage extensions that fit. Without it an
     /// ExtendedKeyUsage that is there must fit all the same.
     pub remote_cert_tls: Option<RemoteCertTls>,
+    /// `remote-cert-ku`: the KeyUsage must have all bits of one of these, the first bit of the extension
+    /// (digitalSignature) being 0x80. An empty list demands any KeyUsage.
+    pub key_usage: Option<Vec<u8>>,
+    /// `verify-hash`: the certificate that signed the peer's must have one of these fingerprints.
+    pub issuer: Option<IssuerHash>,
+}
+
+/// Fingerprints of certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerHash {
+    /// Made by SHA-1, and not by SHA-256.
+    pub sha1: bool,
+    /// Lower-case hex without separators.
+    pub fingerprints: Vec<String>,
 }
 
 /// What client and server have in common; [`ClientTlsOptions`] and [`ServerTlsOptions`] hold one.
@@ -93,6 +107,8 @@ pub struct CommonTlsOptions {
     pub key_password: Option<Zeroizing<String>>,
     /// `crl-verify`: revocation lists of every authority in a peer's chain. An empty `Pem` is refused.
     pub crl: Option<Pem>,
+    /// The lists of `capath`: they hold for the authorities that have one, and may be missing.
+    pub known_crl: Option<Pem>,
     /// What is demanded of the peer.
     pub verify: VerifyOptions,
     /// `peer-fingerprint`: SHA-256 of the certificates that are let in, lower-case hex; empty for all that

@@ -7,6 +7,7 @@
     clippy::arithmetic_side_effects
 )]
 
+use aws_lc_rs::digest;
 use rustls::DistinguishedName;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
@@ -42,6 +43,8 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 pub(super) struct Anchor {
     name: String,
     anchor: TrustAnchor<'static>,
+    /// SHA-1 and SHA-256 of the certificate.
+    fingerprints: [String; 2],
     pub(super) not_before: i64,
     pub(super) not_after: i64,
 }
@@ -52,6 +55,15 @@ impl Anchor {
     }
 }
 
+/// From a peer's certificate to a CA.
+struct Path {
+    /// The subjects on it.
+    names: Vec<String>,
+    /// SHA-1 and SHA-256 of the certificate that signed the peer's, where anybody asks for it; of
+    /// several that can have done it, each.
+    issuer: Vec<[String; 2]>,
+}
+
 /// The CAs, revocation lists and demands that peers are held to.
 #[derive(Debug)]
 pub(super) struct Trust {
@@ -59,6 +71,8 @@ pub(super) struct Trust {
     /// Certificates of the CA file that are not self-issued: steps on a path, not its end.
     intermediates: Vec<CertificateDer<'static>>,
     revocation_lists: Option<Vec<CertRevocationList<'static>>>,
+    /// What of a certificate whose authority has no list here.
+    unlisted: UnknownStatusPolicy,
     verify: VerifyOptions,
     /// `peer-fingerprint`; empty: no such demand.
     fingerprints: Vec<String>,
@@ -116,7 +130,7 @@ pub(super) fn weak_signature(certificate: &X509Certificate<'_>) -> Option<&'stat
 impl Trust {
     pub(super) fn new(
         ca: &Pem,
-        crl: Option<&Pem>,
+        (crl, known_crl): (Option<&Pem>, Option<&Pem>),
         verify: VerifyOptions,
         algorithms: WebPkiSupportedAlgorithms,
         now: i64,
@@ -144,14 +158,23 @@ impl Trust {
         } else {
             others.into_iter().map(|(_, der)| der).collect()
         };
-        let found = crl.map(|crl| read_revocation_lists(crl, now, warnings)).transpose()?;
-        let (revocation_lists, restored) =
-            found.map_or((None, Vec::new()), |found| (Some(found.lists), found.restored));
+        let (mut lists, mut restored) = (None, Vec::new());
+        for crl in crl.into_iter().chain(known_crl) {
+            let found = read_revocation_lists(crl, now, warnings)?;
+            lists.get_or_insert_with(Vec::new).extend(found.lists);
+            restored.extend(found.restored);
+        }
+        let revocation_lists = lists;
+        let unlisted = match crl {
+            Some(_) => UnknownStatusPolicy::Deny,
+            None => UnknownStatusPolicy::Allow,
+        };
         let fingerprints = Vec::new();
         Ok(Self {
             anchors,
             intermediates,
             revocation_lists,
+            unlisted,
             verify,
             fingerprints,
             pinned: false,
@@ -176,6 +199,7 @@ impl Trust {
             anchors: Vec::new(),
             intermediates: Vec::new(),
             revocation_lists: None,
+            unlisted: UnknownStatusPolicy::Deny,
             verify,
             fingerprints,
             pinned: true,
@@ -239,11 +263,13 @@ impl Trust {
         }
         self.check_usage(&parsed, &identity.subject, peer_is_server)?;
         let path = self.check_path(leaf, intermediates, peer_is_server, now, false);
-        identity.issuers = path.map_err(|error| {
+        let path = path.map_err(|error| {
             let stale = self.stale_anchor(&error, leaf, intermediates, peer_is_server, now);
             let (problem, detail) = explain::sentence(&error, &parsed, stale, now);
             CertificateError { problem, subject: identity.subject.clone(), detail }
         })?;
+        self.check_issuer(&identity, &path)?;
+        identity.issuers = path.names;
         self.check_name(&identity)?;
         Ok(identity)
     }
@@ -260,17 +286,11 @@ impl Trust {
         if !(self.fingerprints.is_empty() && !self.pinned
             || self.fingerprints.contains(&identity.fingerprint))
         {
-            let shown: Vec<&str> = identity
-                .fingerprint
-                .as_bytes()
-                .chunks(2)
-                .filter_map(|pair| std::str::from_utf8(pair).ok())
-                .collect();
             return refuse(
                 Problem::Fingerprint,
                 format!(
                     "its fingerprint {} is not in `peer-fingerprint`; add it if this is the peer you mean",
-                    shown.join(":").to_uppercase()
+                    with_colons(&identity.fingerprint)
                 ),
             );
         }
@@ -314,6 +334,28 @@ impl Trust {
                 );
             }
         }
+        if let Some(wanted) = &self.verify.key_usage {
+            let Some(usage) = key_usage else {
+                return refuse(
+                    Problem::KeyUsage,
+                    "it has no KeyUsage, which `remote-cert-ku` demands; issue it with \
+                     keyUsage=digitalSignature"
+                        .into(),
+                );
+            };
+            // The first bit of the extension is the highest here, as openssl and stock count.
+            let [low, _] = usage.flags.to_le_bytes();
+            let bits = low.reverse_bits();
+            if !wanted.is_empty() && !wanted.iter().any(|want| bits & want == *want) {
+                return refuse(
+                    Problem::KeyUsage,
+                    format!(
+                        "its KeyUsage is {bits:02x} ({usage}), and no value of `remote-cert-ku` has only \
+                         bits of that"
+                    ),
+                );
+            }
+        }
         let Some(demand) = self.verify.remote_cert_tls else { return Ok(()) };
         let (word, purpose) = match demand {
             RemoteCertTls::Server => ("server", "serverAuth"),
@@ -344,7 +386,25 @@ impl Trust {
         Ok(())
     }
 
-    /// Finds a path to a CA that may be trusted; returns the subjects on it.
+    /// `verify-hash`.
+    fn check_issuer(&self, identity: &PeerIdentity, path: &Path) -> Result<(), CertificateError> {
+        let Some(wanted) = &self.verify.issuer else { return Ok(()) };
+        let have = path.issuer.iter().map(|[sha1, sha256]| if wanted.sha1 { sha1 } else { sha256 });
+        if have.clone().any(|have| wanted.fingerprints.contains(have)) {
+            return Ok(());
+        }
+        let shown: Vec<String> = have.map(|have| with_colons(have)).collect();
+        Err(CertificateError {
+            problem: Problem::Fingerprint,
+            subject: identity.subject.clone(),
+            detail: format!(
+                "the certificate that signed it has the fingerprint {}, which is not in `verify-hash`",
+                shown.join(" or ")
+            ),
+        })
+    }
+
+    /// Finds a path to a CA that may be trusted.
     fn check_path(
         &self,
         leaf: &CertificateDer<'_>,
@@ -352,7 +412,7 @@ impl Trust {
         peer_is_server: bool,
         now: UnixTime,
         stale_too: bool,
-    ) -> Result<Vec<String>, webpki::Error> {
+    ) -> Result<Path, webpki::Error> {
         let end = EndEntityCert::try_from(leaf)?;
         let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let anchors: Vec<TrustAnchor<'_>> = self
@@ -373,7 +433,7 @@ impl Trust {
                 RevocationOptionsBuilder::new(&lists)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
                     .with_depth(RevocationCheckDepth::Chain)
-                    .with_status_policy(UnknownStatusPolicy::Deny)
+                    .with_status_policy(self.unlisted)
                     .with_expiration_policy(ExpirationPolicy::Enforce)
                     .build(),
             ),
@@ -393,16 +453,23 @@ impl Trust {
             revocation,
             None,
         )?;
-        let steps = path.intermediate_certificates().map(|step| step.der());
-        let mut names: Vec<String> =
-            steps.filter_map(|der| parse(&der).map(|step| subject(&step))).collect();
-        let end = self.anchors.iter().find(|anchor| {
+        let steps: Vec<_> = path.intermediate_certificates().map(|step| step.der()).collect();
+        let names = steps.iter().filter_map(|der| parse(der).map(|step| subject(&step)));
+        let mut names: Vec<String> = names.collect();
+        // A CA that was issued anew with the same key is the same anchor twice.
+        let mut ends = self.anchors.iter().filter(|anchor| {
             let (have, found) = (&anchor.anchor, path.anchor());
             have.subject == found.subject
                 && have.subject_public_key_info == found.subject_public_key_info
+                && (stale_too || anchor.is_valid(seconds))
         });
-        names.extend(end.map(|anchor| anchor.name.clone()));
-        Ok(names)
+        let issuer = match (steps.first(), &self.verify.issuer) {
+            (_, None) => Vec::new(),
+            (Some(der), Some(_)) => vec![[true, false].map(|sha1| fingerprint(sha1, der))],
+            (None, Some(_)) => ends.clone().map(|anchor| anchor.fingerprints.clone()).collect(),
+        };
+        names.extend(ends.next().map(|anchor| anchor.name.clone()));
+        Ok(Path { names, issuer })
     }
 
     /// The CA outside its validity that alone keeps a path from being found.
@@ -524,7 +591,22 @@ fn read_authority(
     let anchor = webpki::anchor_from_trusted_cert(&der)
         .map_err(|error| fail(format!("CA \"{name}\" cannot be used: {error:?}")))?
         .to_owned();
-    Ok((Anchor { name, anchor, not_before, not_after }, self_issued))
+    let fingerprints = [true, false].map(|sha1| fingerprint(sha1, &der));
+    Ok((Anchor { name, anchor, fingerprints, not_before, not_after }, self_issued))
+}
+
+/// Lower-case hex.
+fn fingerprint(sha1: bool, der: &[u8]) -> String {
+    let algorithm = if sha1 { &digest::SHA1_FOR_LEGACY_USE_ONLY } else { &digest::SHA256 };
+    let digest = digest::digest(algorithm, der);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// As openssl prints it.
+fn with_colons(fingerprint: &str) -> String {
+    let pairs = fingerprint.as_bytes().chunks(2);
+    let pairs: Vec<&str> = pairs.filter_map(|pair| std::str::from_utf8(pair).ok()).collect();
+    pairs.join(":").to_uppercase()
 }
 
 fn subject_der(der: &[u8]) -> Vec<u8> {

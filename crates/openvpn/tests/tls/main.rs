@@ -1,6 +1,7 @@
 //! TLS of the control channel with certificates that openssl and Easy-RSA made.
 
 mod certificates;
+mod demands;
 mod easyrsa;
 mod handshake;
 mod keys;
