@@ -102,6 +102,25 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     out
 }
 
+/// A digest of the concatenated `parts`, wiped when dropped: of passwords, in HTTP's authentication.
+pub fn hash(digest: Digest, parts: &[&[u8]]) -> Mac {
+    let algorithm = match digest {
+        Digest::Md5 => {
+            let mut context = md5::Md5::default();
+            parts.iter().for_each(|part| md5::Digest::update(&mut context, part));
+            return Mac::new(&md5::Digest::finalize(context));
+        }
+        Digest::Sha1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
+        Digest::Sha224 => &digest::SHA224,
+        Digest::Sha256 => &digest::SHA256,
+        Digest::Sha384 => &digest::SHA384,
+        Digest::Sha512 => &digest::SHA512,
+    };
+    let mut context = digest::Context::new(algorithm);
+    parts.iter().for_each(|part| context.update(part));
+    Mac::new(context.finish().as_ref())
+}
+
 /// Whether two byte strings are equal, in a time that depends on their lengths only.
 pub fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     constant_time::verify_slices_are_equal(a, b).is_ok()

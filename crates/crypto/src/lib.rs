@@ -20,7 +20,7 @@ pub use block::BlockCipher;
 pub use cipher::Cipher;
 pub use ctr::{Aes256Ctr, aes256_ctr};
 pub use digest::{
-    Digest, HmacKey, HmacStream, Mac, constant_time_eq, hkdf_expand_sha256, hmac, sha256,
+    Digest, HmacKey, HmacStream, Mac, constant_time_eq, hash, hkdf_expand_sha256, hmac, sha256,
 };
 pub use key::KeyHalf;
 pub use prf::tls1_prf;

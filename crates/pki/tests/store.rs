@@ -111,6 +111,7 @@ fn tls_pair(store: &Store, profile: &Profile, password: Option<&str>) -> Result<
             verify: tls::VerifyOptions {
                 remote_cert_tls: Some(tls::RemoteCertTls::Client),
                 name: None,
+                ..Default::default()
             },
             ..Default::default()
         },
@@ -127,6 +128,7 @@ fn tls_pair(store: &Store, profile: &Profile, password: Option<&str>) -> Result<
             verify: tls::VerifyOptions {
                 remote_cert_tls: Some(tls::RemoteCertTls::Server),
                 name: Some(("adit-server".into(), tls::NameType::Name)),
+                ..Default::default()
             },
             ..Default::default()
         },

@@ -59,11 +59,24 @@ impl AddressBook {
     }
 }
 
-/// Looks a target's name up, again and again where told to.
+/// `remote-random-hostname`: twelve random hex digits before the name, so that nobody on the way has the
+/// answer at hand.
+fn randomized(host: &str) -> String {
+    // Without randomness there is still the name.
+    let Ok(random) = crate::plane::random::<6>() else { return host.to_owned() };
+    let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits}.{host}")
+}
+
+/// Looks a target's name up, again and again where told to; with `random` by another name of it each time.
 ///
 /// # Errors
 /// The resolver's words, in stock's sentence.
-pub async fn resolve(target: Target, retry: ResolveRetry) -> Result<Vec<SocketAddr>, String> {
+pub async fn resolve(
+    target: Target,
+    retry: ResolveRetry,
+    random: bool,
+) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
         return match matches(target.family, &address) {
             true => Ok(vec![SocketAddr::new(address, target.port)]),
@@ -76,7 +89,8 @@ pub async fn resolve(target: Target, retry: ResolveRetry) -> Result<Vec<SocketAd
     }
     let started = adit_linux::clock::boottime();
     loop {
-        let problem = match tokio::net::lookup_host((target.host.as_str(), target.port)).await {
+        let host = if random { randomized(&target.host) } else { target.host.clone() };
+        let problem = match tokio::net::lookup_host((host.as_str(), target.port)).await {
             Ok(found) => {
                 let fitting: Vec<SocketAddr> =
                     found.filter(|address| matches(target.family, &address.ip())).collect();
@@ -87,10 +101,8 @@ pub async fn resolve(target: Target, retry: ResolveRetry) -> Result<Vec<SocketAd
             }
             Err(e) => e.to_string(),
         };
-        let words = format!(
-            "RESOLVE: Cannot resolve host address: {}:{} ({problem})",
-            target.host, target.port
-        );
+        let words =
+            format!("RESOLVE: Cannot resolve host address: {host}:{} ({problem})", target.port);
         let passed = Duration::from_nanos(adit_linux::clock::boottime().saturating_sub(started));
         let again = match retry {
             ResolveRetry::Once => false,
@@ -152,9 +164,22 @@ mod tests {
 
     #[tokio::test]
     async fn a_literal_needs_no_resolver_but_must_fit_the_family() {
-        let found = resolve(target("192.0.2.1", Family::Any), ResolveRetry::Once).await.unwrap();
+        let found =
+            resolve(target("192.0.2.1", Family::Any), ResolveRetry::Once, false).await.unwrap();
         assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
-        let refused = resolve(target("192.0.2.1", Family::V6), ResolveRetry::Once).await;
+        let refused = resolve(target("192.0.2.1", Family::V6), ResolveRetry::Once, false).await;
         assert!(refused.unwrap_err().contains("not an IPv6 address"));
+    }
+
+    #[tokio::test]
+    async fn a_random_name_is_another_one_each_time_and_an_address_stays() {
+        let (one, other) = (randomized("vpn.example"), randomized("vpn.example"));
+        assert_ne!(one, other);
+        let (digits, rest) = one.split_once('.').unwrap();
+        assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{one}");
+        assert_eq!(rest, "vpn.example");
+        let address = target("192.0.2.1", Family::Any);
+        let found = resolve(address, ResolveRetry::Once, true).await.unwrap();
+        assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
     }
 }

@@ -29,8 +29,8 @@ use tokio::task::JoinHandle;
 
 pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
-pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
+pub(crate) use sockets::{bind_device_problem, bind_problem, device_problem};
 use streams::{Beyond, StreamNews, Streams, Way};
 use timer::BootTimer;
 
@@ -403,9 +403,12 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             self.open(target.transport, address);
             return;
         }
-        let (tx, retry) = (self.looked_up.0.clone(), self.sockets.dial_settings().resolve_retry);
+        let settings = self.sockets.dial_settings();
+        let (tx, retry) = (self.looked_up.0.clone(), settings.resolve_retry);
+        // The proxy's name is not the one that many servers stand behind.
+        let random = settings.random_hostname && self.beyond.is_none();
         self.lookup = Some(Lookup(tokio::spawn(async move {
-            let found = resolve(target.clone(), retry).await;
+            let found = resolve(target.clone(), retry, random).await;
             let _ = tx.send((target, found)).await;
         })));
     }

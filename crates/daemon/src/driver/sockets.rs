@@ -24,6 +24,10 @@ pub struct DialSettings {
     pub port: u16,
     /// `mark`.
     pub mark: Option<u32>,
+    /// `bind-dev`.
+    pub device: Option<String>,
+    /// `remote-random-hostname`.
+    pub random_hostname: bool,
     /// `rcvbuf`, bytes; `None`: ours.
     pub receive_buffer: Option<usize>,
     /// `sndbuf`, bytes; `None`: ours.
@@ -48,6 +52,8 @@ impl Default for DialSettings {
             local: None,
             port: 0,
             mark: None,
+            device: None,
+            random_hostname: false,
             receive_buffer: None,
             send_buffer: None,
             gro: true,
@@ -175,7 +181,11 @@ impl Sockets {
         relay: Association,
         backend: &dyn Backend,
     ) -> Result<Dialled, String> {
-        let mut dialled = self.dial(relay.near(), backend)?;
+        // The way to the relay leads over the loopback; the relay's own socket has the device.
+        let device = self.settings.device.take();
+        let dialled = self.dial(relay.near(), backend);
+        self.settings.device = device;
+        let mut dialled = dialled?;
         dialled.hop = relay.relay();
         if let Some(id) = dialled.link.socket() {
             self.relays.insert(id, relay);
@@ -192,6 +202,7 @@ impl Sockets {
         let local = self.local_for(remote)?;
         let mut options = UdpOptions::new(local);
         options.fwmark = self.settings.mark;
+        options.device.clone_from(&self.settings.device);
         options.gro = self.settings.gro;
         options.icmp_errors = true;
         options.recv_buffer = self.settings.receive_buffer.unwrap_or(options.recv_buffer);
@@ -201,8 +212,10 @@ impl Sockets {
             let former: Vec<SocketId> = self.open.keys().copied().collect();
             former.into_iter().for_each(|id| self.hang_up(id, backend));
         }
-        let socket =
-            UdpSocket::bind(&options).map_err(|e| bind_problem(Transport::Udp, local, &e))?;
+        let socket = UdpSocket::bind(&options).map_err(|e| match &options.device {
+            Some(device) if device_problem(&e) => bind_device_problem(device, &e),
+            _ => bind_problem(Transport::Udp, local, &e),
+        })?;
         let id = SocketId(FIRST_DIALLED.0 | (self.dialled & !FIRST_DIALLED.0));
         self.dialled = self.dialled.wrapping_add(1);
         let dialled = Dialled {
@@ -226,6 +239,7 @@ impl Sockets {
             options.from = Some(self.local_for(remote)?);
         }
         options.fwmark = self.settings.mark;
+        options.device.clone_from(&self.settings.device);
         options.recv_buffer = self.settings.receive_buffer;
         options.send_buffer = self.settings.send_buffer;
         Ok(options)
@@ -252,6 +266,20 @@ impl Sockets {
         };
         Ok(SocketAddr::new(ip, self.settings.port))
     }
+}
+
+/// Whether it is the device that a socket was not bound to.
+pub(crate) fn device_problem(e: &io::Error) -> bool {
+    let errno = e.raw_os_error().map(nix::errno::Errno::from_raw);
+    matches!(errno, Some(nix::errno::Errno::ENODEV | nix::errno::Errno::EPERM))
+}
+
+/// What to do about it.
+pub(crate) fn bind_device_problem(device: &str, e: &io::Error) -> String {
+    format!(
+        "bind-dev: a socket cannot be bound to the device {device}: {e}: `ip link` lists the devices; the \
+         right to bind is CAP_NET_RAW on kernels before 5.7"
+    )
 }
 
 /// What to do about an address that cannot be bound.

@@ -107,15 +107,23 @@ impl Streams {
         beyond: Option<Beyond>,
     ) {
         self.connecting = Some(Box::pin(async move {
-            let mark = options.fwmark;
-            let stream = connect(options, limit).await?;
+            let stream = connect(&options, limit).await?;
             match beyond {
                 Some(Beyond { proxy, host, port, datagrams: true }) => {
-                    let relay = proxy.associate(stream, &host, port, limit, mark).await?;
-                    return Ok(Way::Relay(relay));
+                    let (mark, device) = (options.fwmark, options.device);
+                    let relay = proxy.associate(stream, (&host, port), limit, mark, device);
+                    return Ok(Way::Relay(relay.await?));
                 }
                 Some(Beyond { proxy, host, port, .. }) => {
-                    proxy.pass(&stream, &host, port, limit).await?;
+                    let to = (host.as_str(), port);
+                    let Some(challenge) = proxy.pass(&stream, to, None, limit).await? else {
+                        return Ok(Way::Stream(stream));
+                    };
+                    // The answer to it goes on a connection of its own: this one may be ending.
+                    drop(stream);
+                    let stream = connect(&options, limit).await?;
+                    proxy.pass(&stream, to, Some(&challenge), limit).await?;
+                    return Ok(Way::Stream(stream));
                 }
                 None => {}
             }
@@ -263,9 +271,9 @@ impl fmt::Debug for Streams {
 ///
 /// # Errors
 /// Stock's sentence about it, also when it takes longer than `limit`.
-async fn connect(options: TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
+async fn connect(options: &TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
     let made = async {
-        let stream = TcpStream::connect(&options)?;
+        let stream = TcpStream::connect(options)?;
         let ready = watch(stream.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
             let mut guard = ready.writable().await?;
@@ -339,6 +347,61 @@ mod tests {
             panic!("it is accepted")
         };
         assert_eq!(stream.local_addr().unwrap(), peer);
+    }
+
+    /// What is asked on the next connection; `answer` is said to it.
+    fn proxy_says(proxy: &std::net::TcpListener, answer: &str) -> (String, StdStream) {
+        let (mut stream, _) = proxy.accept().unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            io::Read::read_exact(&mut stream, &mut byte).unwrap();
+            asked.extend(byte);
+        }
+        stream.write_all(answer.as_bytes()).unwrap();
+        (String::from_utf8(asked).unwrap(), stream)
+    }
+
+    #[tokio::test]
+    async fn a_proxys_question_is_answered_on_another_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let proxy = std::thread::spawn(move || {
+            let digest =
+                "HTTP/1.0 407 x\r\nProxy-Authenticate: Digest realm=\"r\", nonce=\"n\"\r\n\r\n";
+            let (first, _) = proxy_says(&listener, digest);
+            let (second, stream) = proxy_says(&listener, "HTTP/1.0 200 OK\r\n\r\n");
+            (first, second, stream.peer_addr().unwrap())
+        });
+        let login = crate::proxy::Login {
+            username: "ann".into(),
+            password: zeroize::Zeroizing::new("secret".into()),
+        };
+        let http = crate::proxy::HttpProxy {
+            host: "127.0.0.1".into(),
+            port: address.port(),
+            login: Some(login),
+            scheme: crate::proxy::Scheme::Auto,
+            version: "1.0".into(),
+            agent: None,
+            headers: Vec::new(),
+        };
+        let beyond = Beyond {
+            proxy: std::sync::Arc::new(Proxy::Http(http)),
+            host: "vpn.example".into(),
+            port: 443,
+            datagrams: false,
+        };
+        let mut streams = Streams::default();
+        let limit = Duration::from_secs(5);
+        streams.connect(TcpConnectOptions::new(address), limit, Some(beyond));
+        let StreamNews::Connected(Ok(Way::Stream(stream))) = within(streams.next()).await else {
+            panic!("the proxy lets it through")
+        };
+        let (first, second, peer) = proxy.join().unwrap();
+        assert!(!first.contains("Proxy-Authorization"), "{first}");
+        assert!(second.contains("Proxy-Authorization: Digest username=\"ann\""), "{second}");
+        assert_eq!(stream.local_addr().unwrap(), peer, "the connection that was let through");
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use adit_engine::{Family, Transport};
 use adit_openvpn::client::{ClientConfig, Credentials, Remote, Route, TunnelConfig};
 use adit_openvpn::config::{
     self, AuthRetry, ClientOptions, DeviceKind, Listen, Options, Role, Routes, ServerOptions,
-    Source,
+    UserPass,
 };
 use adit_openvpn::negotiate::{PullFilters, RouteContext};
 use adit_openvpn::server::{ServerConfig, Topology};
@@ -20,7 +20,7 @@ use super::material;
 use crate::driver::{DialSettings, ResolveRetry};
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, PlannedRoute, Redirect, Via};
-use crate::proxy::{HttpProxy, Login, Proxy, SocksProxy};
+use crate::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
 use crate::server::{Listener, SocketTuning, StreamOptions};
 
 /// What both engines are told.
@@ -132,6 +132,8 @@ pub(crate) fn dial_settings(
         local,
         port: listen.map_or(0, |listen| listen.port),
         mark: options.socket.mark,
+        device: options.socket.device.clone(),
+        random_hostname: client.random_hostname,
         receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
         gro: true,
@@ -144,8 +146,8 @@ pub(crate) fn dial_settings(
 }
 
 fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
-    let login = |directive, source: &Option<Source>| -> Result<Option<Login>, Fault> {
-        let login = source.as_ref().map(|source| material::login(directive, source)).transpose()?;
+    let login = |directive, from: &Option<UserPass>| -> Result<Option<Login>, Fault> {
+        let login = from.as_ref().map(|from| material::proxy_login(directive, from)).transpose()?;
         Ok(login.map(|login| Login { username: login.username, password: login.password }))
     };
     Ok(Arc::new(match proxy {
@@ -153,6 +155,11 @@ fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
             host: http.host.clone(),
             port: http.port,
             login: login("http-proxy", &http.login)?,
+            scheme: match http.scheme {
+                config::ProxyScheme::Basic => Scheme::Basic,
+                config::ProxyScheme::Auto => Scheme::Auto,
+                config::ProxyScheme::AutoNct => Scheme::Hidden,
+            },
             version: http.version.clone(),
             agent: http.agent.clone(),
             headers: http.headers.clone(),
@@ -169,6 +176,7 @@ fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {
 pub(super) fn socket_tuning(options: &Options) -> SocketTuning {
     SocketTuning {
         mark: options.socket.mark,
+        device: options.socket.device.clone(),
         receive_buffer: options.socket.receive_buffer.map(|size| size as usize),
         send_buffer: options.socket.send_buffer.map(|size| size as usize),
         streams: stream_options(options),

@@ -249,6 +249,17 @@ pub(crate) fn credentials(from: &UserPass) -> Result<Credentials, Fault> {
     }
 }
 
+/// The same towards a proxy.
+pub(crate) fn proxy_login(directive: &str, from: &UserPass) -> Result<Credentials, Fault> {
+    match from {
+        UserPass::Prompt => {
+            let username = prompt_name("Enter HTTP Proxy Username: ")?;
+            Ok(Credentials { username, password: prompt("Enter HTTP Proxy Password: ")? })
+        }
+        UserPass::Source(source) => login(directive, source),
+    }
+}
+
 /// User name and password from two lines; what is missing is asked for.
 pub(crate) fn login(directive: &str, source: &Source) -> Result<Credentials, Fault> {
     let pem = read(directive, source)?;

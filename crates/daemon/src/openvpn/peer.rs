@@ -15,10 +15,10 @@ use super::client::{self, Prepared, open_status, order};
 use super::{Next, mapping, material, process::Ground};
 use crate::client::{Kind, Waits};
 use crate::clock::unix_time;
-use crate::driver::bind_problem;
 use crate::fault::Fault;
 use crate::host::HostPlan;
 use crate::plane::gates;
+use crate::server::unbound;
 
 pub(super) fn prepare(options: &Options, role: &PeerOptions) -> Result<Prepared, Fault> {
     let client = as_client(options, role);
@@ -97,7 +97,8 @@ fn as_client(options: &Options, role: &PeerOptions) -> ClientOptions {
         auth_retry: AuthRetry::None,
         ifconfig4: None,
         ifconfig6: None,
-        proxies: Vec::new(),
+        proxies: role.proxies.clone(),
+        random_hostname: role.random_hostname,
     }
 }
 
@@ -116,11 +117,12 @@ fn listen(options: &Options) -> Result<Waits, Fault> {
     udp.gro = gates().udp_gro;
     udp.icmp_errors = true;
     udp.fwmark = options.socket.mark;
+    udp.device.clone_from(&options.socket.device);
     udp.recv_buffer = options.socket.receive_buffer.map_or(udp.recv_buffer, |size| size as usize);
     udp.send_buffer = options.socket.send_buffer.map_or(udp.send_buffer, |size| size as usize);
     UdpSocket::bind(&udp)
         .map(Waits::Datagrams)
-        .map_err(|e| Fault::environment(bind_problem(Transport::Udp, listener.bind, &e)))
+        .map_err(|e| unbound(Transport::Udp, listener, &mapping::socket_tuning(options), &e))
 }
 
 /// This end's side of the machine. Without the other's address everything but `redirect-gateway`, which

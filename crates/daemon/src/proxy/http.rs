@@ -1,14 +1,17 @@
-//! HTTP's CONNECT (RFC 9110, 9.3.6), with Basic authentication (RFC 7617).
+//! HTTP's CONNECT (RFC 9110, 9.3.6), with Basic (RFC 7617) and Digest authentication (RFC 7616).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tokio::io::AsyncWriteExt;
 use zeroize::Zeroizing;
 
+use super::digest::{Challenge, Offer, offer};
 use super::{Login, Wire, read};
 
 /// Longest answer that is read: status line and headers.
 const MAX_ANSWER: usize = 8192;
+/// Bytes of a nonce of ours.
+const NONCE: usize = 16;
 
 /// `http-proxy` with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +20,10 @@ pub struct HttpProxy {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// For Basic authentication.
+    /// For authentication.
     pub login: Option<Login>,
+    /// How.
+    pub scheme: Scheme,
     /// `http-proxy-option VERSION`.
     pub version: String,
     /// `http-proxy-option AGENT`.
@@ -27,20 +32,74 @@ pub struct HttpProxy {
     pub headers: Vec<(String, String)>,
 }
 
+/// The last word of `http-proxy`.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// Basic, with the first request.
+    #[default]
+    Basic,
+    /// `auto`: what the proxy asks for, by preference not Basic, which shows the password to whoever listens.
+    Auto,
+    /// `auto-nct`: what the proxy asks for, and never Basic.
+    Hidden,
+}
+
+/// What an HTTP proxy wants answered, on another connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The password as it is.
+    Basic,
+    /// A digest of it.
+    Digest(Challenge),
+}
+
 impl HttpProxy {
+    /// Asks for a way; `Some` where the proxy first wants to know who asks.
     pub(super) async fn pass(
         &self,
         wire: &mut impl Wire,
-        host: &str,
-        port: u16,
-    ) -> Result<(), String> {
-        let request = self.request(host, port);
+        to: (&str, u16),
+        wanted: Option<&Wanted>,
+    ) -> Result<Option<Wanted>, String> {
+        let request = self.request(to, wanted)?;
         wire.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
         let answer = answer(wire).await?;
-        judge(&answer, self.login.is_some())
+        let basic = self.login.is_some() && self.scheme == Scheme::Basic;
+        match judge(&answer)? {
+            Verdict::Open => Ok(None),
+            Verdict::Unknown(_) if wanted.is_some() || basic => {
+                Err("it refuses user name or password (407)".into())
+            }
+            Verdict::Unknown(offer) => self.choose(offer).map(Some),
+        }
     }
 
-    fn request(&self, host: &str, port: u16) -> Zeroizing<String> {
+    /// What to answer to an offer.
+    fn choose(&self, offer: Offer) -> Result<Wanted, String> {
+        if self.login.is_none() {
+            return Err("it asks for a user name and a password (407): give http-proxy a file with both, or \
+                        write http-proxy-user-pass"
+                .into());
+        }
+        match (offer.digest, offer.basic, self.scheme) {
+            (Some(challenge), ..) => Ok(Wanted::Digest(challenge)),
+            (None, true, Scheme::Basic | Scheme::Auto) => Ok(Wanted::Basic),
+            (None, true, Scheme::Hidden) => Err("it takes the password in clear text only (Basic), which \
+                                                 auto-nct forbids: write auto, if you trust the way to it"
+                .into()),
+            (None, false, _) => Err(format!(
+                "it asks for authentication by {} (407), and Digest and Basic are what there is here: put a \
+                 proxy on this machine that knows it (cntlm)",
+                crate::log::clean(&offer.names.join(", "))
+            )),
+        }
+    }
+
+    fn request(
+        &self,
+        (host, port): (&str, u16),
+        wanted: Option<&Wanted>,
+    ) -> Result<Zeroizing<String>, String> {
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let mut lines = Zeroizing::new(format!("CONNECT {host}:{port} HTTP/{}\r\n", self.version));
         if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -52,14 +111,28 @@ impl HttpProxy {
         for (name, value) in &self.headers {
             lines.push_str(&format!("{name}: {value}\r\n"));
         }
-        if let Some(Login { username, password }) = &self.login {
-            let pair = Zeroizing::new(format!("{username}:{}", password.as_str()));
-            let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
-            lines.push_str(&format!("Proxy-Authorization: Basic {}\r\n", encoded.as_str()));
+        let early = (self.scheme == Scheme::Basic).then_some(&Wanted::Basic);
+        if let (Some(login), Some(wanted)) = (&self.login, wanted.or(early)) {
+            let value = match wanted {
+                Wanted::Basic => basic(login),
+                Wanted::Digest(challenge) => {
+                    let random = crate::plane::random::<NONCE>().map_err(|e| e.to_string())?;
+                    challenge.answer(login, &format!("{host}:{port}"), &random)
+                }
+            };
+            lines.push_str("Proxy-Authorization: ");
+            lines.push_str(&value);
+            lines.push_str("\r\n");
         }
         lines.push_str("\r\n");
-        lines
+        Ok(lines)
     }
+}
+
+fn basic(Login { username, password }: &Login) -> Zeroizing<String> {
+    let pair = Zeroizing::new(format!("{username}:{}", password.as_str()));
+    let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
+    Zeroizing::new(format!("Basic {}", encoded.as_str()))
 }
 
 /// The proxy's answer up to the empty line. Byte by byte: nothing behind it may be taken away, and it comes once.
@@ -74,18 +147,23 @@ async fn answer(wire: &mut impl Wire) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn judge(answer: &[u8], authenticated: bool) -> Result<(), String> {
+/// What an answer comes to.
+enum Verdict {
+    /// From here on the connection is the tunnel's.
+    Open,
+    /// Not without authentication.
+    Unknown(Offer),
+}
+
+fn judge(answer: &[u8]) -> Result<Verdict, String> {
     let text = String::from_utf8_lossy(answer);
     let line = text.lines().next().unwrap_or_default();
     let mut words = line.split_whitespace();
     let http = words.next().is_some_and(|word| word.starts_with("HTTP/1."));
     let code = words.next().and_then(|word| word.parse::<u16>().ok());
     match code.filter(|_| http) {
-        Some(200..=299) => Ok(()),
-        Some(407) if authenticated => Err("it refuses user name or password (407)".into()),
-        Some(407) => Err("it asks for a user name and a password (407): give http-proxy a file \
-                          with both, or write http-proxy-user-pass"
-            .into()),
+        Some(200..=299) => Ok(Verdict::Open),
+        Some(407) => Ok(Verdict::Unknown(offer(&text))),
         Some(_) => Err(format!("it says \"{}\"", crate::log::clean(line))),
         None => Err("it does not speak HTTP".into()),
     }
@@ -102,6 +180,7 @@ mod tests {
             host: "proxy".into(),
             port: 8080,
             login,
+            scheme: Scheme::Basic,
             version: "1.0".into(),
             agent: Some("test".into()),
             headers: vec![("X-A".into(), "b".into())],
@@ -109,11 +188,21 @@ mod tests {
     }
 
     /// What the proxy got, and what became of it, with an answer and a byte of the tunnel behind it.
-    async fn pass(proxy: HttpProxy, answer: &[u8]) -> (String, Result<(), String>, Vec<u8>) {
+    async fn pass(proxy: HttpProxy, answer: &[u8]) -> (String, Outcome, Vec<u8>) {
+        again(proxy, None, answer).await
+    }
+
+    type Outcome = Result<Option<Wanted>, String>;
+
+    async fn again(
+        proxy: HttpProxy,
+        wanted: Option<&Wanted>,
+        answer: &[u8],
+    ) -> (String, Outcome, Vec<u8>) {
         let (mut near, mut far) = tokio::io::duplex(1 << 14);
         far.write_all(answer).await.unwrap();
         far.shutdown().await.unwrap();
-        let outcome = proxy.pass(&mut near, "vpn.example", 443).await;
+        let outcome = proxy.pass(&mut near, ("vpn.example", 443), wanted).await;
         let mut rest = Vec::new();
         near.read_to_end(&mut rest).await.unwrap();
         drop(near);
@@ -132,7 +221,7 @@ mod tests {
             "CONNECT vpn.example:443 HTTP/1.0\r\nHost: vpn.example:443\r\nUser-Agent: test\r\n\
              X-A: b\r\nProxy-Authorization: Basic YW5uOnNlOmNyZXQ=\r\n\r\n"
         );
-        assert_eq!((outcome, rest), (Ok(()), b"T".to_vec()));
+        assert_eq!((outcome, rest), (Ok(None), b"T".to_vec()));
     }
 
     #[tokio::test]
@@ -151,9 +240,53 @@ mod tests {
         }
     }
 
+    fn ann() -> Option<Login> {
+        Some(Login { username: "ann".into(), password: Zeroizing::new("secret".into()) })
+    }
+
+    const DIGEST: &[u8] = b"HTTP/1.1 407 x\r\nProxy-Authenticate: Basic realm=\"r\"\r\n\
+          Proxy-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth\"\r\n\r\n";
+    const BASIC: &[u8] = b"HTTP/1.1 407 x\r\nProxy-Authenticate: Basic realm=\"r\"\r\n\r\n";
+
+    #[tokio::test]
+    async fn auto_shows_nothing_before_it_is_asked_and_then_no_more_than_it_must() {
+        let auto = |scheme| HttpProxy { scheme, ..proxy(ann()) };
+        for scheme in [Scheme::Auto, Scheme::Hidden] {
+            let (got, outcome, _) = pass(auto(scheme), DIGEST).await;
+            assert!(!got.contains("Proxy-Authorization"), "{got}");
+            let wanted = outcome.unwrap().unwrap();
+            assert!(matches!(wanted, Wanted::Digest(_)), "{wanted:?}");
+            let ok = b"HTTP/1.1 200 OK\r\n\r\n";
+            let (got, outcome, _) = again(auto(scheme), Some(&wanted), ok).await;
+            assert!(got.contains("Proxy-Authorization: Digest username=\"ann\""), "{got}");
+            assert!(got.contains("uri=\"vpn.example:443\"") && !got.contains("secret"), "{got}");
+            assert_eq!(outcome, Ok(None));
+            let (_, outcome, _) = again(auto(scheme), Some(&wanted), DIGEST).await;
+            assert!(outcome.unwrap_err().contains("refuses user name"));
+        }
+        let (_, outcome, _) = pass(auto(Scheme::Auto), BASIC).await;
+        let wanted = outcome.unwrap().unwrap();
+        let (got, ..) = again(auto(Scheme::Auto), Some(&wanted), b"HTTP/1.1 200 OK\r\n\r\n").await;
+        assert!(got.contains("Proxy-Authorization: Basic "), "{got}");
+        let (_, outcome, _) = pass(auto(Scheme::Hidden), BASIC).await;
+        assert!(outcome.unwrap_err().contains("auto-nct"));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_answered_is_named() {
+        let ntlm = b"HTTP/1.1 407 x\r\nProxy-Authenticate: NTLM\r\n\r\n";
+        let auto = HttpProxy { scheme: Scheme::Auto, ..proxy(ann()) };
+        let (_, outcome, _) = pass(auto, ntlm).await;
+        let problem = outcome.unwrap_err();
+        assert!(problem.contains("by NTLM") && problem.contains("cntlm"), "{problem}");
+        let nobody = HttpProxy { scheme: Scheme::Auto, ..proxy(None) };
+        let (_, outcome, _) = pass(nobody, DIGEST).await;
+        assert!(outcome.unwrap_err().contains("http-proxy-user-pass"));
+    }
+
     #[test]
     fn an_ipv6_literal_stands_in_brackets() {
-        let request = proxy(None).request("2001:db8::1", 443);
+        let request = proxy(None).request(("2001:db8::1", 443), None).unwrap();
         assert!(request.starts_with("CONNECT [2001:db8::1]:443 HTTP/1.0\r\n"));
     }
 }

@@ -3,6 +3,7 @@
 //! Once a proxy has agreed, the connection carries the tunnel's bytes and nothing else. The name of the server is given to
 //! the proxy as it is: whoever is behind one often cannot resolve it.
 
+mod digest;
 mod http;
 mod relay;
 mod socks;
@@ -14,7 +15,7 @@ use adit_linux::tcp::TcpStream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use zeroize::Zeroizing;
 
-pub use http::HttpProxy;
+pub use http::{HttpProxy, Scheme, Wanted};
 pub use relay::Association;
 pub use socks::SocksProxy;
 
@@ -54,20 +55,22 @@ impl Proxy {
 
     /// Asks the proxy, at the other end of a connected stream, for a way to `host`.
     ///
+    /// `Some` where the proxy wants to know who asks: to be given to it on another connection, as `wanted`.
+    ///
     /// # Errors
     /// What the proxy said, or that it said nothing within `limit`; the stream is of no use then.
     pub async fn pass(
         &self,
         stream: &TcpStream,
-        host: &str,
-        port: u16,
+        (host, port): (&str, u16),
+        wanted: Option<&Wanted>,
         limit: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<Option<Wanted>, String> {
         let mut copy = copy(stream)?;
         let asked = async {
             match self {
-                Self::Http(proxy) => proxy.pass(&mut copy, host, port).await,
-                Self::Socks(proxy) => proxy.pass(&mut copy, host, port).await,
+                Self::Http(proxy) => proxy.pass(&mut copy, (host, port), wanted).await,
+                Self::Socks(proxy) => proxy.pass(&mut copy, host, port).await.map(|()| None),
             }
         };
         self.within(limit, asked).await
@@ -80,10 +83,10 @@ impl Proxy {
     pub async fn associate(
         &self,
         stream: TcpStream,
-        host: &str,
-        port: u16,
+        (host, port): (&str, u16),
         limit: Duration,
         mark: Option<u32>,
+        device: Option<String>,
     ) -> Result<Association, String> {
         let mut copy = copy(&stream)?;
         let asked = async {
@@ -100,7 +103,8 @@ impl Proxy {
             format!("proxy {proxy}:{at}: it does not say where datagrams go")
         })?;
         let at = if relay.ip().is_unspecified() { peer.ip() } else { relay.ip() };
-        Association::start(stream, std::net::SocketAddr::new(at, relay.port()), header, mark)
+        let relay = std::net::SocketAddr::new(at, relay.port());
+        Association::start(stream, relay, header, mark, device)
             .map_err(|e| format!("no socket for the proxy's datagrams: {e}"))
     }
 

@@ -58,6 +58,7 @@ impl Association {
         relay: SocketAddr,
         header: Vec<u8>,
         mark: Option<u32>,
+        device: Option<String>,
     ) -> io::Result<Self> {
         let loopback: IpAddr = match relay {
             SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -70,6 +71,7 @@ impl Association {
         let near = UdpSocket::bind(&UdpOptions::new(SocketAddr::new(loopback, 0)))?;
         let mut options = UdpOptions::new(SocketAddr::new(any, 0));
         options.fwmark = mark;
+        options.device = device;
         let far = UdpSocket::bind(&options)?;
         let stop = Arc::new(EventFd::new()?);
         let near_at = near.local_addr();

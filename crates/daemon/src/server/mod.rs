@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use adit_plane::{Relay, StreamOptions};
 pub use service::Service;
-pub(crate) use service::{listen, next_request, tun_report};
+pub(crate) use service::{listen, next_request, tun_report, unbound};
 pub use sessions::{Session, Sessions};
 
 use crate::ask::Authorizer;
@@ -84,10 +84,12 @@ impl Default for Stations {
 }
 
 /// What sockets get besides their address.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SocketTuning {
     /// `mark`.
     pub mark: Option<u32>,
+    /// `bind-dev`.
+    pub device: Option<String>,
     /// `rcvbuf`, bytes; `None`: ours.
     pub receive_buffer: Option<usize>,
     /// `sndbuf`, bytes; `None`: ours.

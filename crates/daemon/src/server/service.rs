@@ -19,7 +19,9 @@ use super::{
 };
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
-use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
+use crate::driver::{
+    Driver, Endpoint, News, Sockets, bind_device_problem, bind_problem, device_problem,
+};
 use crate::fault::Fault;
 use crate::filter;
 use crate::host::Host;
@@ -503,10 +505,11 @@ fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault>
     udp.gro = gates().udp_gro;
     let tuning = &options.socket;
     udp.fwmark = tuning.mark;
+    udp.device.clone_from(&tuning.device);
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
     let group = UdpSocket::bind_group(&udp, options.workers.into())
-        .map_err(|e| Fault::environment(bind_problem(Transport::Udp, listener.bind, &e)))?;
+        .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {
         // Where the kernel cannot, chance alone spreads them.
         tracing::debug!("clients are spread over the workers by their addresses: {e}");
@@ -519,10 +522,23 @@ pub(crate) fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpLi
     let mut tcp = TcpListenOptions::new(listener.bind);
     tcp.v6only = listener.v6only;
     tcp.fwmark = socket.mark;
+    tcp.device.clone_from(&socket.device);
     tcp.recv_buffer = socket.receive_buffer;
     tcp.send_buffer = socket.send_buffer;
-    TcpListener::bind(&tcp)
-        .map_err(|e| Fault::environment(bind_problem(Transport::Tcp, listener.bind, &e)))
+    TcpListener::bind(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
+}
+
+/// Why there is no socket, with `bind-dev` where that is the reason.
+pub(crate) fn unbound(
+    transport: Transport,
+    listener: &Listener,
+    socket: &SocketTuning,
+    e: &std::io::Error,
+) -> Fault {
+    Fault::environment(match &socket.device {
+        Some(device) if device_problem(e) => bind_device_problem(device, e),
+        _ => bind_problem(transport, listener.bind, e),
+    })
 }
 
 /// Each stream is a descriptor, and the usual limit of 1024 is meant for programs that use `select`.

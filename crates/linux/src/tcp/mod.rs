@@ -19,6 +19,8 @@ pub struct TcpListenOptions {
     pub reuse_port: bool,
     /// Mark on every packet (`SO_MARK`), accepted streams' included. Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
+    /// Take connections by this interface only (`SO_BINDTODEVICE`), as one of a VRF; they stay there.
+    pub device: Option<String>,
     /// Connections that may wait to be accepted.
     pub backlog: u16,
     /// Bytes the kernel may queue for each stream; `None` leaves it to the kernel, which adapts.
@@ -35,6 +37,7 @@ impl TcpListenOptions {
             v6only: false,
             reuse_port: false,
             fwmark: None,
+            device: None,
             backlog: 1024,
             recv_buffer: None,
             send_buffer: None,
@@ -53,7 +56,7 @@ impl TcpListener {
     /// Binds and listens in the calling thread's network namespace. Connections that linger from an
     /// earlier process do not keep the port (`SO_REUSEADDR`). Errors are the kernel's.
     pub fn bind(options: &TcpListenOptions) -> io::Result<Self> {
-        let socket = stream_socket(options.bind, options.fwmark)?;
+        let socket = stream_socket(options.bind, options.fwmark, options.device.as_deref())?;
         if options.bind.is_ipv6() {
             socket.set_only_v6(options.v6only)?;
         }
@@ -101,6 +104,8 @@ pub struct TcpConnectOptions {
     pub from: Option<SocketAddr>,
     /// Mark on every packet (`SO_MARK`). Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
+    /// Connect by this interface only (`SO_BINDTODEVICE`).
+    pub device: Option<String>,
     /// As [`TcpListenOptions::recv_buffer`].
     pub recv_buffer: Option<usize>,
     /// As [`TcpListenOptions::send_buffer`].
@@ -110,7 +115,7 @@ pub struct TcpConnectOptions {
 impl TcpConnectOptions {
     /// The defaults for a remote address.
     pub fn new(to: SocketAddr) -> Self {
-        Self { to, from: None, fwmark: None, recv_buffer: None, send_buffer: None }
+        Self { to, from: None, fwmark: None, device: None, recv_buffer: None, send_buffer: None }
     }
 }
 
@@ -124,7 +129,7 @@ impl TcpStream {
     /// Starts to connect. When the stream becomes writable, [`TcpStream::finish_connect`] says how
     /// it went.
     pub fn connect(options: &TcpConnectOptions) -> io::Result<Self> {
-        let socket = stream_socket(options.to, options.fwmark)?;
+        let socket = stream_socket(options.to, options.fwmark, options.device.as_deref())?;
         socket.set_tcp_nodelay(true)?;
         set_buffers(&socket, options.recv_buffer, options.send_buffer)?;
         if let Some(from) = options.from {
@@ -233,11 +238,14 @@ impl From<TcpStream> for OwnedFd {
     }
 }
 
-fn stream_socket(of: SocketAddr, fwmark: Option<u32>) -> io::Result<Socket> {
+fn stream_socket(of: SocketAddr, fwmark: Option<u32>, device: Option<&str>) -> io::Result<Socket> {
     let domain = Domain::for_address(of);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     if let Some(mark) = fwmark {
         socket.set_mark(mark)?;
+    }
+    if let Some(device) = device {
+        socket.bind_device(Some(device.as_bytes()))?;
     }
     Ok(socket)
 }

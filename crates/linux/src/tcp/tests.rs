@@ -127,3 +127,22 @@ fn listeners_share_a_port_only_if_both_agree() {
     let alone = TcpListenOptions { reuse_port: false, ..again };
     assert_eq!(TcpListener::bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
 }
+
+#[test]
+fn both_ends_of_a_stream_can_be_bound_to_a_device() {
+    let mut options = TcpListenOptions::new("127.0.0.1:0".parse().unwrap());
+    options.device = Some("lo".into());
+    let listener = match TcpListener::bind(&options) {
+        // Before Linux 5.7 it takes a right.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return,
+        other => other.unwrap(),
+    };
+    let mut options = TcpConnectOptions::new(listener.local_addr());
+    options.device = Some("lo".into());
+    let stream = TcpStream::connect(&options).unwrap();
+    wait(&stream, Interest::WRITE);
+    assert!(stream.finish_connect().unwrap());
+    options.device = Some("no-such-device".into());
+    let missing = TcpStream::connect(&options).unwrap_err();
+    assert_eq!(missing.raw_os_error(), Some(rustix::io::Errno::NODEV.raw_os_error()));
+}

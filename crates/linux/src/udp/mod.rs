@@ -51,6 +51,8 @@ pub struct UdpOptions {
     pub gro: bool,
     /// Mark on every packet (`SO_MARK`), for policy routing. Needs CAP_NET_ADMIN.
     pub fwmark: Option<u32>,
+    /// Send and receive by this interface only (`SO_BINDTODEVICE`), as one of a VRF.
+    pub device: Option<String>,
     /// Fragmentation of what we send.
     pub fragmentation: Fragmentation,
     /// Collect ICMP errors for [`UdpSocket::take_error`]. Until all are taken, epoll reports the
@@ -69,6 +71,7 @@ impl UdpOptions {
             send_buffer: 2 << 20,
             gro: true,
             fwmark: None,
+            device: None,
             fragmentation: Fragmentation::default(),
             icmp_errors: false,
         }
@@ -104,6 +107,9 @@ impl UdpSocket {
         }
         if let Some(mark) = options.fwmark {
             socket.set_mark(mark)?;
+        }
+        if let Some(device) = &options.device {
+            socket.bind_device(Some(device.as_bytes()))?;
         }
         if options.icmp_errors {
             send::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;

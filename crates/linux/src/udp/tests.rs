@@ -441,3 +441,23 @@ fn senders_that_are_named_are_spread_evenly_wherever_they_send_from() {
     socket("127.0.0.1:0").send_to(lone[0].local_addr(), None, &[0x48, 0, 0, 5]).unwrap();
     assert_eq!(receive(&lone[0], &mut RecvBatch::new(2)), 1);
 }
+
+/// The kernel's own answer: who is bound to another device than a packet comes by does not get it.
+#[test]
+fn a_socket_of_a_device_takes_packets_of_that_device_alone() {
+    let of = |device: &str| {
+        let mut options = UdpOptions::new("127.0.0.1:0".parse().unwrap());
+        options.device = Some(device.to_owned());
+        UdpSocket::bind(&options)
+    };
+    let missing = of("no-such-device").unwrap_err();
+    assert_eq!(missing.raw_os_error(), Some(libc::ENODEV));
+    let bound = match of("lo") {
+        // Before Linux 5.7 it takes a right.
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => return,
+        other => other.unwrap(),
+    };
+    let sender = socket("127.0.0.1:0");
+    sender.send_to(bound.local_addr(), None, b"x").unwrap();
+    assert_eq!(receive(&bound, &mut RecvBatch::new(1)), 1);
+}

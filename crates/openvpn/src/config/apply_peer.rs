@@ -146,6 +146,10 @@ fn remote(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("remote-random", 0..=0)?;
             draft.remote_random = true;
         }
+        "remote-random-hostname" => {
+            d.shape("remote-random-hostname", 0..=0)?;
+            draft.random_hostname = true;
+        }
         "connect-retry" => {
             d.shape("connect-retry SECONDS [LONGEST]", 1..=2)?;
             // Stock takes 0; we always wait a little.
@@ -230,6 +234,17 @@ fn socket(draft: &mut Draft, d: &Directive) -> Taken {
         "mark" => {
             d.shape("mark NUMBER", 1..=1)?;
             draft.mark = Some(d.number(0, 0..=u32::MAX)?);
+        }
+        "bind-dev" => {
+            d.shape("bind-dev DEVICE", 1..=1)?;
+            let name = d.arg(0);
+            if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
+                return Err(d.error(
+                    format!("\"{name}\" is not a device name"),
+                    "write the name of a device of this machine, as ip link lists them",
+                ));
+            }
+            draft.bind_device = Some(name.to_owned());
         }
         _ => return Ok(false),
     }

@@ -128,6 +128,24 @@ fn other(draft: &mut Draft, d: &Directive) -> Taken {
                 draft.forward_compatible = d.arg(1) == "1";
                 return Ok(true);
             }
+            // Stock takes these for directives.
+            if d.name == "setenv" {
+                match (d.arg(0), d.get(1)) {
+                    ("REMOTE_RANDOM_HOSTNAME", None) => {
+                        draft.random_hostname = true;
+                        return Ok(true);
+                    }
+                    ("PUSH_PEER_INFO", None) => {
+                        draft.push_peer_info = true;
+                        return Ok(true);
+                    }
+                    ("SERVER_POLL_TIMEOUT", Some(_)) => {
+                        draft.server_poll_timeout = Duration::from_secs(d.number(1, 1..=86_400)?);
+                        return Ok(true);
+                    }
+                    _ => {}
+                }
+            }
             if d.arg(0) == "GENERIC_CONFIG" {
                 return Err(d.error(
                     "this is a generic configuration that cannot be used directly",

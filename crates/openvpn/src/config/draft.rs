@@ -93,6 +93,8 @@ pub(super) struct Draft {
     pub(super) send_buffer: Option<u32>,
     pub(super) receive_buffer: Option<u32>,
     pub(super) mark: Option<u32>,
+    pub(super) bind_device: Option<String>,
+    pub(super) random_hostname: bool,
     pub(super) float: bool,
     pub(super) remote_random: bool,
     pub(super) connect_retry: (Duration, Duration),

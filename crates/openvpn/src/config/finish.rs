@@ -292,6 +292,7 @@ fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {
         auth_nocache: draft.auth_nocache,
         auth_retry: draft.auth_retry,
         proxies,
+        random_hostname: draft.random_hostname,
     })
 }
 

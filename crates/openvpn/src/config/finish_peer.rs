@@ -139,10 +139,10 @@ pub(super) fn foreign(draft: &Draft) -> Result<(), ConfigError> {
             "remove it; or remove secret and write tls-client at one end and tls-server at the other",
         ));
     }
-    if let Some(name) = seen(&["http-proxy", "socks-proxy", "port-share"]) {
+    if let Some(name) = seen(&["port-share"]) {
         return Err(draft.error(
             name,
-            "tunnels between two points do not go through proxies",
+            "only a server of many clients shares its port",
             "remove it; or write client at one end and server NETWORK NETMASK at the other",
         ));
     }
@@ -171,8 +171,8 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
                 .into(),
         );
     }
-    let (accepts, remotes) = match listens {
-        Some(true) => (Some(accepts(draft)?), Vec::new()),
+    let (accepts, (remotes, proxies)) = match listens {
+        Some(true) => (Some(accepts(draft)?), Default::default()),
         Some(false) if nobody => {
             return Err(draft.error(
                 "proto",
@@ -180,10 +180,22 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
                 "add: remote HOST PORT; or write tcp-server here and tcp-client at the other end",
             ));
         }
-        _ if nobody => (None, Vec::new()),
-        _ => (None, transport::remotes(draft)?.0),
+        _ if nobody => (None, Default::default()),
+        _ => (None, transport::remotes(draft)?),
     };
+    if let (true, Some(name)) = (
+        remotes.is_empty(),
+        ["http-proxy", "socks-proxy"].iter().find(|name| draft.seen.contains_key(**name)),
+    ) {
+        return Err(draft.error(
+            name,
+            "an end that waits for the other goes through no proxy",
+            "remove it, or add remote HOST PORT, over TCP with proto tcp-client",
+        ));
+    }
     Ok(PeerOptions {
+        proxies,
+        random_hostname: draft.random_hostname,
         keys,
         remotes,
         accepts,

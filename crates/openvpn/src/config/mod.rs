@@ -47,9 +47,9 @@ pub use client_file::{ClientFile, ClientRules, client_file_name};
 pub use error::ConfigError;
 pub use options::{
     AskPass, AuthRetry, ClientOptions, Device, DeviceKind, HttpProxy, Identity, Listen, Log, LogTo,
-    NameKind, Options, PeerKeys, PeerOptions, PoolPersist, PortShare, Process, Proxy, Remap, Role,
-    Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, Usage, UserPass,
-    VerifyName, Wrap,
+    NameKind, Options, PeerKeys, PeerOptions, PoolPersist, PortShare, Process, Proxy, ProxyScheme,
+    Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, Usage,
+    UserPass, VerifyName, Wrap,
 };
 
 /// How config files are read.

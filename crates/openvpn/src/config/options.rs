@@ -123,6 +123,10 @@ pub struct PeerOptions {
     pub ends: Ends,
     /// `tls-crypt-v2 ... force-cookie`.
     pub force_cookie: bool,
+    /// As [`ClientOptions::proxies`].
+    pub proxies: Vec<Proxy>,
+    /// As [`ClientOptions::random_hostname`].
+    pub random_hostname: bool,
 }
 
 /// What the keys of a tunnel between two points are made from.
@@ -176,6 +180,8 @@ pub struct ClientOptions {
     pub auth_retry: AuthRetry,
     /// `http-proxy`, `socks-proxy`: what servers are reached through; which one says each of `remotes`.
     pub proxies: Vec<Proxy>,
+    /// `remote-random-hostname`: look names up with a random label before them.
+    pub random_hostname: bool,
 }
 
 /// What only a server has.
@@ -279,6 +285,8 @@ pub struct Socket {
     pub receive_buffer: Option<u32>,
     /// `mark`.
     pub mark: Option<u32>,
+    /// `bind-dev`: the interface, as of a VRF, that all sockets are bound to.
+    pub device: Option<String>,
 }
 
 /// An address to bind to.
@@ -457,8 +465,10 @@ pub struct HttpProxy {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// User name and password, one line each.
-    pub login: Option<Source>,
+    /// User name and password, one line each, or from the terminal.
+    pub login: Option<UserPass>,
+    /// How to authenticate.
+    pub scheme: ProxyScheme,
     /// Of HTTP: 1.0 or 1.1.
     pub version: String,
     /// User agent.
@@ -474,8 +484,20 @@ pub struct SocksProxy {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// User name and password, one line each.
-    pub login: Option<Source>,
+    /// User name and password, one line each, or from the terminal.
+    pub login: Option<UserPass>,
+}
+
+/// How an HTTP proxy is told who asks.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum ProxyScheme {
+    /// Basic.
+    #[default]
+    Basic,
+    /// `auto`: as the proxy wants it, Digest rather than Basic.
+    Auto,
+    /// `auto-nct`: as the proxy wants it, but not Basic.
+    AutoNct,
 }
 
 /// `port-share`: where connections go that are not the tunnel's.

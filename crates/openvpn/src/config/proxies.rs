@@ -6,7 +6,9 @@ use adit_engine::{Target, Transport};
 
 use super::ConfigError;
 use super::draft::Draft;
-use super::options::{HttpProxy, PortShare, Proxy, Role, Socket, SocksProxy, Source};
+use super::options::{
+    HttpProxy, PortShare, Proxy, ProxyScheme, Role, Socket, SocksProxy, Source, UserPass,
+};
 use super::reader::Directive;
 
 type Taken = Result<bool, ConfigError>;
@@ -20,7 +22,7 @@ pub(super) struct Proxies {
     http: Option<HttpProxy>,
     socks: Option<SocksProxy>,
     /// `http-proxy-user-pass`, in a file or inline.
-    login: Option<Source>,
+    login: Option<UserPass>,
     version: Option<String>,
     agent: Option<String>,
     headers: Vec<(String, String)>,
@@ -46,30 +48,41 @@ pub(super) fn apply(draft: &mut Draft, d: &Directive) -> Taken {
 pub(super) fn take(proxies: &mut Proxies, base: Option<&Path>, d: &Directive) -> Taken {
     match d.name.as_str() {
         "http-proxy" => {
-            d.shape("http-proxy HOST PORT [FILE|auto] [none|basic]", 2..=4)?;
+            d.shape("http-proxy HOST PORT [FILE|stdin|auto|auto-nct] [none|basic]", 2..=4)?;
             let login = match d.get(2) {
-                None | Some("auto" | "auto-nct" | "none" | "basic") => None,
-                Some(_) => Some(Source::File(d.path(2, base))),
+                None | Some("" | "auto" | "auto-nct" | "none" | "basic") => None,
+                Some("stdin") => Some(UserPass::Prompt),
+                Some(_) => Some(UserPass::Source(Source::File(d.path(2, base)))),
+            };
+            let scheme = match d.get(2) {
+                Some("auto") => ProxyScheme::Auto,
+                Some("auto-nct") => ProxyScheme::AutoNct,
+                _ => ProxyScheme::Basic,
             };
             method(d)?;
             proxies.http = Some(HttpProxy {
                 host: host(d)?,
                 port: port(d, 1)?,
                 login,
+                scheme,
                 version: String::new(),
                 agent: None,
                 headers: Vec::new(),
             });
         }
         "http-proxy-user-pass" => {
-            d.shape("http-proxy-user-pass FILE <inline>", 0..=1)?;
-            proxies.login = d.source("http-proxy-user-pass", base);
+            d.shape("http-proxy-user-pass FILE <inline>", 1..=1)?;
+            let source = d.source("http-proxy-user-pass", base).map(UserPass::Source);
+            proxies.login = source.or(proxies.login.take());
         }
         "http-proxy-option" => option(proxies, d)?,
         "socks-proxy" => {
             d.shape("socks-proxy HOST [PORT] [FILE]", 1..=3)?;
             let port = d.get(1).map(|_| port(d, 1)).transpose()?;
-            let login = d.get(2).map(|_| Source::File(d.path(2, base)));
+            let login = d.get(2).map(|word| match word {
+                "stdin" => UserPass::Prompt,
+                _ => UserPass::Source(Source::File(d.path(2, base))),
+            });
             let port = port.unwrap_or(SOCKS_PORT);
             proxies.socks = Some(SocksProxy { host: host(d)?, port, login });
         }
@@ -100,7 +113,8 @@ fn method(d: &Directive) -> Result<(), ConfigError> {
         None | Some("none" | "basic") => Ok(()),
         Some(other) => Err(d.error(
             format!("authentication \"{other}\" is not supported towards a proxy"),
-            "write basic, or put a proxy on this machine that knows it (cntlm)",
+            "write basic, or auto in the place before it, which takes Digest where the proxy has it, or put a \
+             proxy on this machine that knows it (cntlm)",
         )),
     }
 }
@@ -142,7 +156,8 @@ impl Proxies {
         let headers = if self.headers.is_empty() { &all.headers } else { &self.headers };
         let version = self.version.as_ref().or(all.version.as_ref());
         Some(HttpProxy {
-            login: http.login.or_else(|| self.login.clone()).or_else(|| all.login.clone()),
+            // As stock has it, the directive of its own wins.
+            login: self.login.clone().or(http.login).or_else(|| all.login.clone()),
             version: version.cloned().unwrap_or_else(|| "1.0".into()),
             agent: self.agent.clone().or_else(|| all.agent.clone()),
             headers: headers.clone(),

@@ -810,6 +810,27 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
 }
 
 #[test]
+fn how_a_proxy_is_told_who_asks_is_said_as_in_stock() {
+    let http = |line: &str| {
+        let options = client(&format!("proto tcp-client\nhttp-proxy proxy 3128 {line}\n"));
+        let [Proxy::Http(http)] = as_client(&options).proxies.as_slice() else { panic!("{line}") };
+        (http.scheme, http.login.clone())
+    };
+    let file = |name: &str| Some(UserPass::Source(Source::File(name.into())));
+    let inline = "\n<http-proxy-user-pass>\nann\nsecret\n</http-proxy-user-pass>\n";
+    assert_eq!(http(""), (ProxyScheme::Basic, None));
+    assert_eq!(http("login.txt"), (ProxyScheme::Basic, file("login.txt")));
+    assert_eq!(http("stdin basic"), (ProxyScheme::Basic, Some(UserPass::Prompt)));
+    assert_eq!(http("auto"), (ProxyScheme::Auto, None));
+    assert_eq!(http("auto-nct\nhttp-proxy-user-pass a.txt"), (ProxyScheme::AutoNct, file("a.txt")));
+    let (scheme, login) = http(&format!("\"\" basic{inline}"));
+    assert_eq!(scheme, ProxyScheme::Basic);
+    assert!(matches!(login, Some(UserPass::Source(Source::Inline { .. }))), "{login:?}");
+    let (_, login) = http(&format!("login.txt{inline}"));
+    assert!(matches!(login, Some(UserPass::Source(Source::Inline { .. }))), "it wins: {login:?}");
+}
+
+#[test]
 fn what_a_proxy_cannot_do_is_refused_by_name() {
     for (more, word) in [
         ("http-proxy proxy 3128\n", "UDP"),

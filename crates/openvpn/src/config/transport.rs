@@ -166,6 +166,7 @@ pub(super) fn socket(draft: &Draft, role: &Role) -> Result<Socket, ConfigError> 
         send_buffer: draft.send_buffer,
         receive_buffer: draft.receive_buffer,
         mark: draft.mark,
+        device: draft.bind_device.clone(),
     })
 }
 

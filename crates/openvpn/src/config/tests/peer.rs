@@ -81,6 +81,16 @@ fn between_two_points_cipher_is_for_a_peer_that_does_not_negotiate() {
 }
 
 #[test]
+fn an_end_that_dials_may_go_through_a_proxy() {
+    let socks = parse_file(&format!("{STATIC}secret k\nsocks-proxy 192.0.2.9\n")).unwrap();
+    assert!(matches!(peer(&socks).proxies.as_slice(), [Proxy::Socks(_)]));
+    let text = format!("{TLS}tls-client\nremote a\nproto tcp-client\nhttp-proxy proxy 3128 auto\n");
+    let http = parse_file(&format!("{text}remote-random-hostname\n")).unwrap();
+    assert!(matches!(peer(&http).proxies.as_slice(), [Proxy::Http(_)]));
+    assert!(peer(&http).random_hostname);
+}
+
+#[test]
 fn what_belongs_elsewhere_is_refused_by_name() {
     let refused = |base: &str, text: &str, word: &str| {
         let error = parse_file(&format!("{base}{text}")).unwrap_err();
@@ -97,12 +107,16 @@ fn what_belongs_elsewhere_is_refused_by_name() {
         ("ifconfig-pool 10.1.0.5 10.1.0.9\n", "two points"),
         ("client-config-dir ccd\n", "two points"),
         ("filter rules.nft\n", "two points"),
-        ("socks-proxy 192.0.2.9\n", "two points"),
+        ("port-share 192.0.2.9 443\n", "many clients"),
         ("pull-filter ignore \"route\"\n", "two points"),
     ] {
         refused(&format!("{TLS}tls-server\n"), text, word);
         refused(&format!("{STATIC}secret k\n"), text, word);
     }
+    refused(&format!("{TLS}tls-server\n"), "socks-proxy 192.0.2.9\n", "waits");
+    let listens = format!("{TLS}tls-server\nremote 192.0.2.1\nproto tcp-server\n");
+    refused(&listens, "http-proxy proxy 3128\n", "waits");
+    refused(&format!("{STATIC}secret k\n"), "http-proxy proxy 3128\n", "UDP");
     refused(&format!("{TLS}tls-client\nremote a\n"), "tls-server\n", "tls-client");
     refused(&format!("{TLS}tls-server\n"), "nobind\n", "without remote");
     refused(&format!("{STATIC}secret k\n"), "tls-client\n", "without TLS");

@@ -123,3 +123,35 @@ fn an_exit_notice_that_no_server_will_hear_is_said() {
     assert!(!warned("proto tcp\nremote b 1 udp\nexplicit-exit-notify 2\n"));
     assert!(!warned("explicit-exit-notify 2\n"));
 }
+
+#[test]
+fn sockets_are_bound_to_a_device_on_every_side() {
+    let secret = "dev tun\nsecret k\ncipher AES-256-CBC\nifconfig 10.1.0.1 10.1.0.2\n";
+    for options in [client("bind-dev vrf-blue"), server("bind-dev vrf-blue")] {
+        assert_eq!(options.socket.device.as_deref(), Some("vrf-blue"));
+    }
+    let peer = parse_file(&format!("{secret}bind-dev vrf-blue\n")).unwrap();
+    assert_eq!(peer.socket.device.as_deref(), Some("vrf-blue"));
+    for line in ["bind-dev", "bind-dev a-name-of-more-than-15", "bind-dev a/b"] {
+        assert_eq!(client_error(line).directive, "bind-dev", "{line}");
+    }
+}
+
+#[test]
+fn names_are_looked_up_with_a_random_label_where_asked() {
+    let random = |more: &str| as_client(&client(more)).random_hostname;
+    assert!(random("remote-random-hostname") && random("setenv REMOTE_RANDOM_HOSTNAME"));
+    assert!(!random("") && !random("setenv REMOTE_RANDOM_HOSTNAME x"));
+    let hint = client("ip-remote-hint 192.0.2.7\npreresolve\n");
+    assert_eq!(hint.warnings.len(), 2, "{:?}", hint.warnings);
+}
+
+#[test]
+fn variables_that_are_directives_are_taken() {
+    assert!(client("setenv PUSH_PEER_INFO").push_peer_info);
+    let options = client("setenv SERVER_POLL_TIMEOUT 4");
+    assert_eq!(as_client(&options).server_poll_timeout, Duration::from_secs(4));
+    assert!(client_error("setenv SERVER_POLL_TIMEOUT soon").problem.contains("number"));
+    // Others are variables.
+    assert_eq!(client("setenv-safe PUSH_PEER_INFO").environment.len(), 1);
+}
