@@ -1,44 +1,56 @@
 //! Signals as a stream.
 
-use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use crate::fault::Fault;
 use crate::server::Signal;
 
+/// Signals that wait until they are taken. Of those beyond, equal ones are one, as always.
+const WAITING: usize = 8;
+
 /// The signals that end, restart or question a running program.
+///
+/// A task of its own waits for them: to ask five streams whenever a packet has come costs more than most packets.
 #[derive(Debug)]
-pub(crate) struct Signals {
-    terminate: Stream,
-    interrupt: Stream,
-    hangup: Stream,
-    user1: Stream,
-    user2: Stream,
-}
+pub(crate) struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
-    /// Takes them over from their default actions.
+    /// Takes them over from their default actions. Call inside a tokio runtime.
     pub(crate) fn new() -> Result<Self, Fault> {
         let open = |kind| {
             signal(kind).map_err(|e| Fault::environment(format!("cannot receive signals: {e}")))
         };
-        Ok(Self {
-            terminate: open(SignalKind::terminate())?,
-            interrupt: open(SignalKind::interrupt())?,
-            hangup: open(SignalKind::hangup())?,
-            user1: open(SignalKind::user_defined1())?,
-            user2: open(SignalKind::user_defined2())?,
-        })
+        let mut terminate = open(SignalKind::terminate())?;
+        let mut interrupt = open(SignalKind::interrupt())?;
+        let mut hangup = open(SignalKind::hangup())?;
+        let mut user1 = open(SignalKind::user_defined1())?;
+        let mut user2 = open(SignalKind::user_defined2())?;
+        let (taken, waiting) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            loop {
+                let signal = tokio::select! {
+                    () = taken.closed() => return,
+                    Some(()) = terminate.recv() => Signal::Terminate,
+                    Some(()) = interrupt.recv() => Signal::Interrupt,
+                    Some(()) = hangup.recv() => Signal::Hangup,
+                    Some(()) = user1.recv() => Signal::User1,
+                    Some(()) = user2.recv() => Signal::User2,
+                    else => return,
+                };
+                if taken.send(signal).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self(waiting))
     }
 
     /// The next one. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Signal {
-        tokio::select! {
-            Some(()) = self.terminate.recv() => Signal::Terminate,
-            Some(()) = self.interrupt.recv() => Signal::Interrupt,
-            Some(()) = self.hangup.recv() => Signal::Hangup,
-            Some(()) = self.user1.recv() => Signal::User1,
-            Some(()) = self.user2.recv() => Signal::User2,
-            else => std::future::pending().await,
+        match self.0.recv().await {
+            Some(signal) => signal,
+            None => std::future::pending().await,
         }
     }
 }

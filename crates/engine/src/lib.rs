@@ -34,6 +34,11 @@ pub trait Engine {
 
     /// When to call again with [`Input::Tick`], and why (for logs and `status`).
     fn deadline(&self) -> Option<(Instant, &'static str)>;
+
+    /// The time of [`Engine::deadline`] alone, for whoever asks after each packet.
+    fn due(&self) -> Option<Instant> {
+        self.deadline().map(|(at, _)| at)
+    }
 }
 
 /// Everything that can happen to an engine.

@@ -27,7 +27,8 @@ pub enum Op {
     /// New inner MTU handling (pushed options arrive after the peer was added).
     SetMtu(PeerId, InnerMtu),
     /// Send the peer a message that it answers if it arrives, as an IP packet of this many bytes that
-    /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::Probed`].
+    /// nobody on the way may fragment; 0 sends none. Answered by [`Notice::Probed`], unless it left and there is
+    /// nothing to say of it.
     ProbePath(PeerId, u16),
     /// Tell how much has passed so far. Answered by [`Notice::Traffic`].
     ReadTraffic(PeerId),
@@ -134,7 +135,7 @@ pub struct Probed {
     /// Bytes of the IP packet that left; 0: none did.
     pub size: u16,
     /// The largest IP packet to the peer in the kernel's opinion, from the device and from ICMP (which
-    /// anybody on the path can forge); 0: it has none.
+    /// anybody on the path can forge); 0: it has none, or was not asked.
     pub kernel: u16,
 }
 

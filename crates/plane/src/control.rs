@@ -439,7 +439,10 @@ impl Plane {
     fn probe(&self, peer: &Peer, size: u16) {
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
         let probed = self.shared.probe(peer, &mut peer.lock_tx(), size, &mut arena);
-        self.shared.upcalls.notice(&self.shared.stats, Notice::Probed(peer.id, probed));
+        // Of one that left, and of which the kernel was not asked, there is nothing to say.
+        if probed.size == 0 || probed.kernel != 0 {
+            self.shared.upcalls.notice(&self.shared.stats, Notice::Probed(peer.id, probed));
+        }
     }
 
     fn send_data(&self, peer: &Peer, message: Vec<u8>) {

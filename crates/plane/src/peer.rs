@@ -87,6 +87,8 @@ pub(crate) struct Tx {
     /// Trains with datagrams of at least this length are sent singly, because the path takes them
     /// only in fragments; 0 knows of none.
     pub oversize: usize,
+    /// Size of the last probe of the path.
+    pub probed: u16,
     /// Number of the last packet that was sent in pieces.
     pub sequence: u8,
     /// The stream that packets of a static key went to last.

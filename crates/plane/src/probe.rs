@@ -19,6 +19,9 @@ fn headers(remote: std::net::SocketAddr) -> usize {
 impl Shared {
     /// Sends the peer a request of its sizes, padded so that the IP packet has `size` bytes, which
     /// nobody may fragment. With `size` 0 nothing is sent.
+    ///
+    /// The kernel is asked for its opinion where the probe did not leave, or the last one of this size was not
+    /// answered: that takes more system calls than the probe, and most paths carry the first one.
     pub fn probe(&self, peer: &Peer, tx: &mut Tx, size: u16, arena: &mut Arena) -> Probed {
         let spec = peer.settings.load();
         let sockets = self.tables.sockets.load();
@@ -28,10 +31,12 @@ impl Shared {
             return Probed::default();
         };
         let (to, from) = (spec.link.remote(), spec.link.local());
-        let mut probed = Probed { size: 0, kernel: socket.path_mtu(to, from).unwrap_or_default() };
+        let opinion = || socket.path_mtu(to, from).unwrap_or_default();
+        let again = std::mem::replace(&mut tx.probed, size) == size;
+        let mut probed = Probed::default();
         let keys = peer.keys.load();
         let Some(key) = keys.primary.as_ref().filter(|_| size != 0 && !tx.blocked) else {
-            return probed;
+            return Probed { size: 0, kernel: opinion() };
         };
         let mut sealer = key.sealer(tx, spec.wire_id);
         let shape = Shape::of(&spec, 1);
@@ -50,6 +55,9 @@ impl Shared {
             peer.aside(message.len());
             let size = datagram.len() + headers(to);
             probed.size = u16::try_from(size).unwrap_or(u16::MAX);
+        }
+        if again || probed.size == 0 {
+            probed.kernel = opinion();
         }
         arena.clear();
         probed

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use adit_engine::{
@@ -208,10 +209,17 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                         self.feed(Input::Answer(ticket, reply));
                         continue;
                     }
+                    let mut answer = answer(&*self.authorizer, question);
+                    // Most are at hand. One that is not is asked again by a task, with a waker of its own.
+                    let mut nobody = Context::from_waker(Waker::noop());
+                    if let Poll::Ready(reply) = answer.as_mut().poll(&mut nobody) {
+                        self.feed(Input::Answer(ticket, reply));
+                        continue;
+                    }
                     self.open_questions += 1;
-                    let (tx, authorizer) = (self.answers.0.clone(), Arc::clone(&self.authorizer));
+                    let tx = self.answers.0.clone();
                     tokio::spawn(async move {
-                        let reply = answer(&*authorizer, question).await;
+                        let reply = answer.await;
                         // Fails only when the driver is gone.
                         let _ = tx.send((ticket, reply)).await;
                     });
@@ -238,7 +246,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             }
             // By turns: a flood of packets must not hold up timers, nor an engine whose deadline stays
             // in the past the packets.
-            let deadline = self.engine.deadline().map(|(at, _)| at);
+            let deadline = self.engine.due();
             self.ticked = !self.ticked && deadline.is_some_and(|at| at <= now());
             if self.ticked {
                 self.feed(Input::Tick);
@@ -251,7 +259,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             if self.look_again() {
                 continue;
             }
-            self.timer.arm(self.engine.deadline().map(|(at, _)| at)).map_err(broken)?;
+            self.timer.arm(self.engine.due()).map_err(broken)?;
             tokio::select! {
                 biased;
                 Some((ticket, reply)) = self.answers.1.recv() => self.answered(ticket, reply),

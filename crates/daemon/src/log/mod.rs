@@ -9,6 +9,7 @@ mod sink;
 mod text;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -18,13 +19,16 @@ use tracing_subscriber::registry::Registry;
 pub use repeats::{REPEAT_LIMIT, Repeats, Seen};
 use sink::Sink;
 pub use text::{LINE_LIMIT, clean, stamp};
+use text::{Stamps, push_clean};
 
 /// Logs a line at one of stock's levels: 0 fatal, 1 start-up and warnings, 2 handshakes, 3 what a
 /// reader normally wants, 4 and more for debugging.
 #[macro_export]
 macro_rules! say {
     ($verb:expr, $($message:tt)+) => {
-        ::tracing::info!(verb = $verb as u64, $($message)+)
+        if $crate::log::wanted($verb as u64) {
+            ::tracing::info!(verb = $verb as u64, $($message)+)
+        }
     };
 }
 
@@ -89,6 +93,18 @@ impl Settings {
 
 static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 
+/// Lines of [`crate::say!`] above this level are written by nobody, so that they are not even made.
+static VERB: AtomicU8 = AtomicU8::new(u8::MAX);
+
+/// Whether somebody may write a line of this level.
+#[must_use]
+pub fn wanted(verb: u64) -> bool {
+    verb <= u64::from(VERB.load(Ordering::Relaxed))
+}
+
+/// Bytes of lines that are gathered at most.
+const GATHERED_LIMIT: usize = 16 * 1024;
+
 /// How the names of the threads that move packets begin.
 const WORKERS: [&str; 2] = ["plane-", "bridge-"];
 
@@ -98,6 +114,7 @@ const WORKERS: [&str; 2] = ["plane-", "bridge-"];
 /// The target cannot be opened. What was in force before stays.
 pub fn start(settings: Settings) -> std::io::Result<()> {
     let sink = Sink::open(&settings.target)?;
+    let verb = settings.verb;
     let writer = Writer::new(settings, sink);
     match LOG.get() {
         Some(shared) => {
@@ -115,6 +132,7 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
             }
         }
     }
+    VERB.store(verb, Ordering::Relaxed);
     Ok(())
 }
 
@@ -150,6 +168,7 @@ struct Writer {
     /// Whether lines wait in `gathered` for the end of an event.
     gathering: bool,
     gathered: String,
+    stamps: Stamps,
 }
 
 /// Until it is dropped, lines wait for each other and then leave by one system call: what one event has to tell. Errors
@@ -208,7 +227,14 @@ impl<S: Subscriber> Layer<S> for Lines {
 
 impl Writer {
     fn new(settings: Settings, sink: Sink) -> Self {
-        Self { settings, sink, run: Run::default(), gathering: false, gathered: String::new() }
+        Self {
+            settings,
+            sink,
+            run: Run::default(),
+            gathering: false,
+            gathered: String::new(),
+            stamps: Stamps::default(),
+        }
     }
 
     fn flush(&mut self) {
@@ -244,29 +270,33 @@ impl Writer {
     }
 
     fn write(&mut self, level: Level, message: &str) {
-        let message = clean(message);
         if let Sink::Syslog(syslog) = &mut self.sink {
-            syslog.write(level, &message);
+            syslog.write(level, &clean(message));
             return;
         }
         let now = crate::clock::unix_time().0;
-        let line = match self.settings.style {
-            Style::Stock { machine_readable: true, .. } => format!("{now}.000000 1 {message}\n"),
-            Style::Stock { timestamps: true, .. } => format!("{} {message}\n", stamp(now)),
-            Style::Stock { .. } => format!("{message}\n"),
-            Style::Friendly { timestamps } => {
-                let stamp = if timestamps { format!("{} ", stamp(now)) } else { String::new() };
-                let tag = match level {
-                    Level::ERROR => "error: ",
-                    Level::WARN => "warning: ",
-                    _ => "",
-                };
-                format!("{stamp}{tag}{message}\n")
+        let line = &mut self.gathered;
+        match self.settings.style {
+            Style::Stock { machine_readable: true, .. } => {
+                line.push_str(&format!("{now}.000000 1 "));
             }
-        };
-        self.gathered.push_str(&line);
+            Style::Stock { timestamps: true, .. } | Style::Friendly { timestamps: true } => {
+                line.push_str(self.stamps.at(now));
+                line.push(' ');
+            }
+            Style::Stock { .. } | Style::Friendly { .. } => {}
+        }
+        if let Style::Friendly { .. } = self.settings.style {
+            line.push_str(match level {
+                Level::ERROR => "error: ",
+                Level::WARN => "warning: ",
+                _ => "",
+            });
+        }
+        push_clean(line, message);
+        line.push('\n');
         // A process that is about to abort says why, and what came before.
-        if !self.gathering || level == Level::ERROR {
+        if !self.gathering || level == Level::ERROR || self.gathered.len() >= GATHERED_LIMIT {
             self.flush();
         }
     }
@@ -344,6 +374,9 @@ mod tests {
         writer.write(Level::INFO, "three");
         writer.flush();
         assert_eq!(text(), "one\ntwo\nthree\n");
+        let long = "x".repeat(GATHERED_LIMIT / 8);
+        (0..8).for_each(|_| writer.write(Level::INFO, &long));
+        assert!(text().len() > GATHERED_LIMIT, "not more than so much waits");
     }
 
     #[test]

@@ -10,8 +10,19 @@ pub const LINE_LIMIT: usize = 4096;
 /// or end lines become escapes, and what is longer than [`LINE_LIMIT`] is cut.
 pub fn clean(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
+    push_clean(&mut line, text);
+    line
+}
+
+/// Appends what [`clean`] makes of a text.
+pub(super) fn push_clean(line: &mut String, text: &str) {
+    // Most lines are such already.
+    if text.len() <= LINE_LIMIT && text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return line.push_str(text);
+    }
+    let start = line.len();
     for c in text.chars() {
-        if line.len() > LINE_LIMIT {
+        if line.len().saturating_sub(start) > LINE_LIMIT {
             line.push_str(" [cut]");
             break;
         }
@@ -27,7 +38,6 @@ pub fn clean(text: &str) -> String {
             c => line.push(c),
         }
     }
-    line
 }
 
 /// Characters that reorder, hide or break what a terminal shows.
@@ -41,6 +51,22 @@ pub fn stamp(unix: u64) -> String {
     // Tests compare with dates of one zone, whatever the machine's.
     let offset = if cfg!(test) { 0 } else { adit_linux::clock::local_offset(unix) };
     date(unix, offset)
+}
+
+/// [`stamp`], made once for all lines of a second.
+#[derive(Debug, Default)]
+pub(super) struct Stamps {
+    of: u64,
+    text: String,
+}
+
+impl Stamps {
+    pub(super) fn at(&mut self, unix: u64) -> &str {
+        if self.of != unix || self.text.is_empty() {
+            (self.of, self.text) = (unix, stamp(unix));
+        }
+        &self.text
+    }
 }
 
 fn date(unix: u64, offset: i64) -> String {
@@ -111,6 +137,27 @@ mod tests {
         assert_eq!(date(1_795_166_363, 0), "2026-11-20 09:19:23");
         assert_eq!(date(1_795_166_363, 3600), "2026-11-20 10:19:23");
         assert_eq!(date(0, 0), "1970-01-01 00:00:00");
+    }
+
+    #[test]
+    fn a_stamp_is_made_anew_when_the_second_is_another() {
+        let mut stamps = Stamps::default();
+        for unix in [0, 0, 1_795_166_363, 1_795_166_364, 1_795_166_364, 7, 0] {
+            assert_eq!(stamps.at(unix), stamp(unix));
+        }
+    }
+
+    #[test]
+    fn what_is_printable_stays_as_it_is_and_the_rest_is_found_anywhere() {
+        let printable: String = (' '..='~').collect();
+        assert_eq!(clean(&printable), printable);
+        for (text, cleaned) in [("a\x7f", "a\\x7f"), ("\x1fa", "\\x1fa"), ("ü", "ü"), ("\t", " ")]
+        {
+            assert_eq!(clean(text), cleaned);
+        }
+        let mut line = "x".repeat(LINE_LIMIT);
+        push_clean(&mut line, "a\n");
+        assert!(line.ends_with("xa\\x0a"), "what stands before does not count");
     }
 
     #[test]

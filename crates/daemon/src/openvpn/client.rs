@@ -202,7 +202,7 @@ impl Hooks for Owner<'_> {
             ClientEvent::Connecting(target) => say!(4, "Connecting to {target}"),
             ClientEvent::ServerAnswered(link, session) => {
                 self.link = Some(*link);
-                lines::initial_packet("", link.remote(), *session);
+                lines::initial_packet(String::new, link.remote(), *session);
             }
             ClientEvent::Unreachable(link, errno) => {
                 lines::unreachable(link.remote(), *errno, self.descriptor);

@@ -85,8 +85,8 @@ fn local(bound: SocketAddr) -> String {
 }
 
 /// A session's first packet; `label` is empty or ends with a space.
-pub(super) fn initial_packet(label: &str, remote: SocketAddr, session: SessionId) {
-    say!(3, "{label}TLS: Initial packet from {}, {}", address(remote), sid(session));
+pub(super) fn initial_packet(label: impl Fn() -> String, remote: SocketAddr, session: SessionId) {
+    say!(3, "{}TLS: Initial packet from {}, {}", label(), address(remote), sid(session));
 }
 
 /// `sid=01020304 05060708`.
@@ -217,12 +217,13 @@ pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
         }
         ServerEvent::HandshakeStarted(link, session) => {
             let remote = link.remote();
-            initial_packet(&format!("{} ", real(remote)), remote, *session);
+            let label = || format!("{} ", real(remote));
+            initial_packet(label, remote, *session);
         }
         ServerEvent::Addresses(_) => {}
         ServerEvent::Told { peer, link, name, message } => {
-            let label = sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
-            say!(3, "{label} SENT CONTROL [{name}]: '{message}' (status=1)");
+            let label = || sessions.get(*peer).map_or_else(|| real(link.remote()), |_| label(peer));
+            say!(3, "{} SENT CONTROL [{name}]: '{message}' (status=1)", label());
         }
         ServerEvent::ClientUp(info) => client_up(info, style.usage_checked),
         ServerEvent::ClientDown(peer, reason, _) => client_down(&label(peer), reason),

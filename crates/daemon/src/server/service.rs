@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -223,8 +224,17 @@ impl Running {
                     }
                     self.give_memory_back();
                 }
-                news = self.driver.next() => self.news(news?, hooks),
+                news = self.driver.next() => self.all_news(news?, hooks),
             }
+        }
+    }
+
+    /// Works on news and on those behind them: what one packet brought about leaves as one batch of lines.
+    fn all_news(&mut self, first: News<ServerEvent>, hooks: &mut dyn Hooks) {
+        let _lines = crate::log::gather();
+        self.news(first, hooks);
+        while let Some(news) = self.driver.perform() {
+            self.news(news, hooks);
         }
     }
 
@@ -243,30 +253,30 @@ impl Running {
             (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
             _ => {}
         }
-        let _lines = crate::log::gather();
         let told = match event {
             ServerEvent::HandshakeFailed(link, reason) => {
                 let peer = Some(link.remote().ip());
                 let seen = self.repeats.count(now(), peer, reason);
-                seen.line(reason).map(|line| ServerEvent::HandshakeFailed(*link, line))
+                seen.line(reason).map(|line| Cow::Owned(ServerEvent::HandshakeFailed(*link, line)))
             }
             ServerEvent::Refused(link, identity, reason) => {
                 let seen = self.repeats.count(now(), Some(link.remote().ip()), reason);
                 let line = seen.line(reason);
-                line.map(|line| ServerEvent::Refused(*link, identity.clone(), line))
+                let refused = |line| ServerEvent::Refused(*link, identity.clone(), line);
+                line.map(|line| Cow::Owned(refused(line)))
             }
             ServerEvent::Unauthentic(link) => {
                 let peer = Some(link.remote().ip());
                 let seen = self.repeats.count(now(), peer, "packets that are not authentic");
-                (seen != Seen::Repeated).then(|| event.clone())
+                (seen != Seen::Repeated).then_some(Cow::Borrowed(event))
             }
             ServerEvent::Warning(peer, text) => {
                 let address = peer.and_then(|peer| self.sessions.get(peer));
                 let address = address.map(|session| session.info.link.remote().ip());
                 let seen = self.repeats.count(now(), address, text);
-                seen.line(text).map(|line| ServerEvent::Warning(*peer, line))
+                seen.line(text).map(|line| Cow::Owned(ServerEvent::Warning(*peer, line)))
             }
-            other => Some(other.clone()),
+            other => Some(Cow::Borrowed(other)),
         };
         if let Some(told) = told {
             hooks.narrate(&told, &self.sessions);

@@ -26,11 +26,20 @@ pub(crate) struct Conversation {
     local: SessionId,
     remote: Option<SessionId>,
     wrapper: Wrapper,
-    /// Of renegotiations, under dynamic tls-crypt.
-    rewrapper: Option<Wrapper>,
+    rewrapping: Rewrapping,
     newest: Exchange,
     /// The one before: answers retransmissions, and carries messages until the newest is complete.
     former: Option<Exchange>,
+}
+
+/// What renegotiations are wrapped by.
+enum Rewrapping {
+    /// What the first negotiation is.
+    None,
+    /// Dynamic tls-crypt, whose keys nobody has needed yet: many sessions end before their first renegotiation.
+    Wanted,
+    /// Dynamic tls-crypt.
+    Made(Wrapper),
 }
 
 impl Conversation {
@@ -53,7 +62,16 @@ impl Conversation {
             _ => Role::Client,
         };
         let newest = Exchange::open(now, (role, 0), reset, tls, reliable, give_up);
-        Self { link, role, local, remote: None, wrapper, rewrapper: None, newest, former: None }
+        Self {
+            link,
+            role,
+            local,
+            remote: None,
+            wrapper,
+            rewrapping: Rewrapping::None,
+            newest,
+            former: None,
+        }
     }
 
     /// A server's, continuing after the stateless exchange of resets.
@@ -74,7 +92,7 @@ impl Conversation {
             local,
             remote,
             wrapper,
-            rewrapper: None,
+            rewrapping: Rewrapping::None,
             newest,
             former: None,
         }
@@ -100,7 +118,7 @@ impl Conversation {
             local,
             remote,
             wrapper,
-            rewrapper: None,
+            rewrapping: Rewrapping::None,
             newest,
             former: None,
         }
@@ -131,8 +149,11 @@ impl Conversation {
         settings: &Settings,
     ) -> Result<Vec<Heard>, Fault> {
         let renegotiation = packet.first().is_some_and(|byte| byte & KEY_ID_MASK != 0);
-        let wrapper = match &mut self.rewrapper {
-            Some(rewrapper) if renegotiation => rewrapper,
+        if renegotiation {
+            self.make_rewrapper()?;
+        }
+        let wrapper = match &mut self.rewrapping {
+            Rewrapping::Made(rewrapper) if renegotiation => rewrapper,
             _ => &mut self.wrapper,
         };
         let control = wrapper.open(packet)?;
@@ -152,7 +173,7 @@ impl Conversation {
             && control.key_id == next_key_id(self.newest.key_id)
             && self.newest.is_complete()
         {
-            self.renegotiate(now, next_tls()?, settings);
+            self.renegotiate(now, next_tls()?, settings)?;
         }
         let exchange = match &mut self.former {
             _ if self.newest.key_id == control.key_id => &mut self.newest,
@@ -198,13 +219,20 @@ impl Conversation {
     }
 
     /// Begins another negotiation with a soft reset.
-    pub(crate) fn renegotiate(&mut self, now: Instant, tls: TlsSession, settings: &Settings) {
+    pub(crate) fn renegotiate(
+        &mut self,
+        now: Instant,
+        tls: TlsSession,
+        settings: &Settings,
+    ) -> Result<(), Fault> {
+        self.make_rewrapper()?;
         let key_id = next_key_id(self.newest.key_id);
         let reliable = reliable(self.link, settings);
         let give_up = now + settings.hand_window;
         let next =
             Exchange::open(now, (self.role, key_id), Opcode::SoftResetV1, tls, reliable, give_up);
         self.former = Some(std::mem::replace(&mut self.newest, next));
+        Ok(())
     }
 
     /// Sends our key message on the newest negotiation.
@@ -217,10 +245,17 @@ impl Conversation {
         self.newest.send_message(message)
     }
 
-    /// From now on renegotiations have a wrapping of their own, from keys of the first one.
-    pub(crate) fn wrap_renegotiations(&mut self) -> Result<(), Fault> {
-        let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
-        self.rewrapper = Some(self.wrapper.renegotiation(&exported)?);
+    /// From now on renegotiations have a wrapping of their own, from keys of the first one, which is complete.
+    pub(crate) fn wrap_renegotiations(&mut self) {
+        self.rewrapping = Rewrapping::Wanted;
+    }
+
+    /// Before the first renegotiation begins: while the newest negotiation is the first one.
+    fn make_rewrapper(&mut self) -> Result<(), Fault> {
+        if matches!(self.rewrapping, Rewrapping::Wanted) {
+            let exported = self.newest.export(DYNAMIC_TLS_CRYPT_LABEL)?;
+            self.rewrapping = Rewrapping::Made(self.wrapper.renegotiation(&exported)?);
+        }
         Ok(())
     }
 
@@ -249,9 +284,14 @@ impl Conversation {
         for exchange in self.former.iter_mut().chain([&mut self.newest]) {
             exchange.fill(now, room, room_with_key)?;
             let (local, remote, key_id) = (self.local, self.remote, exchange.key_id);
-            let complete = exchange.is_complete();
-            let wrapper = match &mut self.rewrapper {
-                Some(rewrapper) if key_id != 0 => rewrapper,
+            // What answers a flight takes its acknowledgements along. On a stream the first part of a flight waits for
+            // none: a peer without TCP_NODELAY sends the rest when TCP, too, has an answer.
+            let patient = match self.link.is_stream() {
+                true => !exchange.is_complete() && exchange.remote_keys().is_some(),
+                false => !exchange.is_complete(),
+            };
+            let wrapper = match &mut self.rewrapping {
+                Rewrapping::Made(rewrapper) if key_id != 0 => rewrapper,
                 _ => &mut self.wrapper,
             };
             let mut send = |opcode, message, payload: &[u8], acks: Acks| {
@@ -271,7 +311,7 @@ impl Conversation {
                 let Some(due) = exchange.reliable.transmit(now) else { break };
                 send(due.opcode, Some(due.id), due.payload, acks);
             }
-            let alone = exchange.reliable.acks_are_due(now, !complete);
+            let alone = exchange.reliable.acks_are_due(now, patient);
             while alone && remote.is_some() && exchange.reliable.owes_acks() {
                 let acks = exchange.reliable.take_acks(false);
                 send(Opcode::AckV1, None, &[], acks);

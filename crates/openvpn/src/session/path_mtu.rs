@@ -27,6 +27,8 @@ pub(crate) const FLOOR6: u16 = 1280;
 
 /// The peer has its keys by then.
 const START: Duration = Duration::from_secs(2);
+/// Searches begin at multiples of this, so that one timer serves the peers that came at about the same time.
+const TOGETHER: Duration = Duration::from_millis(250);
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Probes of the ceiling, of the floor and of a size that was found before are repeated this often: loss
@@ -85,7 +87,7 @@ impl PathMtu {
             found: None,
             mute: false,
             raise: now,
-            state: State::Resting { until: now + START },
+            state: State::Resting { until: rounded_up(now + START) },
         }
     }
 
@@ -208,6 +210,14 @@ impl PathMtu {
     }
 }
 
+fn rounded_up(at: Instant) -> Instant {
+    let nanos = at.as_nanos();
+    let whole = u64::try_from(TOGETHER.as_nanos())
+        .ok()
+        .and_then(|step| nanos.checked_next_multiple_of(step));
+    Instant::from_nanos(whole.unwrap_or(nanos))
+}
+
 impl Search {
     fn candidate(&mut self, floor: u16) -> Option<u16> {
         let Self { low, high, .. } = *self;
@@ -323,7 +333,7 @@ mod tests {
     #[test]
     fn the_first_links_own_limit_costs_no_waiting() {
         let mut world = World { first: 1420, icmp: None, ..World::new(1420) };
-        assert_eq!(world.run(START), Some(1420));
+        assert_eq!(world.run(START + TOGETHER), Some(1420));
         assert_eq!(world.sent, [1420]);
     }
 
@@ -376,14 +386,24 @@ mod tests {
     #[test]
     fn an_answer_to_a_smaller_probe_is_none_to_this_one() {
         let mut world = World::new(1500);
-        let size = world.path.tick(world.now + START).unwrap();
-        assert_eq!(world.path.answered(world.now + START, size - 1), None);
+        let now = world.path.deadline();
+        let size = world.path.tick(now).unwrap();
+        assert_eq!(world.path.answered(now, size - 1), None);
         assert_eq!(world.path.found(), None);
-        assert_eq!(world.path.answered(world.now + START, size), None);
+        assert_eq!(world.path.answered(now, size), None);
         assert_eq!(world.path.found(), Some(size));
         // One that nobody asked for changes nothing.
-        assert_eq!(world.path.answered(world.now + START, 576), None);
+        assert_eq!(world.path.answered(now, 576), None);
         assert_eq!(world.path.found(), Some(size));
+    }
+
+    #[test]
+    fn who_comes_at_about_the_same_time_is_probed_at_one_time() {
+        let link = Link::datagram(Default::default(), None, "192.0.2.1:1194".parse().unwrap());
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let begins = |millis| PathMtu::new(at(millis), link).deadline();
+        assert_eq!([1, 100, 250].map(begins), [at(2250); 3]);
+        assert_eq!(begins(251), at(2500));
     }
 
     proptest! {

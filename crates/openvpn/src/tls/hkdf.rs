@@ -1,4 +1,5 @@
-//! HKDF (RFC 5869) for TLS 1.3's key schedule (RFC 8446, section 7.1) with each HMAC key computed once.
+//! HKDF (RFC 5869) for TLS 1.3's key schedule (RFC 8446, section 7.1) with each HMAC key computed once, and the first
+//! one once for all.
 //!
 //! The library's own computes the two blocks of a key anew for each of the two to four values that it expands
 //! from it: half of what the schedule costs.
@@ -10,8 +11,10 @@ use rustls::crypto::hmac::Tag;
 use rustls::crypto::tls13::{Hkdf, HkdfExpander, OkmBlock, OutputLengthError};
 use rustls::{CipherSuite, CipherSuiteCommon, SupportedCipherSuite, Tls13CipherSuite};
 
-static SHA256: Schedule = Schedule(hmac::HMAC_SHA256);
-static SHA384: Schedule = Schedule(hmac::HMAC_SHA384);
+static SHA256: Schedule =
+    Schedule { hash: hmac::HMAC_SHA256, early: LazyLock::new(|| early_secret(hmac::HMAC_SHA256)) };
+static SHA384: Schedule =
+    Schedule { hash: hmac::HMAC_SHA384, early: LazyLock::new(|| early_secret(hmac::HMAC_SHA384)) };
 
 static SUITES: LazyLock<Vec<Tls13CipherSuite>> = LazyLock::new(|| {
     let all = rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
@@ -45,36 +48,41 @@ fn with_schedule(suite: &Tls13CipherSuite) -> Option<Tls13CipherSuite> {
     })
 }
 
-struct Schedule(hmac::Algorithm);
+struct Schedule {
+    hash: hmac::Algorithm,
+    /// The secret that each schedule without a pre-shared key begins with: it is the same for all.
+    early: LazyLock<hmac::Key>,
+}
 
-impl Schedule {
-    fn expander(&self, prk: &[u8]) -> Box<dyn HkdfExpander> {
-        Box::new(Expander(hmac::Key::new(self.0, prk)))
-    }
+fn early_secret(hash: hmac::Algorithm) -> hmac::Key {
+    let zeros = OkmBlock::new(&[0; OkmBlock::MAX_LEN]);
+    extract(hash, None, zeros.as_ref().get(..hash.tag_len()).unwrap_or(&[]))
+}
 
-    fn extract(&self, salt: Option<&[u8]>, secret: &[u8]) -> Box<dyn HkdfExpander> {
-        // HMAC fills a short key up with zeros: no salt is that of zeros.
-        let salt = hmac::Key::new(self.0, salt.unwrap_or(&[]));
-        self.expander(hmac::sign(&salt, secret).as_ref())
-    }
+fn extract(hash: hmac::Algorithm, salt: Option<&[u8]>, secret: &[u8]) -> hmac::Key {
+    // HMAC fills a short key up with zeros: no salt is that of zeros.
+    let salt = hmac::Key::new(hash, salt.unwrap_or(&[]));
+    hmac::Key::new(hash, hmac::sign(&salt, secret).as_ref())
 }
 
 impl Hkdf for Schedule {
     fn extract_from_zero_ikm(&self, salt: Option<&[u8]>) -> Box<dyn HkdfExpander> {
+        let Some(salt) = salt else { return Box::new(Expander(self.early.clone())) };
         let zeros = OkmBlock::new(&[0; OkmBlock::MAX_LEN]);
-        self.extract(salt, zeros.as_ref().get(..self.0.tag_len()).unwrap_or(&[]))
+        let zeros = zeros.as_ref().get(..self.hash.tag_len()).unwrap_or(&[]);
+        Box::new(Expander(extract(self.hash, Some(salt), zeros)))
     }
 
     fn extract_from_secret(&self, salt: Option<&[u8]>, secret: &[u8]) -> Box<dyn HkdfExpander> {
-        self.extract(salt, secret)
+        Box::new(Expander(extract(self.hash, salt, secret)))
     }
 
     fn expander_for_okm(&self, okm: &OkmBlock) -> Box<dyn HkdfExpander> {
-        self.expander(okm.as_ref())
+        Box::new(Expander(hmac::Key::new(self.hash, okm.as_ref())))
     }
 
     fn hmac_sign(&self, key: &OkmBlock, message: &[u8]) -> Tag {
-        Tag::new(hmac::sign(&hmac::Key::new(self.0, key.as_ref()), message).as_ref())
+        Tag::new(hmac::sign(&hmac::Key::new(self.hash, key.as_ref()), message).as_ref())
     }
 }
 

@@ -251,8 +251,8 @@ fn describe_key(certificate: &X509Certificate<'_>) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
+    let mut text = String::with_capacity(bytes.len().saturating_mul(2));
+    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    text
 }

@@ -10,6 +10,7 @@ mod explain;
 mod hkdf;
 mod identity;
 mod key;
+mod known;
 mod load;
 mod options;
 mod pem;

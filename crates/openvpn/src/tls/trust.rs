@@ -23,6 +23,7 @@ use x509_parser::public_key::PublicKey;
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
 use super::explain;
 use super::identity::{PeerIdentity, format_name};
+use super::known::Known;
 use super::options::{NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::pem;
 use super::revocation::read_revocation_lists;
@@ -34,6 +35,9 @@ const MAX_CHAIN: usize = 8;
 const MAX_CHAIN_BYTES: usize = 32 * 1024;
 /// Smallest RSA modulus, bits.
 const MIN_RSA_BITS: usize = 2048;
+
+/// What is said of a certificate that cannot be read.
+const NOT_DER: &str = "it is not valid DER";
 
 /// OIDs of EKU server and client authentication, without tag and length.
 const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
@@ -79,6 +83,7 @@ pub(super) struct Trust {
     /// There are no CAs: the fingerprint alone decides.
     pinned: bool,
     algorithms: Vec<Remembering>,
+    known: Known,
     pub(super) hints: Vec<DistinguishedName>,
 }
 
@@ -179,6 +184,7 @@ impl Trust {
             fingerprints,
             pinned: false,
             algorithms: Remembering::all(algorithms.all, restored),
+            known: Known::default(),
             hints,
         })
     }
@@ -204,6 +210,7 @@ impl Trust {
             fingerprints,
             pinned: true,
             algorithms: Remembering::all(algorithms.all, Vec::new()),
+            known: Known::default(),
             hints: Vec::new(),
         }
     }
@@ -232,18 +239,14 @@ impl Trust {
                 ),
             );
         }
-        let Some(parsed) = parse(leaf) else {
-            return refuse(Problem::Malformed, "", "it is not valid DER".into());
+        let print = Known::print(leaf, peer_is_server);
+        let known = self.known.get(&print);
+        let is_new = known.is_none();
+        let mut identity = match known {
+            Some(identity) => identity,
+            None => self.check_leaf(leaf, peer_is_server)?,
         };
-        let mut identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
-            problem: Problem::BadName,
-            subject: subject(&parsed),
-            detail: format!("{}; issue it anew with a plain name", bad.0),
-        })?;
-        check_form(&parsed)?;
-        self.check_fingerprint(&parsed, &identity)?;
         if self.pinned {
-            self.check_usage(&parsed, &identity.subject, peer_is_server)?;
             self.check_name(&identity)?;
             return Ok(identity);
         }
@@ -261,16 +264,44 @@ impl Trust {
                 }
             }
         }
-        self.check_usage(&parsed, &identity.subject, peer_is_server)?;
         let path = self.check_path(leaf, intermediates, peer_is_server, now, false);
         let path = path.map_err(|error| {
             let stale = self.stale_anchor(&error, leaf, intermediates, peer_is_server, now);
-            let (problem, detail) = explain::sentence(&error, &parsed, stale, now);
+            let (problem, detail) = match parse(leaf) {
+                Some(parsed) => explain::sentence(&error, &parsed, stale, now),
+                None => (Problem::Malformed, NOT_DER.into()),
+            };
             CertificateError { problem, subject: identity.subject.clone(), detail }
         })?;
         self.check_issuer(&identity, &path)?;
-        identity.issuers = path.names;
         self.check_name(&identity)?;
+        // Only those with a path to a CA: nobody else can fill the places.
+        if is_new {
+            self.known.keep(print, &identity);
+        }
+        identity.issuers = path.names;
+        Ok(identity)
+    }
+
+    /// What depends on nothing but the peer's own certificate.
+    fn check_leaf(
+        &self,
+        leaf: &CertificateDer<'_>,
+        peer_is_server: bool,
+    ) -> Result<PeerIdentity, CertificateError> {
+        let Some(parsed) = parse(leaf) else {
+            let detail = NOT_DER.into();
+            let subject = String::new();
+            return Err(CertificateError { problem: Problem::Malformed, subject, detail });
+        };
+        let identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
+            problem: Problem::BadName,
+            subject: subject(&parsed),
+            detail: format!("{}; issue it anew with a plain name", bad.0),
+        })?;
+        check_form(&parsed)?;
+        self.check_fingerprint(&parsed, &identity)?;
+        self.check_usage(&parsed, &identity.subject, peer_is_server)?;
         Ok(identity)
     }
 

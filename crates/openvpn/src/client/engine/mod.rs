@@ -535,8 +535,9 @@ impl ClientEngine {
                 let mut result = Ok(());
                 // Otherwise the server has begun already.
                 if wanted && tunnel.conversation.exchange().is_complete() {
-                    result = TlsSession::client(&self.config.tls).map_err(Fault::from).map(|tls| {
-                        tunnel.conversation.renegotiate(now, tls, &self.config.settings);
+                    let tls = TlsSession::client(&self.config.tls).map_err(Fault::from);
+                    result = tls.and_then(|tls| {
+                        tunnel.conversation.renegotiate(now, tls, &self.config.settings)
                     });
                 }
                 self.settle(now, result, out);

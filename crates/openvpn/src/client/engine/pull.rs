@@ -140,7 +140,7 @@ impl ClientEngine {
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let keys = attempt.conversation.data_keys(pushed.tls_ekm)?;
         if pushed.dyn_tls_crypt {
-            attempt.conversation.wrap_renegotiations()?;
+            attempt.conversation.wrap_renegotiations();
         }
         let State::Connecting(attempt) = std::mem::replace(&mut self.state, State::Dialing) else {
             return Ok(());

@@ -39,7 +39,7 @@ impl PeerEngine {
             false => None,
         };
         if agreed.wrap_renegotiations {
-            conversation.wrap_renegotiations()?;
+            conversation.wrap_renegotiations();
         }
         let attempt = self.attempts.remove(at);
         // Of all who tried, this one could.

@@ -523,9 +523,8 @@ impl PeerEngine {
         let mut result = Ok(());
         // Otherwise the peer has begun already.
         if wanted && session.conversation.exchange().is_complete() {
-            result = new_tls(&self.config.tls).map(|tls| {
-                session.conversation.renegotiate(now, tls, &self.config.settings);
-            });
+            result = new_tls(&self.config.tls)
+                .and_then(|tls| session.conversation.renegotiate(now, tls, &self.config.settings));
         }
         self.settle(now, result, out);
     }

@@ -174,7 +174,7 @@ impl ServerEngine {
         let exporter = proto.has(IvProto::TLS_EKM);
         let keys = client.conversation.data_keys(exporter)?;
         if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
-            client.conversation.wrap_renegotiations()?;
+            client.conversation.wrap_renegotiations();
         }
         if !self.config.duplicate_cn {
             self.replace(peer, &name, out);
@@ -256,6 +256,9 @@ impl ServerEngine {
             tls: hello.tls,
             since: self.clock.at(now),
         };
+        if !self.config.duplicate_cn {
+            self.by_name.insert(info.identity.common_name.clone(), peer);
+        }
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
         let inactive = grant.inactive.or(settings.limits.inactive);
         let timeout = grant.session_timeout.or(settings.limits.session);
@@ -284,13 +287,8 @@ impl ServerEngine {
 
     /// Ends the former session of the same name.
     pub(super) fn replace(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
-        let former: Vec<_> = self
-            .clients()
-            .filter(|info| info.identity.common_name == name && info.peer != newcomer)
-            .map(|info| info.peer)
-            .collect();
-        for peer in former {
-            self.remove(peer, "replaced by a new session of the same name".into(), out);
+        if let Some(&former) = self.by_name.get(name).filter(|former| **former != newcomer) {
+            self.remove(former, "replaced by a new session of the same name".into(), out);
         }
     }
 

@@ -94,6 +94,8 @@ pub struct ServerEngine {
     clients: HashMap<PeerId, Box<Client>>,
     by_session: HashMap<(SocketAddr, SessionId), PeerId>,
     by_ticket: HashMap<Ticket, PeerId>,
+    /// The session of each name, where a name has one.
+    by_name: HashMap<String, PeerId>,
     /// Removed from the data plane, which has not told their final counters yet.
     departing: HashMap<PeerId, String>,
     timers: BTreeSet<(Instant, PeerId)>,
@@ -132,6 +134,7 @@ impl ServerEngine {
             clients: HashMap::new(),
             by_session: HashMap::new(),
             by_ticket: HashMap::new(),
+            by_name: HashMap::new(),
             departing: HashMap::new(),
             timers: BTreeSet::new(),
             next_peer: 0,
@@ -353,6 +356,10 @@ impl ServerEngine {
         out.plane(Op::DismissLink(link));
         match client.stage {
             Stage::Connected(connected) => {
+                let name = &connected.info.identity.common_name;
+                if self.by_name.get(name) == Some(&peer) {
+                    self.by_name.remove(name);
+                }
                 self.pool.release(peer, connected.lease);
                 self.disown(peer, &connected.prefixes);
                 out.plane(Op::DelPeer(peer));
@@ -529,7 +536,8 @@ impl ServerEngine {
                 // Otherwise the client has begun already.
                 if wanted && client.conversation.exchange().is_complete() {
                     return self.step(now, peer, out, |client, tls, settings| {
-                        client.conversation.renegotiate(now, TlsSession::server(tls)?, settings);
+                        let tls = TlsSession::server(tls)?;
+                        client.conversation.renegotiate(now, tls, settings)?;
                         Ok(Vec::new())
                     });
                 }
@@ -598,5 +606,10 @@ impl Engine for ServerEngine {
             (at, deadline.map_or("timer", |(_, why)| why))
         });
         silent.into_iter().chain(client).min()
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let client = self.timers.first().map(|&(at, _)| at);
+        self.streams.deadline().into_iter().chain(client).min()
     }
 }
