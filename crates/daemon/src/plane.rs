@@ -155,6 +155,47 @@ mod tests {
         assert_eq!(gates_without("tun-tso"), Offloads { tun_tso: false, ..Offloads::ALL });
     }
 
+    /// The descriptor is never read, so the watcher must see an edge each time.
+    #[tokio::test]
+    async fn a_plane_calls_once_for_all_that_comes_until_the_next_drain_and_then_again() {
+        use adit_engine::PeerId;
+        use adit_engine::verbs::{Framing, InnerMtu, Keepalive, PeerSpec};
+
+        let config = adit_plane::PlaneConfig {
+            tun: None,
+            sockets: Vec::new(),
+            relay: adit_plane::Relay::Kernel,
+            gates: Offloads::ALL,
+            client: false,
+            ethernet: false,
+        };
+        let (plane, upcalls) = Plane::start(config, crate::clock::now).unwrap();
+        let mut planes = Planes::new(plane, upcalls, StreamOptions::default());
+        let wakeup = crate::driver::watch(planes.wakeup().unwrap(), tokio::io::Interest::READABLE);
+        let wakeup = wakeup.unwrap();
+        let spec = PeerSpec {
+            link: Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1).into()),
+            wire_id: None,
+            float: false,
+            framing: Framing::None,
+            fragment: None,
+            keepalive: Keepalive::default(),
+            mtu: InnerMtu::default(),
+            replay_window: 64,
+        };
+        let soon = std::time::Duration::from_millis(20);
+        for _ in 0..3 {
+            // An id that no peer can have is refused by a notice.
+            planes.apply(Op::AddPeer(PeerId(u32::MAX), spec.clone()));
+            wakeup.readable().await.unwrap().clear_ready();
+            planes.apply(Op::AddPeer(PeerId(u32::MAX), spec.clone()));
+            assert!(tokio::time::timeout(soon, wakeup.readable()).await.is_err(), "he is awake");
+            let mut seen = 0;
+            planes.drain(&mut |_| seen += 1);
+            assert_eq!(seen, 2);
+        }
+    }
+
     #[test]
     fn histogram_bounds_are_those_of_the_planes_labels() {
         let bounds = buckets(&Histogram { buckets: [1; 8], ..Histogram::default() });

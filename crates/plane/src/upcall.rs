@@ -48,7 +48,8 @@ pub enum Upcall {
     StreamEnded(Link, StreamEnd),
 }
 
-/// The receiving end. Readable (see [`AsFd`]) when something waits.
+/// The receiving end. Its descriptor (see [`AsFd`]) is written to when something waits, and never read: it is for
+/// whoever watches it edge-triggered, and sleeps only after [`Upcalls::drain`].
 #[derive(Debug)]
 pub struct Upcalls(Arc<Queues>);
 
@@ -212,19 +213,19 @@ impl Queues {
 }
 
 impl Upcalls {
-    /// Hands over what waits: notices, then frames of known peers, then some of the strangers. What
-    /// is left keeps the descriptor readable.
+    /// Hands over what waits: notices, then frames of known peers, then some of the strangers. If any
+    /// are left, the descriptor is written to again.
     pub fn drain(&mut self, take: impl FnMut(Upcall)) {
-        // The flag goes down before the queues are looked at, so that nothing is missed.
-        self.0.event.drain();
-        self.0.raised.store(false, Ordering::Release);
+        // The flag goes down before the queues are looked at, so that nothing is missed. The swap reads what was
+        // queued before the flag went up.
+        self.0.raised.swap(false, Ordering::AcqRel);
         if self.look(take) {
             self.0.raise();
         }
     }
 
-    /// As [`Upcalls::drain`], but if the descriptor was readable it stays so, and whoever queues more need not make it
-    /// so: for one who will look again before he waits. `true` if strangers are left.
+    /// As [`Upcalls::drain`], but whoever queues more does not write to the descriptor: for one who will look again
+    /// before he waits. `true` if strangers are left.
     pub fn look(&mut self, mut take: impl FnMut(Upcall)) -> bool {
         let notices = std::mem::take(&mut *lock(&self.0.notices));
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));

@@ -38,7 +38,8 @@ pub trait Backend {
     /// Why it will move no more packets, if that is so; the descriptor has become readable then.
     fn failure(&self) -> Option<Fault>;
 
-    /// A descriptor that becomes readable when [`Self::drain`] has something to give.
+    /// A descriptor that becomes readable, or readable anew, when [`Self::drain`] has something to give. It is watched
+    /// edge-triggered.
     ///
     /// # Errors
     /// No descriptor is to be had.
@@ -47,8 +48,7 @@ pub trait Backend {
     /// Gives everything that waits: notices and packets of known peers first.
     fn drain(&mut self, sink: &mut dyn FnMut(Arrival));
 
-    /// As [`Self::drain`], but leaves the descriptor readable if it is: what comes until the next drain need not make
-    /// it so.
+    /// As [`Self::drain`], but what comes until the next drain need not make the descriptor readable anew.
     fn look(&mut self, sink: &mut dyn FnMut(Arrival));
 }
 
