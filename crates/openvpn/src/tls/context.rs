@@ -40,6 +40,7 @@ pub struct ClientTls {
 pub struct ServerTls {
     // One for all sessions: the library makes a table of 256 places with each.
     config: Arc<ServerConfig>,
+    trust: Option<Arc<Trust>>,
     warnings: Arc<[String]>,
 }
 
@@ -94,6 +95,13 @@ impl ClientTls {
 }
 
 impl ServerTls {
+    /// Gives back what is remembered of clients' certificates.
+    pub(crate) fn rest(&self) {
+        if let Some(trust) = &self.trust {
+            trust.rest();
+        }
+    }
+
     /// Reads and checks the operator's material.
     pub fn new(options: ServerTlsOptions) -> Result<Self, TlsConfigError> {
         let context = super::load::server(options)?;
@@ -112,7 +120,8 @@ impl ServerTls {
         let mut config = builder.with_cert_resolver(Arc::new(Own(own)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
+        let (config, trust) = (Arc::new(config), context.trust);
+        Ok(Self { config, trust, warnings: context.warnings.into() })
     }
 
     /// As [`ClientTls::warnings`].

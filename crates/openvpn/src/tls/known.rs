@@ -57,6 +57,11 @@ impl Known {
             *place = Some(Box::new((print, identity.clone())));
         }
     }
+
+    /// Forgets all of them.
+    pub(super) fn rest(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
+    }
 }
 
 #[cfg(test)]
@@ -99,5 +104,7 @@ mod tests {
             known.keep(Known::print(&n.to_be_bytes(), false), &named("a"));
         }
         assert_eq!(known.0.lock().unwrap().len(), PLACES);
+        known.rest();
+        assert_eq!(known.0.lock().unwrap().capacity(), 0);
     }
 }

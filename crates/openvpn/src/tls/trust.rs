@@ -189,6 +189,11 @@ impl Trust {
         })
     }
 
+    /// Forgets the certificates that were let in.
+    pub(super) fn rest(&self) {
+        self.known.rest();
+    }
+
     /// Demands a fingerprint besides a path to a CA.
     pub(super) fn with_fingerprints(mut self, fingerprints: Vec<String>) -> Self {
         self.fingerprints = fingerprints;

@@ -112,6 +112,33 @@ fn a_certificate_from_the_future_is_refused_by_its_own_date() {
 }
 
 #[test]
+fn one_that_was_let_in_before_is_refused_when_its_time_or_that_of_its_authority_is_over() {
+    let seconds = |year| rcgen::date_time_ymd(year, 7, 1).unix_timestamp() as u64;
+    // An authority until 2120, and one until 2030.
+    for (founded, last, refusal) in
+        [(2020, 2035, Problem::Expired), (1930, 2029, Problem::CaNotValidNow)]
+    {
+        let issuer = rcgen_ca(founded);
+        let (cert, key) = issuer.leaf(|_| {});
+        let hands = std::sync::Arc::new(HandSet(seconds(2025).into()));
+        let common = CommonTlsOptions {
+            ca: Some(issuer.pem()),
+            time: Some(hands.clone()),
+            ..Default::default()
+        };
+        let client = client_tls(common);
+        let first = client_verdict_again(&client, &cert, &key).unwrap();
+        hands.0.store(seconds(last), std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(client_verdict_again(&client, &cert, &key).unwrap(), first);
+        let over = if founded == 2020 { 2045 } else { 2031 };
+        hands.0.store(seconds(over), std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(problem(client_verdict_again(&client, &cert, &key)), refusal);
+        hands.0.store(seconds(2019), std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(problem(client_verdict_again(&client, &cert, &key)), Problem::NotYetValid);
+    }
+}
+
+#[test]
 fn an_authority_from_the_future_is_refused_by_its_own_date() {
     let issuer = rcgen_ca(2030);
     let (cert, key) = issuer.leaf(|_| {});

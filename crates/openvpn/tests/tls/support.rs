@@ -226,6 +226,17 @@ impl TimeProvider for Clock {
     }
 }
 
+/// A clock that is set by hand, in seconds since 1970.
+#[derive(Debug, Default)]
+pub struct HandSet(pub std::sync::atomic::AtomicU64);
+
+impl TimeProvider for HandSet {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
+    }
+}
+
 pub fn clock(offset: i64) -> Option<Arc<dyn TimeProvider>> {
     Some(Arc::new(Clock(offset)))
 }
@@ -317,7 +328,18 @@ pub fn client_verdict(
 ) -> Result<PeerIdentity, TlsError> {
     let chain =
         CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
-    verdict_on(common, chain, key)
+    verdict_on(&client_tls(common), chain, key)
+}
+
+/// The same of a client that may have met that server before.
+pub fn client_verdict_again(
+    client: &ClientTls,
+    chain: &str,
+    key: &str,
+) -> Result<PeerIdentity, TlsError> {
+    let chain =
+        CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().unwrap();
+    verdict_on(client, chain, key)
 }
 
 /// The same for one certificate that need not be valid DER.
@@ -326,11 +348,11 @@ pub fn client_verdict_der(
     der: Vec<u8>,
     key: &str,
 ) -> Result<PeerIdentity, TlsError> {
-    verdict_on(common, vec![CertificateDer::from(der)], key)
+    verdict_on(&client_tls(common), vec![CertificateDer::from(der)], key)
 }
 
 fn verdict_on(
-    common: CommonTlsOptions,
+    client: &ClientTls,
     chain: Vec<CertificateDer<'static>>,
     key: &str,
 ) -> Result<PeerIdentity, TlsError> {
@@ -345,7 +367,7 @@ fn verdict_on(
             chain, key,
         )))));
     let mut peer = rustls::ServerConnection::new(Arc::new(config)).unwrap();
-    let mut session = TlsSession::client(&client_tls(common)).unwrap();
+    let mut session = TlsSession::client(client).unwrap();
     for _ in 0..10 {
         let bytes = session.pull(usize::MAX);
         let mut rest = bytes.as_slice();

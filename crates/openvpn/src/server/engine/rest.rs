@@ -12,11 +12,13 @@ impl ServerEngine {
         self.clients.shrink_to_fit();
         self.by_session.shrink_to_fit();
         self.by_ticket.shrink_to_fit();
+        self.by_name.shrink_to_fit();
         self.departing.shrink_to_fit();
         if self.timers.is_empty() {
             // An emptied tree keeps its root.
             self.timers = Default::default();
         }
+        self.config.tls.rest();
         self.limiter.rest(now);
         self.half_open.rest(now);
         self.handshakes.rest();
