@@ -232,7 +232,7 @@ pub struct HandSet(pub std::sync::atomic::AtomicU64);
 
 impl TimeProvider for HandSet {
     fn current_time(&self) -> Option<UnixTime> {
-        let seconds = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        let seconds = self.0.load(Ordering::Relaxed);
         Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
     }
 }
