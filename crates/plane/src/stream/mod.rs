@@ -75,7 +75,7 @@ impl std::fmt::Display for StreamEnd {
 
 /// Bytes that may wait in the kernel without having been sent once (`TCP_NOTSENT_LOWAT`). More would
 /// only delay what is sent later: an inner ping, an inner TCP's knowledge that the path is full.
-const NOTSENT: u32 = 128 << 10;
+const NOTSENT: u32 = 64 << 10;
 
 /// Packets of up to so many bytes (pings, names, acknowledgements) have a reserve of their own beyond
 /// the queue's limit: bulk fills the queue with every super-packet, and would take them with it.

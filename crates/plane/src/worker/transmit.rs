@@ -38,10 +38,11 @@ const ARENA: usize = 256 << 10;
 const SUPER_PACKET: usize = 72 << 10;
 /// Trains per `sendmmsg`.
 const TRAINS: usize = 64;
-/// Reads from the TUN device, and bytes of them, before the socket and control's messages to the same
-/// peer get their turn: less than a millisecond.
+/// Reads from the TUN device before the socket and control's messages to the same peer get their turn.
 const READS_PER_TURN: usize = 128;
-const BYTES_PER_TURN: usize = 1 << 20;
+/// Bytes of them: three super-packets, as many as the arena holds sealed. What comes back meanwhile, a
+/// ping's answer, waits for no more than these.
+const BYTES_PER_TURN: usize = 190 << 10;
 /// Consecutive trains refused with EINVAL after which GSO is switched off. One alone may mean that
 /// the path MTU is exceeded (older kernels), or a source address that is gone.
 const EINVAL_TRAINS: u32 = 16;
