@@ -6,6 +6,7 @@ mod faults;
 mod files;
 mod filter;
 mod formats;
+mod limits;
 mod p2p;
 mod postgres;
 mod proxies;
@@ -111,6 +112,9 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("topology-net30-with-fixed-address", ALL, admin::net30_with_fixed_address),
     ("leases-survive-a-restart", ALL, admin::leases_survive),
     ("fingerprints-instead-of-an-authority", ALL, admin::fingerprints),
+    ("ends-when-inactive", ALL, limits::pushed_inactive),
+    ("ends-after-its-time", ALL, limits::pushed_session_timeout),
+    ("ends-when-the-server-is-silent", ALL, limits::ping_exit),
     ("told-to-wait", DIALS, admin::told_to_wait),
     ("compress-migrate", ALL, admin::compress_migrate),
     ("cbc-by-name", ALL, formats::cbc_by_name),
