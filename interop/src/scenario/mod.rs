@@ -70,6 +70,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("server-says-goodbye", ALL, roaming::server_says_goodbye),
     ("http-proxy", DIALS, proxies::http),
     ("http-proxy-in-a-block", DIALS, proxies::http_in_a_block),
+    ("http-proxy-between-two-points", DIALS, proxies::http_between_two_points),
     ("socks-proxy", DIALS, proxies::socks),
     ("socks-proxy-udp", DIALS, proxies::socks_udp),
     ("port-share", ALL, proxies::port_share),

@@ -27,7 +27,7 @@ enum Known {
 }
 
 /// A static key over TCP: the first end listens, the second dials.
-fn secret_on_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Configs {
+pub(super) fn secret_on_stream(stage: &Stage<'_>, v6: bool, tap: bool) -> Configs {
     let mut configs = Configs::default();
     let (family, device) = (if v6 { 6 } else { 4 }, if tap { "tap" } else { "tun" });
     configs.both(&format!("dev {device}\nverb 3\nping 1\nping-restart 6\ncipher AES-256-CBC"));
@@ -216,6 +216,20 @@ fn on_stream(stage: &Stage<'_>, configs: &Configs, v6: bool, tap: bool) -> Resul
     let told = live_and_die(stage, configs, tunnel)?;
     drop((before, beside));
     Ok(told)
+}
+
+/// Starts both ends, of which the first listens, and waits until the tunnel carries something.
+pub(super) fn start_on_stream(stage: &Stage<'_>, configs: &Configs, pair: Pair) -> Result<Tunnel> {
+    let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
+    server.wait_for("Listening for incoming TCP connection", SETUP)?;
+    let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
+    for end in [&mut client, &mut server] {
+        end.wait_for(READY, SETUP)?;
+    }
+    let (server_inner, client_inner) = (inner_of(&pair.server)?, inner_of(&pair.client)?);
+    let tunnel = Tunnel { server, client, pair, server_inner, client_inner };
+    tunnel.ping_all(3)?;
+    Ok(tunnel)
 }
 
 /// Connections of somebody else: one that says nothing, and one that has no key.

@@ -124,7 +124,7 @@ fn through(
     stage: &Stage<'_>,
     pair: Pair,
     configs: &Configs,
-    mut proxy: Daemon,
+    proxy: Daemon,
     port: u16,
 ) -> Result<String> {
     let address = SocketAddr::new(End::Server.outer(false), port);
@@ -132,7 +132,24 @@ fn through(
     let tunnel = Tunnel::start(pair, stage.folder(), configs, stage.server, stage.client)
         .map_err(|failure| format!("{failure}\n{}", proxy.failure("the proxy")))?;
     tunnel.ping_all(4)?;
-    // The tunnel passes the proxy, or it would not stand: without the proxy it falls.
+    needs(&tunnel, proxy)
+}
+
+/// A static key over TCP between two points, of which the one that dials has to pass tinyproxy.
+pub(super) fn http_between_two_points(stage: &Stage<'_>) -> Result<String> {
+    let (pair, _) = behind(stage)?;
+    let proxy = tinyproxy(stage, &pair)?;
+    let mut configs = super::p2p::secret_on_stream(stage, false, false);
+    let near = End::Server.outer(false);
+    configs.client = configs.client.replace(&format!("remote {near}"), &format!("remote {HIDDEN}"));
+    configs.client(&http_proxy(stage));
+    wait_for_port(&pair, SocketAddr::new(near, HTTP_PORT))?;
+    let tunnel = super::p2p::start_on_stream(stage, &configs, pair)?;
+    needs(&tunnel, proxy)
+}
+
+/// Ends the proxy, and the tunnel must fall.
+fn needs(tunnel: &Tunnel, mut proxy: Daemon) -> Result<String> {
     // Its helpers first: they would go on without it. Not all proxies have some.
     let _ = tunnel.pair.server.run("pkill", &["-KILL", "-P", &proxy.pid().to_string()]);
     proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
