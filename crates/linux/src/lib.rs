@@ -1,9 +1,9 @@
 //! What adit asks of the Linux kernel: TUN devices and UDP sockets with their offloads, epoll,
 //! clocks, namespaces, interfaces and routes, privileges.
 //!
-//! This is the only crate of the workspace with `unsafe`, and it keeps it in nine files: [`tun`], [`ethtool`],
-//! [`packet`] (sockets and bursts), [`udp`] (sending and receiving: system calls that no crate wraps), [`netns`] (between fork and
-//! exec), [`clock`] (the time zone) and [`memory`] (giving it back). Nothing here knows a protocol.
+//! This is the only crate of the workspace with `unsafe`, and it keeps it in twelve files: [`tun`] (lanes too), [`ethtool`],
+//! [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls that no crate wraps), [`netns`]
+//! (between fork and exec), [`clock`] (the time zone) and [`memory`] (giving it back). Nothing here knows a protocol.
 
 pub mod clock;
 pub mod ethtool;
@@ -18,3 +18,4 @@ pub mod process;
 pub mod tcp;
 pub mod tun;
 pub mod udp;
+mod way;

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::way::route_by;
+
 /// How to make a listener.
 #[derive(Clone, Debug)]
 pub struct TcpListenOptions {
@@ -241,12 +243,7 @@ impl From<TcpStream> for OwnedFd {
 fn stream_socket(of: SocketAddr, fwmark: Option<u32>, device: Option<&str>) -> io::Result<Socket> {
     let domain = Domain::for_address(of);
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    if let Some(mark) = fwmark {
-        socket.set_mark(mark)?;
-    }
-    if let Some(device) = device {
-        socket.bind_device(Some(device.as_bytes()))?;
-    }
+    route_by(&socket, fwmark, device)?;
     Ok(socket)
 }
 

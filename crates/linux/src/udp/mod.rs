@@ -22,6 +22,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::way::route_by;
+
 /// Whether datagrams may be fragmented on their way.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fragmentation {
@@ -105,12 +107,7 @@ impl UdpSocket {
         if options.reuse_port {
             socket.set_reuse_port(true)?;
         }
-        if let Some(mark) = options.fwmark {
-            socket.set_mark(mark)?;
-        }
-        if let Some(device) = &options.device {
-            socket.bind_device(Some(device.as_bytes()))?;
-        }
+        route_by(&socket, options.fwmark, options.device.as_deref())?;
         if options.icmp_errors {
             send::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
             if v6 {
