@@ -30,8 +30,8 @@ use tokio::task::JoinHandle;
 
 pub use backend::{Arrival, Backend};
 pub use dial::{AddressBook, ResolveRetry, resolve};
+pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
-pub(crate) use sockets::{bind_device_problem, bind_problem, device_problem};
 use streams::{Beyond, StreamNews, Streams, Way};
 use timer::BootTimer;
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use adit_engine::{Link, SocketId, Transport};
 use adit_linux::tcp::{TcpConnectOptions, TcpListener};
 use adit_linux::udp::{UdpOptions, UdpSocket};
+use nix::errno::Errno;
 
 use super::{Backend, FIRST_DIALLED, ResolveRetry};
 use crate::port_share::PortShare;
@@ -182,10 +183,7 @@ impl Sockets {
         backend: &dyn Backend,
     ) -> Result<Dialled, String> {
         // The way to the relay leads over the loopback; the relay's own socket has the device.
-        let device = self.settings.device.take();
-        let dialled = self.dial(relay.near(), backend);
-        self.settings.device = device;
-        let mut dialled = dialled?;
+        let mut dialled = self.dial_from(None, relay.near(), backend)?;
         dialled.hop = relay.relay();
         if let Some(id) = dialled.link.socket() {
             self.relays.insert(id, relay);
@@ -199,10 +197,19 @@ impl Sockets {
         remote: SocketAddr,
         backend: &dyn Backend,
     ) -> Result<Dialled, String> {
+        self.dial_from(self.settings.device.clone(), remote, backend)
+    }
+
+    fn dial_from(
+        &mut self,
+        device: Option<String>,
+        remote: SocketAddr,
+        backend: &dyn Backend,
+    ) -> Result<Dialled, String> {
         let local = self.local_for(remote)?;
         let mut options = UdpOptions::new(local);
         options.fwmark = self.settings.mark;
-        options.device.clone_from(&self.settings.device);
+        options.device = device;
         options.gro = self.settings.gro;
         options.icmp_errors = true;
         options.recv_buffer = self.settings.receive_buffer.unwrap_or(options.recv_buffer);
@@ -212,10 +219,9 @@ impl Sockets {
             let former: Vec<SocketId> = self.open.keys().copied().collect();
             former.into_iter().for_each(|id| self.hang_up(id, backend));
         }
-        let socket = UdpSocket::bind(&options).map_err(|e| match &options.device {
-            Some(device) if device_problem(&e) => bind_device_problem(device, &e),
-            _ => bind_problem(Transport::Udp, local, &e),
-        })?;
+        let device = options.device.as_deref();
+        let socket = UdpSocket::bind(&options)
+            .map_err(|e| bind_problem(Transport::Udp, local, device, &e))?;
         let id = SocketId(FIRST_DIALLED.0 | (self.dialled & !FIRST_DIALLED.0));
         self.dialled = self.dialled.wrapping_add(1);
         let dialled = Dialled {
@@ -268,22 +274,21 @@ impl Sockets {
     }
 }
 
-/// Whether it is the device that a socket was not bound to.
-pub(crate) fn device_problem(e: &io::Error) -> bool {
-    let errno = e.raw_os_error().map(nix::errno::Errno::from_raw);
-    matches!(errno, Some(nix::errno::Errno::ENODEV | nix::errno::Errno::EPERM))
-}
-
-/// What to do about it.
-pub(crate) fn bind_device_problem(device: &str, e: &io::Error) -> String {
-    format!(
-        "bind-dev: a socket cannot be bound to the device {device}: {e}: `ip link` lists the devices; the \
-         right to bind is CAP_NET_RAW on kernels before 5.7"
-    )
-}
-
-/// What to do about an address that cannot be bound.
-pub(crate) fn bind_problem(transport: Transport, address: SocketAddr, e: &io::Error) -> String {
+/// What to do about an address, or a device (`bind-dev`), that a socket cannot be bound to.
+pub(crate) fn bind_problem(
+    transport: Transport,
+    address: SocketAddr,
+    device: Option<&str>,
+    e: &io::Error,
+) -> String {
+    if let (Some(device), Some(Errno::ENODEV | Errno::EPERM)) =
+        (device, e.raw_os_error().map(Errno::from_raw))
+    {
+        return format!(
+            "bind-dev: a socket cannot be bound to the device {device}: {e}: `ip link` lists the \
+             devices; the right to bind is CAP_NET_RAW on kernels before 5.7"
+        );
+    }
     let port = address.port();
     let (name, letter) = match transport {
         Transport::Udp => ("UDP", 'u'),

@@ -332,6 +332,7 @@ fn what_cannot_be_bound_is_a_sentence_with_a_remedy() {
         bind_problem(
             Transport::Udp,
             address,
+            None,
             &UdpSocket::bind(&UdpOptions::new(address)).unwrap_err(),
         )
     };

@@ -20,9 +20,7 @@ use super::{
 };
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, StatusReport, TunReport};
-use crate::driver::{
-    Driver, Endpoint, News, Sockets, bind_device_problem, bind_problem, device_problem,
-};
+use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::filter;
 use crate::host::Host;
@@ -538,17 +536,14 @@ pub(crate) fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpLi
     TcpListener::bind(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
 }
 
-/// Why there is no socket, with `bind-dev` where that is the reason.
+/// Why there is no socket.
 pub(crate) fn unbound(
     transport: Transport,
     listener: &Listener,
     socket: &SocketTuning,
     e: &std::io::Error,
 ) -> Fault {
-    Fault::environment(match &socket.device {
-        Some(device) if device_problem(e) => bind_device_problem(device, e),
-        _ => bind_problem(transport, listener.bind, e),
-    })
+    Fault::environment(bind_problem(transport, listener.bind, socket.device.as_deref(), e))
 }
 
 /// Each stream is a descriptor, and the usual limit of 1024 is meant for programs that use `select`.
