@@ -8,11 +8,12 @@
 use std::fmt::Write as _;
 
 use adit_engine::{MAX_GROUPS, is_group_name};
-use aws_lc_rs::digest;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::asn1_rs::Any;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Name;
+
+use super::fingerprint::{fingerprint, hex};
 
 /// Longest common name, bytes: X.509's bound, and the longest that OpenVPN takes.
 const MAX_COMMON_NAME: usize = 64;
@@ -199,7 +200,7 @@ impl PeerIdentity {
             subject: format_name(subject)?,
             common_name: common_name(subject)?,
             serial: hex(serial),
-            fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
+            fingerprint: fingerprint(false, der),
             not_after: u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0),
             key: describe_key(certificate),
             units: units(subject),
@@ -248,11 +249,4 @@ fn describe_key(certificate: &X509Certificate<'_>) -> String {
     };
     let signature = certificate.signature_algorithm.algorithm.to_id_string();
     format!("{key}, signature: {}", short(SIGNATURES, &signature))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    let mut text = String::with_capacity(bytes.len().saturating_mul(2));
-    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
-    text
 }

@@ -7,6 +7,7 @@
 mod context;
 mod error;
 mod explain;
+mod fingerprint;
 mod hkdf;
 mod identity;
 mod key;

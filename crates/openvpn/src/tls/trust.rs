@@ -7,7 +7,6 @@
     clippy::arithmetic_side_effects
 )]
 
-use aws_lc_rs::digest;
 use rustls::DistinguishedName;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
@@ -22,6 +21,7 @@ use x509_parser::public_key::PublicKey;
 
 use super::error::{CertificateError, CertificateProblem as Problem, TlsConfigError};
 use super::explain;
+use super::fingerprint::{fingerprint, with_colons};
 use super::identity::{PeerIdentity, format_name};
 use super::known::Known;
 use super::options::{NameType, Pem, RemoteCertTls, VerifyOptions};
@@ -629,20 +629,6 @@ fn read_authority(
         .to_owned();
     let fingerprints = [true, false].map(|sha1| fingerprint(sha1, &der));
     Ok((Anchor { name, anchor, fingerprints, not_before, not_after }, self_issued))
-}
-
-/// Lower-case hex.
-fn fingerprint(sha1: bool, der: &[u8]) -> String {
-    let algorithm = if sha1 { &digest::SHA1_FOR_LEGACY_USE_ONLY } else { &digest::SHA256 };
-    let digest = digest::digest(algorithm, der);
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// As openssl prints it.
-fn with_colons(fingerprint: &str) -> String {
-    let pairs = fingerprint.as_bytes().chunks(2);
-    let pairs: Vec<&str> = pairs.filter_map(|pair| std::str::from_utf8(pair).ok()).collect();
-    pairs.join(":").to_uppercase()
 }
 
 fn subject_der(der: &[u8]) -> Vec<u8> {
