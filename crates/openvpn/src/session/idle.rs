@@ -1,14 +1,14 @@
-//! `inactive` and `session-timeout`: sessions that end by themselves.
+//! `inactive`, `session-timeout` and `ping-exit`: sessions that end by themselves.
 //!
 //! The data plane is asked now and then how much has passed, so that nobody pays for this packet by packet.
 
 use std::time::Duration;
 
-use adit_engine::verbs::{Inactive, Protection, Traffic};
+use adit_engine::verbs::{Inactive, Keepalive, Protection, Traffic};
 use adit_engine::{Instant, Link, Op, Outbox, PeerId};
 
 use super::common::overhead;
-use super::settings::Settings;
+use super::settings::{Limits, Settings};
 
 /// A silent session is noticed this much of the time later, at most.
 const GRAIN: u32 = 16;
@@ -84,6 +84,12 @@ impl Idle {
 /// When a session that begins now ends by `session-timeout`.
 pub(crate) fn session_end(now: Instant, limit: Option<Duration>) -> Option<Instant> {
     limit.filter(|limit| !limit.is_zero()).map(|limit| now + limit)
+}
+
+/// When a program ends by `ping-exit` that has no session yet, which would be pinged: unless something comes before.
+pub(crate) fn silence_end(now: Instant, limits: &Limits, keepalive: Keepalive) -> Option<Instant> {
+    let wanted = limits.exit_when_silent && !keepalive.timeout.is_zero();
+    wanted.then(|| now + keepalive.timeout)
 }
 
 #[cfg(test)]

@@ -67,11 +67,4 @@ impl ClientEngine {
         }
         self.settle(now, Ok(()), out);
     }
-
-    /// `ping-exit`, before there is a session that pings.
-    pub(super) fn silent_at(&self, now: Instant) -> Option<Instant> {
-        let timeout = self.config.keepalive.timeout;
-        let wanted = self.config.settings.limits.exit_when_silent && !timeout.is_zero();
-        wanted.then(|| now + timeout)
-    }
 }

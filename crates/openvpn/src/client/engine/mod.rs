@@ -17,8 +17,8 @@ use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler};
 use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
-    Conversation, Fault, Heard, Idle, KeySchedule, Limits, RESEND_WRAPPED_KEY, Sizes, WallClock,
-    is_exit_notice, misframed, options_string, session_end,
+    Conversation, Fault, Heard, Idle, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock,
+    is_exit_notice, misframed, options_string, session_end, silence_end,
 };
 use crate::tls::{ClientTls, TlsSession};
 use crate::wrap::{WrapConfig, Wrapper};
@@ -263,8 +263,9 @@ impl ClientEngine {
             Ok(conversation) => {
                 let own = self.remotes.current().and_then(|remote| remote.target.wait);
                 let answer_by = Some(now + own.unwrap_or(self.config.server_poll_timeout));
-                let Limits { session, .. } = self.config.settings.limits;
-                let (silent_at, ends) = (self.silent_at(now), session_end(now, session));
+                let limits = &self.config.settings.limits;
+                let silent_at = silence_end(now, limits, self.config.keepalive);
+                let ends = session_end(now, limits.session);
                 let attempt = Attempt { conversation, answer_by, silent_at, ends, pull: None };
                 self.state = State::Connecting(Box::new(attempt));
             }
@@ -305,9 +306,9 @@ impl ClientEngine {
         if elsewhere && conversation.remote().is_some() {
             conversation.link = link;
         }
-        let silent_at = heard.as_ref().ok().and_then(|_| self.silent_at(now));
-        if let (State::Connecting(attempt), Some(_)) = (&mut self.state, silent_at) {
-            attempt.silent_at = silent_at;
+        if let (State::Connecting(attempt), Ok(_)) = (&mut self.state, &heard) {
+            attempt.silent_at =
+                silence_end(now, &self.config.settings.limits, self.config.keepalive);
         }
         let result = heard.and_then(|heard| self.hear_all(now, heard, out));
         self.settle(now, result, out);

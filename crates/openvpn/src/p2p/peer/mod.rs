@@ -24,7 +24,7 @@ use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
 use crate::session::{
     Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice, is_exit_notice,
-    misframed, session_end,
+    misframed, session_end, silence_end,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -276,9 +276,8 @@ impl PeerEngine {
 
     /// Something came, or may come from now on, of which `ping-exit` waits.
     fn hope(&mut self, now: Instant) {
-        let timeout = self.config.settings.keepalive.timeout;
-        let wanted = self.config.settings.limits.exit_when_silent && !timeout.is_zero();
-        self.silent_at = wanted.then(|| now + timeout);
+        let settings = &self.config.settings;
+        self.silent_at = silence_end(now, &settings.limits, settings.keepalive);
     }
 
     fn start(&mut self, now: Instant, out: &mut Out) {
