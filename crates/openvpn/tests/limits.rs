@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
 use adit_engine::verbs::{BlockSuite, Inactive, Keepalive, Traffic};
-use adit_engine::{Grant, Reply, Target};
-use adit_openvpn::client::{ClientEvent, Remote, Stop};
+use adit_engine::{Grant, Reply, Transport};
+use adit_openvpn::client::{ClientEvent, Stop};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
 use adit_openvpn::session::{Limits, Settings};
@@ -191,14 +191,7 @@ fn tls_exit_ends_a_client_whose_handshake_fails_and_no_other() {
 
 /// Two points, of either kind, with these settings at the first.
 fn points(settings: &Settings) -> [[points::Config; 2]; 2] {
-    let target = Target {
-        host: "peer.example".into(),
-        port: 1194,
-        transport: Default::default(),
-        family: Default::default(),
-        ..Target::default()
-    };
-    let reach = Reach::new(vec![Remote { target }]);
+    let reach = Reach::new(vec![points::remote(Transport::Udp)]);
     let pair = |a: &str, b: &str| Inside4::Pair(a.parse().unwrap(), b.parse().unwrap());
     let ends = Ends { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None };
     let plain = with(Limits::default());

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
 use adit_engine::verbs::{BlockSuite, Keepalive};
-use adit_engine::{Input, Link, Notice, PeerId, SocketId, Target};
-use adit_openvpn::client::{ClientEvent, Remote, Stop};
+use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport};
+use adit_openvpn::client::{ClientEvent, Stop};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
 use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
 use adit_openvpn::session::{Renegotiation, Settings};
@@ -55,16 +55,8 @@ fn key(byte: u8) -> StaticKey {
     StaticKey::new(std::array::from_fn(|n| byte ^ (n as u8)))
 }
 
-/// A `remote`; the simulated line knows where it is.
 fn reach() -> Reach {
-    let target = Target {
-        host: "peer.example".into(),
-        port: 1194,
-        transport: Default::default(),
-        family: Default::default(),
-        ..Target::default()
-    };
-    Reach::new(vec![Remote { target }])
+    Reach::new(vec![points::remote(Transport::Udp)])
 }
 
 fn anybody() -> Reach {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
 use adit_engine::verbs::{BlockSuite, Keepalive};
-use adit_engine::{Input, Link, Notice, Outbox, PeerId, Target, Transport};
-use adit_openvpn::client::{ClientEvent, Remote};
+use adit_engine::{Input, Link, Notice, Outbox, PeerId, Transport};
+use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{Ends, Reach, StaticConfig};
 use adit_openvpn::session::Settings;
@@ -28,14 +28,7 @@ fn listener() -> StaticConfig {
 }
 
 fn dialler() -> StaticConfig {
-    let target = Target {
-        host: "peer.example".into(),
-        port: 1194,
-        transport: Transport::Tcp,
-        family: Default::default(),
-        ..Target::default()
-    };
-    config(Direction::Inverse, Reach::new(vec![Remote { target }]))
+    config(Direction::Inverse, Reach::new(vec![points::remote(Transport::Tcp)]))
 }
 
 fn config(direction: Direction, reach: Reach) -> StaticConfig {

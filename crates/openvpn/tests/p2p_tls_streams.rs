@@ -13,8 +13,8 @@ mod points;
 use std::time::Duration;
 
 use adit_engine::verbs::Keepalive;
-use adit_engine::{Outbox, Target, Transport};
-use adit_openvpn::client::{ClientEvent, Remote};
+use adit_engine::{Outbox, Transport};
+use adit_openvpn::client::ClientEvent;
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{Ends, PeerConfig, PeerTls, Reach};
 use adit_openvpn::session::{Renegotiation, Settings};
@@ -37,14 +37,7 @@ fn end(n: usize, server: bool, settings: Settings) -> Config {
     if n == L {
         reach.accepts = Some(Vec::new());
     } else {
-        let target = Target {
-            host: "peer.example".into(),
-            port: 1194,
-            transport: Transport::Tcp,
-            family: Default::default(),
-            ..Target::default()
-        };
-        reach.remotes.push(Remote { target });
+        reach.remotes.push(points::remote(Transport::Tcp));
     }
     let tls = match server {
         true => PeerTls::Server(pki::server_tls()),

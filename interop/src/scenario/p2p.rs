@@ -7,11 +7,12 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::{Stage, ping_until};
-use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of, inner_on, serve};
+use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_on, serve};
 use crate::failure::{Result, ensure};
 use crate::matrix::Wrapping;
 use crate::net::{End, Namespace, Pair};
 use crate::peer::Program;
+use crate::process::Daemon;
 use crate::traffic::tcp;
 
 /// How long traffic may stand still after a death: silence, stock's wait, and a handshake.
@@ -99,10 +100,18 @@ fn start(stage: &Stage<'_>, configs: &Configs) -> Result<Tunnel> {
     let pair = Pair::new()?;
     let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
     let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
-    for end in [&mut client, &mut server] {
-        end.wait_for(READY, SETUP)?;
-    }
-    let (server_inner, client_inner) = (inner_of(&pair.server)?, inner_of(&pair.client)?);
+    ready(&mut server, &mut client)?;
+    tunnel_of(pair, server, client, "tun0")
+}
+
+fn ready(server: &mut Daemon, client: &mut Daemon) -> Result<()> {
+    [client, server].into_iter().try_for_each(|end| end.wait_for(READY, SETUP).map(drop))
+}
+
+/// Two ends that are ready.
+fn tunnel_of(pair: Pair, server: Daemon, client: Daemon, device: &str) -> Result<Tunnel> {
+    let (server_inner, client_inner) =
+        (inner_on(&pair.server, device)?, inner_on(&pair.client, device)?);
     Ok(Tunnel { server, client, pair, server_inner, client_inner })
 }
 
@@ -200,14 +209,9 @@ fn on_stream(stage: &Stage<'_>, configs: &Configs, v6: bool, tap: bool) -> Resul
     let alone = !matches!(stage.server, Program::Adit(_));
     let before = if alone { Vec::new() } else { strangers(&pair, v6)? };
     let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
-    for end in [&mut client, &mut server] {
-        end.wait_for(READY, SETUP)?;
-    }
+    ready(&mut server, &mut client)?;
     let beside = if alone { Vec::new() } else { strangers(&pair, v6)? };
-    let device = if tap { "tap0" } else { "tun0" };
-    let (server_inner, client_inner) =
-        (inner_on(&pair.server, device)?, inner_on(&pair.client, device)?);
-    let tunnel = Tunnel { server, client, pair, server_inner, client_inner };
+    let tunnel = tunnel_of(pair, server, client, if tap { "tap0" } else { "tun0" })?;
     tunnel.ping_all(3)?;
     if !alone {
         let began = [&tunnel.server, &tunnel.client].map(|end| end.count(READY));
@@ -223,11 +227,8 @@ pub(super) fn start_on_stream(stage: &Stage<'_>, configs: &Configs, pair: Pair) 
     let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
     server.wait_for("Listening for incoming TCP connection", SETUP)?;
     let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
-    for end in [&mut client, &mut server] {
-        end.wait_for(READY, SETUP)?;
-    }
-    let (server_inner, client_inner) = (inner_of(&pair.server)?, inner_of(&pair.client)?);
-    let tunnel = Tunnel { server, client, pair, server_inner, client_inner };
+    ready(&mut server, &mut client)?;
+    let tunnel = tunnel_of(pair, server, client, "tun0")?;
     tunnel.ping_all(3)?;
     Ok(tunnel)
 }

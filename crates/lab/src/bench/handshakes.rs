@@ -86,13 +86,7 @@ impl Bench {
         let unix = UnixTime(unix);
         let server = server_config(settings.clone(), server_tls)?;
         let server = ServerEngine::new(server, [1; 32], START, unix).context("the server")?;
-        let target = Target {
-            host: "vpn.example".into(),
-            port: 1194,
-            transport: Default::default(),
-            family: Default::default(),
-            ..Target::default()
-        };
+        let target = Target { host: "vpn.example".into(), port: 1194, ..Target::default() };
         let config = ClientConfig::new(settings, client_tls, vec![Remote { target }]);
         Ok(Bench { server, config, unix, now: START, next: 0, spent: Spent::default() })
     }

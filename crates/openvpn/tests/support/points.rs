@@ -6,14 +6,21 @@ use std::time::Duration;
 
 use adit_engine::verbs::{Counters, DataKey, Keepalive, KeySlot};
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, SocketId, UnixTime,
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, SocketId, Target, Transport,
+    UnixTime,
 };
-use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
+use adit_openvpn::client::{ClientEvent, Remote, Stop, TunnelConfig};
 use adit_openvpn::p2p::{PeerConfig, PeerEngine, StaticConfig, StaticEngine};
 use adit_sim::{Impairment, Pipe};
 
 pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
 pub const UNIX: UnixTime = UnixTime(1_800_000_000);
+
+/// The other end, as a `remote`; the simulated line knows where it is.
+pub fn remote(transport: Transport) -> Remote {
+    let host = "peer.example".into();
+    Remote { target: Target { host, port: 1194, transport, ..Target::default() } }
+}
 
 /// What an end is built from, so that it can be built again.
 #[derive(Clone)]
