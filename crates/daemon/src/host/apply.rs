@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use adit_linux::net::{Address, Net, NetError, NetErrorKind, Route};
 use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use super::ledger::{self, Ledger};
 use super::plan::{Device, HostPlan, Redirect};
@@ -18,7 +19,7 @@ const LANES: usize = 16;
 const TX_QUEUE_LEN: u32 = 1000;
 
 /// What [`Host::apply`] did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Applied {
     /// The same plan was in force already.
     Same,

@@ -2,9 +2,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use adit_linux::tun::TunMode;
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// What carries the packets inside the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
     /// A TUN device: `Some("tun3")`, or `None` for the next free `tunN`.
     Tun(Option<String>),
@@ -14,8 +15,8 @@ pub enum Device {
     Null,
 }
 
-/// Everything a tunnel asks of the machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Everything a tunnel asks of the machine. Plain data: it crosses a process boundary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPlan {
     /// The device.
     pub device: Device,
@@ -71,7 +72,7 @@ impl Default for HostPlan {
 }
 
 /// A route to add.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRoute {
     /// Destination.
     pub net: IpNet,
@@ -82,7 +83,7 @@ pub struct PlannedRoute {
 }
 
 /// The way of a [`PlannedRoute`].
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Via {
     /// The tunnel device, by this gateway inside it where there is one.
     Tunnel(Option<IpAddr>),
@@ -93,7 +94,7 @@ pub enum Via {
 }
 
 /// `redirect-gateway`: send everything through the tunnel.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redirect {
     /// IPv4 too (unless `!ipv4`).
     pub ipv4: bool,
