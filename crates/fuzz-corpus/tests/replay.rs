@@ -41,6 +41,7 @@ targets! {
     postgres_row in "../../../fuzz/fuzz_targets/postgres_row.rs",
     postgres_hint in "../../../fuzz/fuzz_targets/postgres_hint.rs",
     postgres_page in "../../../fuzz/fuzz_targets/postgres_page.rs",
+    push_filters in "../../../fuzz/fuzz_targets/push_filters.rs",
     router in "../../../fuzz/fuzz_targets/router.rs",
     stream in "../../../fuzz/fuzz_targets/stream.rs",
     unwrap in "../../../fuzz/fuzz_targets/unwrap.rs",

@@ -564,7 +564,7 @@ fn renegotiations_come_in_their_order_and_one_at_a_time() {
     use adit_openvpn::negotiate::{FilterAction, PullFilter};
     let mut client = client_config(Settings::default());
     // Without dynamic tls-crypt, so that the packets here are understood.
-    let filter = PullFilter { action: FilterAction::Ignore, prefix: "protocol-flags".into() };
+    let filter = PullFilter::new(FilterAction::Ignore, "protocol-flags");
     client.pull_filters.filters.push(filter);
     let mut w = World::new(server_config(Settings::default()), 1);
     let c = w.connect(client, Impairment::default(), 1);

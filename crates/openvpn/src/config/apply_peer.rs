@@ -379,7 +379,7 @@ fn login(draft: &mut Draft, d: &Directive) -> Taken {
                     ));
                 }
             };
-            draft.pull_filters.push(PullFilter { action, prefix: d.arg(1).to_owned() });
+            draft.pull_filters.push(PullFilter::new(action, d.arg(1)));
         }
         "route-nopull" => {
             d.shape("route-nopull", 0..=0)?;

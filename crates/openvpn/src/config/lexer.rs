@@ -30,13 +30,18 @@ impl LexError {
     }
 }
 
+/// The ASCII white space that separates words, as C's `isspace` has it.
+pub(crate) fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t'..='\r')
+}
+
 /// Splits a line. Quotes count at the beginning of a word only, `#` and `;` likewise; a backslash
 /// makes a space, a quote or a backslash ordinary, but not within single quotes.
 pub(crate) fn words(line: &str) -> Result<Vec<String>, LexError> {
     let mut words = Vec::new();
     let mut chars = line.chars().peekable();
     loop {
-        while chars.next_if(|c| c.is_whitespace()).is_some() {}
+        while chars.next_if(|c| is_space(*c)).is_some() {}
         let Some(&first) = chars.peek() else { return Ok(words) };
         match first {
             '#' | ';' => return Ok(words),
@@ -66,7 +71,7 @@ fn quoted(chars: &mut Chars<'_>, quote: char) -> Result<String, LexError> {
 
 fn bare(chars: &mut Chars<'_>) -> Result<String, LexError> {
     let mut word = String::new();
-    while let Some(c) = chars.next_if(|c| !c.is_whitespace()) {
+    while let Some(c) = chars.next_if(|c| !is_space(*c)) {
         match c {
             '\\' => word.push(escaped(chars)?),
             _ if c.is_control() => return Err(LexError::ControlCharacter),
@@ -79,7 +84,7 @@ fn bare(chars: &mut Chars<'_>) -> Result<String, LexError> {
 fn escaped(chars: &mut Chars<'_>) -> Result<char, LexError> {
     match chars.next() {
         Some(c @ ('\\' | '"' | '\'')) => Ok(c),
-        Some(c) if c.is_whitespace() => Ok(c),
+        Some(c) if is_space(c) => Ok(c),
         Some(c) => Err(LexError::BadEscape(c)),
         None => Err(LexError::EndsInBackslash),
     }
@@ -97,6 +102,10 @@ mod tests {
     fn words_are_split_at_spaces() {
         assert_eq!(ok("  remote\tvpn.example.org  1194 "), ["remote", "vpn.example.org", "1194"]);
         assert!(ok("").is_empty());
+        assert_eq!(ok("a\u{b}b\u{c}c\r"), ["a", "b", "c"]);
+        // White space of Unicode is part of a word.
+        assert_eq!(ok("route\u{a0}10.0.0.0\u{2003}x"), ["route\u{a0}10.0.0.0\u{2003}x"]);
+        assert_eq!(words("a\\\u{a0}b"), Err(LexError::BadEscape('\u{a0}')));
     }
 
     #[test]

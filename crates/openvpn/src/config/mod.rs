@@ -38,7 +38,7 @@ mod table;
 mod tests;
 mod transport;
 
-pub(crate) use lexer::words;
+pub(crate) use lexer::{is_space, words};
 
 use std::io;
 use std::path::Path;

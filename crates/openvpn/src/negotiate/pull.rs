@@ -1,10 +1,42 @@
+use super::PushedOption;
+use crate::config::{is_space, words};
+
 /// One `pull-filter` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullFilter {
     /// What happens to options that begin with the text.
     pub action: FilterAction,
-    /// The text.
-    pub prefix: String,
+    /// The text, spelt as [`PushedOption::text`] spells options.
+    prefix: String,
+}
+
+impl PullFilter {
+    /// A filter of options that begin with `prefix`. Quotes, escapes and repeated white space in the
+    /// prefix are resolved as they are in options; a space at its end counts.
+    pub fn new(action: FilterAction, prefix: &str) -> Self {
+        Self { action, prefix: plain(prefix) }
+    }
+
+    /// Whether the filter is about this option.
+    fn matches(&self, text: &str) -> bool {
+        text.starts_with(&self.prefix)
+    }
+}
+
+/// A prefix of an option's text with single spaces and without quotes. A quote may be open at its end.
+fn plain(prefix: &str) -> String {
+    let mut lexed = None;
+    if prefix.contains(['"', '\'', '\\']) {
+        let endings = ["", "\"", "'"].map(|end| format!("{prefix}{end}"));
+        lexed = endings.iter().find_map(|whole| words(whole).ok());
+    }
+    let lexed = lexed.unwrap_or_else(|| vec![prefix.to_owned()]);
+    let words = lexed.iter().flat_map(|word| word.split(is_space));
+    let mut text = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    if prefix.ends_with(is_space) && !text.is_empty() {
+        text.push(' ');
+    }
+    text
 }
 
 /// What a `pull-filter` does.
@@ -29,15 +61,16 @@ pub struct PullFilters {
 
 impl PullFilters {
     /// What to do with an option; [`FilterAction::Accept`] where no filter matches.
-    pub fn decide(&self, option: &str) -> FilterAction {
-        let word = option.split_whitespace().next().unwrap_or_default();
-        if self.route_nopull && ROUTES_AND_DNS.contains(&word) {
+    pub fn decide(&self, option: &PushedOption) -> FilterAction {
+        if self.route_nopull && ROUTES_AND_DNS.contains(&option.name()) {
             return FilterAction::Ignore;
         }
-        self.filters
-            .iter()
-            .find(|filter| option.starts_with(&filter.prefix))
-            .map_or(FilterAction::Accept, |filter| filter.action)
+        if self.filters.is_empty() {
+            return FilterAction::Accept;
+        }
+        let text = option.text();
+        let filter = self.filters.iter().find(|filter| filter.matches(&text));
+        filter.map_or(FilterAction::Accept, |filter| filter.action)
     }
 }
 
@@ -51,3 +84,24 @@ const ROUTES_AND_DNS: [&str; 7] = [
     "dhcp-option",
     "dns",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_spelt_as_options_are() {
+        for (prefix, text) in [
+            ("route ", "route "),
+            ("  route   10.", "route 10."),
+            ("route\t", "route "),
+            ("\"route\" ", "route "),
+            ("dhcp-option DOMAIN \"a b", "dhcp-option DOMAIN a b"),
+            ("setenv 'x", "setenv x"),
+            ("c:\\k", "c:\\k"),
+            (" ", ""),
+        ] {
+            assert_eq!(PullFilter::new(FilterAction::Ignore, prefix).prefix, text, "{prefix:?}");
+        }
+    }
+}

@@ -1,5 +1,8 @@
 use std::fmt;
 
+use super::option::PushItem;
+use crate::config::is_space;
+
 /// Longest PUSH_REPLY that is sent, in bytes with its NUL: stock's bundle size.
 const MAX_BUNDLE: usize = 1024;
 /// Room kept for `,push-continuation 2` and the NUL.
@@ -9,11 +12,48 @@ const MAX_OPTIONS: usize = 4096;
 /// Most bytes taken from a server over all parts of a PUSH_REPLY.
 const MAX_TOTAL: usize = 256 * 1024;
 
-/// Puts the parts of a PUSH_REPLY together.
-#[derive(Clone, Debug, Default)]
-pub struct PushAssembler {
-    options: Vec<String>,
+/// One PUSH_REPLY or PUSH_UPDATE message, lexed. Its `Display` is fit for a log: without the values of
+/// secret options.
+#[derive(Clone, Debug)]
+pub struct PushPart<T> {
+    items: Vec<T>,
+    length: usize,
+    /// A control character is in the text.
+    control: bool,
+}
+
+impl<T: PushItem> PushPart<T> {
+    /// Lexes the text behind `PUSH_REPLY,` or `PUSH_UPDATE,`. Commas separate items, also between quotes.
+    pub fn lex(text: &str) -> Self {
+        let items = text.split(',').map(|item| item.trim_matches(is_space));
+        Self {
+            items: items.filter(|item| !item.is_empty()).map(T::lex).collect(),
+            length: text.len(),
+            control: text.chars().any(char::is_control),
+        }
+    }
+}
+
+impl<T: PushItem> fmt::Display for PushPart<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, item) in self.items.iter().enumerate() {
+            write!(f, "{}{item}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts the parts of a PUSH_REPLY or a PUSH_UPDATE together.
+#[derive(Clone, Debug)]
+pub struct PushAssembler<T> {
+    items: Vec<T>,
     total: usize,
+}
+
+impl<T> Default for PushAssembler<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), total: 0 }
+    }
 }
 
 /// Why a PUSH_REPLY is refused. The server's fault.
@@ -39,44 +79,44 @@ impl fmt::Display for PushError {
 
 impl std::error::Error for PushError {}
 
-impl PushAssembler {
-    /// Takes what stands after `PUSH_REPLY,` in one message. Gives all options, in their order, once
-    /// the last part is there; the assembler is then empty again.
+impl<T: PushItem> PushAssembler<T> {
+    /// Takes one message. Gives all items, in their order, once the last part is there; the assembler
+    /// is then empty again.
     ///
     /// # Errors
     /// [`PushError`]; the parts so far are forgotten.
-    pub fn add(&mut self, part: &str) -> Result<Option<Vec<String>>, PushError> {
+    pub fn add(&mut self, part: PushPart<T>) -> Result<Option<Vec<T>>, PushError> {
         let more = self.take(part).inspect_err(|_| *self = Self::default())?;
         if more {
             return Ok(None);
         }
         self.total = 0;
-        Ok(Some(std::mem::take(&mut self.options)))
+        Ok(Some(std::mem::take(&mut self.items)))
     }
 
     /// Whether another part follows.
-    fn take(&mut self, part: &str) -> Result<bool, PushError> {
-        self.total = self.total.saturating_add(part.len());
+    fn take(&mut self, part: PushPart<T>) -> Result<bool, PushError> {
+        self.total = self.total.saturating_add(part.length);
         if self.total > MAX_TOTAL {
             return Err(PushError::TooMuch);
         }
-        if part.chars().any(char::is_control) {
+        if part.control {
             return Err(PushError::ControlCharacter);
         }
         let mut more = false;
-        for option in part.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-            if let Some(argument) = option.strip_prefix("push-continuation") {
-                more = match argument.trim() {
-                    "1" => false,
-                    "2" => true,
+        for item in part.items {
+            if let Some(option) = item.plain().filter(|o| o.name() == "push-continuation") {
+                more = match option.args() {
+                    [one] if one == "1" => false,
+                    [two] if two == "2" => true,
                     _ => return Err(PushError::BadContinuation),
                 };
                 continue;
             }
-            if self.options.len() >= MAX_OPTIONS {
+            if self.items.len() >= MAX_OPTIONS {
                 return Err(PushError::TooMuch);
             }
-            self.options.push(option.to_owned());
+            self.items.push(item);
         }
         Ok(more)
     }
@@ -146,8 +186,18 @@ mod tests {
 
     use super::*;
 
+    use super::super::option::ReplyItem;
+
     fn tail(message: &str) -> &str {
         message.strip_prefix("PUSH_REPLY,").unwrap_or_default()
+    }
+
+    type Assembler = PushAssembler<ReplyItem>;
+
+    /// The items' texts.
+    fn add(assembler: &mut Assembler, part: &str) -> Result<Option<Vec<String>>, PushError> {
+        let items = assembler.add(PushPart::lex(part))?;
+        Ok(items.map(|items| items.iter().map(ToString::to_string).collect()))
     }
 
     #[test]
@@ -155,7 +205,7 @@ mod tests {
         let options = ["ping 10".to_owned(), "peer-id 1".to_owned()];
         assert_eq!(build_push_reply(&options).unwrap(), ["PUSH_REPLY,ping 10,peer-id 1"]);
         assert_eq!(build_push_reply(&[]).unwrap(), ["PUSH_REPLY"]);
-        assert_eq!(PushAssembler::default().add("ping 10,peer-id 1"), Ok(Some(options.to_vec())));
+        assert_eq!(add(&mut Assembler::default(), "ping 10,peer-id 1"), Ok(Some(options.to_vec())));
     }
 
     #[test]
@@ -164,10 +214,10 @@ mod tests {
             (0..200).map(|n| format!("route 10.{n}.0.0 255.255.0.0")).collect();
         let messages = build_push_reply(&options).unwrap();
         assert!(messages.len() > 4);
-        let mut assembler = PushAssembler::default();
+        let mut assembler = Assembler::default();
         for (index, message) in messages.iter().enumerate() {
             assert!(message.len() < MAX_BUNDLE, "{}", message.len());
-            let got = assembler.add(tail(message)).unwrap();
+            let got = add(&mut assembler, tail(message)).unwrap();
             assert_eq!(got.is_some(), index + 1 == messages.len());
             if let Some(got) = got {
                 assert_eq!(got, options);
@@ -179,30 +229,31 @@ mod tests {
 
     #[test]
     fn what_a_server_may_send_is_bounded() {
-        let mut assembler = PushAssembler::default();
-        let part = format!("{},push-continuation 2", "echo a,".repeat(200));
-        let refused = (0..1000).find_map(|_| assembler.add(&part).err());
+        let mut assembler = Assembler::default();
+        let part = format!("{},push-continuation 2", "verb 1,".repeat(200));
+        let refused = (0..1000).find_map(|_| add(&mut assembler, &part).err());
         assert_eq!(refused, Some(PushError::TooMuch));
         // And forgotten.
-        assert_eq!(assembler.add("ping 1"), Ok(Some(vec!["ping 1".into()])));
+        assert_eq!(add(&mut assembler, "ping 1"), Ok(Some(vec!["ping 1".into()])));
         let part = format!("{},push-continuation 2", "a".repeat(1900));
-        assert!((0..1000).any(|_| assembler.add(&part) == Err(PushError::TooMuch)));
-        assert_eq!(assembler.add("ping 1\nup x"), Err(PushError::ControlCharacter));
-        assert_eq!(assembler.add("push-continuation 3"), Err(PushError::BadContinuation));
+        assert!((0..1000).any(|_| add(&mut assembler, &part) == Err(PushError::TooMuch)));
+        assert_eq!(add(&mut assembler, "ping 1\nup x"), Err(PushError::ControlCharacter));
+        assert_eq!(add(&mut assembler, "push-continuation 3"), Err(PushError::BadContinuation));
     }
 
     proptest! {
         #[test]
         fn bundles_come_back_whole(options in proptest::collection::vec("[a-z][a-z0-9 .]{0,200}[a-z]", 0..60)) {
             let messages = build_push_reply(&options).unwrap();
-            let mut assembler = PushAssembler::default();
+            let mut assembler = Assembler::default();
             let mut got = None;
             for message in &messages {
                 prop_assert!(message.len() < MAX_BUNDLE);
                 prop_assert!(got.is_none());
-                got = assembler.add(tail(message)).unwrap();
+                got = assembler.add(PushPart::lex(tail(message))).unwrap();
             }
-            prop_assert_eq!(got.unwrap_or_default(), options);
+            let items: Vec<_> = options.iter().map(|option| ReplyItem::lex(option)).collect();
+            prop_assert_eq!(got.unwrap_or_default(), items);
         }
     }
 }

@@ -9,7 +9,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
 use super::{
-    FilterAction, PullFilters, REDIRECT_FLAGS, RouteContext, RouteSpec, parse_route4, parse_route6,
+    FilterAction, PullFilters, PushedOption, REDIRECT_FLAGS, ReplyItem, RouteContext, RouteSpec,
+    parse_route4, parse_route6,
 };
 
 /// What is said of an option that would compress packets.
@@ -62,7 +63,7 @@ pub struct PushedOptions {
     pub ping_timeout: Option<Duration>,
     /// It was `ping-exit`.
     pub exit_on_timeout: bool,
-    /// `dhcp-option` and `dns` lines, whole.
+    /// `dhcp-option` and `dns` lines, whole, with single spaces between their words.
     pub dns: Vec<String>,
     /// `peer-id`, 24 bits; `None` also for 0xFFFFFF.
     pub peer_id: Option<u32>,
@@ -164,19 +165,43 @@ impl fmt::Display for PushRefused {
 impl std::error::Error for PushRefused {}
 
 impl PushedOptions {
-    /// Parses what a [`super::PushAssembler`] gave, `filters` first.
+    /// Parses the items of a PUSH_REPLY, `filters` first. Returns the options that were lexed as well,
+    /// for later updates.
     ///
     /// # Errors
     /// [`PushRefused`]
-    pub fn parse(options: &[String], filters: &PullFilters) -> Result<Self, PushRefused> {
+    pub fn from_reply(
+        items: Vec<ReplyItem>,
+        filters: &PullFilters,
+    ) -> Result<(Self, Vec<PushedOption>), PushRefused> {
+        let mut notes = Vec::new();
+        let mut options = Vec::with_capacity(items.len());
+        for item in items {
+            match item.0 {
+                Ok(option) => options.push(option),
+                Err(refused) => notes.push(format!("left out, cannot be parsed: {refused}")),
+            }
+        }
+        let mut pushed = Self::parse(&options, filters)?;
+        pushed.notes.append(&mut notes);
+        // A token is never part of an update, and must not be kept for longer than it is of use.
+        options.retain(|option| !option.is_secret());
+        Ok((pushed, options))
+    }
+
+    /// Parses options, `filters` first.
+    ///
+    /// # Errors
+    /// [`PushRefused`]
+    pub fn parse(options: &[PushedOption], filters: &PullFilters) -> Result<Self, PushRefused> {
         let mut reader = Reader::default();
         for option in options {
             match filters.decide(option) {
                 FilterAction::Accept => reader.option(option)?,
                 FilterAction::Ignore => {
-                    reader.out.notes.push(format!("left out as configured: {}", shown(option)));
+                    reader.out.notes.push(format!("left out as configured: {}", option.shown()));
                 }
-                FilterAction::Reject => return Err(PushRefused::Filtered(shown(option))),
+                FilterAction::Reject => return Err(PushRefused::Filtered(option.shown())),
             }
         }
         reader.finish()
@@ -193,49 +218,26 @@ impl PushedOptions {
     }
 }
 
-/// An option as it may stand in a log: the token's value left out, length bounded.
-fn shown(option: &str) -> String {
-    let word = option.split_whitespace().next().unwrap_or_default();
-    if word == "auth-token" {
-        return "auth-token ...".into();
-    }
-    option.chars().take(120).collect()
-}
-
-/// A bundle of options as it may stand in a log: tokens' values, which stand in for passwords, and what
-/// a server has a client `echo`, left out.
-pub(crate) fn without_secrets(bundle: &str) -> String {
-    let shown = |option: &str| {
-        let word = option.trim_start().split(' ').next().unwrap_or_default();
-        match word {
-            "auth-token" | "echo" => format!("{word} ..."),
-            _ => option.to_owned(),
-        }
-    };
-    bundle.split(',').map(shown).collect::<Vec<_>>().join(",")
-}
-
-/// An option with its arguments.
+/// An option whose arguments are read.
 struct Words<'a> {
-    option: &'a str,
-    words: Vec<String>,
+    option: &'a PushedOption,
 }
 
 impl Words<'_> {
     fn arg(&self, index: usize) -> &str {
-        self.words.get(index.saturating_add(1)).map(String::as_str).unwrap_or_default()
+        self.option.args().get(index).map(String::as_str).unwrap_or_default()
     }
 
     fn args(&self) -> Vec<&str> {
-        self.words.iter().skip(1).map(String::as_str).collect()
+        self.option.args().iter().map(String::as_str).collect()
     }
 
     fn malformed(&self, reason: impl Into<String>) -> PushRefused {
-        PushRefused::Malformed { option: shown(self.option), reason: reason.into() }
+        PushRefused::Malformed { option: self.option.shown(), reason: reason.into() }
     }
 
     fn unsupported(&self, reason: impl Into<String>) -> PushRefused {
-        PushRefused::Unsupported { option: shown(self.option), reason: reason.into() }
+        PushRefused::Unsupported { option: self.option.shown(), reason: reason.into() }
     }
 
     fn parse<T: std::str::FromStr>(&self, index: usize, what: &str) -> Result<T, PushRefused> {
@@ -256,23 +258,16 @@ struct Reader {
 }
 
 impl Reader {
-    fn option(&mut self, option: &str) -> Result<(), PushRefused> {
-        let words = match crate::config::words(option) {
-            Ok(words) if !words.is_empty() => words,
-            _ => {
-                self.out.notes.push(format!("left out, cannot be parsed: {}", shown(option)));
-                return Ok(());
-            }
-        };
-        let words = Words { option, words };
-        let name = words.words.first().map(String::as_str).unwrap_or_default();
+    fn option(&mut self, option: &PushedOption) -> Result<(), PushRefused> {
+        let words = Words { option };
+        let name = option.name();
         let taken = self.addresses(name, &words)?
             || self.routes(name, &words)
             || self.channel(name, &words)?
             || self.timers(name, &words)?
             || self.rest(name, &words)?;
         if !taken {
-            self.out.notes.push(format!("left out, not supported: {}", shown(option)));
+            self.out.notes.push(format!("left out, not supported: {}", option.shown()));
         }
         Ok(())
     }
@@ -348,7 +343,7 @@ impl Reader {
                 }
             }
             "block-ipv6" => self.out.block_ipv6 = true,
-            "dhcp-option" | "dns" => self.out.dns.push(w.option.to_owned()),
+            "dhcp-option" | "dns" => self.out.dns.push(w.option.text()),
             _ => return false,
         }
         true
@@ -394,10 +389,10 @@ impl Reader {
                 };
                 self.out.framing = Some(framing);
                 if compresses {
-                    self.out.notes.push(format!("{}: {NOT_COMPRESSED}", shown(w.option)));
+                    self.out.notes.push(format!("{}: {NOT_COMPRESSED}", w.option.shown()));
                 }
             }
-            "fragment" => self.out.fragment = Some(shown(w.option)),
+            "fragment" => self.out.fragment = Some(w.option.shown()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -461,7 +456,7 @@ impl Reader {
     }
 
     fn note(&mut self, w: &Words<'_>, why: &str) {
-        self.out.notes.push(format!("left out: {}: {why}", shown(w.option)));
+        self.out.notes.push(format!("left out: {}: {why}", w.option.shown()));
     }
 
     fn finish(mut self) -> Result<PushedOptions, PushRefused> {

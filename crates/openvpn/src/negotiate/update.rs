@@ -1,6 +1,7 @@
 //! PUSH_UPDATE: options that change within a session (openvpn 2.7).
 
 use super::PushRefused;
+use super::option::{Change, PushedOption};
 use super::pull::{FilterAction, PullFilters};
 
 /// What may change in a session: what concerns addresses, routes, name servers and sizes, and none of
@@ -45,15 +46,12 @@ const OFFERED: [&str; 11] = [
 /// Most options that a session may come to have by updates.
 const MAX_OPTIONS: usize = 4096;
 
-fn word(option: &str) -> &str {
-    option.split_whitespace().next().unwrap_or_default()
-}
-
 /// What leads from the options that a client has to those it should have: of each kind that differs
 /// all new ones, which replace the old ones, or `-kind` where there are none.
 pub fn updates(old: &[String], new: &[String]) -> Vec<String> {
     let of = |options: &[String], kind: &str| -> Vec<String> {
-        options.iter().filter(|option| word(option) == kind).cloned().collect()
+        let named = |option: &&String| PushedOption::parse(option).is_ok_and(|o| o.name() == kind);
+        options.iter().filter(named).cloned().collect()
     };
     let mut changes = Vec::new();
     for kind in OFFERED {
@@ -77,48 +75,45 @@ pub fn updates(old: &[String], new: &[String]) -> Vec<String> {
 /// # Errors
 /// [`PushRefused`]: nothing of the update is in force.
 pub fn apply_update(
-    current: &[String],
-    update: &[String],
+    current: &[PushedOption],
+    update: &[Change],
     filters: &PullFilters,
-) -> Result<(Vec<String>, Vec<String>), PushRefused> {
+) -> Result<(Vec<PushedOption>, Vec<String>), PushRefused> {
     let mut options = current.to_vec();
     let mut notes = Vec::new();
     let mut renewed: Vec<&str> = Vec::new();
-    for item in update {
-        let (away, rest) = match item.strip_prefix('-') {
-            Some(rest) => (true, rest),
-            None => (false, item.as_str()),
+    for change in update {
+        let updatable = match &change.option {
+            Ok(option) if UPDATABLE.contains(&option.name()) => Ok(option),
+            Ok(option) => Err(option.shown()),
+            Err(refused) => Err(refused.to_string()),
         };
-        let (dispensable, option) = match rest.strip_prefix('?') {
-            Some(option) => (true, option),
-            None => (false, rest),
-        };
-        let kind = word(option);
-        if !UPDATABLE.contains(&kind) {
-            if dispensable {
-                notes.push(format!("left out of an update, cannot change: {}", bounded(option)));
+        let option = match updatable {
+            Ok(option) => option,
+            Err(shown) if change.optional => {
+                notes.push(format!("left out of an update, cannot change: {shown}"));
                 continue;
             }
-            return Err(PushRefused::NotUpdatable(bounded(option)));
-        }
+            Err(shown) => return Err(PushRefused::NotUpdatable(shown)),
+        };
         match filters.decide(option) {
             FilterAction::Accept => {}
             FilterAction::Ignore => {
-                notes.push(format!("left out as configured: {}", bounded(option)));
+                notes.push(format!("left out as configured: {}", option.shown()));
                 continue;
             }
-            FilterAction::Reject => return Err(PushRefused::Filtered(bounded(option))),
+            FilterAction::Reject => return Err(PushRefused::Filtered(option.shown())),
         }
-        if away || !renewed.contains(&kind) {
-            options.retain(|other| word(other) != kind);
-            renewed.push(kind);
+        if change.remove || !renewed.contains(&option.name()) {
+            options.retain(|other| other.name() != option.name());
+            renewed.push(option.name());
         }
-        if !away {
-            options.push(option.to_owned());
+        if !change.remove {
+            options.push(option.clone());
         }
         if options.len() > MAX_OPTIONS {
             return Err(PushRefused::Malformed {
-                option: bounded(option),
+                option: option.shown(),
                 reason: "the session has more options than are taken".into(),
             });
         }
@@ -126,24 +121,30 @@ pub fn apply_update(
     Ok((options, notes))
 }
 
-fn bounded(option: &str) -> String {
-    option.chars().take(120).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::super::PullFilter;
+    use super::super::option::PushItem;
     use super::*;
 
     fn list(text: &str) -> Vec<String> {
         text.split(',').filter(|o| !o.is_empty()).map(str::to_owned).collect()
     }
 
+    fn options(text: &str) -> Vec<PushedOption> {
+        list(text).iter().map(|option| PushedOption::parse(option).unwrap()).collect()
+    }
+
+    fn changes(text: &str) -> Vec<Change> {
+        text.split(',').map(Change::lex).collect()
+    }
+
     fn after(current: &str, update: &str) -> Result<String, PushRefused> {
-        let (options, _) = apply_update(&list(current), &list(update), &PullFilters::default())?;
-        Ok(options.join(","))
+        let (options, _) =
+            apply_update(&options(current), &changes(update), &PullFilters::default())?;
+        Ok(options.iter().map(PushedOption::text).collect::<Vec<_>>().join(","))
     }
 
     const NOW: &str = "route 10.1.0.0 255.255.0.0,route 10.2.0.0 255.255.0.0,ping 10,peer-id 3";
@@ -179,28 +180,37 @@ mod tests {
             "-",
             "explicit-exit-notify 3",
         ] {
-            let update = [option.to_owned()];
-            let refused = apply_update(&list(NOW), &update, &PullFilters::default());
+            let update = [Change::lex(option)];
+            let refused = apply_update(&options(NOW), &update, &PullFilters::default());
             assert!(matches!(refused, Err(PushRefused::NotUpdatable(_))), "{option}");
         }
-        let (options, notes) =
-            apply_update(&list(NOW), &list("?cipher none,-?peer-id,?new"), &PullFilters::default())
-                .unwrap();
-        assert_eq!((options, notes.len()), (list(NOW), 3));
+        let update = changes("?cipher none,-?peer-id,?new,?\"new,?N");
+        let (after, notes) = apply_update(&options(NOW), &update, &PullFilters::default()).unwrap();
+        assert_eq!((after, notes.len()), (options(NOW), 5));
     }
 
     #[test]
     fn filters_keep_what_there_is() {
         let filter = |action| PullFilters {
-            filters: vec![PullFilter { action, prefix: "route ".into() }],
+            filters: vec![PullFilter::new(action, "route ")],
             route_nopull: false,
         };
-        let update = list("route 10.9.0.0 255.255.0.0");
-        let (options, notes) =
-            apply_update(&list(NOW), &update, &filter(FilterAction::Ignore)).unwrap();
-        assert_eq!((options, notes.len()), (list(NOW), 1));
-        let rejected = apply_update(&list(NOW), &update, &filter(FilterAction::Reject));
-        assert!(matches!(rejected, Err(PushRefused::Filtered(_))));
+        for route in ["route", "?route", "? route", "\"route\"", "?\t'route'"] {
+            let update = changes(&format!("{route} 10.9.0.0 255.255.0.0"));
+            let (after, notes) =
+                apply_update(&options(NOW), &update, &filter(FilterAction::Ignore)).unwrap();
+            assert_eq!((after, notes.len()), (options(NOW), 1), "{route}");
+            let rejected = apply_update(&options(NOW), &update, &filter(FilterAction::Reject));
+            assert!(matches!(rejected, Err(PushRefused::Filtered(_))), "{route}");
+        }
+    }
+
+    #[test]
+    fn a_removal_takes_every_spelling_away() {
+        let now = "\"route\" 10.1.0.0 255.255.0.0,'route'\t10.2.0.0 255.255.0.0,ping 10";
+        for removal in ["-route", "-\"route\"", "-? route"] {
+            assert_eq!(after(now, removal).unwrap(), "ping 10", "{removal}");
+        }
     }
 
     #[test]
@@ -214,7 +224,8 @@ mod tests {
 
     #[test]
     fn a_session_cannot_be_filled_without_end() {
-        let many: Vec<String> = (0..5000).map(|n| format!("route 10.0.{n}.0")).collect();
+        let many: Vec<Change> =
+            (0..5000).map(|n| Change::lex(&format!("route 10.0.{n}.0"))).collect();
         assert!(apply_update(&[], &many, &PullFilters::default()).is_err());
     }
 
@@ -225,19 +236,21 @@ mod tests {
             old in proptest::collection::vec("(route|dns|dhcp-option|redirect-gateway) [a-c]", 0..8),
             new in proptest::collection::vec("(route|dns|dhcp-option|redirect-gateway) [a-c]", 0..8),
         ) {
-            let changes = updates(&old, &new);
-            let (options, _) = apply_update(&old, &changes, &PullFilters::default()).unwrap();
+            let changes: Vec<_> = updates(&old, &new).iter().map(|c| Change::lex(c)).collect();
+            let (old, new) = (options(&old.join(",")), options(&new.join(",")));
+            let (after, _) = apply_update(&old, &changes, &PullFilters::default()).unwrap();
             for kind in OFFERED {
-                let of = |list: &[String]| -> Vec<String> {
-                    list.iter().filter(|o| word(o) == kind).cloned().collect()
+                let of = |list: &[PushedOption]| -> Vec<PushedOption> {
+                    list.iter().filter(|o| o.name() == kind).cloned().collect()
                 };
-                prop_assert_eq!(of(&options), of(&new));
+                prop_assert_eq!(of(&after), of(&new));
             }
         }
 
         #[test]
         fn no_update_panics(update in proptest::collection::vec("\\PC{0,30}", 0..8)) {
-            let _ = apply_update(&list(NOW), &update, &PullFilters::default());
+            let update: Vec<_> = update.iter().map(|item| Change::lex(item)).collect();
+            let _ = apply_update(&options(NOW), &update, &PullFilters::default());
         }
     }
 }

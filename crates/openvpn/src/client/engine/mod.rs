@@ -13,7 +13,7 @@ use super::config::{ClientConfig, Credentials};
 use super::event::{ClientEvent, Stop};
 use super::remotes::{Next, Remotes};
 use crate::keys::{KeyMethod2, Randoms, Role};
-use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler};
+use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler, ReplyItem};
 use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
@@ -69,7 +69,7 @@ struct Attempt {
 
 /// Asking for options.
 struct Pull {
-    assembler: PushAssembler,
+    assembler: PushAssembler<ReplyItem>,
     next_request: Instant,
     give_up: Instant,
 }

@@ -9,7 +9,7 @@ use super::update::Updates;
 use super::{ClientEngine, MAX_AUTH_PENDING, Out, PUSH_REQUEST_EVERY, State, Tunnel};
 use crate::client::event::{ClientEvent, Stop, TunnelConfig};
 use crate::negotiate::{
-    ControlMessage, PushRefused, PushedOptions, RemoteOptions, RouteContext, without_secrets,
+    ControlMessage, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, RouteContext,
 };
 use crate::session::{Fault, Idle, KeySchedule, Sizes, fragment_size, inner_mtu, session_end};
 
@@ -88,17 +88,18 @@ impl ClientEngine {
     ) -> Result<(), Fault> {
         let State::Connecting(attempt) = &mut self.state else { return Ok(()) };
         let Some(pull) = &mut attempt.pull else { return Ok(()) };
-        out.event(ClientEvent::Pushed(format!("PUSH_REPLY,{}", without_secrets(part))));
-        let options = match pull.assembler.add(part) {
+        let part = PushPart::lex(part);
+        out.event(ClientEvent::Pushed(format!("PUSH_REPLY,{part}")));
+        let items = match pull.assembler.add(part) {
             Ok(None) => return Ok(()),
-            Ok(Some(options)) => options,
+            Ok(Some(items)) => items,
             Err(error) => {
                 self.failed(now, error.to_string(), out);
                 return Ok(());
             }
         };
-        match PushedOptions::parse(&options, &self.config.pull_filters) {
-            Ok(pushed) => self.come_up(now, options, pushed, out),
+        match PushedOptions::from_reply(items, &self.config.pull_filters) {
+            Ok((pushed, options)) => self.come_up(now, options, pushed, out),
             Err(error @ PushRefused::Unsupported { .. }) => {
                 self.stop(Stop::Incompatible(error.to_string()), out);
                 Ok(())
@@ -113,7 +114,7 @@ impl ClientEngine {
     pub(super) fn come_up(
         &mut self,
         now: Instant,
-        options: Vec<String>,
+        options: Vec<PushedOption>,
         pushed: PushedOptions,
         out: &mut Out,
     ) -> Result<(), Fault> {

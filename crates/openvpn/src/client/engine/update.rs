@@ -6,15 +6,17 @@ use adit_engine::{Instant, Op};
 use super::pull::tunnel_config;
 use super::{ClientEngine, Out, State};
 use crate::client::event::ClientEvent;
-use crate::negotiate::{PushAssembler, PushedOptions, apply_update, without_secrets};
+use crate::negotiate::{
+    Change, PushAssembler, PushPart, PushedOption, PushedOptions, apply_update,
+};
 use crate::session::{Settings, inner_mtu};
 
 /// What a session was pushed, and the update under way.
 pub(super) struct Updates {
-    options: Vec<String>,
+    options: Vec<PushedOption>,
     keepalive: Keepalive,
     settings: Settings,
-    assembler: PushAssembler,
+    assembler: PushAssembler<Change>,
 }
 
 impl Updates {
@@ -22,7 +24,11 @@ impl Updates {
         &self.settings
     }
 
-    pub(super) fn new(options: Vec<String>, keepalive: Keepalive, settings: Settings) -> Self {
+    pub(super) fn new(
+        options: Vec<PushedOption>,
+        keepalive: Keepalive,
+        settings: Settings,
+    ) -> Self {
         Self { options, keepalive, settings, assembler: PushAssembler::default() }
     }
 }
@@ -35,7 +41,8 @@ impl ClientEngine {
             let note = "an update of options is left out: there are none yet";
             return out.event(ClientEvent::Note(note.into()));
         };
-        out.event(ClientEvent::Pushed(format!("PUSH_UPDATE,{}", without_secrets(part))));
+        let part = PushPart::lex(part);
+        out.event(ClientEvent::Pushed(format!("PUSH_UPDATE,{part}")));
         let update = match tunnel.update.assembler.add(part) {
             Ok(None) => return,
             Ok(Some(update)) => update,

@@ -1,18 +1,21 @@
 use proptest::prelude::*;
 
-use super::super::{Destination, PullFilter, PushAssembler, Via};
+use super::super::{
+    Destination, PullFilter, PushAssembler, PushError, PushPart, Via, fuzz_filters,
+};
 use super::*;
 
-fn options(text: &str) -> Vec<String> {
-    PushAssembler::default().add(text).unwrap().unwrap()
+fn items(text: &str) -> Result<Option<Vec<ReplyItem>>, PushError> {
+    PushAssembler::default().add(PushPart::lex(text))
 }
 
 fn parse(text: &str) -> Result<PushedOptions, PushRefused> {
-    PushedOptions::parse(&options(text), &PullFilters::default())
+    filtered(text, &PullFilters::default())
 }
 
 fn filtered(text: &str, filters: &PullFilters) -> Result<PushedOptions, PushRefused> {
-    PushedOptions::parse(&options(text), filters)
+    let items = items(text).unwrap().unwrap();
+    PushedOptions::from_reply(items, filters).map(|(pushed, _)| pushed)
 }
 
 /// Captured from openvpn 2.6.14.
@@ -187,7 +190,7 @@ fn two_addresses_without_a_network_are_a_link_of_their_own() {
 
 #[test]
 fn filters_come_first_and_in_order() {
-    let filter = |action, prefix: &str| PullFilter { action, prefix: prefix.into() };
+    let filter = PullFilter::new;
     let filters = PullFilters {
         filters: vec![
             filter(FilterAction::Accept, "route 10.1."),
@@ -219,7 +222,7 @@ fn tokens_stay_out_of_logs() {
     assert_eq!(pushed.auth_token_user.as_deref(), Some("user"));
     assert!(!format!("{pushed:?}").contains("secret"));
     let filters = PullFilters {
-        filters: vec![PullFilter { action: FilterAction::Ignore, prefix: "auth-token".into() }],
+        filters: vec![PullFilter::new(FilterAction::Ignore, "auth-token")],
         route_nopull: false,
     };
     let pushed = filtered("auth-token SESS_ID_secret", &filters).unwrap();
@@ -229,8 +232,8 @@ fn tokens_stay_out_of_logs() {
 proptest! {
     #[test]
     fn no_options_make_the_parser_panic(text in "\\PC{0,120}") {
-        if let Ok(Some(options)) = PushAssembler::default().add(&text) {
-            let _ = PushedOptions::parse(&options, &PullFilters::default());
+        if let Ok(Some(items)) = items(&text) {
+            let _ = PushedOptions::from_reply(items, &PullFilters::default());
         }
     }
 
@@ -239,16 +242,100 @@ proptest! {
         word in "ifconfig|ifconfig-ipv6|route|route-ipv6|route-gateway|peer-id|cipher|ping|tun-mtu|auth-token-user|protocol-flags|topology|redirect-gateway|compress|explicit-exit-notify|route-metric",
         args in "( ([0-9]{1,20}|-[0-9]{1,10}|10\\.8\\.0\\.[0-9]{1,3}|255\\.255\\.255\\.252|::/[0-9]{1,3}|[a-zA-Z!=\"\\\\]{0,9})){0,4}",
     ) {
-        if let Ok(Some(options)) = PushAssembler::default().add(&format!("{word}{args}")) {
-            let _ = PushedOptions::parse(&options, &PullFilters::default());
+        if let Ok(Some(items)) = items(&format!("{word}{args}")) {
+            let _ = PushedOptions::from_reply(items, &PullFilters::default());
         }
     }
 }
 
 #[test]
 fn a_logged_bundle_has_no_token() {
+    let logged = |text| PushPart::<ReplyItem>::lex(text).to_string();
     assert_eq!(
-        without_secrets("ping 10,auth-token SESS_ID_secret,auth-token-user dXNlcg=="),
-        "ping 10,auth-token ...,auth-token-user dXNlcg=="
+        logged("ping 10,auth-token SESS_ID_secret,auth-token-user dXNlcg==,echo forget"),
+        "ping 10,auth-token ...,auth-token-user dXNlcg==,echo ..."
     );
+    assert_eq!(logged("\"auth-token\" SECRET, route\t10.0.0.0"), "auth-token ...,route 10.0.0.0");
+    let (pushed, kept) = PushedOptions::from_reply(
+        items("\"auth-token\" SECRET,ping 10").unwrap().unwrap(),
+        &PullFilters::default(),
+    )
+    .unwrap();
+    assert_eq!(pushed.auth_token.as_ref().map(|token| token.as_str()), Some("SECRET"));
+    assert_eq!(kept, [PushedOption::parse("ping 10").unwrap()]);
+}
+
+/// Ways in which a server may spell an option of this name.
+fn spellings(name: &str, args: &str) -> Vec<String> {
+    vec![
+        format!("{name} {args}"),
+        format!("\"{name}\" {args}"),
+        format!("'{name}' {args}"),
+        format!("'{name}'{args}"),
+        format!("{name}\t{args}"),
+        format!("{name}\u{a0}{args}"),
+        format!("\u{3000}{name} {args}"),
+        format!("{name}   \"{args}\""),
+        format!("? {name} {args}"),
+        format!("\"{name} {args}"),
+        format!("{name}\\ {args}"),
+        format!("\\\"{name}\" {args}"),
+        format!("{} {args}", name.to_uppercase()),
+    ]
+}
+
+const FILTERED: [(&str, &str); 7] = [
+    ("route", "10.0.0.0 255.0.0.0"),
+    ("route-ipv6", "2000::/3"),
+    ("redirect-gateway", "def1"),
+    ("redirect-private", "def1"),
+    ("block-ipv6", ""),
+    ("dhcp-option", "DNS 6.6.6.6"),
+    ("dns", "server 1 address 6.6.6.6"),
+];
+
+#[test]
+fn no_spelling_passes_a_filter() {
+    for (name, args) in FILTERED {
+        for option in spellings(name, args) {
+            let nopull = PullFilters { filters: Vec::new(), route_nopull: true };
+            let ignore = PullFilters {
+                filters: vec![PullFilter::new(FilterAction::Ignore, name)],
+                route_nopull: false,
+            };
+            for filters in [nopull, ignore] {
+                let text = format!("{option},ping 10").replace('\t', " \" \" ");
+                let pushed = filtered(&text, &filters).unwrap();
+                let only_ping = PushedOptions {
+                    ping: Some(Duration::from_secs(10)),
+                    notes: pushed.notes.clone(),
+                    ..PushedOptions::default()
+                };
+                assert_eq!(pushed, only_ping, "{option}");
+                assert_eq!(pushed.notes.len(), 1, "{option}: {:?}", pushed.notes);
+            }
+        }
+    }
+}
+
+proptest! {
+    /// A filtered kind never appears in the result, neither of a reply nor of updates after it.
+    #[test]
+    fn filters_are_a_mask(
+        choice: u8,
+        picked in proptest::collection::vec((0..FILTERED.len(), 0..13_usize, 0..3_usize), 0..12),
+    ) {
+        let mut text = String::from("ping 10");
+        for (kind, spelling, separator) in picked {
+            let (name, args) = FILTERED[kind];
+            text.push_str([",", ",", "\n"][separator]);
+            text.push_str(&spellings(name, args)[spelling].replace('\t', " "));
+        }
+        fuzz_filters(&[&[choice], text.as_bytes()].concat());
+    }
+
+    #[test]
+    fn filters_are_a_mask_for_any_text(choice: u8, text in "([a-z?\\-\"'\\\\ ,\n\u{a0}#]|route |dns |block-ipv6){0,60}") {
+        fuzz_filters(&[&[choice], text.as_bytes()].concat());
+    }
 }
