@@ -5,13 +5,14 @@
 //! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`traffic`] sends and counts. [`matrix`]
 //! declares what is combined with what within a TLS tunnel over UDP, and [`cell`] runs one combination; [`modes`] declares and
 //! runs the combinations of transports, devices, credentials and formats; [`crowd`] has many
-//! clients at once; [`postgres`] makes throw-away database clusters; [`scenario`] holds what is no combination.
+//! clients at once; [`laptop`] is a laptop's surroundings; [`postgres`] makes throw-away database clusters; [`scenario`] holds what is no combination.
 #![forbid(unsafe_code)]
 
 pub mod cell;
 pub mod covering;
 pub mod crowd;
 pub mod failure;
+pub mod laptop;
 pub mod matrix;
 pub mod modes;
 pub mod net;

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use nix::mount::{MntFlags, umount2};
 
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::process::{feed, output};
+use crate::process::{Daemon, feed, output};
 
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
@@ -26,7 +26,19 @@ const AT_ONCE: usize = 8;
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
+    files: Option<OwnFiles>,
 }
+
+/// A mount namespace in which a host has an /etc, a /run and a /var/lib of its own.
+#[derive(Debug)]
+struct OwnFiles {
+    /// The process that keeps the mount namespace alive.
+    holder: Daemon,
+}
+
+/// Mounts a host's own files. `$1` is its /etc.
+const MOUNT_OWN_FILES: &str = "set -e; mount --bind \"$1\" /etc; mount -t tmpfs -o mode=0755 tmpfs /run; \
+     mount -t tmpfs -o mode=0755 tmpfs /var/lib; echo mounted; exec sleep infinity";
 
 impl Namespace {
     /// A new namespace with its loopback up. `label` is for a person who looks on.
@@ -45,7 +57,7 @@ impl Namespace {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let name = |label: &&str| format!("{label}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let namespaces: Vec<Namespace> =
-            labels.iter().map(|label| Namespace { name: name(label) }).collect();
+            labels.iter().map(|label| Namespace { name: name(label), files: None }).collect();
         // The first one alone: it also makes the folder of the names a shared mount.
         let rest = namespaces.get(1..).unwrap_or_default();
         for group in [namespaces.get(..1).unwrap_or_default(), rest] {
@@ -67,9 +79,30 @@ impl Namespace {
         &self.name
     }
 
+    /// Gives programs inside an /etc of their own, which is the folder `etc`, and an empty /run and /var/lib.
+    ///
+    /// # Errors
+    /// `unshare` or `mount` failed.
+    pub fn separate_files(&mut self, etc: &Path) -> Result<()> {
+        let mut command = self.command("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_OWN_FILES, "sh"]);
+        command.arg(etc);
+        let mut holder = Daemon::spawn("own files", command)?;
+        holder.wait_for("mounted", Duration::from_secs(10))?;
+        self.files = Some(OwnFiles { holder });
+        Ok(())
+    }
+
     /// A command that will run inside.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
+        if let Some(OwnFiles { holder }) = &self.files {
+            let mut command = Command::new("nsenter");
+            let own = |kind: &str| format!("/proc/{}/ns/{kind}", holder.pid());
+            command.arg(format!("--mount={}", own("mnt"))).arg(format!("--net={}", own("net")));
+            command.args(["--", program]);
+            return command;
+        }
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
         command

@@ -249,13 +249,7 @@ impl Daemon {
     /// # Errors
     /// The process is gone.
     pub fn cpu_seconds(&self) -> Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The second field is the program's name in parentheses and may hold anything; utime and stime are 14 and 15.
-        let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
-        let fields: Vec<u64> = after.split(' ').skip(11).take(2).flat_map(str::parse).collect();
-        let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
-        #[allow(clippy::cast_precision_loss)]
-        Ok(fields.iter().sum::<u64>() as f64 / hertz as f64)
+        cpu_seconds(self.child.id())
     }
 
     /// Resident memory in KiB.
@@ -267,6 +261,20 @@ impl Daemon {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").parse().context("VmRSS")
     }
+}
+
+/// User and system time of all threads of a process, in seconds.
+///
+/// # Errors
+/// The process is gone.
+pub fn cpu_seconds(pid: u32) -> Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field is the program's name in parentheses and may hold anything; utime and stime are 14 and 15.
+    let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
+    let fields: Vec<u64> = after.split(' ').skip(11).take(2).flat_map(str::parse).collect();
+    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
+    #[allow(clippy::cast_precision_loss)]
+    Ok(fields.iter().sum::<u64>() as f64 / hertz as f64)
 }
 
 impl Drop for Daemon {

@@ -6,6 +6,7 @@ mod faults;
 mod files;
 mod filter;
 mod formats;
+mod laptop;
 mod limits;
 mod p2p;
 mod postgres;
@@ -197,6 +198,7 @@ pub fn all(adit: &Program, stock: &Program) -> Vec<Test> {
     for (name, scene) in faults::SCENES {
         tests.push(test(format!("fault/{name}"), adit, adit, *scene));
     }
+    tests.extend(laptop::tests(adit));
     tests
 }
 

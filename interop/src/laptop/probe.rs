@@ -1,0 +1,130 @@
+//! Requests that the laptop's programs send, each from a socket of its own.
+
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use super::services::PORT;
+use crate::failure::{Result, ensure};
+use crate::net::Namespace;
+
+/// The outcome of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The host answered that the request came from this address.
+    From(IpAddr),
+    /// The kernel, or a router, refused it.
+    Refused(ErrorKind),
+    /// Nothing came back in time.
+    Silence,
+}
+
+/// Sends requests from one namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe<'a> {
+    from: &'a Namespace,
+}
+
+/// How long one request waits for its answer before the next one is sent.
+const TRY: Duration = Duration::from_millis(250);
+/// Between two requests of which the first was refused.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl<'a> Probe<'a> {
+    /// Requests from this namespace.
+    #[must_use]
+    pub fn new(from: &'a Namespace) -> Probe<'a> {
+        Probe { from }
+    }
+
+    /// One datagram, and what came back within `patience`.
+    ///
+    /// # Errors
+    /// The namespace is gone.
+    pub fn udp(&self, to: impl Into<IpAddr>, patience: Duration) -> Result<Answer> {
+        let to = SocketAddr::new(to.into(), PORT);
+        Ok(self.from.handle()?.run(|| datagram(to, patience))?)
+    }
+
+    /// One connection, and what came back within `patience`.
+    ///
+    /// # Errors
+    /// The namespace is gone.
+    pub fn tcp(&self, to: impl Into<IpAddr>, patience: Duration) -> Result<Answer> {
+        let to = SocketAddr::new(to.into(), PORT);
+        Ok(self.from.handle()?.run(|| connection(to, patience))?)
+    }
+
+    /// Sends one datagram from the calling thread's namespace, and waits for nothing.
+    pub fn send_once(to: impl Into<IpAddr>) {
+        let to = SocketAddr::new(to.into(), PORT);
+        let _ = UdpSocket::bind((any(to), 0)).and_then(|socket| socket.send_to(b"who am I", to));
+    }
+
+    /// Sends datagrams until one is answered; returns who the host says that this is, and how long it took.
+    ///
+    /// # Errors
+    /// None was answered within `limit`.
+    pub fn until_answered(
+        &self,
+        to: impl Into<IpAddr>,
+        limit: Duration,
+    ) -> Result<(IpAddr, Duration)> {
+        let (to, started) = (to.into(), Instant::now());
+        loop {
+            let answer = self.udp(to, TRY)?;
+            if let Answer::From(address) = answer {
+                return Ok((address, started.elapsed()));
+            }
+            ensure(started.elapsed() < limit, || {
+                format!("no answer from {to} in {} s: {answer:?}", limit.as_secs())
+            })?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn any(to: SocketAddr) -> IpAddr {
+    if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+fn datagram(to: SocketAddr, patience: Duration) -> Answer {
+    let asked = || {
+        let socket = UdpSocket::bind((any(to), 0))?;
+        // Connected, so that an ICMP error is heard of.
+        socket.connect(to)?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.send(b"who am I")?;
+        let mut buffer = [0; 64];
+        let length = socket.recv(&mut buffer)?;
+        Ok(said(buffer.get(..length).unwrap_or_default()))
+    };
+    judge(asked())
+}
+
+fn connection(to: SocketAddr, patience: Duration) -> Answer {
+    let asked = || {
+        let mut stream = TcpStream::connect_timeout(&to, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text)?;
+        Ok(said(&text))
+    };
+    judge(asked())
+}
+
+fn said(text: &[u8]) -> Answer {
+    let text = String::from_utf8_lossy(text);
+    let address = text.strip_prefix("you are ").and_then(|address| address.parse().ok());
+    address.map_or(Answer::Silence, Answer::From)
+}
+
+fn judge(asked: std::io::Result<Answer>) -> Answer {
+    match asked {
+        Ok(answer) => answer,
+        Err(error) => match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => Answer::Silence,
+            kind => Answer::Refused(kind),
+        },
+    }
+}

@@ -1,0 +1,376 @@
+//! Scenes of a laptop's day with all traffic in the tunnel. The world that they run in is [`crate::laptop`].
+
+mod ends;
+mod leaks;
+mod links;
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Test;
+use crate::cell::{Bench, READY, SETUP};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::laptop::{Access, HostState, Internet, Resolver, VPN_RESOLVER, VPS, VPS6, WEB, WEB6};
+use crate::net::Namespace;
+use crate::peer::Program;
+use crate::pki::Maker;
+use crate::process::Daemon;
+
+/// The program that runs on the laptop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// `adit connect`
+    Connect,
+    /// `adit openvpn`
+    DropIn,
+    /// The system's `openvpn`, with one at the server's end too: the control.
+    Openvpn,
+}
+
+impl Client {
+    fn name(self) -> &'static str {
+        match self {
+            Client::Connect => "adit-connect",
+            Client::DropIn => "adit-openvpn",
+            Client::Openvpn => "openvpn",
+        }
+    }
+}
+
+/// Whether openvpn in adit's place passes a scene.
+#[derive(Debug, Clone, Copy)]
+enum Control {
+    /// It does.
+    Passes,
+    /// It does not, for this reason.
+    Fails(&'static str),
+}
+
+use Control::{Fails, Passes};
+
+/// One scene: its name, the clients that it runs with, whether openvpn passes it, and the work.
+type Scene = (&'static str, &'static [Client], Control, Work);
+
+/// Returns a few words on what it measured.
+type Work = fn(&Day<'_>) -> Result<String>;
+
+const BOTH: &[Client] = &[Client::Connect, Client::DropIn];
+
+/// All scenes with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
+pub(super) fn tests(adit: &Program) -> Vec<Test> {
+    let mut tests = Vec::new();
+    let scenes = [links::SCENES, leaks::SCENES, ends::SCENES];
+    for (name, clients, control, work) in scenes.into_iter().flatten() {
+        let clients: &[Client] = match (adit, control) {
+            (Program::Adit(_), _) => clients,
+            (_, Passes) => &[Client::Openvpn],
+            (_, Fails(reason)) => {
+                eprintln!("interop: no control of laptop/{name}: openvpn {reason}");
+                &[]
+            }
+        };
+        for client in clients {
+            tests.push(test(format!("laptop/{name}/{}", client.name()), adit, *client, *work));
+        }
+    }
+    tests
+}
+
+fn test(name: String, adit: &Program, client: Client, work: Work) -> Test {
+    let (adit, label) = (adit.clone(), name.replace('/', "_"));
+    let run = move |bench: &Bench| {
+        let folder = bench.world.folder(&label)?;
+        work(&Day { bench, folder, adit: &adit, client })
+    };
+    Test { name, run: Box::new(run) }
+}
+
+/// The inputs of a scene.
+struct Day<'a> {
+    bench: &'a Bench,
+    folder: PathBuf,
+    adit: &'a Program,
+    client: Client,
+}
+
+/// The tunnel that a scene asks for.
+#[derive(Clone, Copy)]
+struct Setup {
+    /// The network that the laptop joins first.
+    access: Access,
+    resolver: Resolver,
+    /// The server's name or address in the profile.
+    host: &'static str,
+    /// Whether the tunnel carries IPv6.
+    ipv6: bool,
+    /// Whether the server pushes [`VPN_RESOLVER`].
+    dns: bool,
+    /// More lines for the profile.
+    profile: &'static str,
+    /// More options for the client's command line.
+    options: &'static [&'static str],
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            access: Access::Home,
+            resolver: Resolver::Router,
+            host: "203.0.113.7",
+            ipv6: false,
+            dns: false,
+            profile: "",
+            options: &[],
+        }
+    }
+}
+
+/// Profile lines that make a client give up a silent server after 4 s, whatever the server pushes.
+const IMPATIENT: &str = "pull-filter ignore \"ping\"\nping 1\nping-restart 4\n";
+
+/// The network inside the tunnel.
+const NETWORK: &str = "10.73.0.0/24";
+
+/// A connected laptop. Declared in this order: processes end before their namespaces.
+struct Connected<'a> {
+    day: &'a Day<'a>,
+    setup: Setup,
+    client: Daemon,
+    server: Daemon,
+    internet: Internet,
+    /// The laptop before it was connected.
+    before: HostState,
+    since: Instant,
+}
+
+/// Limit for an answer where nothing is in the way. Recovery takes well under 3 s on an idle machine; this is for a busy one.
+const PATIENCE: Duration = Duration::from_secs(10);
+impl<'a> Day<'a> {
+    fn adit(&self) -> Result<String> {
+        match self.adit {
+            Program::Adit(path) => Ok(path.display().to_string()),
+            _ => Err("adit's own verbs have no control".into()),
+        }
+    }
+
+    /// Builds the world, starts the server, joins the access network and connects.
+    fn connect(&'a self, setup: Setup) -> Result<Connected<'a>> {
+        self.connect_after(setup, |_| Ok(()))
+    }
+
+    /// The same, with something done to the laptop before it is looked at and connected.
+    fn connect_after(
+        &'a self,
+        setup: Setup,
+        prepare: impl FnOnce(&Internet) -> Result<()>,
+    ) -> Result<Connected<'a>> {
+        let internet = Internet::new(&self.folder, setup.resolver)?;
+        self.make_server(&internet, setup)?;
+        let server = self.serve(&internet)?;
+        internet.join(setup.access)?;
+        let (reached, _) = internet.probe().until_answered(WEB, PATIENCE)?;
+        ensure(reached == IpAddr::V4(setup.access.outside()), || {
+            format!("before the tunnel the laptop is {reached}: the world is wrong")
+        })?;
+        prepare(&internet)?;
+        let before = internet.state()?;
+        let client = self.dial(&internet.laptop, setup.options)?;
+        let mut connected =
+            Connected { day: self, setup, client, server, internet, before, since: Instant::now() };
+        connected.wait_connected(1)?;
+        Ok(connected)
+    }
+
+    /// Makes the server's settings and the profile.
+    fn make_server(&self, internet: &Internet, setup: Setup) -> Result<()> {
+        let mut profile = match self.client {
+            Client::Openvpn => self.openvpn_server(internet, setup)?,
+            Client::Connect | Client::DropIn => self.adit_server(internet, setup)?,
+        };
+        profile.push_str(setup.profile);
+        Ok(fs::write(self.profile(), profile)?)
+    }
+
+    fn adit_server(&self, internet: &Internet, setup: Setup) -> Result<String> {
+        let adit = self.adit()?;
+        let run =
+            |words: &str| internet.vps.run(&adit, &words.split_whitespace().collect::<Vec<_>>());
+        let dns = if setup.dns { format!("--dns {VPN_RESOLVER}") } else { String::new() };
+        run(&format!(
+            "server init --full-tunnel --listen udp/1194 --host {} --network {NETWORK} --network6 fd73::/64 {dns}",
+            setup.host
+        ))?;
+        if !setup.ipv6 {
+            let settings = self.folder.join("vps-etc/adit/server.toml");
+            let text = fs::read_to_string(&settings).context(settings.display())?;
+            let kept = text.lines().filter(|line| !line.starts_with("network6"));
+            fs::write(settings, kept.map(|line| format!("{line}\n")).collect::<String>())?;
+        }
+        run("server client add laptop -o -")
+    }
+
+    fn openvpn_server(&self, internet: &Internet, setup: Setup) -> Result<String> {
+        let pki = &self.bench.pki;
+        let path = |name: &str| pki.file(Maker::OpenSslEc, name).display().to_string();
+        let (ca, redirect) = (path("ca.crt"), if setup.ipv6 { "def1 ipv6" } else { "def1" });
+        let inside6 = if setup.ipv6 { "server-ipv6 fd73::/64\n" } else { "" };
+        let server = format!(
+            "dev tun\nproto udp6\nport 1194\nverb 3\ndh none\ntopology subnet\nserver 10.73.0.0 255.255.255.0\n\
+             {inside6}keepalive 10 60\npush \"redirect-gateway {redirect}\"\nca {ca}\ncert {}\nkey {}\ndisable-dco\n",
+            path("server.crt"),
+            path("server.key"),
+        );
+        fs::write(self.folder.join("server.conf"), server)?;
+        internet.share_vps()?;
+        Ok(format!(
+            "client\ndev tun\nproto udp\nnobind\nverb 3\nremote {} 1194\nremote-cert-tls server\nca {ca}\ncert {}\n\
+             key {}\ndisable-dco\n",
+            setup.host,
+            path("client.crt"),
+            path("client.key"),
+        ))
+    }
+
+    fn profile(&self) -> PathBuf {
+        self.folder.join("laptop.ovpn")
+    }
+
+    /// Starts the server and waits until it serves.
+    fn serve(&self, internet: &Internet) -> Result<Daemon> {
+        let (command, ready) = match self.client {
+            Client::Openvpn => {
+                let config = self.folder.join("server.conf");
+                (Program::Stock.command(&internet.vps, &config), READY)
+            }
+            Client::Connect | Client::DropIn => {
+                let mut command = internet.vps.command(&self.adit()?);
+                command.args(["server", "run"]);
+                (command, "listening")
+            }
+        };
+        let mut server = Daemon::spawn("server", command)?;
+        server.wait_for(ready, SETUP)?;
+        Ok(server)
+    }
+
+    /// Starts the client in `host` with the profile.
+    fn dial(&self, host: &Namespace, options: &[&str]) -> Result<Daemon> {
+        let profile = self.profile();
+        let mut command = match self.client {
+            Client::Openvpn => Program::Stock.command(host, &profile),
+            Client::DropIn => self.adit.command(host, &profile),
+            Client::Connect => {
+                let mut command = host.command(&self.adit()?);
+                command.arg("connect").arg(&profile);
+                command
+            }
+        };
+        if self.client == Client::DropIn {
+            command.args(["--verb", "3"]);
+        }
+        command.args(options);
+        Daemon::spawn(self.client.name(), command)
+    }
+
+    /// The log line that the client writes each time that it is connected.
+    fn connected_line(&self) -> &'static str {
+        match self.client {
+            Client::Connect => "connected: ",
+            Client::DropIn | Client::Openvpn => READY,
+        }
+    }
+}
+
+impl Connected<'_> {
+    /// Waits until the client has said `count` times that it is connected, and an answer comes through the tunnel.
+    fn wait_connected(&mut self, count: usize) -> Result<()> {
+        let line = self.day.connected_line();
+        self.client
+            .wait_for_nth(line, count, SETUP)
+            .map_err(|failure| self.with_server(failure))?;
+        self.since = Instant::now();
+        self.back(PATIENCE).map(drop)
+    }
+
+    /// Sends until an answer comes, which must come through the tunnel; returns how long it took.
+    fn back(&self, limit: Duration) -> Result<Duration> {
+        let answered = self.internet.probe().until_answered(WEB, limit);
+        let (seen, took) = answered.map_err(|failure| self.with_logs(failure))?;
+        ensure(seen == IpAddr::V4(VPS), || {
+            self.with_logs(Failure(format!("LEAK: the host outside says: you are {seen}"))).0
+        })?;
+        Ok(took)
+    }
+
+    /// Nothing has reached the host outside around the tunnel since the client was connected.
+    fn ensure_no_leak(&self) -> Result<()> {
+        let outside = [IpAddr::V4(WEB), IpAddr::V6(WEB6)];
+        let through = [IpAddr::V4(VPS), IpAddr::V6(VPS6)];
+        let visits = self.internet.visits();
+        let around = visits.iter().find(|visit| {
+            visit.at > self.since && outside.contains(&visit.to) && !through.contains(&visit.from)
+        });
+        ensure(around.is_none(), || {
+            self.with_logs(Failure(format!("LEAK: around the tunnel came {around:?}"))).0
+        })
+    }
+
+    /// Ends the client in order; afterwards the laptop is as before.
+    fn end(mut self) -> Result<()> {
+        self.client.stop().map_err(|failure| self.with_server(failure))?;
+        let when = "after the client's end";
+        self.internet.ensure_restored(&self.before, when).map_err(|f| self.with_logs(f))
+    }
+
+    fn with_server(&self, failure: Failure) -> Failure {
+        Failure(format!("{failure}\n{}", self.server.failure("meanwhile")))
+    }
+
+    fn with_logs(&self, failure: Failure) -> Failure {
+        let client = self.client.failure("meanwhile");
+        self.with_server(Failure(format!("{failure}\n{client}")))
+    }
+
+    /// Sends a signal to the client and all processes that it has started.
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        for pid in family(self.client.pid())? {
+            let pid = i32::try_from(pid).context("process id")?;
+            // One that has just ended needs no signal.
+            let _ = kill(Pid::from_raw(pid), signal);
+        }
+        Ok(())
+    }
+
+    /// User and system time of the client and all processes that it has started, in seconds.
+    fn cpu_seconds(&self) -> Result<f64> {
+        Ok(family(self.client.pid())?.into_iter().flat_map(crate::process::cpu_seconds).sum())
+    }
+}
+
+/// The ids of a process and its descendants.
+fn family(first: u32) -> Result<Vec<u32>> {
+    let mut parents: Vec<(u32, u32)> = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // A process may end between the two looks.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let after = stat.rsplit_once(") ").map(|(_, after)| after).unwrap_or_default();
+        if let Some(parent) = after.split(' ').nth(1).and_then(|parent| parent.parse().ok()) {
+            parents.push((pid, parent));
+        }
+    }
+    let mut found = vec![first];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    Ok(found)
+}
