@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use adit_engine::{Link, Op, SocketId};
+use adit_engine::{Link, Op, Seed, SocketId};
 use adit_linux::tcp::TcpStream;
 use adit_linux::tun::TunOffloads;
 use adit_linux::udp::UdpSocket;
@@ -114,15 +114,24 @@ pub(crate) fn tun_offloads() -> TunOffloads {
     TunOffloads { csum: true, tso: gates.tun_tso, uso: gates.tun_uso }
 }
 
-/// Fresh randomness, for engines' seeds and keys.
+/// Fresh randomness, for keys.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
+    fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A fresh seed for an engine.
+pub(crate) fn seed() -> Result<Seed, Fault> {
+    Seed::try_with(fill)
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), Fault> {
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| {
         use std::io::Read;
-        file.read_exact(&mut bytes)
+        file.read_exact(bytes)
     });
-    read.map_err(|e| Fault::environment(format!("/dev/urandom gives no randomness: {e}")))?;
-    Ok(bytes)
+    read.map_err(|e| Fault::environment(format!("/dev/urandom gives no randomness: {e}")))
 }
 
 /// Puts what the data plane counted into a report.

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod link;
+mod network;
 mod outbox;
 mod questions;
 mod random;
@@ -14,9 +15,10 @@ mod time;
 pub mod verbs;
 
 pub use link::{Family, Link, SocketId, Target, Transport};
+pub use network::Network;
 pub use outbox::{Outbox, Output};
 pub use questions::{Grant, Identity, MAX_GROUPS, Question, Reply, Ticket, is_group_name};
-pub use random::Random;
+pub use random::{Random, Seed};
 pub use time::{Instant, UnixTime};
 pub use verbs::{Notice, Op, PeerId};
 

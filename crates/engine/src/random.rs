@@ -1,31 +1,123 @@
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+use zeroize::Zeroize;
 
-/// The engine's own randomness, from a seed that the driver injects.
-pub struct Random(ChaCha20Rng);
+/// Bytes that are made at once.
+const STOCK: usize = 480;
+
+/// What a [`Random`] begins from. It is wiped when it is dropped.
+pub struct Seed(Box<[u8; Seed::LEN]>);
+
+impl Seed {
+    /// Length in bytes.
+    pub const LEN: usize = 32;
+
+    /// Makes a seed of what `fill` writes in place, so that no copy of it is left elsewhere.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn try_with<E>(fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
+        let mut seed = Self(Box::new([0; Self::LEN]));
+        fill(seed.0.as_mut_slice())?;
+        Ok(seed)
+    }
+}
+
+impl From<[u8; Seed::LEN]> for Seed {
+    fn from(mut bytes: [u8; Seed::LEN]) -> Self {
+        let seed = Self(Box::new(bytes));
+        bytes.zeroize();
+        seed
+    }
+}
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl std::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seed(..)")
+    }
+}
+
+/// The engine's own randomness, from a seed that the driver injects. It repeats for the same seed.
+///
+/// Fast key erasure (D. J. Bernstein, "Fast-key-erasure random-number generators", 2017): each block of output begins with
+/// the key of the next block, which replaces the former one, and bytes are erased as they are given out. A copy of the
+/// state tells nothing of what was given out before.
+pub struct Random {
+    /// On the heap, so that moving the generator leaves no copy of its state behind.
+    state: Box<State>,
+}
+
+struct State {
+    /// The key of the next block.
+    key: [u8; Seed::LEN],
+    stock: [u8; STOCK],
+    /// How many bytes of the stock were given out.
+    used: usize,
+}
 
 impl Random {
     /// A generator that repeats for the same seed.
-    pub fn new(seed: [u8; 32]) -> Self {
-        Self(ChaCha20Rng::from_seed(seed))
+    pub fn new(seed: impl Into<Seed>) -> Self {
+        let seed = seed.into();
+        let mut state = Box::new(State { key: [0; Seed::LEN], stock: [0; STOCK], used: STOCK });
+        state.key.copy_from_slice(seed.0.as_slice());
+        Self { state }
     }
 
     /// Fresh bytes.
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
-        self.0.fill_bytes(&mut bytes);
+        self.fill(&mut bytes);
         bytes
     }
 
     /// Fills `buf`.
-    pub fn fill(&mut self, buf: &mut [u8]) {
-        self.0.fill_bytes(buf);
+    pub fn fill(&mut self, mut buf: &mut [u8]) {
+        while !buf.is_empty() {
+            if self.state.used >= STOCK {
+                self.state.refill();
+            }
+            let State { stock, used, .. } = &mut *self.state;
+            let left = stock.get_mut(*used..).unwrap_or_default();
+            let count = left.len().min(buf.len());
+            let (now, later) = buf.split_at_mut(count);
+            for (to, from) in now.iter_mut().zip(left) {
+                *to = std::mem::take(from);
+            }
+            *used = used.saturating_add(count);
+            buf = later;
+        }
     }
 
     /// A number in `0..bound`; 0 for a bound of 0. The modulo bias is below 2^-32 for 32-bit bounds.
     pub fn below(&mut self, bound: u32) -> u32 {
-        let wide = self.0.next_u64();
+        let wide = u64::from_le_bytes(self.bytes());
         u32::try_from(wide % u64::from(bound.max(1))).unwrap_or(0)
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.key.zeroize();
+        self.stock.zeroize();
+    }
+}
+
+impl State {
+    fn refill(&mut self) {
+        let mut stream = ChaCha20Rng::from_seed(self.key);
+        stream.fill_bytes(&mut self.key);
+        stream.fill_bytes(&mut self.stock);
+        self.used = 0;
+        // The library does not wipe its state. What is looked at afterwards is really overwritten.
+        stream = ChaCha20Rng::from_seed([0; Seed::LEN]);
+        std::hint::black_box(&mut stream);
     }
 }
 
@@ -33,5 +125,42 @@ impl Random {
 impl std::fmt::Debug for Random {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Random")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_bytes_in_whatever_portions() {
+        let (mut whole, mut portions) = (Random::new([7; 32]), Random::new([7; 32]));
+        let mut expected = [0; 5000];
+        whole.fill(&mut expected);
+        let mut got = Vec::new();
+        while got.len() < expected.len() {
+            let mut portion = vec![0; (got.len() % 97 + 1).min(expected.len() - got.len())];
+            portions.fill(&mut portion);
+            got.extend(portion);
+        }
+        assert_eq!(got, expected);
+        assert_ne!(Random::new([8; 32]).bytes::<32>(), Random::new([7; 32]).bytes::<32>());
+    }
+
+    #[test]
+    fn what_was_given_out_cannot_be_computed_from_the_state() {
+        let mut random = Random::new([7; 32]);
+        let given: Vec<[u8; 16]> = (0..100).map(|_| random.bytes()).collect();
+        // Neither is it in the state, nor does the state's key lead back to it.
+        let State { key, stock, used } = &*random.state;
+        assert!(stock[..*used].iter().all(|byte| *byte == 0));
+        let state = [key.as_slice(), stock].concat();
+        let mut later = Random::new(*key);
+        let later: Vec<u8> = later.bytes::<8192>().to_vec();
+        for block in &given {
+            assert!(!state.windows(16).any(|bytes| bytes == block));
+            assert!(!later.windows(16).any(|bytes| bytes == block));
+        }
+        assert_ne!(*key, [7; 32], "the seed is gone");
     }
 }

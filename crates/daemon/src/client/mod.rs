@@ -23,7 +23,7 @@ use crate::control::{self, CertificateReport, PeerReport, Request, Response, Sta
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Device, Host, HostPlan};
-use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
+use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
 use crate::workers;
@@ -185,12 +185,12 @@ impl Client {
     pub async fn run(self, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
         match self.options.engine.clone() {
             Kind::Client(config) => {
-                let engine = ClientEngine::new(*config, random()?, now(), unix_time());
+                let engine = ClientEngine::new(*config, seed()?, now(), unix_time());
                 self.drive(engine, hooks).await
             }
             Kind::Static(config) => self.drive(StaticEngine::new(*config), hooks).await,
             Kind::Peer(config) => {
-                let engine = PeerEngine::new(*config, random()?, now(), unix_time());
+                let engine = PeerEngine::new(*config, seed()?, now(), unix_time());
                 self.drive(engine.map_err(|e| Fault::operator(e.to_string()))?, hooks).await
             }
         }

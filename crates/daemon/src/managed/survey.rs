@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use adit_engine::Random;
+use adit_engine::{Random, Seed};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// How often to look for a free network before giving up; each try fails only if it overlaps.
@@ -16,9 +16,8 @@ const CROWDED: [&str; 6] =
 
 /// Randomness from the kernel.
 pub(crate) fn kernel_random() -> io::Result<Random> {
-    let mut seed = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut seed)?;
-    Ok(Random::new(seed))
+    let seed = Seed::try_with(|seed| File::open("/dev/urandom")?.read_exact(seed));
+    seed.map(Random::new)
 }
 
 /// The address from which this machine reaches the outside, by its default route. Nothing is sent.

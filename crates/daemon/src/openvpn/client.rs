@@ -18,7 +18,7 @@ use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
 use crate::fault::Fault;
 use crate::host::{Applied, HostPlan};
-use crate::plane::random;
+use crate::plane::seed;
 use crate::say;
 use crate::server::Signal;
 
@@ -58,7 +58,7 @@ pub(super) fn prepare(options: &Options, role: &ClientOptions) -> Result<Prepare
 pub(crate) fn order(role: &ClientOptions) -> Result<Vec<usize>, Fault> {
     let mut order: Vec<usize> = (0..role.remotes.len()).collect();
     if role.remote_random {
-        let mut random = Random::new(random()?);
+        let mut random = Random::new(seed()?);
         for last in (1..order.len()).rev() {
             let bound = u32::try_from(last).unwrap_or(u32::MAX).saturating_add(1);
             order.swap(last, random.below(bound) as usize);

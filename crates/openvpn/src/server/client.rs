@@ -6,7 +6,7 @@ use super::event::ClientInfo;
 use super::pool::Lease;
 use crate::negotiate::PeerInfo;
 use crate::packet::SessionId;
-use crate::session::{Conversation, Idle, KeySchedule, Sizes};
+use crate::session::{Budget, Conversation, Idle, KeySchedule, Sizes};
 use crate::tls::PeerIdentity;
 
 /// One peer that has proved its address.
@@ -17,6 +17,8 @@ pub(super) struct Client {
     pub(super) stage: Stage,
     /// Where it stands in the timer table.
     pub(super) scheduled: Option<Instant>,
+    /// What it may still cause.
+    pub(super) budget: Budget,
 }
 
 /// How far it has come. Only the last stage has keys, an address and a place in the data plane.
@@ -89,6 +91,6 @@ impl Client {
                     .min()
             }
         };
-        [stage, self.conversation.deadline()].into_iter().flatten().min()
+        [stage, self.conversation.deadline(), self.budget.deadline()].into_iter().flatten().min()
     }
 }

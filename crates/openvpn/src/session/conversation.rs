@@ -5,6 +5,7 @@
 
 use adit_engine::{Instant, Link, Outbox, UnixTime};
 
+use super::budget::{Bucket, RENEGOTIATIONS};
 use super::exchange::{Exchange, Heard};
 use super::{Fault, Settings};
 use crate::keys::{DYNAMIC_TLS_CRYPT_LABEL, DataKeys, KeyMethod2, Role};
@@ -30,6 +31,21 @@ pub(crate) struct Conversation {
     newest: Exchange,
     /// The one before: answers retransmissions, and carries messages until the newest is complete.
     former: Option<Exchange>,
+    /// How often both ends together may renegotiate.
+    pace: Bucket,
+    postponed: Option<Postponed>,
+    /// Renegotiations of the peer that had to wait.
+    pub(crate) put_off: u64,
+}
+
+/// The peer's request to renegotiate, which waits for [`Conversation::pace`]. It is kept, because on a stream nothing comes
+/// twice.
+struct Postponed {
+    until: Instant,
+    session: SessionId,
+    remote: Option<SessionId>,
+    key_id: u8,
+    message: Option<u32>,
 }
 
 /// What renegotiations are wrapped by.
@@ -71,6 +87,9 @@ impl Conversation {
             rewrapping: Rewrapping::None,
             newest,
             former: None,
+            pace: Bucket::new(RENEGOTIATIONS),
+            postponed: None,
+            put_off: 0,
         }
     }
 
@@ -95,6 +114,9 @@ impl Conversation {
             rewrapping: Rewrapping::None,
             newest,
             former: None,
+            pace: Bucket::new(RENEGOTIATIONS),
+            postponed: None,
+            put_off: 0,
         }
     }
 
@@ -121,6 +143,9 @@ impl Conversation {
             rewrapping: Rewrapping::None,
             newest,
             former: None,
+            pace: Bucket::new(RENEGOTIATIONS),
+            postponed: None,
+            put_off: 0,
         }
     }
 
@@ -173,7 +198,17 @@ impl Conversation {
             && control.key_id == next_key_id(self.newest.key_id)
             && self.newest.is_complete()
         {
-            self.renegotiate(now, next_tls()?, settings)?;
+            if self.postponed.is_some() {
+                return Ok(Vec::new());
+            }
+            let tls = next_tls()?;
+            if let Err(until) = self.may_renegotiate(now) {
+                self.put_off = self.put_off.saturating_add(1);
+                let &Control { session, remote, key_id, message, .. } = control;
+                self.postponed = Some(Postponed { until, session, remote, key_id, message });
+                return Ok(Vec::new());
+            }
+            self.renegotiate(now, tls, settings)?;
         }
         let exchange = match &mut self.former {
             _ if self.newest.key_id == control.key_id => &mut self.newest,
@@ -189,6 +224,36 @@ impl Conversation {
             }
         }
         Ok(heard)
+    }
+
+    /// Works on the peer's request to renegotiate that had to wait, once it is due.
+    pub(crate) fn resume_postponed(
+        &mut self,
+        now: Instant,
+        next_tls: impl FnOnce() -> Result<TlsSession, Fault>,
+        settings: &Settings,
+    ) -> Result<Vec<Heard>, Fault> {
+        let due = self.postponed.take_if(|postponed| postponed.until <= now);
+        let Some(Postponed { session, remote, key_id, message, .. }) = due else {
+            return Ok(Vec::new());
+        };
+        let opcode = Opcode::SoftResetV1;
+        let acks = Acks::default();
+        let reset = Control { opcode, key_id, session, acks, remote, message, payload: &[] };
+        self.take(now, &reset, next_tls, settings)
+    }
+
+    /// Whether no negotiation is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.newest.is_complete()
+    }
+
+    /// Whether a renegotiation may begin now; otherwise when.
+    pub(crate) fn may_renegotiate(&self, now: Instant) -> Result<(), Instant> {
+        match self.pace.next(now) {
+            at if at > now => Err(at),
+            _ => Ok(()),
+        }
     }
 
     fn belongs_here(&mut self, control: &Control<'_>) -> Result<(), Fault> {
@@ -226,6 +291,11 @@ impl Conversation {
         settings: &Settings,
     ) -> Result<(), Fault> {
         self.make_rewrapper()?;
+        let _ = self.pace.take(now);
+        // The peer's request is for the same key id: it is a part of this renegotiation.
+        if let Some(postponed) = &mut self.postponed {
+            postponed.until = now;
+        }
         let key_id = next_key_id(self.newest.key_id);
         let reliable = reliable(self.link, settings);
         let give_up = now + settings.hand_window;
@@ -338,7 +408,9 @@ impl Conversation {
             .chain([&self.newest])
             .filter_map(|exchange| exchange.reliable.deadline())
             .map(|at| (at, "retransmit"));
-        retransmit.chain(give_up).min()
+        let postponed = self.postponed.as_ref().map(|postponed| postponed.until);
+        let postponed = postponed.map(|at| (at, "a delayed renegotiation"));
+        retransmit.chain(give_up).chain(postponed).min()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What client and server sessions have in common.
 
+pub mod budget;
 mod common;
 mod conversation;
 mod exchange;
@@ -10,6 +11,7 @@ mod schedule;
 mod settings;
 mod sizes;
 
+pub(crate) use budget::Budget;
 pub use common::OCC_MAGIC;
 pub(crate) use common::{
     RESEND_WRAPPED_KEY, WallClock, exit_notice, fragment_size, inner_mtu, is_exit_notice,

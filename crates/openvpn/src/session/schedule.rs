@@ -10,6 +10,7 @@ use std::time::Duration;
 use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, Protection};
 use adit_engine::{Instant, Op, Outbox, PeerId, Random};
 
+use super::Conversation;
 use super::settings::{Renegotiation, Settings};
 use crate::keys::DataKeys;
 use crate::negotiate::DataCipher;
@@ -98,7 +99,7 @@ impl KeySchedule {
     }
 
     /// Does what is due. True when a new negotiation should begin.
-    pub(crate) fn tick<E>(&mut self, now: Instant, out: &mut Outbox<E>) -> bool {
+    fn tick<E>(&mut self, now: Instant, out: &mut Outbox<E>) -> bool {
         if self.coming.is_some_and(|(_, at)| at <= now) {
             self.switch(now, out);
         }
@@ -115,6 +116,25 @@ impl KeySchedule {
         if key_id == newest {
             self.rekey = Some(now);
         }
+    }
+
+    /// As [`KeySchedule::tick`], but true only when this end is to begin a negotiation on `conversation` now: the peer has
+    /// not begun one already, and the budget of renegotiations allows another one.
+    pub(crate) fn wants_key<E>(
+        &mut self,
+        now: Instant,
+        conversation: &Conversation,
+        out: &mut Outbox<E>,
+    ) -> bool {
+        if !self.tick(now, out) {
+            return false;
+        }
+        if let (true, Err(at)) = (conversation.is_idle(), conversation.may_renegotiate(now)) {
+            self.rekey = Some(at);
+            return false;
+        }
+        self.negotiating();
+        conversation.is_idle()
     }
 
     /// A negotiation has begun, by either side.

@@ -19,7 +19,7 @@ use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_sim::{Impairment, Pipe};
 
-pub use data_plane::{Datagram, PlaneModel};
+pub use data_plane::{Datagram, Peer, PlaneModel};
 pub use pki::{client_tls, client_tls_named, foreign_client_tls, server_tls, server_tls_named};
 
 pub const START: Instant = Instant::from_nanos(1_000_000_000_000);

@@ -12,7 +12,7 @@ mod words;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use adit_engine::{Instant, Random};
+use adit_engine::{Instant, Random, Seed};
 use adit_wire::ip::Ip;
 
 pub use self::words::{Dated, Delivery, Epoch, Hint, Position, Query, Stats};
@@ -101,7 +101,7 @@ const NEWEST_ROWS: u32 = 64;
 impl Receiver {
     /// A reader that was at `position` when the process stopped last (zeros if it is not known). `seed` is for the
     /// jitter of its polls alone.
-    pub fn new(now: Instant, stream: StreamId, position: Position, seed: [u8; 32]) -> Self {
+    pub fn new(now: Instant, stream: StreamId, position: Position, seed: impl Into<Seed>) -> Self {
         Self {
             stream,
             position,

@@ -171,7 +171,7 @@ async fn serve(
         network_key: secrets.network_key,
         instance: format!("{:08x}", u32::from_be_bytes(instance)),
         device,
-        random: RefCell::new(Random::new(plane::random()?)),
+        random: RefCell::new(Random::new(plane::seed()?)),
         pins: RefCell::new(pins),
         positions: RefCell::new(positions),
         directory: RefCell::default(),

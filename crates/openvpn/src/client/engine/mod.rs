@@ -5,7 +5,7 @@ mod update;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, UnixTime,
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, UnixTime,
 };
 use zeroize::Zeroizing;
 
@@ -17,7 +17,7 @@ use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler, Repl
 use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
-    Conversation, Fault, Heard, Idle, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock,
+    Budget, Conversation, Fault, Heard, Idle, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock,
     is_exit_notice, misframed, options_string, session_end, silence_end,
 };
 use crate::tls::{ClientTls, TlsSession};
@@ -37,6 +37,8 @@ pub struct ClientEngine {
     state: State,
     /// The configured credentials, while a token stands in for them.
     own_credentials: Option<Credentials>,
+    /// What the server may still cause.
+    budget: Budget,
     /// Packets that were dropped because they were not authentic or did not belong.
     dropped: u64,
 }
@@ -103,7 +105,12 @@ struct Leaving {
 
 impl ClientEngine {
     /// A client that begins to dial at its first input.
-    pub fn new(config: ClientConfig, seed: [u8; 32], now: Instant, unix_time: UnixTime) -> Self {
+    pub fn new(
+        config: ClientConfig,
+        seed: impl Into<Seed>,
+        now: Instant,
+        unix_time: UnixTime,
+    ) -> Self {
         let remotes = Remotes::new(&Reach {
             accepts: None,
             remotes: config.remotes.clone(),
@@ -119,6 +126,7 @@ impl ClientEngine {
             remotes,
             state: State::New,
             own_credentials: None,
+            budget: Budget::default(),
             dropped: 0,
         }
     }
@@ -367,11 +375,24 @@ impl ClientEngine {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
                     Ok(message) => self.message(now, message, out),
                     Err(error) => {
-                        out.event(ClientEvent::Warning(error.to_string()));
+                        self.report(now, out, ClientEvent::Warning, || error.to_string());
                         Ok(())
                     }
                 })
             }
+        }
+    }
+
+    /// Reports what the server said, as far as its budget goes.
+    fn report(
+        &mut self,
+        now: Instant,
+        out: &mut Out,
+        event: impl FnOnce(String) -> ClientEvent,
+        text: impl FnOnce() -> String,
+    ) {
+        if let Some(text) = self.budget.report(now, text) {
+            out.event(event(text));
         }
     }
 
@@ -475,6 +496,8 @@ impl ClientEngine {
             Notice::InBand(peer, _) | Notice::Probed(peer, _) if peer == ours => {
                 let settings = tunnel.update.settings();
                 let report = tunnel.sizes.notice(now, &notice, settings, out);
+                // The server's answers are what finds the path.
+                let report = report.filter(|_| self.budget.report(now, String::new).is_some());
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
             }
             _ => {}
@@ -529,18 +552,15 @@ impl ClientEngine {
                 }
                 let report = tunnel.sizes.tick(now, tunnel.update.settings(), out);
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
-                let wanted = tunnel.schedule.tick(now, out);
-                if wanted {
-                    tunnel.schedule.negotiating();
-                }
-                let mut result = Ok(());
-                // Otherwise the server has begun already.
-                if wanted && tunnel.conversation.exchange().is_complete() {
-                    let tls = TlsSession::client(&self.config.tls).map_err(Fault::from);
-                    result = tls.and_then(|tls| {
-                        tunnel.conversation.renegotiate(now, tls, &self.config.settings)
-                    });
-                }
+                let (tls, settings) = (&self.config.tls, &self.config.settings);
+                let next_tls = || Ok(TlsSession::client(tls)?);
+                let heard = match tunnel.schedule.wants_key(now, &tunnel.conversation, out) {
+                    true => next_tls()
+                        .and_then(|tls| tunnel.conversation.renegotiate(now, tls, settings))
+                        .map(|()| Vec::new()),
+                    false => tunnel.conversation.resume_postponed(now, next_tls, settings),
+                };
+                let result = heard.and_then(|heard| self.hear_all(now, heard, out));
                 self.settle(now, result, out);
             }
             State::Leaving(_) => self.tick_leaving(now, out),

@@ -56,9 +56,8 @@ impl ClientEngine {
                     let wait = timeout.unwrap_or(self.config.settings.hand_window);
                     pull.give_up = now + wait.min(MAX_AUTH_PENDING);
                 }
-                out.event(ClientEvent::Note(
-                    "the server waits for an external authentication".into(),
-                ));
+                let text = "the server waits for an external authentication";
+                self.report(now, out, ClientEvent::Note, || text.into());
             }
             ControlMessage::Restart(restart) => {
                 let reason = format!("the server asks for a restart: {}", restart.reason);
@@ -71,11 +70,13 @@ impl ClientEngine {
             ControlMessage::Halt(reason) => self.stop(Stop::Halted(reason), out),
             ControlMessage::Exit => self.lost(now, "remote-exit".into(), out),
             ControlMessage::Info(text) | ControlMessage::InfoPre(text) => {
-                out.event(ClientEvent::Note(format!(
-                    "Info command was pushed by server ('{text}')"
-                )));
+                let text = || format!("Info command was pushed by server ('{text}')");
+                self.report(now, out, ClientEvent::Note, text);
             }
-            other => out.event(ClientEvent::Note(format!("ignored control message '{other}'"))),
+            other => {
+                let text = || format!("ignored control message '{other}'");
+                self.report(now, out, ClientEvent::Note, text);
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, UnixTime,
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, UnixTime,
 };
 
 use super::config::{PeerConfig, PeerTls};
@@ -23,8 +23,8 @@ use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
 use crate::session::{
-    Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice, is_exit_notice,
-    misframed, session_end, silence_end,
+    Budget, Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice,
+    is_exit_notice, misframed, session_end, silence_end,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -70,6 +70,8 @@ pub struct PeerEngine {
     resets: VecDeque<SessionId>,
     /// Packets dropped because they were not authentic or did not belong.
     dropped: u64,
+    /// What the peer may still cause.
+    budget: Budget,
 }
 
 enum State {
@@ -118,7 +120,7 @@ impl PeerEngine {
     /// The wrapping is the other role's.
     pub fn new(
         config: PeerConfig,
-        seed: [u8; 32],
+        seed: impl Into<Seed>,
         now: Instant,
         unix_time: UnixTime,
     ) -> Result<Self, WrapError> {
@@ -143,6 +145,7 @@ impl PeerEngine {
             invited: None,
             resets: VecDeque::new(),
             dropped: 0,
+            budget: Budget::default(),
         })
     }
 
@@ -387,16 +390,29 @@ impl PeerEngine {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
                     Ok(ControlMessage::Exit) => Err(Fault::Exit),
                     Ok(other) => {
-                        let text = format!("ignored control message '{other}'");
-                        out.event(ClientEvent::Note(text));
+                        let text = || format!("ignored control message '{other}'");
+                        self.report(now, out, ClientEvent::Note, text);
                         Ok(())
                     }
                     Err(error) => {
-                        out.event(ClientEvent::Warning(error.to_string()));
+                        self.report(now, out, ClientEvent::Warning, || error.to_string());
                         Ok(())
                     }
                 })
             }
+        }
+    }
+
+    /// Reports what the peer said or did, as far as its budget goes.
+    fn report(
+        &mut self,
+        now: Instant,
+        out: &mut Out,
+        event: impl FnOnce(String) -> ClientEvent,
+        text: impl FnOnce() -> String,
+    ) {
+        if let Some(text) = self.budget.report(now, text) {
+            out.event(event(text));
         }
     }
 
@@ -452,13 +468,16 @@ impl PeerEngine {
             Notice::Floated(peer, link) if peer == ours => {
                 session.conversation.link = link;
                 session.sizes.moved(now, link);
-                out.event(ClientEvent::Note(format!("the peer moved to {}", link.remote())));
+                let text = || format!("the peer moved to {}", link.remote());
+                self.report(now, out, ClientEvent::Note, text);
             }
             Notice::Misframed(peer, wrong) if peer == ours => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));
             }
             Notice::InBand(peer, _) | Notice::Probed(peer, _) if peer == ours => {
                 let report = session.sizes.notice(now, &notice, &self.config.settings, out);
+                // The peer's answers are what finds the path.
+                let report = report.filter(|_| self.budget.report(now, String::new).is_some());
                 report.into_iter().for_each(|report| out.event(ClientEvent::Path(report)));
             }
             _ => {}
@@ -515,16 +534,14 @@ impl PeerEngine {
         if let Some(idle) = &mut session.idle {
             idle.tick(now, out);
         }
-        let wanted = session.schedule.tick(now, out);
-        if wanted {
-            session.schedule.negotiating();
-        }
-        let mut result = Ok(());
-        // Otherwise the peer has begun already.
-        if wanted && session.conversation.exchange().is_complete() {
-            result = new_tls(&self.config.tls)
-                .and_then(|tls| session.conversation.renegotiate(now, tls, &self.config.settings));
-        }
+        let (tls, settings) = (&self.config.tls, &self.config.settings);
+        let heard = match session.schedule.wants_key(now, &session.conversation, out) {
+            true => new_tls(tls)
+                .and_then(|tls| session.conversation.renegotiate(now, tls, settings))
+                .map(|()| Vec::new()),
+            false => session.conversation.resume_postponed(now, || new_tls(tls), settings),
+        };
+        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
         self.settle(now, result, out);
     }
 }

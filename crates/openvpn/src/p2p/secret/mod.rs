@@ -18,7 +18,7 @@ use super::lobby::Lobby;
 use super::occ;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
 use crate::session::{
-    Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
+    Budget, Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
 };
 
 type Out = Outbox<ClientEvent>;
@@ -53,6 +53,8 @@ pub struct StaticEngine {
     idle: Option<Idle>,
     /// Control packets, which this mode has none of, and connections that came to nothing.
     dropped: u64,
+    /// What the peer may still cause.
+    budget: Budget,
 }
 
 enum State {
@@ -100,6 +102,7 @@ impl StaticEngine {
             ends: None,
             idle: None,
             dropped: 0,
+            budget: Budget::default(),
         }
     }
 
@@ -273,14 +276,21 @@ impl StaticEngine {
         }
     }
 
+    /// Reports what the peer did, as far as its budget goes.
+    fn report(&mut self, now: Instant, out: &mut Out, text: impl FnOnce() -> String) {
+        if let Some(text) = self.budget.report(now, text) {
+            out.event(ClientEvent::Note(text));
+        }
+    }
+
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
             Notice::KeyFirstUse(PEER, _) | Notice::PeerHeard(PEER) => self.hear(out),
-            Notice::Floated(PEER, link) if self.listens() => self.moved(link, out),
+            Notice::Floated(PEER, link) if self.listens() => self.moved(now, link, out),
             Notice::Floated(PEER, link) if matches!(self.state, State::Open) => {
                 self.link = Some(link);
                 if self.heard {
-                    out.event(ClientEvent::Note(format!("the peer moved to {}", link.remote())));
+                    self.report(now, out, || format!("the peer moved to {}", link.remote()));
                 }
             }
             // Until somebody came there is nobody to miss.

@@ -41,14 +41,15 @@ impl StaticEngine {
     }
 
     /// The plane had an authentic, new packet on another connection, and uses that now.
-    pub(super) fn moved(&mut self, link: Link, out: &mut Out) {
+    pub(super) fn moved(&mut self, now: Instant, link: Link, out: &mut Out) {
         if self.lobby.remove(link) {
             if let Some(former) = self.link.replace(link).filter(|former| *former != link) {
                 out.push(Output::Hangup(former));
             }
             if self.heard {
-                let text = format!("the peer has connected anew, from {}", link.remote());
-                out.event(ClientEvent::Note(text));
+                self.report(now, out, || {
+                    format!("the peer has connected anew, from {}", link.remote())
+                });
             }
         }
         // It may have ended since, or this end have taken another one in the same moment.

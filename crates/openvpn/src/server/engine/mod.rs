@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Ticket, UnixTime,
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, Ticket,
+    UnixTime,
 };
 
 use super::client::{Client, Stage};
@@ -24,7 +25,10 @@ use super::naming::Naming;
 use super::pool::Pool;
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::{Header, Opcode, SessionId, split_front};
-use crate::session::{Fault, Heard, KeySchedule, Settings, WallClock, is_exit_notice, misframed};
+use crate::session::budget::MESSAGES_PER_RECORD;
+use crate::session::{
+    Fault, Heard, KeySchedule, PathReport, Settings, WallClock, is_exit_notice, misframed,
+};
 use crate::tls::{ServerTls, TlsSession};
 use crate::wrap::{WrapError, WrapServer};
 use streams::Streams;
@@ -65,6 +69,10 @@ pub struct ServerCounters {
     pub streams_bad: u64,
     /// Packets within a session that were malformed, not authentic or replayed.
     pub session_bad: u64,
+    /// Renegotiations, moves and push replies that were delayed, because their client had used up its budget.
+    pub delayed: u64,
+    /// Control messages that were not read: more in one record, or more records, than a client's budget has.
+    pub messages_excess: u64,
 }
 
 /// What a client is told when its session is ended.
@@ -111,7 +119,7 @@ impl ServerEngine {
     /// The wrapping is a client's.
     pub fn new(
         config: ServerConfig,
-        seed: [u8; 32],
+        seed: impl Into<Seed>,
         now: Instant,
         unix_time: UnixTime,
     ) -> Result<Self, WrapError> {
@@ -252,11 +260,7 @@ impl ServerEngine {
             // What was asked about a client must be what it is let in with: no other certificate, and
             // no further attempts, until it has a session.
             let connected = client.connected().is_some();
-            let next_tls = || match connected {
-                true => Ok(TlsSession::server(tls)?),
-                false => Err(Fault::Ignored("a renegotiation before there is a session")),
-            };
-            client.conversation.frame(now, packet, next_tls, settings)
+            client.conversation.frame(now, packet, || next_tls(connected, tls), settings)
         });
     }
 
@@ -272,6 +276,7 @@ impl ServerEngine {
         let unix = self.clock.at(now);
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let heard = take(client, &self.config.tls, &self.config.settings);
+        self.counters.delayed += std::mem::take(&mut client.conversation.put_off);
         let result = heard.and_then(|heard| {
             heard.into_iter().try_for_each(|item| self.hear(now, peer, item, out))
         });
@@ -302,20 +307,54 @@ impl ServerEngine {
         match heard {
             Heard::Reset(_) | Heard::TlsReady => Ok(()),
             Heard::Keys => self.keys_arrived(now, peer, out),
-            Heard::Message(record) => {
-                ControlMessage::parse_record(&record).try_for_each(|message| match message {
-                    Ok(message) => self.message(peer, message, out),
-                    Err(error) => {
-                        out.event(ServerEvent::Warning(Some(peer), error.to_string()));
-                        Ok(())
-                    }
-                })
+            Heard::Message(record) => self.record(now, peer, &record, out),
+        }
+    }
+
+    /// Reads the control messages in one TLS record, as far as the client's budget goes.
+    fn record(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        record: &[u8],
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        if !client.budget.may_read(now) {
+            self.counters.messages_excess += 1;
+            return Ok(());
+        }
+        let mut messages = ControlMessage::parse_record(record);
+        for message in messages.by_ref().take(MESSAGES_PER_RECORD) {
+            match message {
+                Ok(message) => self.message(now, peer, message, out)?,
+                Err(error) => {
+                    self.report(now, peer, out, ServerEvent::Warning, || error.to_string())
+                }
             }
+        }
+        self.counters.messages_excess += u64::from(messages.next().is_some());
+        Ok(())
+    }
+
+    /// Reports what a client said, as far as its budget goes.
+    fn report(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+        event: impl FnOnce(Option<PeerId>, String) -> ServerEvent,
+        text: impl FnOnce() -> String,
+    ) {
+        let budget = self.clients.get_mut(&peer).map(|client| &mut client.budget);
+        if let Some(text) = budget.and_then(|budget| budget.report(now, text)) {
+            out.event(event(Some(peer), text));
         }
     }
 
     fn message(
         &mut self,
+        now: Instant,
         peer: PeerId,
         message: ControlMessage,
         out: &mut Out,
@@ -327,7 +366,7 @@ impl ServerEngine {
                     && let Stage::Connected(connected) = &mut client.stage
                     && std::mem::replace(&mut connected.asked, true)
                 {
-                    send_push(peer, client, out)?;
+                    self.push_again(now, peer, out)?;
                 }
             }
             // The acknowledgement still goes out, so that the client need not repeat it and wait.
@@ -335,14 +374,24 @@ impl ServerEngine {
             // Nobody asked, and what it says may be a secret.
             ControlMessage::ChallengeResponse(_) => {
                 let text = "ignored CR_RESPONSE: no challenge is open";
-                out.event(ServerEvent::Note(Some(peer), text.into()));
+                self.report(now, peer, out, ServerEvent::Note, || text.into());
             }
             other => {
-                let text = format!("ignored control message '{other}'");
-                out.event(ServerEvent::Note(Some(peer), text));
+                let text = || format!("ignored control message '{other}'");
+                self.report(now, peer, out, ServerEvent::Note, text);
             }
         }
         Ok(())
+    }
+
+    /// Sends a client its options once more, now or as soon as its budget allows.
+    fn push_again(&mut self, now: Instant, peer: PeerId, out: &mut Out) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        if !client.budget.may_push(now) {
+            self.counters.delayed += 1;
+            return Ok(());
+        }
+        send_push(peer, client, out)
     }
 
     /// Ends a handshake or a session.
@@ -429,7 +478,7 @@ impl ServerEngine {
                 let client = self.clients.get_mut(&peer);
                 if let Some(Stage::Connected(connected)) = client.map(|client| &mut client.stage) {
                     let report = connected.sizes.notice(now, &notice, settings, out);
-                    report.into_iter().for_each(|r| out.event(ServerEvent::Path(peer, r)));
+                    self.found_path(now, peer, report, out);
                     self.schedule(peer);
                 }
             }
@@ -450,6 +499,10 @@ impl ServerEngine {
         if link.is_stream() || client.conversation.link.is_stream() {
             return;
         }
+        if !client.budget.may_move(now, link) {
+            self.counters.delayed += 1;
+            return self.schedule(peer);
+        }
         let former = std::mem::replace(&mut client.conversation.link, link);
         if let Stage::Connected(connected) = &mut client.stage {
             connected.info.link = link;
@@ -462,6 +515,20 @@ impl ServerEngine {
         out.plane(Op::AdmitLink(link));
         self.schedule(peer);
         out.event(ServerEvent::Floated(peer, link));
+    }
+
+    /// Reports what was found of the path to a client, as far as its budget goes: its answers are what finds it.
+    fn found_path(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        report: Option<PathReport>,
+        out: &mut Out,
+    ) {
+        let (Some(report), Some(client)) = (report, self.clients.get_mut(&peer)) else { return };
+        if client.budget.report(now, String::new).is_some() {
+            out.event(ServerEvent::Path(peer, report));
+        }
     }
 
     /// Forgets where a client's packets come from, unless another one has taken the place.
@@ -528,23 +595,43 @@ impl ServerEngine {
                     idle.tick(now, out);
                 }
                 let report = connected.sizes.tick(now, &self.config.settings, out);
-                report.into_iter().for_each(|r| out.event(ServerEvent::Path(peer, r)));
-                let wanted = connected.schedule.tick(now, out);
+                let wanted = connected.schedule.wants_key(now, &client.conversation, out);
+                self.found_path(now, peer, report, out);
                 if wanted {
-                    connected.schedule.negotiating();
-                }
-                // Otherwise the client has begun already.
-                if wanted && client.conversation.exchange().is_complete() {
                     return self.step(now, peer, out, |client, tls, settings| {
                         let tls = TlsSession::server(tls)?;
                         client.conversation.renegotiate(now, tls, settings)?;
                         Ok(Vec::new())
                     });
                 }
+                self.tick_delayed(now, peer, out);
             }
             _ => {}
         }
-        self.step(now, peer, out, |_, _, _| Ok(Vec::new()));
+        self.step(now, peer, out, |client, tls, settings| {
+            let connected = client.connected().is_some();
+            client.conversation.resume_postponed(now, || next_tls(connected, tls), settings)
+        });
+    }
+
+    /// Does what a client's budget delayed.
+    fn tick_delayed(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let Some(client) = self.clients.get(&peer) else { return };
+        if let Some(link) = client.budget.due_move(now) {
+            self.floated(now, peer, link, out);
+        }
+        if self.clients.get(&peer).is_some_and(|client| client.budget.push_is_due(now)) {
+            let result = self.push_again(now, peer, out);
+            self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
+        }
+    }
+}
+
+/// The TLS session of a renegotiation.
+fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Fault> {
+    match connected {
+        true => Ok(TlsSession::server(tls)?),
+        false => Err(Fault::Ignored("a renegotiation before there is a session")),
     }
 }
 

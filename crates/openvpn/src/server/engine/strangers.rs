@@ -6,7 +6,7 @@ use super::{IDS_AT_LEAST, MAX_PEER_ID, Out, ServerEngine};
 use crate::packet::{Acks, Control, Opcode, SessionId};
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;
-use crate::session::{Conversation, RESEND_WRAPPED_KEY};
+use crate::session::{Budget, Conversation, RESEND_WRAPPED_KEY};
 use crate::tls::TlsSession;
 use crate::wrap::{First, WrapConfig, Wrapper};
 
@@ -143,7 +143,8 @@ impl ServerEngine {
             None => Conversation::resume(now, link, ids, wrapper, tls, settings),
         };
         let (session, stage) = (first.session, Stage::Negotiating);
-        let client = Client { conversation, session, stage, scheduled: None };
+        let client =
+            Client { conversation, session, stage, scheduled: None, budget: Budget::default() };
         self.clients.insert(peer, Box::new(client));
         match accepted {
             Some(_) => self.streams.begun(link, peer),

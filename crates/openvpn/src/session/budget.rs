@@ -1,0 +1,224 @@
+//! What one authenticated peer may cause on the control thread, and how fast.
+//!
+//! A peer with a good certificate can ask for work at line rate: TLS handshakes, push replies, moves to another address,
+//! lines in the log. One thread does that work for all peers, so each peer has a budget of its own. Work beyond the budget
+//! is delayed where the peer needs its result (renegotiations, push replies, moves), and counted where it is only talk
+//! (control messages that mean nothing here). No excess ends a session.
+
+use std::time::Duration;
+
+use adit_engine::{Instant, Link};
+
+/// How often something may happen: `burst` times at once, and once in each `every` from then on.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many may happen at once after a pause.
+    pub burst: u32,
+    /// The time in which one more becomes possible.
+    pub every: Duration,
+}
+
+impl Rate {
+    /// Returns how many may happen in any span of time of this length.
+    #[must_use]
+    pub const fn most_in(self, span: Duration) -> u64 {
+        let refilled = span.as_nanos() / self.every.as_nanos();
+        // 2^32 and a quotient of times: far below 2^64.
+        self.burst as u64 + refilled as u64
+    }
+}
+
+/// Key renegotiations of one session, begun by either end: a TLS handshake each, with one signature and one check of the
+/// peer's certificate chain. `reneg-bytes` on a fast path asks for more; the former key then serves a little longer.
+pub const RENEGOTIATIONS: Rate = Rate { burst: 2, every: Duration::from_secs(1) };
+/// Repeated push requests that are answered. OpenVPN's clients repeat theirs every 5 s.
+pub const PUSH_REPLIES: Rate = Rate { burst: 2, every: Duration::from_secs(2) };
+/// Moves to another address that the engine follows. Of several in between it follows the last one.
+pub const MOVES: Rate = Rate { burst: 4, every: Duration::from_secs(1) };
+/// Events about what the peer said: unknown or malformed control messages, findings about the path.
+pub const REPORTS: Rate = Rate { burst: 8, every: Duration::from_secs(2) };
+/// TLS records with control messages that are read.
+pub const RECORDS: Rate = Rate { burst: 32, every: Duration::from_millis(50) };
+/// Control messages in one TLS record that are read.
+pub const MESSAGES_PER_RECORD: usize = 32;
+
+/// A token bucket at a [`Rate`]; it begins full.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    rate: Rate,
+    /// When it is full again.
+    full_at: Instant,
+}
+
+impl Bucket {
+    pub(crate) const fn new(rate: Rate) -> Self {
+        Self { rate, full_at: Instant::from_nanos(0) }
+    }
+
+    /// Returns when the next token is there: now, or later.
+    pub(crate) fn next(&self, now: Instant) -> Instant {
+        let slack = self.rate.every.saturating_mul(self.rate.burst.saturating_sub(1));
+        (self.full_at - slack).max(now)
+    }
+
+    /// Takes a token, or says when there is one.
+    pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        let next = self.next(now);
+        if next > now {
+            return Err(next);
+        }
+        self.full_at = self.full_at.max(now) + self.rate.every;
+        Ok(())
+    }
+}
+
+/// The budget of one peer, and what waits until it allows more.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    records: Bucket,
+    reports: Bucket,
+    push_replies: Bucket,
+    moves: Bucket,
+    /// Reports left out since the last one.
+    unreported: u64,
+    push_due: Option<Instant>,
+    moved: Option<(Instant, Link)>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            records: Bucket::new(RECORDS),
+            reports: Bucket::new(REPORTS),
+            push_replies: Bucket::new(PUSH_REPLIES),
+            moves: Bucket::new(MOVES),
+            unreported: 0,
+            push_due: None,
+            moved: None,
+        }
+    }
+}
+
+impl Budget {
+    /// Whether another record of control messages may be read.
+    pub(crate) fn may_read(&mut self, now: Instant) -> bool {
+        self.records.take(now).is_ok()
+    }
+
+    /// Completes the text of a report; `None` if it is to be left out. The next one says how many were.
+    pub(crate) fn report(&mut self, now: Instant, text: impl FnOnce() -> String) -> Option<String> {
+        if self.reports.take(now).is_err() {
+            self.unreported = self.unreported.saturating_add(1);
+            return None;
+        }
+        let text = text();
+        Some(match std::mem::take(&mut self.unreported) {
+            0 => text,
+            more => format!("{text} ({more} more were not reported)"),
+        })
+    }
+
+    /// Whether the peer's options may be sent again now. Otherwise they become due; requests meanwhile add nothing.
+    pub(crate) fn may_push(&mut self, now: Instant) -> bool {
+        match self.push_replies.take(now) {
+            Ok(()) => {
+                self.push_due = None;
+                true
+            }
+            Err(at) => {
+                self.push_due = Some(at);
+                false
+            }
+        }
+    }
+
+    /// Whether a delayed push reply is due.
+    pub(crate) fn push_is_due(&self, now: Instant) -> bool {
+        self.push_due.is_some_and(|at| at <= now)
+    }
+
+    /// Whether the engine follows the peer to `link` now. Otherwise this becomes due, in place of an earlier move.
+    pub(crate) fn may_move(&mut self, now: Instant, link: Link) -> bool {
+        match self.moves.take(now) {
+            Ok(()) => {
+                self.moved = None;
+                true
+            }
+            Err(at) => {
+                self.moved = Some((at, link));
+                false
+            }
+        }
+    }
+
+    /// The delayed move that is due.
+    pub(crate) fn due_move(&self, now: Instant) -> Option<Link> {
+        self.moved.filter(|(at, _)| *at <= now).map(|(_, link)| link)
+    }
+
+    pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
+        let push = self.push_due.map(|at| (at, "a delayed push reply"));
+        let moved = self.moved.map(|(at, _)| (at, "a delayed move"));
+        push.into_iter().chain(moved).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { burst: 3, every: Duration::from_secs(1) };
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos((1000 + ms) * 1_000_000)
+    }
+
+    #[test]
+    fn a_bucket_gives_its_burst_at_once_and_then_its_rate() {
+        let mut bucket = Bucket::new(RATE);
+        assert!((0..3).all(|_| bucket.take(at(0)).is_ok()));
+        assert_eq!(bucket.take(at(0)), Err(at(1000)));
+        assert_eq!(bucket.take(at(999)), Err(at(1000)));
+        assert_eq!((bucket.take(at(1000)), bucket.take(at(1000))), (Ok(()), Err(at(2000))));
+        let taken = (0..100).filter(|ms| bucket.take(at(1001 + ms * 100)).is_ok()).count();
+        assert_eq!(taken, 9, "one a second");
+        assert!((0..3).all(|_| bucket.take(at(60_000)).is_ok()), "full again");
+        assert!(bucket.take(at(60_000)).is_err());
+    }
+
+    #[test]
+    fn no_span_of_time_sees_more_than_the_rate_says() {
+        let mut bucket = Bucket::new(RATE);
+        let taken: Vec<u64> = (0..20_000).filter(|ms| bucket.take(at(*ms)).is_ok()).collect();
+        for span in [1, 500, 1000, 2500, 10_000] {
+            let most = RATE.most_in(Duration::from_millis(span));
+            for start in &taken {
+                let inside = taken.iter().filter(|ms| (*start..start + span).contains(*ms));
+                assert!(inside.count() as u64 <= most, "{span} ms from {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn of_delayed_moves_the_last_one_counts() {
+        let mut budget = Budget::default();
+        let link = |port| Link::datagram(Default::default(), None, ([192, 0, 2, 1], port).into());
+        assert!((0..4).all(|n| budget.may_move(at(0), link(n))));
+        assert!(!budget.may_move(at(1), link(8)) && !budget.may_move(at(2), link(9)));
+        assert_eq!(budget.deadline(), Some((at(1000), "a delayed move")));
+        assert_eq!((budget.due_move(at(999)), budget.due_move(at(1000))), (None, Some(link(9))));
+        assert!(budget.may_move(at(1000), link(9)));
+        assert_eq!(budget.deadline(), None);
+    }
+
+    #[test]
+    fn what_was_not_reported_is_counted_in_the_next_report() {
+        let mut budget = Budget::default();
+        let mut said = Vec::new();
+        for ms in [vec![0; 100], vec![2000]].concat() {
+            said.extend(budget.report(at(ms), || "x".into()));
+        }
+        assert_eq!(said.len(), 9);
+        assert_eq!(said[8], "x (92 more were not reported)");
+    }
+}
