@@ -30,6 +30,8 @@ use crate::upcall::MAX_CONTROL;
 
 /// Longest in-band message handed up.
 const MAX_IN_BAND: usize = 512;
+/// Moves of one peer to another address in a second, and at once after a second without any.
+pub(crate) const MOVES_PER_SECOND: u64 = 100;
 
 /// What the packets of one received burst become. Borrows the receive buffers: nothing is copied.
 pub struct Ingress<'a, 's> {
@@ -480,7 +482,9 @@ impl<'a, 's> Ingress<'a, 's> {
     fn float(&self, run: &Run<'_>, key: &Key) -> bool {
         let Shared { stats, tables, upcalls, .. } = self.shared;
         let tell = || upcalls.notice(stats, Notice::Floated(run.peer.id, *run.link));
-        let moved = tables.float(run.peer, *run.link, || run.peer.is_newest(key), tell);
+        // Each move takes a lock that all workers share. A later packet moves the peer if this one may not.
+        let moved = run.peer.moves().take(self.now, 1, MOVES_PER_SECOND)
+            && tables.float(run.peer, *run.link, || run.peer.is_newest(key), tell);
         if !moved {
             stats.drop(DropReason::WrongAddress);
         }

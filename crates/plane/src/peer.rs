@@ -62,6 +62,8 @@ struct Heard {
     bytes: AtomicU64,
     /// Copies of frames that it sent to everybody.
     floods: Bucket,
+    /// How often it moved to another address.
+    moves: Bucket,
     /// Packets that wait for pieces. Locked once per received run, after the replay window.
     assembly: Mutex<Assembly>,
 }
@@ -136,6 +138,7 @@ impl Peer {
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
                 floods: Bucket::default(),
+                moves: Bucket::default(),
                 assembly: Mutex::default(),
             }),
         }
@@ -155,6 +158,11 @@ impl Peer {
     /// Copies of frames that it sent to everybody.
     pub fn floods(&self) -> &Bucket {
         &self.heard.floods
+    }
+
+    /// How often it moved to another address.
+    pub fn moves(&self) -> &Bucket {
+        &self.heard.moves
     }
 
     /// Replaces one setting.

@@ -1,12 +1,13 @@
 //! What workers tell the control thread: three bounded queues behind one eventfd.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_engine::{Link, Notice};
+use adit_engine::{Link, Network, Notice, PeerId};
 use adit_linux::poll::EventFd;
 
 use crate::stats::{DropReason, Stats};
@@ -26,12 +27,59 @@ const MAX_STRANGERS: usize = 512;
 const MAX_STREAM_STRANGERS: usize = 2 * MAX_STRANGERS;
 /// Of one such stream: it has nothing to say before its first packet is answered.
 const MAX_STRANGERS_OF_STREAM: usize = 8;
-/// Notices that may wait where a peer causes another one.
-const MAX_NOTICES: usize = 16384;
-/// In-band messages among them: peers cause them at will, so they must not crowd out the rest.
+/// In-band messages that may wait. A peer of which none waits may always queue one.
 const MAX_IN_BAND: usize = 1024;
+/// Of one peer: it sends them at will.
+const MAX_IN_BAND_OF_PEER: usize = 16;
+/// Errors of sockets that may wait: strangers cause them.
+const MAX_UNREACHABLE: usize = 256;
+/// Notices handed over per drain; the rest waits for the next, behind control packets.
+const NOTICES_PER_DRAIN: usize = 256;
 /// Strangers handed over per drain; the rest waits for the next, behind news of known peers.
 const STRANGERS_PER_DRAIN: usize = 64;
+
+/// What one source may have of a queue of packets: of one link, of one /32 or /64, of one /48, and of IPv6 in all.
+#[derive(Copy, Clone, Debug)]
+struct Shares {
+    whole: usize,
+    link: usize,
+    network: usize,
+    site: usize,
+    ipv6: usize,
+}
+
+/// Control packets of links with a session: many clients may share an address.
+const OF_SESSIONS: Shares = Shares {
+    whole: MAX_FRAMES,
+    link: MAX_FRAMES_OF_LINK,
+    network: MAX_FRAMES,
+    site: MAX_FRAMES,
+    ipv6: MAX_FRAMES,
+};
+/// Control packets of links that only have a handshake: whoever begins one may do so from many ports.
+const OF_HANDSHAKES: Shares = Shares {
+    whole: MAX_HANDSHAKE_FRAMES,
+    link: MAX_FRAMES_OF_LINK,
+    network: MAX_HANDSHAKE_FRAMES / 4,
+    site: MAX_HANDSHAKE_FRAMES / 2,
+    ipv6: MAX_HANDSHAKE_FRAMES / 4 * 3,
+};
+/// Packets of strangers by datagram.
+const OF_STRANGERS: Shares = Shares {
+    whole: MAX_STRANGERS,
+    link: MAX_STRANGERS / 8,
+    network: MAX_STRANGERS / 8,
+    site: MAX_STRANGERS / 4,
+    ipv6: MAX_STRANGERS / 4 * 3,
+};
+/// Packets of strangers on streams, in the same queue.
+const OF_STREAM_STRANGERS: Shares = Shares {
+    whole: MAX_STREAM_STRANGERS,
+    link: MAX_STRANGERS_OF_STREAM,
+    network: MAX_STREAM_STRANGERS / 8,
+    site: MAX_STREAM_STRANGERS / 4,
+    ipv6: MAX_STREAM_STRANGERS / 4 * 3,
+};
 /// Longest control packet taken: stock's control messages stay below 2 KiB.
 pub(crate) const MAX_CONTROL: usize = 4096;
 
@@ -66,7 +114,7 @@ enum Item {
 
 #[derive(Debug)]
 struct Queues {
-    notices: Mutex<VecDeque<Notice>>,
+    notices: Mutex<Notices>,
     frames: Mutex<Frames>,
     strangers: Mutex<Frames>,
     /// Whether `event` is signalled: saves a system call per upcall.
@@ -74,22 +122,48 @@ struct Queues {
     event: EventFd,
 }
 
-/// Items in the order in which they came, and how many packets of each link there are.
+/// Items in the order in which they came, and how many packets of each source there are.
 #[derive(Debug, Default)]
 struct Frames {
     items: VecDeque<(Link, Item)>,
-    waiting: HashMap<Link, usize>,
+    waiting: Counts<Source>,
+}
+
+/// What a packet counts for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+enum Source {
+    Link(Link),
+    /// A /32, /64 or /48.
+    Network(Network),
+    Ipv6,
+}
+
+impl Source {
+    /// The sources of a packet with their shares.
+    fn all(link: Link, shares: &Shares) -> [Option<(Self, usize)>; 4] {
+        let network = Network::of(link.remote().ip());
+        let site = network.is_ipv6().then(|| (Self::Network(network.site()), shares.site));
+        let ipv6 = network.is_ipv6().then_some((Self::Ipv6, shares.ipv6));
+        [
+            Some((Self::Link(link), shares.link)),
+            Some((Self::Network(network), shares.network)),
+            site,
+            ipv6,
+        ]
+    }
 }
 
 impl Frames {
-    /// `false` if so many wait in all, or so many of this link.
-    fn push(&mut self, link: Link, packet: &[u8], bound: usize, of_link: usize) -> bool {
-        let full = self.items.len() >= bound;
-        if full || self.waiting.get(&link).is_some_and(|waiting| *waiting >= of_link) {
+    /// Queues a packet; `false` if a share is used up.
+    fn push(&mut self, link: Link, packet: &[u8], shares: &Shares) -> bool {
+        let sources = Source::all(link, shares);
+        let mut counted = sources.iter().flatten();
+        if self.items.len() >= shares.whole
+            || counted.any(|(source, share)| self.waiting.of(source) >= *share)
+        {
             return false;
         }
-        let waiting = self.waiting.entry(link).or_default();
-        *waiting = waiting.saturating_add(1);
+        sources.iter().flatten().for_each(|(source, _)| self.waiting.add(*source));
         self.items.push_back((link, Item::Packet(packet.to_vec())));
         true
     }
@@ -98,12 +172,113 @@ impl Frames {
     fn take(&mut self, count: usize) -> Vec<(Link, Item)> {
         let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
         for (link, item) in &taken {
-            if let (Item::Packet(_), Some(waiting)) = (item, self.waiting.get_mut(link)) {
-                *waiting = waiting.saturating_sub(1);
-                if *waiting == 0 {
-                    self.waiting.remove(link);
+            if let Item::Packet(_) = item {
+                let sources = Source::all(*link, &OF_SESSIONS);
+                sources.iter().flatten().for_each(|(source, _)| self.waiting.subtract(source));
+            }
+        }
+        taken
+    }
+}
+
+/// How many items of each kind wait. A kind of which none waits takes no memory.
+#[derive(Debug)]
+struct Counts<K>(HashMap<K, usize>);
+
+impl<K> Default for Counts<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Eq + Hash> Counts<K> {
+    fn of(&self, kind: &K) -> usize {
+        self.0.get(kind).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, kind: K) {
+        let waiting = self.0.entry(kind).or_default();
+        *waiting = waiting.saturating_add(1);
+    }
+
+    fn subtract(&mut self, kind: &K) {
+        if let Some(waiting) = self.0.get_mut(kind) {
+            *waiting = waiting.saturating_sub(1);
+            if *waiting == 0 {
+                self.0.remove(kind);
+            }
+        }
+    }
+}
+
+/// Notices in their order. Of a peer's moves only the last one waits.
+#[derive(Debug, Default)]
+struct Notices {
+    items: VecDeque<Notice>,
+    /// Notices taken so far: the number of the first item.
+    taken: u64,
+    /// The number of the waiting move of each peer.
+    moves: HashMap<PeerId, u64>,
+    in_band: Counts<PeerId>,
+    in_band_total: usize,
+    unreachable: usize,
+}
+
+impl Notices {
+    /// Queues a notice; `false` if a share is used up.
+    fn push(&mut self, notice: Notice) -> bool {
+        match notice {
+            Notice::Floated(peer, _) => {
+                let number = self.taken.saturating_add(self.items.len() as u64);
+                let waiting = *self.moves.entry(peer).or_insert(number);
+                let at = usize::try_from(waiting.saturating_sub(self.taken)).ok();
+                if let Some(former) = at.and_then(|at| self.items.get_mut(at)) {
+                    *former = notice;
+                    return true;
                 }
             }
+            // What follows is about another peer of the same number.
+            Notice::PeerGone(peer, _) => drop(self.moves.remove(&peer)),
+            Notice::InBand(peer, _) => {
+                let waiting = self.in_band.of(&peer);
+                let full = waiting >= MAX_IN_BAND_OF_PEER || self.in_band_total >= MAX_IN_BAND;
+                if waiting > 0 && full {
+                    return false;
+                }
+                self.in_band.add(peer);
+                self.in_band_total = self.in_band_total.saturating_add(1);
+            }
+            Notice::Unreachable(..) if self.unreachable >= MAX_UNREACHABLE => return false,
+            Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
+            // Said once per peer, key or question, whose numbers bound them; nobody repeats what is lost here.
+            Notice::PeerSilent(_)
+            | Notice::PeerHeard(_)
+            | Notice::KeyFirstUse(..)
+            | Notice::KeyNearLimit(..)
+            | Notice::Misframed(..)
+            | Notice::Probed(..)
+            | Notice::Traffic(..) => {}
+        }
+        self.items.push_back(notice);
+        true
+    }
+
+    /// Takes the oldest.
+    fn take(&mut self, count: usize) -> Vec<Notice> {
+        let taken: Vec<_> = self.items.drain(..count.min(self.items.len())).collect();
+        for notice in &taken {
+            match notice {
+                Notice::Floated(peer, _) if self.moves.get(peer) == Some(&self.taken) => {
+                    self.moves.remove(peer);
+                }
+                Notice::InBand(peer, _) => {
+                    self.in_band.subtract(peer);
+                    self.in_band_total = self.in_band_total.saturating_sub(1);
+                }
+                Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_sub(1),
+                _ => {}
+            }
+            self.taken = self.taken.saturating_add(1);
         }
         taken
     }
@@ -127,44 +302,22 @@ pub(crate) fn channel() -> io::Result<(UpcallSender, Upcalls)> {
 
 impl UpcallSender {
     pub fn notice(&self, stats: &Stats, notice: Notice) {
-        let bound = match notice {
-            // Those that strangers can cause, too.
-            Notice::InBand(..) | Notice::Unreachable(..) => MAX_IN_BAND,
-            Notice::Floated(..) => MAX_NOTICES,
-            // Said once per peer, key or question, whose numbers bound them; nobody repeats what is lost here.
-            Notice::PeerGone(..)
-            | Notice::PeerSilent(_)
-            | Notice::PeerHeard(_)
-            | Notice::KeyFirstUse(..)
-            | Notice::KeyNearLimit(..)
-            | Notice::Misframed(..)
-            | Notice::Probed(..)
-            | Notice::Traffic(..) => usize::MAX,
-        };
-        let mut notices = lock(&self.0.notices);
-        if notices.len() >= bound {
-            return stats.drop(DropReason::NoticesFull);
-        }
-        notices.push_back(notice);
-        drop(notices);
-        self.0.raise();
+        let taken = lock(&self.0.notices).push(notice);
+        self.taken(taken, stats, DropReason::NoticesFull);
     }
 
     /// A control packet of a known peer; `session`: it has more than a handshake. `false` if there
     /// was no room.
     pub fn frame(&self, stats: &Stats, link: Link, packet: &[u8], session: bool) -> bool {
-        let bound = if session { MAX_FRAMES } else { MAX_HANDSHAKE_FRAMES };
-        let taken = lock(&self.0.frames).push(link, packet, bound, MAX_FRAMES_OF_LINK);
+        let shares = if session { &OF_SESSIONS } else { &OF_HANDSHAKES };
+        let taken = lock(&self.0.frames).push(link, packet, shares);
         self.taken(taken, stats, DropReason::FramesFull)
     }
 
     /// `false` if there was no room.
     pub fn stranger(&self, stats: &Stats, link: Link, packet: &[u8]) -> bool {
-        let (bound, of_link) = match link.is_stream() {
-            true => (MAX_STREAM_STRANGERS, MAX_STRANGERS_OF_STREAM),
-            false => (MAX_STRANGERS, MAX_STRANGERS),
-        };
-        let taken = lock(&self.0.strangers).push(link, packet, bound, of_link);
+        let shares = if link.is_stream() { &OF_STREAM_STRANGERS } else { &OF_STRANGERS };
+        let taken = lock(&self.0.strangers).push(link, packet, shares);
         self.taken(taken, stats, DropReason::StrangersFull)
     }
 
@@ -197,11 +350,16 @@ impl UpcallSender {
 impl Queues {
     /// Makes the queues as small as what waits in them.
     fn rest(&self) {
-        lock(&self.notices).shrink_to_fit();
+        {
+            let mut notices = lock(&self.notices);
+            notices.items.shrink_to_fit();
+            notices.moves.shrink_to_fit();
+            notices.in_band.0.shrink_to_fit();
+        }
         for queue in [&self.frames, &self.strangers] {
             let mut queue = lock(queue);
             queue.items.shrink_to_fit();
-            queue.waiting.shrink_to_fit();
+            queue.waiting.0.shrink_to_fit();
         }
     }
 
@@ -213,7 +371,7 @@ impl Queues {
 }
 
 impl Upcalls {
-    /// Hands over what waits: notices, then frames of known peers, then some of the strangers. If any
+    /// Hands over what waits: some of the notices, then frames of known peers, then some of the strangers. If any
     /// are left, the descriptor is written to again.
     pub fn drain(&mut self, take: impl FnMut(Upcall)) {
         // The flag goes down before the queues are looked at, so that nothing is missed. The swap reads what was
@@ -225,9 +383,12 @@ impl Upcalls {
     }
 
     /// As [`Upcalls::drain`], but whoever queues more does not write to the descriptor: for one who will look again
-    /// before he waits. `true` if strangers are left.
+    /// before he waits. `true` if notices or strangers are left.
     pub fn look(&mut self, mut take: impl FnMut(Upcall)) -> bool {
-        let notices = std::mem::take(&mut *lock(&self.0.notices));
+        let (notices, more) = {
+            let mut queue = lock(&self.0.notices);
+            (queue.take(NOTICES_PER_DRAIN), !queue.items.is_empty())
+        };
         notices.into_iter().for_each(|notice| take(Upcall::Notice(notice)));
         let frames = std::mem::take(&mut *lock(&self.0.frames));
         frames.items.into_iter().for_each(|(link, item)| match item {
@@ -236,7 +397,7 @@ impl Upcalls {
         });
         let (strangers, left) = {
             let mut queue = lock(&self.0.strangers);
-            (queue.take(STRANGERS_PER_DRAIN), !queue.items.is_empty())
+            (queue.take(STRANGERS_PER_DRAIN), more || !queue.items.is_empty())
         };
         strangers.into_iter().for_each(|(link, item)| match item {
             Item::Packet(packet) => take(Upcall::Stranger(link, packet)),
@@ -262,6 +423,20 @@ mod tests {
         Link::datagram(SocketId(0), None, ([192, 0, 2, 1], port).into())
     }
 
+    fn from(address: &str, port: u16) -> Link {
+        Link::datagram(
+            SocketId(0),
+            None,
+            (address.parse::<std::net::IpAddr>().unwrap(), port).into(),
+        )
+    }
+
+    /// Of another network each.
+    fn other(n: u16) -> Link {
+        let [a, b] = n.to_be_bytes();
+        Link::datagram(SocketId(0), None, ([10, a, b, 1], 1194).into())
+    }
+
     fn drain(upcalls: &mut Upcalls) -> Vec<Upcall> {
         let mut out = Vec::new();
         upcalls.drain(|upcall| out.push(upcall));
@@ -272,8 +447,8 @@ mod tests {
     fn a_flood_of_strangers_neither_hides_nor_delays_known_peers() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
-        for port in 0..2000 {
-            sender.stranger(&stats, link(port), &[7]);
+        for n in 0..2000 {
+            sender.stranger(&stats, other(n), &[7]);
         }
         assert!(sender.frame(&stats, link(5000), &[8], true));
         sender.notice(&stats, Notice::PeerSilent(PeerId(1)));
@@ -314,8 +489,9 @@ mod tests {
         let (sender, mut upcalls) = channel().unwrap();
         let send = |port, session| sender.frame(&stats, link(port), &[4], session);
         assert_eq!((0..1000).filter(|_| send(1, true)).count(), MAX_FRAMES_OF_LINK);
-        // Handshakes of a whole network, each with its share, leave the sessions' half alone.
-        let taken = (0..9000u16).filter(|n| send(100 + n / 200, false)).count();
+        // Handshakes of many networks, each with its share, leave the sessions' half alone.
+        let handshake = |n: u16| sender.frame(&stats, other(n / 200), &[4], false);
+        let taken = (0..9000u16).filter(|n| handshake(*n)).count();
         assert_eq!(taken, MAX_HANDSHAKE_FRAMES - MAX_FRAMES_OF_LINK);
         assert!(send(2, true));
         assert_eq!(
@@ -323,16 +499,16 @@ mod tests {
             10_000 - MAX_HANDSHAKE_FRAMES as u64
         );
         assert_eq!(drain(&mut upcalls).len(), MAX_HANDSHAKE_FRAMES + 1);
-        assert!(send(1, true) && send(100, false), "what was taken out counts no more");
+        assert!(send(1, true) && handshake(0), "what was taken out counts no more");
     }
 
     #[test]
     fn forged_datagrams_leave_room_for_strangers_on_streams_and_these_for_each_other() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
-        let datagrams = (0..2000).filter(|port| sender.stranger(&stats, link(*port), &[7]));
+        let datagrams = (0..2000).filter(|n| sender.stranger(&stats, other(*n), &[7]));
         assert_eq!(datagrams.count(), MAX_STRANGERS);
-        let stream = |id| Link::stream(id, ([192, 0, 2, 1], 1).into());
+        let stream = |id: u64| Link::stream(id, ([192, 0, (id % 250) as u8, 1], 1).into());
         let send = |id| sender.stranger(&stats, stream(id), &[7]);
         assert_eq!((0..100).filter(|_| send(1)).count(), MAX_STRANGERS_OF_STREAM);
         assert!(send(2));
@@ -347,30 +523,111 @@ mod tests {
     fn in_band_messages_leave_room_for_notices() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
-        for _ in 0..=MAX_IN_BAND {
+        for _ in 0..10_000 {
             sender.notice(&stats, Notice::InBand(PeerId(1), vec![6]));
         }
         sender.notice(&stats, Notice::KeyNearLimit(PeerId(2), 0));
-        assert_eq!(drain(&mut upcalls).len(), MAX_IN_BAND + 1);
-        assert_eq!(stats.totals().dropped(DropReason::NoticesFull), 1);
+        assert_eq!(drain(&mut upcalls).len(), MAX_IN_BAND_OF_PEER + 1);
+        let lost = 10_000 - MAX_IN_BAND_OF_PEER as u64;
+        assert_eq!(stats.totals().dropped(DropReason::NoticesFull), lost);
+    }
+
+    #[test]
+    fn a_peer_that_floods_in_band_messages_leaves_room_for_those_of_others() {
+        let stats = Stats::new(Offloads::ALL, 1);
+        let (sender, mut upcalls) = channel().unwrap();
+        // As many as the whole queue holds, of hostile peers; then one of each honest peer.
+        for n in 0..10_000 {
+            sender.notice(&stats, Notice::InBand(PeerId(n % 500), vec![6]));
+        }
+        let honest = |n: u32| Notice::InBand(PeerId(n), vec![7]);
+        (1000..1400).for_each(|n| sender.notice(&stats, honest(n)));
+        let mut seen = Vec::new();
+        while upcalls.look(|upcall| seen.push(upcall)) {}
+        assert!((1000..1400).all(|n| seen.contains(&Upcall::Notice(honest(n)))));
+        assert_eq!(seen.len(), MAX_IN_BAND + 400);
+    }
+
+    #[test]
+    fn of_a_peer_s_moves_the_last_one_is_told_and_in_its_place() {
+        let stats = Stats::new(Offloads::ALL, 1);
+        let (sender, mut upcalls) = channel().unwrap();
+        let send = |notice: Notice| sender.notice(&stats, notice);
+        send(Notice::Floated(PeerId(1), link(1)));
+        send(Notice::PeerSilent(PeerId(3)));
+        (0..60_000).for_each(|port| send(Notice::Floated(PeerId(1), link(port))));
+        send(Notice::Floated(PeerId(2), link(7)));
+        let expected = [
+            Notice::Floated(PeerId(1), link(59_999)),
+            Notice::PeerSilent(PeerId(3)),
+            Notice::Floated(PeerId(2), link(7)),
+        ];
+        assert_eq!(drain(&mut upcalls), expected.map(Upcall::Notice));
+        // What was taken is told again, and what a peer of the same number does later comes after its end.
+        let gone = || Notice::PeerGone(PeerId(1), Default::default());
+        let lives =
+            [Notice::Floated(PeerId(1), link(1)), gone(), Notice::Floated(PeerId(1), link(2))];
+        lives.iter().for_each(|notice| send(notice.clone()));
+        assert_eq!(drain(&mut upcalls), lives.map(Upcall::Notice));
+        assert_eq!(stats.totals().dropped(DropReason::NoticesFull), 0, "no move is lost");
+    }
+
+    #[test]
+    fn notices_do_not_keep_control_packets_waiting() {
+        let stats = Stats::new(Offloads::ALL, 1);
+        let (sender, mut upcalls) = channel().unwrap();
+        (0..5000).for_each(|n| sender.notice(&stats, Notice::Floated(PeerId(n), link(1))));
+        assert!(sender.frame(&stats, link(2), &[8], true));
+        let first = drain(&mut upcalls);
+        assert_eq!(first.len(), NOTICES_PER_DRAIN + 1);
+        assert_eq!(first.last(), Some(&Upcall::Frame(link(2), vec![8])));
+        assert!(upcalls.0.raised.load(Ordering::Relaxed), "the rest still calls");
+        let rest: usize = (0..20).map(|_| drain(&mut upcalls).len()).sum();
+        assert_eq!(rest, 5000 - NOTICES_PER_DRAIN);
+        assert!(!upcalls.0.raised.load(Ordering::Relaxed));
+    }
+
+    /// One source floods, another one still gets through: in each queue, at each size of a source.
+    #[test]
+    fn a_source_that_floods_a_queue_leaves_room_for_others() {
+        let floods: [fn(u16) -> Link; 4] = [
+            |n| from("192.0.2.1", n),
+            |n| from(&format!("2001:db8:1:2::{n:x}"), n),
+            |n| from(&format!("2001:db8:1:{n:x}::1"), n),
+            |n| from(&format!("2001:db8:{n:x}::1"), n),
+        ];
+        let others = ["198.51.100.1", "2001:db9::1"];
+        for (which, flood) in floods.into_iter().enumerate() {
+            let stats = Stats::new(Offloads::ALL, 1);
+            let (sender, _upcalls) = channel().unwrap();
+            for n in 0..5000 {
+                sender.stranger(&stats, flood(n), &[7]);
+                sender.frame(&stats, flood(n), &[7], false);
+            }
+            // From everywhere in IPv6: what is left is for IPv4.
+            for other in others.into_iter().take(if which == 3 { 1 } else { 2 }) {
+                assert!(sender.stranger(&stats, from(other, 9), &[7]), "{which}: {other}");
+                assert!(sender.frame(&stats, from(other, 9), &[7], false), "{which}: {other}");
+            }
+        }
     }
 
     #[test]
     fn what_is_said_once_is_never_lost() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
-        for port in 0..=MAX_NOTICES {
-            let link = link(u16::try_from(port % 60_000).unwrap());
-            sender.notice(&stats, Notice::Floated(PeerId(1), link));
+        for n in 0..1000 {
+            sender.notice(&stats, Notice::InBand(PeerId(1), vec![6]));
+            sender.notice(&stats, Notice::Unreachable(link(n), 111));
         }
-        assert_eq!(stats.totals().dropped(DropReason::NoticesFull), 1);
+        assert!(stats.totals().dropped(DropReason::NoticesFull) > 0);
         let once = [
             Notice::PeerGone(PeerId(2), Default::default()),
             Notice::PeerSilent(PeerId(3)),
             Notice::KeyNearLimit(PeerId(4), 0),
         ];
         once.iter().for_each(|notice| sender.notice(&stats, notice.clone()));
-        let drained = drain(&mut upcalls);
+        let drained = [drain(&mut upcalls), drain(&mut upcalls)].concat();
         for notice in once {
             assert!(drained.contains(&Upcall::Notice(notice)));
         }

@@ -70,6 +70,22 @@ fn the_newest_authentic_packet_moves_its_peer() {
     assert!(server.notices().contains(&Notice::Floated(PeerId(2), link(66, 4242))));
 }
 
+/// Each packet from another address: the lock that all workers share is taken a bounded number of times, all packets are
+/// delivered, and control hears of the last move alone.
+#[test]
+fn a_peer_that_moves_with_each_packet_is_followed_so_often_and_no_further() {
+    let (mut server, [mut client]) = world_of(End::frozen, Relay::Kernel, [2]);
+    let mut followed = Vec::new();
+    for port in 1..=1000 {
+        let sealed = client.seal_one(&packet(2, SERVER, 1));
+        assert_eq!(server.open(link(66, port), &sealed).len(), 1);
+        followed.extend(server.memory.plane().link(PeerId(2)).filter(|at| *at == link(66, port)));
+    }
+    assert_eq!(followed.len(), 100, "as many as in one second");
+    let moved = Notice::Floated(PeerId(2), *followed.last().unwrap());
+    assert_eq!(server.notices(), [moved, Notice::KeyFirstUse(PeerId(2), 0)]);
+}
+
 #[test]
 fn a_withheld_packet_under_a_former_key_moves_nobody() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);

@@ -13,10 +13,15 @@ use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{DropReason, Relay, Upcall, Upcalls};
 use adit_wire::VnetHeader;
 
-/// Advances by a nanosecond with each look.
+/// Advances by 15 ms with each look: peers may move with each packet.
 pub fn clock() -> Instant {
     static NOW: AtomicU64 = AtomicU64::new(1);
-    Instant::from_nanos(NOW.fetch_add(1, Ordering::Relaxed))
+    Instant::from_nanos(NOW.fetch_add(15_000_000, Ordering::Relaxed))
+}
+
+/// Stands still.
+pub fn one_moment() -> Instant {
+    Instant::from_nanos(1_000_000_000)
 }
 
 pub fn link(host: u8, port: u16) -> Link {
@@ -64,6 +69,12 @@ pub struct End {
 impl End {
     pub fn new(relay: Relay, client: bool) -> Self {
         let (memory, upcalls) = Memory::new(relay, client, true, clock).unwrap();
+        Self { memory, upcalls }
+    }
+
+    /// One whose clock stands still.
+    pub fn frozen(relay: Relay, client: bool) -> Self {
+        let (memory, upcalls) = Memory::new(relay, client, true, one_moment).unwrap();
         Self { memory, upcalls }
     }
 
