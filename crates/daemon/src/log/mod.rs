@@ -4,7 +4,7 @@
 //! the reference implementation gives it. [`start`] installs the one subscriber, in stock's form for
 //! `adit openvpn` or in a friendlier one. A second [`start`] (SIGHUP) changes it in place.
 
-mod repeats;
+pub mod repeats;
 mod sink;
 mod text;
 
@@ -16,7 +16,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 
-pub use repeats::{REPEAT_LIMIT, Repeats, Seen};
+pub use repeats::{Kind, Repeats, Seen, Source};
 use sink::Sink;
 pub use text::{LINE_LIMIT, clean, stamp};
 use text::{Stamps, push_clean};

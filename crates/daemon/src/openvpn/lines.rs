@@ -190,18 +190,18 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
 
 /// What decides between a server's lines.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Style {
+pub(crate) struct Style {
     /// `remote-cert-tls`.
-    pub(super) usage_checked: bool,
+    pub(crate) usage_checked: bool,
     /// `tls-auth`, and not one of the `tls-crypt`s.
-    pub(super) tls_auth: bool,
+    pub(crate) tls_auth: bool,
 }
 
 /// Why handshakes end with the server.
 const SHUTDOWN: &str = "the server ends";
 
 /// A server's event.
-pub(super) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
+pub(crate) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Style) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(
             || format!("peer-id {}", peer.0),

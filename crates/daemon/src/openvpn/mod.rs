@@ -5,7 +5,7 @@ mod client;
 mod client_files;
 mod genkey;
 mod lease_file;
-mod lines;
+pub(crate) mod lines;
 mod mapping;
 mod material;
 mod peer;

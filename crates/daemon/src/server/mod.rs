@@ -1,6 +1,7 @@
 //! A running server: engine, data plane, device and events joined, for `adit openvpn` and `adit server`.
 
 mod friendly;
+mod log_limits;
 mod rest;
 mod service;
 mod sessions;

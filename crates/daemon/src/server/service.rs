@@ -1,4 +1,3 @@
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use adit_plane::{Filtered, Plane, PlaneConfig};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::log_limits::is_logged;
 use super::rest::Rest;
 use super::sessions::Sessions;
 use super::{
@@ -24,8 +24,8 @@ use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::filter;
 use crate::host::Host;
-use crate::log::{Repeats, Seen};
-use crate::plane::{Planes, fill_totals, gates, random, tun_offloads};
+use crate::log::Repeats;
+use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::say;
 use crate::signals::Signals;
 
@@ -110,7 +110,7 @@ impl Service {
         let Self { handle, commands, mut options, sockets, host, tun, control } = self;
         let started = now();
         let served = async {
-            let engine = ServerEngine::new(options.engine.clone(), random()?, started, unix_time())
+            let engine = ServerEngine::new(options.engine.clone(), seed()?, started, unix_time())
                 .map_err(|e| Fault::operator(e.to_string()))?;
             let config = PlaneConfig {
                 tun,
@@ -251,33 +251,8 @@ impl Running {
             (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),
             _ => {}
         }
-        let told = match event {
-            ServerEvent::HandshakeFailed(link, reason) => {
-                let peer = Some(link.remote().ip());
-                let seen = self.repeats.count(now(), peer, reason);
-                seen.line(reason).map(|line| Cow::Owned(ServerEvent::HandshakeFailed(*link, line)))
-            }
-            ServerEvent::Refused(link, identity, reason) => {
-                let seen = self.repeats.count(now(), Some(link.remote().ip()), reason);
-                let line = seen.line(reason);
-                let refused = |line| ServerEvent::Refused(*link, identity.clone(), line);
-                line.map(|line| Cow::Owned(refused(line)))
-            }
-            ServerEvent::Unauthentic(link) => {
-                let peer = Some(link.remote().ip());
-                let seen = self.repeats.count(now(), peer, "packets that are not authentic");
-                (seen != Seen::Repeated).then_some(Cow::Borrowed(event))
-            }
-            ServerEvent::Warning(peer, text) => {
-                let address = peer.and_then(|peer| self.sessions.get(peer));
-                let address = address.map(|session| session.info.link.remote().ip());
-                let seen = self.repeats.count(now(), address, text);
-                seen.line(text).map(|line| Cow::Owned(ServerEvent::Warning(*peer, line)))
-            }
-            other => Some(Cow::Borrowed(other)),
-        };
-        if let Some(told) = told {
-            hooks.narrate(&told, &self.sessions);
+        if is_logged(&mut self.repeats, now(), event, &self.sessions) {
+            hooks.narrate(event, &self.sessions);
         }
         self.sessions.record(now(), event);
         hooks.event(event);
@@ -410,9 +385,11 @@ impl Running {
     }
 
     fn tell_overdue(&mut self) {
-        for (peer, reason, count) in self.repeats.overdue(now()) {
-            let peer = peer.map(|peer| format!("{peer}: ")).unwrap_or_default();
-            tracing::warn!("{peer}{count} times more: {reason}");
+        for left_out in self.repeats.overdue(now()) {
+            match left_out.kind {
+                Some(kind) => say!(kind.verb(), "{left_out}"),
+                None => tracing::warn!("{left_out}"),
+            }
         }
     }
 
@@ -475,6 +452,8 @@ impl Running {
             ("half-open-refused", counters.half_open_refused),
             ("handshake-refused", counters.handshakes_refused),
             ("control-bad", counters.session_bad),
+            ("control-delayed", counters.delayed),
+            ("control-excess", counters.messages_excess),
             ("stream-refused", counters.streams_refused),
             ("stream-silent", counters.streams_silent),
             ("stream-bad", counters.streams_bad),
