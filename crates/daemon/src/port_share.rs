@@ -2,15 +2,15 @@
 //!
 //! The first bytes of a connection tell what it is. What is not a client's reset goes on, both ways, to the other service.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, Shares};
 use adit_linux::tcp::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::clock::now;
 
@@ -18,11 +18,14 @@ use crate::clock::now;
 const MAX_FOREIGN: usize = 512;
 /// Connections that have not shown what they are; further ones are closed.
 const MAX_LOOKING: usize = 1024;
-/// Each /32 or /64 may have one connection for so many places that are free: the fuller it is, the smaller
-/// a network's share, so that silent connections of a few networks keep nobody else out.
+/// Each network may have one connection for so many places that are free.
 const FREE_PER_CONNECTION: usize = 7;
 /// How long a connection may keep its first bytes to itself.
 const FIRST_BYTES: Duration = Duration::from_secs(10);
+/// How long a foreign connection may be silent in both directions before it is closed.
+const IDLE: Duration = Duration::from_secs(600);
+/// Bytes of a foreign connection that are copied at once.
+const BUFFER: usize = 8 * 1024;
 /// How long the other service may take to accept.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How often it is said that the other service does not accept.
@@ -42,53 +45,34 @@ pub struct PortShare {
     room: Arc<Places>,
     looking: Arc<Places>,
     complained: Arc<Mutex<Option<Instant>>>,
+    idle: Duration,
 }
 
 /// Connections at once, in all and by network.
 #[derive(Debug)]
-struct Places {
-    most: usize,
-    taken: Mutex<(usize, HashMap<u128, usize>)>,
-}
+struct Places(Mutex<Shares>);
 
 /// One of them, given back when it is dropped.
-struct Place<'a>(&'a Places, u128);
+struct Place<'a>(&'a Places, IpAddr);
 
 impl Places {
     fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, taken: Mutex::default() })
+        Arc::new(Self(Mutex::new(Shares::new(most, FREE_PER_CONNECTION))))
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Shares> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, address: IpAddr) -> Option<Place<'_>> {
-        let network = match address.to_canonical() {
-            IpAddr::V4(v4) => u128::from(u32::from(v4)),
-            // The highest bit keeps the families apart: no IPv4 address is that large.
-            IpAddr::V6(v6) => (u128::from(v6) >> 64) | 1 << 127,
-        };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let (total, by_network) = &mut *taken;
-        let of_network = by_network.get(&network).copied().unwrap_or(0);
-        let free = self.most.saturating_sub(*total);
-        if free == 0 || of_network >= (free / FREE_PER_CONNECTION).max(1) {
-            return None;
-        }
-        *total += 1;
-        by_network.insert(network, of_network + 1);
-        Some(Place(self, network))
+        let taken = self.shares().take(address);
+        taken.then_some(Place(self, address))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let mut taken = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let (total, by_network) = &mut *taken;
-        *total = total.saturating_sub(1);
-        if let Some(count) = by_network.get_mut(&self.1) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                by_network.remove(&self.1);
-            }
-        }
+        self.0.shares().give_back(self.1);
     }
 }
 
@@ -107,7 +91,7 @@ impl PortShare {
     /// `port-share HOST PORT`.
     pub fn new(host: String, port: u16) -> Self {
         let (room, looking) = (Places::new(MAX_FOREIGN), Places::new(MAX_LOOKING));
-        Self { host, port, room, looking, complained: Arc::default() }
+        Self { host, port, room, looking, complained: Arc::default(), idle: IDLE }
     }
 
     /// Looks at a connection's first bytes without taking them.
@@ -159,8 +143,67 @@ impl PortShare {
             _ => return,
         };
         drop(stream);
-        // How it ends is between the two.
-        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+        let active = Active::new(self.idle);
+        let (near_reads, near_writes) = near.split();
+        let (far_reads, far_writes) = far.split();
+        let both = async {
+            tokio::try_join!(
+                pass(near_reads, far_writes, &active),
+                pass(far_reads, near_writes, &active)
+            )
+        };
+        // How it ends is between the two, unless both are silent.
+        tokio::select! {
+            _ = both => {}
+            () = active.has_ended() => {
+                tracing::debug!("port-share: {remote} is closed: silent for {:?}", self.idle);
+            }
+        }
+    }
+}
+
+/// When something last passed through a connection.
+struct Active {
+    since: Mutex<tokio::time::Instant>,
+    idle: Duration,
+}
+
+impl Active {
+    fn new(idle: Duration) -> Self {
+        Self { since: Mutex::new(tokio::time::Instant::now()), idle }
+    }
+
+    fn now(&self) {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = tokio::time::Instant::now();
+    }
+
+    fn until(&self) -> tokio::time::Instant {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) + self.idle
+    }
+
+    /// Completes once nothing has passed for too long.
+    async fn has_ended(&self) {
+        while self.until() > tokio::time::Instant::now() {
+            tokio::time::sleep_until(self.until()).await;
+        }
+    }
+}
+
+/// Copies one direction of a connection.
+async fn pass(
+    mut from: impl tokio::io::AsyncRead + Unpin,
+    mut to: impl tokio::io::AsyncWrite + Unpin,
+    active: &Active,
+) -> io::Result<()> {
+    let mut bytes = vec![0; BUFFER];
+    loop {
+        let count = from.read(&mut bytes).await?;
+        active.now();
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(bytes.get(..count).unwrap_or_default()).await?;
+        active.now();
     }
 }
 
@@ -206,7 +249,6 @@ const MAX_LEAD_HIGH: u8 = 0x07;
 mod tests {
     use super::*;
     use adit_linux::tcp::{TcpListenOptions, TcpListener};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
     fn a_reset_is_the_tunnels_and_everything_else_is_not() {
@@ -265,7 +307,7 @@ mod tests {
         let one_64: Vec<_> = (0..2000).map_while(|host| places.take(v6(host))).collect();
         assert!(one_64.len() < 100, "{}", one_64.len());
         drop((one_64, held));
-        assert_eq!(*places.taken.lock().unwrap(), (0, HashMap::new()));
+        assert_eq!(places.shares().total(), 0);
     }
 
     #[tokio::test]
@@ -291,6 +333,54 @@ mod tests {
         let ((), asked, told) = tokio::join!(share.carry(stream, remote), serve, ask);
         assert_eq!(asked, *b"GET / HTTP/1.0\r\n\r\n");
         assert!(told.ends_with("hello"));
+    }
+
+    /// Only what passes keeps a connection, in whichever direction.
+    #[tokio::test]
+    async fn a_foreign_connection_that_is_silent_for_too_long_is_closed() {
+        let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = service.local_addr().unwrap().port();
+        let share = PortShare::new("127.0.0.1".into(), port);
+        let share = PortShare { idle: Duration::from_millis(100), ..share };
+        let (mut client, stream, remote) = accepted(b"GET").await;
+        let serve = async {
+            let (mut connection, _) = service.accept().await.unwrap();
+            let mut asked = Vec::new();
+            // Neither end closes.
+            connection.read_to_end(&mut asked).await.unwrap();
+            asked
+        };
+        let hear = async {
+            let mut told = Vec::new();
+            client.read_to_end(&mut told).await.unwrap();
+            told
+        };
+        let ((), asked, told) = tokio::join!(share.carry(stream, remote), serve, hear);
+        assert_eq!((&asked[..], &told[..]), (&b"GET"[..], &b""[..]));
+        assert_eq!(share.room.shares().total(), 0, "its place is free");
+    }
+
+    #[tokio::test]
+    async fn what_passes_puts_the_end_off() {
+        let active = Active::new(Duration::from_secs(600));
+        let before = active.until();
+        let mut told = Vec::new();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        pass(&b"hello"[..], &mut told, &active).await.unwrap();
+        assert_eq!(told, b"hello");
+        assert!(active.until() > before);
+    }
+
+    #[test]
+    fn one_site_of_ipv6_leaves_room_for_others() {
+        for most in [MAX_FOREIGN, MAX_LOOKING] {
+            let places = Places::new(most);
+            let of = |site: u16, link: u16| IpAddr::from([0x2001, 0xdb8, site, link, 0, 0, 0, 1]);
+            let held: Vec<_> = (0..4096).filter_map(|link| places.take(of(0, link))).collect();
+            assert!(held.len() < most / 3, "{}", held.len());
+            assert!(places.take(IpAddr::from([192, 0, 2, 1])).is_some());
+            assert!(places.take(of(1, 0)).is_some());
+        }
     }
 
     #[tokio::test]

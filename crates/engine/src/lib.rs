@@ -11,6 +11,7 @@ mod network;
 mod outbox;
 mod questions;
 mod random;
+mod shares;
 mod time;
 pub mod verbs;
 
@@ -19,6 +20,7 @@ pub use network::Network;
 pub use outbox::{Outbox, Output};
 pub use questions::{Grant, Identity, MAX_GROUPS, Question, Reply, Ticket, is_group_name};
 pub use random::{Random, Seed};
+pub use shares::Shares;
 pub use time::{Instant, UnixTime};
 pub use verbs::{Notice, Op, PeerId};
 

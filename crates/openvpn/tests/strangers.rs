@@ -497,8 +497,146 @@ fn unwrapping_keys_of_strangers_is_limited() {
     };
     let mut packet = Vec::new();
     wrapper.seal(&control, adit_engine::UnixTime(1), &mut packet).expect("a packet");
-    (0..5_000).for_each(|_| drop(w.stranger(address(1), &packet)));
-    assert!(w.server.counters().resets_limited > 4_000);
+    (0..90_000).for_each(|_| drop(w.stranger(address(1), &packet)));
+    let counters = w.server.counters();
+    assert!(counters.strangers_unchecked >= 30_000, "{counters:?}");
+    assert_eq!(counters.strangers_unchecked + counters.cookies_bad, 90_000);
+}
+
+/// What an attacker needs to start a handshake without a wrapping: the cookie in the answer to a reset.
+fn cookie(w: &mut World, from: SocketAddr, session: u64) -> Option<SessionId> {
+    let reset = plain(Opcode::HardResetClientV2, 0, session.to_be_bytes(), Some(0));
+    let answers = w.stranger(from, &bytes(&reset));
+    answers.first().map(|answer| SessionId(answer[1..9].try_into().expect("eight bytes")))
+}
+
+/// A third packet, which brings a cookie back.
+fn third(cookie: SessionId, session: u64) -> Vec<u8> {
+    bytes(&Control {
+        acks: adit_openvpn::packet::Acks::from_slice(&[0]).expect("one fits"),
+        remote: Some(cookie),
+        ..plain(Opcode::AckV1, 0, session.to_be_bytes(), None)
+    })
+}
+
+/// The next control packet, which ends the handshake.
+fn garbage(session: u64) -> Vec<u8> {
+    let control = plain(Opcode::ControlV1, 0, session.to_be_bytes(), Some(1));
+    bytes(&Control { payload: b"this is no TLS at all", ..control })
+}
+
+fn started(w: &World) -> usize {
+    let started = |event: &&ServerEvent| matches!(event, ServerEvent::HandshakeStarted(..));
+    w.events.iter().filter(started).count()
+}
+
+#[test]
+fn one_cookie_starts_one_handshake() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let cookie = cookie(&mut w, address(1), 7).expect("an answer");
+    for _ in 0..5_000 {
+        w.stranger(address(1), &third(cookie, 7));
+        w.stranger(address(1), &garbage(7));
+    }
+    assert_eq!((started(&w), w.server.handshakes()), (1, 0));
+    let counters = w.server.counters();
+    assert_eq!(counters.cookies_used, 4_999);
+    assert_eq!(counters.starts_limited, 0, "that alone refuses them");
+    // Until it expires by itself, and then it is none.
+    w.now = w.now + 91 * SECOND;
+    w.stranger(address(1), &third(cookie, 7));
+    assert_eq!(started(&w), 1);
+    let same = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    assert!(w.run(SECOND, |w| w.is_up(same)));
+}
+
+#[test]
+fn a_network_starts_so_many_handshakes_in_ten_seconds_however_many_cookies_it_has() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let mut cookies = Vec::new();
+    for session in 0..2_000 {
+        cookies.extend(cookie(&mut w, address(1), session).map(|cookie| (cookie, session)));
+        w.now = w.now + Duration::from_millis(20);
+    }
+    assert!(cookies.len() > 1_500, "{}", cookies.len());
+    for (cookie, session) in &cookies {
+        w.stranger(address(1), &third(*cookie, *session));
+        w.stranger(address(1), &garbage(*session));
+    }
+    assert_eq!((started(&w), w.server.handshakes()), (500, 0));
+    let counters = w.server.counters();
+    assert_eq!(counters.starts_limited, cookies.len() as u64 - 500);
+    assert_eq!((counters.cookies_used, counters.handshakes_refused), (0, 0));
+    // A cookie that was refused for that reason is as good as before.
+    let (refused, session) = cookies[cookies.len() - 1];
+    w.now = w.now + 10 * SECOND;
+    w.stranger(address(1), &third(refused, session));
+    assert_eq!(started(&w), 501);
+    w.stranger(address(1), &garbage(session));
+    // Another network has its own.
+    let other = cookie(&mut w, address(2), 7).expect("an answer");
+    w.stranger(address(2), &third(other, 7));
+    assert_eq!(started(&w), 502);
+}
+
+#[test]
+fn garbage_in_the_name_of_a_client_does_not_lock_it_out() {
+    for (server, client) in [(crypt(), crypt()), crypt_v2()] {
+        let mut w = World::new(server_config(with(&server)), 1);
+        let c = w.connect(client_config(with(&client)), Impairment::default(), 2);
+        let victim = w.clients[c].address;
+        let mut forged = reset(&client, 1);
+        forged[20] ^= 1;
+        (0..600).for_each(|_| drop(w.stranger(victim, &forged)));
+        assert_eq!(w.server.counters().strangers_bad, 600);
+        assert!(w.run(Duration::from_millis(500), |w| w.is_up(c)), "{:?}", w.clients[c].events);
+        assert_eq!(w.server.counters().resets_limited, 0);
+    }
+}
+
+#[test]
+fn without_a_wrapping_forged_resets_use_up_no_start_of_their_victim() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let c = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    let victim = w.clients[c].address;
+    w.tick_client(c);
+    let first = w.capture(c);
+    let answers = w.stranger(victim, &first[0]);
+    for session in 1..=5_000 {
+        cookie(&mut w, victim, session);
+        // And cookies that are none.
+        w.stranger(victim, &third(SessionId([9; 8]), session));
+    }
+    let counters = w.server.counters();
+    assert!(counters.resets_limited > 4_000 && counters.cookies_bad == 5_000, "{counters:?}");
+    let link = Link::datagram(Default::default(), None, server_address());
+    w.to_client(c, Input::Frame(link, &mut answers[0].clone()));
+    assert!(w.run(Duration::from_millis(500), |w| w.is_up(c)), "{:?}", w.clients[c].events);
+    assert_eq!(w.server.counters().starts_limited, 0);
+}
+
+#[test]
+fn handshakes_from_one_site_of_ipv6_leave_room_for_others() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let host =
+        |site: u16, link: u16| SocketAddr::from(([0x2001, 0xdb8, site, link, 0, 0, 0, 1], 5000));
+    let begin = |w: &mut World, from: SocketAddr| {
+        let session = 7;
+        let cookie = cookie(w, from, session).expect("an answer");
+        w.stranger(from, &third(cookie, session));
+        w.server.handshakes()
+    };
+    let mut under_way = 0;
+    for link in 0..4_096 {
+        under_way = begin(&mut w, host(0, link));
+        // The rate of starts is another matter.
+        w.now = w.now + Duration::from_millis(12);
+    }
+    assert!((100..1_000).contains(&under_way), "{under_way}");
+    assert!(w.server.counters().handshakes_refused > 3_000, "{:?}", w.server.counters());
+    w.now = w.now + Duration::from_millis(1);
+    assert_eq!(begin(&mut w, address(1)), under_way + 1, "IPv4");
+    assert_eq!(begin(&mut w, host(1, 0)), under_way + 2, "another /48");
 }
 
 #[test]

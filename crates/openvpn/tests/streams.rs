@@ -285,7 +285,7 @@ fn resets_of_one_network_over_streams_are_limited() {
         stranger.leave(&mut w);
     }
     assert!((400..600).contains(&begun), "{begun}");
-    assert_eq!(w.server.counters().resets_limited, 2000 - begun as u64);
+    assert_eq!(w.server.counters().starts_limited, 2000 - begun as u64);
     let other = Stranger::open(&mut w, 5000, address(2)).expect("a stream");
     assert!(!other.send(&mut w, &reset(&WrapConfig::None)).1, "another network has its own");
 }

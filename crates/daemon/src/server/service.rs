@@ -448,8 +448,13 @@ impl Running {
         let reasons = [
             ("reset-limited", counters.resets_limited),
             ("stranger-bad", counters.strangers_bad),
+            ("stranger-unchecked", counters.strangers_unchecked),
             ("cookie-bad", counters.cookies_bad),
+            ("cookie-used", counters.cookies_used),
+            ("cookie-forgotten", counters.cookies_forgotten),
+            ("start-limited", counters.starts_limited),
             ("half-open-refused", counters.half_open_refused),
+            ("half-open-forgotten", counters.half_open_forgotten),
             ("handshake-refused", counters.handshakes_refused),
             ("control-bad", counters.session_bad),
             ("control-delayed", counters.delayed),

@@ -7,7 +7,6 @@
 
 mod agree;
 mod config;
-mod door;
 mod lobby;
 mod occ;
 mod peer;

@@ -28,6 +28,12 @@ impl Cookies {
         Ok(Self { key, slot: (hand_window / 2).max(Duration::from_secs(1)) })
     }
 
+    /// How long a cookie is good at most.
+    pub(crate) fn lifetime(&self) -> Duration {
+        let slots = u32::try_from(FORMER_SLOTS).unwrap_or(u32::MAX).saturating_add(1);
+        self.slot.saturating_mul(slots)
+    }
+
     /// The session id for an answer to a reset.
     pub(crate) fn bake(&self, now: Instant, address: SocketAddr, client: SessionId) -> SessionId {
         self.cookie(self.slot_at(now), address, client)
@@ -108,6 +114,7 @@ mod tests {
         assert!(c.returned(NOW + Duration::from_secs(60), address(), &good()));
         assert!(!c.returned(NOW + Duration::from_secs(91), address(), &good()));
         assert!(!c.returned(NOW - Duration::from_secs(31), address(), &good()), "from the future");
+        assert!(!c.returned(NOW + c.lifetime(), address(), &good()));
         let bare = Control { message: None, opcode: Opcode::AckV1, ..good() };
         assert!(c.returned(NOW, address(), &bare));
     }

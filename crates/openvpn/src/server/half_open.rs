@@ -2,55 +2,81 @@
 //!
 //! A tls-crypt-v2 client older than 2.6 sends its wrapped key only with its reset. Without the key
 //! its next packet cannot be read, so the key is kept from the reset on: in a small table, with few
-//! places for each network.
+//! places for each network. One datagram from any address takes a place, so a full table forgets its
+//! oldest key for a new one: a client needs its key for one round trip only.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, Shares};
 
-use super::handshakes::Network;
 use crate::packet::SessionId;
 use crate::wrap::Wrapper;
 
 /// Keys kept at once.
 const MAX_HALF_OPEN: usize = 256;
-/// Keys kept for one /32 or /64.
-const MAX_PER_NETWORK: usize = 16;
+/// Each network may have one key for so many places that are free: a /32 or /64 has 16 in an empty table.
+const FREE_PER_KEY: usize = 15;
 
 type Key = (SocketAddr, SessionId);
 
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     entries: HashMap<Key, (Instant, Wrapper)>,
+    shares: Shares,
     lifetime: Duration,
+    forgotten: u64,
 }
 
 impl HalfOpen {
     pub(crate) fn new(lifetime: Duration) -> Self {
-        Self { entries: HashMap::new(), lifetime }
+        let shares = Shares::new(MAX_HALF_OPEN, FREE_PER_KEY);
+        Self { entries: HashMap::new(), shares, lifetime, forgotten: 0 }
     }
 
-    /// Keeps a client's key. False if there is no place for it.
+    /// Keeps a client's key. False if its network has too many.
     pub(crate) fn insert(&mut self, now: Instant, key: Key, wrapper: Wrapper) -> bool {
-        self.entries.retain(|_, (until, _)| *until > now);
-        let network = Network::of(key.0.ip());
-        let of_network = |(address, _): &&Key| Network::of(address.ip()) == network;
-        if !self.entries.contains_key(&key)
-            && (self.entries.len() >= MAX_HALF_OPEN
-                || self.entries.keys().filter(of_network).count() >= MAX_PER_NETWORK)
-        {
-            return false;
+        self.expire(now);
+        if self.entries.contains_key(&key) {
+            self.entries.insert(key, (now + self.lifetime, wrapper));
+            return true;
         }
-        self.entries.insert(key, (now + self.lifetime, wrapper));
-        true
+        if self.entries.len() >= MAX_HALF_OPEN {
+            let oldest = self.entries.iter().min_by_key(|(_, (until, _))| *until);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.remove(&oldest);
+                self.forgotten = self.forgotten.saturating_add(1);
+            }
+        }
+        let kept = self.shares.take(key.0.ip());
+        if kept {
+            self.entries.insert(key, (now + self.lifetime, wrapper));
+        }
+        kept
     }
 
-    /// Forgets the keys that nobody can use any more, and makes the table as small as what is left.
+    /// Keys that a full table forgot before their time.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let shares = &mut self.shares;
+        self.entries.retain(|(address, _), (until, _)| {
+            let kept = *until > now;
+            if !kept {
+                shares.give_back(address.ip());
+            }
+            kept
+        });
+    }
+
+    /// Forgets the keys whose time is over, and shrinks the table to its contents.
     pub(crate) fn rest(&mut self, now: Instant) {
-        self.entries.retain(|_, (until, _)| *until > now);
+        self.expire(now);
         self.entries.shrink_to_fit();
+        self.shares.shrink_to_fit();
     }
 
     pub(crate) fn get_mut(&mut self, now: Instant, key: &Key) -> Option<&mut Wrapper> {
@@ -58,7 +84,9 @@ impl HalfOpen {
     }
 
     pub(crate) fn remove(&mut self, key: &Key) -> Option<Wrapper> {
-        self.entries.remove(key).map(|(_, wrapper)| wrapper)
+        let (_, wrapper) = self.entries.remove(key)?;
+        self.shares.give_back(key.0.ip());
+        Some(wrapper)
     }
 }
 
@@ -81,7 +109,7 @@ mod tests {
         let mut h = HalfOpen::new(Duration::from_secs(60));
         let now = Instant::from_nanos(0);
         let kept = (0..200).filter(|&n| h.insert(now, key([192, 0, 2, 1], n), wrapper())).count();
-        assert_eq!(kept, MAX_PER_NETWORK);
+        assert_eq!(kept, 16);
         assert!(h.insert(now, key([192, 0, 2, 2], 0), wrapper()));
     }
 
@@ -90,10 +118,28 @@ mod tests {
         let mut h = HalfOpen::new(Duration::from_secs(60));
         let now = Instant::from_nanos(0);
         let networks = (0..=255).flat_map(|a| (0..4).map(move |b| [10, 0, a, b]));
-        let kept = networks.filter(|&ip| h.insert(now, key(ip, 1), wrapper())).count();
-        assert_eq!(kept, MAX_HALF_OPEN);
+        for ip in networks {
+            assert!(h.insert(now, key(ip, 1), wrapper()));
+        }
+        assert_eq!((h.entries.len(), h.shares.total()), (MAX_HALF_OPEN, MAX_HALF_OPEN));
+        assert_eq!(h.forgotten(), 1024 - MAX_HALF_OPEN as u64);
         let later = now + Duration::from_secs(60);
-        assert!(h.get_mut(later, &key([10, 0, 0, 0], 1)).is_none());
+        assert!(h.get_mut(later, &key([10, 0, 255, 3], 1)).is_none());
         assert!(h.insert(later, key([10, 9, 9, 9], 1), wrapper()));
+        assert_eq!((h.entries.len(), h.shares.total()), (1, 1));
+    }
+
+    #[test]
+    fn a_flood_in_many_names_forgets_the_oldest_key_and_not_the_newest() {
+        let mut h = HalfOpen::new(Duration::from_secs(60));
+        let ms = |n: u32| Instant::from_nanos(0) + Duration::from_millis(n.into());
+        let forged = |n: u32| key((0x0a00_0000 + n).to_be_bytes(), 1);
+        (0..1000).for_each(|n| assert!(h.insert(ms(n), forged(n), wrapper())));
+        let client = key([192, 0, 2, 1], 1);
+        assert!(h.insert(ms(1000), client, wrapper()));
+        (1001..1200).for_each(|n| assert!(h.insert(ms(n), forged(n), wrapper())));
+        assert!(h.get_mut(ms(1200), &client).is_some(), "for longer than a round trip");
+        (1200..1300).for_each(|n| assert!(h.insert(ms(n), forged(n), wrapper())));
+        assert!(h.get_mut(ms(1300), &client).is_none());
     }
 }

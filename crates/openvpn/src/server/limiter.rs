@@ -1,4 +1,4 @@
-//! How many answers a stranger may cause, per network it claims to come from.
+//! Budgets of what strangers may cause, per network they claim to come from.
 //!
 //! The reference implementation has one global counter, so that one attacker who stays at the limit
 //! locks everybody out. Here each /32 and /64 has a bucket of its own, in a table of fixed size, of
@@ -8,16 +8,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_engine::Instant;
-
-use super::handshakes::Network;
+use adit_engine::{Instant, Network};
 
 /// Buckets; networks that collide share one.
 const BUCKETS: usize = 16_384;
 /// Buckets that take memory together: a page of 4 KiB.
 const SHELF: usize = 256;
-/// Answers in a burst.
-const BURST: u32 = 500;
 /// Time in which an empty bucket fills up again.
 const REFILL: Duration = Duration::from_secs(10);
 
@@ -27,6 +23,20 @@ struct Bucket {
     level: u32,
     /// Milliseconds since boot when `level` was right.
     at_ms: u64,
+}
+
+impl Bucket {
+    /// Takes out what has been paid back by now.
+    fn drain(&mut self, now: Instant, burst: u32) {
+        let now_ms = now.as_nanos() / 1_000_000;
+        let elapsed = now_ms.saturating_sub(self.at_ms);
+        let refill = u64::try_from(REFILL.as_millis()).unwrap_or(u64::MAX);
+        let drained = elapsed.saturating_mul(u64::from(burst)) / refill;
+        if drained > 0 {
+            self.level = self.level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX));
+            self.at_ms = now_ms;
+        }
+    }
 }
 
 /// A fixed table of leaky buckets.
@@ -40,18 +50,31 @@ pub(crate) struct Limiter<H = RandomState> {
 impl Limiter<RandomState> {
     // The hash key comes from the system and not from the engine's seed: it decides only which
     // networks share a bucket, and an attacker must not be able to compute that.
-    pub(crate) fn new() -> Self {
-        Self { shelves: NONE, hasher: RandomState::new(), burst: BURST }
+    /// Creates buckets that hold so many each.
+    pub(crate) fn new(burst: u32) -> Self {
+        Self { shelves: NONE, hasher: RandomState::new(), burst }
     }
 }
 
 const NONE: [Option<Box<[Bucket; SHELF]>>; BUCKETS / SHELF] = [const { None }; BUCKETS / SHELF];
 
 impl<H: BuildHasher> Limiter<H> {
-    fn bucket(&mut self, address: IpAddr) -> Option<&mut Bucket> {
+    fn place(&self, address: IpAddr) -> (usize, usize) {
         let at = self.hasher.hash_one(Network::of(address)) as usize % BUCKETS;
-        let shelf = self.shelves.get_mut(at / SHELF)?;
-        shelf.get_or_insert_with(|| Box::new([Bucket::default(); SHELF])).get_mut(at % SHELF)
+        (at / SHELF, at % SHELF)
+    }
+
+    /// The bucket of `address`, unless its shelf is as new.
+    fn known(&mut self, address: IpAddr) -> Option<&mut Bucket> {
+        let (shelf, at) = self.place(address);
+        self.shelves.get_mut(shelf)?.as_mut()?.get_mut(at)
+    }
+
+    /// The bucket of `address`, on a shelf that is made if need be.
+    fn bucket(&mut self, address: IpAddr) -> Option<&mut Bucket> {
+        let (shelf, at) = self.place(address);
+        let shelf = self.shelves.get_mut(shelf)?;
+        shelf.get_or_insert_with(|| Box::new([Bucket::default(); SHELF])).get_mut(at)
     }
 
     /// Gives the memory of buckets back that are as new: all has been paid back since.
@@ -64,28 +87,28 @@ impl<H: BuildHasher> Limiter<H> {
         }
     }
 
-    /// Whether one more answer to `address` is allowed; counts it if so.
+    /// Returns whether the bucket of `address` allows one more, and counts it if so.
     pub(crate) fn allow(&mut self, now: Instant, address: IpAddr) -> bool {
         let burst = self.burst;
         let Some(bucket) = self.bucket(address) else { return false };
-        let now_ms = now.as_nanos() / 1_000_000;
-        let elapsed = now_ms.saturating_sub(bucket.at_ms);
-        let refill = u64::try_from(REFILL.as_millis()).unwrap_or(u64::MAX);
-        let drained = elapsed.saturating_mul(u64::from(burst)) / refill;
-        if drained > 0 {
-            bucket.level = bucket.level.saturating_sub(u32::try_from(drained).unwrap_or(u32::MAX));
-            bucket.at_ms = now_ms;
-        }
-        if bucket.level >= burst {
-            return false;
-        }
-        bucket.level += 1;
-        true
+        bucket.drain(now, burst);
+        let allowed = bucket.level < burst;
+        bucket.level += u32::from(allowed);
+        allowed
+    }
+
+    /// Returns whether the bucket of `address` is used up.
+    pub(crate) fn is_used_up(&mut self, now: Instant, address: IpAddr) -> bool {
+        let burst = self.burst;
+        self.known(address).is_some_and(|bucket| {
+            bucket.drain(now, burst);
+            bucket.level >= burst
+        })
     }
 
     /// Gives an answer back: it led to a session.
     pub(crate) fn refund(&mut self, address: IpAddr) {
-        if let Some(bucket) = self.bucket(address) {
+        if let Some(bucket) = self.known(address) {
             bucket.level = bucket.level.saturating_sub(1);
         }
     }

@@ -6,15 +6,14 @@ mod cookie;
 mod engine;
 mod event;
 mod half_open;
-mod handshakes;
 mod limiter;
 mod naming;
 mod pool;
 mod push;
+mod responder;
+mod starts;
 
 pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
-pub(crate) use cookie::Cookies;
 pub use engine::{Farewell, ServerCounters, ServerEngine};
 pub use event::{Addresses, ClientInfo, ServerEvent};
-pub(crate) use half_open::HalfOpen;
-pub(crate) use limiter::Limiter;
+pub(crate) use responder::Responder;

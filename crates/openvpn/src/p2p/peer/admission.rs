@@ -46,8 +46,8 @@ impl PeerEngine {
         self.attempts.clear();
         let conversation = attempt.conversation;
         let link = conversation.link;
-        if let Some(door) = &mut self.door {
-            door.refund(link);
+        if let Some(responder) = &mut self.responder {
+            responder.refund(link);
         }
         let peer = self.next_peer;
         self.next_peer = PeerId(1_u32.saturating_sub(peer.0));

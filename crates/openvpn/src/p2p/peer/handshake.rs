@@ -9,6 +9,7 @@ use super::{
 use crate::client::{ClientEvent, Stop};
 use crate::keys::{KeyMethod2, Randoms, Role};
 use crate::p2p::agree::our_peer_info;
+use crate::p2p::lobby::{Room, There};
 use crate::p2p::occ;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{Conversation, Fault, Heard, RESEND_WRAPPED_KEY, options_string};
@@ -19,7 +20,7 @@ impl PeerEngine {
     pub(super) fn begin(&mut self, now: Instant, link: Link, out: &mut Out) {
         match self.open(now, link) {
             Ok(Some(conversation)) => {
-                self.attempts.push(Attempt { conversation, own: true });
+                self.attempts.push(Attempt { conversation, own: true, since: now });
                 self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
             }
             // Under tls-crypt-v2 a server has to wait for the client's key.
@@ -82,7 +83,7 @@ impl PeerEngine {
         }
         self.invited = Some(now);
         if let Ok(Some(conversation)) = self.open(now, link) {
-            self.attempts.push(Attempt { conversation, own: false });
+            self.attempts.push(Attempt { conversation, own: false, since: now });
             self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
         }
     }
@@ -106,9 +107,8 @@ impl PeerEngine {
             return;
         }
         let unix = self.clock.at(now);
-        let answer =
-            self.door.as_mut().and_then(|door| door.reset(now, unix, link, opcode, packet));
-        match answer {
+        let responder = self.responder.as_mut();
+        match responder.and_then(|r| r.reset(now, unix, link, opcode, packet).ok()) {
             Some(answer) => out.send(link, answer),
             None => self.dropped = self.dropped.saturating_add(1),
         }
@@ -131,17 +131,20 @@ impl PeerEngine {
         }
     }
 
-    /// A stranger's packet that may bring a cookie back: from here on there is a handshake.
+    /// Starts a handshake if a stranger's packet brings a cookie back.
     pub(super) fn third_packet(
         &mut self,
         now: Instant,
         link: Link,
-        first: (Opcode, SessionId),
+        session: SessionId,
         packet: &mut [u8],
         out: &mut Out,
     ) {
+        let room = self.room_for(now, link);
+        let has_room = || room != Room::None;
+        let responder = self.responder.as_mut();
         let opened =
-            self.door.as_mut().and_then(|door| door.third_packet(now, link, first, packet));
+            responder.and_then(|r| r.third_packet(now, link, session, packet, has_room).ok());
         let Some((control, wrapper)) = opened else {
             self.dropped = self.dropped.saturating_add(1);
             return;
@@ -153,10 +156,10 @@ impl PeerEngine {
         out.event(ClientEvent::ServerAnswered(link, control.session));
         let refuse = || Err(Fault::Ignored("a renegotiation before there is a session"));
         let heard = conversation.take(now, &control, refuse, settings);
-        // An invitation that nobody has answered is of no use beside it.
+        self.make(room, out);
+        // An invitation without an answer is of no use next to it.
         self.attempts.retain(|a| !a.own || a.conversation.remote().is_some());
-        self.make_room(link, out);
-        self.attempts.push(Attempt { conversation, own: false });
+        self.attempts.push(Attempt { conversation, own: false, since: now });
         let at = self.attempts.len().saturating_sub(1);
         match heard {
             Ok(heard) => self.attempt_step(now, at, heard, out),
@@ -165,17 +168,22 @@ impl PeerEngine {
         }
     }
 
-    /// Whoever holds handshakes open must not keep the peer out: the oldest of those that came from the
-    /// same address goes first, and then the oldest of all.
-    pub(super) fn make_room(&mut self, link: Link, out: &mut Out) {
-        let ip = link.remote().ip();
-        let same = |attempt: &Attempt| attempt.conversation.link.remote().ip() == ip;
-        let crowded = self.attempts.iter().filter(|attempt| same(attempt)).count() >= MAX_OF_ONE;
-        let oldest = match crowded {
-            true => self.attempts.iter().position(same),
-            false => (self.attempts.len() >= MAX_ATTEMPTS).then_some(0),
-        };
-        if let Some(at) = oldest {
+    /// Finds a place for another handshake. Strangers who hold handshakes open must not keep the peer out, nor push its
+    /// handshake out.
+    pub(super) fn room_for(&self, now: Instant, link: Link) -> Room {
+        let there = self.attempts.iter().map(|attempt| There {
+            link: attempt.conversation.link,
+            since: attempt.since,
+            proven: attempt.is_proven(),
+        });
+        Room::find(now, link, there, (MAX_ATTEMPTS, MAX_OF_ONE))
+    }
+
+    /// Gives up the handshake whose place another one takes.
+    pub(super) fn make(&mut self, room: Room, out: &mut Out) {
+        if let Room::InPlaceOf(at) = room
+            && at < self.attempts.len()
+        {
             let gone = self.attempts.remove(at).conversation.link;
             match gone.is_stream() {
                 true => self.turn_away(gone, out),

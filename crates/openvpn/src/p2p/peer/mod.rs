@@ -16,12 +16,12 @@ use adit_engine::{
 };
 
 use super::config::{PeerConfig, PeerTls};
-use super::door::Door;
 use super::lobby::Lobby;
 use crate::client::{ClientEvent, Next, Remotes, Stop};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
+use crate::server::Responder;
 use crate::session::{
     Budget, Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice,
     is_exit_notice, misframed, session_end, silence_end,
@@ -33,8 +33,8 @@ type Out = Outbox<ClientEvent>;
 
 /// Handshakes under way at once. One is the peer's; the others leave room for strangers who claim to
 /// be it.
-const MAX_ATTEMPTS: usize = 8;
-/// Of these, from one address.
+const MAX_ATTEMPTS: usize = 64;
+/// Of these, from one address or /64.
 const MAX_OF_ONE: usize = 2;
 /// A server's reset that nobody asked for starts a handshake at most this often.
 const INVITED_EVERY: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ pub struct PeerEngine {
     clock: WallClock,
     remotes: Remotes,
     /// Of a `tls-server`.
-    door: Option<Door>,
+    responder: Option<Responder>,
     state: State,
     attempts: Vec<Attempt>,
     /// Connections without a session, where this end listens for them.
@@ -98,6 +98,14 @@ struct Attempt {
     conversation: Conversation,
     /// Ours to begin: it fails together with the place we dialled, and not alone.
     own: bool,
+    since: Instant,
+}
+
+impl Attempt {
+    /// Whether the other end has answered: over datagrams its address is proven by that.
+    fn is_proven(&self) -> bool {
+        self.conversation.remote().is_some()
+    }
 }
 
 /// A session with its data channel.
@@ -125,13 +133,15 @@ impl PeerEngine {
         unix_time: UnixTime,
     ) -> Result<Self, WrapError> {
         let mut random = Random::new(seed);
-        let door = match config.tls.role() {
-            Role::Server => Some(Door::new(&config, &mut random)?),
+        let responder = match config.tls.role() {
+            Role::Server => {
+                Some(Responder::new(&config.settings, config.force_cookie, &mut random)?)
+            }
             Role::Client => Wrapper::client(&config.settings.wrap).map(|_| None)?,
         };
         Ok(Self {
             remotes: Remotes::new(&config.reach),
-            door,
+            responder,
             random,
             clock: WallClock::new(now, unix_time),
             lobby: Lobby::new(config.settings.hand_window),
@@ -355,7 +365,7 @@ impl PeerEngine {
                 self.reset(now, link, opcode, packet, out);
             }
             (Role::Server, Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1) => {
-                self.third_packet(now, link, (opcode, session), packet, out);
+                self.third_packet(now, link, session, packet, out);
             }
             _ => self.dropped = self.dropped.saturating_add(1),
         }

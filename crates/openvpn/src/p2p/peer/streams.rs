@@ -9,6 +9,7 @@ use adit_engine::{Instant, Link, Output};
 use super::{Attempt, Out, PeerEngine, State};
 use crate::client::ClientEvent;
 use crate::keys::Role;
+use crate::p2p::lobby::{Full, Room};
 
 impl PeerEngine {
     /// Whether connections are waited for.
@@ -24,14 +25,22 @@ impl PeerEngine {
             self.dropped = self.dropped.saturating_add(1);
             return out.push(Output::Hangup(link));
         }
-        if let Some(gone) = self.lobby.admit(now, link) {
-            self.turn_away(gone, out);
+        let attempts = &self.attempts;
+        let proven = |link| attempts.iter().any(|a| a.conversation.link == link && a.is_proven());
+        match self.lobby.admit(now, link, proven) {
+            Ok(None) => {}
+            Ok(Some(gone)) => self.turn_away(gone, out),
+            Err(Full) => return self.turn_away(link, out),
         }
         if self.role() == Role::Client
             && let Ok(Some(conversation)) = self.open(now, link)
         {
-            self.make_room(link, out);
-            self.attempts.push(Attempt { conversation, own: false });
+            let room = self.room_for(now, link);
+            if room == Room::None {
+                return self.turn_away(link, out);
+            }
+            self.make(room, out);
+            self.attempts.push(Attempt { conversation, own: false, since: now });
             self.attempt_step(now, self.attempts.len().saturating_sub(1), Vec::new(), out);
         }
     }

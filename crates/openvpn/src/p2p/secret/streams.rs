@@ -9,6 +9,7 @@ use adit_engine::{Instant, Link, Op, Output};
 
 use super::{Out, PEER, State, StaticEngine, nowhere};
 use crate::client::ClientEvent;
+use crate::p2p::lobby::Full;
 
 impl StaticEngine {
     /// Whether connections are waited for.
@@ -27,7 +28,11 @@ impl StaticEngine {
         if self.link.is_none() {
             return self.take(now, link, out);
         }
-        if let Some(gone) = self.lobby.admit(now, link) {
+        let gone = match self.lobby.admit(now, link, |_| false) {
+            Ok(gone) => gone,
+            Err(Full) => Some(link),
+        };
+        if let Some(gone) = gone {
             self.dropped = self.dropped.saturating_add(1);
             out.push(Output::Hangup(gone));
         }

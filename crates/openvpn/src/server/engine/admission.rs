@@ -277,11 +277,9 @@ impl ServerEngine {
             push,
             asked: false,
         }));
-        self.handshakes.end(link.remote().ip());
-        match link.is_stream() {
-            true => self.streams.authenticated(link),
-            false => self.limiter.refund(link.remote().ip()),
-        }
+        self.handshakes.give_back(link.remote().ip());
+        self.streams.authenticated(link);
+        self.responder.refund(link);
         send_push(peer, client, out)
     }
 

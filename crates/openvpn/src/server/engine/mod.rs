@@ -10,19 +10,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, Ticket,
+    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, Shares, Ticket,
     UnixTime,
 };
 
 use super::client::{Client, Stage};
 use super::config::ServerConfig;
-use super::cookie::Cookies;
 use super::event::{ClientInfo, ServerEvent};
-use super::half_open::HalfOpen;
-use super::handshakes::Handshakes;
-use super::limiter::Limiter;
 use super::naming::Naming;
 use super::pool::Pool;
+use super::responder::Responder;
 use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::{Header, Opcode, SessionId, split_front};
 use crate::session::budget::MESSAGES_PER_RECORD;
@@ -30,7 +27,7 @@ use crate::session::{
     Fault, Heard, KeySchedule, PathReport, Settings, WallClock, is_exit_notice, misframed,
 };
 use crate::tls::{ServerTls, TlsSession};
-use crate::wrap::{WrapError, WrapServer};
+use crate::wrap::WrapError;
 use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
@@ -39,6 +36,10 @@ pub(super) type Out = Outbox<ServerEvent>;
 const MAX_PEER_ID: u32 = 0x00ff_fffe;
 /// Ids come round after so many lives or more: long after anything of the former owner's is under way.
 const IDS_AT_LEAST: u32 = 0xffff;
+/// Handshakes at once.
+const MAX_HANDSHAKES: usize = 4096;
+/// Each network may have one handshake for so many places that are free.
+const FREE_PER_HANDSHAKE: usize = 7;
 /// How long a refused client may take to acknowledge its refusal.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -55,10 +56,20 @@ pub struct ServerCounters {
     pub resets_limited: u64,
     /// Packets of strangers that were malformed or not authentic.
     pub strangers_bad: u64,
+    /// Packets of strangers that were dropped unchecked: their network had sent too many bad ones.
+    pub strangers_unchecked: u64,
     /// Packets of strangers without a valid cookie.
     pub cookies_bad: u64,
+    /// Packets of strangers whose cookie had started a handshake before.
+    pub cookies_used: u64,
+    /// Used cookies that a full table forgot before they expired.
+    pub cookies_forgotten: u64,
+    /// Handshakes refused because too many had started, of their network or in all.
+    pub starts_limited: u64,
     /// Clients older than 2.6 with tls-crypt-v2 that the half-open table or `force-cookie` refused.
     pub half_open_refused: u64,
+    /// Keys of such clients that a full table forgot for newer ones.
+    pub half_open_forgotten: u64,
     /// Handshakes refused because too many were under way.
     pub handshakes_refused: u64,
     /// Streams refused because too many without a session were open, in all or from their network.
@@ -89,12 +100,10 @@ pub struct ServerEngine {
     pub(super) config: ServerConfig,
     pub(super) random: Random,
     pub(super) clock: WallClock,
-    cookies: Cookies,
-    wrap: WrapServer,
-    limiter: Limiter,
-    half_open: HalfOpen,
+    responder: Responder,
     naming: Naming,
-    handshakes: Handshakes,
+    /// Handshakes under way.
+    handshakes: Shares,
     streams: Streams,
     pool: Pool,
     ownership: ownership::Ownership,
@@ -123,17 +132,13 @@ impl ServerEngine {
         now: Instant,
         unix_time: UnixTime,
     ) -> Result<Self, WrapError> {
-        let wrap = WrapServer::new(&config.settings.wrap)?;
         let mut random = Random::new(seed);
-        let cookies = Cookies::new(random.bytes(), config.settings.hand_window)?;
+        let responder = Responder::new(&config.settings, config.force_cookie, &mut random)?;
         let pool = Pool::new(config.network4.clone(), config.network6.clone(), &config.leases);
         Ok(Self {
-            cookies,
-            wrap,
-            limiter: Limiter::new(),
+            responder,
             naming: Naming::default(),
-            half_open: HalfOpen::new(config.settings.hand_window),
-            handshakes: Handshakes::default(),
+            handshakes: Shares::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
             streams: Streams::new(),
             pool,
             ownership: Default::default(),
@@ -184,7 +189,8 @@ impl ServerEngine {
 
     /// What was dropped or refused.
     pub fn counters(&self) -> ServerCounters {
-        self.counters
+        let (half_open_forgotten, cookies_forgotten) = self.responder.forgotten();
+        ServerCounters { half_open_forgotten, cookies_forgotten, ..self.counters }
     }
 
     /// Ends a client's session, and tells it whether to come back. False if there is no such client.
@@ -249,7 +255,7 @@ impl ServerEngine {
                 self.reset(now, link, opcode, packet, out);
             }
             Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1 => {
-                self.third_packet(now, link, (opcode, session), packet, out);
+                self.third_packet(now, link, session, packet, out);
             }
             _ => self.counters.strangers_bad += 1,
         }
@@ -418,7 +424,7 @@ impl ServerEngine {
                 if let Stage::Authorizing { ticket, .. } = &stage {
                     self.by_ticket.remove(ticket);
                 }
-                self.handshakes.end(link.remote().ip());
+                self.handshakes.give_back(link.remote().ip());
                 let identity = client.conversation.exchange().tls().peer();
                 out.event(match (stage, identity) {
                     (Stage::Refused { reason, .. }, Some(identity)) => {

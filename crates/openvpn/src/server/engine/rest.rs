@@ -19,10 +19,9 @@ impl ServerEngine {
             self.timers = Default::default();
         }
         self.config.tls.rest();
-        self.limiter.rest(now);
-        self.half_open.rest(now);
-        self.handshakes.rest();
-        self.streams.rest(now);
+        self.responder.rest(now);
+        self.handshakes.shrink_to_fit();
+        self.streams.rest();
         self.pool.rest();
         self.ownership.rest();
     }

@@ -3,15 +3,16 @@
 use adit_engine::{Instant, Link, Op, PeerId};
 
 use super::{IDS_AT_LEAST, MAX_PEER_ID, Out, ServerEngine};
-use crate::packet::{Acks, Control, Opcode, SessionId};
+use crate::packet::{Control, Opcode, SessionId};
 use crate::server::client::{Client, Stage};
 use crate::server::event::ServerEvent;
-use crate::session::{Budget, Conversation, RESEND_WRAPPED_KEY};
+use crate::server::responder::Refused;
+use crate::session::{Budget, Conversation};
 use crate::tls::TlsSession;
-use crate::wrap::{First, WrapConfig, Wrapper};
+use crate::wrap::{WrapConfig, Wrapper};
 
 impl ServerEngine {
-    /// A stranger's reset: one answer, and nothing is remembered.
+    /// Answers a stranger's reset, and remembers nothing.
     pub(super) fn reset(
         &mut self,
         now: Instant,
@@ -20,86 +21,52 @@ impl ServerEngine {
         packet: &mut [u8],
         out: &mut Out,
     ) {
-        if !self.limiter.allow(now, link.remote().ip()) {
-            self.counters.resets_limited += 1;
-            return;
-        }
         let unix = self.clock.at(now);
-        let Ok(First { control, early_negotiation, mut wrapper, .. }) =
-            self.wrap.open_first(packet)
-        else {
-            return self.unauthentic(now, link, out);
-        };
-        if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
-            self.counters.strangers_bad += 1;
-            return;
-        }
-        let client = control.session;
-        let cookie = self.cookies.bake(now, link.remote(), client);
-        let acks = Acks::from_slice(&[0]).unwrap_or_default();
-        let answer = Control {
-            opcode: Opcode::HardResetServerV2,
-            key_id: 0,
-            session: cookie,
-            acks,
-            remote: Some(client),
-            message: Some(0),
-            payload: if early_negotiation { &RESEND_WRAPPED_KEY } else { &[] },
-        };
-        let mut frame = Vec::new();
-        if wrapper.seal(&answer, unix, &mut frame).is_err() {
-            return;
-        }
-        if opcode == Opcode::HardResetClientV3 && !early_negotiation {
-            // It cannot send its key again, so the key has to be remembered.
-            let kept = !self.config.force_cookie
-                && self.half_open.insert(now, (link.remote(), client), wrapper);
-            if !kept {
-                self.counters.half_open_refused += 1;
-                return;
+        match self.responder.reset(now, unix, link, opcode, packet) {
+            Ok(answer) => {
+                self.counters.resets_answered += 1;
+                out.send(link, answer);
             }
+            Err(refused) => self.refused(now, link, refused, out),
         }
-        self.counters.resets_answered += 1;
-        out.send(link, frame);
     }
 
-    /// A stranger's packet that may bring a cookie back: from here on there is a handshake.
+    /// Starts a handshake if a stranger's packet brings a cookie back.
     pub(super) fn third_packet(
         &mut self,
         now: Instant,
         link: Link,
-        (opcode, session): (Opcode, SessionId),
+        session: SessionId,
         packet: &mut [u8],
         out: &mut Out,
     ) {
-        // Unwrapping a client's key costs more than the other wrappings' checks: it is limited too.
-        if opcode == Opcode::ControlWkcV1 && !self.limiter.allow(now, link.remote().ip()) {
-            self.counters.resets_limited += 1;
-            return;
+        let handshakes = &mut self.handshakes;
+        let room = || handshakes.take(link.remote().ip());
+        match self.responder.third_packet(now, link, session, packet, room) {
+            Ok((control, wrapper)) => self.begin(now, link, &control, wrapper, out),
+            Err(refused) => self.refused(now, link, refused, out),
         }
-        let key = (link.remote(), session);
-        let opened = match self.half_open.get_mut(now, &key) {
-            Some(wrapper) => wrapper.open(packet).map(|control| (control, None)),
-            None => self.wrap.open_first(packet).map(|first| (first.control, Some(first.wrapper))),
-        };
-        let Ok((control, wrapper)) = opened else {
-            return self.unauthentic(now, link, out);
-        };
-        if !self.cookies.returned(now, link.remote(), &control) {
-            self.counters.cookies_bad += 1;
-            return;
-        }
-        let Some(mut wrapper) = wrapper.or_else(|| self.half_open.remove(&key)) else { return };
-        if !self.handshakes.begin(link.remote().ip()) {
-            self.counters.handshakes_refused += 1;
-            return;
-        }
-        // Packet id 1 went out with the answer to the reset.
-        wrapper.set_next_id(2);
-        self.begin(now, link, &control, wrapper, out);
     }
 
-    pub(super) fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
+    /// Counts a stranger's packet that led to nothing.
+    pub(super) fn refused(&mut self, now: Instant, link: Link, refused: Refused, out: &mut Out) {
+        let counters = &mut self.counters;
+        let counter = match refused {
+            Refused::Unchecked => &mut counters.strangers_unchecked,
+            Refused::Unauthentic => return self.unauthentic(now, link, out),
+            Refused::NoReset => &mut counters.strangers_bad,
+            Refused::AnswersUsedUp => &mut counters.resets_limited,
+            Refused::KeyNotKept => &mut counters.half_open_refused,
+            Refused::BadCookie => &mut counters.cookies_bad,
+            Refused::UsedCookie => &mut counters.cookies_used,
+            Refused::StartsUsedUp => &mut counters.starts_limited,
+            Refused::NoRoom => &mut counters.handshakes_refused,
+            Refused::Failed => return,
+        };
+        *counter += 1;
+    }
+
+    fn unauthentic(&mut self, now: Instant, link: Link, out: &mut Out) {
         self.counters.strangers_bad += 1;
         // Without a wrapping nothing could have been authentic.
         if !matches!(self.config.settings.wrap, WrapConfig::None) && self.naming.allow(now) {
@@ -122,13 +89,13 @@ impl ServerEngine {
             None => first.remote,
         };
         let (Some(local), Some(peer)) = (local, self.free_peer_id()) else {
-            self.handshakes.end(link.remote().ip());
+            self.handshakes.give_back(link.remote().ip());
             return;
         };
         let tls = match TlsSession::server(&self.config.tls) {
             Ok(tls) => tls,
             Err(error) => {
-                self.handshakes.end(link.remote().ip());
+                self.handshakes.give_back(link.remote().ip());
                 out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
                 return;
             }

@@ -7,15 +7,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use adit_engine::{Instant, Link, Output, PeerId};
+use adit_engine::{Instant, Link, Output, PeerId, Shares};
 
-use super::{Out, ServerEngine};
+use super::{FREE_PER_HANDSHAKE, MAX_HANDSHAKES, Out, ServerEngine};
 use crate::packet::{Opcode, split_front};
 use crate::server::event::ServerEvent;
-use crate::server::handshakes::Handshakes;
-use crate::server::limiter::Limiter;
 use crate::server::naming::Naming;
-use crate::wrap::First;
+use crate::server::responder::Refused;
 
 /// How long a stream may be silent before its first packet: stock clients send it at once.
 const FIRST_PACKET: Duration = Duration::from_secs(10);
@@ -26,9 +24,7 @@ pub(super) struct Streams {
     /// Those without a packet yet, by the time when they are given up.
     silent: BTreeSet<(Instant, Link)>,
     /// Those without a session, in all and by network; bounded as handshakes are.
-    strangers: Handshakes,
-    /// Of its own: a flood of forged datagrams in a network's name must not keep its streams out.
-    limiter: Limiter,
+    strangers: Shares,
     /// Of accepted ones.
     naming: Naming,
 }
@@ -48,8 +44,7 @@ impl Streams {
         Self {
             by_link: HashMap::new(),
             silent: BTreeSet::new(),
-            strangers: Handshakes::default(),
-            limiter: Limiter::new(),
+            strangers: Shares::new(MAX_HANDSHAKES, FREE_PER_HANDSHAKE),
             naming: Naming::default(),
         }
     }
@@ -86,19 +81,17 @@ impl Streams {
             && let State::Handshake(peer) = *state
         {
             *state = State::Session(peer);
-            self.strangers.end(link.remote().ip());
-            self.limiter.refund(link.remote().ip());
+            self.strangers.give_back(link.remote().ip());
         }
     }
 
     /// Makes the tables as small as what is in them.
-    pub(super) fn rest(&mut self, now: Instant) {
+    pub(super) fn rest(&mut self) {
         self.by_link.shrink_to_fit();
         if self.silent.is_empty() {
             self.silent = BTreeSet::new();
         }
-        self.strangers.rest();
-        self.limiter.rest(now);
+        self.strangers.shrink_to_fit();
     }
 
     /// Forgets a stream. False if there is none.
@@ -108,7 +101,7 @@ impl Streams {
             self.silent.remove(&(until, link));
         }
         if !matches!(state, State::Session(_)) {
-            self.strangers.end(link.remote().ip());
+            self.strangers.give_back(link.remote().ip());
         }
         true
     }
@@ -120,7 +113,7 @@ impl ServerEngine {
         if !link.is_stream() || self.streams.by_link.contains_key(&link) {
             return;
         }
-        if !self.streams.strangers.begin(link.remote().ip()) {
+        if !self.streams.strangers.take(link.remote().ip()) {
             self.counters.streams_refused += 1;
             let why = "too many TCP connections without a session, in all or from this network";
             out.event(ServerEvent::HandshakeFailed(link, why.into()));
@@ -167,10 +160,6 @@ impl ServerEngine {
 
     /// The first packet of a stream must be a reset: from there on there is a handshake.
     fn first_packet(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
-        if !self.streams.limiter.allow(now, link.remote().ip()) {
-            self.counters.resets_limited += 1;
-            return self.hang_up(link, "too many resets from this network", out);
-        }
         let reset = split_front(packet).is_ok_and(|(header, ..)| {
             matches!(header.opcode, Opcode::HardResetClientV2 | Opcode::HardResetClientV3)
         });
@@ -178,19 +167,23 @@ impl ServerEngine {
             self.counters.streams_bad += 1;
             return self.hang_up(link, "its TCP connection does not begin with a reset", out);
         }
-        let Ok(First { control, wrapper, .. }) = self.wrap.open_first(packet) else {
-            self.unauthentic(now, link, out);
-            self.counters.streams_bad += 1;
-            return self.hang_up(link, "its reset is not authentic", out);
+        let handshakes = &mut self.handshakes;
+        let room = || handshakes.take(link.remote().ip());
+        let (control, wrapper) = match self.responder.stream_reset(now, link, packet, room) {
+            Ok(opened) => opened,
+            Err(refused) => {
+                let why = match refused {
+                    Refused::NoRoom => "too many handshakes are under way",
+                    Refused::StartsUsedUp => "too many handshakes of this network have started",
+                    Refused::NoReset => "its reset is not the first message",
+                    _ => "its reset is not authentic",
+                };
+                self.refused(now, link, refused, out);
+                let limited = matches!(refused, Refused::NoRoom | Refused::StartsUsedUp);
+                self.counters.streams_bad += u64::from(!limited);
+                return self.hang_up(link, why, out);
+            }
         };
-        if control.message != Some(0) || !control.acks.is_empty() {
-            self.counters.streams_bad += 1;
-            return self.hang_up(link, "its reset is not the first message", out);
-        }
-        if !self.handshakes.begin(link.remote().ip()) {
-            self.counters.handshakes_refused += 1;
-            return self.hang_up(link, "too many handshakes are under way", out);
-        }
         self.begin(now, link, &control, wrapper, out);
         // There was no place, or no TLS.
         if self.streams.accepted(link).is_some() {

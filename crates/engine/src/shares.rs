@@ -1,0 +1,205 @@
+//! Shares of a bounded resource that parties without a name compete for.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Prefix lengths at which the addresses of IPv6 are counted: a host, a site, and a provider's customer at most.
+const IPV6_BLOCKS: [u8; 3] = [64, 56, 48];
+/// The share of a block of each of these lengths, in quarters of the share of one IPv4 address.
+const QUARTERS: [usize; 3] = [4, 5, 6];
+/// One in so many places is kept for IPv4: an attacker has more blocks of IPv6 than any table has places.
+const RESERVED_FOR_IPV4: usize = 4;
+
+/// A block of addresses that one party may hold alone.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+enum Block {
+    V4(u32),
+    /// The prefix length and the first 64 bits.
+    V6(u8, u64),
+}
+
+impl Block {
+    /// The blocks around an address, and what share each may have. An IPv4 address mapped into IPv6 counts as IPv4.
+    fn around(address: IpAddr) -> impl Iterator<Item = (Self, usize)> {
+        let (v4, v6) = match address.to_canonical() {
+            IpAddr::V4(v4) => (Some((Self::V4(u32::from(v4)), 4)), None),
+            IpAddr::V6(v6) => (None, Some((u128::from(v6) >> 64) as u64)),
+        };
+        let blocks = IPV6_BLOCKS.into_iter().zip(QUARTERS).filter_map(move |(length, quarters)| {
+            let kept = u64::MAX.checked_shl(64 - u32::from(length)).unwrap_or(0);
+            Some((Self::V6(length, v6? & kept), quarters))
+        });
+        v4.into_iter().chain(blocks)
+    }
+}
+
+/// Places in a table of fixed size, in all and for each block of addresses.
+///
+/// The share of a block depends on how many places are free: the fuller the table, the smaller a share, so that a dozen
+/// blocks do not fill it. A block of IPv4 is one address; IPv6 is counted at /64, /56 and /48 at once, and leaves a
+/// reserve to IPv4.
+#[derive(Debug)]
+pub struct Shares {
+    most: usize,
+    free_per_place: usize,
+    total: usize,
+    total_ipv6: usize,
+    taken: HashMap<Block, usize>,
+}
+
+impl Shares {
+    /// Creates a table of `most` places, in which an IPv4 address and a /64 may each have one place for so many that are
+    /// free, and one in any case.
+    #[must_use]
+    pub fn new(most: usize, free_per_place: usize) -> Self {
+        let free_per_place = free_per_place.max(1);
+        Self { most, free_per_place, total: 0, total_ipv6: 0, taken: HashMap::new() }
+    }
+
+    /// Takes a place if there is one for this address.
+    #[must_use]
+    pub fn take(&mut self, address: IpAddr) -> bool {
+        let free = self.free(address);
+        let share = |quarters: usize| {
+            let share = free.saturating_mul(quarters) / self.free_per_place.saturating_mul(4);
+            share.max(1)
+        };
+        let taken = |block: &Block| self.taken.get(block).copied().unwrap_or(0);
+        if free == 0
+            || Block::around(address).any(|(block, quarters)| taken(&block) >= share(quarters))
+        {
+            return false;
+        }
+        for (block, _) in Block::around(address) {
+            *self.taken.entry(block).or_default() += 1;
+        }
+        self.total += 1;
+        self.total_ipv6 += usize::from(is_ipv6(address));
+        true
+    }
+
+    fn free(&self, address: IpAddr) -> usize {
+        let free = self.most.saturating_sub(self.total);
+        match is_ipv6(address) {
+            true => {
+                let most = self.most - self.most / RESERVED_FOR_IPV4;
+                free.min(most.saturating_sub(self.total_ipv6))
+            }
+            false => free,
+        }
+    }
+
+    /// Gives a place back. An address that has none gives nothing back.
+    pub fn give_back(&mut self, address: IpAddr) {
+        if !Block::around(address).all(|(block, _)| self.taken.contains_key(&block)) {
+            return;
+        }
+        for (block, _) in Block::around(address) {
+            if let Some(count) = self.taken.get_mut(&block) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    self.taken.remove(&block);
+                }
+            }
+        }
+        self.total = self.total.saturating_sub(1);
+        self.total_ipv6 = self.total_ipv6.saturating_sub(usize::from(is_ipv6(address)));
+    }
+
+    /// Returns how many places are taken.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Shrinks the table to its contents.
+    pub fn shrink_to_fit(&mut self) {
+        self.taken.shrink_to_fit();
+    }
+}
+
+fn is_ipv6(address: IpAddr) -> bool {
+    address.to_canonical().is_ipv6()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::*;
+
+    /// As many places as handshakes may be under way.
+    const MOST: usize = 4096;
+
+    fn shares() -> Shares {
+        Shares::new(MOST, 7)
+    }
+
+    fn v4(n: u32) -> IpAddr {
+        IpAddr::V4(n.into())
+    }
+
+    /// Host `n` of a network given by its first four groups.
+    fn v6(a: u16, b: u16, site: u16, link: u16) -> IpAddr {
+        IpAddr::V6(Ipv6Addr::new(a, b, site, link, 0, 0, 0, 1))
+    }
+
+    #[test]
+    fn a_dozen_addresses_do_not_fill_the_table() {
+        let mut s = shares();
+        for n in 0..16 {
+            while s.take(v4(n)) {}
+        }
+        assert!(MOST - s.total() > 300, "{}", s.total());
+        assert!((1000..1300).all(|n| s.take(v4(n))), "others still get a place");
+    }
+
+    #[test]
+    fn one_site_of_ipv6_does_not_fill_the_table() {
+        let mut s = shares();
+        let taken = (0..=u16::MAX).filter(|link| s.take(v6(0x2001, 0xdb8, 0, *link))).count();
+        assert!((100..700).contains(&taken), "{taken}");
+        assert!(s.take(v4(1)), "IPv4");
+        assert!(s.take(v6(0x2001, 0xdb8, 1, 0)), "another /48");
+        // The same in one /56, with less.
+        let mut s = shares();
+        let taken = (0..256).cycle().take(65_536);
+        let taken = taken.filter(|link| s.take(v6(0x2001, 0xdb8, 0, *link))).count();
+        assert!((100..600).contains(&taken), "{taken}");
+        assert!(s.take(v6(0x2001, 0xdb8, 0, 0x100)), "another /56 of the site");
+    }
+
+    #[test]
+    fn ipv6_leaves_a_reserve_to_ipv4() {
+        let mut s = shares();
+        let sites = (0..=u16::MAX).filter(|site| s.take(v6(0x2001, 0xdb8, *site, 0))).count();
+        assert_eq!(sites, MOST * 3 / 4);
+        assert_eq!((0..10_000).filter(|n| s.take(v4(*n))).count(), MOST / 4);
+    }
+
+    #[test]
+    fn the_total_is_bounded() {
+        let mut s = shares();
+        assert_eq!((0..10_000).filter(|n| s.take(v4(*n))).count(), MOST);
+        assert!(!s.take(v6(0x2001, 0xdb8, 0, 0)));
+    }
+
+    #[test]
+    fn places_are_given_back_once() {
+        let mut s = shares();
+        let (a, same, other) =
+            (v6(0x2001, 0xdb8, 1, 1), v6(0x2001, 0xdb8, 1, 1), v6(0x2001, 0xdb8, 2, 1));
+        let taken = (0..MOST).filter(|_| s.take(a)).count();
+        assert!(!s.take(same) && s.take(other));
+        s.give_back(same);
+        assert!(s.take(a));
+        (0..taken).for_each(|_| s.give_back(a));
+        s.give_back(other);
+        assert_eq!((s.total(), s.total_ipv6, s.taken.len()), (0, 0, 0));
+        s.give_back(other);
+        assert_eq!(s.total(), 0, "there was nothing to give back");
+        assert!(s.take("::ffff:192.0.2.1".parse().expect("an address")));
+        s.give_back("192.0.2.1".parse().expect("an address"));
+        assert_eq!((s.total(), s.total_ipv6), (0, 0));
+    }
+}

@@ -1,0 +1,326 @@
+//! The stateless part of a handshake over datagrams: answers resets, and checks the cookies that come back. A server
+//! and the end of a point-to-point tunnel that waits for handshakes have one each.
+//!
+//! Three budgets, each charged by what its packets have proven, so that nothing forged uses up what a client needs:
+//!
+//! 1. A packet that is not authentic, or brings no cookie of ours, charges the budget of bad packets of the network it claims
+//!    to come from. It is large. Once it is used up, most packets of that network are dropped unchecked, but not all: a client
+//!    whose address is forged is delayed, and not locked out.
+//! 2. An authentic reset charges the budget of answers. Without a wrapping every well-formed reset is authentic, so a forger
+//!    can delay the answer to a reset.
+//! 3. A good cookie, which proves the address, charges the budget of starts. Nothing forged does.
+
+use std::net::IpAddr;
+
+use adit_engine::{Instant, Link, Random, UnixTime};
+
+use super::cookie::Cookies;
+use super::half_open::HalfOpen;
+use super::limiter::Limiter;
+use super::starts::{StartBudget, UsedCookies};
+use crate::packet::{Acks, Control, Opcode, SessionId};
+use crate::session::{RESEND_WRAPPED_KEY, Settings};
+use crate::wrap::{First, WrapError, WrapServer, Wrapper};
+
+/// Bad packets of one network that are checked in a burst, and in 10 s.
+const BAD_PACKETS: u32 = 50_000;
+/// Of packets beyond that budget, one in so many is checked.
+const CHECKED_BEYOND: u32 = 4;
+/// Answers to resets of one network in a burst, and in 10 s; those that lead to a session do not count.
+const ANSWERS: u32 = 500;
+
+/// Why a packet of a stranger leads to nothing.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its network sent too many bad packets: dropped unchecked.
+    Unchecked,
+    /// Malformed or not authentic.
+    Unauthentic,
+    /// Authentic, and not what a client begins with.
+    NoReset,
+    /// Too many resets of its network were answered.
+    AnswersUsedUp,
+    /// An old client whose key is not kept.
+    KeyNotKept,
+    /// Without a cookie of ours.
+    BadCookie,
+    /// The cookie has started a handshake already.
+    UsedCookie,
+    /// Too many handshakes of its network, or of all, have started.
+    StartsUsedUp,
+    /// Too many handshakes are under way.
+    NoRoom,
+    /// The library failed.
+    Failed,
+}
+
+pub(crate) struct Responder {
+    wrap: WrapServer,
+    cookies: Cookies,
+    force_cookie: bool,
+    half_open: HalfOpen,
+    bad_packets: Limiter,
+    /// Packets beyond the budget of bad ones.
+    beyond: u32,
+    answers: Limiter,
+    starts: StartBudget,
+    used: UsedCookies,
+}
+
+impl Responder {
+    pub(crate) fn new(
+        settings: &Settings,
+        force_cookie: bool,
+        random: &mut Random,
+    ) -> Result<Self, WrapError> {
+        let cookies = Cookies::new(random.bytes(), settings.hand_window)?;
+        Ok(Self {
+            wrap: WrapServer::new(&settings.wrap)?,
+            used: UsedCookies::new(cookies.lifetime()),
+            cookies,
+            force_cookie,
+            half_open: HalfOpen::new(settings.hand_window),
+            bad_packets: Limiter::new(BAD_PACKETS),
+            beyond: 0,
+            answers: Limiter::new(ANSWERS),
+            starts: StartBudget::new(),
+        })
+    }
+
+    /// Returns the one answer to a stranger's reset. Nothing is remembered of it.
+    pub(crate) fn reset(
+        &mut self,
+        now: Instant,
+        unix: UnixTime,
+        link: Link,
+        opcode: Opcode,
+        packet: &mut [u8],
+    ) -> Result<Vec<u8>, Refused> {
+        let address = link.remote().ip();
+        let (control, mut wrapper, early) = self.open_reset(now, address, packet)?;
+        if !self.answers.allow(now, address) {
+            return Err(Refused::AnswersUsedUp);
+        }
+        let client = control.session;
+        let answer = Control {
+            opcode: Opcode::HardResetServerV2,
+            key_id: 0,
+            session: self.cookies.bake(now, link.remote(), client),
+            acks: Acks::from_slice(&[0]).unwrap_or_default(),
+            remote: Some(client),
+            message: Some(0),
+            payload: if early { &RESEND_WRAPPED_KEY } else { &[] },
+        };
+        let mut frame = Vec::new();
+        wrapper.seal(&answer, unix, &mut frame).map_err(|_| Refused::Failed)?;
+        if opcode == Opcode::HardResetClientV3 && !early {
+            // It cannot send its key again, so the key has to be remembered.
+            let kept =
+                !self.force_cookie && self.half_open.insert(now, (link.remote(), client), wrapper);
+            if !kept {
+                return Err(Refused::KeyNotKept);
+            }
+        }
+        Ok(frame)
+    }
+
+    /// Unwraps the reset that a stream begins with. TCP has proven its address, so it may start a handshake. `room` takes a
+    /// place among those under way.
+    pub(crate) fn stream_reset<'p>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        packet: &'p mut [u8],
+        room: impl FnOnce() -> bool,
+    ) -> Result<(Control<'p>, Wrapper), Refused> {
+        let address = link.remote().ip();
+        let (control, wrapper, _) = self.open_reset(now, address, packet)?;
+        self.start(now, address, room)?;
+        Ok((control, wrapper))
+    }
+
+    /// Charges a start, and takes a place if there is one.
+    fn start(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        room: impl FnOnce() -> bool,
+    ) -> Result<(), Refused> {
+        if !self.starts.start(now, address) {
+            return Err(Refused::StartsUsedUp);
+        }
+        if !room() {
+            self.starts.refund(address);
+            return Err(Refused::NoRoom);
+        }
+        Ok(())
+    }
+
+    fn open_reset<'p>(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        packet: &'p mut [u8],
+    ) -> Result<(Control<'p>, Wrapper, bool), Refused> {
+        self.check(now, address)?;
+        let Ok(First { control, early_negotiation, wrapper, .. }) = self.wrap.open_first(packet)
+        else {
+            return Err(self.bad(now, address, Refused::Unauthentic));
+        };
+        if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
+            return Err(self.bad(now, address, Refused::NoReset));
+        }
+        Ok((control, wrapper, early_negotiation))
+    }
+
+    /// Unwraps a packet that may bring a cookie back. It starts a handshake if it does, and if `room` takes a place among
+    /// those under way.
+    pub(crate) fn third_packet<'p>(
+        &mut self,
+        now: Instant,
+        link: Link,
+        session: SessionId,
+        packet: &'p mut [u8],
+        room: impl FnOnce() -> bool,
+    ) -> Result<(Control<'p>, Wrapper), Refused> {
+        let address = link.remote().ip();
+        self.check(now, address)?;
+        let key = (link.remote(), session);
+        let opened = match self.half_open.get_mut(now, &key) {
+            Some(wrapper) => wrapper.open(packet).map(|control| (control, None)),
+            None => self.wrap.open_first(packet).map(|first| (first.control, Some(first.wrapper))),
+        };
+        let Ok((control, wrapper)) = opened else {
+            return Err(self.bad(now, address, Refused::Unauthentic));
+        };
+        let kept = wrapper.is_none();
+        let cookie = control.remote.unwrap_or_default();
+        if !self.cookies.returned(now, link.remote(), &control) {
+            return Err(self.bad(now, address, Refused::BadCookie));
+        }
+        if self.used.contains(cookie) {
+            return Err(Refused::UsedCookie);
+        }
+        let wrapper = wrapper.or_else(|| self.half_open.remove(&key));
+        let mut wrapper = wrapper.ok_or(Refused::KeyNotKept)?;
+        if let Err(refused) = self.start(now, address, room) {
+            // The client tries once more.
+            if kept {
+                self.half_open.insert(now, key, wrapper);
+            }
+            return Err(refused);
+        }
+        self.used.insert(now, cookie);
+        // Packet id 1 went out with the answer to the reset.
+        wrapper.set_next_id(2);
+        Ok((control, wrapper))
+    }
+
+    /// Refuses a packet whose network has sent too many bad ones, but for a few of them.
+    fn check(&mut self, now: Instant, address: IpAddr) -> Result<(), Refused> {
+        if !self.bad_packets.is_used_up(now, address) {
+            return Ok(());
+        }
+        self.beyond = self.beyond.wrapping_add(1);
+        match self.beyond % CHECKED_BEYOND {
+            0 => Ok(()),
+            _ => Err(Refused::Unchecked),
+        }
+    }
+
+    fn bad(&mut self, now: Instant, address: IpAddr, refused: Refused) -> Refused {
+        // Beyond the budget there is nothing left to charge.
+        let _ = self.bad_packets.allow(now, address);
+        refused
+    }
+
+    /// A handshake ended in a session: its reset and its start do not count.
+    pub(crate) fn refund(&mut self, link: Link) {
+        if !link.is_stream() {
+            self.answers.refund(link.remote().ip());
+        }
+        self.starts.refund(link.remote().ip());
+    }
+
+    /// Keys of old clients and used cookies that full tables forgot.
+    pub(crate) fn forgotten(&self) -> (u64, u64) {
+        (self.half_open.forgotten(), self.used.forgotten())
+    }
+
+    /// Shrinks the tables to their contents.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.bad_packets.rest(now);
+        self.answers.rest(now);
+        self.half_open.rest(now);
+        self.starts.rest(now);
+        self.used.rest(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::StaticKey;
+    use crate::wrap::WrapConfig;
+
+    fn crypt() -> WrapConfig {
+        WrapConfig::TlsCrypt { key: StaticKey::new([3; StaticKey::LEN]) }
+    }
+
+    fn responder(wrap: WrapConfig) -> Responder {
+        let settings = Settings { wrap, ..Settings::default() };
+        Responder::new(&settings, false, &mut Random::new([1; 32])).expect("a responder")
+    }
+
+    fn reset(wrap: &WrapConfig, session: u64) -> Vec<u8> {
+        let control = Control {
+            opcode: Opcode::HardResetClientV2,
+            key_id: 0,
+            session: SessionId(session.to_be_bytes()),
+            acks: Acks::default(),
+            remote: None,
+            message: Some(0),
+            payload: &[],
+        };
+        let mut packet = Vec::new();
+        let mut wrapper = Wrapper::client(wrap).expect("a wrapper");
+        wrapper.seal(&control, UnixTime(1), &mut packet).expect("a packet");
+        packet
+    }
+
+    const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    fn link(n: u8) -> Link {
+        Link::datagram(Default::default(), None, ([192, 0, 2, n], 5000).into())
+    }
+
+    fn answer(r: &mut Responder, n: u8, packet: &[u8]) -> Result<Vec<u8>, Refused> {
+        r.reset(NOW, UnixTime(1), link(n), Opcode::HardResetClientV2, &mut packet.to_vec())
+    }
+
+    #[test]
+    fn beyond_the_budget_of_bad_packets_some_are_checked() {
+        let mut r = responder(crypt());
+        let good = reset(&crypt(), 7);
+        let mut bad = good.clone();
+        bad[20] ^= 1;
+        for n in 0..BAD_PACKETS {
+            assert_eq!(answer(&mut r, 1, &bad), Err(Refused::Unauthentic), "{n}");
+        }
+        let outcomes: Vec<_> = (0..400).map(|_| answer(&mut r, 1, &good)).collect();
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 100);
+        let unchecked = |o: &&Result<_, _>| **o == Err(Refused::Unchecked);
+        assert_eq!(outcomes.iter().filter(unchecked).count(), 300);
+        assert!((0..100).all(|_| answer(&mut r, 2, &good).is_ok()), "another network");
+    }
+
+    #[test]
+    fn a_stream_without_room_costs_no_start() {
+        let mut r = responder(WrapConfig::None);
+        let packet = reset(&WrapConfig::None, 7);
+        let mut begin = |room| r.stream_reset(NOW, link(1), &mut packet.clone(), || room).err();
+        assert!((0..1000).all(|_| begin(false) == Some(Refused::NoRoom)));
+        assert!((0..500).all(|_| begin(true).is_none()));
+        assert_eq!(begin(true), Some(Refused::StartsUsedUp));
+    }
+}

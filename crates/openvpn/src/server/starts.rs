@@ -1,0 +1,188 @@
+//! How fast handshakes may start, and that each cookie starts one.
+
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_engine::{Instant, Shares};
+
+use crate::packet::SessionId;
+
+/// Handshakes that may start in any [`WINDOW`]; those that end in a session do not count.
+const MAX_STARTS: usize = 5000;
+/// Each network may start one for so many that are left: an IPv4 address or a /64 has 500.
+const LEFT_PER_START: usize = 9;
+/// The time in which starts are counted.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Used cookies that are remembered.
+const MAX_USED: usize = 16_384;
+
+/// The budget of handshakes, by addresses that have been proven: a handshake costs a signature and more on
+/// the one control thread.
+#[derive(Debug)]
+pub(crate) struct StartBudget {
+    shares: Shares,
+    /// The oldest first.
+    started: VecDeque<(Instant, IpAddr)>,
+}
+
+impl StartBudget {
+    pub(crate) fn new() -> Self {
+        Self { shares: Shares::new(MAX_STARTS, LEFT_PER_START), started: VecDeque::new() }
+    }
+
+    /// Returns whether a handshake with this address may start, and counts it if so.
+    pub(crate) fn start(&mut self, now: Instant, address: IpAddr) -> bool {
+        self.expire(now);
+        let starts = self.shares.take(address);
+        if starts {
+            self.started.push_back((now, address));
+        }
+        starts
+    }
+
+    /// Gives a start back: it led to a session.
+    pub(crate) fn refund(&mut self, address: IpAddr) {
+        if let Some(at) = self.started.iter().rposition(|(_, started)| *started == address) {
+            self.started.remove(at);
+            self.shares.give_back(address);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((at, address)) = self.started.front()
+            && *at + WINDOW <= now
+        {
+            self.shares.give_back(*address);
+            self.started.pop_front();
+        }
+    }
+
+    /// Shrinks the tables to their contents.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.expire(now);
+        self.started.shrink_to_fit();
+        self.shares.shrink_to_fit();
+    }
+}
+
+/// Cookies that have started a handshake, until they expire.
+///
+/// A full table forgets the oldest: that cookie could then start another handshake, at the expense of its own
+/// network's [`StartBudget`]. Nobody is refused for it.
+#[derive(Debug)]
+pub(crate) struct UsedCookies {
+    used: HashSet<SessionId>,
+    /// The oldest first, with the time when it expires.
+    order: VecDeque<(Instant, SessionId)>,
+    lifetime: Duration,
+    forgotten: u64,
+}
+
+impl UsedCookies {
+    /// Remembers each cookie for its lifetime.
+    pub(crate) fn new(lifetime: Duration) -> Self {
+        Self { used: HashSet::new(), order: VecDeque::new(), lifetime, forgotten: 0 }
+    }
+
+    /// Returns whether a cookie has started a handshake.
+    pub(crate) fn contains(&self, cookie: SessionId) -> bool {
+        self.used.contains(&cookie)
+    }
+
+    /// Remembers a cookie.
+    pub(crate) fn insert(&mut self, now: Instant, cookie: SessionId) {
+        self.expire(now);
+        if !self.used.insert(cookie) {
+            return;
+        }
+        self.order.push_back((now + self.lifetime, cookie));
+        if self.order.len() > MAX_USED
+            && let Some((_, oldest)) = self.order.pop_front()
+        {
+            self.used.remove(&oldest);
+            self.forgotten = self.forgotten.saturating_add(1);
+        }
+    }
+
+    /// Cookies that a full table forgot before they expired.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((until, cookie)) = self.order.front()
+            && *until <= now
+        {
+            self.used.remove(cookie);
+            self.order.pop_front();
+        }
+    }
+
+    /// Shrinks the tables to their contents.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.expire(now);
+        self.used.shrink_to_fit();
+        self.order.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::V4(n.into())
+    }
+
+    #[test]
+    fn an_address_has_its_share_of_the_starts_in_a_window() {
+        let mut budget = StartBudget::new();
+        let started = |budget: &mut StartBudget, ms, n| {
+            (0..10_000).filter(|_| budget.start(at(ms), ip(n))).count()
+        };
+        assert_eq!(started(&mut budget, 1000, 1), 500);
+        assert!(budget.start(at(1000), ip(2)), "another address");
+        assert_eq!(started(&mut budget, 10_999, 1), 0);
+        budget.refund(ip(1));
+        assert_eq!(started(&mut budget, 10_999, 1), 1, "one led to a session");
+        assert!(started(&mut budget, 11_000, 1) > 490, "the window is over");
+    }
+
+    #[test]
+    fn all_starts_are_bounded_and_many_networks_leave_some() {
+        let mut budget = StartBudget::new();
+        let started = (0..100_000).filter(|n| budget.start(at(0), ip(*n))).count();
+        assert_eq!((started, budget.started.len()), (MAX_STARTS, MAX_STARTS));
+        let mut budget = StartBudget::new();
+        (0..30).for_each(|n| while budget.start(at(0), ip(n)) {});
+        assert!((100..200).all(|n| budget.start(at(0), ip(n))));
+        budget.rest(at(60_000));
+        assert_eq!((budget.shares.total(), budget.started.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn used_cookies_are_known_until_they_expire_within_a_bound() {
+        let mut used = UsedCookies::new(Duration::from_secs(90));
+        let cookie = |n: u64| SessionId(n.to_be_bytes());
+        used.insert(at(0), cookie(1));
+        used.insert(at(10), cookie(1));
+        assert!(used.contains(cookie(1)) && !used.contains(cookie(2)));
+        used.insert(at(89_999), cookie(2));
+        assert!(used.contains(cookie(1)));
+        used.insert(at(90_000), cookie(3));
+        assert!(!used.contains(cookie(1)) && used.contains(cookie(2)));
+        assert_eq!(used.forgotten(), 0);
+        let many = 20_000;
+        (10..10 + many).for_each(|n| used.insert(at(90_000), cookie(n)));
+        assert_eq!((used.used.len(), used.order.len()), (MAX_USED, MAX_USED));
+        assert_eq!(used.forgotten(), many + 2 - MAX_USED as u64);
+        assert!(used.contains(cookie(9 + many)), "the newest are kept");
+        used.rest(at(500_000));
+        assert_eq!((used.used.capacity(), used.order.capacity()), (0, 0));
+    }
+}
