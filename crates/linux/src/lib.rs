@@ -5,6 +5,7 @@
 //! [`packet`] (sockets and bursts), [`udp`] (sending, receiving, paths and steering: system calls that no crate wraps), [`netns`]
 //! (between fork and exec), [`clock`] (the time zone) and [`memory`] (giving it back). Nothing here knows a protocol.
 
+pub mod channel;
 pub mod clock;
 pub mod ethtool;
 pub mod memory;

@@ -73,6 +73,19 @@ impl TcpListener {
         Ok(Self { socket, local })
     }
 
+    /// Takes over a listener that another process made.
+    ///
+    /// # Errors
+    /// It is no listening socket.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let socket = Socket::from(fd);
+        if !socket.is_listener()? {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let local = address(&socket.local_addr()?)?;
+        Ok(Self { socket, local })
+    }
+
     /// The bound address, with the port the kernel chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -88,6 +101,12 @@ impl TcpListener {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr()?;
         Ok((stream, peer))
+    }
+}
+
+impl From<TcpListener> for OwnedFd {
+    fn from(listener: TcpListener) -> Self {
+        listener.socket.into()
     }
 }
 
@@ -131,6 +150,11 @@ impl TcpStream {
     /// Starts to connect. When the stream becomes writable, [`TcpStream::finish_connect`] says how
     /// it went.
     pub fn connect(options: &TcpConnectOptions) -> io::Result<Self> {
+        Self::connect_by(Self::prepare(options)?, options.to)
+    }
+
+    /// Makes the socket alone, for [`TcpStream::connect_by`] in this process or another.
+    pub fn prepare(options: &TcpConnectOptions) -> io::Result<OwnedFd> {
         let socket = stream_socket(options.to, options.fwmark, options.device.as_deref())?;
         socket.set_tcp_nodelay(true)?;
         set_buffers(&socket, options.recv_buffer, options.send_buffer)?;
@@ -140,8 +164,13 @@ impl TcpStream {
             }
             socket.bind(&from.into())?;
         }
-        match rustix::net::connect(&socket, &options.to) {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd: socket.into() }),
+        Ok(socket.into())
+    }
+
+    /// As [`TcpStream::connect`], by a socket of [`TcpStream::prepare`].
+    pub fn connect_by(socket: OwnedFd, to: SocketAddr) -> io::Result<Self> {
+        match rustix::net::connect(&socket, &to) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd: socket }),
             Err(error) => Err(error.into()),
         }
     }

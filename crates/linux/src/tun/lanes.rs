@@ -39,17 +39,28 @@ impl Lanes {
     pub fn open(name: &str, mode: TunMode, lanes: usize) -> Result<(TunQueue, String), TunError> {
         let failed = |error| TunError::Os("attaching its lanes", error);
         let (mut queue, name) = attach(name, mode, true)?;
-        let poller = Poller::new().map_err(failed)?;
         let mut fds = Vec::new();
         while fds.len() < lanes {
-            let (lane, _) = attach(&name, mode, true)?;
-            poller.add(&lane.fd, fds.len() as u64, Interest::READ).map_err(failed)?;
-            fds.push(lane.fd);
+            fds.push(attach(&name, mode, true)?.0.fd);
         }
         detach(&queue).map_err(failed)?;
-        let (current, left) = (AtomicU32::new(NONE), AtomicUsize::new(0));
-        queue.lanes = Some(Self { poller, fds, current, left });
+        queue.lanes = Some(Self::of(fds).map_err(failed)?);
         Ok((queue, name))
+    }
+
+    /// Reads these as one.
+    pub fn of(fds: Vec<OwnedFd>) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        for (lane, fd) in fds.iter().enumerate() {
+            poller.add(fd, lane as u64, Interest::READ)?;
+        }
+        let (current, left) = (AtomicU32::new(NONE), AtomicUsize::new(0));
+        Ok(Self { poller, fds, current, left })
+    }
+
+    /// The lanes' descriptors.
+    pub fn into_fds(self) -> Vec<OwnedFd> {
+        self.fds
     }
 
     pub fn len(&self) -> usize {

@@ -12,8 +12,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
 mod lanes;
+mod parts;
 
 use lanes::Lanes;
+pub use parts::TunParts;
 
 /// Length of the header before each packet (`virtio_net_hdr` without `num_buffers`).
 pub const VNET_LEN: usize = 10;

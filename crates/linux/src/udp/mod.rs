@@ -17,7 +17,7 @@ pub use steer::{SenderField, steer};
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -123,6 +123,22 @@ impl UdpSocket {
         Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
     }
 
+    /// Takes over a socket that another process made with these options.
+    ///
+    /// # Errors
+    /// It is no bound UDP socket.
+    pub fn from_fd(fd: OwnedFd, options: &UdpOptions) -> io::Result<Self> {
+        let socket = Socket::from(fd);
+        let local = socket.local_addr()?.as_socket();
+        let local = local.ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        if socket.r#type()? != Type::DGRAM || socket.protocol()? != Some(Protocol::UDP) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let gro = options.gro && send::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let v6 = local.is_ipv6();
+        Ok(Self { socket, local, v6, gro, fragmentation: options.fragmentation })
+    }
+
     /// Several sockets on one port, one for each thread that receives; the kernel gives all datagrams
     /// of one sender to the same. Fails as [`UdpSocket::bind`] does, also where another process
     /// shares its port: the first socket is bound for itself alone and invites the others afterwards,
@@ -191,6 +207,12 @@ impl UdpSocket {
     }
 }
 
+impl From<UdpSocket> for OwnedFd {
+    fn from(socket: UdpSocket) -> Self {
+        socket.socket.into()
+    }
+}
+
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -209,6 +231,11 @@ fn set_fragmentation(socket: &Socket, v6: bool, options: &UdpOptions) -> io::Res
     Ok(())
 }
 
+/// Gives a socket a send buffer past the system's limit (CAP_NET_ADMIN).
+pub(crate) fn force_send_buffer(socket: &impl AsFd, size: libc::c_int) -> io::Result<()> {
+    send::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size)
+}
+
 /// Past the system's limit where we may (CAP_NET_ADMIN), else up to it: a smaller buffer is no
 /// reason not to run.
 fn set_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
@@ -216,7 +243,7 @@ fn set_buffers(socket: &Socket, options: &UdpOptions) -> io::Result<()> {
         socket.set_recv_buffer_size(options.recv_buffer)?;
     }
     let size = libc::c_int::try_from(options.send_buffer).unwrap_or(libc::c_int::MAX);
-    if send::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size).is_err() {
+    if force_send_buffer(socket, size).is_err() {
         socket.set_send_buffer_size(options.send_buffer)?;
     }
     Ok(())
