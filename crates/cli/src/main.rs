@@ -35,6 +35,9 @@ type Done = Result<ExitCode, Fault>;
 fn main() -> ExitCode {
     managed::demo::end_with_parent();
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = adit_daemon::helper::main(&arguments) {
+        return code;
+    }
     if let Some(options) = as_openvpn(&arguments) {
         return adit_daemon::openvpn::main(options);
     }

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use serde::{Deserialize, Serialize};
+
 /// Who can do something about a [`Fault`].
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Blame {
     /// Usage, configuration, files: exit code 2.
     Operator,
@@ -18,7 +20,7 @@ pub enum Blame {
 
 /// An error that ends the program: one sentence that says what is wrong and, where somebody can
 /// mend it, what to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     blame: Blame,
     message: String,

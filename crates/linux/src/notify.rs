@@ -10,7 +10,6 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
-    to: SocketAddr,
     watchdog: Option<Duration>,
 }
 
@@ -35,8 +34,10 @@ impl Notifier {
             }
         };
         let socket = UnixDatagram::unbound()?;
+        // Connected now: another user may not be allowed to reach it later.
+        socket.connect_addr(&to)?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, to, watchdog })
+        Ok(Self { socket, watchdog })
     }
 
     /// Start-up is over.
@@ -73,7 +74,7 @@ impl Notifier {
     }
 
     fn send(&self, text: &str) -> io::Result<()> {
-        self.socket.send_to_addr(text.as_bytes(), &self.to).map(drop)
+        self.socket.send(text.as_bytes()).map(drop)
     }
 }
 

@@ -24,6 +24,7 @@ type Scene = (&'static str, fn(), fn(Outcome));
 const SCENES: &[Scene] = &[
     ("another_user_with_one_capability", another_user, expect_another_user),
     ("another_user_with_none", another_user_bare, expect_bare),
+    ("a_user_alone_brings_its_primary_group", user_alone, expect_user_alone),
     ("the_same_user_with_one_capability", same_user, expect_same_user),
     ("a_missing_capability_is_named", missing, expect_success),
     ("an_unprivileged_process_can_still_shed", unprivileged, expect_success),
@@ -140,6 +141,18 @@ fn expect_another_user(outcome: Outcome) {
             ("Seccomp", "0"),
         ],
     );
+}
+
+fn user_alone() {
+    // A group that must go.
+    nix::unistd::setgroups(&[nix::unistd::Gid::from_raw(4)]).unwrap();
+    Privileges { group: None, ..nobody() }.drop().unwrap();
+    print_status();
+}
+
+fn expect_user_alone(outcome: Outcome) {
+    let gid = privileges::find_user("nobody").unwrap().1.to_string();
+    expect_fields(&outcome, &[("Gid", &[gid.as_str(); 4].join(" ")), ("Groups", &gid)]);
 }
 
 fn another_user_bare() {

@@ -22,7 +22,7 @@ use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
-use crate::host::{Applied, Device, Host, HostPlan};
+use crate::host::{Applied, Device, HostHandle, HostPlan};
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
@@ -152,7 +152,7 @@ pub enum Ended {
 /// A client with its device open, not connected yet.
 pub struct Client {
     options: Options,
-    host: Host,
+    host: HostHandle,
     tun: Option<TunDevice>,
     control: Option<control::Server>,
 }
@@ -172,8 +172,7 @@ impl Client {
             }
             other => other?,
         };
-        let (host, tun) =
-            Host::open(&options.device, tun_offloads(), workers::of_client()?.into())?;
+        let (host, tun) = HostHandle::open(&options.device, tun_offloads(), workers::of_client()?)?;
         Ok(Self { options, host, tun, control })
     }
 
@@ -267,7 +266,7 @@ fn notes(applied: Applied) {
 /// A client at work.
 struct Running<E: Drives> {
     driver: Driver<E, Planes>,
-    host: Host,
+    host: HostHandle,
     /// What `adit status` calls it.
     role: &'static str,
     /// The cipher where none is negotiated.
@@ -340,6 +339,7 @@ impl<E: Drives> Running<E> {
                         }
                     }
                 }
+                fault = self.host.lost() => return Err(fault),
                 news = self.driver.next() => {
                     if let Some(stop) = self.news(news?, hooks).await? {
                         return Ok(Ended::Stopped(stop));

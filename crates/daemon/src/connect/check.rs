@@ -15,6 +15,7 @@ use crate::client::{self, Client, Ended, Hooks, Next};
 use crate::clock::now;
 use crate::driver::{Dialled, ResolveRetry};
 use crate::fault::Fault;
+use crate::helper::files::Configs;
 use crate::host::{Applied, HostPlan};
 use crate::log;
 use crate::openvpn;
@@ -88,7 +89,7 @@ pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     settings.verb = wanted.verbose;
     log::start(settings).map_err(|e| Fault::environment(format!("cannot log: {e}")))?;
     let mut checker = Checker::new(!wanted.json);
-    let ended = match read(wanted) {
+    let ended = match read(wanted, &Configs::default()) {
         Ok(profile) => {
             checker.pass(Stage::Profile, wanted.profile.display().to_string());
             connect(profile, &mut checker)

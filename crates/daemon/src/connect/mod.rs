@@ -7,25 +7,29 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_linux::privileges::{self, Capability, Privileges, Violation};
+use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
-use adit_openvpn::config::{self, ClientOptions, Disk, Options, Role};
+use adit_openvpn::config::{self, ClientOptions, Files, Options, Role};
+use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, Ended, Hooks};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::Dialled;
 use crate::fault::Fault;
+use crate::helper::files::Configs;
+use crate::helper::{self, Duty};
 use crate::host::{Applied, Device, HostPlan};
 use crate::log;
 use crate::openvpn::{self, TlsMaterial};
+use crate::rights::{self, Wanted};
 use crate::say;
 
 /// Where control sockets go.
 const RUN: &str = "/run/adit";
 
 /// What `adit connect` is told.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectOptions {
     /// The profile, an OpenVPN client config file.
     pub profile: PathBuf,
@@ -60,20 +64,27 @@ struct Profile {
     certificate: Option<CertificateReport>,
 }
 
-/// Reads a profile; each mistake is a sentence with its remedy.
-fn read(wanted: &ConnectOptions) -> Result<Profile, Fault> {
+/// The profile's options, with those of the command line.
+pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Options, Fault> {
     let path = wanted.profile.to_string_lossy().into_owned();
-    let mut options = config::parse(&["--config".into(), path.clone()], &Disk)
+    let mut options = config::parse(&["--config".into(), path], files)
         .map_err(|e| Fault::operator(e.to_string()))?;
-    let Role::Client(client) = options.role.clone() else {
-        return Err(Fault::operator(format!(
-            "{path} is no client's configuration: run it with `adit openvpn --config {path}`"
-        )));
-    };
     options.routes.noexec |= wanted.no_routes;
     if let Some(device) = &wanted.device {
         options.device.name = Some(device.clone());
     }
+    Ok(options)
+}
+
+/// Reads a profile; each mistake is a sentence with its remedy.
+fn read(wanted: &ConnectOptions, files: &Configs) -> Result<Profile, Fault> {
+    let options = options(wanted, files)?;
+    let Role::Client(client) = options.role.clone() else {
+        let path = wanted.profile.display();
+        return Err(Fault::operator(format!(
+            "{path} is no client's configuration: run it with `adit openvpn --config {path}`"
+        )));
+    };
     let mut tls = TlsMaterial::read(&options.tls)?;
     let now = unix_time().0;
     tls.validity(now)?;
@@ -89,11 +100,13 @@ fn read(wanted: &ConnectOptions) -> Result<Profile, Fault> {
 fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     log::start(log::Settings::friendly(wanted.verbose))
         .map_err(|e| Fault::environment(format!("cannot log: {e}")))?;
-    let profile = read(wanted)?;
+    let files = Configs::default();
+    let profile = read(wanted, &files)?;
     for warning in &profile.options.warnings {
         tracing::warn!("{warning}");
     }
     let dial = openvpn::dial_settings(&profile.options, &profile.client)?;
+    let helper = helper::start(Duty::Connect(wanted.clone()), &files.into_piped())?;
     openvpn::runtime()?.block_on(async {
         let client = Client::open(client::Options {
             engine: profile.engine.into(),
@@ -105,7 +118,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             control: Some(control_socket(wanted)),
             tick: Duration::from_secs(1),
         })?;
-        drop_rights()?;
+        rights::drop(&Wanted::default(), helper.is_some(), &[Capability::CAP_NET_ADMIN])?;
         let certificate = profile.certificate;
         let mut narrator = Narrator { options: &profile.options, certificate, up: false };
         narrator.expiry();
@@ -114,17 +127,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     })
 }
 
-/// Keeps only what addresses and routes need. Everything was read, and no thread runs yet.
-fn drop_rights() -> Result<(), Fault> {
-    let rights = Privileges {
-        keep: vec![Capability::CAP_NET_ADMIN],
-        seccomp: Some((privileges::Profile::Daemon, Violation::Refuse)),
-        ..Privileges::default()
-    };
-    rights.drop().map_err(|e| Fault::environment(e.to_string()))
-}
-
-fn control_socket(wanted: &ConnectOptions) -> PathBuf {
+pub(crate) fn control_socket(wanted: &ConnectOptions) -> PathBuf {
     let folder = wanted.dir.clone().unwrap_or_else(|| Path::new(RUN).to_owned());
     let stem = wanted.profile.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     // The name of a profile becomes a file name: nothing but plain characters.

@@ -16,5 +16,6 @@ pub use report::{
     BridgeReport, CertificateReport, PeerReport, PortReport, Request, Response, StatusReport,
     TrainReport, TunReport,
 };
+pub(crate) use socket::bind;
 pub(crate) use socket::{Asked, Server};
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};

@@ -1,7 +1,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::UnixStream as BlockingStream;
+use std::os::unix::net::{UnixListener as BlockingListener, UnixStream as BlockingStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::report::{Request, Response};
 use crate::fault::Fault;
+use crate::helper::files;
 
 /// Longest request or response, in bytes with its newline. A response with 10,000 peers fits.
 pub const LINE_LIMIT: u64 = 16 << 20;
@@ -46,7 +47,11 @@ pub(crate) struct Server {
 impl Server {
     /// Opens the socket, making its folder and replacing what a killed process left behind.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
-        let listener = bind(path)?;
+        let listener = files::control(path)?;
+        let listener =
+            listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
+        let listener =
+            listener.map_err(|e| Fault::environment(format!("the control socket: {e}")))?;
         let (tx, requests) = mpsc::channel(QUEUE_LIMIT);
         let acceptor = tokio::spawn(accept(listener, tx));
         Ok(Self { path: path.to_owned(), requests, acceptor })
@@ -65,12 +70,13 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.acceptor.abort();
-        // After a change of user this may fail; the next start replaces the dead socket.
-        let _ = fs::remove_file(&self.path);
+        // Where it fails, the next start replaces the dead socket.
+        let _ = files::remove(&self.path);
     }
 }
 
-fn bind(path: &Path) -> Result<UnixListener, Fault> {
+/// Binds it, for its owner alone.
+pub(crate) fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     let problem = |what: &str, e: &io::Error| {
         Fault::environment(format!(
             "the control socket {}: {what}: {e}; run as root or choose another folder with --dir",
@@ -101,7 +107,7 @@ fn bind(path: &Path) -> Result<UnixListener, Fault> {
     // A socket gets its mode from the umask; changing it afterwards would leave a gap.
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o177);
     let former = nix::sys::stat::umask(mode);
-    let bound = UnixListener::bind(path);
+    let bound = BlockingListener::bind(path);
     nix::sys::stat::umask(former);
     bound.map_err(|e| problem("cannot be opened", &e))
 }

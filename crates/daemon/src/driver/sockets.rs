@@ -12,6 +12,7 @@ use adit_linux::udp::{UdpOptions, UdpSocket};
 use nix::errno::Errno;
 
 use super::{Backend, FIRST_DIALLED, ResolveRetry};
+use crate::helper;
 use crate::port_share::PortShare;
 use crate::proxy::{Association, Proxy};
 use crate::server::StreamOptions;
@@ -220,7 +221,7 @@ impl Sockets {
             former.into_iter().for_each(|id| self.hang_up(id, backend));
         }
         let device = options.device.as_deref();
-        let socket = UdpSocket::bind(&options)
+        let socket = helper::sockets::udp(&options)
             .map_err(|e| bind_problem(Transport::Udp, local, device, &e))?;
         let id = SocketId(FIRST_DIALLED.0 | (self.dialled & !FIRST_DIALLED.0));
         self.dialled = self.dialled.wrapping_add(1);

@@ -273,7 +273,7 @@ impl fmt::Debug for Streams {
 /// Stock's sentence about it, also when it takes longer than `limit`.
 async fn connect(options: &TcpConnectOptions, limit: Duration) -> Result<TcpStream, String> {
     let made = async {
-        let stream = TcpStream::connect(options)?;
+        let stream = crate::helper::sockets::connect(options)?;
         let ready = watch(stream.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
             let mut guard = ready.writable().await?;

@@ -9,6 +9,7 @@ use adit_filter::{Filter, lang};
 
 use crate::control::RuleFiles;
 use crate::fault::Fault;
+use crate::helper::files::open;
 
 /// Files that one rule file may be made of.
 const MAX_FILES: usize = 256;
@@ -60,7 +61,7 @@ pub fn compile(name: &str, ruleset: Ruleset) -> Result<Filter, Fault> {
 
 fn text_of(path: &Path) -> io::Result<String> {
     let most = lang::MAX_FILE as u64;
-    let file = std::fs::File::open(path)?;
+    let file = open(path)?;
     if !file.metadata()?.is_file() {
         // A pipe would be waited for without end.
         return Err(io::Error::other("it is no plain file"));

@@ -289,6 +289,14 @@ impl Host {
         }
     }
 
+    /// Undoes everything: the process whose tunnel this is was killed.
+    pub async fn abandon(mut self) {
+        if !self.changes.is_empty() {
+            tracing::warn!("the process of the tunnel ended without a word: undoing its routes");
+        }
+        self.undo().await;
+    }
+
     /// Keeps another server reachable while the plan in force sends everything into the tunnel: a
     /// client that reconnects elsewhere would otherwise dial through the tunnel it has lost.
     pub async fn keep_reachable(&mut self, remote: IpAddr) {

@@ -2,10 +2,12 @@
 
 mod apply;
 mod change;
+mod handle;
 mod ledger;
 mod plan;
 mod routes;
 
 pub use apply::{Applied, Host};
+pub use handle::HostHandle;
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};

@@ -136,6 +136,48 @@ pub fn start(settings: Settings) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Gives each line to `send` with its level, instead of writing it: another process writes the log.
+pub(crate) fn forward(send: impl Fn(Level, u64, &str) + Send + Sync + 'static) {
+    // Fails only where something logs already.
+    let layer = Forwarded(Box::new(send));
+    let _ = tracing::subscriber::set_global_default(Registry::default().with(layer));
+}
+
+type Forward = dyn Fn(Level, u64, &str) + Send + Sync;
+
+struct Forwarded(Box<Forward>);
+
+impl<S: Subscriber> Layer<S> for Forwarded {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        heard(metadata)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let (level, verb, message) = read(event);
+        (self.0)(level, verb, &message);
+    }
+}
+
+/// Libraries beneath us are heard only from warnings up.
+fn heard(metadata: &Metadata<'_>) -> bool {
+    metadata.target().starts_with("adit") || *metadata.level() <= Level::WARN
+}
+
+/// Level, `verb` and words.
+fn read(event: &Event<'_>) -> (Level, u64, String) {
+    let mut fields = text::Fields::default();
+    event.record(&mut fields);
+    let level = *event.metadata().level();
+    let verb = fields.verb.unwrap_or(match level {
+        Level::ERROR => 0,
+        Level::WARN => 1,
+        Level::INFO => 3,
+        Level::DEBUG => 5,
+        Level::TRACE => 7,
+    });
+    (level, verb, fields.message())
+}
+
 /// Puts panics into the log, and ends the process if it was not the control thread that panicked: a
 /// data plane without its worker would look alive and carry nothing, while a service manager starts
 /// a dead process again.
@@ -203,24 +245,14 @@ struct Run {
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        // Libraries beneath us are heard only from warnings up.
-        metadata.target().starts_with("adit") || *metadata.level() <= Level::WARN
+        heard(metadata)
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut fields = text::Fields::default();
-        event.record(&mut fields);
-        let level = *event.metadata().level();
-        let verb = fields.verb.unwrap_or(match level {
-            Level::ERROR => 0,
-            Level::WARN => 1,
-            Level::INFO => 3,
-            Level::DEBUG => 5,
-            Level::TRACE => 7,
-        });
+        let (level, verb, message) = read(event);
         let mut writer = lock(&self.0);
         if verb <= u64::from(writer.settings.verb) {
-            writer.take(event.metadata().callsite(), level, &fields.message());
+            writer.take(event.metadata().callsite(), level, &message);
         }
     }
 }

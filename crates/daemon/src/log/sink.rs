@@ -1,11 +1,11 @@
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 
 use tracing::Level;
 
 use super::Target;
+use crate::helper::files::{self, Begin};
 
 /// Where the system log listens (syslog(3)).
 const SYSLOG_SOCKET: &str = "/dev/log";
@@ -23,18 +23,12 @@ pub(super) enum Sink {
 
 impl Sink {
     pub(super) fn open(target: &Target) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.create(true).mode(0o600);
         Ok(match target {
             Target::Stdout => Self::Stdout,
             Target::Stderr => Self::Stderr,
-            Target::File(path) => {
-                options.clone().write(true).truncate(true).open(path)?;
-                // Appending all the same: whoever truncates it (logrotate's copytruncate) gets a file
-                // that begins at its beginning.
-                Self::File(options.append(true).open(path)?)
-            }
-            Target::Append(path) => Self::File(options.append(true).open(path)?),
+            // Appending all the same: after logrotate's copytruncate the file begins at its beginning.
+            Target::File(path) => Self::File(files::write(path, Begin::EmptyAppend)?),
+            Target::Append(path) => Self::File(files::write(path, Begin::Append)?),
             Target::Syslog(name) => Self::Syslog(Syslog::new(name)),
         })
     }

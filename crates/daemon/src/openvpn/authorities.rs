@@ -1,6 +1,5 @@
 //! `capath`: a directory with the certificates and revocation lists of authorities.
 
-use std::fs;
 use std::path::Path;
 
 use adit_openvpn::tls::{CommonTlsOptions, Pem};
@@ -8,6 +7,7 @@ use zeroize::Zeroizing;
 
 use super::material::read_file;
 use crate::fault::Fault;
+use crate::helper::files;
 
 /// Files that are read of one directory.
 const MAX_FILES: usize = 4096;
@@ -53,12 +53,9 @@ pub(super) fn add(common: &mut CommonTlsOptions, path: &Path) -> Result<(), Faul
         ))
     };
     let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(problem)? {
-        let name = entry.map_err(problem)?.file_name();
-        if let Some(name) = name.to_str()
-            && let Some(kind) = kind(name)
-        {
-            names.push((name.to_owned(), kind));
+    for name in files::list(path).map_err(problem)? {
+        if let Some(kind) = kind(&name) {
+            names.push((name, kind));
         }
         if names.len() > MAX_FILES {
             return Err(Fault::operator(format!(
@@ -107,6 +104,8 @@ pub(super) fn add(common: &mut CommonTlsOptions, path: &Path) -> Result<(), Faul
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,5 @@
 //! `client-config-dir`: what the server's operator has written on a client, read when it connects.
 
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -11,6 +10,7 @@ use adit_openvpn::config::{ClientFile, ClientRules, client_file_name};
 use tokio::sync::oneshot;
 
 use crate::ask::{Answer, Authorizer};
+use crate::helper::files;
 
 /// Clients that may wait for their files; as many as may wait for any answer.
 const WAITING: usize = crate::driver::QUESTION_LIMIT;
@@ -141,22 +141,23 @@ impl Source {
 /// What a plain file has in it; `None` where there is no such file.
 fn contents(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let problem = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
-    match fs::metadata(path) {
-        // A pipe would be waited for without end.
-        Ok(data) if !data.is_file() => return Err(format!("{} is no plain file", path.display())),
-        Ok(_) => {}
+    let file = match files::open_from_thread(path) {
+        Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(problem(e)),
+    };
+    if !file.metadata().map_err(problem)?.is_file() {
+        return Err(format!("{} is no plain file", path.display()));
     }
     let mut bytes = Vec::new();
-    fs::File::open(path)
-        .and_then(|f| f.take(FILE_LIMIT).read_to_end(&mut bytes))
-        .map_err(problem)?;
+    file.take(FILE_LIMIT).read_to_end(&mut bytes).map_err(problem)?;
     Ok(Some(bytes))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn source(exclusive: bool) -> (tempfile::TempDir, Source) {

@@ -6,7 +6,6 @@
 use std::fs;
 use std::io::{Seek, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,13 +13,14 @@ use adit_openvpn::config::PoolPersist;
 use ipnet::IpNet;
 
 use crate::fault::Fault;
+use crate::helper::files::{self, Begin};
 
 type Leases = Vec<(String, Vec<IpNet>)>;
 
 /// The file, to be written now and then.
 ///
-/// It is replaced whole, so that it is never half written. After a change of user the directory may
-/// deny that: then it is written in place, by the descriptor from before.
+/// It is replaced whole, so that it is never half written. Where the directory denies that it is written
+/// in place, by the descriptor from before.
 pub(super) struct LeaseFile {
     path: PathBuf,
     file: fs::File,
@@ -37,7 +37,7 @@ impl LeaseFile {
         if every.is_zero() {
             return None;
         }
-        match fs::OpenOptions::new().write(true).create(true).truncate(false).open(path) {
+        match files::write(path, Begin::Keep) {
             Ok(file) => Some(Self {
                 path: path.clone(),
                 file,
@@ -69,27 +69,10 @@ impl LeaseFile {
         if text == self.written {
             return;
         }
-        match self.replace(&text).or_else(|_| self.overwrite(&text)) {
+        match files::replace(&self.path, text.as_bytes()).or_else(|_| self.overwrite(&text)) {
             Ok(()) => self.written = text,
             Err(e) => tracing::warn!("ifconfig-pool-persist: '{}': {e}", self.path.display()),
         }
-    }
-
-    fn replace(&mut self, text: &str) -> std::io::Result<()> {
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let fresh = self.path.with_file_name(name);
-        let mode = self.file.metadata()?.mode() & 0o777;
-        // One left by a killed process is nobody's.
-        let _ = fs::remove_file(&fresh);
-        let made = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh);
-        let mut file = made?;
-        let done = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&fresh, &self.path));
-        match done {
-            Ok(()) => self.file = file,
-            Err(_) => drop(fs::remove_file(&fresh)),
-        }
-        done
     }
 
     fn overwrite(&mut self, text: &str) -> std::io::Result<()> {
@@ -130,7 +113,7 @@ fn third_of_four(address: IpAddr, net30: bool) -> IpAddr {
 /// # Errors
 /// It cannot be read.
 pub(super) fn read(path: &Path, net30: bool) -> Result<Vec<(String, IpNet)>, Fault> {
-    let text = match fs::read_to_string(path) {
+    let text = match files::open(path).and_then(std::io::read_to_string) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
@@ -155,6 +138,8 @@ fn parse(text: &str, net30: bool) -> Vec<(String, IpNet)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]

@@ -116,11 +116,7 @@ pub(crate) fn dial_settings(
     options: &Options,
     client: &ClientOptions,
 ) -> Result<DialSettings, Fault> {
-    let listen = options.socket.listen.first();
-    let local = match listen.and_then(|listen| listen.host.as_deref()) {
-        Some(host) => Some(local_address(host, Family::Any)?),
-        None => None,
-    };
+    let (local, port) = dialled_from(options)?;
     let resolve_retry = match client.resolv_retry {
         // Another server is tried instead of waiting for the name of this one.
         _ if client.remotes.len() > 1 => ResolveRetry::Once,
@@ -130,7 +126,7 @@ pub(crate) fn dial_settings(
     };
     Ok(DialSettings {
         local,
-        port: listen.map_or(0, |listen| listen.port),
+        port,
         mark: options.socket.mark,
         device: options.socket.device.clone(),
         random_hostname: client.random_hostname,
@@ -143,6 +139,17 @@ pub(crate) fn dial_settings(
         streams: stream_options(options),
         proxies: client.proxies.iter().map(proxy).collect::<Result<_, _>>()?,
     })
+}
+
+/// Our end of what is dialled: `local` and `lport`.
+///
+/// # Errors
+/// `local` is a name without an address.
+pub(crate) fn dialled_from(options: &Options) -> Result<(Option<IpAddr>, u16), Fault> {
+    let listen = options.socket.listen.first();
+    let host = listen.and_then(|listen| listen.host.as_deref());
+    let local = host.map(|host| local_address(host, Family::Any)).transpose()?;
+    Ok((local, listen.map_or(0, |listen| listen.port)))
 }
 
 fn proxy(proxy: &config::Proxy) -> Result<Arc<Proxy>, Fault> {

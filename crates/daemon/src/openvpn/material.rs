@@ -21,6 +21,7 @@ use super::authorities;
 use crate::control::CertificateReport;
 use crate::expiry;
 use crate::fault::Fault;
+use crate::helper::files;
 
 /// Certificates, keys and lists may be large, but not endless (`/dev/zero` as a key file).
 const FILE_LIMIT: u64 = 16 << 20;
@@ -60,7 +61,7 @@ pub(super) fn read_file(directive: &str, path: &Path) -> Result<Zeroizing<Vec<u8
         Fault::operator(format!("--{directive} fails with '{}': {e}: {remedy}", path.display()))
     };
     let mut bytes = Zeroizing::new(Vec::new());
-    let file = fs::File::open(path).map_err(problem)?;
+    let file = files::open(path).map_err(problem)?;
     file.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(problem)?;
     if bytes.len() as u64 > FILE_LIMIT {
         let message = format!("--{directive}: '{}' is not a key or certificate", path.display());

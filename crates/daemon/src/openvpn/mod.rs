@@ -14,17 +14,24 @@ mod server;
 mod status;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use adit_openvpn::config::{self, Disk, Log, LogTo, Options, Role};
+use adit_openvpn::config::{self, Log, LogTo, Options, Role};
 
 use crate::fault::Fault;
+use crate::helper::files::Configs;
+use crate::helper::{self, Duty, Request};
+use crate::host::HostPlan;
 use crate::log;
 use crate::say;
 pub(crate) use client::order;
-pub(crate) use mapping::{client_config, client_plan, device, dial_settings};
+pub(crate) use mapping::{
+    bare_plan, client_config, client_plan, device, dial_settings, dialled_from, listeners,
+};
 pub(crate) use material::{TlsMaterial, credentials, wrap};
 use process::Ground;
+pub(crate) use server::control_socket;
 
 /// What the program calls itself where stock prints its version.
 const BANNER: &str = concat!(
@@ -67,6 +74,22 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// The plan of a server or of one of two points, which follows from the configuration.
+///
+/// # Errors
+/// A flag that does not exist; or it is a client, whose server says more.
+pub(crate) fn configured_plan(
+    options: &Options,
+    remote: Option<SocketAddr>,
+) -> Result<HostPlan, Fault> {
+    let planned = match &options.role {
+        Role::Server(server) => mapping::server_plan(options, server),
+        Role::Peer(peer) => peer::plan(options, &peer.ends, remote),
+        Role::Client(_) => Err(Fault::ours("a client's plan is not configured alone")),
+    };
+    planned.map(|(plan, _)| plan)
+}
+
 /// What comes after one run.
 enum Next {
     /// The process ends.
@@ -92,7 +115,12 @@ fn informed(args: &[String]) -> Option<ExitCode> {
 
 /// One life between two SIGHUPs.
 fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
-    let options = config::parse(args, &Disk).map_err(|e| {
+    if let Some(helper) = helper::current() {
+        // It reads the configuration before us, and lets us read what that names.
+        helper.call(Request::Reload, &[])?;
+    }
+    let files = Configs::default();
+    let options = config::parse(args, &files).map_err(|e| {
         Fault::operator(format!("Options error: {e}\nUse --help for more information."))
     })?;
     start_log(&options, ground.logging())?;
@@ -101,21 +129,22 @@ fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
         tracing::warn!("{warning}");
     }
     say!(1, "{BANNER}");
+    let (duty, piped) = (Duty::Openvpn(args.to_vec()), files.into_piped());
     // Keys may be asked for on the terminal, so before the process leaves it.
     match &options.role {
         Role::Client(role) => {
             let prepared = client::prepare(&options, role)?;
-            ground.settle(&options)?;
+            ground.settle(&options, &duty, &piped)?;
             runtime()?.block_on(client::run(prepared, &options, role, ground))
         }
         Role::Peer(role) => {
             let prepared = peer::prepare(&options, role)?;
-            ground.settle(&options)?;
+            ground.settle(&options, &duty, &piped)?;
             runtime()?.block_on(peer::run(prepared, &options, role, ground))
         }
         Role::Server(role) => {
             let prepared = server::prepare(&options, role)?;
-            ground.settle(&options)?;
+            ground.settle(&options, &duty, &piped)?;
             runtime()?.block_on(server::run(prepared, &options, role, ground))
         }
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use adit_engine::Transport;
-use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_linux::udp::UdpOptions;
 use adit_openvpn::client::Remote;
 use adit_openvpn::config::{AuthRetry, ClientOptions, Options, PeerKeys, PeerOptions};
 use adit_openvpn::negotiate::RouteContext;
@@ -16,6 +16,7 @@ use super::{Next, mapping, material, process::Ground};
 use crate::client::{Kind, Waits};
 use crate::clock::unix_time;
 use crate::fault::Fault;
+use crate::helper;
 use crate::host::HostPlan;
 use crate::plane::gates;
 use crate::server::unbound;
@@ -120,7 +121,7 @@ fn listen(options: &Options) -> Result<Waits, Fault> {
     udp.device.clone_from(&options.socket.device);
     udp.recv_buffer = options.socket.receive_buffer.map_or(udp.recv_buffer, |size| size as usize);
     udp.send_buffer = options.socket.send_buffer.map_or(udp.send_buffer, |size| size as usize);
-    UdpSocket::bind(&udp)
+    helper::sockets::udp(&udp)
         .map(Waits::Datagrams)
         .map_err(|e| unbound(Transport::Udp, listener, &mapping::socket_tuning(options), &e))
 }

@@ -1,17 +1,16 @@
 //! Background, pid file, user: what the process does once, however often it restarts.
 
-use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use adit_linux::notify::Notifier;
-use adit_linux::privileges::{
-    Capability, Privileges, Profile, Violation, find_group, find_user, protect_memory,
-};
+use adit_linux::privileges::{Capability, protect_memory};
 use adit_linux::process::{daemonize, set_nice};
 use adit_openvpn::config::Options;
 
 use crate::fault::Fault;
+use crate::helper::{self, Duty, Running, files};
+use crate::rights::{self, Wanted};
 use crate::say;
 
 /// What was done already.
@@ -20,6 +19,10 @@ pub(crate) struct Ground {
     logging: bool,
     settled: bool,
     dropped: bool,
+    /// Another user than the one who started it.
+    changed_user: bool,
+    /// Ends with this process.
+    helper: Option<Running>,
     notifier: Option<Notifier>,
 }
 
@@ -32,8 +35,13 @@ impl Ground {
         self.logging
     }
 
-    /// Goes to the background, takes the priority, writes the pid file.
-    pub(crate) fn settle(&mut self, options: &Options) -> Result<(), Fault> {
+    /// Goes to the background, takes the priority, writes the pid file, starts the helper.
+    pub(crate) fn settle(
+        &mut self,
+        options: &Options,
+        duty: &Duty,
+        piped: &[(PathBuf, Vec<u8>)],
+    ) -> Result<(), Fault> {
         if std::mem::replace(&mut self.settled, true) {
             return Ok(());
         }
@@ -50,50 +58,50 @@ impl Ground {
             daemonize(true)
                 .map_err(|e| Fault::environment(format!("cannot go to the background: {e}")))?;
         }
-        match &process.pid_file {
-            Some(path) => write_pid(path),
-            None => Ok(()),
+        if let Some(path) = &process.pid_file {
+            write_pid(path)?;
         }
+        // Of the process in the background, and still root.
+        self.helper = helper::start(duty.clone(), piped)?;
+        Ok(())
     }
 
-    /// Becomes `user` and `group`, once. Must run before any thread is started.
+    /// Becomes a user of its own, once. Must run before any thread is started. `needed` are the
+    /// capabilities without a helper.
     pub(crate) fn drop_privileges(
         &mut self,
         options: &Options,
-        keep: &[Capability],
+        needed: &[Capability],
     ) -> Result<(), Fault> {
         let process = &options.process;
-        if self.dropped || (process.user.is_none() && process.group.is_none() && !process.mlock) {
-            return Ok(());
-        }
-        let operator = |e: adit_linux::privileges::PrivilegeError| Fault::operator(e.to_string());
-        let user = process.user.as_deref().map(find_user).transpose().map_err(operator)?;
-        let group = process.group.as_deref().map(find_group).transpose().map_err(operator)?;
         let is_root = nix::unistd::geteuid().is_root();
-        if !is_root && (user.is_some() || group.is_some()) {
-            tracing::warn!("not started as root: 'user' and 'group' have no effect");
+        // Started without rights: as few as they are, they are the operator's choice.
+        if self.dropped || (!is_root && !process.mlock) {
+            if !self.dropped && (process.user.is_some() || process.group.is_some()) {
+                tracing::warn!("not started as root: 'user' and 'group' have no effect");
+            }
+            self.dropped |= !is_root;
             return Ok(());
         }
-        // `mlock` alone changes nothing about who the process is: what a restart needs stays.
-        let stays = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
-        let keep = if user.is_some() { keep } else { &stays };
-        let privileges = Privileges {
-            user: user.map(|(user, _)| user),
-            group,
-            keep: keep.to_vec(),
+        let wanted = Wanted {
+            user: process.user.clone(),
+            group: process.group.clone(),
             lock_memory: process.mlock,
-            seccomp: Some((Profile::Daemon, Violation::Refuse)),
         };
-        privileges.drop().map_err(|e| Fault::environment(e.to_string()))?;
+        // Without a helper and without `user` the process stays able to start again.
+        let stays = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+        let needed = if wanted.user.is_some() { needed } else { &stays };
+        let dropped = rights::drop(&wanted, self.helper.is_some(), needed)?;
         self.dropped = true;
-        if let Some(name) = &process.group {
+        self.changed_user = dropped.user.is_some();
+        if let Some(name) = &dropped.group {
             say!(1, "GID set to {name}");
         }
-        if let Some(name) = &process.user {
+        if let Some(name) = &dropped.user {
             say!(1, "UID set to {name}");
         }
-        if !keep.is_empty() {
-            let names: Vec<String> = keep.iter().map(ToString::to_string).collect();
+        if !dropped.kept.is_empty() {
+            let names: Vec<String> = dropped.kept.iter().map(ToString::to_string).collect();
             say!(1, "Capabilities retained: {}", names.join(" "));
         }
         Ok(())
@@ -101,7 +109,7 @@ impl Ground {
 
     /// Whether rights are gone that a restart would need.
     pub(crate) fn has_dropped(&self) -> bool {
-        self.dropped
+        self.changed_user && self.helper.is_none()
     }
 
     /// "Initialization Sequence Completed", for whoever waits for it.
@@ -116,12 +124,8 @@ impl Ground {
 }
 
 fn write_pid(path: &Path) -> Result<(), Fault> {
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)
-        .and_then(|mut file| writeln!(file, "{}", std::process::id()));
+    let written =
+        files::write_public(path).and_then(|mut file| writeln!(file, "{}", std::process::id()));
     written.map_err(|e| {
         Fault::operator(format!("writepid: cannot write '{}': {e}: check the path", path.display()))
     })

@@ -1,6 +1,7 @@
 //! The server role.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::control::{self, CertificateReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::filter::Live;
+use crate::helper::files;
 use crate::port_share::PortShare;
 use crate::say;
 use crate::server::{
@@ -48,7 +50,7 @@ pub(super) fn prepare(options: &Options, role: &ServerOptions) -> Result<Prepare
         tracing::warn!("WARNING: {fault}");
     }
     if let Some(folder) = &role.client_config_dir
-        && let Err(e) = fs::read_dir(folder)
+        && let Err(e) = files::open(folder)
     {
         return Err(Fault::operator(format!(
             "client-config-dir: cannot read '{}': {e}: make the directory, or remove the line",
@@ -90,7 +92,10 @@ pub(super) async fn run(
             age: role.station_age,
         },
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
-        control: filter.is_some().then(control_socket),
+        control: filter.is_some().then(|| {
+            forget_dead_sockets(Path::new(RUN));
+            control_socket(std::process::id())
+        }),
         filter,
         socket: mapping::socket_tuning(options),
         workers,
@@ -137,19 +142,20 @@ pub(super) async fn run(
     })
 }
 
+/// Where control sockets are.
+const RUN: &str = "/run/adit";
+
 /// With a filter there is one, for the verbs of `adit filter`: named by the process, as nothing else is
 /// sure to be nobody else's.
-fn control_socket() -> PathBuf {
-    let folder = Path::new("/run/adit");
-    forget_dead_sockets(folder);
-    folder.join(format!("openvpn-{}.sock", std::process::id()))
+pub(crate) fn control_socket(pid: u32) -> PathBuf {
+    Path::new(RUN).join(format!("openvpn-{pid}.sock"))
 }
 
 /// Removes the sockets of former processes, which had no right to when they ended (`user`).
 fn forget_dead_sockets(folder: &Path) {
     for path in control::list(folder).unwrap_or_default() {
         let ours = path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("openvpn-"));
-        let dead = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
+        let dead = |e: std::io::Error| e.kind() == ErrorKind::ConnectionRefused;
         if ours && UnixStream::connect(&path).is_err_and(dead) {
             // Another one that starts now may have done it.
             let _ = fs::remove_file(&path);
@@ -272,9 +278,7 @@ impl Owner<'_> {
 
     fn reread_crl(&mut self) -> Option<ServerTls> {
         let crl = self.crl.as_mut()?;
-        if !crl.changed() {
-            return None;
-        }
+        let stamp = crl.changed()?;
         let source = Source::File(crl.path.clone());
         // A list that cannot be used leaves the former in force until it can; the former still
         // refuses whom it refused.
@@ -285,10 +289,16 @@ impl Owner<'_> {
         match tls {
             Ok(tls) => {
                 say!(2, "CRL: loaded '{}' again", crl.path.display());
+                crl.loaded(stamp);
                 Some(tls)
             }
             Err(fault) => {
-                tracing::error!("CRL: the former list stays in force: {fault}");
+                // Tried again every second, said once for each reason.
+                let reason = fault.to_string();
+                if crl.failure.as_ref() != Some(&reason) {
+                    tracing::error!("CRL: the former list stays in force: {reason}");
+                    crl.failure = Some(reason);
+                }
                 None
             }
         }
@@ -317,28 +327,48 @@ fn row(session: &server::Session) -> ClientRow {
 /// A revocation list in a file that may change.
 struct CrlFile {
     path: PathBuf,
-    seen: Option<(i64, i64, u64, u64)>,
+    /// Of the list in force.
+    seen: Option<Stamp>,
+    /// Why the last attempt to load it failed.
+    failure: Option<String>,
 }
+
+/// Time, size and inode: a copy over a file and a rename both change one of them.
+type Stamp = (i64, i64, u64, u64);
 
 impl CrlFile {
     fn watch(source: Option<&Source>) -> Option<Self> {
         match source {
-            Some(Source::File(path)) => Some(Self { path: path.clone(), seen: Self::stamp(path) }),
+            Some(Source::File(path)) => {
+                Some(Self { path: path.clone(), seen: Self::stamp(path), failure: None })
+            }
             _ => None,
         }
     }
 
-    /// Time, size and inode: a copy over it and a rename both change one of them.
-    fn stamp(path: &Path) -> Option<(i64, i64, u64, u64)> {
-        let data = fs::metadata(path).ok()?;
+    fn stamp(path: &Path) -> Option<Stamp> {
+        let data = match fs::metadata(path) {
+            // In a folder that is closed to this user.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => files::open(path).ok()?.metadata(),
+            data => data,
+        };
+        let data = data.ok()?;
         Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
     }
 
-    fn changed(&mut self) -> bool {
+    /// The stamp of a list that is not the one in force, until it is [`CrlFile::loaded`].
+    fn changed(&mut self) -> Option<Option<Stamp>> {
         let fresh = Self::stamp(&self.path);
-        let changed = fresh != self.seen;
-        self.seen = fresh;
-        changed
+        if fresh == self.seen {
+            self.failure = None;
+            return None;
+        }
+        Some(fresh)
+    }
+
+    fn loaded(&mut self, stamp: Option<Stamp>) {
+        self.seen = stamp;
+        self.failure = None;
     }
 }
 
@@ -361,14 +391,16 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_list_is_noticed_once() {
+    fn a_changed_list_is_noticed_until_it_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("crl.pem");
         fs::write(&path, "one").unwrap();
         let mut crl = CrlFile::watch(Some(&Source::File(path.clone()))).unwrap();
-        assert!(!crl.changed());
+        assert!(crl.changed().is_none());
         fs::write(&path, "another").unwrap();
-        assert!(crl.changed());
-        assert!(!crl.changed());
+        let stamp = crl.changed().unwrap();
+        assert!(crl.changed().is_some(), "until it is loaded");
+        crl.loaded(stamp);
+        assert!(crl.changed().is_none());
     }
 }

@@ -1,11 +1,11 @@
 //! The `--status` file in the three versions that other programs parse.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::helper::files::{self, Begin};
 use crate::log::stamp;
 
 /// What the TITLE line says; parsers look for the first word.
@@ -21,9 +21,7 @@ pub struct StatusFile {
 impl StatusFile {
     /// Opens and empties the file.
     pub fn open(path: &Path, version: u8) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
-        Ok(Self { file, version })
+        Ok(Self { file: files::write(path, Begin::Empty)?, version })
     }
 
     /// Replaces the content.

@@ -68,11 +68,11 @@ impl Association {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let near = UdpSocket::bind(&UdpOptions::new(SocketAddr::new(loopback, 0)))?;
+        let near = crate::helper::sockets::udp(&UdpOptions::new(SocketAddr::new(loopback, 0)))?;
         let mut options = UdpOptions::new(SocketAddr::new(any, 0));
         options.fwmark = mark;
         options.device = device;
-        let far = UdpSocket::bind(&options)?;
+        let far = crate::helper::sockets::udp(&options)?;
         let stop = Arc::new(EventFd::new()?);
         let near_at = near.local_addr();
         let pump = Pump {

@@ -23,7 +23,8 @@ use crate::control::{self, Request, Response, StatusReport, TunReport};
 use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::filter;
-use crate::host::Host;
+use crate::helper::sockets;
+use crate::host::HostHandle;
 use crate::log::Repeats;
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::say;
@@ -45,7 +46,7 @@ pub struct Service {
     commands: mpsc::Receiver<Command>,
     options: Options,
     sockets: Sockets,
-    host: Host,
+    host: HostHandle,
     tun: Option<TunDevice>,
     control: Option<control::Server>,
 }
@@ -72,7 +73,7 @@ impl Service {
             .with_streams(listening.collect::<Result<Vec<_>, _>>()?)
             .with_share(options.port_share.clone());
         let (mut host, tun) =
-            Host::open(&options.host.device, tun_offloads(), options.workers.into())?;
+            HostHandle::open(&options.host.device, tun_offloads(), options.workers)?;
         for note in notes(host.apply(&options.host).await?) {
             tracing::warn!("{note}");
         }
@@ -145,7 +146,10 @@ impl Service {
                 filter: options.filter.take(),
             };
             running.warn_of_unknown(hooks);
-            let ended = running.serve(hooks, &handle, commands, control).await;
+            let ended = tokio::select! {
+                ended = running.serve(hooks, &handle, commands, control) => ended,
+                fault = host.lost() => Err(fault),
+            };
             running.end(hooks).await;
             ended
         }
@@ -500,7 +504,7 @@ fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault>
     udp.device.clone_from(&tuning.device);
     udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
     udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
-    let group = UdpSocket::bind_group(&udp, options.workers.into())
+    let group = sockets::udp_group(&udp, options.workers)
         .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
     if let Err(e) = steer(&group, &SENDER) {
         // Where the kernel cannot, chance alone spreads them.
@@ -517,7 +521,7 @@ pub(crate) fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpLi
     tcp.device.clone_from(&socket.device);
     tcp.recv_buffer = socket.receive_buffer;
     tcp.send_buffer = socket.send_buffer;
-    TcpListener::bind(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
+    sockets::listen(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
 }
 
 /// Why there is no socket.
@@ -548,7 +552,7 @@ fn notes(applied: crate::host::Applied) -> Vec<String> {
     }
 }
 
-pub(crate) fn tun_report(host: &Host) -> Option<TunReport> {
+pub(crate) fn tun_report(host: &HostHandle) -> Option<TunReport> {
     let (name, plan) = (host.device()?, host.plan()?);
     Some(TunReport {
         name: name.to_owned(),

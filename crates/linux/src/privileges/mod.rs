@@ -30,7 +30,8 @@ const LOCKED_MEMORY: u64 = 100 << 20;
 pub struct Privileges {
     /// User to become; `None` stays.
     pub user: Option<Uid>,
-    /// Group to become; `None` stays. With either, supplementary groups are given up.
+    /// Group to become; `None`: the primary group of `user`, or no change without one. With either,
+    /// supplementary groups are given up.
     pub group: Option<Gid>,
     /// Capabilities to keep (`CAP_NET_ADMIN` to change routes, say). All others go, from the
     /// bounding set too, so that no program started later gets them back.
@@ -112,6 +113,42 @@ pub fn find_group(name: &str) -> Result<Gid, PrivilegeError> {
     group.map(|group| group.gid).ok_or_else(|| PrivilegeError::NoGroup(name.to_owned()))
 }
 
+/// The capabilities that the process has.
+pub fn held() -> Result<HashSet<Capability>, PrivilegeError> {
+    caps_step("reading", caps::read(None, CapSet::Permitted))
+}
+
+/// What keeps the process from becoming this user and group: missing rights, or a user namespace that
+/// does not know them.
+pub fn obstacle(user: Uid, group: Gid) -> Option<String> {
+    let held = held().unwrap_or_default();
+    for needed in [Capability::CAP_SETUID, Capability::CAP_SETGID] {
+        if !held.contains(&needed) {
+            return Some(format!("{needed} is missing"));
+        }
+    }
+    let maps = [("uid_map", user.as_raw()), ("gid_map", group.as_raw())];
+    for (map, id) in maps {
+        let text = std::fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default();
+        if !text.is_empty() && !text.lines().any(|line| maps_id(line, id)) {
+            return Some(format!("this user namespace has no id {id} ({map})"));
+        }
+    }
+    let groups = std::fs::read_to_string("/proc/self/setgroups").unwrap_or_default();
+    (groups.trim() == "deny").then(|| "this user namespace forbids setgroups".to_owned())
+}
+
+/// Whether a line of a map (first id inside, first outside, count) has an id.
+fn maps_id(line: &str, id: u32) -> bool {
+    let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+    let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+        (numbers.next(), numbers.next(), numbers.next())
+    else {
+        return false;
+    };
+    (first..first.saturating_add(count)).contains(&u64::from(id))
+}
+
 /// Keep secrets from disks and debuggers: no core dumps, no ptrace by the same user. Call it first;
 /// a change of user undoes it, so [`Privileges::drop`] does it again.
 pub fn protect_memory() -> io::Result<()> {
@@ -135,15 +172,20 @@ impl Privileges {
         if self.lock_memory {
             lock_memory(&keep)?;
         }
+        let group = match (self.group, self.user) {
+            (None, Some(user)) => Some(primary_group(user)?),
+            (group, _) => group,
+        };
         let could_bound = permitted.contains(&Capability::CAP_SETPCAP);
         if could_bound {
             drop_bounding(&keep)?;
         }
-        self.change_user(!keep.is_empty())?;
+        self.change_user(group, !keep.is_empty())?;
         drop_capabilities(&keep)?;
         step("setting no_new_privs", prctl::set_no_new_privs())?;
         protect_memory().map_err(|e| PrivilegeError::Step("forbidding core dumps", e))?;
         self.verify(&keep, could_bound)?;
+        verify_ids(self.user, group)?;
         match self.seccomp {
             Some((profile, violation)) => seccomp::apply(profile, violation)
                 .map_err(|e| PrivilegeError::Step("installing the system call filter", e)),
@@ -151,15 +193,16 @@ impl Privileges {
         }
     }
 
-    fn change_user(&self, keep_capabilities: bool) -> Result<(), PrivilegeError> {
+    fn change_user(
+        &self,
+        group: Option<Gid>,
+        keep_capabilities: bool,
+    ) -> Result<(), PrivilegeError> {
         if self.user.is_some() && keep_capabilities {
             step("keeping capabilities", prctl::set_keepcaps(true))?;
         }
-        if self.user.is_some() || self.group.is_some() {
-            let own = self.group.map_or(vec![], |group| vec![group]);
-            step("setting supplementary groups", nix::unistd::setgroups(&own))?;
-        }
-        if let Some(group) = self.group {
+        if let Some(group) = group {
+            step("setting supplementary groups", nix::unistd::setgroups(&[group]))?;
             step("setting the group", nix::unistd::setresgid(group, group, group))?;
         }
         if let Some(user) = self.user {
@@ -191,6 +234,32 @@ impl Privileges {
         }
         Ok(())
     }
+}
+
+fn primary_group(user: Uid) -> Result<Gid, PrivilegeError> {
+    let found = step("looking up the user", User::from_uid(user))?;
+    found.map(|user| user.gid).ok_or_else(|| PrivilegeError::NoUser(user.to_string()))
+}
+
+/// All three ids of the user and of the group are the new ones, and no other group is left.
+fn verify_ids(user: Option<Uid>, group: Option<Gid>) -> Result<(), PrivilegeError> {
+    if let Some(user) = user {
+        let ids = step("reading the user", nix::unistd::getresuid())?;
+        if [ids.real, ids.effective, ids.saved] != [user; 3] {
+            return Err(PrivilegeError::StillThere("the former user"));
+        }
+    }
+    if let Some(group) = group {
+        let ids = step("reading the group", nix::unistd::getresgid())?;
+        if [ids.real, ids.effective, ids.saved] != [group; 3] {
+            return Err(PrivilegeError::StillThere("the former group"));
+        }
+        let others = step("reading supplementary groups", nix::unistd::getgroups())?;
+        if others.iter().any(|other| *other != group) {
+            return Err(PrivilegeError::StillThere("a supplementary group"));
+        }
+    }
+    Ok(())
 }
 
 fn drop_bounding(keep: &HashSet<Capability>) -> Result<(), PrivilegeError> {
@@ -254,6 +323,26 @@ mod tests {
         assert!(matches!(error, PrivilegeError::NoUser(_)), "{error}");
         let error = find_group("no-such-group").unwrap_err();
         assert!(error.to_string().contains("groupadd"), "{error}");
+    }
+
+    #[test]
+    fn former_ids_are_noticed() {
+        let (user, group) = (nix::unistd::getuid(), nix::unistd::getgid());
+        let other = |id: u32| id.wrapping_add(1);
+        let error = verify_ids(Some(Uid::from_raw(other(user.as_raw()))), None).unwrap_err();
+        assert!(error.to_string().contains("former user"), "{error}");
+        let error = verify_ids(None, Some(Gid::from_raw(other(group.as_raw())))).unwrap_err();
+        assert!(error.to_string().contains("former group"), "{error}");
+        verify_ids(Some(user), None).unwrap();
+    }
+
+    #[test]
+    fn a_user_namespaces_map_is_understood() {
+        assert!(maps_id("         0          0 4294967295", 65534));
+        assert!(maps_id("1000 5 10", 1009) && !maps_id("1000 5 10", 1010));
+        assert!(!maps_id("0 1000 1", 65534) && !maps_id("", 0) && !maps_id("a b c", 0));
+        let obstacle = obstacle(Uid::from_raw(u32::MAX), Gid::from_raw(0));
+        assert!(obstacle.is_some(), "an id that no map has");
     }
 
     #[test]

@@ -17,10 +17,10 @@ pub enum Profile {
     /// Moving packets between descriptors that are open already: no file, no socket, no thread, no
     /// program can be opened or started.
     DataPlane,
-    /// A daemon: files, sockets (IP, Unix and netlink only), threads; no programs.
+    /// A daemon: files, sockets (IP, Unix and netlink only), threads and narrower filters for them; no
+    /// programs.
     Daemon,
-    /// The same as [`Profile::Daemon`], packet sockets to open a port that comes back, and narrower
-    /// filters for threads.
+    /// The same as [`Profile::Daemon`], and packet sockets to open a port that comes back.
     Bridge,
     /// The same as [`Profile::Daemon`], and starting programs. They inherit the filter: one that needs more fails.
     DaemonWithPrograms,
@@ -163,6 +163,8 @@ const DAEMON: &[libc::c_long] = &[
     libc::SYS_accept,
     libc::SYS_connect,
     libc::SYS_pselect6,
+    // Narrower filters for threads.
+    libc::SYS_seccomp,
 ];
 
 /// Starting and reaping programs, and what their loaders need.
@@ -235,9 +237,6 @@ fn compile(
         lists.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     if profile != Profile::DataPlane {
         let packets = (profile == Profile::Bridge).then_some(libc::AF_PACKET);
-        if profile == Profile::Bridge {
-            rules.insert(libc::SYS_seccomp, vec![]);
-        }
         rules.insert(libc::SYS_socket, socket_rules(packets)?);
     }
     let refused = match violation {

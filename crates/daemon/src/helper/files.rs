@@ -1,0 +1,138 @@
+//! Files that the configuration names, opened by this process or, where it may not, by the helper.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use adit_openvpn::config::{Disk, Files};
+
+pub(crate) use super::wire::Begin;
+use super::wire::{Answer, Problem, Request};
+use super::{current, disk};
+use crate::fault::Fault;
+
+/// Opens a file for reading. From the control thread.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
+            Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
+            None => Err(e),
+        },
+        opened => opened,
+    }
+}
+
+/// The same from another thread, while the control thread is at work. A pipe is not waited for.
+pub(crate) fn open_from_thread(path: &Path) -> io::Result<File> {
+    match disk::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
+            Some(helper) => one(helper.call_from_thread(Request::Read(path.to_owned()))),
+            None => Err(e),
+        },
+        opened => opened,
+    }
+}
+
+/// The names in a folder.
+pub(crate) fn list(path: &Path) -> io::Result<Vec<String>> {
+    match disk::list(path) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
+            Some(helper) => match helper.call(Request::List(path.to_owned()), &[])?.0 {
+                Answer::Names(names) => Ok(names),
+                _ => Err(unexpected()),
+            },
+            None => Err(e),
+        },
+        listed => listed,
+    }
+}
+
+/// Opens a file for writing. With a helper always by it, so that no file comes to belong to the user
+/// that the network process runs as.
+pub(crate) fn write(path: &Path, begin: Begin) -> io::Result<File> {
+    match current() {
+        Some(helper) => one(helper.call(Request::Write { path: path.to_owned(), begin }, &[])),
+        None => disk::write(path, begin, disk::PRIVATE),
+    }
+}
+
+/// Opens and empties a file that all may read, before there is a helper.
+pub(crate) fn write_public(path: &Path) -> io::Result<File> {
+    disk::write(path, Begin::Empty, disk::PUBLIC)
+}
+
+/// Replaces a file as a whole, or not at all.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    match current() {
+        Some(helper) => {
+            let mut file: File = one(helper.call(Request::Replace(path.to_owned()), &[]))?;
+            file.write_all(bytes)?;
+            Ok(helper.call(Request::Commit(path.to_owned()), &[]).map(drop)?)
+        }
+        None => {
+            disk::fresh(path)?.write_all(bytes)?;
+            disk::commit(path)
+        }
+    }
+}
+
+/// Removes a file that this process has made.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match current() {
+        Some(helper) => Ok(helper.call(Request::Remove(path.to_owned()), &[]).map(drop)?),
+        None => fs::remove_file(path),
+    }
+}
+
+/// Opens the control socket, whose folder is root's.
+pub(crate) fn control(path: &Path) -> Result<UnixListener, Fault> {
+    match current() {
+        Some(helper) => {
+            let outcome = helper.call(Request::Control(path.to_owned()), &[])?;
+            let descriptor = outcome.1.into_iter().next();
+            descriptor.map(UnixListener::from).ok_or_else(|| Fault::ours(unexpected().to_string()))
+        }
+        None => crate::control::bind(path),
+    }
+}
+
+fn one(outcome: Result<(Answer, Vec<OwnedFd>), Problem>) -> io::Result<File> {
+    let (_, descriptors) = outcome?;
+    descriptors.into_iter().next().map(File::from).ok_or_else(unexpected)
+}
+
+fn unexpected() -> io::Error {
+    io::Error::other("helper: answer not understood")
+}
+
+/// Config files, and the content of those that can be read only once.
+#[derive(Debug, Default)]
+pub(crate) struct Configs {
+    piped: std::cell::RefCell<Vec<(PathBuf, Vec<u8>)>>,
+}
+
+impl Configs {
+    /// What was read of pipes.
+    pub(crate) fn into_piped(self) -> Vec<(PathBuf, Vec<u8>)> {
+        self.piped.into_inner()
+    }
+}
+
+impl Files for Configs {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        if current().is_some() {
+            let mut bytes = Vec::new();
+            open(path)?.read_to_end(&mut bytes)?;
+            return Ok(bytes);
+        }
+        let plain = fs::metadata(path).is_ok_and(|data| data.is_file());
+        let bytes = Disk.read(path)?;
+        if !plain {
+            self.piped.borrow_mut().push((path.to_owned(), bytes.clone()));
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,125 @@
+//! The privileged helper: a small process that does what needs rights after the process that faces the
+//! network has given its own up.
+//!
+//! ```text
+//!   network process (no rights) ──requests, plain data──► helper (uid 0, few capabilities)
+//!                               ◄─answers, descriptors──  checks each against the configuration
+//! ```
+//!
+//! The helper is this program again, started before the network process reads a packet or has a thread.
+//! It reads the same configuration itself ([`policy`]) and carries out nothing that this does not ask for.
+//! When the network process ends, in whatever way, the helper undoes what it changed and ends too.
+
+mod disk;
+pub(crate) mod files;
+mod link;
+mod policy;
+mod serve;
+pub(crate) mod sockets;
+mod wire;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
+
+use adit_linux::channel::Channel;
+
+use crate::fault::Fault;
+pub(crate) use link::{Helper, Watcher};
+pub(crate) use wire::{Answer, Duty, OpenedDevice, Opening, Request};
+
+/// The name under which the program is the helper.
+pub const NAME: &str = "adit-helper";
+
+/// Tasks (processes and threads) that the helper adds to a service's limits: itself, one thread for
+/// files that are slow to open, and one program at a time.
+pub const TASKS: u16 = 3;
+
+/// Where the helper looks for programs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+static HELPER: OnceLock<Helper> = OnceLock::new();
+
+/// This process's helper, if it has one.
+pub(crate) fn current() -> Option<&'static Helper> {
+    HELPER.get()
+}
+
+/// Ends the helper in order when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Running(());
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(helper) = current() {
+            helper.finish();
+        }
+    }
+}
+
+/// Starts the helper, with the content of config files that cannot be read twice. Before any thread is
+/// started, and while the process still is root.
+///
+/// `None` if the process is not root, or none can be started here; the log says why, and the network
+/// process does the work itself, with the rights that takes.
+///
+/// # Errors
+/// The helper cannot read the configuration.
+pub(crate) fn start(duty: Duty, piped: &[(PathBuf, Vec<u8>)]) -> Result<Option<Running>, Fault> {
+    if !nix::unistd::geteuid().is_root() || current().is_some() {
+        return Ok(None);
+    }
+    let channel = match spawn() {
+        Ok(channel) => channel,
+        Err(e) => {
+            tracing::warn!(
+                "helper: cannot be started: {e}: the process that faces the network keeps the rights \
+                 for routes and addresses, and does not read files again after it gave up root"
+            );
+            return Ok(None);
+        }
+    };
+    let helper = HELPER.get_or_init(|| Helper::new(channel));
+    let contents = piped.iter().map(|(_, bytes)| disk::in_memory(bytes));
+    let contents: Vec<OwnedFd> = contents
+        .collect::<io::Result<_>>()
+        .map_err(|e| Fault::environment(format!("helper: configuration not passed: {e}")))?;
+    let descriptors: Vec<_> = contents.iter().map(AsFd::as_fd).collect();
+    let piped = piped.iter().map(|(path, _)| path.clone()).collect();
+    helper.call(Request::Begin { duty, piped }, &descriptors)?;
+    Ok(Some(Running(())))
+}
+
+fn spawn() -> io::Result<Channel> {
+    let (ours, theirs) = Channel::pair(wire::MESSAGE_LIMIT)?;
+    // The child is not waited for: it outlives this process, or its end is seen on the channel.
+    Command::new("/proc/self/exe")
+        .arg0(NAME)
+        .env_clear()
+        .env("PATH", PATH)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok(ours)
+}
+
+/// Runs the helper if this process was started as one.
+pub fn main(arguments: &[OsString]) -> Option<ExitCode> {
+    let name = arguments.first().map(Path::new)?;
+    (name == Path::new(NAME)).then(serve::main)
+}
+
+/// For the fuzzer: what a network process under foreign control might send.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Ok(asked) = wire::parse(bytes) {
+        let policy = policy::Policy::for_fuzzing();
+        let _ = policy.check(&asked.request);
+        let again = serde_json::to_vec(&asked).unwrap_or_default();
+        assert_eq!(wire::parse(&again).as_ref(), Ok(&asked));
+    }
+}

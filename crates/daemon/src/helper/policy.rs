@@ -1,0 +1,503 @@
+//! What the configuration asks for, and so what the network process may.
+//!
+//! The helper derives it itself, as root, from the files that the operator wrote. A plan of a client that
+//! takes its server's options cannot be known beforehand: there the policy says which parts of it may
+//! come from the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use adit_engine::Transport;
+use adit_openvpn::config::{
+    self, AskPass, ClientOptions, Files, LogTo, Options, PeerKeys, PeerOptions, Proxy, Role,
+    Routes, ServerOptions, Source, UserPass, Wrap, client_file_name,
+};
+use adit_openvpn::negotiate::RouteContext;
+use ipnet::IpNet;
+
+use super::wire::{Duty, Opening, Request, SocketWish};
+use crate::connect;
+use crate::fault::Fault;
+use crate::host::{Device, HostPlan, PlannedRoute, Via};
+use crate::openvpn;
+use crate::workers::MAX_WORKERS;
+
+/// Largest buffer of a socket, in bytes.
+const BUFFER_LIMIT: usize = 1 << 30;
+
+/// The requests that the configuration allows.
+#[derive(Debug, Default)]
+pub(super) struct Policy {
+    device: Option<Device>,
+    plans: Plans,
+    readable: BTreeSet<PathBuf>,
+    /// Folders with what names in them may be read.
+    folders: BTreeMap<PathBuf, Names>,
+    writable: BTreeSet<PathBuf>,
+    replaceable: BTreeSet<PathBuf>,
+    removable: BTreeSet<PathBuf>,
+    /// Control sockets.
+    control: BTreeSet<PathBuf>,
+    sockets: Sockets,
+    /// Whether other servers may be kept reachable.
+    remotes: bool,
+}
+
+/// Which files of a folder.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Names {
+    /// Those that can be a client's.
+    Clients,
+    /// All that lie in it.
+    All,
+}
+
+#[derive(Debug, Default)]
+enum Plans {
+    /// None at all.
+    #[default]
+    None,
+    /// One that follows from the configuration, given the far end's address.
+    Configured(Box<Options>),
+    /// One of a client.
+    Pulled(Box<Pulled>),
+}
+
+/// What a client's server may say of the machine.
+#[derive(Debug)]
+struct Pulled {
+    /// The device, with what the server has no say in.
+    base: HostPlan,
+    /// Not `ifconfig-noexec`.
+    addresses: bool,
+    /// Not `route-noexec`.
+    routes: bool,
+    /// Whether the server's routes count.
+    pulls: bool,
+    /// The routes of our own.
+    own: Routes,
+}
+
+/// Sockets that may be made.
+#[derive(Debug, Default)]
+struct Sockets {
+    mark: Option<u32>,
+    device: Option<String>,
+    /// Where to listen.
+    listen: Vec<(Transport, SocketAddr)>,
+    /// Whether there is somebody to dial, and from where.
+    dial: bool,
+    local: Option<IpAddr>,
+    port: u16,
+}
+
+/// The configuration's files as they are read, with the content of pipes.
+struct Recorded<'a> {
+    piped: &'a [(PathBuf, Vec<u8>)],
+    read: std::cell::RefCell<BTreeSet<PathBuf>>,
+}
+
+impl Files for Recorded<'_> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        if let Some((_, bytes)) = self.piped.iter().find(|(known, _)| known == path) {
+            return Ok(bytes.clone());
+        }
+        self.read.borrow_mut().insert(path.to_owned());
+        fs::read(path)
+    }
+}
+
+impl Policy {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// It is wrong.
+    pub(super) fn derive(duty: &Duty, piped: &[(PathBuf, Vec<u8>)]) -> Result<Self, Fault> {
+        // The network process: it has just started this one.
+        let parent = nix::unistd::getppid().as_raw().unsigned_abs();
+        let files = Recorded { piped, read: Default::default() };
+        let options = match duty {
+            Duty::Openvpn(args) => config::parse(args, &files)
+                .map_err(|e| Fault::operator(format!("Options error: {e}")))?,
+            Duty::Connect(wanted) => connect::options(wanted, &files)?,
+        };
+        let mut policy = Self { readable: files.read.into_inner(), ..Self::default() };
+        policy.control.insert(match duty {
+            Duty::Connect(wanted) => connect::control_socket(wanted),
+            Duty::Openvpn(_) => openvpn::control_socket(parent),
+        });
+        policy.device = Some(openvpn::device(&options));
+        policy.add_sockets(&options);
+        policy.add_files(&options);
+        match &options.role {
+            Role::Client(client) => {
+                policy.add_client(client, &options)?;
+                policy.plans = Plans::Pulled(Box::new(Pulled::new(&options, client)));
+            }
+            Role::Server(server) => {
+                policy.add_server(server, &options)?;
+                policy.plans = Plans::Configured(Box::new(options));
+            }
+            Role::Peer(peer) => {
+                policy.add_peer(peer, &options)?;
+                policy.plans = Plans::Configured(Box::new(options));
+            }
+        }
+        Ok(policy)
+    }
+
+    fn add_sockets(&mut self, options: &Options) {
+        self.sockets.mark = options.socket.mark;
+        self.sockets.device.clone_from(&options.socket.device);
+    }
+
+    fn add_files(&mut self, options: &Options) {
+        let tls = &options.tls;
+        self.readable_source(tls.ca.as_ref());
+        self.readable_source(tls.crl.as_ref());
+        if let Some(identity) = &tls.identity {
+            self.readable_source(Some(&identity.cert));
+            self.readable_source(Some(&identity.key));
+            self.readable_source(identity.extra.as_ref());
+        }
+        if let Some(AskPass::File(path)) = &tls.askpass {
+            self.readable.insert(path.clone());
+        }
+        if let Some(folder) = &tls.ca_path {
+            self.folders.insert(folder.clone(), Names::All);
+        }
+        match &options.wrap {
+            Wrap::None => {}
+            Wrap::TlsAuth { key, .. } | Wrap::TlsCrypt(key) | Wrap::TlsCryptV2(key) => {
+                self.readable_source(Some(key));
+            }
+        }
+        if let LogTo::File(path) | LogTo::Append(path) = &options.log.to {
+            self.writable.insert(path.clone());
+        }
+        if let Some(status) = &options.status {
+            self.writable.insert(status.path.clone());
+        }
+        if let Some(path) = &options.process.pid_file {
+            self.removable.insert(path.clone());
+        }
+    }
+
+    fn readable_source(&mut self, source: Option<&Source>) {
+        if let Some(Source::File(path)) = source {
+            self.readable.insert(path.clone());
+        }
+    }
+
+    fn readable_login(&mut self, login: Option<&UserPass>) {
+        if let Some(UserPass::Source(source)) = login {
+            self.readable_source(Some(source));
+        }
+    }
+
+    fn add_dialling(&mut self, proxies: &[Proxy], options: &Options) -> Result<(), Fault> {
+        self.remotes = true;
+        self.sockets.dial = true;
+        (self.sockets.local, self.sockets.port) = openvpn::dialled_from(options)?;
+        for proxy in proxies {
+            self.readable_login(match proxy {
+                Proxy::Http(http) => http.login.as_ref(),
+                Proxy::Socks(socks) => socks.login.as_ref(),
+            });
+        }
+        Ok(())
+    }
+
+    fn add_client(&mut self, client: &ClientOptions, options: &Options) -> Result<(), Fault> {
+        self.readable_login(client.auth_user_pass.as_ref());
+        self.add_dialling(&client.proxies, options)
+    }
+
+    fn add_server(&mut self, server: &ServerOptions, options: &Options) -> Result<(), Fault> {
+        self.add_listeners(options)?;
+        if let Some(folder) = &server.client_config_dir {
+            self.readable.insert(folder.clone());
+            self.folders.insert(folder.clone(), Names::Clients);
+        }
+        if let Some(persist) = &server.pool_persist {
+            self.readable.insert(persist.path.clone());
+            if !persist.every.is_zero() {
+                self.writable.insert(persist.path.clone());
+                self.replaceable.insert(persist.path.clone());
+            }
+        }
+        if let Some(path) = &server.filter {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            // The rules say themselves what they include.
+            if let Ok((files, _)) = crate::filter::read(&path) {
+                self.readable.extend(files.texts.keys().map(PathBuf::from));
+            }
+            self.readable.insert(path);
+        }
+        Ok(())
+    }
+
+    fn add_peer(&mut self, peer: &PeerOptions, options: &Options) -> Result<(), Fault> {
+        if let PeerKeys::Static { key, .. } = &peer.keys {
+            self.readable_source(Some(key));
+        }
+        if peer.remotes.is_empty() {
+            return self.add_listeners(options);
+        }
+        self.add_dialling(&peer.proxies, options)
+    }
+
+    fn add_listeners(&mut self, options: &Options) -> Result<(), Fault> {
+        let listeners = openvpn::listeners(options)?;
+        self.sockets.listen = listeners.iter().map(|l| (l.transport, l.bind)).collect();
+        Ok(())
+    }
+
+    /// Whether a request is one that the configuration asks for.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check(&self, request: &Request) -> Result<(), String> {
+        match request {
+            Request::Begin { .. } => Err("begin: the configuration is known already".into()),
+            Request::Reload | Request::Undo | Request::Close => Ok(()),
+            Request::Open(opening) => self.check_device(opening),
+            Request::Apply(plan) | Request::Change(plan) => self.check_plan(plan),
+            Request::KeepReachable(address) => self.check_remote(*address),
+            Request::Read(path) => match self.may_read(path) {
+                true => Ok(()),
+                false => Err(format!("read {}: the configuration does not name it", shown(path))),
+            },
+            Request::List(path) if self.folders.contains_key(path) => Ok(()),
+            Request::Write { path, .. } if self.writable.contains(path) => Ok(()),
+            Request::Replace(path) | Request::Commit(path) if self.replaceable.contains(path) => {
+                Ok(())
+            }
+            Request::Remove(path) if self.removable.contains(path) => Ok(()),
+            Request::Control(path) if self.control.contains(path) => Ok(()),
+            Request::Remove(path) if self.control.contains(path) => Ok(()),
+            Request::List(path)
+            | Request::Write { path, .. }
+            | Request::Replace(path)
+            | Request::Commit(path)
+            | Request::Control(path)
+            | Request::Remove(path) => {
+                Err(format!("file {}: the configuration does not name it for that", shown(path)))
+            }
+            Request::Datagrams(wish) => self.sockets.check(Transport::Udp, wish, false),
+            Request::Listen(wish) => self.sockets.check(Transport::Tcp, wish, false),
+            Request::Stream(wish) => self.sockets.check(Transport::Tcp, wish, true),
+        }
+    }
+
+    fn check_device(&self, opening: &Opening) -> Result<(), String> {
+        let Opening { device, offloads: _, queues } = opening;
+        if self.device.as_ref() != Some(device) {
+            return Err(format!("device {device:?}: the configuration has another"));
+        }
+        match (1..=MAX_WORKERS).contains(queues) {
+            true => Ok(()),
+            false => Err(format!("device: {queues} queues")),
+        }
+    }
+
+    fn check_plan(&self, plan: &HostPlan) -> Result<(), String> {
+        match &self.plans {
+            Plans::None => Err("plan: the configuration has none".into()),
+            Plans::Configured(options) => {
+                // `remote_host` in a route stands for an address that the plan may not have elsewhere.
+                let hosts = plan.routes.iter().flat_map(|route| {
+                    let via = match route.via {
+                        Via::Gateway(gateway) => Some(gateway),
+                        Via::Tunnel(_) | Via::Outside => None,
+                    };
+                    [Some(route.net.addr()), via]
+                });
+                let hosts = hosts.flatten().map(|host| SocketAddr::new(host, 0)).map(Some);
+                let mut guesses = [plan.remote, None].into_iter().chain(hosts);
+                let follows = |remote| {
+                    openvpn::configured_plan(options, remote).is_ok_and(|wanted| wanted == *plan)
+                };
+                match guesses.any(follows) {
+                    true => Ok(()),
+                    false => Err("plan: it does not follow from the configuration".into()),
+                }
+            }
+            Plans::Pulled(pulled) => pulled.check(plan),
+        }
+    }
+
+    fn check_remote(&self, address: IpAddr) -> Result<(), String> {
+        match self.remotes && is_host(address) {
+            true => Ok(()),
+            false => Err(format!("keep reachable: {address} is no server's address")),
+        }
+    }
+
+    fn may_read(&self, path: &Path) -> bool {
+        if self.readable.contains(path) {
+            return true;
+        }
+        // A name without folders, so that nothing leads out again.
+        let Some((folder, name)) = path.parent().zip(path.file_name().and_then(|n| n.to_str()))
+        else {
+            return false;
+        };
+        if folder.join(name) != path {
+            return false;
+        }
+        match self.folders.get(folder) {
+            Some(Names::All) => true,
+            Some(Names::Clients) => client_file_name(name).is_some(),
+            None => false,
+        }
+    }
+
+    /// A policy with one of everything.
+    pub(super) fn for_fuzzing() -> Self {
+        Self {
+            device: Some(Device::Tun(None)),
+            readable: ["/a".into()].into(),
+            folders: [("/c".into(), Names::Clients)].into(),
+            writable: ["/w".into()].into(),
+            replaceable: ["/r".into()].into(),
+            removable: ["/p".into()].into(),
+            control: ["/s".into()].into(),
+            remotes: true,
+            ..Self::default()
+        }
+    }
+}
+
+impl Pulled {
+    fn new(options: &Options, client: &ClientOptions) -> Self {
+        Self {
+            base: openvpn::bare_plan(options),
+            addresses: !options.device.ifconfig_noexec,
+            routes: !options.routes.noexec,
+            pulls: client.pull && !client.route_nopull,
+            own: options.routes.clone(),
+        }
+    }
+
+    fn check(&self, plan: &HostPlan) -> Result<(), String> {
+        // Every field is named: a new one is judged or does not compile.
+        let HostPlan { device, mtu, mac, tx_queue_len, addresses, far4, routes, redirect, remote } =
+            plan;
+        let base = &self.base;
+        if (device, mac, tx_queue_len) != (&base.device, &base.mac, &base.tx_queue_len) {
+            return Err("plan: the configuration has another device".into());
+        }
+        if *mtu < MTU_LEAST {
+            return Err(format!("plan: an MTU of {mtu}"));
+        }
+        let own = addresses.iter().map(IpNet::addr).chain(far4.map(IpAddr::V4));
+        if let Some(odd) =
+            own.into_iter().find(|address| !is_host(*address) || address.is_loopback())
+        {
+            return Err(format!("plan: the address {odd}"));
+        }
+        if !self.addresses && !addresses.is_empty() {
+            return Err("plan: addresses with 'ifconfig-noexec'".into());
+        }
+        if !self.routes && (!routes.is_empty() || redirect.is_some()) {
+            return Err("plan: routes with 'route-noexec'".into());
+        }
+        if remote.is_some_and(|remote| !is_host(remote.ip())) {
+            return Err("plan: no server has that address".into());
+        }
+        if self.pulls {
+            return Ok(());
+        }
+        let configured = |flags: &Option<Vec<String>>| flags.is_some();
+        if redirect.is_some()
+            && !configured(&self.own.redirect_gateway)
+            && !configured(&self.own.redirect_private)
+        {
+            return Err("plan: all traffic, which the configuration does not ask for".into());
+        }
+        match routes.iter().find(|route| !self.is_own(route, plan)) {
+            Some(route) => Err(format!("plan: the route {} is not the configuration's", route.net)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a route is one of the configuration, whose words stand for addresses that the server gave.
+    fn is_own(&self, route: &PlannedRoute, plan: &HostPlan) -> bool {
+        let remote = plan.remote.map(|remote| remote.ip());
+        let context = |gateway: Option<IpAddr>| RouteContext {
+            remote,
+            gateway4: match gateway {
+                Some(IpAddr::V4(v4)) => Some(v4),
+                _ => self.own.gateway4,
+            },
+            gateway6: match gateway {
+                Some(IpAddr::V6(v6)) => Some(v6),
+                _ => self.own.gateway6,
+            },
+            metric: self.own.metric,
+        };
+        // `vpn_gateway` is a station of the tunnel's own network.
+        let inside = plan.addresses.iter().any(|own| own.contains(&route.net));
+        let gateway = Some(route.net.addr()).filter(|_| inside || plan.far4.is_some());
+        let context = context(gateway);
+        let v4 = self.own.v4.iter().filter_map(|spec| spec.resolve(&context));
+        let v6 = self.own.v6.iter().filter_map(|spec| spec.resolve(&context));
+        v4.map(|own| IpNet::from(own.net))
+            .chain(v6.map(|own| own.net.into()))
+            .any(|own| own == route.net)
+    }
+}
+
+/// Smallest MTU that IPv4 works with (RFC 791).
+const MTU_LEAST: u16 = 68;
+
+impl Sockets {
+    fn check(&self, transport: Transport, wish: &SocketWish, dialled: bool) -> Result<(), String> {
+        let SocketWish { bind, bound, v6only: _, count, mark, device, buffers, icmp_errors: _ } =
+            wish;
+        if *mark != self.mark && mark.is_some() {
+            return Err(format!("socket: the mark {mark:?} is not the configuration's"));
+        }
+        if device.is_some() && *device != self.device {
+            return Err(format!("socket: the device {device:?} is not the configuration's"));
+        }
+        if !(1..=MAX_WORKERS).contains(count) {
+            return Err(format!("socket: {count} of them"));
+        }
+        let large = |size: &Option<usize>| size.is_some_and(|size| size > BUFFER_LIMIT);
+        if large(&buffers.0) || large(&buffers.1) {
+            return Err("socket: a buffer beyond reason".into());
+        }
+        if !dialled && self.listen.contains(&(transport, *bind)) {
+            return Ok(());
+        }
+        let chosen = bind.port() == 0 || (*bound && bind.port() == self.port);
+        let local =
+            bind.ip().is_unspecified() || bind.ip().is_loopback() || Some(bind.ip()) == self.local;
+        match self.dial
+            && *count == 1
+            && chosen
+            && local
+            && (dialled || transport == Transport::Udp)
+        {
+            true => Ok(()),
+            false => Err(format!("socket: {bind} is not an address of the configuration")),
+        }
+    }
+}
+
+/// An address that one machine can have.
+fn is_host(address: IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_multicast()
+}
+
+fn shown(path: &Path) -> String {
+    crate::log::clean(&path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,418 @@
+//! The helper's own process.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use adit_linux::channel::{Channel, Received};
+use adit_linux::privileges::{Capability, Privileges, Profile, Violation, protect_memory};
+use adit_linux::tun::TunOffloads;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::Semaphore;
+use tracing::Level;
+
+use super::policy::Policy;
+use super::wire::{self, Answer, Asked, Duty, MESSAGE_LIMIT, OpenedDevice, Opening, Problem};
+use super::wire::{Request, Told};
+use super::{disk, sockets};
+use crate::driver::watch;
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::log;
+
+/// What the helper may at most do. Of these it has what it was started with.
+const CAPABILITIES: [Capability; 6] = [
+    // Devices, addresses, routes, nft, marks.
+    Capability::CAP_NET_ADMIN,
+    // Sockets of a device, on kernels before 5.7.
+    Capability::CAP_NET_RAW,
+    // Ports below 1024.
+    Capability::CAP_NET_BIND_SERVICE,
+    // Files in folders of other users, which the configuration may name.
+    Capability::CAP_DAC_OVERRIDE,
+    // A file that is replaced keeps its owner.
+    Capability::CAP_CHOWN,
+    Capability::CAP_FOWNER,
+];
+
+/// Refused requests that are logged; of a process that asks for more, the rest is counted.
+const REFUSALS_LOGGED: u64 = 20;
+
+/// Servers that a client may keep reachable at a time.
+const REMOTES_LIMIT: usize = 1024;
+
+/// Requests about files that may wait while a file system hangs.
+const FILES_WAITING: usize = 256;
+
+/// Threads that open files: one that hangs must not hold up routes.
+const FILE_THREADS: usize = 1;
+
+pub(super) fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            let _ = writeln!(io::stderr(), "{}: {fault}", super::NAME);
+            fault.exit_code()
+        }
+    }
+}
+
+fn run() -> Result<(), Fault> {
+    let failed =
+        |what: &'static str| move |e: io::Error| Fault::environment(format!("helper: {what}: {e}"));
+    let channel = io::stdin().as_fd().try_clone_to_owned().and_then(Channel::from_fd);
+    let channel = Arc::new(channel.map_err(|_| {
+        Fault::operator(format!("{}: this program is started by adit alone", super::NAME))
+    })?);
+    detach().map_err(failed("cannot leave the terminal"))?;
+    forward_log(&channel);
+    let (id, duty, piped) = beginning(&channel)?;
+    let began = Policy::derive(&duty, &piped);
+    let (policy, outcome) = match began {
+        Ok(policy) => (Some(policy), Ok(Answer::Done)),
+        Err(fault) => (None, Err(Problem::Fault(fault))),
+    };
+    give_up_rights()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(FILE_THREADS)
+        .build()
+        .map_err(failed("cannot start"))?;
+    runtime.block_on(async {
+        let _signals = outlive_signals().map_err(failed("cannot take signals"))?;
+        let watched = channel
+            .as_fd()
+            .try_clone_to_owned()
+            .and_then(|fd| watch(fd, Interest::READABLE | Interest::WRITABLE));
+        let post = Arc::new(Post { channel, watched: watched.map_err(failed("no channel"))? });
+        post.answer(id, outcome, Vec::new()).await;
+        let Some(policy) = policy else { return Ok(()) };
+        let files = Arc::new(Semaphore::new(FILES_WAITING));
+        let mut server = Server {
+            post,
+            duty,
+            piped,
+            policy,
+            files,
+            host: None,
+            remotes: HashSet::new(),
+            refused: 0,
+        };
+        server.serve().await;
+        // The network process is gone. In order: then there is nothing left to undo. Or killed.
+        if let Some(host) = server.host.take() {
+            host.abandon().await;
+        }
+        if server.refused > 0 {
+            tracing::warn!("helper: {} requests refused in all", server.refused);
+        }
+        Ok(())
+    })
+}
+
+/// Leaves the terminal, whose Ctrl-C is for the network process, and the channel as standard input,
+/// which programs would inherit.
+fn detach() -> io::Result<()> {
+    // Fails only for the leader of a group, which a process that was just started is not.
+    let _ = nix::unistd::setsid();
+    let _ = nix::sys::prctl::set_name(c"adit-helper");
+    protect_memory()?;
+    Ok(nix::unistd::dup2_stdin(File::open("/dev/null")?)?)
+}
+
+/// The end of the network process is all that ends the helper: a service manager sends its signals to
+/// both. Caught and not ignored, because programs would inherit that.
+fn outlive_signals() -> io::Result<Vec<unix::Signal>> {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+        SignalKind::user_defined1(),
+        SignalKind::user_defined2(),
+    ];
+    kinds.into_iter().map(unix::signal).collect()
+}
+
+/// Sends what is logged to the network process, whose log it is. Without one it goes to standard error.
+fn forward_log(channel: &Arc<Channel>) {
+    let channel = Arc::clone(channel);
+    log::forward(move |level, verb, text| {
+        let code = match level {
+            Level::ERROR => 0,
+            Level::WARN => 1,
+            _ => 2,
+        };
+        let line = Told::Line { level: code, verb, text: text.to_owned() };
+        let sent = serde_json::to_vec(&line).map_err(io::Error::other);
+        let sent = sent.and_then(|bytes| channel.send(&bytes, &[]));
+        if sent.is_err() && code < 2 {
+            let _ = writeln!(io::stderr(), "{}: {text}", super::NAME);
+        }
+    });
+}
+
+type Piped = Vec<(PathBuf, Vec<u8>)>;
+
+/// Waits for the first request.
+fn beginning(channel: &Channel) -> Result<(u64, Duty, Piped), Fault> {
+    let odd = |what: String| Fault::ours(format!("helper: first request: {what}"));
+    let (bytes, descriptors) = loop {
+        match channel.receive(MESSAGE_LIMIT) {
+            Ok(Received::Message(bytes, descriptors)) => break (bytes, descriptors),
+            Ok(Received::End) => return Err(odd("none came".into())),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                channel
+                    .wait(false, std::time::Duration::from_secs(60))
+                    .map_err(|e| odd(e.to_string()))?;
+            }
+            Err(e) => return Err(odd(e.to_string())),
+        }
+    };
+    let Asked { id, request } = wire::parse(&bytes).map_err(odd)?;
+    let Request::Begin { duty, piped } = request else { return Err(odd("another one".into())) };
+    if piped.len() != descriptors.len() {
+        return Err(odd("descriptors are missing".into()));
+    }
+    let mut contents = Vec::new();
+    for (path, descriptor) in piped.into_iter().zip(descriptors) {
+        let mut bytes = Vec::new();
+        File::from(descriptor).read_to_end(&mut bytes).map_err(|e| odd(e.to_string()))?;
+        contents.push((path, bytes));
+    }
+    Ok((id, duty, contents))
+}
+
+/// Keeps few capabilities and the system calls of a daemon that starts programs.
+fn give_up_rights() -> Result<(), Fault> {
+    let held = adit_linux::privileges::held().map_err(|e| Fault::environment(e.to_string()))?;
+    let keep = CAPABILITIES.into_iter().filter(|capability| held.contains(capability)).collect();
+    let seccomp = Some((Profile::DaemonWithPrograms, Violation::Refuse));
+    let privileges = Privileges { keep, seccomp, ..Privileges::default() };
+    privileges.drop().map_err(|e| Fault::environment(e.to_string()))
+}
+
+/// What goes to the network process.
+struct Post {
+    channel: Arc<Channel>,
+    watched: AsyncFd<OwnedFd>,
+}
+
+impl Post {
+    async fn answer(&self, id: u64, outcome: Result<Answer, Problem>, descriptors: Vec<OwnedFd>) {
+        let told = Told::Answer { id, outcome };
+        let Ok(bytes) = serde_json::to_vec(&told) else { return };
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        while let Err(e) = self.channel.send(&bytes, &borrowed) {
+            if e.raw_os_error() == Some(nix::libc::EMSGSIZE) {
+                let told = Told::Answer { id, outcome: Err(Problem::of(&e)) };
+                // It is short, and the other one was not sent.
+                let _ = serde_json::to_vec(&told).map(|bytes| self.channel.send(&bytes, &[]));
+                return;
+            }
+            if e.kind() != io::ErrorKind::WouldBlock {
+                // The end of the network process is seen where requests are received.
+                return;
+            }
+            let Ok(mut ready) = self.watched.writable().await else { return };
+            ready.clear_ready();
+        }
+    }
+}
+
+struct Server {
+    post: Arc<Post>,
+    duty: Duty,
+    piped: Piped,
+    policy: Policy,
+    files: Arc<Semaphore>,
+    host: Option<Host>,
+    /// Servers that are kept reachable.
+    remotes: HashSet<IpAddr>,
+    refused: u64,
+}
+
+type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
+
+impl Server {
+    /// Serves requests in their order until the network process ends.
+    async fn serve(&mut self) {
+        loop {
+            match self.post.channel.receive(MESSAGE_LIMIT) {
+                // What comes with descriptors is the first request alone.
+                Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
+                Ok(Received::End) => return,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    match self.post.watched.readable().await {
+                        Ok(mut ready) => ready.clear_ready(),
+                        Err(e) => return tracing::error!("helper: channel failed: {e}"),
+                    }
+                }
+                Err(e) => self.refuse(&e.to_string()),
+            }
+        }
+    }
+
+    fn refuse(&mut self, why: &str) {
+        self.refused = self.refused.saturating_add(1);
+        if self.refused <= REFUSALS_LOGGED {
+            tracing::error!("helper: request refused: {why}");
+        }
+    }
+
+    async fn take(&mut self, bytes: &[u8]) {
+        let Asked { id, request } = match wire::parse(bytes) {
+            Ok(asked) => asked,
+            Err(why) => return self.refuse(&why),
+        };
+        if let Err(why) = self.policy.check(&request) {
+            self.refuse(&why);
+            return self.post.answer(id, Err(Problem::Refused(why)), Vec::new()).await;
+        }
+        if let Some(work) = file_work(&request) {
+            let post = Arc::clone(&self.post);
+            let Ok(place) = Arc::clone(&self.files).try_acquire_owned() else {
+                self.refuse("too many files wait to be opened");
+                let busy = Problem::System(nix::libc::EAGAIN);
+                return post.answer(id, Err(busy), Vec::new()).await;
+            };
+            tokio::spawn(async move {
+                let done = tokio::task::spawn_blocking(work).await;
+                let done = done.unwrap_or_else(|e| Err(Fault::ours(e.to_string()).into()));
+                drop(place);
+                reply(&post, id, done).await;
+            });
+            return;
+        }
+        let done = self.carry_out(request).await;
+        reply(&self.post, id, done).await;
+    }
+
+    async fn carry_out(&mut self, request: Request) -> Done {
+        let plain = |answer| Ok((answer, Vec::new()));
+        let system = |e: io::Error| Problem::of(&e);
+        match request {
+            Request::Reload => {
+                self.policy = Policy::derive(&self.duty, &self.piped)?;
+                plain(Answer::Done)
+            }
+            Request::Open(opening) => self.open(&opening).await,
+            Request::Apply(plan) => {
+                let applied = self.host()?.apply(&plan).await?;
+                plain(Answer::Applied(applied))
+            }
+            Request::Change(plan) => {
+                let applied = self.host()?.change(&plan).await?;
+                plain(Answer::Applied(applied))
+            }
+            Request::Undo => {
+                self.host()?.undo().await;
+                self.remotes.clear();
+                plain(Answer::Done)
+            }
+            Request::Close => {
+                if let Some(host) = self.host.take() {
+                    host.close().await;
+                }
+                plain(Answer::Done)
+            }
+            Request::KeepReachable(address) => self.keep_reachable(address).await,
+            Request::Control(path) => {
+                let listener = crate::control::bind(&path)?;
+                Ok((Answer::Done, vec![OwnedFd::from(listener)]))
+            }
+            Request::Datagrams(wish) => {
+                Ok((Answer::Done, sockets::make_datagrams(&wish).map_err(system)?))
+            }
+            Request::Listen(wish) => {
+                Ok((Answer::Done, vec![sockets::make_listener(&wish).map_err(system)?]))
+            }
+            Request::Stream(wish) => {
+                Ok((Answer::Done, vec![sockets::make_stream(&wish).map_err(system)?]))
+            }
+            Request::Begin { .. }
+            | Request::Read(_)
+            | Request::List(_)
+            | Request::Write { .. }
+            | Request::Replace(_)
+            | Request::Commit(_)
+            | Request::Remove(_) => Err(Problem::Refused("not now".into())),
+        }
+    }
+
+    fn host(&mut self) -> Result<&mut Host, Problem> {
+        self.host.as_mut().ok_or_else(|| Problem::Refused("no device is open".into()))
+    }
+
+    async fn keep_reachable(&mut self, address: IpAddr) -> Done {
+        if self.remotes.len() >= REMOTES_LIMIT && !self.remotes.contains(&address) {
+            self.refuse("too many servers are kept reachable");
+            return Err(Problem::Refused("too many servers are kept reachable".into()));
+        }
+        self.host()?.keep_reachable(address).await;
+        self.remotes.insert(address);
+        Ok((Answer::Done, Vec::new()))
+    }
+
+    async fn open(&mut self, opening: &Opening) -> Done {
+        if let Some(former) = self.host.take() {
+            former.abandon().await;
+        }
+        let [csum, tso, uso] = opening.offloads;
+        let offloads = TunOffloads { csum, tso, uso };
+        let (host, device) = Host::open(&opening.device, offloads, opening.queues.into())?;
+        self.host = Some(host);
+        let Some(device) = device else { return Ok((Answer::Device(None), Vec::new())) };
+        // The descriptors are closed here as soon as they are sent: the device goes with the network
+        // process.
+        let (parts, descriptors) = device.into_parts();
+        let TunOffloads { csum, tso, uso } = parts.offloads;
+        let opened = OpenedDevice {
+            name: parts.name,
+            index: parts.ifindex,
+            offloads: [csum, tso, uso],
+            lanes: parts.lanes,
+        };
+        Ok((Answer::Device(Some(opened)), descriptors))
+    }
+}
+
+async fn reply(post: &Post, id: u64, done: Done) {
+    match done {
+        Ok((answer, descriptors)) => post.answer(id, Ok(answer), descriptors).await,
+        Err(problem) => post.answer(id, Err(problem), Vec::new()).await,
+    }
+}
+
+/// Work on files, which a file system may hold up.
+fn file_work(request: &Request) -> Option<Box<dyn FnOnce() -> Done + Send>> {
+    let one = |opened: io::Result<File>| match opened {
+        Ok(file) => Ok((Answer::Done, vec![OwnedFd::from(file)])),
+        Err(e) => Err(Problem::of(&e)),
+    };
+    let none = |done: io::Result<()>| match done {
+        Ok(()) => Ok((Answer::Done, Vec::new())),
+        Err(e) => Err(Problem::of(&e)),
+    };
+    Some(match request.clone() {
+        Request::Read(path) => Box::new(move || one(disk::read(&path))),
+        Request::List(path) => Box::new(move || match disk::list(&path) {
+            Ok(names) => Ok((Answer::Names(names), Vec::new())),
+            Err(e) => Err(Problem::of(&e)),
+        }),
+        Request::Write { path, begin } => {
+            Box::new(move || one(disk::write(&path, begin, disk::PRIVATE)))
+        }
+        Request::Replace(path) => Box::new(move || one(disk::fresh(&path))),
+        Request::Commit(path) => Box::new(move || none(disk::commit(&path))),
+        Request::Remove(path) => Box::new(move || none(std::fs::remove_file(&path))),
+        _ => return None,
+    })
+}

@@ -1,0 +1,160 @@
+use std::net::IpAddr;
+
+use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
+
+use super::apply::{Applied, Host};
+use super::plan::{Device, HostPlan};
+use crate::fault::Fault;
+use crate::helper::{self, Answer, Helper, OpenedDevice, Opening, Request, Watcher};
+
+/// The machine's side of a tunnel: changed by this process, or by its helper where it has one.
+#[derive(Debug)]
+pub enum HostHandle {
+    /// By this process.
+    Own(Box<Host>),
+    /// By the helper.
+    Helper(Box<Remote>),
+}
+
+/// What this process knows of the helper's [`Host`].
+#[derive(Debug)]
+pub struct Remote {
+    helper: &'static Helper,
+    device: Option<String>,
+    plan: Option<HostPlan>,
+    _watcher: Watcher,
+}
+
+impl HostHandle {
+    /// As [`Host::open`].
+    ///
+    /// # Errors
+    /// As [`Host::open`].
+    pub fn open(
+        device: &Device,
+        offloads: TunOffloads,
+        queues: u16,
+    ) -> Result<(Self, Option<TunDevice>), Fault> {
+        let Some(helper) = helper::current() else {
+            let (host, tun) = Host::open(device, offloads, queues.into())?;
+            return Ok((Self::Own(Box::new(host)), tun));
+        };
+        let watcher = Watcher::start(helper)?;
+        let TunOffloads { csum, tso, uso } = offloads;
+        let offloads = [csum, tso, uso];
+        let opening = Opening { device: device.clone(), offloads, queues };
+        let (answer, descriptors) = helper.call(Request::Open(opening), &[])?;
+        let Answer::Device(opened) = answer else { return Err(unexpected()) };
+        let name = opened.as_ref().map(|opened| opened.name.clone());
+        let tun = opened.map(|opened| {
+            let OpenedDevice { name, index: ifindex, offloads: [csum, tso, uso], lanes } = opened;
+            let offloads = TunOffloads { csum, tso, uso };
+            let parts = TunParts { name, ifindex, offloads, lanes };
+            TunDevice::from_parts(parts, descriptors)
+                .map_err(|e| Fault::environment(format!("helper: device not taken over: {e}")))
+        });
+        let remote = Remote { helper, device: name, plan: None, _watcher: watcher };
+        Ok((Self::Helper(Box::new(remote)), tun.transpose()?))
+    }
+
+    /// The device's name.
+    pub fn device(&self) -> Option<&str> {
+        match self {
+            Self::Own(host) => host.device(),
+            Self::Helper(remote) => remote.device.as_deref(),
+        }
+    }
+
+    /// The plan in force.
+    pub fn plan(&self) -> Option<&HostPlan> {
+        match self {
+            Self::Own(host) => host.plan(),
+            Self::Helper(remote) => remote.plan.as_ref(),
+        }
+    }
+
+    /// As [`Host::apply`].
+    ///
+    /// # Errors
+    /// As [`Host::apply`].
+    pub async fn apply(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+        match self {
+            Self::Own(host) => host.apply(plan).await,
+            Self::Helper(remote) => remote.put(Request::Apply(Box::new(plan.clone())), plan).await,
+        }
+    }
+
+    /// As [`Host::change`].
+    ///
+    /// # Errors
+    /// As [`Host::change`].
+    pub async fn change(&mut self, plan: &HostPlan) -> Result<Applied, Fault> {
+        match self {
+            Self::Own(host) => host.change(plan).await,
+            Self::Helper(remote) => remote.put(Request::Change(Box::new(plan.clone())), plan).await,
+        }
+    }
+
+    /// As [`Host::undo`].
+    pub async fn undo(&mut self) {
+        match self {
+            Self::Own(host) => host.undo().await,
+            Self::Helper(remote) => {
+                remote.plan = None;
+                remote.order(Request::Undo).await;
+            }
+        }
+    }
+
+    /// As [`Host::close`].
+    pub async fn close(self) {
+        match self {
+            Self::Own(host) => host.close().await,
+            Self::Helper(remote) => remote.order(Request::Close).await,
+        }
+    }
+
+    /// As [`Host::keep_reachable`].
+    pub async fn keep_reachable(&mut self, address: IpAddr) {
+        match self {
+            Self::Own(host) => host.keep_reachable(address).await,
+            // Without a plan that sends everything into the tunnel it is reachable.
+            Self::Helper(remote) if remote.plan.as_ref().is_none_or(|p| p.redirect.is_none()) => {}
+            Self::Helper(remote) => remote.order(Request::KeepReachable(address)).await,
+        }
+    }
+
+    /// Returns when the helper is gone, without which the tunnel cannot go on. Cancel-safe.
+    pub async fn lost(&self) -> Fault {
+        match self {
+            Self::Own(_) => std::future::pending().await,
+            Self::Helper(remote) => remote.helper.lost().await,
+        }
+    }
+}
+
+impl Remote {
+    async fn put(&mut self, request: Request, plan: &HostPlan) -> Result<Applied, Fault> {
+        if self.plan.as_ref() == Some(plan) {
+            return Ok(Applied::Same);
+        }
+        match self.helper.ask(request).await? {
+            (Answer::Applied(applied), _) => {
+                self.plan = Some(plan.clone());
+                Ok(applied)
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What has no answer but that it is done.
+    async fn order(&self, request: Request) {
+        if let Err(problem) = self.helper.ask(request).await {
+            tracing::warn!("{}", Fault::from(problem));
+        }
+    }
+}
+
+fn unexpected() -> Fault {
+    Fault::ours("helper: answer not understood")
+}
