@@ -53,6 +53,7 @@ fn end((framing, fragment): Inside) -> Memory {
         wire_id: Some(PEER.0),
         float: true,
         framing,
+        decompress: Some(1500),
         fragment,
         keepalive: Keepalive::default(),
         mtu,

@@ -49,6 +49,7 @@ fn end(relay: Relay, client: bool) -> Memory {
             wire_id: Some(peer.0),
             float: true,
             framing: Framing::None,
+            decompress: None,
             fragment: None,
             keepalive: Keepalive::default(),
             mtu: InnerMtu { mss4: 1400, mss6: 1380, ..InnerMtu::default() },

@@ -56,6 +56,7 @@ fn end(protection: Protection, wire_id: Option<u32>) -> Memory {
         wire_id,
         float: true,
         framing: Framing::None,
+        decompress: None,
         fragment: None,
         keepalive: Keepalive::default(),
         mtu: InnerMtu::default(),

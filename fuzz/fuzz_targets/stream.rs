@@ -121,6 +121,7 @@ fn introduce(end: &Memory) {
         wire_id: Some(PEER.0),
         float: true,
         framing: Framing::None,
+        decompress: None,
         fragment: None,
         keepalive: Keepalive::default(),
         mtu: InnerMtu::default(),

@@ -187,6 +187,7 @@ mod tests {
             wire_id: None,
             float: false,
             framing: Framing::None,
+            decompress: None,
             fragment: None,
             keepalive: Keepalive::default(),
             mtu: InnerMtu::default(),

@@ -63,6 +63,8 @@ pub struct PeerSpec {
     pub float: bool,
     /// How many bytes of compression framing stand before each inner packet.
     pub framing: Framing,
+    /// The longest packet that may come of a compressed one; `None`: compressed packets are dropped.
+    pub decompress: Option<u16>,
     /// The largest encapsulated packet, fragments included; `None`: packets carry no fragment header
     /// (`fragment`, datagrams only).
     pub fragment: Option<u16>,

@@ -26,6 +26,7 @@ targets! {
     config in "../../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
+    decompress in "../../../fuzz/fuzz_targets/decompress.rs",
     filter_fragment in "../../../fuzz/fuzz_targets/filter_fragment.rs",
     filter_judge in "../../../fuzz/fuzz_targets/filter_judge.rs",
     filter_packet in "../../../fuzz/fuzz_targets/filter_packet.rs",

@@ -113,6 +113,7 @@ fn introduce(plane: &Plane, link: Link, cipher: Cipher, first: bool) {
         wire_id: Some(PEER.0),
         float: false,
         framing: Framing::None,
+        decompress: None,
         fragment: None,
         keepalive: Keepalive::default(),
         mtu: InnerMtu { mss4: 1360, mss6: 1340, largest: 0 },

@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub stop: AtomicBool,
     /// Why packets no longer move; set once.
     pub failure: OnceLock<Failure>,
-    /// Whether there ever was a peer whose packets may come in pieces.
+    /// Whether there ever was a peer whose packets may come in pieces, or compressed.
     pub pieces: AtomicBool,
     /// How often the workers were asked to give back the memory of their buffers.
     pub rests: AtomicU64,
@@ -234,7 +234,7 @@ impl Plane {
         let Shared { tables, upcalls, stats, clock, .. } = &*self.shared;
         match op {
             Op::AddPeer(id, spec) if id.0 <= MAX_PEER_ID => {
-                if spec.fragment.is_some() {
+                if spec.fragment.is_some() || spec.decompress.is_some() {
                     self.shared.pieces.store(true, Ordering::Relaxed);
                 }
                 let (now, keepalive) = (clock(), spec.keepalive);

@@ -1,4 +1,4 @@
-//! The compression framing inside the encryption, in its "not compressed" forms, and the two magic
+//! The compression framing inside the encryption, and the two magic
 //! messages of OpenVPN's data channel.
 
 use adit_engine::verbs::{Framing, Misframed};
@@ -21,6 +21,10 @@ pub const OCC_MTU_REPLY: u8 = 5;
 const LZO_STUB: u8 = 0xfa;
 const SWAP_STUB: u8 = 0xfb;
 const V2_ESCAPE: u8 = 0x50;
+/// What follows the escape.
+const V2_PLAIN: u8 = 0;
+const V2_LZ4: u8 = 1;
+const V2_LZO: u8 = 2;
 /// What stands before packets compressed by the algorithm of that name.
 const LZO: u8 = 0x66;
 const LZ4: u8 = 0x69;
@@ -28,37 +32,61 @@ const LZ4: u8 = 0x69;
 /// Bytes that framing adds at most.
 pub const MAX_ADDED: usize = 2;
 
+/// How a packet is compressed.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Packed {
+    /// An LZ4 block.
+    Lz4,
+    /// LZO1X.
+    Lzo,
+}
+
+/// What is left of a received packet without its framing.
+#[derive(Debug, Eq, PartialEq)]
+pub enum Stripped<'t> {
+    /// The packet.
+    Plain(&'t mut [u8]),
+    /// The packet, compressed.
+    Packed(Packed, &'t mut [u8]),
+}
+
 /// Removes the framing of a received packet.
 ///
 /// # Errors
-/// It is compressed, or not framed as agreed.
+/// It is not framed as agreed, or compressed in another way than agreed.
 #[inline]
-pub fn strip(framing: Framing, text: &mut [u8]) -> Result<&mut [u8], Misframed> {
+pub fn strip(framing: Framing, text: &mut [u8]) -> Result<Stripped<'_>, Misframed> {
     match framing {
-        Framing::None => Ok(text),
+        Framing::None => Ok(Stripped::Plain(text)),
         Framing::LzoStub => match text.split_first_mut() {
-            Some((&mut LZO_STUB, packet)) => Ok(packet),
-            // A peer that was told to use `compress` may answer so all the same.
-            Some((&mut (LZO | LZ4), _)) => Err(Misframed::Compressed),
+            Some((&mut LZO_STUB, packet)) => Ok(Stripped::Plain(packet)),
+            Some((&mut LZO, packet)) => Ok(Stripped::Packed(Packed::Lzo, packet)),
+            Some((&mut LZ4, _)) => Err(Misframed::Compressed),
             _ => Err(Misframed::Framing),
         },
         Framing::SwapStub => {
-            // The packet's first byte stands at the end; an empty packet is the stub alone.
+            // The packet's first byte is at the end; an empty packet is the stub alone.
             let (head, packet) = text.split_last_mut().ok_or(Misframed::Framing)?;
-            match packet.first_mut() {
-                Some(first) if *first == SWAP_STUB => *first = *head,
-                Some(&mut (LZO | LZ4)) => return Err(Misframed::Compressed),
-                Some(_) => return Err(Misframed::Framing),
-                None if *head != SWAP_STUB => return Err(Misframed::Framing),
-                None => {}
+            let Some(first) = packet.first_mut() else {
+                return match *head {
+                    SWAP_STUB => Ok(Stripped::Plain(packet)),
+                    _ => Err(Misframed::Framing),
+                };
+            };
+            match std::mem::replace(first, *head) {
+                SWAP_STUB => Ok(Stripped::Plain(packet)),
+                LZ4 => Ok(Stripped::Packed(Packed::Lz4, packet)),
+                LZO => Err(Misframed::Compressed),
+                _ => Err(Misframed::Framing),
             }
-            Ok(packet)
         }
         Framing::StubV2 => match text {
             // 0A is what an older peer escapes with.
-            [V2_ESCAPE, 0x00 | 0x0a, packet @ ..] => Ok(packet),
+            [V2_ESCAPE, V2_PLAIN | 0x0a, packet @ ..] => Ok(Stripped::Plain(packet)),
+            [V2_ESCAPE, V2_LZ4, packet @ ..] => Ok(Stripped::Packed(Packed::Lz4, packet)),
+            [V2_ESCAPE, V2_LZO, packet @ ..] => Ok(Stripped::Packed(Packed::Lzo, packet)),
             [V2_ESCAPE, ..] => Err(Misframed::Compressed),
-            _ => Ok(text),
+            _ => Ok(Stripped::Plain(text)),
         },
     }
 }
@@ -95,21 +123,39 @@ mod tests {
         assert_eq!(frame(Framing::None, b"123456789", &mut out), None);
     }
 
-    #[test]
-    fn compressed_or_unframed_packets_are_refused() {
-        let compressed = Err(Misframed::Compressed);
-        for algorithm in [0x66, 0x69] {
-            assert_eq!(strip(Framing::LzoStub, &mut [algorithm, 1, 2]), compressed);
-            assert_eq!(strip(Framing::SwapStub, &mut [algorithm, 1, 2]), compressed);
+    fn plain(framing: Framing, mut text: Vec<u8>) -> Result<Vec<u8>, Misframed> {
+        match strip(framing, &mut text)? {
+            Stripped::Plain(packet) => Ok(packet.to_vec()),
+            Stripped::Packed(..) => panic!("packed"),
         }
-        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x01, 2]), compressed);
+    }
+
+    #[test]
+    fn compressed_packets_are_told_apart() {
+        let packed = |framing, mut text: Vec<u8>| match strip(framing, &mut text) {
+            Ok(Stripped::Packed(packed, packet)) => Some((packed, packet.to_vec())),
+            _ => None,
+        };
+        use Packed::{Lz4, Lzo};
+        assert_eq!(packed(Framing::LzoStub, vec![0x66, 1, 2]), Some((Lzo, vec![1, 2])));
+        assert_eq!(packed(Framing::SwapStub, vec![0x69, 2, 1]), Some((Lz4, vec![1, 2])));
+        assert_eq!(packed(Framing::StubV2, vec![0x50, 1, 2]), Some((Lz4, vec![2])));
+        assert_eq!(packed(Framing::StubV2, vec![0x50, 2, 2]), Some((Lzo, vec![2])));
+    }
+
+    #[test]
+    fn unframed_packets_are_refused() {
+        let compressed = Err(Misframed::Compressed);
+        assert_eq!(plain(Framing::LzoStub, vec![0x69, 1, 2]), compressed);
+        assert_eq!(plain(Framing::SwapStub, vec![0x66, 1, 2]), compressed);
+        assert_eq!(plain(Framing::StubV2, vec![0x50, 3, 2]), compressed);
         let other = Err(Misframed::Framing);
-        assert_eq!(strip(Framing::LzoStub, &mut []), other);
-        assert_eq!(strip(Framing::LzoStub, &mut [0x45, 1, 2]), other);
-        assert_eq!(strip(Framing::SwapStub, &mut [0x45, 1, 2]), other);
-        assert_eq!(strip(Framing::SwapStub, &mut []), other);
-        assert_eq!(strip(Framing::StubV2, &mut [0x50, 0x0a, 2]).map(|p| p.to_vec()), Ok(vec![2]));
-        assert_eq!(strip(Framing::SwapStub, &mut [0xfb]).map(|p| p.to_vec()), Ok(vec![]));
+        assert_eq!(plain(Framing::LzoStub, vec![]), other);
+        assert_eq!(plain(Framing::LzoStub, vec![0x45, 1, 2]), other);
+        assert_eq!(plain(Framing::SwapStub, vec![0x45, 1, 2]), other);
+        assert_eq!(plain(Framing::SwapStub, vec![]), other);
+        assert_eq!(plain(Framing::StubV2, vec![0x50, 0x0a, 2]), Ok(vec![2]));
+        assert_eq!(plain(Framing::SwapStub, vec![0xfb]), Ok(vec![]));
     }
 
     proptest! {
@@ -120,9 +166,9 @@ mod tests {
             let framing =
                 [Framing::None, Framing::LzoStub, Framing::SwapStub, Framing::StubV2][kind];
             let mut out = [0u8; 64];
-            let mut framed = frame(framing, &packet, &mut out).unwrap().to_vec();
+            let framed = frame(framing, &packet, &mut out).unwrap().to_vec();
             prop_assert!(framed.len() <= packet.len() + MAX_ADDED);
-            prop_assert_eq!(strip(framing, &mut framed).map(|p| p.to_vec()), Ok(packet));
+            prop_assert_eq!(plain(framing, framed), Ok(packet));
         }
 
         #[test]

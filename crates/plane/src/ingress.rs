@@ -15,8 +15,9 @@ use adit_wire::merge::Merger;
 use adit_wire::mss;
 
 use crate::control::{Relay, Shared};
+use crate::decompress::decompress;
 use crate::fragment::{Arrived, Assembly, Origin};
-use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING};
+use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING, Packed, Stripped};
 use crate::key::{Key, Open as _};
 use crate::packet::{DATA_V1, DATA_V2, Lead};
 use crate::peer::Peer;
@@ -64,7 +65,8 @@ pub(crate) struct Rare<'a> {
     receiver: Option<(Mac, Option<PeerId>)>,
     /// Peers that asked which sizes arrive here (OCC), once each.
     pub asked: Vec<PeerId>,
-    /// Memory for packets that come together from pieces: they must last as long as the burst.
+    /// Memory for packets that come together from pieces or are decompressed: they must last as long as the
+    /// burst.
     assembled: slice::IterMut<'a, Vec<u8>>,
     /// The first of these that is free.
     spare: Option<&'a mut Vec<u8>>,
@@ -165,7 +167,8 @@ impl<'a, 's> Ingress<'a, 's> {
         }
     }
 
-    /// Gives memory for packets that come together from pieces; without it they are dropped.
+    /// Gives memory for packets that come together from pieces or are decompressed; without it they are
+    /// dropped.
     #[cold]
     pub fn assemble_in(&mut self, memory: &'a mut [Vec<u8>]) {
         self.rare.get_or_insert_default().assembled = memory.iter_mut();
@@ -400,12 +403,32 @@ impl<'a, 's> Ingress<'a, 's> {
             Some(assembly) => self.assemble(run, assembly, origin, text)?,
         };
         match framing::strip(run.spec.framing, framed) {
-            Ok(packet) => Some(packet),
+            Ok(Stripped::Plain(packet)) => Some(packet),
+            Ok(Stripped::Packed(packed, text)) => self.decompress(run, packed, text),
             Err(wrong) => {
                 self.misframed(run.peer, wrong);
                 None
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decompress(&mut self, run: &Run<'_>, packed: Packed, text: &[u8]) -> Option<&'a mut [u8]> {
+        let Some(most) = run.spec.decompress else {
+            self.misframed(run.peer, Misframed::Compressed);
+            return None;
+        };
+        let rare = self.rare.get_or_insert_default();
+        let Some(memory) = rare.spare.take().or_else(|| rare.assembled.next()) else {
+            self.shared.stats.drop(DropReason::FragmentsFull);
+            return None;
+        };
+        let packet = decompress(packed, text, most, memory);
+        if packet.is_none() {
+            self.shared.stats.drop(DropReason::BadCompression);
+        }
+        packet
     }
 
     fn assemble(

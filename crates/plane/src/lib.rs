@@ -30,12 +30,13 @@
 mod apart;
 mod control;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+pub mod decompress;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod egress;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod ethernet;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod fragment;
-#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 pub mod framing;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod guard;

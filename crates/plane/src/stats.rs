@@ -49,8 +49,10 @@ drop_reasons! {
     Replayed = "replayed",
     /// From an address that is not the peer's, which may not move.
     WrongAddress = "wrong-address",
-    /// Compressed: the peer must stop that.
+    /// Compressed in a way that was not agreed.
     Compressed = "compressed",
+    /// Compressed, and nothing that decompresses to a packet that may be.
+    BadCompression = "bad-compression",
     /// Without the compression header that was agreed on.
     BadFraming = "bad-framing",
     /// Without the fragment header that was agreed on, or a piece that contradicts others.

@@ -294,6 +294,7 @@ mod tests {
             wire_id: Some(id),
             float: true,
             framing: Default::default(),
+            decompress: None,
             fragment: None,
             keepalive: Default::default(),
             mtu: Default::default(),

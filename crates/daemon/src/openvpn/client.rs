@@ -100,6 +100,7 @@ pub(super) async fn run(
     })?;
     // Routes come with the server's options, and go at the end.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
+    ground.waiting();
     let mut owner = Owner {
         options,
         ground,

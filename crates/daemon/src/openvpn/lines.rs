@@ -113,6 +113,13 @@ fn verified(label: &str, peer: &PeerIdentity, usage_checked: bool) {
         say!(2, "{label}VERIFY KU OK");
         say!(2, "{label}VERIFY EKU OK");
     }
+    if !peer.weakness.is_empty() {
+        tracing::warn!(
+            "{label}certificate {}: it has {}, which can be broken; accepted by tls-cert-profile",
+            peer.subject,
+            peer.weakness
+        );
+    }
     say!(2, "{label}VERIFY OK: depth=0, {}", peer.subject);
 }
 
@@ -163,7 +170,7 @@ pub(super) fn restarting(reason: &str, server: &str, hand_window: u64) {
         "tls-error"
     } else if reason.starts_with("peer certificate") {
         which_check("", reason);
-        say!(1, "VERIFY ERROR: depth=0, {}", verify_error(reason));
+        verify_failed("", reason);
         say!(1, "TLS Error: TLS handshake failed");
         "tls-error"
     } else if reason.starts_with("the server asks for a restart") {
@@ -243,7 +250,7 @@ pub(crate) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
             }
             if reason.starts_with("peer certificate") {
                 which_check(&format!("{real} "), reason);
-                say!(1, "{real} VERIFY ERROR: depth=0, {}", verify_error(reason));
+                verify_failed(&format!("{real} "), reason);
             } else {
                 say!(1, "{real} TLS Error: {reason}");
             }
@@ -297,19 +304,50 @@ fn which_check(label: &str, reason: &str) {
     }
 }
 
-/// `error=REASON: SUBJECT` from `peer certificate "SUBJECT" refused: REASON`.
-fn verify_error(reason: &str) -> String {
+/// The lines about a certificate that was refused: openvpn's words, which programs that ban look for, and then
+/// what to do.
+fn verify_failed(label: &str, reason: &str) {
     let parts = reason.strip_prefix("peer certificate ").and_then(|rest| {
         rest.strip_prefix('"').map_or_else(
             || rest.strip_prefix("refused: ").map(|detail| ("", detail)),
             |rest| rest.split_once("\" refused: "),
         )
     });
-    match parts {
-        Some(("", detail)) => format!("error={detail}"),
-        Some((subject, detail)) => format!("error={detail}: {subject}"),
-        None => reason.to_owned(),
-    }
+    let Some((subject, detail)) = parts else {
+        say!(1, "{label}VERIFY ERROR: depth=0, {reason}");
+        return;
+    };
+    say!(1, "{label}VERIFY ERROR: depth=0, error={}", verify_error(subject, detail));
+    say!(1, "{label}VERIFY ERROR: {detail}");
+}
+
+/// How our sentences about certificates begin, and what openssl says in their place.
+const OPENSSL_WORDS: &[(&str, &str)] = &[
+    ("it, or an intermediate of its chain, is revoked", "certificate revoked"),
+    ("it expired", "certificate has expired"),
+    ("an intermediate of its chain expired", "certificate has expired"),
+    ("it is valid from", "certificate is not yet valid"),
+    ("our revocation list expired", "CRL has expired"),
+    ("our `crl-verify` file has no list", "unable to get certificate CRL"),
+    ("our revocation list is not validly signed", "CRL signature failure"),
+    ("its CA is valid from", "certificate has expired"),
+    ("it was issued by", "unable to get local issuer certificate"),
+    ("its signature is not that of our CA", "certificate signature failure"),
+    ("its RSA key has", "EE certificate key too weak"),
+    ("its kind of key or signature", "EE certificate key too weak"),
+    ("it is signed with", "CA signature digest algorithm too weak"),
+    ("its chain is too deep", "certificate chain too long"),
+    ("it came with", "certificate chain too long"),
+    ("it is a CA's certificate", "invalid CA certificate"),
+    ("its extended key usage is for the other role", "unsupported certificate purpose"),
+    ("it has a critical extension", "unhandled critical extension"),
+];
+
+/// `REASON: SUBJECT` as openvpn writes it.
+fn verify_error(subject: &str, detail: &str) -> String {
+    let known = OPENSSL_WORDS.iter().find(|(ours, _)| detail.starts_with(ours));
+    let words = known.map_or("certificate rejected", |(_, theirs)| theirs);
+    if subject.is_empty() { words.to_owned() } else { format!("{words}: {subject}") }
 }
 
 fn client_up(info: &ClientInfo, usage_checked: bool) {
@@ -381,9 +419,11 @@ mod tests {
 
     #[test]
     fn a_refused_certificate_has_stocks_form() {
-        let refused = "peer certificate \"C=DE, CN=a\" refused: it is revoked";
-        assert_eq!(verify_error(refused), "error=it is revoked: C=DE, CN=a");
-        assert_eq!(verify_error("peer certificate refused: none came"), "error=none came");
+        let revoked = "it, or an intermediate of its chain, is revoked";
+        assert_eq!(verify_error("C=DE, CN=a", revoked), "certificate revoked: C=DE, CN=a");
+        assert_eq!(verify_error("", "none came"), "certificate rejected");
+        let late = "it expired at 2020-01-01; renew it";
+        assert_eq!(verify_error("CN=a", late), "certificate has expired: CN=a");
     }
 
     #[test]

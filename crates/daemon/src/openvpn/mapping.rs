@@ -43,6 +43,7 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
         replay_window: options.replay_window,
         float: options.float,
         framing: options.framing,
+        decompress: options.decompress,
         keepalive: options.keepalive,
         limits: options.limits,
         exit_notify: options.exit_notify,
@@ -348,11 +349,14 @@ pub(crate) fn client_plan(
     if options.routes.noexec {
         return Ok((plan, notes));
     }
+    let ethernet = plan.device.is_ethernet();
     for route in &tunnel.routes4 {
-        plan.routes.push(planned(route, context.gateway4));
+        let route = planned(route, context.gateway4);
+        plan.routes.push(PlannedRoute { metric: route.metric.or(context.metric), ..route });
     }
     for route in &tunnel.routes6 {
-        plan.routes.push(planned(route, context.gateway6));
+        let route = by_station(planned(route, context.gateway6), ethernet);
+        plan.routes.push(PlannedRoute { metric: route.metric.or(context.metric), ..route });
     }
     if let Some(flags) = &tunnel.redirect_gateway {
         match Redirect::parse(flags.iter().map(String::as_str)) {
@@ -390,7 +394,10 @@ pub(crate) fn add_configured(
     }
     for spec in &routes.v6 {
         match spec.resolve(context) {
-            Some(route) => plan.routes.push(planned(&route, context.gateway6)),
+            Some(route) => {
+                let route = planned(&route, context.gateway6);
+                plan.routes.push(by_station(route, plan.device.is_ethernet()));
+            }
             None => {
                 notes.push(format!(
                     "a 'route-ipv6' is left out, its words mean nothing here: {spec:?}"
@@ -412,6 +419,18 @@ pub(crate) fn add_configured(
     Ok(notes)
 }
 
+/// Sends IPv6 packets of a TAP device to the far end: frames need a station to go to. As in openvpn, metric 0
+/// says that the network itself is on the link.
+fn by_station(route: PlannedRoute, ethernet: bool) -> PlannedRoute {
+    let via = match route.via {
+        Via::Tunnel(Some(gateway)) if ethernet && gateway.is_ipv6() && route.metric != Some(0) => {
+            Via::Gateway(gateway)
+        }
+        via => via,
+    };
+    PlannedRoute { via, ..route }
+}
+
 fn planned<N, G>(route: &Route<N, G>, gateway: Option<G>) -> PlannedRoute
 where
     N: Into<IpNet> + Copy,
@@ -428,6 +447,18 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ipv6_packets_of_a_tap_device_go_to_the_far_end() {
+        let far: IpAddr = "fd00::1".parse().unwrap();
+        let route = |via, metric| PlannedRoute { net: "fd01::/64".parse().unwrap(), via, metric };
+        let tunnel = route(Via::Tunnel(Some(far)), Some(7));
+        assert_eq!(by_station(tunnel.clone(), true).via, Via::Gateway(far));
+        assert_eq!(by_station(tunnel, false).via, Via::Tunnel(Some(far)));
+        let on_link = route(Via::Tunnel(Some(far)), Some(0));
+        assert_eq!(by_station(on_link, true).via, Via::Tunnel(Some(far)));
+        assert_eq!(by_station(route(Via::Tunnel(None), None), true).via, Via::Tunnel(None));
+    }
 
     #[test]
     fn a_port_of_both_families_is_bound_once_for_each() {

@@ -70,6 +70,13 @@ pub(super) fn read_file(directive: &str, path: &Path) -> Result<Zeroizing<Vec<u8
     Ok(bytes)
 }
 
+fn remote_cert_tls(usage: Usage) -> RemoteCertTls {
+    match usage {
+        Usage::Server => RemoteCertTls::Server,
+        Usage::Client => RemoteCertTls::Client,
+    }
+}
+
 impl TlsMaterial {
     /// Reads what the configuration names.
     pub(crate) fn read(options: &Tls) -> Result<Self, Fault> {
@@ -86,13 +93,12 @@ impl TlsMaterial {
                     };
                     (verify.name.clone(), kind)
                 }),
-                remote_cert_tls: options.peer_usage.map(|usage| match usage {
-                    Usage::Server => RemoteCertTls::Server,
-                    Usage::Client => RemoteCertTls::Client,
-                }),
+                remote_cert_tls: options.peer_usage.map(remote_cert_tls),
                 key_usage: options.key_usage.clone(),
+                netscape: options.netscape_usage.map(remote_cert_tls),
                 issuer: options.issuer.clone(),
             },
+            profile: options.profile,
             min_version: Some(version(options.min_version)),
             max_version: options.max_version.map(version),
             tls12_ciphers: options.cipher_list.as_ref().map(|names| names.join(":")),
@@ -100,6 +106,9 @@ impl TlsMaterial {
             groups: options.groups.as_ref().map(|names| names.join(":")),
             ..CommonTlsOptions::default()
         };
+        if let Some(dh) = &options.dh {
+            read("dh", dh)?;
+        }
         if let Some(path) = &options.ca_path {
             authorities::add(&mut common, path)?;
         }

@@ -11,6 +11,7 @@ mod material;
 mod peer;
 mod process;
 mod server;
+mod show;
 mod status;
 
 use std::ffi::OsString;
@@ -33,12 +34,18 @@ pub(crate) use material::{TlsMaterial, credentials, wrap};
 use process::Ground;
 pub(crate) use server::control_socket;
 
-/// What the program calls itself where stock prints its version.
+/// What the program calls itself where openvpn prints its version. Tools read the second word as the version
+/// whose options and log lines they can expect.
 const BANNER: &str = concat!(
-    "OpenVPN 2.6 (adit ",
+    "OpenVPN 2.6.14 ",
+    env!("CARGO_PKG_NAME"),
+    "-",
     env!("CARGO_PKG_VERSION"),
-    ") [SSL (rustls)] [EPOLL] [MH/PKTINFO] [AEAD]"
+    " [SSL (rustls)] [LZO] [LZ4] [EPOLL] [MH/PKTINFO] [AEAD]"
 );
+
+/// Exit code of every fault, as openvpn has it.
+const FAILURE: u8 = 1;
 
 /// Runs as `openvpn` would with these arguments (without the program's name).
 pub fn main(args: Vec<OsString>) -> ExitCode {
@@ -51,15 +58,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         return made.map_or_else(
             |fault| {
                 eprintln!("{fault}");
-                fault.exit_code()
+                ExitCode::from(FAILURE)
             },
             |()| ExitCode::SUCCESS,
         );
     }
     let mut ground = Ground::default();
-    loop {
+    let code = loop {
         match round(&args, &mut ground) {
-            Ok(Next::Exit(code)) => return code,
+            Ok(Next::Exit(code)) => break code,
             Ok(Next::Restart) => {}
             Err(fault) => {
                 if ground.logging() {
@@ -67,10 +74,30 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
                     tracing::error!("Exiting due to fatal error");
                 } else {
                     eprintln!("{fault}");
+                    log_refusal(&args, &fault);
                 }
-                return fault.exit_code();
+                break ExitCode::from(FAILURE);
             }
         }
+    };
+    ground.leave();
+    code
+}
+
+/// Writes an options error into the log that the configuration names, too: a daemon's terminal is read by
+/// no one.
+fn log_refusal(args: &[String], fault: &Fault) {
+    let Some(to) = config::log_target(args, &config::Disk) else { return };
+    let target = match to {
+        LogTo::File(path) => log::Target::File(path),
+        LogTo::Append(path) => log::Target::Append(path),
+        LogTo::Syslog(name) => log::Target::Syslog(name),
+        LogTo::Standard => return,
+    };
+    let style = log::Style::Stock { timestamps: true, machine_readable: false };
+    // A log that cannot be written is a fault of its own, and the terminal has this one.
+    if log::start(log::Settings { style, verb: 1, mute: None, target }).is_ok() {
+        fault.to_string().lines().for_each(|line| tracing::error!("{line}"));
     }
 }
 
@@ -102,13 +129,18 @@ enum Next {
 fn informed(args: &[String]) -> Option<ExitCode> {
     let first = args.first().map(String::as_str);
     match first {
-        Some("--version") => println!("{BANNER}"),
+        Some("--version") => println!("{BANNER}\nlibrary versions: rustls, AWS-LC"),
         None | Some("--help") => println!(
             "{BANNER}\n\nUsage: adit openvpn --config FILE [--OPTION [ARG]...]...\n       adit openvpn \
-             FILE\n\nTakes the directives of openvpn 2.6 for UDP tunnels, as client, server or one \
-             of two points.\nExample: adit openvpn --config client.ovpn --verb 3"
+             FILE\n\nTakes the directives of openvpn 2.6 as client, server or one of two points, over UDP \
+             and TCP, with TUN and TAP devices.\nAlone: --version, --genkey TYPE [FILE], --show-ciphers, \
+             --show-digests, --show-tls, --show-curves, --show-groups.\nExample: adit openvpn --config \
+             client.ovpn --verb 3"
         ),
-        Some(_) => return None,
+        Some(mode) => match show::list(mode) {
+            Some(text) => print!("{text}"),
+            None => return None,
+        },
     }
     Some(ExitCode::SUCCESS)
 }
@@ -128,6 +160,8 @@ fn round(args: &[String], ground: &mut Ground) -> Result<Next, Fault> {
     for warning in &options.warnings {
         tracing::warn!("{warning}");
     }
+    options.echo.iter().for_each(|text| say!(1, "ECHO:{text}"));
+    options.directives.iter().for_each(|directive| say!(4, "Option: {directive}"));
     say!(1, "{BANNER}");
     let (duty, piped) = (Duty::Openvpn(args.to_vec()), files.into_piped());
     // Keys may be asked for on the terminal, so before the process leaves it.
@@ -175,6 +209,11 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
     let style = log::Style::Stock { timestamps: *timestamps, machine_readable: *machine_readable };
     let settings = log::Settings { style, verb: *verb, mute: *mute, target };
     log::start(settings).map_err(|e| {
-        Fault::operator(format!("Options error: the log cannot be written to {to:?}: {e}"))
+        let name = match to {
+            LogTo::Standard => "the terminal".to_owned(),
+            LogTo::File(path) | LogTo::Append(path) => path.display().to_string(),
+            LogTo::Syslog(name) => format!("the system log as {name}"),
+        };
+        Fault::operator(format!("Options error: the log cannot be written to {name}: {e}"))
     })
 }

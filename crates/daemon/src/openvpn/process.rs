@@ -1,6 +1,9 @@
 //! Background, pid file, user: what the process does once, however often it restarts.
 
+use std::cell::Cell;
+use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use adit_linux::notify::Notifier;
@@ -24,6 +27,9 @@ pub(crate) struct Ground {
     /// Ends with this process.
     helper: Option<Running>,
     notifier: Option<Notifier>,
+    /// The service manager was told that this is ready.
+    told_ready: Cell<bool>,
+    pid_file: Option<PidFile>,
 }
 
 impl Ground {
@@ -59,11 +65,36 @@ impl Ground {
                 .map_err(|e| Fault::environment(format!("cannot go to the background: {e}")))?;
         }
         if let Some(path) = &process.pid_file {
-            write_pid(path)?;
+            self.pid_file = Some(PidFile::write(path)?);
         }
         // Of the process in the background, and still root.
         self.helper = helper::start(duty.clone(), piped)?;
         Ok(())
+    }
+
+    /// Removes what the end must not leave behind.
+    pub(crate) fn leave(&mut self) {
+        if let Some(notifier) = &self.notifier {
+            let _ = notifier.stopping();
+        }
+        if let Some(pid_file) = self.pid_file.take() {
+            pid_file.remove();
+        }
+    }
+
+    /// Tells the service manager that the program runs, before it first tries to reach the other end: a unit
+    /// of `Type=notify` must not fail because a server is away.
+    pub(crate) fn waiting(&self) {
+        self.tell("Pre-connection initialization successful");
+    }
+
+    fn tell(&self, status: &str) {
+        let Some(notifier) = &self.notifier else { return };
+        // A manager that is gone does not want to know.
+        let _ = match self.told_ready.replace(true) {
+            false => notifier.ready(status),
+            true => notifier.status(status),
+        };
     }
 
     /// Becomes a user of its own, once. Must run before any thread is started. `needed` are the
@@ -115,18 +146,72 @@ impl Ground {
     /// "Initialization Sequence Completed", for whoever waits for it.
     pub(crate) fn ready(&self) {
         say!(1, "Initialization Sequence Completed");
-        if let Some(notifier) = &self.notifier {
-            // A manager that is gone does not want to know.
-            let _ = notifier.ready("Initialization Sequence Completed");
-        }
+        self.tell("Initialization Sequence Completed");
         adit_linux::memory::forget_code();
     }
 }
 
-fn write_pid(path: &Path) -> Result<(), Fault> {
-    let written =
-        files::write_public(path).and_then(|mut file| writeln!(file, "{}", std::process::id()));
-    written.map_err(|e| {
-        Fault::operator(format!("writepid: cannot write '{}': {e}: check the path", path.display()))
-    })
+/// `writepid`.
+#[derive(Debug)]
+struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    fn write(path: &Path) -> Result<Self, Fault> {
+        let written = files::write_public(path)
+            .and_then(|mut file| writeln!(file, "{}", std::process::id()).map(|()| file));
+        let file = written.map_err(|e| {
+            let path = path.display();
+            Fault::operator(format!("writepid: cannot write '{path}': {e}: check the path"))
+        })?;
+        // The end may come in another directory.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Ok(Self { path, file })
+    }
+
+    /// Removes the file, unless another program has written its own there. Who may not remove it any more
+    /// empties it: an empty file names no process.
+    fn remove(self) {
+        let ours = self.file.metadata().is_ok_and(|ours| {
+            fs::metadata(&self.path)
+                .is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino()))
+        });
+        let id = format!("{}\n", std::process::id());
+        if !ours || fs::read_to_string(&self.path).is_ok_and(|text| text != id) {
+            return;
+        }
+        if let Err(e) = fs::remove_file(&self.path) {
+            let emptied = self.file.set_len(0).is_ok();
+            let then = if emptied { "it is emptied instead" } else { "it stays" };
+            tracing::warn!("writepid: cannot remove '{}': {e}; {then}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_goes_with_its_process_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        file.remove();
+        assert!(!path.exists());
+
+        let file = PidFile::write(&path).unwrap();
+        fs::write(&path, "1\n").unwrap();
+        file.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n", "written by another");
+
+        let file = PidFile::write(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, format!("{}\n", std::process::id())).unwrap();
+        file.remove();
+        assert!(path.exists(), "another file");
+    }
 }

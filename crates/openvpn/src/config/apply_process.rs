@@ -60,9 +60,11 @@ fn process(draft: &mut Draft, d: &Directive) -> Taken {
             };
         }
         "script-security" => {
-            d.shape("script-security LEVEL", 1..=1)?;
-            // No level runs anything here.
-            d.number(0, 0..=3)?;
+            d.shape("script-security LEVEL", 1..=2)?;
+            // Up to 1 no script of the user's runs in openvpn either.
+            if d.number(0, 0..=3)? > 1 {
+                draft.warn(d, "has no effect: it allows scripts, and none are run");
+            }
         }
         _ => return Ok(false),
     }
@@ -160,6 +162,11 @@ fn other(draft: &mut Draft, d: &Directive) -> Taken {
                     format!("\"{}\" is not a variable's name", d.arg(0)),
                     "use letters, digits and underscores",
                 ));
+            }
+            if !name.starts_with("UV_") {
+                let text =
+                    format!("{} has no effect: it is for scripts, and none are run", d.arg(0));
+                draft.warn(d, &text);
             }
             draft.environment.retain(|(other, _)| *other != name);
             draft.environment.push((name, d.arg(1).to_owned()));

@@ -4,6 +4,7 @@ use super::ConfigError;
 use super::draft::Draft;
 use super::options::{AskPass, NameKind, TlsVersion, Usage, VerifyName, Wrap};
 use super::reader::Directive;
+use crate::tls::CertProfile;
 
 type Taken = Result<bool, ConfigError>;
 
@@ -31,8 +32,17 @@ fn files(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "crl-verify" => (&mut draft.crl, "crl-verify"),
         "dh" => {
-            // Only for key exchanges over finite fields, which no TLS here uses.
             d.shape("dh none <inline>", 1..=1)?;
+            if d.arg(0) != "none" {
+                draft.dh = d.source("dh", base);
+                draft.warn(
+                    d,
+                    "has no effect: it is for key exchanges over finite fields, and TLS here uses \
+                     elliptic curves; dh none says so",
+                );
+            } else {
+                draft.dh = None;
+            }
             return Ok(true);
         }
         "capath" => {
@@ -269,21 +279,31 @@ fn tls(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "tls-cert-profile" => {
             d.shape("tls-cert-profile preferred", 1..=1)?;
-            match d.arg(0) {
-                "preferred" | "legacy" => {}
+            draft.profile = Some(match d.arg(0) {
+                "legacy" => CertProfile::Legacy,
+                "preferred" => CertProfile::Preferred,
+                "suiteb" => {
+                    draft.warn(
+                        d,
+                        "means preferred: RSA of 2048 bits or more is accepted besides P-256 and P-384",
+                    );
+                    CertProfile::Preferred
+                }
                 "insecure" => {
-                    return Err(d.error(
-                        "weak certificates are refused in every profile",
-                        "make new ones (RSA of 2048 bits or more, or EC, with SHA-256) and remove it",
-                    ));
+                    draft.warn(
+                        d,
+                        "accepts signatures with SHA-1, which can be forged; keys below 1024 bits and \
+                         signatures with MD5 are refused all the same",
+                    );
+                    CertProfile::Insecure
                 }
                 other => {
                     return Err(d.error(
                         format!("profile \"{other}\" is not supported"),
-                        "write preferred",
+                        "write legacy, which is the default, or preferred",
                     ));
                 }
-            }
+            });
         }
         _ => return Ok(false),
     }

@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::draft::Draft;
 use super::options::DeviceKind;
 use super::reader::Directive;
-use crate::negotiate::{NOT_COMPRESSED, REDIRECT_FLAGS, compression, parse_route4, parse_route6};
+use crate::negotiate::{REDIRECT_FLAGS, compression, parse_route4, parse_route6};
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};
 
@@ -53,10 +53,17 @@ fn device(draft: &mut Draft, d: &Directive) -> Taken {
         }
         "dev-node" => {
             d.shape("dev-node /dev/net/tun", 1..=1)?;
-            if d.arg(0) != "/dev/net/tun" {
-                return Err(
-                    d.error(format!("{} is not used", d.arg(0)), "remove it: it is /dev/net/tun")
-                );
+            match d.arg(0) {
+                "/dev/net/tun" => {}
+                // Elsewhere it names an adapter.
+                name if !name.contains('/') => {
+                    draft.warn(d, "has no effect: it names an adapter of Windows or macOS");
+                }
+                path => {
+                    return Err(
+                        d.error(format!("{path} is not used"), "remove it: it is /dev/net/tun")
+                    );
+                }
             }
         }
         "txqueuelen" => {
@@ -223,16 +230,25 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
                 return Err(d.error(problem, format!("write: {shape}")));
             };
             if compresses {
-                draft.warn(d, &format!("is taken for its framing: {NOT_COMPRESSED}"));
+                draft.warn(
+                    d,
+                    "is taken for packets of the other end, which are decompressed; our own are never \
+                     compressed, because that gives away their content (VORACLE)",
+                );
             }
+            draft.compresses |= compresses;
             draft.compress_migrate = false;
             draft.framing = framing;
         }
         "allow-compression" => {
             d.shape("allow-compression no", 1..=1)?;
+            draft.never_decompress = d.arg(0) == "no";
             match d.arg(0) {
-                "no" => {}
-                "asym" | "yes" => draft.warn(d, "has no effect: packets are never compressed"),
+                "no" | "asym" => {}
+                "yes" => draft.warn(
+                    d,
+                    "means asym: packets of the other end are decompressed, our own never compressed",
+                ),
                 other => {
                     return Err(d.error(
                         format!("\"{other}\" is not known"),

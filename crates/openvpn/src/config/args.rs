@@ -38,7 +38,9 @@ impl Directive {
         }
         let problem = match self.args.len() {
             0 => "an argument is missing".to_owned(),
-            n if n < *count.start() => format!("{n} arguments are too few"),
+            n if n < *count.start() => {
+                format!("it takes at least {} arguments, and has {n}", count.start())
+            }
             n if *count.end() == 0 => format!("it takes no argument, and has {n}"),
             n => format!("{n} arguments are too many"),
         };

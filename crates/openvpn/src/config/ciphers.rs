@@ -27,11 +27,12 @@ pub(super) fn allowed(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError>
             None => missing.push(name.to_owned()),
         }
     }
+    compatible(draft, &mut found);
     let Some(place) = place else { return Ok(found) };
-    if let Some(name) = missing.iter().find(|name| has_small_blocks(name)) {
-        return Err(small_blocks(name, "data-ciphers", &place));
-    }
     if found.is_empty() {
+        if let Some(name) = missing.iter().find(|name| has_small_blocks(name)) {
+            return Err(small_blocks(name, "data-ciphers", &place));
+        }
         return Err(place.error(
             "data-ciphers",
             format!("none of {list} is supported"),
@@ -55,6 +56,43 @@ pub(super) fn allowed(draft: &mut Draft) -> Result<Vec<DataCipher>, ConfigError>
     Ok(found)
 }
 
+/// `compat-mode` below 2.5: `cipher` may be negotiated.
+fn compatible(draft: &mut Draft, found: &mut Vec<DataCipher>) {
+    if draft.compatible_with.is_none_or(|version| version >= 20_500) {
+        return;
+    }
+    let Some((name, place)) = draft.cipher.clone() else { return };
+    if let Some(cipher) = DataCipher::from_name(&name)
+        && !found.contains(&cipher)
+        && needs_digest(draft, cipher, "cipher", &place).is_ok()
+    {
+        found.push(cipher);
+    }
+}
+
+/// Warns of a `cipher` that is never used: openvpn negotiates by `data-ciphers` alone.
+pub(super) fn named_in_vain(draft: &mut Draft, found: &[DataCipher]) {
+    let Some((name, place)) = draft.cipher.clone() else { return };
+    if draft.fallback.is_some() || draft.secret.is_some() {
+        return;
+    }
+    let cipher = DataCipher::from_name(&name);
+    if cipher.is_some_and(|cipher| found.contains(&cipher)) {
+        return;
+    }
+    let known = match cipher {
+        Some(_) => {
+            "is not in data-ciphers, from which the cipher is negotiated: add it there, or write \
+                    data-ciphers-fallback for a peer that does not negotiate"
+        }
+        None if has_small_blocks(&name) => {
+            "is too weak (SWEET32) and not supported: another is negotiated"
+        }
+        None => "is not supported: another is negotiated",
+    };
+    draft.warnings.push(format!("{}:{}: cipher {name} {known}", place.file, place.line));
+}
+
 fn supported() -> String {
     DataCipher::names().collect::<Vec<_>>().join(", ")
 }
@@ -68,7 +106,9 @@ pub(super) fn fallback(
 ) -> Result<Option<DataCipher>, ConfigError> {
     const NAME: &str = "data-ciphers-fallback";
     let Some((name, place)) = draft.fallback.clone() else {
-        let by_cipher = draft.cipher.clone().filter(|_| two_points && draft.secret.is_none());
+        let old = draft.compatible_with.is_some_and(|version| version < 20_400);
+        let by_cipher =
+            draft.cipher.clone().filter(|_| (two_points || old) && draft.secret.is_none());
         return Ok(by_cipher.and_then(|(name, place)| {
             DataCipher::from_name(&name)
                 .filter(|cipher| needs_digest(draft, *cipher, "cipher", &place).is_ok())

@@ -1,6 +1,6 @@
 //! What the directives say, before helpers are expanded and defaults filled in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::reader::{Directive, Place};
 use super::table::{self, Fate};
 use super::transport::{Proto, Sockets};
 use super::{
-    ConfigError, apply_admin, apply_peer, apply_process, apply_tls, apply_tunnel, bridge,
-    finish_peer, proxies,
+    ConfigError, apply_admin, apply_old, apply_peer, apply_process, apply_tls, apply_tunnel,
+    bridge, finish_peer, proxies,
 };
 use crate::negotiate::PullFilter;
 use crate::server::Topology;
 use crate::session::{Fragment, Limits, Mssfix};
-use crate::tls::IssuerHash;
+use crate::tls::{CertProfile, IssuerHash};
 
 /// Why a directive was not taken.
 pub(super) enum Fault {
@@ -72,6 +72,16 @@ pub(super) struct Draft {
     /// `setenv FORWARD_COMPATIBLE 1`.
     pub(super) forward_compatible: bool,
     pub(super) warnings: Vec<String>,
+    /// What was warned of, without its place.
+    warned: HashSet<String>,
+    /// For the log.
+    pub(super) directives: Vec<String>,
+    /// `echo`
+    pub(super) echo: Vec<String>,
+    /// `compat-mode`: the version as one number, 20407 for 2.4.7.
+    pub(super) compatible_with: Option<u32>,
+    /// `link-mtu`, `udp-mtu`
+    pub(super) link_mtu: Option<u16>,
     pub(super) proxies: proxies::Proxies,
 
     pub(super) client: bool,
@@ -151,6 +161,15 @@ pub(super) struct Draft {
     pub(super) verify_name: Option<VerifyName>,
     pub(super) peer_usage: Option<Usage>,
     pub(super) key_usage: Option<Vec<u8>>,
+    /// `ns-cert-type`
+    pub(super) netscape_usage: Option<Usage>,
+    /// `tls-cert-profile`
+    pub(super) profile: Option<CertProfile>,
+    pub(super) dh: Option<Source>,
+    /// `allow-compression no`
+    pub(super) never_decompress: bool,
+    /// A directive asked for compression.
+    pub(super) compresses: bool,
     pub(super) issuer: Option<IssuerHash>,
     pub(super) ca_path: Option<PathBuf>,
     pub(super) min_version: TlsVersion,
@@ -262,12 +281,12 @@ impl Draft {
             || bridge::apply(self, d)?
             || apply_tls::apply(self, d)?
             || apply_process::apply(self, d)?
+            || apply_old::apply(self, d)?
             || finish_peer::apply(self, d)?;
         if taken {
             return Ok(());
         }
         match table::fate(&d.name) {
-            Some(Fate::Harmless("")) => Ok(()),
             Some(Fate::Harmless(why)) => {
                 self.warn(d, &format!("has no effect: {why}"));
                 Ok(())
@@ -311,8 +330,11 @@ impl Draft {
     }
 
     pub(super) fn warn(&mut self, d: &Directive, text: &str) {
-        let warning = format!("{}:{}: {} {text}", d.place.file, d.place.line, d.name);
-        self.warnings.push(warning);
+        // Once, however often the directive is repeated.
+        if self.warned.insert(format!("{} {text}", d.name)) {
+            let warning = format!("{}:{}: {} {text}", d.place.file, d.place.line, d.name);
+            self.warnings.push(warning);
+        }
     }
 
     /// An error about a directive that was taken, or about the configuration as a whole.

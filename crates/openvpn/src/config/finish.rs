@@ -12,6 +12,7 @@ use super::options::{
 };
 use super::{ConfigError, bridge, ciphers, proxies, transport};
 use crate::session::Renegotiation;
+use crate::tls::CertProfile;
 
 /// Directives of the other role. Stock refuses the first list and lets the second be, and so do we,
 /// with a word.
@@ -75,6 +76,10 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
     }
     let keepalive = keepalive(&draft, server)?;
     let ciphers = ciphers::allowed(&mut draft)?;
+    if !peer {
+        ciphers::named_in_vain(&mut draft, &ciphers);
+    }
+    super::sizes::from_link_mtu(&mut draft)?;
     let fallback = ciphers::fallback(&mut draft, peer)?;
     let role = if server {
         Role::Server(Box::new(finish_server::server_options(&mut draft)?))
@@ -121,6 +126,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         cipher_fallback: fallback,
         auth: draft.auth.unwrap_or_else(|| "SHA1".into()),
         framing: draft.framing,
+        decompress: !draft.never_decompress,
         tun_mtu: draft.tun_mtu,
         occ_mtu: draft.occ_mtu,
         fragment: draft.fragment,
@@ -139,6 +145,8 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         process: draft.process,
         management: draft.management,
         warnings: draft.warnings,
+        directives: draft.directives,
+        echo: draft.echo,
     })
 }
 
@@ -361,7 +369,8 @@ fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
             "remove one of the two",
         ));
     }
-    let unproved = draft.peer_usage.is_none() && draft.verify_name.is_none();
+    let unproved =
+        draft.peer_usage.is_none() && draft.netscape_usage.is_none() && draft.verify_name.is_none();
     if !server && unproved && peer_fingerprints.is_empty() {
         draft.warnings.push(
             "WARNING: No server certificate verification method has been enabled.  Any client of the \
@@ -379,6 +388,10 @@ fn tls(draft: &mut Draft, server: bool) -> Result<Tls, ConfigError> {
         verify_name: draft.verify_name.take(),
         peer_usage: draft.peer_usage,
         key_usage: draft.key_usage.take(),
+        netscape_usage: draft.netscape_usage,
+        profile: draft.profile.unwrap_or(CertProfile::Legacy),
+        // A client ignores the file, and need not have it.
+        dh: draft.dh.take().filter(|_| server),
         issuer: draft.issuer.take(),
         require_client_cert: true,
         min_version: draft.min_version,

@@ -240,26 +240,45 @@ fn push(draft: &mut Draft) -> Result<Vec<String>, ConfigError> {
     for option in std::mem::take(&mut draft.push) {
         if is_compression(&option, draft.framing) {
             // The form that compresses nothing is pushed in its stead, as the configuration has it.
-            draft.warnings.push(format!("push \"{option}\": clients are told to compress nothing"));
+            draft.warnings.push(format!(
+                "push \"{option}\": clients are told to frame packets and compress none"
+            ));
+            continue;
+        }
+        let mut words = option.split_whitespace();
+        if let Some(why) = overridden(draft, words.next().unwrap_or_default(), words.next()) {
+            draft.warnings.push(format!("push \"{option}\" has no effect: {why}"));
             continue;
         }
         check_push(&option, draft.framing)
             .map_err(|(problem, remedy)| draft.error("push", problem, remedy))?;
-        let mut words = option.split_whitespace();
-        match (words.next(), words.next()) {
-            // Pushed anyway.
-            (Some("topology"), Some(word)) if word == draft.topology().name() => {}
-            (Some("topology"), _) => {
-                return Err(draft.error(
-                    "push",
-                    format!("\"{option}\" is not what the server itself has"),
-                    "remove it: clients get the server's topology",
-                ));
-            }
-            _ => kept.push(option),
+        // Pushed anyway.
+        if option.split_whitespace().next() != Some("topology") {
+            kept.push(option);
         }
     }
     Ok(kept)
+}
+
+/// Why a pushed option means nothing to clients: in openvpn too, what the server says to each of them later
+/// counts.
+fn overridden(draft: &Draft, word: &str, rest: Option<&str>) -> Option<&'static str> {
+    Some(match word {
+        "ifconfig" => "each client gets an address of its own",
+        "ifconfig-ipv6" if draft.server6.is_some() || draft.pool6.is_some() => {
+            "each client gets an IPv6 address of its own"
+        }
+        "topology" if rest != Some(draft.topology().name()) => {
+            "clients get the topology that the server itself has"
+        }
+        "fragment" => "clients do not take it from a server; write it into their configurations",
+        "cipher" | "peer-id" | "key-derivation" | "protocol-flags" => {
+            "it is negotiated with each client"
+        }
+        "push-continuation" => "long lists of options are split without it",
+        "auth-token" | "auth-token-user" => "one token for all would let in who has it",
+        _ => return None,
+    })
 }
 
 /// Whether it would let clients compress, in the framing that the server itself has.
@@ -271,9 +290,8 @@ fn is_compression(option: &str, framing: Framing) -> bool {
 
 /// Whether an option may be pushed at all; problem and remedy where not.
 pub(super) fn check_push(option: &str, framing: Framing) -> Result<(), (String, String)> {
-    const OURS: [&str; 9] = [
+    const OURS: [&str; 8] = [
         "ifconfig",
-        "ifconfig-ipv6",
         "peer-id",
         "cipher",
         "key-derivation",
@@ -306,9 +324,7 @@ pub(super) fn check_push(option: &str, framing: Framing) -> Result<(), (String, 
     }
     if OURS.contains(&word) {
         let remedy = match word {
-            "ifconfig" | "ifconfig-ipv6" => {
-                format!("remove it; a client's file may have {word}-push")
-            }
+            "ifconfig" => "remove it; a client's file may have ifconfig-push".into(),
             _ => "remove it".into(),
         };
         return Err((format!("\"{option}\" is negotiated with each client"), remedy));

@@ -15,6 +15,7 @@
 )]
 
 mod apply_admin;
+mod apply_old;
 mod apply_peer;
 mod apply_process;
 mod apply_tls;
@@ -81,8 +82,25 @@ pub fn parse(args: &[String], files: &dyn Files) -> Result<Options, ConfigError>
     let mut draft = draft::Draft::new(base);
     for directive in &directives {
         draft.take(directive)?;
+        draft.directives.push(directive.shown());
     }
     finish::finish(draft)
+}
+
+/// Where the configuration sends the log, as far as it can be told from one that is refused.
+pub fn log_target(args: &[String], files: &dyn Files) -> Option<LogTo> {
+    let mut target = None;
+    for d in reader::read_leniently(args, files) {
+        target = match (d.name.as_str(), d.args.as_slice()) {
+            ("log", [_]) => Some(LogTo::File(d.path(0, d.directory.as_deref()))),
+            ("log-append", [_]) => Some(LogTo::Append(d.path(0, d.directory.as_deref()))),
+            ("syslog" | "daemon", rest) if target.is_none() => {
+                Some(LogTo::Syslog(rest.first().map_or("openvpn", String::as_str).to_owned()))
+            }
+            _ => target,
+        };
+    }
+    target
 }
 
 /// For the fuzzer: a config file that may include itself.

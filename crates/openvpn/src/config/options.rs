@@ -12,7 +12,7 @@ use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::Ends;
 use crate::server::{Network4, Network6};
 use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
-use crate::tls::IssuerHash;
+use crate::tls::{CertProfile, IssuerHash};
 
 /// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
 ///
@@ -41,6 +41,8 @@ pub struct Options {
     pub auth: String,
     /// `comp-lzo no`, `compress [stub|stub-v2]`.
     pub framing: Framing,
+    /// Whether compressed packets of the other end are taken: not with `allow-compression no`.
+    pub decompress: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
     /// The second argument of `tun-mtu`: what the options string says instead.
@@ -88,6 +90,10 @@ pub struct Options {
     /// What the operator should read once at the start: directives without effect here, deprecated
     /// ones, those skipped by `setenv opt` or `ignore-unknown-option`. One line each, with file and line.
     pub warnings: Vec<String>,
+    /// Every directive that is in force, as written, for the log; blocks and passwords are left out.
+    pub directives: Vec<String>,
+    /// `echo`: for the log.
+    pub echo: Vec<String>,
 }
 
 /// Client, server or one of two points.
@@ -355,6 +361,12 @@ pub struct Tls {
     pub peer_usage: Option<Usage>,
     /// `remote-cert-ku`: as [`crate::tls::VerifyOptions::key_usage`].
     pub key_usage: Option<Vec<u8>>,
+    /// `ns-cert-type`: the old form of [`Self::peer_usage`].
+    pub netscape_usage: Option<Usage>,
+    /// `tls-cert-profile`.
+    pub profile: CertProfile,
+    /// `dh`: not used, but it must exist.
+    pub dh: Option<Source>,
     /// `verify-hash`.
     pub issuer: Option<IssuerHash>,
     /// Server: `verify-client-cert`; default yes.

@@ -73,6 +73,43 @@ pub(super) fn read(args: &[String], files: &dyn Files) -> Result<Vec<Directive>,
     Ok(reader.out)
 }
 
+/// Reads as much as can be read.
+pub(super) fn read_leniently(args: &[String], files: &dyn Files) -> Vec<Directive> {
+    let mut reader = Reader {
+        files,
+        alone: false,
+        out: Vec::new(),
+        directory: None,
+        connections: 0,
+        depth: 0,
+        read: 0,
+    };
+    // What follows the first fault is unknown.
+    let _ = reader.command_line(args);
+    reader.out
+}
+
+impl Directive {
+    /// As written, with its place; without the content of blocks, and without passwords.
+    pub(super) fn shown(&self) -> String {
+        let mut text = format!("{}:{}: {}", self.place.file, self.place.line, self.name);
+        let secret = matches!(self.name.as_str(), "auth-token" | "setenv" | "setenv-safe");
+        // The variable's name is none.
+        let open = if secret { usize::from(self.name.starts_with("setenv")) } else { usize::MAX };
+        for (index, arg) in self.args.iter().enumerate() {
+            text.push(' ');
+            match index < open {
+                true => text.extend(arg.chars().map(|c| if c.is_control() { '?' } else { c })),
+                false => text.push_str("[not shown]"),
+            }
+        }
+        if self.inline.is_some() {
+            text.push_str(" [inline]");
+        }
+        text
+    }
+}
+
 /// Reads one file that includes no others.
 pub(super) fn read_alone(name: &str, bytes: &[u8]) -> Result<Vec<Directive>, ConfigError> {
     struct Nothing;

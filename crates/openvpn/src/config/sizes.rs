@@ -4,6 +4,7 @@ use adit_engine::Transport;
 
 use super::ConfigError;
 use super::draft::Draft;
+use crate::negotiate::link_overhead;
 
 /// `fragment` belongs to datagrams: TCP cuts and joins what it carries by itself.
 pub(super) fn check(draft: &Draft) -> Result<(), ConfigError> {
@@ -20,4 +21,41 @@ pub(super) fn check(draft: &Draft) -> Result<(), ConfigError> {
         ));
     }
     Ok(())
+}
+
+/// Works out `tun-mtu` from `link-mtu` as openvpn does: by the cipher that is configured, which need not be
+/// the one that is negotiated.
+pub(super) fn from_link_mtu(draft: &mut Draft) -> Result<(), ConfigError> {
+    let Some(link_mtu) = draft.link_mtu else { return Ok(()) };
+    if draft.seen.contains_key("tun-mtu") {
+        return Err(draft.error(
+            "link-mtu",
+            "tun-mtu is set too, and one follows from the other",
+            "keep tun-mtu",
+        ));
+    }
+    let cipher = draft.fallback.as_ref().or(draft.cipher.as_ref());
+    let cipher = cipher.map_or("none", |(name, _)| name.as_str());
+    let mut protos = draft.remotes.iter().chain(&draft.connections).map(|remote| remote.proto);
+    let proto = protos.find_map(|proto| proto).or(draft.proto);
+    let stream = proto.is_some_and(|proto| proto.transport == Transport::Tcp);
+    let auth = draft.auth.as_deref().unwrap_or("SHA1");
+    let tun_mtu = u32::from(link_mtu).saturating_sub(link_overhead(cipher, auth, stream));
+    match u16::try_from(tun_mtu) {
+        Ok(tun_mtu @ 100..) => {
+            draft.tun_mtu = tun_mtu;
+            let place = draft.seen.get("link-mtu").or(draft.seen.get("udp-mtu"));
+            let place = place.map(|p| format!("{}:{}: ", p.file, p.line)).unwrap_or_default();
+            draft.warnings.push(format!(
+                "{place}link-mtu is deprecated: tun-mtu {tun_mtu} follows from it, by the cipher that is \
+                 configured and not the one that is negotiated; write tun-mtu, the same at both ends"
+            ));
+            Ok(())
+        }
+        _ => Err(draft.error(
+            "link-mtu",
+            format!("{link_mtu} leaves too little for packets"),
+            "write tun-mtu 1500 in its place",
+        )),
+    }
 }

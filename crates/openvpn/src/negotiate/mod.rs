@@ -27,7 +27,7 @@ pub use cipher::{CipherRefused, DataCipher, choose_cipher};
 #[doc(hidden)]
 pub use fuzz::{fuzz, fuzz_filters};
 pub use message::{AdvanceTo, AuthFailed, BadMessage, ControlMessage, MAX_MESSAGE, Restart};
-pub(crate) use occ::{ETHERNET_EXTRA, STREAM_LENGTH, device_type};
+pub(crate) use occ::{ETHERNET_EXTRA, STREAM_LENGTH, device_type, link_overhead};
 pub use occ::{OptionsString, RemoteOptions};
 pub use option::{Change, NotAnOption, PushItem, PushedOption, ReplyItem};
 pub use peer_info::{BadPeerInfo, IvProto, LocalInfo, MAX_PEER_INFO, PeerInfo};
@@ -35,7 +35,7 @@ pub use pull::{FilterAction, PullFilter, PullFilters};
 pub use push::{
     PushAssembler, PushError, PushPart, PushTooLong, build_push_reply, build_push_update,
 };
-pub(crate) use pushed::{NOT_COMPRESSED, compression};
+pub(crate) use pushed::compression;
 pub use pushed::{PushRefused, PushedOptions};
 pub(crate) use route::REDIRECT_FLAGS;
 pub use route::{Destination, RouteContext, RouteSpec, Via};

@@ -134,6 +134,19 @@ impl OptionsString<'_> {
     }
 }
 
+/// Bytes of a datagram besides the packet in it, as openvpn takes them off `link-mtu`.
+pub(crate) fn link_overhead(cipher: &str, auth: &str, stream: bool) -> u32 {
+    let shape = Shape::of(cipher);
+    let digest = if shape.aead { 0 } else { digest_size(auth) };
+    // It counts the packet id of CBC with the packet.
+    let packet_id = if shape.aead || cipher.eq_ignore_ascii_case("none") { 0 } else { 4 };
+    shape.overhead.saturating_sub(packet_id).saturating_add(digest).saturating_add(if stream {
+        STREAM_LENGTH
+    } else {
+        0
+    })
+}
+
 /// The word in `dev-type`.
 pub(crate) fn device_type(ethernet: bool) -> &'static str {
     if ethernet { "tap" } else { "tun" }

@@ -14,9 +14,8 @@ use super::{
 };
 
 /// What is said of an option that would compress packets.
-pub(crate) const NOT_COMPRESSED: &str = "packets are framed for it and never compressed, since that gives away their \
-     content (VORACLE); those that the other end compresses are dropped: it should have \
-     allow-compression no, or comp-lzo no";
+const DECOMPRESSED: &str = "packets of the other end are decompressed; our own are never compressed, because that \
+     gives away their content (VORACLE)";
 
 /// The framing that `comp-lzo` or `compress` with this word asks for, and whether its packets would be
 /// compressed.
@@ -389,7 +388,7 @@ impl Reader {
                 };
                 self.out.framing = Some(framing);
                 if compresses {
-                    self.out.notes.push(format!("{}: {NOT_COMPRESSED}", w.option.shown()));
+                    self.out.notes.push(format!("{}: {DECOMPRESSED}", w.option.shown()));
                 }
             }
             "fragment" => self.out.fragment = Some(w.option.shown()),

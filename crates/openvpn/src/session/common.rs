@@ -158,9 +158,8 @@ fn protected(size: u16, protection: Protection) -> u16 {
 pub(crate) fn misframed(wrong: Misframed) -> &'static str {
     match wrong {
         Misframed::Compressed => {
-            "its packets are compressed and dropped: nothing is decompressed here, because compression \
-             gives away what it compresses (VORACLE); write allow-compression no at the other end, or \
-             remove comp-lzo and compress at both"
+            "its packets are compressed in a way that this end does not expect, and are dropped: comp-lzo \
+             and compress must be the same at both ends, without allow-compression no"
         }
         Misframed::Framing => {
             "its packets are not framed as this end expects and are dropped: comp-lzo and compress must \

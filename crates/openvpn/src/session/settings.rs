@@ -83,6 +83,8 @@ pub struct Settings {
     pub float: bool,
     /// Compression framing asked for in the config.
     pub framing: Framing,
+    /// Compressed packets of the other end are decompressed.
+    pub decompress: bool,
     /// `ping`, `ping-restart`, as configured on this side.
     pub keepalive: Keepalive,
     /// `inactive`, `session-timeout`, `ping-exit`, `tls-exit`.
@@ -94,6 +96,20 @@ pub struct Settings {
     /// `push-peer-info`: also send what is not needed to negotiate.
     pub push_peer_info: bool,
 }
+
+impl Settings {
+    /// The longest packet that comes of a compressed one; `None` where none is decompressed.
+    pub(crate) fn longest_decompressed(&self, framing: Framing) -> Option<u16> {
+        // An Ethernet header with two VLAN tags.
+        const FRAME_HEADER: u16 = 14 + 4 + 4;
+        let header = if self.ethernet { FRAME_HEADER } else { 0 };
+        (self.decompress && framing != Framing::None)
+            .then(|| self.tun_mtu.max(LEAST_DECOMPRESSED).saturating_add(header))
+    }
+}
+
+/// Room for a decompressed packet even if `tun-mtu` is less: the other end may have the default.
+const LEAST_DECOMPRESSED: u16 = 1500;
 
 /// `fragment`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -137,6 +153,7 @@ impl Default for Settings {
             replay_window: 64,
             float: false,
             framing: Framing::None,
+            decompress: true,
             keepalive: Keepalive::default(),
             limits: Limits::default(),
             exit_notify: None,

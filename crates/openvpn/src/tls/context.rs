@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::ResolvesClientCert;
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -20,6 +20,8 @@ use super::verify::Verifier;
 /// What both roles keep.
 pub(super) struct Context {
     pub(super) provider: Arc<CryptoProvider>,
+    /// What peers' signatures are verified with.
+    pub(super) algorithms: WebPkiSupportedAlgorithms,
     pub(super) versions: Vec<&'static SupportedProtocolVersion>,
     pub(super) time: Arc<dyn TimeProvider>,
     pub(super) own: Option<Arc<CertifiedKey>>,

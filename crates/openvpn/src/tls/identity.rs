@@ -38,6 +38,8 @@ pub struct PeerIdentity {
     /// The subject's organizational units that can be names of groups, at most
     /// [`adit_engine::MAX_GROUPS`].
     pub units: Vec<String>,
+    /// What is weak in the certificate, though it was accepted; empty as a rule.
+    pub weakness: String,
     /// The subjects of the CAs that the chain leads over, the issuer's first and the root's last.
     pub issuers: Vec<String>,
 }
@@ -204,6 +206,7 @@ impl PeerIdentity {
             not_after: u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0),
             key: describe_key(certificate),
             units: units(subject),
+            weakness: super::trust::weakness(certificate).unwrap_or_default(),
             issuers: Vec::new(),
         })
     }

@@ -1,10 +1,11 @@
 //! From what the operator gave to a [`Context`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::DefaultTimeProvider;
 use rustls::{Error, InconsistentKeys, SupportedProtocolVersion};
@@ -16,7 +17,7 @@ use super::options::{
     ClientCertificates, ClientTlsOptions, CommonTlsOptions, Pem, ServerTlsOptions, TlsVersion,
 };
 use super::trust::{self, Trust};
-use super::{hkdf, key, pem, suites};
+use super::{hkdf, key, pem, suites, weak};
 
 pub(super) fn client(options: ClientTlsOptions) -> Result<Context, TlsConfigError> {
     let common = options.common;
@@ -61,8 +62,9 @@ fn context(
     let provider = Arc::new(provider(&options, &mut warnings)?);
     let versions = versions(&options, &provider)?;
     let own = own(&options, &provider, now, &mut warnings)?;
-    let algorithms = provider.signature_verification_algorithms;
-    let verify = options.verify.clone();
+    let profile = options.profile;
+    let algorithms = weak::algorithms(profile, provider.signature_verification_algorithms);
+    let verify = (options.verify.clone(), profile);
     let fingerprints = options.peer_fingerprints.clone();
     let trust = match &options.ca {
         Some(ca) => {
@@ -75,8 +77,19 @@ fn context(
         }
         None => None,
     };
+    if let (Some(trust), Some(own), Some(cert), Some(ca)) =
+        (&trust, &own, &options.cert, &options.ca)
+        && let Ok(seconds) = u64::try_from(now)
+        && !trust.leads_to(&own.cert, UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    {
+        warnings.push(format!(
+            "{}: our certificate is not signed by an authority in {}: the other end refuses it, unless it \
+             has another ca",
+            cert.origin, ca.origin
+        ));
+    }
     let trust = trust.map(Arc::new);
-    Ok(Context { provider, versions, time, own, trust, client_certificates, warnings })
+    Ok(Context { provider, algorithms, versions, time, own, trust, client_certificates, warnings })
 }
 
 fn provider(
@@ -106,6 +119,9 @@ fn versions(
         .filter(|(version, _)| (min..=max).contains(version))
         .map(|(_, version)| version)
         .filter(|version| {
+            provider.cipher_suites.iter().any(|suite| suite.version().version == version.version)
+        })
+        .filter(|version| {
             provider.kx_groups.iter().any(|group| group.usable_for_version(version.version))
         })
         .collect();
@@ -113,6 +129,16 @@ fn versions(
         return Err(TlsConfigError::new(
             "tls-version-min",
             "above `tls-version-max`, which leaves no version; 1.2 and 1.3 are supported",
+        ));
+    }
+    if versions.is_empty()
+        && !provider.cipher_suites.iter().any(|suite| suite.tls13().is_none())
+        && max == TlsVersion::V1_2
+    {
+        return Err(TlsConfigError::new(
+            "tls-cipher",
+            "no suite in it is supported for TLS 1.2, and tls-version-max excludes TLS 1.3; remove one of \
+             the two",
         ));
     }
     if versions.is_empty() {

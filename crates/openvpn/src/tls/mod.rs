@@ -21,12 +21,14 @@ mod session;
 mod suites;
 mod trust;
 mod verify;
+mod weak;
 
 pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
 pub use identity::PeerIdentity;
 pub use options::{
-    ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameType, Pem,
+    CertProfile, ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameType, Pem,
     RemoteCertTls, ServerTlsOptions, TlsVersion, VerifyOptions,
 };
 pub use session::{MAX_MESSAGE, TlsSession};
+pub use suites::{GROUP_NAMES, suite_names};

@@ -68,6 +68,18 @@ pub enum TlsVersion {
     V1_3,
 }
 
+/// `tls-cert-profile`: which keys and signatures certificates may have.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum CertProfile {
+    /// RSA keys of 2048 bits or more, signatures with SHA-256 or better.
+    #[default]
+    Preferred,
+    /// RSA keys of 1024 bits or more: openvpn's default.
+    Legacy,
+    /// The same, and signatures with SHA-1.
+    Insecure,
+}
+
 /// What is demanded of the peer's certificate besides a valid chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyOptions {
@@ -76,6 +88,8 @@ pub struct VerifyOptions {
     /// `remote-cert-tls`: demands KeyUsage and ExtendedKeyUsage extensions that fit. Without it an
     /// ExtendedKeyUsage that is there must fit all the same.
     pub remote_cert_tls: Option<RemoteCertTls>,
+    /// `ns-cert-type`: an ExtendedKeyUsage that fits or, in certificates without one, the Netscape type.
+    pub netscape: Option<RemoteCertTls>,
     /// `remote-cert-ku`: the KeyUsage must have all bits of one of these, the first bit of the extension
     /// (digitalSignature) being 0x80. An empty list demands any KeyUsage.
     pub key_usage: Option<Vec<u8>>,
@@ -111,6 +125,8 @@ pub struct CommonTlsOptions {
     pub known_crl: Option<Pem>,
     /// What is demanded of the peer.
     pub verify: VerifyOptions,
+    /// `tls-cert-profile`.
+    pub profile: CertProfile,
     /// `peer-fingerprint`: SHA-256 of the certificates that are let in, lower-case hex; empty for all that
     /// the CA vouches for. With it `ca` may be absent: then nothing else of the certificate counts, not
     /// even its dates, as in stock.

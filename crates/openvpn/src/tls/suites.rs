@@ -46,6 +46,23 @@ pub(super) const SUITES: &[(CipherSuite, &str, &str)] = &[
     ),
 ];
 
+/// The groups that `tls-groups` takes.
+pub const GROUP_NAMES: [&str; 5] =
+    ["X25519MLKEM768", "SecP256r1MLKEM768", "X25519", "secp256r1", "secp384r1"];
+
+/// The suites of TLS 1.3 and those of TLS 1.2, most wanted first, as openvpn names them.
+pub fn suite_names() -> (Vec<String>, Vec<String>) {
+    let names = |tls13: bool| {
+        let name = |suite: SupportedCipherSuite| {
+            let iana = SUITES.iter().find(|(known, ..)| *known == suite.suite());
+            let iana = iana.map_or_else(String::new, |(_, _, iana)| (*iana).to_owned());
+            if tls13 { iana } else { iana.replace('_', "-") }
+        };
+        supported(tls13).into_iter().map(name).collect()
+    };
+    (names(true), names(false))
+}
+
 /// OpenSSL's name of a suite, which is what OpenVPN logs.
 pub(super) fn openssl_name(suite: CipherSuite) -> String {
     SUITES
@@ -107,6 +124,13 @@ pub(super) fn choose(
                 chosen.push(suite);
             }
         }
+    }
+    // TLS 1.3 has suites of its own: as long as it is allowed, an old list leaves it.
+    if chosen.is_empty() && !tls13 {
+        warnings.push(format!(
+            "{directive}: no suite in \"{list}\" is supported: TLS 1.2 is not offered, TLS 1.3 is"
+        ));
+        return Ok(chosen);
     }
     if chosen.is_empty() {
         let names: Vec<_> = all.iter().map(|suite| openssl_name(suite.suite())).collect();

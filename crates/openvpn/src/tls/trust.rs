@@ -15,7 +15,7 @@ use webpki::{
     RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::extensions::{ExtendedKeyUsage, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Version};
 use x509_parser::public_key::PublicKey;
 
@@ -24,7 +24,7 @@ use super::explain;
 use super::fingerprint::{fingerprint, with_colons};
 use super::identity::{PeerIdentity, format_name};
 use super::known::Known;
-use super::options::{NameType, Pem, RemoteCertTls, VerifyOptions};
+use super::options::{CertProfile, NameType, Pem, RemoteCertTls, VerifyOptions};
 use super::pem;
 use super::revocation::read_revocation_lists;
 use super::seen::Remembering;
@@ -33,8 +33,10 @@ use super::seen::Remembering;
 const MAX_CHAIN: usize = 8;
 /// Most bytes of certificates a peer may present.
 const MAX_CHAIN_BYTES: usize = 32 * 1024;
-/// Smallest RSA modulus, bits.
+/// Smallest RSA modulus in bits, but for weak profiles.
 const MIN_RSA_BITS: usize = 2048;
+/// Smallest RSA modulus of weak profiles.
+const MIN_WEAK_RSA_BITS: usize = 1024;
 
 /// What is said of a certificate that cannot be read.
 const NOT_DER: &str = "it is not valid DER";
@@ -78,6 +80,7 @@ pub(super) struct Trust {
     /// What of a certificate whose authority has no list here.
     unlisted: UnknownStatusPolicy,
     verify: VerifyOptions,
+    profile: CertProfile,
     /// `peer-fingerprint`; empty: no such demand.
     fingerprints: Vec<String>,
     /// There are no CAs: the fingerprint alone decides.
@@ -136,7 +139,7 @@ impl Trust {
     pub(super) fn new(
         ca: &Pem,
         (crl, known_crl): (Option<&Pem>, Option<&Pem>),
-        verify: VerifyOptions,
+        (verify, profile): (VerifyOptions, CertProfile),
         algorithms: WebPkiSupportedAlgorithms,
         now: i64,
         warnings: &mut Vec<String>,
@@ -145,7 +148,7 @@ impl Trust {
         let mut others = Vec::new();
         let mut hints = Vec::new();
         for der in pem::certificates(ca)? {
-            let (anchor, self_issued) = read_authority(ca, &der, now, warnings)?;
+            let (anchor, self_issued) = read_authority(ca, &der, profile, now, warnings)?;
             let name = DistinguishedName::from(subject_der(&der));
             if !hints.iter().any(|have: &DistinguishedName| have.as_ref() == name.as_ref()) {
                 hints.push(name);
@@ -181,6 +184,7 @@ impl Trust {
             revocation_lists,
             unlisted,
             verify,
+            profile,
             fingerprints,
             pinned: false,
             algorithms: Remembering::all(algorithms.all, restored),
@@ -194,6 +198,18 @@ impl Trust {
         self.known.rest();
     }
 
+    /// Whether a certificate of our own leads to one of these CAs, with the intermediates that we send.
+    pub(super) fn leads_to(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> bool {
+        let Some((leaf, sent)) = chain.split_first() else { return true };
+        // The role that it is not for ends the search earlier, and says nothing.
+        ![true, false].into_iter().any(|server| {
+            matches!(
+                self.check_path(leaf, sent, server, now, true),
+                Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey)
+            )
+        })
+    }
+
     /// Demands a fingerprint besides a path to a CA.
     pub(super) fn with_fingerprints(mut self, fingerprints: Vec<String>) -> Self {
         self.fingerprints = fingerprints;
@@ -203,7 +219,7 @@ impl Trust {
     /// Peers known by their certificates' fingerprints alone.
     pub(super) fn of_fingerprints(
         fingerprints: Vec<String>,
-        verify: VerifyOptions,
+        (verify, profile): (VerifyOptions, CertProfile),
         algorithms: WebPkiSupportedAlgorithms,
     ) -> Self {
         Self {
@@ -212,6 +228,7 @@ impl Trust {
             revocation_lists: None,
             unlisted: UnknownStatusPolicy::Deny,
             verify,
+            profile,
             fingerprints,
             pinned: true,
             algorithms: Remembering::all(algorithms.all, Vec::new()),
@@ -259,7 +276,7 @@ impl Trust {
             match parse(der) {
                 // A root sent along proves nothing and is not looked at.
                 Some(one) if one.subject().as_raw() == one.issuer().as_raw() => {}
-                Some(one) => check_form(&one)?,
+                Some(one) => check_form(&one, self.profile)?,
                 None => {
                     return refuse(
                         Problem::Malformed,
@@ -304,7 +321,7 @@ impl Trust {
             subject: subject(&parsed),
             detail: format!("{}; issue it anew with a plain name", bad.0),
         })?;
-        check_form(&parsed)?;
+        check_form(&parsed, self.profile)?;
         self.check_fingerprint(&parsed, &identity)?;
         self.check_usage(&parsed, &identity.subject, peer_is_server)?;
         Ok(identity)
@@ -392,6 +409,7 @@ impl Trust {
                 );
             }
         }
+        self.check_netscape_type(certificate, subject, extended)?;
         let Some(demand) = self.verify.remote_cert_tls else { return Ok(()) };
         let (word, purpose) = match demand {
             RemoteCertTls::Server => ("server", "serverAuth"),
@@ -420,6 +438,43 @@ impl Trust {
             );
         }
         Ok(())
+    }
+
+    /// `ns-cert-type`.
+    fn check_netscape_type(
+        &self,
+        certificate: &X509Certificate<'_>,
+        subject: &str,
+        extended: Option<&ExtendedKeyUsage<'_>>,
+    ) -> Result<(), CertificateError> {
+        let Some(demand) = self.verify.netscape else { return Ok(()) };
+        let by_type = certificate.iter_extensions().any(|extension| {
+            match (extension.parsed_extension(), demand) {
+                (ParsedExtension::NSCertType(kind), RemoteCertTls::Server) => kind.ssl_server(),
+                (ParsedExtension::NSCertType(kind), RemoteCertTls::Client) => kind.ssl_client(),
+                _ => false,
+            }
+        });
+        let fits = match (extended, demand) {
+            (Some(usage), RemoteCertTls::Server) => usage.server_auth,
+            (Some(usage), RemoteCertTls::Client) => usage.client_auth,
+            (None, _) => by_type,
+        };
+        let (word, purpose) = match demand {
+            RemoteCertTls::Server => ("server", "serverAuth"),
+            RemoteCertTls::Client => ("client", "clientAuth"),
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(CertificateError {
+            problem: Problem::ExtendedKeyUsage,
+            subject: subject.to_owned(),
+            detail: format!(
+                "`ns-cert-type {word}` demands the extended key usage {purpose} or the Netscape type \
+                 {word}, and it has neither; issue it with extendedKeyUsage={purpose}"
+            ),
+        })
     }
 
     /// `verify-hash`.
@@ -555,11 +610,15 @@ impl Trust {
 }
 
 /// Signature and key of a certificate that a peer sent. (Its version is checked on the path.)
-fn check_form(certificate: &X509Certificate<'_>) -> Result<(), CertificateError> {
+fn check_form(
+    certificate: &X509Certificate<'_>,
+    profile: CertProfile,
+) -> Result<(), CertificateError> {
     let refuse = |problem, detail: String| {
         Err(CertificateError { problem, subject: subject(certificate), detail })
     };
-    if let Some(hash) = weak_signature(certificate) {
+    let insecure = profile == CertProfile::Insecure;
+    if let Some(hash) = weak_signature(certificate).filter(|hash| !(insecure && *hash == "SHA-1")) {
         return refuse(
             Problem::WeakSignature,
             format!(
@@ -569,15 +628,37 @@ fn check_form(certificate: &X509Certificate<'_>) -> Result<(), CertificateError>
         );
     }
     match rsa_bits(certificate) {
-        Some(bits) if bits < MIN_RSA_BITS => refuse(
+        Some(bits) if bits < least_bits(profile) => refuse(
             Problem::WeakKey,
             format!(
-                "its RSA key has {bits} bits and {MIN_RSA_BITS} is the least; make a new key and \
-                 certificate"
+                "its RSA key has {bits} bits and {} is the least; make a new key and \
+                 certificate",
+                least_bits(profile)
             ),
         ),
         _ => Ok(()),
     }
+}
+
+fn least_bits(profile: CertProfile) -> usize {
+    match profile {
+        CertProfile::Preferred => MIN_RSA_BITS,
+        CertProfile::Legacy | CertProfile::Insecure => MIN_WEAK_RSA_BITS,
+    }
+}
+
+/// What is weak in a certificate that a weak profile accepts.
+pub(super) fn weakness(certificate: &X509Certificate<'_>) -> Option<String> {
+    let bits = rsa_bits(certificate).filter(|bits| *bits < MIN_RSA_BITS);
+    match (bits, weak_signature(certificate)) {
+        (Some(bits), _) => Some(format!("an RSA key of {bits} bits")),
+        (None, Some(hash)) if !is_self_issued(certificate) => Some(format!("a {hash} signature")),
+        (None, _) => None,
+    }
+}
+
+fn is_self_issued(certificate: &X509Certificate<'_>) -> bool {
+    certificate.subject().as_raw() == certificate.issuer().as_raw()
 }
 
 pub(super) const VERSION_REMEDY: &str = "it is an X.509 version 1 certificate, which cannot say what it \
@@ -587,6 +668,7 @@ pub(super) const VERSION_REMEDY: &str = "it is an X.509 version 1 certificate, w
 fn read_authority(
     ca: &Pem,
     der: &[u8],
+    profile: CertProfile,
     now: i64,
     warnings: &mut Vec<String>,
 ) -> Result<(Anchor, bool), TlsConfigError> {
@@ -594,10 +676,18 @@ fn read_authority(
     let parsed =
         parse(der).ok_or_else(|| fail("a certificate in it is damaged; copy it again".into()))?;
     let name = subject(&parsed);
-    if let Some(bits) = rsa_bits(&parsed).filter(|bits| *bits < MIN_RSA_BITS) {
+    let least = least_bits(profile);
+    if let Some(bits) = rsa_bits(&parsed).filter(|bits| *bits < least) {
         return Err(fail(format!(
-            "the key of CA \"{name}\" has {bits} bits and {MIN_RSA_BITS} is the least; make a new CA"
+            "the key of CA \"{name}\" has {bits} bits and {least} is the least; make a new CA"
         )));
+    }
+    if let Some(weakness) = weakness(&parsed) {
+        warnings.push(format!(
+            "{}: CA \"{name}\" has {weakness}, which can be broken: who breaks it can pose as any peer; \
+             accepted by tls-cert-profile, make a new CA",
+            ca.origin
+        ));
     }
     if let Ok(Some(constraints)) = parsed.basic_constraints()
         && !constraints.value.ca
@@ -622,7 +712,7 @@ fn read_authority(
             date(now)
         ));
     }
-    let self_issued = parsed.subject().as_raw() == parsed.issuer().as_raw();
+    let self_issued = is_self_issued(&parsed);
     let der = CertificateDer::from(der);
     let anchor = webpki::anchor_from_trusted_cert(&der)
         .map_err(|error| fail(format!("CA \"{name}\" cannot be used: {error:?}")))?

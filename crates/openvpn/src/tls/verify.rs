@@ -46,7 +46,7 @@ impl Verifier {
     pub(super) fn new(trust: Arc<Trust>, context: &Context) -> Self {
         Self {
             trust,
-            algorithms: context.provider.signature_verification_algorithms,
+            algorithms: context.algorithms,
             mandatory: context.client_certificates == ClientCertificates::Require,
         }
     }

@@ -100,8 +100,18 @@ fn suites_go_by_the_names_of_openssl_and_of_iana() {
     assert!(pair.server.description().contains("TLS_AES_128_GCM_SHA256"));
     let mut common = options(ca(), Some(&client));
     common.tls12_ciphers = Some("DHE-RSA-AES256-SHA".into());
+    // TLS 1.3 has suites of its own.
+    let tls = client_tls(common.clone());
+    assert!(tls.warnings()[0].contains("TLS 1.2 is not offered"), "{:?}", tls.warnings());
+    let pair = connect(&tls, &server_tls(options(ca(), Some(&server))));
+    assert!(pair.server.description().starts_with("TLSv1.3"), "{}", pair.server.description());
+    common.max_version = Some(TlsVersion::V1_2);
     let error = ClientTls::new(ClientTlsOptions { common }).unwrap_err();
-    assert!(error.to_string().contains("these are: ECDHE-"), "{error}");
+    assert_eq!(error.origin(), "tls-cipher");
+    let mut common = options(ca(), Some(&client));
+    common.tls13_ciphers = Some("TLS_NONE".into());
+    let error = ClientTls::new(ClientTlsOptions { common }).unwrap_err();
+    assert!(error.to_string().contains("these are: TLS_AES"), "{error}");
 }
 
 #[test]

@@ -8,3 +8,4 @@ mod keys;
 mod openssl_peer;
 mod stock;
 mod support;
+mod weak;

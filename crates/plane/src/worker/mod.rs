@@ -366,6 +366,7 @@ mod tests {
             wire_id: Some(id),
             float: true,
             framing: Default::default(),
+            decompress: None,
             fragment: None,
             keepalive: Keepalive {
                 interval: Duration::from_secs(interval),

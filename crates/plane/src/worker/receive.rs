@@ -53,13 +53,9 @@ impl Worker {
 
     fn burst(&mut self, socket: SocketId) {
         let mut batch = mem::take(&mut self.batch);
-        let mut assembled = mem::take(&mut self.assembled);
-        let pieces = self.shared.pieces.load(Relaxed);
-        if pieces {
-            assembled.resize_with(MAX_ASSEMBLED, Vec::new);
-        }
+        let mut assembled = self.lend_memory();
         self.ingest(|ingress| {
-            if pieces {
+            if !assembled.is_empty() {
                 ingress.assemble_in(&mut assembled);
             }
             for received in batch.datagrams_mut() {
@@ -68,6 +64,20 @@ impl Worker {
             }
         });
         self.batch = batch;
+        self.return_memory(assembled);
+    }
+
+    /// Memory for packets of one burst that come together from pieces or are decompressed; empty where no
+    /// peer has such packets.
+    pub(super) fn lend_memory(&mut self) -> Vec<Vec<u8>> {
+        let mut assembled = mem::take(&mut self.assembled);
+        if self.shared.pieces.load(Relaxed) {
+            assembled.resize_with(MAX_ASSEMBLED, Vec::new);
+        }
+        assembled
+    }
+
+    pub(super) fn return_memory(&mut self, mut assembled: Vec<Vec<u8>>) {
         for buffer in assembled.iter_mut().take_while(|buffer| !buffer.is_empty()) {
             buffer.clear();
             buffer.shrink_to(MAX_KEPT);

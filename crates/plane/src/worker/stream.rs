@@ -178,12 +178,18 @@ impl Worker {
         // Strangers have nothing but control packets to send.
         let max = if rx.known { stream.options.max_frame.into() } else { MAX_CONTROL };
         let data = buffer.get_mut(..received).unwrap_or(&mut []);
+        let mut assembled = self.lend_memory();
         let taken = self.ingest(|ingress| {
+            if !assembled.is_empty() {
+                ingress.assemble_in(&mut assembled);
+            }
             ingress.strangers = rx.strangers;
             let taken = ingress.stream(&stream.link, max, data);
             rx.strangers = ingress.strangers;
             taken
-        })?;
+        });
+        self.return_memory(assembled);
+        let taken = taken?;
         rx.keep(buffer.get(taken..received).unwrap_or(&[]));
         Ok(())
     }

@@ -34,6 +34,7 @@ pub fn spec(link: Link) -> PeerSpec {
         wire_id: Some(0),
         float: true,
         framing: Framing::None,
+        decompress: None,
         fragment: None,
         keepalive: Keepalive::default(),
         mtu: InnerMtu::default(),

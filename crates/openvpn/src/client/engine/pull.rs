@@ -189,6 +189,7 @@ impl ClientEngine {
                 wire_id: pushed.peer_id,
                 float: settings.float && !link.is_stream(),
                 framing: settings.framing,
+                decompress: settings.longest_decompressed(settings.framing),
                 fragment: fragment_size(&settings, link),
                 keepalive,
                 mtu: inner_mtu(&settings, link, protection),

@@ -50,7 +50,7 @@ fn a_static_key_in_the_file_with_key_direction_and_subnet() {
     let ipv6 = ("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap()));
     assert_eq!(peer.ends.ipv6, Some(ipv6));
     assert!(peer.remotes.is_empty());
-    assert_eq!(options.warnings.len(), 2, "cipher none: {:?}", options.warnings);
+    assert_eq!(options.warnings.len(), 3, "cipher none: {:?}", options.warnings);
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl PeerEngine {
             wire_id,
             float: !link.is_stream() && (settings.float || self.config.reach.remotes.is_empty()),
             framing: settings.framing,
+            decompress: settings.longest_decompressed(settings.framing),
             fragment: fragment_size(settings, link),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link, protection),

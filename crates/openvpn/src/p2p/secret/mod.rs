@@ -202,6 +202,7 @@ impl StaticEngine {
             wire_id: None,
             float: self.floats(),
             framing: settings.framing,
+            decompress: settings.longest_decompressed(settings.framing),
             fragment: fragment_size(settings, to),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, to, Protection::Static(self.config.suite)),

@@ -231,6 +231,7 @@ impl ServerEngine {
             // Stock servers let clients that know their peer-id float; so do we.
             float: !link.is_stream() && (settings.float || proto.has(IvProto::DATA_V2)),
             framing,
+            decompress: settings.longest_decompressed(framing),
             fragment: fragment_size(settings, link),
             keepalive: settings.keepalive,
             mtu: inner_mtu(settings, link, protection),

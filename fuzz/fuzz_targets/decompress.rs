@@ -1,0 +1,17 @@
+//! Compressed packets of an authentic but malicious peer.
+#![cfg_attr(fuzzing, no_main)]
+
+use adit_plane::decompress::{Packed, decompress};
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+/// The format, the bound, and the packet.
+pub fn run(bytes: &[u8]) {
+    let Some((&[choice, high, low], text)) = bytes.split_first_chunk() else { return };
+    let packed = if choice & 1 == 0 { Packed::Lz4 } else { Packed::Lzo };
+    let most = u16::from_be_bytes([high, low]);
+    let mut memory = vec![7; 3];
+    let len = decompress(packed, text, most, &mut memory).map_or(0, |packet| packet.len());
+    assert!(len <= usize::from(most) && memory.len() == usize::from(most));
+}
