@@ -653,3 +653,42 @@ fn rounds_of_failed_attempts_end_where_the_configuration_says() {
         1
     );
 }
+
+/// Without a wrapping whoever reads the line can write control packets.
+#[test]
+fn an_injected_packet_ends_no_session_between_two_points() {
+    for dynamic in [true, false] {
+        for at in [A, B] {
+            let settings = Settings { dynamic_tls_crypt: dynamic, ..settings() };
+            let mut w = up(pair(&settings));
+            w.run(2 * SECOND, |_| false);
+            let other = 1 - at;
+            let session: Vec<u8> = w.nodes[other]
+                .sent
+                .iter()
+                .rev()
+                .find_map(|packet| match packet {
+                    Packet::Control(bytes) => Some(bytes[1..9].to_vec()),
+                    Packet::Data(_) => None,
+                })
+                .expect("control packets were sent");
+            for id in 0..40_u8 {
+                let mut packet = vec![4 << 3];
+                packet.extend(&session);
+                packet.extend([0, 0, 0, 0, id]);
+                packet.extend(b"this is no TLS at all");
+                w.deliver(at, address(other), Packet::Control(packet));
+            }
+            let failed = |e: &ClientEvent| matches!(e, ClientEvent::Warning(text) if text.contains("key negotiation failed"));
+            assert!(w.nodes[at].events.iter().any(failed), "{:?}", w.nodes[at].events);
+            assert!(w.passes());
+            let rekeyed = |w: &World| {
+                let rekeyed = |e: &ClientEvent| matches!(e, ClientEvent::Rekeyed { .. });
+                w.nodes.iter().all(|node| node.events.iter().any(rekeyed))
+            };
+            assert!(w.run(10 * SECOND, rekeyed), "{dynamic} {at}: a new negotiation");
+            assert!(w.passes());
+            assert!(w.both_up(1) && !w.both_up(2), "the session is the same");
+        }
+    }
+}

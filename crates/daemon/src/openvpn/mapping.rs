@@ -38,6 +38,7 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
         mssfix: options.mssfix,
         hand_window: options.hand_window,
         tran_window: options.tran_window,
+        dynamic_tls_crypt: true,
         tls_timeout: options.tls_timeout,
         renegotiation: options.renegotiation,
         replay_window: options.replay_window,

@@ -67,6 +67,14 @@ impl IvProto {
         )
     }
 
+    /// The same with dynamic tls-crypt or without.
+    pub(crate) const fn offering(self, dynamic_tls_crypt: bool) -> Self {
+        match dynamic_tls_crypt {
+            true => self,
+            false => Self(self.0 & !Self::DYN_TLS_CRYPT.0),
+        }
+    }
+
     /// Whether all bits of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -82,6 +90,8 @@ pub struct LocalInfo<'a> {
     pub pull: bool,
     /// Largest `tun-mtu` that the server may push (`IV_MTU`).
     pub max_mtu: u16,
+    /// Whether dynamic tls-crypt is offered.
+    pub dynamic_tls_crypt: bool,
     /// The version of ours, such as `0.1.0`.
     pub version: &'a str,
     /// `push-peer-info`: also what is not needed to negotiate.
@@ -111,7 +121,8 @@ impl LocalInfo<'_> {
             let _ = writeln!(out, "IV_NCP=2");
         }
         let _ = writeln!(out, "IV_CIPHERS={}", ciphers.join(":"));
-        let _ = writeln!(out, "IV_PROTO={}", IvProto::ours(self.pull).0);
+        let proto = IvProto::ours(self.pull).offering(self.dynamic_tls_crypt);
+        let _ = writeln!(out, "IV_PROTO={}", proto.0);
         // The "not compressed" forms are understood, so that a server may ask for them.
         let _ = writeln!(out, "IV_LZO_STUB=1\nIV_COMP_STUB=1\nIV_COMP_STUBv2=1");
         if self.full {
@@ -246,6 +257,7 @@ mod tests {
         let extra =
             [("UV_SITE".to_owned(), "a b".to_owned()), ("UV_BAD".to_owned(), "a\nb".to_owned())];
         let local = LocalInfo {
+            dynamic_tls_crypt: true,
             ciphers: &ciphers,
             pull: true,
             max_mtu: 1600,

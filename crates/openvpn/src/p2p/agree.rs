@@ -83,7 +83,7 @@ pub(super) fn agree(
         exporter,
         data_v2: both(IvProto::DATA_V2),
         exit_by_control: both(IvProto::CC_EXIT),
-        wrap_renegotiations: exporter && both(IvProto::DYN_TLS_CRYPT),
+        wrap_renegotiations: exporter && settings.dynamic_tls_crypt && both(IvProto::DYN_TLS_CRYPT),
         epoch: cipher.is_aead() && both(IvProto::DATA_EPOCH),
     }))
 }
@@ -91,7 +91,7 @@ pub(super) fn agree(
 /// The peer info between two points: as little as stock says there.
 pub(super) fn our_peer_info(settings: &Settings) -> String {
     let names: Vec<_> = settings.ciphers.iter().map(|cipher| cipher.name()).collect();
-    let proto = IvProto::between_two().0;
+    let proto = IvProto::between_two().offering(settings.dynamic_tls_crypt).0;
     format!("IV_CIPHERS={}\nIV_PROTO={proto}\n", names.join(":"))
 }
 

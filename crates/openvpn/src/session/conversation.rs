@@ -3,6 +3,8 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
+use std::time::Duration;
+
 use adit_engine::{Instant, Link, Outbox, UnixTime};
 
 use super::budget::{Bucket, RENEGOTIATIONS};
@@ -18,6 +20,8 @@ use crate::wrap::Wrapper;
 const CONTROL_MTU: usize = 1250;
 /// IPv6 and UDP headers.
 const OUTER_HEADERS: usize = 48;
+/// After a second negotiation that failed another one begins so much later.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Acknowledgements that ride on a message at most.
 const ACKS: usize = 4;
 
@@ -36,6 +40,17 @@ pub(crate) struct Conversation {
     postponed: Option<Postponed>,
     /// Renegotiations of the peer that had to wait.
     pub(crate) put_off: u64,
+    /// There is a session, whose keys live for so long without a new negotiation.
+    established: Option<Duration>,
+    failing: Option<Failing>,
+}
+
+/// Negotiations of a session that fail one after the other.
+#[derive(Copy, Clone)]
+struct Failing {
+    since: Instant,
+    /// When to begin another one.
+    again: Instant,
 }
 
 /// The peer's request to renegotiate, which waits for [`Conversation::pace`]. It is kept, because on a stream nothing comes
@@ -90,6 +105,8 @@ impl Conversation {
             pace: Bucket::new(RENEGOTIATIONS),
             postponed: None,
             put_off: 0,
+            established: None,
+            failing: None,
         }
     }
 
@@ -117,6 +134,8 @@ impl Conversation {
             pace: Bucket::new(RENEGOTIATIONS),
             postponed: None,
             put_off: 0,
+            established: None,
+            failing: None,
         }
     }
 
@@ -146,6 +165,8 @@ impl Conversation {
             pace: Bucket::new(RENEGOTIATIONS),
             postponed: None,
             put_off: 0,
+            established: None,
+            failing: None,
         }
     }
 
@@ -194,10 +215,7 @@ impl Conversation {
         settings: &Settings,
     ) -> Result<Vec<Heard>, Fault> {
         self.belongs_here(control)?;
-        if control.opcode == Opcode::SoftResetV1
-            && control.key_id == next_key_id(self.newest.key_id)
-            && self.newest.is_complete()
-        {
+        if control.opcode == Opcode::SoftResetV1 && self.may_begin(control.key_id) {
             if self.postponed.is_some() {
                 return Ok(Vec::new());
             }
@@ -208,22 +226,78 @@ impl Conversation {
                 self.postponed = Some(Postponed { until, session, remote, key_id, message });
                 return Ok(Vec::new());
             }
-            self.renegotiate(now, tls, settings)?;
+            self.renegotiate_as(now, control.key_id, tls, settings)?;
         }
+        let tolerates = self.tolerates(control.key_id);
         let exchange = match &mut self.former {
             _ if self.newest.key_id == control.key_id => &mut self.newest,
             Some(former) if former.key_id == control.key_id => former,
             _ => return Err(Fault::Ignored("a key id that is not in use")),
         };
+        if exchange.failed {
+            return Err(Fault::Ignored("a packet of a negotiation that has failed"));
+        }
         exchange.reliable.acknowledged(now, &control.acks);
         let mut heard = Vec::new();
-        if let Some(id) = control.message {
-            let received = exchange.reliable.received(id, control.opcode, control.payload);
-            if received == Received::New {
-                exchange.advance(&mut heard)?;
+        if let Some(id) = control.message
+            && exchange.reliable.received(id, control.opcode, control.payload) == Received::New
+        {
+            match exchange.advance(&mut heard) {
+                Err(fault) if tolerates && !fault.is_harmless() => {
+                    self.fail(now, control.key_id);
+                    heard.push(Heard::Failed(fault));
+                }
+                result => result?,
             }
         }
         Ok(heard)
+    }
+
+    /// Says that there is a session, whose keys may live for so long without a new negotiation. From now on a packet that
+    /// anybody could have written ends no more than the negotiation that it claims to belong to.
+    pub(crate) fn establish(&mut self, lifetime: Duration) {
+        self.established = Some(lifetime);
+    }
+
+    /// Whether packets of this negotiation could be anybody's, and must not end the session. A stream is its ends' alone, as far
+    /// as TCP goes.
+    fn tolerates(&self, key_id: u8) -> bool {
+        let rewrapped = key_id != 0 && !matches!(self.rewrapping, Rewrapping::None);
+        let authentic = rewrapped || self.wrapper.authenticates() || self.link.is_stream();
+        self.established.is_some() && !authentic
+    }
+
+    /// Whether the peer may begin a negotiation with this key id: the next one; or, where the newest has failed before our
+    /// keys went out, the same once more.
+    fn may_begin(&self, key_id: u8) -> bool {
+        let newest = &self.newest;
+        let again = newest.failed && !newest.has_sent_keys() && key_id == newest.key_id;
+        again || key_id == next_key_id(newest.key_id) && (newest.is_complete() || newest.failed)
+    }
+
+    /// Ends a negotiation, and not the session.
+    fn fail(&mut self, now: Instant, key_id: u8) {
+        if self.newest.key_id != key_id {
+            self.former = None;
+            return;
+        }
+        self.newest.failed = true;
+        let (since, again) = match self.failing {
+            Some(Failing { since, .. }) => (since, now + AGAIN),
+            None => (now, now),
+        };
+        self.failing = Some(Failing { since, again: again.max(self.pace.next(now)) });
+    }
+
+    /// When to negotiate again because the newest negotiation has failed.
+    pub(crate) fn recovers_at(&self) -> Option<Instant> {
+        self.failing.filter(|_| self.newest.failed).map(|failing| failing.again)
+    }
+
+    /// Whether the present negotiation follows one that failed, which the peer may have completed: its keys are used
+    /// at once.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.failing.is_some()
     }
 
     /// Works on the peer's request to renegotiate that had to wait, once it is due.
@@ -290,18 +364,35 @@ impl Conversation {
         tls: TlsSession,
         settings: &Settings,
     ) -> Result<(), Fault> {
+        let key_id = match self.newest.failed && !self.newest.has_sent_keys() {
+            true => self.newest.key_id,
+            false => next_key_id(self.newest.key_id),
+        };
+        self.renegotiate_as(now, key_id, tls, settings)
+    }
+
+    fn renegotiate_as(
+        &mut self,
+        now: Instant,
+        key_id: u8,
+        tls: TlsSession,
+        settings: &Settings,
+    ) -> Result<(), Fault> {
         self.make_rewrapper()?;
         let _ = self.pace.take(now);
         // The peer's request is for the same key id: it is a part of this renegotiation.
         if let Some(postponed) = &mut self.postponed {
             postponed.until = now;
         }
-        let key_id = next_key_id(self.newest.key_id);
         let reliable = reliable(self.link, settings);
         let give_up = now + settings.hand_window;
         let next =
             Exchange::open(now, (self.role, key_id), Opcode::SoftResetV1, tls, reliable, give_up);
-        self.former = Some(std::mem::replace(&mut self.newest, next));
+        let mut former = std::mem::replace(&mut self.newest, next);
+        match former.failed {
+            true => self.newest.inherit(&mut former),
+            false => self.former = Some(former),
+        }
         Ok(())
     }
 
@@ -318,6 +409,10 @@ impl Conversation {
     /// From now on renegotiations have a wrapping of their own, from keys of the first one, which is complete.
     pub(crate) fn wrap_renegotiations(&mut self) {
         self.rewrapping = Rewrapping::Wanted;
+        // Anybody could make the first negotiation fail, and its keys cannot be had from then on.
+        if !self.wrapper.authenticates() {
+            let _ = self.make_rewrapper();
+        }
     }
 
     /// Before the first renegotiation begins: while the newest negotiation is the first one.
@@ -347,11 +442,22 @@ impl Conversation {
         unix: UnixTime,
         out: &mut Outbox<E>,
     ) -> Result<(), Fault> {
+        if self.tolerates(self.newest.key_id)
+            && !self.newest.failed
+            && !self.newest.is_complete()
+            && self.newest.give_up <= now
+        {
+            self.fail(now, self.newest.key_id);
+        }
+        if self.newest.is_complete() && !self.newest.failed {
+            self.failing = None;
+        }
         let packet = CONTROL_MTU - OUTER_HEADERS;
         let room = packet.saturating_sub(self.wrapper.overhead(Opcode::ControlV1, ACKS));
         let room_with_key =
             packet.saturating_sub(self.wrapper.overhead(Opcode::ControlWkcV1, ACKS));
-        for exchange in self.former.iter_mut().chain([&mut self.newest]) {
+        let exchanges = self.former.iter_mut().chain([&mut self.newest]);
+        for exchange in exchanges.filter(|exchange| !exchange.failed) {
             exchange.fill(now, room, room_with_key)?;
             let (local, remote, key_id) = (self.local, self.remote, exchange.key_id);
             // What answers a flight takes its acknowledgements along. On a stream the first part of a flight waits for
@@ -390,27 +496,38 @@ impl Conversation {
         Ok(())
     }
 
-    /// Whether the newest negotiation took too long.
+    /// Whether the newest negotiation took too long; or, where negotiations may fail without an end of the session, whether
+    /// they have failed for as long as keys may live.
     pub(crate) fn expired(&self, now: Instant) -> bool {
-        !self.newest.is_complete() && self.newest.give_up <= now
+        if let Some((failing, lifetime)) = self.failing.zip(self.established)
+            && failing.since + lifetime <= now
+        {
+            return true;
+        }
+        let late = !self.newest.is_complete() && self.newest.give_up <= now;
+        late && !self.newest.failed && !self.tolerates(self.newest.key_id)
     }
 
     /// Whether all we sent has been acknowledged.
     pub(crate) fn all_acknowledged(&self) -> bool {
-        self.newest.reliable.all_acknowledged() && !self.newest.tls().wants_write()
+        self.newest.failed
+            || self.newest.reliable.all_acknowledged() && !self.newest.tls().wants_write()
     }
 
     pub(crate) fn deadline(&self) -> Option<(Instant, &'static str)> {
-        let give_up = (!self.newest.is_complete()).then_some((self.newest.give_up, "handshake"));
+        let under_way = !self.newest.is_complete() && !self.newest.failed;
+        let give_up = under_way.then_some((self.newest.give_up, "handshake"));
+        let again = self.recovers_at().map(|at| (at, "another negotiation"));
         let retransmit = self
             .former
             .iter()
             .chain([&self.newest])
+            .filter(|exchange| !exchange.failed)
             .filter_map(|exchange| exchange.reliable.deadline())
             .map(|at| (at, "retransmit"));
         let postponed = self.postponed.as_ref().map(|postponed| postponed.until);
         let postponed = postponed.map(|at| (at, "a delayed renegotiation"));
-        retransmit.chain(give_up).chain(postponed).min()
+        retransmit.chain(give_up).chain(again).chain(postponed).min()
     }
 }
 

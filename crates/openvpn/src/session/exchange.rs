@@ -31,6 +31,9 @@ pub(crate) enum Heard {
     Keys,
     /// A control message.
     Message(Zeroizing<Vec<u8>>),
+    /// A negotiation has failed by a packet that anybody could have written. The session goes on under the keys that it
+    /// has, and negotiates again.
+    Failed(Fault),
 }
 
 pub(crate) struct Exchange {
@@ -45,6 +48,8 @@ pub(crate) struct Exchange {
     local: Option<KeyMethod2>,
     remote: Option<KeyMethod2>,
     waiting: VecDeque<Zeroizing<Vec<u8>>>,
+    /// Its TLS session cannot go on.
+    pub(super) failed: bool,
     /// The next message must carry the wrapped client key (tls-crypt-v2 after a stateless reset).
     pub(crate) resend_wrapped_key: bool,
 }
@@ -86,6 +91,7 @@ impl Exchange {
             local: None,
             remote: None,
             waiting: VecDeque::new(),
+            failed: false,
             resend_wrapped_key: false,
         }
     }
@@ -93,6 +99,16 @@ impl Exchange {
     /// Whether both key messages have been exchanged.
     pub(crate) fn is_complete(&self) -> bool {
         self.local.is_some() && self.remote.is_some()
+    }
+
+    /// Whether our key message went out, so that the peer may have completed the negotiation.
+    pub(super) fn has_sent_keys(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Takes over the messages that wait in a negotiation that has failed.
+    pub(super) fn inherit(&mut self, failed: &mut Self) {
+        self.waiting = std::mem::take(&mut failed.waiting);
     }
 
     pub(crate) fn tls(&self) -> &TlsSession {
@@ -159,7 +175,7 @@ impl Exchange {
     }
 
     fn release_waiting(&mut self) -> Result<(), Fault> {
-        if self.is_complete() {
+        if self.is_complete() && !self.failed {
             while let Some(message) = self.waiting.pop_front() {
                 self.tls.write(&message)?;
             }

@@ -47,6 +47,11 @@ impl Fault {
     }
 }
 
+/// What is reported of a negotiation that failed within a session.
+pub(crate) fn failed_negotiation(fault: &Fault) -> String {
+    format!("key negotiation failed: {fault}; the session keeps its keys and negotiates again")
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -19,7 +19,7 @@ pub(crate) use common::{
 };
 pub(crate) use conversation::Conversation;
 pub(crate) use exchange::Heard;
-pub(crate) use fault::Fault;
+pub(crate) use fault::{Fault, failed_negotiation};
 pub(crate) use idle::{Idle, session_end, silence_end};
 pub(crate) use schedule::KeySchedule;
 pub use settings::{Fragment, Limits, Mssfix, Renegotiation, Settings};

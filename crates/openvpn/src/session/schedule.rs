@@ -126,7 +126,11 @@ impl KeySchedule {
         conversation: &Conversation,
         out: &mut Outbox<E>,
     ) -> bool {
-        if !self.tick(now, out) {
+        let wanted = self.tick(now, out);
+        if let Some(at) = conversation.recovers_at() {
+            return at <= now;
+        }
+        if !wanted {
             return false;
         }
         if let (true, Err(at)) = (conversation.is_idle(), conversation.may_renegotiate(now)) {

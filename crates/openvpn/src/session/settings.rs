@@ -73,6 +73,8 @@ pub struct Settings {
     pub hand_window: Duration,
     /// `tran-window`: how long the former key still decrypts.
     pub tran_window: Duration,
+    /// Whether this end offers to wrap renegotiations by keys of the first one (dynamic tls-crypt, OpenVPN from 2.6 on).
+    pub dynamic_tls_crypt: bool,
     /// `tls-timeout`: first retransmission before a round trip was measured.
     pub tls_timeout: Duration,
     /// `reneg-sec`, `reneg-bytes`, `reneg-pkts`.
@@ -148,6 +150,7 @@ impl Default for Settings {
             mssfix: None,
             hand_window: Duration::from_secs(60),
             tran_window: Duration::from_secs(3600),
+            dynamic_tls_crypt: true,
             tls_timeout: Duration::from_secs(2),
             renegotiation: Renegotiation::default(),
             replay_window: 64,

@@ -93,6 +93,11 @@ impl Wrapper {
         Ok(Self::new(self.role, Mode::crypt(&key, self.role)?, WrappedKey::None))
     }
 
+    /// Whether packets are authenticated: without a wrapping whoever reads the line can write them.
+    pub(crate) fn authenticates(&self) -> bool {
+        !matches!(self.mode, Mode::None)
+    }
+
     /// The packet id that the next sealed packet gets. A server whose stateless answer went out
     /// with id 1 goes on with 2.
     pub fn set_next_id(&mut self, id: u32) {

@@ -18,7 +18,7 @@ use crate::p2p::Reach;
 use crate::packet::{Opcode, SessionId};
 use crate::session::{
     Budget, Conversation, Fault, Heard, Idle, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock,
-    is_exit_notice, misframed, options_string, session_end, silence_end,
+    failed_negotiation, is_exit_notice, misframed, options_string, session_end, silence_end,
 };
 use crate::tls::{ClientTls, TlsSession};
 use crate::wrap::{WrapConfig, Wrapper};
@@ -370,6 +370,10 @@ impl ClientEngine {
                 Ok(())
             }
             Heard::TlsReady => self.send_keys(),
+            Heard::Failed(fault) => {
+                self.report(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+                Ok(())
+            }
             Heard::Keys => self.keys_exchanged(now, out),
             Heard::Message(record) => {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
@@ -408,6 +412,7 @@ impl ClientEngine {
             ciphers: &settings.ciphers,
             pull: true,
             max_mtu: 1600.max(settings.tun_mtu),
+            dynamic_tls_crypt: settings.dynamic_tls_crypt,
             version: env!("CARGO_PKG_VERSION"),
             full: settings.push_peer_info,
             extra: &settings.peer_info,
@@ -450,6 +455,9 @@ impl ClientEngine {
                 let keys = tunnel.conversation.data_keys(tunnel.exporter)?;
                 let key_id = tunnel.conversation.exchange().key_id;
                 tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);
+                if tunnel.conversation.is_recovering() {
+                    tunnel.schedule.first_use(now, key_id, out);
+                }
                 out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.schedule.cipher() });
                 Ok(())
             }

@@ -165,7 +165,8 @@ impl ClientEngine {
             let note = "pushed socket buffer sizes are left out: sndbuf and rcvbuf set them here";
             out.event(ClientEvent::Note(note.into()));
         }
-        let conversation = attempt.conversation;
+        let mut conversation = attempt.conversation;
+        conversation.establish(self.config.settings.tran_window);
         let server =
             conversation.exchange().tls().peer().map(|p| p.subject.clone()).unwrap_or_default();
         let mut settings = self.config.settings.clone();

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::{Out, PeerEngine, Session};
 use crate::client::ClientEvent;
+use crate::keys::Role;
 use crate::p2p::agree::agree;
 use crate::session::{Conversation, Fault, Idle, KeySchedule, Sizes, fragment_size, inner_mtu};
 
@@ -44,7 +45,8 @@ impl PeerEngine {
         let attempt = self.attempts.remove(at);
         // Of all who tried, this one could.
         self.attempts.clear();
-        let conversation = attempt.conversation;
+        let mut conversation = attempt.conversation;
+        conversation.establish(self.config.settings.tran_window);
         let link = conversation.link;
         if let Some(responder) = &mut self.responder {
             responder.refund(link);
@@ -114,6 +116,9 @@ impl PeerEngine {
         let key_id = session.conversation.exchange().key_id;
         session.schedule.negotiating();
         session.schedule.install_next(now, key_id, &mut self.random, keys, out);
+        if session.conversation.is_recovering() && self.config.tls.role() == Role::Client {
+            session.schedule.first_use(now, key_id, out);
+        }
         let cipher = session.schedule.cipher();
         out.event(ClientEvent::Rekeyed { key_id, cipher });
         Ok(())

@@ -276,7 +276,7 @@ impl PeerEngine {
                 Ok(true)
             }
             // What comes before the keys is not a message.
-            Heard::TlsReady | Heard::Message(_) => Ok(false),
+            Heard::TlsReady | Heard::Message(_) | Heard::Failed(_) => Ok(false),
         }
     }
 

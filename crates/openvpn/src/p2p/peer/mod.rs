@@ -24,7 +24,7 @@ use crate::packet::{Opcode, SessionId, split_front};
 use crate::server::Responder;
 use crate::session::{
     Budget, Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice,
-    is_exit_notice, misframed, session_end, silence_end,
+    failed_negotiation, is_exit_notice, misframed, session_end, silence_end,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -390,6 +390,10 @@ impl PeerEngine {
             Heard::Reset(_) => Ok(()),
             Heard::TlsReady if role == Role::Client => self.send_keys_in_session(),
             Heard::TlsReady => Ok(()),
+            Heard::Failed(fault) => {
+                self.report(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+                Ok(())
+            }
             Heard::Keys => {
                 if role == Role::Server {
                     self.send_keys_in_session()?;

@@ -263,6 +263,7 @@ impl ServerEngine {
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
         let inactive = grant.inactive.or(settings.limits.inactive);
         let timeout = grant.session_timeout.or(settings.limits.session);
+        client.conversation.establish(settings.tran_window);
         client.stage = Stage::Connected(Box::new(Connected {
             info,
             schedule,

@@ -24,7 +24,8 @@ use crate::negotiate::{ControlMessage, Restart};
 use crate::packet::{Header, Opcode, SessionId, split_front};
 use crate::session::budget::MESSAGES_PER_RECORD;
 use crate::session::{
-    Fault, Heard, KeySchedule, PathReport, Settings, WallClock, is_exit_notice, misframed,
+    Fault, Heard, KeySchedule, PathReport, Settings, WallClock, failed_negotiation, is_exit_notice,
+    misframed,
 };
 use crate::tls::{ServerTls, TlsSession};
 use crate::wrap::WrapError;
@@ -313,6 +314,10 @@ impl ServerEngine {
         match heard {
             Heard::Reset(_) | Heard::TlsReady => Ok(()),
             Heard::Keys => self.keys_arrived(now, peer, out),
+            Heard::Failed(fault) => {
+                self.report(now, peer, out, ServerEvent::Warning, || failed_negotiation(&fault));
+                Ok(())
+            }
             Heard::Message(record) => self.record(now, peer, &record, out),
         }
     }
