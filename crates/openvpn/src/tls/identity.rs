@@ -82,7 +82,8 @@ const SHORT_NAMES: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadName(pub(super) &'static str);
 
-/// `name` in OpenVPN's form: `C=DE, O=x + OU=y, CN=z`, control characters and backslashes escaped.
+/// `name` in OpenVPN's form: `C=DE, O=x + OU=y, CN=z`, control characters and backslashes escaped. So is an equals sign
+/// by which a value would read as a further attribute (`CN=x, O\3Dy`): different names have different texts.
 pub(super) fn format_name(name: &X509Name<'_>) -> Result<String, BadName> {
     let mut text = String::new();
     for rdn in name.iter() {
@@ -106,9 +107,12 @@ pub(super) fn format_name(name: &X509Name<'_>) -> Result<String, BadName> {
 }
 
 fn escape(value: &str, out: &mut String) {
-    for c in value.chars() {
+    for (at, c) in value.char_indices() {
         match c {
             '\\' => out.push_str("\\\\"),
+            '=' if ends_like_an_attribute(value.get(..at).unwrap_or_default()) => {
+                out.push_str("\\3D");
+            }
             c if c.is_ascii_control() => {
                 let _ = write!(out, "\\{:02X}", u32::from(c));
             }
@@ -119,6 +123,12 @@ fn escape(value: &str, out: &mut String) {
             c => out.push(c),
         }
     }
+}
+
+/// Whether text ends in a separator and an attribute's name.
+fn ends_like_an_attribute(text: &str) -> bool {
+    let before = text.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
+    before.len() < text.len() && (before.ends_with(", ") || before.ends_with(" + "))
 }
 
 fn attribute_text(value: &Any<'_>) -> Result<String, BadName> {

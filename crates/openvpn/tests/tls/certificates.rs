@@ -315,6 +315,27 @@ fn a_handshake_of_more_than_64_kib_is_cut_off() {
     assert!(text.contains("more than 65536 bytes"), "{text}");
 }
 
+/// The text of a subject does not tell where a value ends, and an authority may sign what looks like two attributes.
+#[test]
+fn a_common_name_that_reads_as_two_attributes_is_not_taken_for_them() {
+    for (subject, wanted, fits) in [
+        ("/CN=x, O=y", "CN=x, O=y", false),
+        ("/CN=x + O=y", "CN=x + O=y", false),
+        ("/CN=x, 2.5.4.10=y", "CN=x, 2.5.4.10=y", false),
+        ("/CN=x/O=y", "CN=x, O=y", true),
+        ("/O=x, Inc./CN=a=b", "O=x, Inc., CN=a=b", true),
+    ] {
+        let pair = ca().server(subject);
+        let mut common = options(ca(), None);
+        common.verify.name = Some((wanted.into(), NameType::Subject));
+        let verdict = client_verdict(common, &pair.cert, &pair.key);
+        match fits {
+            true => assert_eq!(verdict.unwrap().subject, wanted),
+            false => assert_eq!(problem(verdict), Problem::NameMismatch, "{subject}"),
+        }
+    }
+}
+
 #[test]
 fn names_are_compared_as_the_directive_says() {
     let pair = ca().server("/C=US/O=x/CN=vpn-1.example.org");

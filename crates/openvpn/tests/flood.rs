@@ -1,0 +1,68 @@
+//! What floods of strangers' packets leave in memory. Alone in its process: it looks at what all threads have in use.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
+use adit_openvpn::session::Settings;
+use support::{World, server_config};
+
+/// Bytes of the heap that may differ: headers of blocks, which are of other sizes than were asked for.
+const MARGIN: usize = 4096;
+/// What a handshake without proof of identity may hold, as docs/security.md says: 4096 of them are 400 MiB.
+const PER_HANDSHAKE: usize = 100 << 10;
+
+fn address(n: u32) -> SocketAddr {
+    let [a, b, c, d] = (0x0b00_0000 + n).to_be_bytes();
+    SocketAddr::from(([a, b, c, d], 5000))
+}
+
+fn packet(opcode: Opcode, remote: Option<SessionId>, id: Option<u32>, payload: &[u8]) -> Vec<u8> {
+    let acks = match remote {
+        Some(_) => Acks::from_slice(&[0]).expect("one fits"),
+        None => Acks::default(),
+    };
+    let session = SessionId([7; 8]);
+    let control = Control { opcode, key_id: 0, session, acks, remote, message: id, payload };
+    let mut bytes = Vec::new();
+    control.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn a_million_resets_leave_no_byte_and_handshakes_a_bounded_number() {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let reset = packet(Opcode::HardResetClientV2, None, Some(0), &[]);
+    let flood = |w: &mut World, from: u32, count: u32| {
+        for n in from..from + count {
+            w.stranger(address(n), &reset);
+            if n % 1000 == 0 {
+                w.now = w.now + Duration::from_millis(10);
+            }
+        }
+    };
+    // The buckets of all networks have been used by then.
+    flood(&mut w, 0, 200_000);
+    let Some(before) = adit_linux::memory::in_use() else { return };
+    flood(&mut w, 200_000, 1_000_000);
+    let after = adit_linux::memory::in_use().expect("it was known before");
+    assert!(after <= before + MARGIN, "{before} bytes before, {after} bytes after");
+    assert!(w.server.counters().resets_answered > 1_000_000, "{:?}", w.server.counters());
+
+    // Handshakes whose messages never come in order: as many as are kept, of the greatest size.
+    const HANDSHAKES: u32 = 200;
+    for n in 0..HANDSHAKES {
+        let answer = w.stranger(address(n), &reset);
+        let cookie = SessionId(answer[0][1..9].try_into().expect("eight bytes"));
+        w.stranger(address(n), &packet(Opcode::AckV1, Some(cookie), None, &[]));
+        for id in 2..40 {
+            w.stranger(address(n), &packet(Opcode::ControlV1, None, Some(id), &[0x16; 4000]));
+        }
+    }
+    assert_eq!(w.server.handshakes(), HANDSHAKES as usize);
+    let held = adit_linux::memory::in_use().expect("known").saturating_sub(after);
+    let each = held / HANDSHAKES as usize;
+    assert!((10_000..PER_HANDSHAKE).contains(&each), "{each} bytes for a handshake");
+}
