@@ -10,6 +10,8 @@
 
 pub mod client;
 pub mod config;
+#[cfg(test)]
+mod constant_time;
 pub mod keys;
 pub mod negotiate;
 pub mod p2p;

@@ -2,7 +2,7 @@
 
 mod client;
 mod config;
-mod cookie;
+pub(crate) mod cookie;
 mod engine;
 mod event;
 mod half_open;

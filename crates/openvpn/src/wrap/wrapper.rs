@@ -163,6 +163,16 @@ impl Wrapper {
         Ok(Control::parse_rest(header, session, rest)?)
     }
 
+    /// Makes one byte of the expected hash of the client's key wrong.
+    #[cfg(test)]
+    pub(crate) fn spoil_expected(&mut self, at: usize) {
+        if let WrappedKey::Expect(hash) = &mut self.wrapped_key
+            && let Some(byte) = hash.get_mut(at)
+        {
+            *byte ^= 0x41;
+        }
+    }
+
     pub(super) fn accept(&mut self, stamp: Stamp) -> Result<(), WrapError> {
         self.replay.accept(stamp.id, stamp.time).map_err(|_| WrapError::Replayed)
     }
