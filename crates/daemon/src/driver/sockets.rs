@@ -185,6 +185,7 @@ impl Sockets {
     ) -> Result<Dialled, String> {
         // The way to the relay leads over the loopback; the relay's own socket has the device.
         let mut dialled = self.dial_from(None, relay.near(), backend)?;
+        relay.serve(dialled.local);
         dialled.hop = relay.relay();
         if let Some(id) = dialled.link.socket() {
             self.relays.insert(id, relay);

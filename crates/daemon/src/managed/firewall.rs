@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -86,9 +87,21 @@ pub(super) fn removal(table: &str) -> String {
     format!("table inet {table} {{}}\ndelete table inet {table}\n")
 }
 
+/// Where nft and what it starts are looked for: never where the caller's own `PATH` leads.
+const PROGRAMS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// A program by its absolute path, without the caller's environment and folder.
+fn program(name: &str) -> Command {
+    let paths = PROGRAMS.map(|folder| Path::new(folder).join(name));
+    let found = paths.iter().find(|path| path.exists()).or(paths.first());
+    let mut command = Command::new(found.map_or(Path::new(name), PathBuf::as_path));
+    command.env_clear().env("PATH", PROGRAMS.join(":")).env("LC_ALL", "C").current_dir("/");
+    command
+}
+
 /// Hands a ruleset to the kernel, all of it or nothing.
 pub(super) fn load(rules: &str) -> Outcome<()> {
-    let mut child = Command::new("nft")
+    let mut child = program("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -124,7 +137,7 @@ pub(super) fn load(rules: &str) -> Outcome<()> {
 
 /// What nft shows of the ruleset in JSON, or nothing when it cannot be asked.
 pub(super) fn listing() -> Option<Value> {
-    let output = Command::new("nft")
+    let output = program("nft")
         .args(["--json", "list", "ruleset"])
         .stderr(Stdio::null())
         .stdin(Stdio::null())
@@ -273,6 +286,16 @@ mod tests {
 
     const DUAL: &str = "host = \"h\"\nnetwork = \"10.87.31.0/24\"\n\
         network6 = \"fd12:3456:789a::/64\"\n";
+
+    #[test]
+    fn programs_are_started_by_their_path_and_without_the_callers_environment() {
+        let output = program("env").output().unwrap();
+        let mut names: Vec<&[u8]> = output.stdout.split(|byte| *byte == b'\n').collect();
+        names.sort();
+        assert_eq!(names, [&b""[..], b"LC_ALL=C", b"PATH=/usr/sbin:/sbin:/usr/bin:/bin"]);
+        assert!(program("nft").get_program().to_string_lossy().starts_with('/'));
+        assert!(program("not there").output().is_err());
+    }
 
     #[test]
     fn the_ruleset_is_this() {

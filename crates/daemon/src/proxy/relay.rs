@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use adit_linux::poll::{EventFd, Events, Interest, Poller};
@@ -25,6 +25,7 @@ const SLOTS: usize = 16;
 pub struct Association {
     near: SocketAddr,
     relay: SocketAddr,
+    client: Arc<OnceLock<SocketAddr>>,
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,8 +36,8 @@ struct Pump {
     near: UdpSocket,
     far: UdpSocket,
     relay: SocketAddr,
-    /// Who sends to `near`: known from the first datagram on.
-    client: Option<SocketAddr>,
+    /// The data plane's socket. Until it is named, nothing is carried.
+    client: Arc<OnceLock<SocketAddr>>,
     /// Before each datagram to the proxy.
     header: Vec<u8>,
     batch: RecvBatch,
@@ -75,12 +76,13 @@ impl Association {
         let far = crate::helper::sockets::udp(&options)?;
         let stop = Arc::new(EventFd::new()?);
         let near_at = near.local_addr();
+        let client = Arc::new(OnceLock::new());
         let pump = Pump {
             control,
             near,
             far,
             relay,
-            client: None,
+            client: Arc::clone(&client),
             header,
             batch: RecvBatch::new(SLOTS),
             scratch: SendScratch::new(1),
@@ -92,7 +94,18 @@ impl Association {
                 tracing::warn!("the proxy's relay for datagrams ended: {e}");
             }
         })?;
-        Ok(Self { near: near_at, relay, stop, thread: Some(thread) })
+        Ok(Self { near: near_at, relay, client, stop, thread: Some(thread) })
+    }
+
+    /// Names the local address of the data plane's socket: datagrams of other sockets on this machine are not carried.
+    pub fn serve(&self, socket: SocketAddr) {
+        // A socket that is bound to no address sends from that of the loopback.
+        let ip = match socket.ip().is_unspecified() {
+            true => self.near.ip(),
+            false => socket.ip(),
+        };
+        // It is said once, when the socket is opened.
+        let _ = self.client.set(SocketAddr::new(ip, socket.port()));
     }
 
     /// Where the data plane sends to.
@@ -145,8 +158,7 @@ impl Pump {
         let Self { near, far, relay, client, header, batch, scratch, train, .. } = self;
         let Ok(_) = near.recv_burst(batch) else { return };
         for received in batch.datagrams_mut() {
-            // Nobody else on this machine speaks for it.
-            if *client.get_or_insert(received.remote) != received.remote {
+            if client.get() != Some(&received.remote) {
                 continue;
             }
             let longer = received.segment.saturating_add(header.len());
@@ -165,7 +177,7 @@ impl Pump {
     /// From the proxy to the data plane.
     fn inward(&mut self) {
         let Self { near, far, relay, client, batch, scratch, train, .. } = self;
-        let (Ok(_), Some(client)) = (far.recv_burst(batch), *client) else { return };
+        let (Ok(_), Some(&client)) = (far.recv_burst(batch), client.get()) else { return };
         for received in batch.datagrams_mut().filter(|received| received.remote == *relay) {
             train.clear();
             let mut segment = 0;
@@ -231,6 +243,37 @@ fn payload(datagram: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program on the same machine finds the port first, and goes on sending: what is carried is the data plane's.
+    #[test]
+    fn only_the_data_planes_socket_is_served() {
+        use std::net::{TcpListener, UdpSocket as StdUdp};
+        use std::time::Duration;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = adit_linux::tcp::TcpConnectOptions::new(listener.local_addr().unwrap());
+        let control = TcpStream::connect(&options).unwrap();
+        let _far_end = listener.accept().unwrap();
+        let proxy = StdUdp::bind("127.0.0.1:0").unwrap();
+        proxy.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let header = [&[0, 0, 0, 1, 192, 0, 2, 1, 4, 210][..]].concat();
+        let relay = proxy.local_addr().unwrap();
+        let association = Association::start(control, relay, header.clone(), None, None).unwrap();
+        let stranger = StdUdp::bind("127.0.0.1:0").unwrap();
+        let plane = StdUdp::bind("0.0.0.0:0").unwrap();
+        plane.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        for _ in 0..10 {
+            stranger.send_to(b"mine", association.near()).unwrap();
+        }
+        association.serve(plane.local_addr().unwrap());
+        stranger.send_to(b"mine", association.near()).unwrap();
+        plane.send_to(b"the tunnel's", association.near()).unwrap();
+        let mut buffer = [0; 100];
+        let (len, from) = proxy.recv_from(&mut buffer).unwrap();
+        assert_eq!(buffer[..len], [&header[..], b"the tunnel's"].concat());
+        proxy.send_to(&[&header[..], b"answer"].concat(), from).unwrap();
+        let (len, _) = plane.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..len], b"answer");
+    }
 
     #[test]
     fn only_whole_headers_of_whole_datagrams_are_taken_off() {
