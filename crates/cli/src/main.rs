@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use adit_daemon::Wiping;
 use adit_daemon::connect::{self, ConnectOptions};
 use adit_daemon::fault::Fault;
 use adit_daemon::managed::{self, Places};
@@ -28,7 +29,10 @@ use args::{Cli, Connect, Place, Verb};
 // musl's own allocator takes a lock for each call.
 #[cfg(target_env = "musl")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Wiping<mimalloc::MiMalloc> = Wiping(mimalloc::MiMalloc);
+#[cfg(not(target_env = "musl"))]
+#[global_allocator]
+static ALLOCATOR: Wiping<std::alloc::System> = Wiping(std::alloc::System);
 
 type Done = Result<ExitCode, Fault>;
 

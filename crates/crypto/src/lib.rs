@@ -12,6 +12,7 @@ mod digest;
 pub mod epoch;
 mod key;
 mod prf;
+mod scrub;
 pub mod sign;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use digest::{
 };
 pub use key::KeyHalf;
 pub use prf::tls1_prf;
+pub use scrub::scrub_stack;
 
 /// The cryptographic library refused to work: our fault or the machine's, never the peer's.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -31,3 +31,5 @@ mod rights;
 pub mod server;
 mod signals;
 mod workers;
+
+pub use adit_linux::wiping::Wiping;

@@ -20,3 +20,4 @@ pub mod tcp;
 pub mod tun;
 pub mod udp;
 mod way;
+pub mod wiping;

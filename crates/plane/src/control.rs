@@ -271,6 +271,8 @@ impl Plane {
                     tables.statics.store(true, Ordering::Relaxed);
                 }
                 self.with(id, |peer| install(peer, slot, &key));
+                drop(key);
+                adit_crypto::scrub_stack();
             }
             Op::SwapKeys(id) => self.with(id, |peer| {
                 change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
@@ -569,12 +571,14 @@ pub(crate) fn seal_message(
     arena.message(&mut sealer, message, &Shape::of(spec, 1)).ok_or(DropReason::ControlTooLong)?
 }
 
+/// A function of its own, so that what it leaves on the stack lies below its caller.
+#[inline(never)]
 fn install(peer: &Peer, slot: KeySlot, key: &DataKey) {
     let PeerSpec { replay_window, link, .. } = **peer.settings.load();
     // A stream reorders nothing.
     let replay_window = if link.is_stream() { 1 } else { replay_window };
     // Key material of the right length by type: the library has no reason to refuse it.
-    if let Ok(key) = Key::new(key, replay_window, peer.next_generation()) {
+    if let Ok(key) = Key::new(key, replay_window, peer.next_stamp()) {
         let key = Arc::new(key);
         change_keys(peer, |keys| *keys.slot(slot) = Some(Arc::clone(&key)));
     }

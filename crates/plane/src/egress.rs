@@ -360,7 +360,7 @@ mod tests {
     use super::*;
     use crate::key::Key;
     use crate::packet;
-    use crate::peer::Tx;
+    use crate::peer::{Stamp, Tx};
     use adit_crypto::{Cipher, KeyHalf};
     use adit_engine::verbs::{DataKey, KeyLimits, Protection};
     use adit_wire::VnetHeader;
@@ -376,7 +376,7 @@ mod tests {
             open: half,
             limits,
         };
-        Key::new(&data, 64, 0).unwrap()
+        Key::new(&data, 64, Stamp::default()).unwrap()
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use adit_crypto::aead::Refused;
 use adit_engine::verbs::{DataKey, KeyLimits, Protection};
 
 use crate::apart::Apart;
-use crate::peer::Tx;
+use crate::peer::{Stamp, Tx};
 use crate::replay::Place;
 use crate::stats::DropReason;
 
@@ -40,6 +40,8 @@ pub(crate) struct Key {
     pub id: u8,
     /// Which key of the peer it is: later ones have higher numbers.
     pub generation: u64,
+    /// The peer that it is for: [`Tx::owner`].
+    owner: u64,
     format: Format,
     limits: KeyLimits,
     /// Next packet id to send. Written only through a [`Ledger`], under the peer's TX lock.
@@ -150,7 +152,7 @@ fn usage(len: usize) -> u64 {
 }
 
 impl Key {
-    pub fn new(key: &DataKey, replay_window: u32, generation: u64) -> Result<Self, Refused> {
+    pub fn new(key: &DataKey, replay_window: u32, stamp: Stamp) -> Result<Self, Refused> {
         let format = match key.protection {
             Protection::Aead(cipher) => {
                 Format::Aead(aead::Aead::new(cipher, &key.seal, &key.open, replay_window)?)
@@ -173,7 +175,8 @@ impl Key {
         };
         Ok(Self {
             id: key.key_id & 7,
-            generation,
+            generation: stamp.generation,
+            owner: stamp.owner,
             format,
             limits: key.limits,
             next_id: AtomicU64::new(1),
@@ -189,6 +192,8 @@ impl Key {
     /// out in the order in which packets are sent.
     #[inline(always)]
     pub fn sealer<'k>(&'k self, lock: &'k mut Tx, wire_id: Option<u32>) -> Sealer<'k> {
+        // Under another peer's lock two workers could give one id to two packets.
+        assert_eq!(self.owner, lock.owner(), "a key is used under the lock of another peer");
         let sealing = match &self.format {
             Format::Aead(aead) => Sealing::Aead(aead.sealer(self, wire_id)),
             Format::Epoch(epoch) => Sealing::Epoch(epoch.sealer(self, wire_id)),
@@ -315,7 +320,7 @@ mod tests {
         let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
         let protection = Protection::Aead(cipher);
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
-        Key::new(&key, 64, 0).unwrap()
+        Key::new(&key, 64, Stamp::default()).unwrap()
     }
 
     fn seal(key: &Key, len: usize) -> Result<Vec<u8>, DropReason> {
@@ -337,6 +342,32 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(seal(&key, 9), Err(DropReason::KeyExhausted));
         }
+    }
+
+    /// Two workers that use one key under two locks would give one id to two packets.
+    #[test]
+    #[should_panic(expected = "under the lock of another peer")]
+    fn a_key_is_never_used_under_the_lock_of_another_peer() {
+        let spec = || adit_engine::verbs::PeerSpec {
+            link: adit_engine::Link::datagram(Default::default(), None, ([192, 0, 2, 1], 1).into()),
+            wire_id: None,
+            float: false,
+            framing: adit_engine::verbs::Framing::None,
+            fragment: None,
+            keepalive: Default::default(),
+            mtu: Default::default(),
+            replay_window: 64,
+            decompress: None,
+        };
+        let peer = |id| crate::peer::Peer::new(adit_engine::PeerId(id), spec(), Default::default());
+        let (own, other) = (peer(1), peer(2));
+        let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
+        let protection = Protection::Aead(Cipher::Aes256Gcm);
+        let limits = KeyLimits::default();
+        let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
+        let key = Key::new(&key, 64, own.next_stamp()).unwrap();
+        drop(key.sealer(&mut own.lock_tx(), None));
+        drop(key.sealer(&mut other.lock_tx(), None));
     }
 
     #[test]

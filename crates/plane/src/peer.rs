@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     pub id: PeerId,
     pub settings: ArcSwap<PeerSpec>,
     pub keys: ArcSwap<Keys>,
+    /// Its number among all peers that there ever were: [`Tx::owner`].
+    owner: u64,
     /// Keys installed so far.
     generations: AtomicU64,
     /// Generation of the newest key that the peer has used.
@@ -68,6 +70,15 @@ struct Heard {
     assembly: Mutex<Assembly>,
 }
 
+/// Which key of which peer it is.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Stamp {
+    /// [`Tx::owner`].
+    pub owner: u64,
+    /// Later keys of a peer have higher numbers.
+    pub generation: u64,
+}
+
 /// Both key slots.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
@@ -79,6 +90,8 @@ pub(crate) struct Keys {
 /// it until the packets are sent.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
+    /// Whose lock it is. Keys are used under the lock of their own peer alone.
+    owner: u64,
     /// A client's socket is full and sealed packets wait in the worker's arena: nothing may
     /// overtake them.
     pub blocked: bool,
@@ -95,6 +108,13 @@ pub(crate) struct Tx {
     pub sequence: u8,
     /// The stream that packets of a static key went to last.
     pub stream: Option<u64>,
+}
+
+impl Tx {
+    /// Whose lock it is.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
 }
 
 impl Keys {
@@ -114,8 +134,12 @@ impl Keys {
 
 impl Peer {
     pub fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
+        /// Zero is nobody's.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let owner = NEXT.fetch_add(1, Relaxed);
         Self {
             id,
+            owner,
             settings: ArcSwap::from_pointee(spec),
             keys: ArcSwap::default(),
             generations: AtomicU64::new(0),
@@ -127,7 +151,7 @@ impl Peer {
             asides: AtomicU64::new(0),
             aside_bytes: AtomicU64::new(0),
             sent: Apart(Sent {
-                tx: Mutex::default(),
+                tx: Mutex::new(Tx { owner, ..Tx::default() }),
                 last: AtomicU64::new(now.as_nanos()),
                 packets: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
@@ -186,9 +210,9 @@ impl Peer {
                 && spec.link.remote() == link.remote())
     }
 
-    /// The number of the key that is installed next.
-    pub fn next_generation(&self) -> u64 {
-        self.generations.fetch_add(1, Relaxed)
+    /// The stamp of the key that is installed next.
+    pub fn next_stamp(&self) -> Stamp {
+        Stamp { owner: self.owner, generation: self.generations.fetch_add(1, Relaxed) }
     }
 
     /// The peer has used a key.

@@ -105,6 +105,13 @@ impl KeyMethod2 {
         Ok(Self { pre_master, randoms, options, username, password, peer_info })
     }
 
+    /// Wipes the pre-master secret, the random bytes and the password.
+    pub fn forget_secrets(&mut self) {
+        self.pre_master = None;
+        self.randoms.zeroize();
+        self.password.zeroize();
+    }
+
     /// The message, to be sent as one TLS record.
     ///
     /// # Errors

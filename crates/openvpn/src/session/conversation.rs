@@ -38,6 +38,8 @@ pub(crate) struct Conversation {
     /// How often both ends together may renegotiate.
     pace: Bucket,
     postponed: Option<Postponed>,
+    /// Keys were exchanged or made.
+    soiled: bool,
     /// Renegotiations of the peer that had to wait.
     pub(crate) put_off: u64,
     /// There is a session, whose keys live for so long without a new negotiation.
@@ -104,6 +106,7 @@ impl Conversation {
             former: None,
             pace: Bucket::new(RENEGOTIATIONS),
             postponed: None,
+            soiled: false,
             put_off: 0,
             established: None,
             failing: None,
@@ -133,6 +136,7 @@ impl Conversation {
             former: None,
             pace: Bucket::new(RENEGOTIATIONS),
             postponed: None,
+            soiled: false,
             put_off: 0,
             established: None,
             failing: None,
@@ -164,6 +168,7 @@ impl Conversation {
             former: None,
             pace: Bucket::new(RENEGOTIATIONS),
             postponed: None,
+            soiled: false,
             put_off: 0,
             established: None,
             failing: None,
@@ -242,6 +247,8 @@ impl Conversation {
         if let Some(id) = control.message
             && exchange.reliable.received(id, control.opcode, control.payload) == Received::New
         {
+            // The peer's keys may be in it.
+            self.soiled |= !exchange.is_complete();
             match exchange.advance(&mut heard) {
                 Err(fault) if tolerates && !fault.is_harmless() => {
                     self.fail(now, control.key_id);
@@ -398,6 +405,7 @@ impl Conversation {
 
     /// Sends our key message on the newest negotiation.
     pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
+        self.soiled = true;
         self.newest.send_keys(keys)
     }
 
@@ -425,13 +433,19 @@ impl Conversation {
     }
 
     /// The keys of the newest negotiation.
-    pub(crate) fn data_keys(&self, exporter: bool) -> Result<DataKeys, Fault> {
+    pub(crate) fn data_keys(&mut self, exporter: bool) -> Result<DataKeys, Fault> {
         let remote = self.remote.ok_or(Fault::Protocol("no session id of the peer"))?;
         let (client, server) = match self.role {
             Role::Client => (self.local, remote),
             Role::Server => (remote, self.local),
         };
+        self.soiled = true;
         self.newest.data_keys(exporter, client, server)
+    }
+
+    /// Whether keys were exchanged or made since this was asked last: copies may lie on the stack.
+    pub(crate) fn take_soiled(&mut self) -> bool {
+        std::mem::take(&mut self.soiled)
     }
 
     /// Sends what is due: messages with acknowledgements, or acknowledgements alone. Those wait a moment while keys are

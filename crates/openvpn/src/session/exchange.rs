@@ -12,7 +12,7 @@ use adit_engine::Instant;
 use zeroize::Zeroizing;
 
 use super::Fault;
-use crate::keys::{DATA_KEYS_LABEL, DataKeys, EXPORTED_LEN, KeyMethod2, PrfInput, Role};
+use crate::keys::{DATA_KEYS_LABEL, DataKeys, EXPORTED_LEN, KeyMethod2, PrfInput, Randoms, Role};
 use crate::packet::{Opcode, SessionId};
 use crate::reliable::Reliable;
 use crate::tls::TlsSession;
@@ -45,13 +45,22 @@ pub(crate) struct Exchange {
     pub(crate) give_up: Instant,
     peer_was_reset: bool,
     announced_tls: bool,
-    local: Option<KeyMethod2>,
+    sent_keys: bool,
+    /// Until the data keys are made.
+    local: Option<Secrets>,
+    /// After that without its secrets.
     remote: Option<KeyMethod2>,
     waiting: VecDeque<Zeroizing<Vec<u8>>>,
     /// Its TLS session cannot go on.
     pub(super) failed: bool,
     /// The next message must carry the wrapped client key (tls-crypt-v2 after a stateless reset).
     pub(crate) resend_wrapped_key: bool,
+}
+
+/// What of our key method 2 message the data keys are made of.
+struct Secrets {
+    pre_master: Option<Zeroizing<[u8; 48]>>,
+    randoms: Randoms,
 }
 
 impl Exchange {
@@ -88,6 +97,7 @@ impl Exchange {
             give_up,
             peer_was_reset,
             announced_tls: false,
+            sent_keys: false,
             local: None,
             remote: None,
             waiting: VecDeque::new(),
@@ -98,12 +108,12 @@ impl Exchange {
 
     /// Whether both key messages have been exchanged.
     pub(crate) fn is_complete(&self) -> bool {
-        self.local.is_some() && self.remote.is_some()
+        self.sent_keys && self.remote.is_some()
     }
 
     /// Whether our key message went out, so that the peer may have completed the negotiation.
     pub(super) fn has_sent_keys(&self) -> bool {
-        self.local.is_some()
+        self.sent_keys
     }
 
     /// Takes over the messages that wait in a negotiation that has failed.
@@ -117,6 +127,12 @@ impl Exchange {
 
     pub(crate) fn remote_keys(&self) -> Option<&KeyMethod2> {
         self.remote.as_ref()
+    }
+
+    /// Takes the peer's password out, if it sent one: whoever decides about the peer is the last to need it.
+    pub(crate) fn take_password(&mut self) -> Option<Zeroizing<String>> {
+        let password = std::mem::take(&mut self.remote.as_mut()?.password);
+        (!password.is_empty()).then_some(password)
     }
 
     /// Works through the messages that are in order.
@@ -160,7 +176,8 @@ impl Exchange {
     /// Sends our key method 2 message; messages that waited for it follow.
     pub(crate) fn send_keys(&mut self, keys: KeyMethod2) -> Result<(), Fault> {
         self.tls.write(&keys.encode()?)?;
-        self.local = Some(keys);
+        self.sent_keys = true;
+        self.local = Some(Secrets { pre_master: keys.pre_master, randoms: keys.randoms });
         Ok(())
     }
 
@@ -205,8 +222,23 @@ impl Exchange {
         Ok(())
     }
 
-    /// The data keys: from the TLS exporter or, for older peers, by the PRF.
+    /// The data keys: from the TLS exporter or, for older peers, by the PRF. Once: the secrets that were exchanged are
+    /// forgotten with it.
     pub(crate) fn data_keys(
+        &mut self,
+        exporter: bool,
+        client_session: SessionId,
+        server_session: SessionId,
+    ) -> Result<DataKeys, Fault> {
+        let keys = self.derive(exporter, client_session, server_session);
+        self.local = None;
+        if let Some(remote) = &mut self.remote {
+            remote.forget_secrets();
+        }
+        keys
+    }
+
+    fn derive(
         &self,
         exporter: bool,
         client_session: SessionId,
@@ -215,23 +247,17 @@ impl Exchange {
         if exporter {
             return Ok(DataKeys::from_exporter(&*self.export(DATA_KEYS_LABEL)?, self.role));
         }
-        let (client, server) = match self.role {
-            Role::Client => (&self.local, &self.remote),
-            Role::Server => (&self.remote, &self.local),
-        };
-        let (Some(client), Some(server)) = (client, server) else {
+        let (Some(local), Some(remote)) = (&self.local, &self.remote) else {
             return Err(Fault::Protocol("data keys before the key exchange"));
         };
-        let Some(pre_master) = &client.pre_master else {
+        let (pre_master, client, server) = match self.role {
+            Role::Client => (&local.pre_master, &local.randoms, &remote.randoms),
+            Role::Server => (&remote.pre_master, &remote.randoms, &local.randoms),
+        };
+        let Some(pre_master) = pre_master else {
             return Err(Fault::Protocol("a key exchange without a pre-master secret"));
         };
-        let input = PrfInput {
-            pre_master,
-            client: &client.randoms,
-            server: &server.randoms,
-            client_session,
-            server_session,
-        };
+        let input = PrfInput { pre_master, client, server, client_session, server_session };
         Ok(DataKeys::from_prf(&input, self.role)?)
     }
 

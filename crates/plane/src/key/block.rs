@@ -190,7 +190,7 @@ impl Open for BlockOpener<'_> {
 mod tests {
     use super::*;
     use crate::key::{ID_LAST, Opening, Sealing};
-    use crate::peer::Tx;
+    use crate::peer::{Stamp, Tx};
     use adit_crypto::{BlockCipher, Digest};
     use adit_engine::verbs::{DataKey, KeyLimits, Protection};
 
@@ -201,7 +201,7 @@ mod tests {
         let half = KeyHalf { cipher: [1; 64], hmac: [2; 64] };
         let limits = KeyLimits::default();
         let key = DataKey { key_id: 0, protection, seal: half.clone(), open: half, limits };
-        Key::new(&key, 64, 0).unwrap()
+        Key::new(&key, 64, Stamp::default()).unwrap()
     }
 
     fn at_time(key: &Key, time: u32) {
@@ -285,7 +285,7 @@ mod tests {
         let key = |protection| {
             let limits = KeyLimits::default();
             let (seal, open) = (half.clone(), half.clone());
-            Key::new(&DataKey { key_id: 0, protection, seal, open, limits }, 64, 0)
+            Key::new(&DataKey { key_id: 0, protection, seal, open, limits }, 64, Stamp::default())
         };
         assert!(key(Protection::Block(suite)).is_err());
         // `secret` with `auth none` is the operator's own word, at both ends.

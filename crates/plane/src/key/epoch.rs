@@ -276,7 +276,7 @@ impl Open for EpochOpener<'_> {
 mod tests {
     use super::*;
     use crate::key::{Opening, Sealing};
-    use crate::peer::Tx;
+    use crate::peer::{Stamp, Tx};
     use adit_engine::verbs::{DataKey, KeyLimits, Protection};
 
     fn end(cipher: Cipher, first: bool) -> Key {
@@ -285,7 +285,8 @@ mod tests {
         let (seal, open) = if first { (one, other) } else { (other, one) };
         let protection = Protection::Epoch(cipher);
         let limits = KeyLimits::default();
-        Key::new(&DataKey { key_id: 3, protection, seal, open, limits }, 64, 0).unwrap()
+        Key::new(&DataKey { key_id: 3, protection, seal, open, limits }, 64, Stamp::default())
+            .unwrap()
     }
 
     fn pair() -> (Key, Key) {

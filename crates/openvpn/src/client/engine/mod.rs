@@ -592,10 +592,10 @@ fn same_path(ours: Link, link: Link) -> bool {
 /// An external authentication may take this long at most.
 const MAX_AUTH_PENDING: Duration = Duration::from_secs(600);
 
-impl Engine for ClientEngine {
-    type Event = ClientEvent;
-
-    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+impl ClientEngine {
+    /// A function of its own, so that what it leaves on the stack lies below its caller.
+    #[inline(never)]
+    fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
             Input::Frame(link, packet) => self.frame(now, link, packet, out),
@@ -628,6 +628,19 @@ impl Engine for ClientEngine {
             && leaving.tunnel.conversation.all_acknowledged()
         {
             self.gone(out);
+        }
+    }
+}
+
+impl Engine for ClientEngine {
+    type Event = ClientEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        let frame = matches!(input, Input::Frame(..));
+        self.work(now, input, out);
+        if frame {
+            // Copies of keys may lie there.
+            adit_crypto::scrub_stack();
         }
     }
 

@@ -567,10 +567,10 @@ fn new_tls(tls: &PeerTls) -> Result<TlsSession, Fault> {
     })
 }
 
-impl Engine for PeerEngine {
-    type Event = ClientEvent;
-
-    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+impl PeerEngine {
+    /// A function of its own, so that what it leaves on the stack lies below its caller.
+    #[inline(never)]
+    fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => self.tick(now, out),
             Input::Frame(link, packet) => self.frame(now, link, packet, out),
@@ -599,6 +599,19 @@ impl Engine for PeerEngine {
             })
         {
             self.gone(out);
+        }
+    }
+}
+
+impl Engine for PeerEngine {
+    type Event = ClientEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        let frame = matches!(input, Input::Frame(..));
+        self.work(now, input, out);
+        if frame {
+            // Copies of keys may lie there.
+            adit_crypto::scrub_stack();
         }
     }
 

@@ -33,12 +33,12 @@ impl ServerEngine {
     ) -> Result<(), Fault> {
         let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
+        let password = client.conversation.newest().take_password();
         let exchange = client.conversation.exchange();
         let Some(remote) = exchange.remote_keys() else { return Ok(()) };
         let identity = exchange.tls().peer().cloned().unwrap_or_default();
         let tls = exchange.tls().description();
         let username = (!remote.username.is_empty()).then(|| remote.username.clone());
-        let password = (!remote.password.is_empty()).then(|| remote.password.clone());
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.schedule.cipher();
             let former = &connected.info;

@@ -120,6 +120,8 @@ pub struct ServerEngine {
     next_peer: u32,
     next_ticket: u64,
     counters: ServerCounters,
+    /// Copies of keys may lie on the stack.
+    soiled: bool,
 }
 
 impl ServerEngine {
@@ -154,6 +156,7 @@ impl ServerEngine {
             next_peer: 0,
             next_ticket: 0,
             counters: ServerCounters::default(),
+            soiled: false,
             config,
         })
     }
@@ -289,6 +292,7 @@ impl ServerEngine {
         });
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let flushed = client.conversation.flush(now, unix, out);
+        self.soiled |= client.conversation.take_soiled();
         match result.and(flushed) {
             Ok(()) => {}
             Err(fault) if fault.is_harmless_on(client.conversation.link) => {
@@ -670,10 +674,10 @@ fn terminated(text: &str) -> Vec<u8> {
     bytes
 }
 
-impl Engine for ServerEngine {
-    type Event = ServerEvent;
-
-    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+impl ServerEngine {
+    /// A function of its own, so that what it leaves on the stack lies below its caller.
+    #[inline(never)]
+    fn work(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
         match input {
             Input::Tick => {}
             Input::Frame(link, packet) => self.frame(now, link, packet, out),
@@ -695,6 +699,17 @@ impl Engine for ServerEngine {
             Input::DialFailed(_) => {}
         }
         self.tick(now, out);
+    }
+}
+
+impl Engine for ServerEngine {
+    type Event = ServerEvent;
+
+    fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Out) {
+        self.work(now, input, out);
+        if std::mem::take(&mut self.soiled) {
+            adit_crypto::scrub_stack();
+        }
     }
 
     fn deadline(&self) -> Option<(Instant, &'static str)> {

@@ -1,0 +1,103 @@
+//! An allocator that wipes what is freed.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout};
+
+/// Longest block that is wiped, in bytes. Secrets and the buffers of TLS are far smaller; longer blocks are tables and
+/// packet buffers, of which wiping would touch pages that were never in use.
+pub const LONGEST_WIPED: usize = 128 << 10;
+
+/// An allocator on top of another one that wipes each block before it is freed.
+///
+/// It reaches what types that wipe themselves do not: copies that libraries make of secrets on their way, such as the
+/// plaintext of TLS records.
+#[derive(Debug, Default)]
+pub struct Wiping<A>(pub A);
+
+// SAFETY: each call goes to the other allocator with the same arguments, or to the default methods of the trait, which
+// call these. A block is written to before it is freed, when its owner has given it up.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Wiping<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps this method's contract, which is the same.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if layout.size() <= LONGEST_WIPED {
+            // SAFETY: the block has so many bytes, and nobody else uses it any more.
+            unsafe { libc::explicit_bzero(block.cast(), layout.size()) };
+        }
+        // SAFETY: as above.
+        unsafe { self.0.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if layout.size() > LONGEST_WIPED {
+            // SAFETY: as above.
+            return unsafe { self.0.realloc(block, layout, size) };
+        }
+        // The other allocator may move the block and free the former one as it is.
+        // SAFETY: the caller vouches for size and alignment; both blocks are at least as long as what is copied, and
+        // distinct, since the former one is freed only afterwards.
+        unsafe {
+            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !new.is_null() {
+                std::ptr::copy_nonoverlapping(block, new, layout.size().min(size));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::System;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Keeps the first bytes of what was freed last.
+    static FREED: Mutex<[u8; 16]> = Mutex::new([1; 16]);
+
+    struct Watching;
+
+    // SAFETY: it is the system's allocator, and looks at a block before it frees it.
+    unsafe impl GlobalAlloc for Watching {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            // SAFETY: the caller's contract is the same.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+            let mut freed = FREED.lock().unwrap();
+            // SAFETY: the tests' blocks have at least 16 bytes, all written to.
+            unsafe { std::ptr::copy_nonoverlapping(block, freed.as_mut_ptr(), 16) };
+            // SAFETY: the caller's contract is the same.
+            unsafe { System.dealloc(block, layout) }
+        }
+    }
+
+    #[test]
+    fn blocks_are_wiped_when_they_are_freed_and_when_they_grow() {
+        let allocator = Wiping(Watching);
+        let layout = Layout::from_size_align(64, 8).unwrap();
+        // SAFETY: the blocks are written to within their size, and freed once with the layout that they have.
+        unsafe {
+            let block = allocator.alloc(layout);
+            std::ptr::write_bytes(block, 7, 64);
+            let grown = allocator.realloc(block, layout, 128);
+            assert_eq!(std::slice::from_raw_parts(grown, 64), [7; 64]);
+            assert_eq!(*FREED.lock().unwrap(), [0; 16], "the former block");
+            *FREED.lock().unwrap() = [1; 16];
+            std::ptr::write_bytes(grown, 7, 128);
+            allocator.dealloc(grown, Layout::from_size_align(128, 8).unwrap());
+            assert_eq!(*FREED.lock().unwrap(), [0; 16]);
+        }
+    }
+}
