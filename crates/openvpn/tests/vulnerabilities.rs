@@ -6,9 +6,10 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use adit_engine::{Engine, Input, Link, Outbox, Output, Reply};
+use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Reply};
 use adit_openvpn::keys::{ServerKey, StaticKey};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
+use adit_openvpn::server::ServerConfig;
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
@@ -274,4 +275,60 @@ fn cve_2026_12932_cve_2026_13698_no_key_of_a_stranger_is_kept() {
     assert!(grown < 6 << 20, "{grown} bytes more");
     assert_eq!((w.server.handshakes(), w.server.deadline()), (0, None));
     assert!(w.plane.peers.is_empty());
+}
+
+/// While sessions were renegotiating, objects of one were taken for another's. Here each packet of a renegotiation comes once
+/// more in the other client's name: as it is, and with the other's session id.
+#[test]
+fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
+    for (server, client) in wrappings() {
+        let config = ServerConfig { duplicate_cn: true, ..server_config(with(&server)) };
+        let mut w = World::new(config, 1);
+        let both =
+            [1, 2].map(|seed| w.connect(client_config(with(&client)), Impairment::default(), seed));
+        assert!(w.run(5 * SECOND, |w| both.iter().all(|&c| w.is_up(c))));
+        w.run(SECOND, |_| false);
+        let peers: Vec<_> = w.plane.peers.keys().copied().collect();
+        for c in both {
+            let peer = w.clients[c].plane.peers.keys().copied().next().expect("a peer");
+            w.to_client(c, Input::Notice(Notice::KeyNearLimit(peer, 0)));
+        }
+        let mut crossed = 0;
+        for _ in 0..20 {
+            let sent = both.map(|c| w.capture(c));
+            for (packets, (own, other)) in sent.iter().zip([(0, 1), (1, 0)]) {
+                let from = w.clients[both[other]].address;
+                let others = sent[other].first().map(|packet| packet[1..9].to_vec());
+                for packet in packets {
+                    let mut renamed = packet.clone();
+                    if let Some(session) = &others {
+                        renamed[1..9].copy_from_slice(session);
+                    }
+                    w.stranger(from, packet);
+                    // Without keys of its own a renegotiation could be anybody's.
+                    if packet[0] & 7 != 0 {
+                        w.stranger(from, &renamed);
+                    }
+                    crossed += 1;
+                }
+                let (address, link) = (w.clients[both[own]].address, w.client_link(both[own]));
+                for packet in packets {
+                    for mut answer in w.stranger(address, packet) {
+                        w.to_client(both[own], Input::Frame(link, &mut answer));
+                    }
+                }
+            }
+            both.iter().for_each(|&c| w.tick_client(c));
+        }
+        assert!(crossed > 4, "{crossed}");
+        assert!(w.run(10 * SECOND, |w| both.iter().all(|&c| w.rekeys(c) == 1)));
+        both.iter().for_each(|&c| w.clients[c].traffic = true);
+        let failed = w.plane.failed;
+        w.run(SECOND, |_| false);
+        assert_eq!(
+            (w.downs().len(), w.plane.failed, w.plane.peers.len()),
+            (0, failed, peers.len())
+        );
+        assert!(both.iter().all(|&c| w.ups(c) == 1 && w.clients[c].plane.opened > 50));
+    }
 }
