@@ -130,7 +130,7 @@ fn main() -> ExitCode {
 }
 
 fn list() -> Result<ExitCode> {
-    for test in tests(&Program::Stock, Old::WhereFetched, Path::new(ROOTS))? {
+    for test in tests(&Program::Adit("adit".into()), Old::WhereFetched, Path::new(ROOTS))? {
         println!("{}", test.name);
     }
     Ok(ExitCode::SUCCESS)
