@@ -13,12 +13,14 @@ use adit_linux::tcp::TcpStream;
 use adit_linux::tun::{TunDevice, TunQueue};
 use adit_linux::udp::UdpSocket;
 use adit_wire::ethernet::Mac;
+use arc_swap::ArcSwapOption;
 
 use crate::egress::{Arena, Shape};
 use crate::ethernet::{MacTotals, Switch};
 use crate::guard::{Filtered, Guard};
 use crate::key::Key;
 use crate::peer::{Keys, MAX_WAITING, Peer, Tx};
+use crate::recursion::OwnTransport;
 use crate::sockets::{Group, find_socket, grouped};
 use crate::stats::{DropReason, Offloads, Stats, Totals};
 use crate::stream::{Stream, StreamOptions};
@@ -85,6 +87,8 @@ pub(crate) struct Shared {
     pub upcalls: UpcallSender,
     pub relay: Relay,
     pub client: bool,
+    /// What carries a client's tunnel, whose packets must not enter it.
+    pub own: ArcSwapOption<OwnTransport>,
     pub has_tun: bool,
     /// With a TAP device.
     pub ethernet: Option<Switch>,
@@ -205,6 +209,7 @@ impl Plane {
             upcalls: sender,
             relay,
             client,
+            own: ArcSwapOption::empty(),
             has_tun,
             ethernet: ethernet.then(Switch::default),
             filtered: OnceLock::new(),
@@ -227,6 +232,14 @@ impl Plane {
     pub(crate) fn beside(&self) -> Self {
         let arena = Mutex::new(Arena::new(0));
         Self { shared: Arc::clone(&self.shared), workers: Vec::new(), arena }
+    }
+
+    /// Drops packets of this transport that come back through the device, from now on; `None`: none.
+    pub fn set_own_transport(&self, own: Option<OwnTransport>) {
+        let former = self.shared.own.load();
+        if former.as_deref() != own.as_ref() {
+            self.shared.own.store(own.map(Arc::new));
+        }
     }
 
     /// Performs one verb. Never waits for a worker longer than it takes to send one burst.
@@ -425,6 +438,12 @@ impl Plane {
     /// Stops the workers and closes the TUN device.
     pub fn shutdown(self) {
         drop(self);
+    }
+
+    /// Has the timers of peers looked at soon: after the machine slept they are overdue, and a
+    /// worker's own clock stood still.
+    pub fn resumed(&self) {
+        self.wake();
     }
 
     fn wake(&self) {

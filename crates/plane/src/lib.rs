@@ -50,6 +50,8 @@ pub mod packet;
 mod peer;
 mod probe;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
+mod recursion;
+#[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;
 mod sockets;
@@ -62,6 +64,7 @@ mod worker;
 pub use control::{Failure, Plane, PlaneConfig, Relay};
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
 pub use guard::{Filtered, HOST};
+pub use recursion::OwnTransport;
 pub use replay::{Place, Window};
 pub use routes::Routes;
 pub use stats::{DropReason, Histogram, Offloads, Totals};

@@ -84,6 +84,8 @@ drop_reasons! {
     /// IPv6 link-local or multicast: what hosts send on any interface that comes up, and no tunnel
     /// that routes has a use for.
     LocalScope = "local-scope",
+    /// A packet of the tunnel's own transport that a route led back into the tunnel.
+    Recursive = "recursive",
     /// The peer has no key to encrypt with, yet.
     NoKey = "no-key",
     /// The key has used up its packet ids or its cipher's limit.

@@ -25,6 +25,7 @@ use crate::egress::{Arena, Progress, Shape, Span};
 use crate::guard;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
+use crate::recursion::OwnTransport;
 use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::DropReason;
@@ -91,6 +92,8 @@ struct Reader<'r> {
     edition: u64,
     peers: Guard<Arc<PeerTable>>,
     routes: Guard<Arc<Routes>>,
+    /// What must not enter the tunnel that it carries.
+    own: Guard<Option<Arc<OwnTransport>>>,
     shared: &'r Shared,
     frames: &'r mut Frames,
     guard: Option<&'r mut guard::Guard>,
@@ -174,6 +177,9 @@ impl Reader<'_> {
             Some(switch) => self.route_frame(switch, &vnet, len),
         };
         match routed {
+            Ok(Some((_, l2))) if l2 != 0 && self.is_own(len, l2) => {
+                self.shared.stats.drop(DropReason::Recursive);
+            }
             Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
             Ok(None) => {}
             Err(reason) => self.shared.stats.drop(reason),
@@ -184,8 +190,19 @@ impl Reader<'_> {
     fn route(&self, len: usize) -> Result<Arc<Peer>, DropReason> {
         let packet = self.packet.get(..len).unwrap_or(&[]);
         let to = Ip::parse(packet).ok_or(DropReason::NotIp)?.destination;
+        if self.own.as_deref().is_some_and(|own| own.owns(to, packet)) {
+            return Err(DropReason::Recursive);
+        }
         let owner = self.routes.owner(to).and_then(|owner| self.peers.get(owner));
         owner.cloned().ok_or_else(|| DropReason::of_unowned(to, DropReason::NoRoute))
+    }
+
+    /// Whether a frame holds a packet of the transport that carries this tunnel.
+    fn is_own(&self, len: usize, l2: usize) -> bool {
+        let packet = self.packet.get(l2..len).unwrap_or(&[]);
+        self.own
+            .as_deref()
+            .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet)))
     }
 
     /// What is read now may be for a peer that came, or got its address, since the turn began: on a busy
@@ -255,6 +272,7 @@ impl Transmitter {
             edition,
             peers,
             routes,
+            own: shared.own.load(),
             shared: &shared,
             frames: &mut frames,
             guard,

@@ -1,0 +1,111 @@
+//! Recognizes packets of the tunnel's own transport that come back through the tunnel device.
+//!
+//! A route that leads the transport into its own tunnel makes each packet produce the next one: a
+//! whole core seals the same packet for ever. Such packets are dropped where they are read.
+
+use std::net::{IpAddr, SocketAddr};
+
+use adit_wire::ip::{self, Ip};
+
+/// The path that carries a client's tunnel, as its packets look on the wire.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct OwnTransport {
+    /// The first host that packets go to: the server, or the proxy before it.
+    pub remote: SocketAddr,
+    /// The port that packets leave from; `None`: any.
+    pub local_port: Option<u16>,
+    /// TCP rather than UDP.
+    pub stream: bool,
+}
+
+/// Protocol number of IPv6's fragment header, and its length.
+const FRAGMENT: (u8, usize) = (44, 8);
+
+impl OwnTransport {
+    /// Whether a packet for `to` belongs to the transport. One comparison for all other packets.
+    #[inline]
+    pub(crate) fn owns(&self, to: IpAddr, packet: &[u8]) -> bool {
+        self.remote.ip() == to && self.has_same_flow(packet)
+    }
+
+    /// A later fragment has no ports: its protocol decides.
+    #[cold]
+    fn has_same_flow(&self, packet: &[u8]) -> bool {
+        let Some(header) = Ip::parse(packet) else { return false };
+        let wanted = if self.stream { ip::TCP } else { ip::UDP };
+        let payload = packet.get(header.header_len..).unwrap_or(&[]);
+        if header.protocol == FRAGMENT.0 && self.remote.is_ipv6() {
+            return payload.len() >= FRAGMENT.1 && payload.first() == Some(&wanted);
+        }
+        if header.protocol != wanted {
+            return false;
+        }
+        if header.fragment {
+            return true;
+        }
+        let Some([s0, s1, d0, d1]) = payload.first_chunk() else { return false };
+        let from = u16::from_be_bytes([*s0, *s1]);
+        u16::from_be_bytes([*d0, *d1]) == self.remote.port()
+            && self.local_port.is_none_or(|port| port == from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(to: [u8; 4], protocol: u8, fragment: u16, ports: (u16, u16)) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 8, 0, 2];
+        packet[6..8].copy_from_slice(&fragment.to_be_bytes());
+        packet.extend(to);
+        packet.extend(ports.0.to_be_bytes());
+        packet.extend(ports.1.to_be_bytes());
+        packet.extend([0; 4]);
+        packet
+    }
+
+    fn own(stream: bool) -> OwnTransport {
+        OwnTransport { remote: "192.0.2.7:443".parse().unwrap(), local_port: Some(40_000), stream }
+    }
+
+    fn owns(own: &OwnTransport, packet: &[u8]) -> bool {
+        Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet))
+    }
+
+    #[test]
+    fn only_the_transports_own_flow_is_recursive() {
+        let server = [192, 0, 2, 7];
+        let udp = own(false);
+        assert!(owns(&udp, &v4(server, ip::UDP, 0, (40_000, 443))));
+        assert!(owns(&udp, &v4(server, ip::UDP, 0x2000, (40_000, 443))), "first fragment");
+        assert!(owns(&udp, &v4(server, ip::UDP, 0x00b9, (0, 0))), "later fragment");
+        // Other traffic to the same host is what a full tunnel is for.
+        assert!(!owns(&udp, &v4(server, ip::TCP, 0, (40_000, 443))));
+        assert!(!owns(&udp, &v4(server, ip::UDP, 0, (40_000, 53))));
+        assert!(!owns(&udp, &v4(server, ip::UDP, 0, (40_001, 443))));
+        assert!(!owns(&udp, &v4([192, 0, 2, 8], ip::UDP, 0, (40_000, 443))));
+        assert!(owns(&own(true), &v4(server, ip::TCP, 0, (40_000, 443))));
+        let any = OwnTransport { local_port: None, ..udp };
+        assert!(owns(&any, &v4(server, ip::UDP, 0, (1, 443))));
+    }
+
+    #[test]
+    fn ipv6_with_and_without_a_fragment_header() {
+        let remote: SocketAddr = "[2001:db8::7]:1194".parse().unwrap();
+        let IpAddr::V6(address) = remote.ip() else { unreachable!() };
+        let packet = |next: u8, payload: &[u8]| {
+            let mut packet = vec![0x60, 0, 0, 0, 0, payload.len() as u8, next, 64];
+            packet.extend([0; 16]);
+            packet.extend(address.octets());
+            packet.extend(payload);
+            packet
+        };
+        let own = OwnTransport { remote, local_port: None, stream: false };
+        assert!(owns(&own, &packet(ip::UDP, &[1, 2, 4, 170, 0, 8, 0, 0])));
+        assert!(owns(&own, &packet(44, &[ip::UDP, 0, 0, 9, 0, 0, 0, 1])));
+        assert!(!owns(&own, &packet(44, &[ip::TCP, 0, 0, 9, 0, 0, 0, 1])));
+        for short in 0..8 {
+            assert!(!owns(&own, &packet(44, &[ip::UDP, 0, 0, 9, 0, 0, 0][..short.min(7)])));
+        }
+    }
+}
