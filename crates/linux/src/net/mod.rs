@@ -5,12 +5,18 @@
 mod address;
 mod error;
 mod link;
+mod mark;
 mod route;
+mod rule;
+mod watch;
 
 pub use address::Address;
 pub use error::{NetError, NetErrorKind};
 pub use link::Link;
-pub use route::{MAIN_TABLE, Path, Route};
+pub use mark::MarkedReplies;
+pub use route::{MAIN_TABLE, Path, Route, RouteKind};
+pub use rule::{Rule, RuleInUse};
+pub use watch::{NetChange, NetWatch};
 
 use std::io;
 

@@ -14,7 +14,19 @@ use super::{Mode, Net, NetError};
 /// The table that routes go to by default.
 pub const MAIN_TABLE: u32 = 254;
 
-/// A unicast route.
+/// What becomes of packets that a route matches.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RouteKind {
+    /// They are sent on.
+    #[default]
+    Unicast,
+    /// Their sender gets an error at once.
+    Unreachable,
+    /// The next rule of policy routing decides.
+    Throw,
+}
+
+/// A route.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
     /// Where to; host bits are ignored.
@@ -31,6 +43,8 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// The gateway is on the link even if no address says so.
     pub onlink: bool,
+    /// What becomes of the packets.
+    pub kind: RouteKind,
 }
 
 impl Route {
@@ -44,8 +58,22 @@ impl Route {
         Self { link: Some(link), ..Self::bare(to) }
     }
 
+    /// Without next hop or interface.
+    pub fn without_hop(to: IpNet, kind: RouteKind) -> Self {
+        Self { kind, ..Self::bare(to) }
+    }
+
     fn bare(to: IpNet) -> Self {
-        Self { to, via: None, link: None, metric: None, table: None, source: None, onlink: false }
+        Self {
+            to,
+            via: None,
+            link: None,
+            metric: None,
+            table: None,
+            source: None,
+            onlink: false,
+            kind: RouteKind::Unicast,
+        }
     }
 
     /// Whether it leads everywhere.
@@ -56,6 +84,7 @@ impl Route {
     fn message(&self) -> RouteMessage {
         let to = self.to.trunc();
         let mut message = RouteMessage::default();
+        message.header.kind = self.kind.into();
         message.header.address_family = family(to.addr());
         message.header.destination_prefix_length = to.prefix_len();
         message.attributes.push(RouteAttribute::Destination(to.addr().into()));
@@ -82,9 +111,13 @@ impl Route {
 
     fn addition(&self) -> RouteMessage {
         let mut message = self.message();
-        message.header.kind = RouteType::Unicast;
         message.header.protocol = RouteProtocol::Static;
-        let direct = self.via.is_none() && matches!(self.to, IpNet::V4(_));
+        // In a table of its own a route by an interface alone must not be of the link's scope: the
+        // kernel, which checks whether a gateway of another route is on a link, would find it there.
+        let direct = self.kind == RouteKind::Unicast
+            && self.via.is_none()
+            && self.table.is_none_or(|table| table == MAIN_TABLE)
+            && matches!(self.to, IpNet::V4(_));
         message.header.scope = if direct { RouteScope::Link } else { RouteScope::Universe };
         message
     }
@@ -104,6 +137,7 @@ impl Route {
         };
         let mut to = unspecified;
         let mut route = Self {
+            kind: read_kind(message.header.kind)?,
             onlink: message.header.flags.contains(RouteFlags::Onlink),
             table: Some(message.header.table.into()),
             ..Self::bare(IpNet::new(to, 0).ok()?)
@@ -138,8 +172,32 @@ impl Route {
     }
 }
 
+impl From<RouteKind> for RouteType {
+    fn from(kind: RouteKind) -> Self {
+        match kind {
+            RouteKind::Unicast => Self::Unicast,
+            RouteKind::Unreachable => Self::Unreachable,
+            RouteKind::Throw => Self::Throw,
+        }
+    }
+}
+
+fn read_kind(kind: RouteType) -> Option<RouteKind> {
+    match kind {
+        RouteType::Unicast => Some(RouteKind::Unicast),
+        RouteType::Unreachable => Some(RouteKind::Unreachable),
+        RouteType::Throw => Some(RouteKind::Throw),
+        _ => None,
+    }
+}
+
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            RouteKind::Unicast => {}
+            RouteKind::Unreachable => write!(f, "unreachable ")?,
+            RouteKind::Throw => write!(f, "throw ")?,
+        }
         write!(f, "{}", self.to.trunc())?;
         if let Some(via) = self.via {
             write!(f, " via {via}")?;
@@ -185,6 +243,13 @@ fn address(from: &RouteAddress) -> Option<IpAddr> {
 impl Net {
     /// The unicast routes of all tables, both families.
     pub async fn routes(&self) -> Result<Vec<Route>, NetError> {
+        let mut routes = self.all_routes().await?;
+        routes.retain(|route| route.kind == RouteKind::Unicast);
+        Ok(routes)
+    }
+
+    /// The routes of every [`RouteKind`] in all tables, both families.
+    pub async fn all_routes(&self) -> Result<Vec<Route>, NetError> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut query = RouteMessage::default();
@@ -192,7 +257,7 @@ impl Net {
             let message = RouteNetlinkMessage::GetRoute(query);
             let answers = self.talk(message, Mode::Dump, || "listing routes".into()).await;
             match answers {
-                Ok(answers) => routes.extend(answers.iter().filter_map(unicast)),
+                Ok(answers) => routes.extend(answers.iter().filter_map(listed)),
                 // A kernel without IPv6 has no IPv6 routes.
                 Err(e)
                     if family == AddressFamily::Inet6
@@ -256,15 +321,15 @@ fn read_path(message: &RouteMessage) -> Option<Path> {
     if !local && message.header.kind != RouteType::Unicast {
         return None;
     }
-    let route = Route::read(message)?;
+    let mut message = message.clone();
+    message.header.kind = RouteType::Unicast;
+    let route = Route::read(&message)?;
     Some(Path { gateway: route.via, link: route.link?, source: route.source, local })
 }
 
-fn unicast(answer: &RouteNetlinkMessage) -> Option<Route> {
+fn listed(answer: &RouteNetlinkMessage) -> Option<Route> {
     match answer {
-        RouteNetlinkMessage::NewRoute(message)
-            if message.header.kind == RouteType::Unicast && !is_cached(&message.header) =>
-        {
+        RouteNetlinkMessage::NewRoute(message) if !is_cached(&message.header) => {
             Route::read(message)
         }
         _ => None,

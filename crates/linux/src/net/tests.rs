@@ -184,3 +184,85 @@ fn a_handle_in_another_namespace() {
         assert!(!here.links().await.unwrap().contains(&there.link("eth").await.unwrap()));
     });
 }
+
+#[test]
+fn rules_and_routes_without_a_hop_come_and_go() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        for (v6, all, hop) in
+            [(false, "0.0.0.0/0", "198.51.100.9"), (true, "::/0", "2001:db8:9::1")]
+        {
+            let table = 44_399;
+            let reject = Route {
+                table: Some(table),
+                metric: Some(u32::MAX),
+                ..Route::without_hop(net(all), RouteKind::Unreachable)
+            };
+            n.add_route(&reject).await?;
+            assert_eq!(n.add_route(&reject).await.unwrap_err().kind(), NetErrorKind::Exists);
+            let listed = n.all_routes().await?;
+            assert!(listed.iter().any(|r| r.table == Some(table)
+                && r.kind == RouteKind::Unreachable
+                && r.to == net(all)));
+            assert!(n.routes().await?.iter().all(|r| r.table != Some(table)));
+            let dhcp = Rule {
+                v6,
+                preference: 7000,
+                from: None,
+                to: None,
+                not_mark: None,
+                udp_ports: Some((68, 67)),
+                table: MAIN_TABLE,
+            };
+            let all_else =
+                Rule { preference: 7002, not_mark: Some(7), udp_ports: None, table, ..dhcp };
+            let one =
+                Rule { preference: 7001, to: Some(IpNet::from(ip(hop))), udp_ports: None, ..dhcp };
+            for rule in [dhcp, one, all_else] {
+                n.add_rule(&rule).await?;
+                let again = n.add_rule(&rule).await.unwrap_err();
+                assert_eq!(again.kind(), NetErrorKind::Exists, "{rule}");
+            }
+            let of = |listed: &[RuleInUse]| {
+                let ours =
+                    listed.iter().filter(|r| r.v6 == v6 && (7000..7010).contains(&r.preference));
+                ours.map(|r| (r.preference, r.table, r.mark)).collect::<Vec<_>>()
+            };
+            let expected = [
+                (7000, MAIN_TABLE, None),
+                (7001, MAIN_TABLE, None),
+                (7002, table, Some((7, u32::MAX))),
+            ];
+            assert_eq!(of(&n.rules().await?), expected);
+            // Unmarked packets get an error at once.
+            assert!(n.route_to(ip(if v6 { "2001:db8::2" } else { "192.0.2.2" })).await.is_err());
+            for rule in [dhcp, one, all_else] {
+                n.delete_rule(&rule).await?;
+            }
+            assert!(of(&n.rules().await?).is_empty());
+            n.delete_route(&reject).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn changes_of_links_addresses_and_routes_are_heard() {
+    let (left, _right) = pair();
+    inside(&left, async |n| {
+        let link = n.link("eth").await?.index;
+        let mut watch = NetWatch::open().unwrap();
+        n.add_address(&Address::new(link, net("203.0.113.5/24"))).await?;
+        n.add_route(&Route::via(net("0.0.0.0/0"), ip("192.0.2.2"))).await?;
+        n.set_down(link).await?;
+        let mut seen = Vec::new();
+        let wanted = [NetChange::Link(link), NetChange::Route(net("0.0.0.0/0"), MAIN_TABLE)];
+        let all = async {
+            while !wanted.iter().all(|change| seen.contains(change)) {
+                seen.push(watch.next().await);
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), all).await.expect("no changes");
+        Ok(())
+    });
+}

@@ -1,0 +1,152 @@
+use std::fmt;
+
+use ipnet::IpNet;
+use rtnetlink::packet_route::rule::{
+    RuleAction, RuleAttribute, RuleFlags, RuleMessage, RulePortRange,
+};
+use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
+
+use super::{Mode, Net, NetError, NetErrorKind};
+
+/// A policy routing rule that sends what it matches to a table.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// IPv6 rather than IPv4.
+    pub v6: bool,
+    /// Its place in the list; lower is consulted first.
+    pub preference: u32,
+    /// Matches packets from this network alone.
+    pub from: Option<IpNet>,
+    /// Matches packets to this network alone.
+    pub to: Option<IpNet>,
+    /// Matches packets *without* this mark alone.
+    pub not_mark: Option<u32>,
+    /// Matches UDP packets between these ports alone: source, destination.
+    pub udp_ports: Option<(u16, u16)>,
+    /// The table to look in.
+    pub table: u32,
+}
+
+/// What a listed rule refers to, of whatever form it is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RuleInUse {
+    /// IPv6 rather than IPv4.
+    pub v6: bool,
+    /// Its place in the list.
+    pub preference: u32,
+    /// Its table, if it has one.
+    pub table: u32,
+    /// The mark it compares with, and the bits it compares.
+    pub mark: Option<(u32, u32)>,
+}
+
+impl Rule {
+    fn message(&self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = family(self.v6);
+        message.header.action = RuleAction::ToTable;
+        // A table beyond 255 is in the attribute alone.
+        message.header.table = u8::try_from(self.table).unwrap_or(0);
+        let attributes = &mut message.attributes;
+        attributes.push(RuleAttribute::Priority(self.preference));
+        attributes.push(RuleAttribute::Table(self.table));
+        if let Some(mark) = self.not_mark {
+            message.header.flags = RuleFlags::Invert;
+            attributes.push(RuleAttribute::FwMark(mark));
+            attributes.push(RuleAttribute::FwMask(u32::MAX));
+        }
+        if let Some(from) = self.from {
+            message.header.src_len = from.prefix_len();
+            attributes.push(RuleAttribute::Source(from.trunc().addr()));
+        }
+        if let Some(to) = self.to {
+            message.header.dst_len = to.prefix_len();
+            attributes.push(RuleAttribute::Destination(to.trunc().addr()));
+        }
+        if let Some((from, to)) = self.udp_ports {
+            let range = |port| RulePortRange { start: port, end: port };
+            attributes.push(RuleAttribute::IpProtocol(IpProtocol::Udp));
+            attributes.push(RuleAttribute::SourcePortRange(range(from)));
+            attributes.push(RuleAttribute::DestinationPortRange(range(to)));
+        }
+        message
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            Some(from) => write!(f, "{}: from {from}", self.preference)?,
+            None => write!(f, "{}: from all", self.preference)?,
+        }
+        if let Some(to) = self.to {
+            write!(f, " to {to}")?;
+        }
+        if let Some(mark) = self.not_mark {
+            write!(f, " not fwmark {mark:#x}")?;
+        }
+        if let Some((from, to)) = self.udp_ports {
+            write!(f, " ipproto udp sport {from} dport {to}")?;
+        }
+        write!(f, " lookup {}", self.table)
+    }
+}
+
+fn family(v6: bool) -> AddressFamily {
+    if v6 { AddressFamily::Inet6 } else { AddressFamily::Inet }
+}
+
+fn read(message: &RuleMessage) -> RuleInUse {
+    let mut rule = RuleInUse {
+        v6: message.header.family == AddressFamily::Inet6,
+        preference: 0,
+        table: message.header.table.into(),
+        mark: None,
+    };
+    let (mut mark, mut mask) = (None, u32::MAX);
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(preference) => rule.preference = *preference,
+            RuleAttribute::Table(table) => rule.table = *table,
+            RuleAttribute::FwMark(value) => mark = Some(*value),
+            RuleAttribute::FwMask(value) => mask = *value,
+            _ => {}
+        }
+    }
+    rule.mark = mark.map(|mark| (mark, mask));
+    rule
+}
+
+impl Net {
+    /// The policy routing rules of both families.
+    pub async fn rules(&self) -> Result<Vec<RuleInUse>, NetError> {
+        let mut rules = Vec::new();
+        for v6 in [false, true] {
+            let mut query = RuleMessage::default();
+            query.header.family = family(v6);
+            let message = RouteNetlinkMessage::GetRule(query);
+            match self.talk(message, Mode::Dump, || "listing rules".into()).await {
+                Ok(answers) => rules.extend(answers.iter().filter_map(|answer| match answer {
+                    RouteNetlinkMessage::NewRule(message) => Some(read(message)),
+                    _ => None,
+                })),
+                // A kernel without IPv6 has no IPv6 rules.
+                Err(e) if v6 && e.kind() == NetErrorKind::NoFamily => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(rules)
+    }
+
+    /// Adds a rule. It is an error of kind `Exists` if the very same rule is there.
+    pub async fn add_rule(&self, rule: &Rule) -> Result<(), NetError> {
+        let message = RouteNetlinkMessage::NewRule(rule.message());
+        self.talk(message, Mode::Create, || format!("adding the rule {rule}")).await.map(drop)
+    }
+
+    /// Removes a rule.
+    pub async fn delete_rule(&self, rule: &Rule) -> Result<(), NetError> {
+        let message = RouteNetlinkMessage::DelRule(rule.message());
+        self.talk(message, Mode::Change, || format!("removing the rule {rule}")).await.map(drop)
+    }
+}
