@@ -174,6 +174,29 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("block-ipv6", 0..=0)?;
             draft.routes.block_ipv6 = true;
         }
+        "allow-lan" => {
+            d.shape("allow-lan", 0..=0)?;
+            draft.routes.allow_lan = true;
+        }
+        "kill-switch" => {
+            d.shape("kill-switch", 0..=0)?;
+            draft.routes.kill_switch = true;
+        }
+        "policy-routing" => {
+            d.shape("policy-routing on|off", 1..=1)?;
+            draft.routes.policy = Some(match d.arg(0) {
+                "on" => true,
+                "off" => false,
+                other => {
+                    let problem = format!("\"{other}\" is not known");
+                    return Err(d.error(problem, "write: policy-routing on"));
+                }
+            });
+        }
+        "allow-recursive-routing" => {
+            d.shape("allow-recursive-routing", 0..=0)?;
+            draft.routes.allow_recursive = true;
+        }
         "dhcp-option" | "dns" => {
             d.shape("dhcp-option TYPE [VALUE]", 1..=16)?;
             draft.routes.dns.push(format!("{} {}", d.name, d.args.join(" ")));
@@ -190,6 +213,10 @@ fn sizes(draft: &mut Draft, d: &Directive) -> Taken {
             d.shape("tun-mtu BYTES [TOLD]", 1..=2)?;
             draft.tun_mtu = d.number(0, 100..=65_535)?;
             draft.occ_mtu = d.get(1).map(|_| d.number(1, 100..=65_535)).transpose()?;
+        }
+        "tun-mtu-max" => {
+            d.shape("tun-mtu-max BYTES", 1..=1)?;
+            draft.tun_mtu_max = d.number(0, 576..=65_535)?;
         }
         "fragment" => {
             d.shape("fragment BYTES [mtu]", 1..=2)?;

@@ -128,6 +128,7 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
         framing: draft.framing,
         decompress: !draft.never_decompress,
         tun_mtu: draft.tun_mtu,
+        tun_mtu_max: draft.tun_mtu_max.max(draft.tun_mtu),
         occ_mtu: draft.occ_mtu,
         fragment: draft.fragment,
         mssfix: draft.mssfix,

@@ -45,6 +45,8 @@ pub struct Options {
     pub decompress: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
+    /// `tun-mtu-max`: what a server may push at most; never less than [`Self::tun_mtu`].
+    pub tun_mtu_max: u16,
     /// The second argument of `tun-mtu`: what the options string says instead.
     pub occ_mtu: Option<u16>,
     /// `fragment`.
@@ -570,6 +572,15 @@ pub struct Routes {
     pub redirect_private: Option<Vec<String>>,
     /// `block-ipv6`.
     pub block_ipv6: bool,
+    /// `policy-routing on|off`, a directive of adit's own: carry out `redirect-gateway` by a routing
+    /// table that is consulted before the main one; `None`: as the program does by default.
+    pub policy: Option<bool>,
+    /// `allow-lan`, of adit's own: private networks that the machine is on stay outside.
+    pub allow_lan: bool,
+    /// `kill-switch`, of adit's own: traffic stays in when the client ends.
+    pub kill_switch: bool,
+    /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
+    pub allow_recursive: bool,
     /// `route-noexec`: leave routes to somebody else.
     pub noexec: bool,
     /// `dhcp-option` and `dns` lines of this side.

@@ -42,7 +42,6 @@ const LIMITS: &str = "the limits here are per address and always on";
 const TABLE: &[(&str, Fate)] = &[
     // Without effect, and nothing lost.
     ("allow-pull-fqdn", Fate::Harmless("names are not taken from a server; addresses are")),
-    ("allow-recursive-routing", Fate::Harmless("it lets packets of the tunnel go through the tunnel, which is not prevented")),
     ("bcast-buffers", Fate::Harmless("it sets how many broadcasts may wait; queues here have fixed bounds")),
     ("comp-noadapt", Fate::Harmless("it switches off adaptive compression, and packets are never compressed before they are sent")),
     ("connect-freq", Fate::Harmless(LIMITS)),
@@ -70,7 +69,6 @@ const TABLE: &[(&str, Fate)] = &[
     ("dhcp-internal", Fate::Harmless("it is for Windows")),
     ("dhcp-pre-release", Fate::Harmless("it is for Windows: nothing here has a DHCP lease to release")),
     ("tun-ipv6", Fate::Harmless("the tunnel always carries IPv6")),
-    ("tun-mtu-max", Fate::Harmless("it makes room for a larger tun-mtu that a server may push; there is room for any")),
     // Stock 2.7 wants it before it takes `secret`.
     ("allow-deprecated-insecure-static-crypto", Fate::Harmless("it lets openvpn 2.7 take secret, which is taken without it")),
     ("allow-nonadmin", Fate::Harmless("it is for Windows")),
@@ -198,6 +196,8 @@ const TABLE: &[(&str, Fate)] = &[
 /// Names that a handler takes; for suggestions, and for the test that they all are taken.
 pub(super) const HANDLED: &[&str] = &[
     "allow-compression",
+    "allow-lan",
+    "allow-recursive-routing",
     "askpass",
     "auth",
     "auth-nocache",
@@ -259,6 +259,7 @@ pub(super) const HANDLED: &[&str] = &[
     "key",
     "key-direction",
     "key-method",
+    "kill-switch",
     "link-mtu",
     "lladdr",
     "local",
@@ -286,6 +287,7 @@ pub(super) const HANDLED: &[&str] = &[
     "ping",
     "ping-exit",
     "ping-restart",
+    "policy-routing",
     "port",
     "port-share",
     "proto",
@@ -353,6 +355,7 @@ pub(super) const HANDLED: &[&str] = &[
     "topology",
     "tran-window",
     "tun-mtu",
+    "tun-mtu-max",
     "txqueuelen",
     "udp-mtu",
     "user",

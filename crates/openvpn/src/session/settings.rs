@@ -62,6 +62,8 @@ pub struct Settings {
     pub ethernet: bool,
     /// `tun-mtu`.
     pub tun_mtu: u16,
+    /// `tun-mtu-max`: what a server may push at most.
+    pub tun_mtu_max: u16,
     /// The second argument of `tun-mtu`: what the options string says instead.
     pub occ_mtu: Option<u16>,
     /// `fragment`: over datagrams only.
@@ -145,6 +147,7 @@ impl Default for Settings {
             auth: "SHA1".into(),
             ethernet: false,
             tun_mtu: 1500,
+            tun_mtu_max: 1600,
             occ_mtu: None,
             fragment: None,
             mssfix: None,

@@ -159,6 +159,27 @@ impl ClientEngine {
         self.lost(now, "restart requested".into(), out);
     }
 
+    /// The machine reaches the server another way than before, or again after an outage. What waits
+    /// or is under way begins at once; a session goes on, and looks for the path's MTU. A stream that
+    /// is `stale`, since its own address is gone, ends.
+    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+        match &mut self.state {
+            State::Waiting { until } => *until = now,
+            State::Dialing => self.dial(out),
+            State::Connecting(_) => {
+                self.leave(out);
+                out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
+                self.dial(out);
+            }
+            State::Up(tunnel) if stale && tunnel.conversation.link.is_stream() => {
+                self.lost(now, PATH_CHANGED.into(), out);
+                self.state = State::Waiting { until: now };
+            }
+            State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.conversation.link),
+            State::New | State::Leaving(_) | State::Stopped => {}
+        }
+    }
+
     fn stop(&mut self, why: Stop, out: &mut Out) {
         self.leave(out);
         self.state = State::Stopped;
@@ -411,7 +432,7 @@ impl ClientEngine {
         let peer_info = LocalInfo {
             ciphers: &settings.ciphers,
             pull: true,
-            max_mtu: 1600.max(settings.tun_mtu),
+            max_mtu: settings.tun_mtu_max.max(settings.tun_mtu),
             dynamic_tls_crypt: settings.dynamic_tls_crypt,
             version: env!("CARGO_PKG_VERSION"),
             full: settings.push_peer_info,
@@ -576,6 +597,9 @@ impl ClientEngine {
         }
     }
 }
+
+/// The machine's way to the server is another one.
+const PATH_CHANGED: &str = "the network changed";
 
 /// The stream ended, by whomever.
 const CUT_OFF: &str = "connection reset";

@@ -11,7 +11,9 @@ use crate::client::event::{ClientEvent, Stop, TunnelConfig};
 use crate::negotiate::{
     ControlMessage, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, RouteContext,
 };
-use crate::session::{Fault, Idle, KeySchedule, Sizes, fragment_size, inner_mtu, session_end};
+use crate::session::{
+    Fault, Idle, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, session_end,
+};
 
 impl ClientEngine {
     pub(super) fn request_options(&mut self, now: Instant) -> Result<(), Fault> {
@@ -175,7 +177,13 @@ impl ClientEngine {
             settings.renegotiation.earliest = after;
         }
         settings.framing = pushed.framing.unwrap_or(settings.framing);
-        settings.tun_mtu = pushed.tun_mtu.unwrap_or(settings.tun_mtu);
+        let largest = settings.tun_mtu_max.max(settings.tun_mtu);
+        if let Some(mtu) = pushed.tun_mtu.filter(|mtu| *mtu > largest) {
+            out.event(ClientEvent::Warning(format!(
+                "the server pushes tun-mtu {mtu}: {largest} is used, tun-mtu-max allows no more"
+            )));
+        }
+        settings.tun_mtu = pushed_mtu(&settings, &pushed);
         let keepalive = Keepalive {
             interval: pushed.ping.unwrap_or(self.config.keepalive.interval),
             timeout: pushed.ping_timeout.unwrap_or(self.config.keepalive.timeout),
@@ -263,6 +271,12 @@ impl ClientEngine {
             }
         }
     }
+}
+
+/// The MTU of a session: what the server pushes, up to `tun-mtu-max`.
+pub(super) fn pushed_mtu(configured: &Settings, pushed: &PushedOptions) -> u16 {
+    let largest = configured.tun_mtu_max.max(configured.tun_mtu);
+    pushed.tun_mtu.map_or(configured.tun_mtu, |mtu| mtu.min(largest))
 }
 
 pub(super) fn tunnel_config(

@@ -3,7 +3,7 @@
 use adit_engine::verbs::Keepalive;
 use adit_engine::{Instant, Op};
 
-use super::pull::tunnel_config;
+use super::pull::{pushed_mtu, tunnel_config};
 use super::{ClientEngine, Out, State};
 use crate::client::event::ClientEvent;
 use crate::negotiate::{
@@ -69,7 +69,7 @@ impl ClientEngine {
             state.keepalive = keepalive;
             out.plane(Op::SetKeepalive(tunnel.peer, keepalive));
         }
-        let mtu = pushed.tun_mtu.unwrap_or(self.config.settings.tun_mtu);
+        let mtu = pushed_mtu(&self.config.settings, &pushed);
         let link = tunnel.conversation.link;
         let protection = tunnel.schedule.protection();
         if mtu != state.settings.tun_mtu {
