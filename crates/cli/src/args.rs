@@ -51,7 +51,9 @@ pub enum Verb {
     /// Connect to a server with an OpenVPN profile
     #[command(after_help = "Examples:
   sudo adit connect laptop.ovpn
-  sudo adit connect --check laptop.ovpn   try every stage, name the one that fails")]
+  sudo adit connect --check laptop.ovpn   try every stage, name the one that fails
+  sudo adit connect --kill-switch laptop.ovpn
+  sudo adit connect --release             let traffic out again")]
     Connect(Connect),
 
     /// Show what runs: peers, rates, drops by reason, key ages, offloads
@@ -440,8 +442,8 @@ pub struct ClientName {
 #[derive(Debug, Args)]
 pub struct Connect {
     /// An OpenVPN profile (.ovpn)
-    #[arg(value_hint = ValueHint::FilePath)]
-    pub profile: PathBuf,
+    #[arg(value_hint = ValueHint::FilePath, required_unless_present = "release")]
+    pub profile: Option<PathBuf>,
 
     /// Try every stage, report the one that fails, and end
     #[arg(long)]
@@ -454,6 +456,18 @@ pub struct Connect {
     /// Leave this machine's routes alone
     #[arg(long)]
     pub no_routes: bool,
+
+    /// Keep private networks that this machine is on outside the tunnel
+    #[arg(long)]
+    pub allow_lan: bool,
+
+    /// Let no traffic out when the client ends, however it ends
+    #[arg(long)]
+    pub kill_switch: bool,
+
+    /// Turn off the kill switch of a client that has ended, and undo what a killed one left
+    #[arg(long, conflicts_with_all = ["profile", "check", "kill_switch"])]
+    pub release: bool,
 
     /// Name of the tunnel's network device
     #[arg(long, value_name = "NAME")]

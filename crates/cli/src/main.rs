@@ -76,6 +76,7 @@ fn as_openvpn(arguments: &[OsString]) -> Option<Vec<OsString>> {
 fn run(verb: Verb) -> Done {
     match verb {
         Verb::Server(verb) => server::run(verb),
+        Verb::Connect(options) if options.release => release(),
         Verb::Connect(options) => Ok(connect::run(connect_options(options))),
         Verb::Status(options) => status::once(&options),
         Verb::Top(options) => status::top(&options),
@@ -105,8 +106,31 @@ fn places(place: &Place) -> Result<Places, Fault> {
 }
 
 fn connect_options(options: Connect) -> ConnectOptions {
-    let Connect { profile, check, json, no_routes, device, verbose, dir } = options;
-    ConnectOptions { profile, check, json, no_routes, device, dir, verbose }
+    let Connect {
+        profile,
+        check,
+        json,
+        no_routes,
+        allow_lan,
+        kill_switch,
+        release: _,
+        device,
+        verbose,
+        dir,
+    } = options;
+    let profile = profile.unwrap_or_default();
+    ConnectOptions { profile, check, json, no_routes, allow_lan, kill_switch, device, dir, verbose }
+}
+
+/// `adit connect --release`.
+fn release() -> Done {
+    let undone = adit_daemon::host::release()
+        .map_err(|e| Fault::environment(format!("cannot change routes and rules: {e}")))?;
+    match undone.as_slice() {
+        [] => print("there is nothing to release\n"),
+        undone => undone.iter().for_each(|what| print(&format!("removed {what}\n"))),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn man(dir: &Path) -> Done {

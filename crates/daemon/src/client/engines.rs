@@ -47,13 +47,21 @@ pub(super) trait Drives: Engine<Event = ClientEvent> {
     fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime);
     /// Begin again.
     fn restart(&mut self, now: Instant, out: &mut Out);
+    /// The way to the other end is another one; `stale`: the stream's own address is gone.
+    fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+        if stale {
+            self.restart(now, out);
+        }
+    }
     /// End for good.
     fn shutdown(&mut self, now: Instant, out: &mut Out);
 }
 
 macro_rules! drives {
-    ($($engine:ty),*) => {$(
+    ($($engine:ty { $($more:item)* })*) => {$(
         impl Drives for $engine {
+            $($more)*
+
             fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
                 self.set_unix_time(now, unix_time);
             }
@@ -69,4 +77,12 @@ macro_rules! drives {
     )*};
 }
 
-drives!(ClientEngine, StaticEngine, PeerEngine);
+drives! {
+    ClientEngine {
+        fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+            self.path_changed(now, stale, out);
+        }
+    }
+    StaticEngine {}
+    PeerEngine {}
+}

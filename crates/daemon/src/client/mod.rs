@@ -1,6 +1,7 @@
 //! A running client: engine, data plane, device and routes joined, for `adit openvpn` and `adit connect`.
 
 mod engines;
+mod network;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
-use crate::host::{Applied, Device, HostHandle, HostPlan};
+use crate::host::{Applied, Capture, Device, HostHandle, HostPlan};
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
@@ -30,6 +31,7 @@ use crate::workers;
 
 use engines::Drives;
 pub use engines::Kind;
+use network::Network;
 
 /// How long saying good-bye may take at most.
 const FAREWELL: Duration = Duration::from_secs(8);
@@ -50,8 +52,21 @@ pub struct Options {
     pub persist_tun: bool,
     /// A control socket to open.
     pub control: Option<std::path::PathBuf>,
+    /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
+    pub allow_recursive: bool,
     /// How often counters are read and [`Hooks::tick`] is called.
     pub tick: Duration,
+}
+
+/// What the machine did for a tunnel that is up.
+#[derive(Debug)]
+pub struct HostReport<'a> {
+    /// The device.
+    pub device: Option<&'a str>,
+    /// Whether the machine had to be changed.
+    pub applied: &'a Applied,
+    /// How much of the machine's traffic the tunnel has.
+    pub capture: Capture,
 }
 
 /// Where the other end is waited for.
@@ -90,8 +105,8 @@ pub trait Hooks {
     /// The configuration contradicts itself; the client ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
 
-    /// The tunnel is up; `applied` says whether the machine had to be changed for it.
-    fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, applied: &Applied);
+    /// The tunnel is up.
+    fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>);
 
     /// A signal came.
     fn signal(&mut self, signal: Signal) -> Reaction {
@@ -196,7 +211,9 @@ impl Client {
     }
 
     async fn drive<E: Drives>(self, engine: E, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
-        let Self { options, mut host, tun, mut control } = self;
+        let Self { mut options, mut host, tun, mut control } = self;
+        // A socket that waits is open already.
+        options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
         if let Some(plan) = &options.early {
             notes(host.apply(plan).await?);
         }
@@ -243,6 +260,7 @@ impl Client {
             path: PathReport::default(),
             server: String::new(),
             stream: false,
+            network: Network::new(options.allow_recursive),
             relay: None,
             tls: String::new(),
             past: Counters::default(),
@@ -284,6 +302,8 @@ struct Running<E: Drives> {
     server: String,
     /// Whether the socket that was dialled last is a stream.
     stream: bool,
+    /// What the network did to the transport.
+    network: Network,
     /// The proxy's address for datagrams, if they go through one.
     relay: Option<SocketAddr>,
     tls: String,
@@ -325,11 +345,13 @@ impl<E: Drives> Running<E> {
                         return Ok(Ended::Asked);
                     }
                 }
+                event = self.host.event() => self.network_event(&event?),
                 _ = ticks.tick() => {
                     if let Some(unix) = self.wall.jumped() {
                         self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
                     }
                     self.refresh();
+                    self.network_tick();
                     match hooks.tick(&self.traffic()) {
                         Next::GoOn => {}
                         Next::Send(packet) => self.send(packet),
@@ -339,7 +361,6 @@ impl<E: Drives> Running<E> {
                         }
                     }
                 }
-                fault = self.host.lost() => return Err(fault),
                 news = self.driver.next() => {
                     if let Some(stop) = self.news(news?, hooks).await? {
                         return Ok(Ended::Stopped(stop));
@@ -378,6 +399,7 @@ impl<E: Drives> Running<E> {
             News::Dialled(dialled) => {
                 self.stream = dialled.link.is_stream();
                 self.relay = Some(dialled.hop).filter(|hop| *hop != dialled.link.remote());
+                self.network_dialled(&dialled);
                 hooks.dialled(&dialled);
                 self.host.keep_reachable(dialled.hop.ip()).await;
                 return Ok(None);
@@ -420,7 +442,8 @@ impl<E: Drives> Running<E> {
         if let Applied::Changed(notes) = &applied {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
-        hooks.up(&tunnel, self.host.device(), &applied);
+        let capture = self.host.capture().await;
+        hooks.up(&tunnel, &HostReport { device: self.host.device(), applied: &applied, capture });
         // A session that replaces another one, which is still there to be asked.
         self.keep_traffic();
         self.peer = tunnel.peer;

@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use super::ping::{echo, who_has};
 use super::{ConnectOptions, NO_DEVICE, explain, read};
-use crate::client::{self, Client, Ended, Hooks, Next};
+use crate::client::{self, Client, Ended, Hooks, HostReport, Next};
 use crate::clock::now;
 use crate::driver::{Dialled, ResolveRetry};
 use crate::fault::Fault;
 use crate::helper::files::Configs;
-use crate::host::{Applied, HostPlan};
+use crate::host::HostPlan;
 use crate::log;
 use crate::openvpn;
 
@@ -129,6 +129,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
         dial,
         device: NO_DEVICE,
         persist_tun: true,
+        allow_recursive: true,
         control: None,
         tick: TICK,
     };
@@ -383,7 +384,7 @@ impl Hooks for Checker {
         Ok((HostPlan { device: NO_DEVICE, ..HostPlan::default() }, Vec::new()))
     }
 
-    fn up(&mut self, tunnel: &TunnelConfig, _device: Option<&str>, _applied: &Applied) {
+    fn up(&mut self, tunnel: &TunnelConfig, _report: &HostReport<'_>) {
         let pair4 = tunnel.ipv4.map(|net| {
             let far = tunnel.gateway4.or_else(|| net.hosts().next()).unwrap_or(net.addr());
             (IpAddr::V4(net.addr()), IpAddr::V4(far))
@@ -423,6 +424,11 @@ impl Hooks for Checker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{Applied, Capture};
+
+    fn report() -> HostReport<'static> {
+        HostReport { device: None, applied: &Applied::Same, capture: Capture::default() }
+    }
 
     fn traffic(rx_bytes: u64) -> Counters {
         Counters { rx_bytes, ..Counters::default() }
@@ -435,7 +441,7 @@ mod tests {
             mtu: Some(1500),
             ..TunnelConfig::default()
         };
-        checker.up(&tunnel, None, &Applied::Same);
+        checker.up(&tunnel, &report());
     }
 
     #[test]
@@ -469,7 +475,7 @@ mod tests {
         assert!(matches!(checker.tick(&traffic(66)), Next::End));
         // A server that leaves addresses to DHCP gives none, and that is no failure.
         let mut checker = Checker { ethernet: true, ..Checker::new(false) };
-        checker.up(&TunnelConfig::default(), None, &Applied::Same);
+        checker.up(&TunnelConfig::default(), &report());
         assert!(matches!(checker.tick(&traffic(0)), Next::End) && !checker.failed());
     }
 

@@ -12,14 +12,14 @@ use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::config::{self, ClientOptions, Files, Options, Role};
 use serde::{Deserialize, Serialize};
 
-use crate::client::{self, Client, Ended, Hooks};
+use crate::client::{self, Client, Ended, Hooks, HostReport};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::Dialled;
 use crate::fault::Fault;
 use crate::helper::files::Configs;
 use crate::helper::{self, Duty};
-use crate::host::{Applied, Device, HostPlan};
+use crate::host::{Capture, Captured, Device, HostPlan};
 use crate::log;
 use crate::openvpn::{self, TlsMaterial};
 use crate::rights::{self, Wanted};
@@ -39,6 +39,10 @@ pub struct ConnectOptions {
     pub json: bool,
     /// Do not touch routes.
     pub no_routes: bool,
+    /// Private networks that this machine is on stay outside the tunnel.
+    pub allow_lan: bool,
+    /// Traffic stays in when the client ends.
+    pub kill_switch: bool,
     /// Name of the TUN device instead of the profile's.
     pub device: Option<String>,
     /// Where the control socket goes; `None`: `/run/adit`.
@@ -69,7 +73,17 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
     let path = wanted.profile.to_string_lossy().into_owned();
     let mut options = config::parse(&["--config".into(), path], files)
         .map_err(|e| Fault::operator(e.to_string()))?;
-    options.routes.noexec |= wanted.no_routes;
+    let routes = &mut options.routes;
+    routes.noexec |= wanted.no_routes;
+    routes.allow_lan |= wanted.allow_lan;
+    routes.kill_switch |= wanted.kill_switch;
+    routes.policy.get_or_insert(true);
+    if routes.kill_switch && (routes.noexec || routes.policy == Some(false)) {
+        return Err(Fault::operator(
+            "kill-switch needs the routes that adit sets: leave out --no-routes, route-noexec and \
+             policy-routing off",
+        ));
+    }
     if let Some(device) = &wanted.device {
         options.device.name = Some(device.clone());
     }
@@ -116,6 +130,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             device: openvpn::device(&profile.options),
             persist_tun: profile.options.device.persist,
             control: Some(control_socket(wanted)),
+            allow_recursive: profile.options.routes.allow_recursive,
             tick: Duration::from_secs(1),
         })?;
         rights::drop(&Wanted::default(), helper.is_some(), &[Capability::CAP_NET_ADMIN])?;
@@ -176,6 +191,43 @@ fn explain(stop: &Stop) -> Fault {
             Fault::peer(format!("the handshake failed (tls-exit): {}", log::clean(reason)))
         }
     }
+}
+
+/// Whose name servers the machine asks while the tunnel is up.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Dns {
+    /// Those that the server pushed, through the tunnel.
+    Tunnel,
+    /// The machine's own.
+    Machine,
+}
+
+/// What goes through the tunnel, as one clause. "All traffic" means both families and DNS.
+fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
+    use Captured::{Blocked, No, Tunnel};
+    let mut clause = match (capture.ipv4, capture.ipv6) {
+        (No, No) => return format!("{routes} routes"),
+        (No | Blocked, Blocked) => return format!("{routes} routes, IPv6 is blocked"),
+        (Tunnel, No) => return "IPv4 traffic goes through it, IPv6 does not".to_owned(),
+        (No, Tunnel) => return "IPv6 traffic goes through it, IPv4 does not".to_owned(),
+        (Blocked, No) => return "IPv4 is blocked, IPv6 does not go through it".to_owned(),
+        _ if dns == Dns::Tunnel && !lan => "all traffic goes through it".to_owned(),
+        (Tunnel, Tunnel) => "IPv4 and IPv6 traffic goes through it".to_owned(),
+        (Tunnel, Blocked) => "IPv4 traffic goes through it".to_owned(),
+        (Blocked, Tunnel) => "IPv6 traffic goes through it".to_owned(),
+    };
+    match (capture.ipv4, capture.ipv6) {
+        (_, Blocked) => clause.push_str(", IPv6 is blocked"),
+        (Blocked, _) => clause.push_str(", IPv4 is blocked"),
+        _ => {}
+    }
+    if lan {
+        clause.push_str(", the local network stays outside");
+    }
+    if dns == Dns::Machine {
+        clause.push_str(", the name servers are the machine's own");
+    }
+    clause
 }
 
 /// Says what happens, one event a line.
@@ -247,21 +299,23 @@ impl Hooks for Narrator<'_> {
         openvpn::client_plan(self.options, tunnel)
     }
 
-    fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, _applied: &Applied) {
+    fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>) {
         self.up = true;
         let v4 = tunnel.ipv4.map(|net| net.to_string());
         let v6 = tunnel.ipv6.map(|net| net.to_string());
         let inside: Vec<String> = [v4, v6].into_iter().flatten().collect();
-        let reach = match &tunnel.redirect_gateway {
-            _ if self.options.routes.noexec => "no routes set".to_owned(),
-            Some(_) => "all traffic goes through it".to_owned(),
-            None => format!("{} routes", tunnel.routes4.len() + tunnel.routes6.len()),
+        let routes = &self.options.routes;
+        let reach = if routes.noexec {
+            "no routes set".to_owned()
+        } else {
+            let count = tunnel.routes4.len() + tunnel.routes6.len();
+            reach(report.capture, Dns::Machine, routes.allow_lan, count)
         };
         say!(
             1,
             "connected: {} on {}, {}, {reach}",
             inside.join(" and "),
-            device.unwrap_or("no device"),
+            report.device.unwrap_or("no device"),
             tunnel.cipher.map_or("no cipher", |cipher| cipher.name())
         );
     }
@@ -273,3 +327,36 @@ impl Hooks for Narrator<'_> {
 
 /// No device at all: `--check` needs no rights.
 const NO_DEVICE: Device = Device::Null;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_traffic_is_said_only_of_both_families_and_dns() {
+        let families = [Captured::No, Captured::Tunnel, Captured::Blocked];
+        for ipv4 in families {
+            for ipv6 in families {
+                for (dns, lan) in [(Dns::Machine, false), (Dns::Tunnel, true), (Dns::Tunnel, false)]
+                {
+                    let capture = Capture { ipv4, ipv6 };
+                    let said = reach(capture, dns, lan, 0).contains("all traffic");
+                    let is_so = capture.is_full()
+                        && (ipv4 == Captured::Tunnel || ipv6 == Captured::Tunnel)
+                        && (dns, lan) == (Dns::Tunnel, false);
+                    assert_eq!(said, is_so, "{capture:?} {dns:?} {lan}");
+                }
+            }
+        }
+        let blocked = Capture { ipv4: Captured::Tunnel, ipv6: Captured::Blocked };
+        assert_eq!(
+            reach(blocked, Dns::Tunnel, false, 0),
+            "all traffic goes through it, IPv6 is blocked"
+        );
+        assert_eq!(
+            reach(blocked, Dns::Machine, true, 0),
+            "IPv4 traffic goes through it, IPv6 is blocked, the local network stays outside, the \
+             name servers are the machine's own"
+        );
+    }
+}

@@ -1,6 +1,6 @@
 //! The network process's end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -14,9 +14,13 @@ use tokio::sync::{Notify, oneshot};
 use super::wire::{Answer, Asked, MESSAGE_LIMIT, Problem, Request, Told};
 use crate::driver::watch;
 use crate::fault::Fault;
+use crate::host::HostEvent;
 
 /// Requests that may wait for their answers at a time.
 const PENDING_LIMIT: usize = 1024;
+
+/// Events that wait to be asked for; of more, the last ones stay.
+const EVENTS: usize = 16;
 
 /// How long a call waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,6 +39,10 @@ pub(crate) struct Helper {
     channel: Channel,
     next: AtomicU64,
     pending: Mutex<HashMap<u64, Waiter>>,
+    /// What happened to the machine, until it is asked for.
+    events: Mutex<VecDeque<HostEvent>>,
+    /// Wakes who waits for an event.
+    happened: Notify,
     lost: AtomicBool,
     /// Wakes those who wait for the end.
     ended: Notify,
@@ -55,6 +63,8 @@ impl Helper {
             channel,
             next: AtomicU64::new(1),
             pending: Mutex::default(),
+            events: Mutex::default(),
+            happened: Notify::new(),
             lost: AtomicBool::new(false),
             ended: Notify::new(),
         }
@@ -171,6 +181,16 @@ impl Helper {
                     None => {}
                 }
             }
+            Ok(Told::Event(event)) => {
+                let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+                // The last ones say how things are.
+                if events.len() >= EVENTS {
+                    events.pop_front();
+                }
+                events.push_back(event);
+                drop(events);
+                self.happened.notify_one();
+            }
             Ok(Told::Line { level, verb, text }) => match level {
                 0 => tracing::error!("{text}"),
                 1 => tracing::warn!("{text}"),
@@ -194,6 +214,17 @@ impl Helper {
             }
         }
         self.ended.notify_waiters();
+    }
+
+    /// Waits for what happens to the machine. Cancel-safe; needs a [`Watcher`].
+    pub(crate) async fn event(&self) -> HostEvent {
+        loop {
+            let next = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            match next {
+                Some(event) => return event,
+                None => self.happened.notified().await,
+            }
+        }
     }
 
     /// Returns when the helper is gone. Cancel-safe; needs a [`Watcher`].

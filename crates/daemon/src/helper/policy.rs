@@ -42,6 +42,7 @@ pub(super) struct Policy {
     /// Control sockets.
     control: BTreeSet<PathBuf>,
     sockets: Sockets,
+    configured_mark: Option<u32>,
     /// Whether other servers may be kept reachable.
     remotes: bool,
 }
@@ -151,6 +152,7 @@ impl Policy {
 
     fn add_sockets(&mut self, options: &Options) {
         self.sockets.mark = options.socket.mark;
+        self.configured_mark = options.socket.mark;
         self.sockets.device.clone_from(&options.socket.device);
     }
 
@@ -264,6 +266,7 @@ impl Policy {
         match request {
             Request::Begin { .. } => Err("begin: the configuration is known already".into()),
             Request::Reload | Request::Undo | Request::Close => Ok(()),
+            Request::Prepare { .. } | Request::Capture => Ok(()),
             Request::Open(opening) => self.check_device(opening),
             Request::Apply(plan) | Request::Change(plan) => self.check_plan(plan),
             Request::KeepReachable(address) => self.check_remote(*address),
@@ -291,6 +294,16 @@ impl Policy {
             Request::Listen(wish) => self.sockets.check(Transport::Tcp, wish, false),
             Request::Stream(wish) => self.sockets.check(Transport::Tcp, wish, true),
         }
+    }
+
+    /// The mark of the configuration.
+    pub(super) fn mark(&self) -> Option<u32> {
+        self.configured_mark
+    }
+
+    /// Sockets may have this mark, which the helper chose, instead of the configuration's.
+    pub(super) fn allow_mark(&mut self, mark: Option<u32>) {
+        self.sockets.mark = mark.or(self.configured_mark);
     }
 
     fn check_device(&self, opening: &Opening) -> Result<(), String> {
@@ -385,8 +398,28 @@ impl Pulled {
 
     fn check(&self, plan: &HostPlan) -> Result<(), String> {
         // Every field is named: a new one is judged or does not compile.
-        let HostPlan { device, mtu, mac, tx_queue_len, addresses, far4, routes, redirect, remote } =
-            plan;
+        let HostPlan {
+            device,
+            mtu,
+            mac,
+            tx_queue_len,
+            addresses,
+            far4,
+            routes,
+            redirect,
+            remote,
+            policy,
+            allow_lan,
+            // What blocks IPv6 opens nothing.
+            block_ipv6: _,
+            kill_switch,
+        } = plan;
+        let own = &self.own;
+        let configured = (own.policy.unwrap_or(own.kill_switch), own.allow_lan, own.kill_switch);
+        let asked = (*policy, *allow_lan, *kill_switch);
+        if asked != configured && (self.routes || asked != (false, false, false)) {
+            return Err("plan: policy-routing, allow-lan or kill-switch of another value".into());
+        }
         let base = &self.base;
         if (device, mac, tx_queue_len) != (&base.device, &base.mac, &base.tx_queue_len) {
             return Err("plan: the configuration has another device".into());

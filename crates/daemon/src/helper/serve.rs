@@ -24,7 +24,7 @@ use super::wire::{Request, Told};
 use super::{disk, sockets};
 use crate::driver::watch;
 use crate::fault::Fault;
-use crate::host::Host;
+use crate::host::{Host, HostEvent};
 use crate::log;
 
 /// What the helper may at most do. Of these it has what it was started with.
@@ -103,6 +103,7 @@ fn run() -> Result<(), Fault> {
             files,
             host: None,
             remotes: HashSet::new(),
+            mark: None,
             refused: 0,
         };
         server.serve().await;
@@ -207,11 +208,19 @@ struct Post {
 
 impl Post {
     async fn answer(&self, id: u64, outcome: Result<Answer, Problem>, descriptors: Vec<OwnedFd>) {
-        let told = Told::Answer { id, outcome };
-        let Ok(bytes) = serde_json::to_vec(&told) else { return };
+        self.send(Some(id), &Told::Answer { id, outcome }, descriptors).await;
+    }
+
+    async fn event(&self, event: HostEvent) {
+        self.send(None, &Told::Event(event), Vec::new()).await;
+    }
+
+    async fn send(&self, id: Option<u64>, told: &Told, descriptors: Vec<OwnedFd>) {
+        let Ok(bytes) = serde_json::to_vec(told) else { return };
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         while let Err(e) = self.channel.send(&bytes, &borrowed) {
             if e.raw_os_error() == Some(nix::libc::EMSGSIZE) {
+                let Some(id) = id else { return };
                 let told = Told::Answer { id, outcome: Err(Problem::of(&e)) };
                 // It is short, and the other one was not sent.
                 let _ = serde_json::to_vec(&told).map(|bytes| self.channel.send(&bytes, &[]));
@@ -236,6 +245,8 @@ struct Server {
     host: Option<Host>,
     /// Servers that are kept reachable.
     remotes: HashSet<IpAddr>,
+    /// The mark of the transport's sockets.
+    mark: Option<u32>,
     refused: u64,
 }
 
@@ -250,9 +261,19 @@ impl Server {
                 Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
                 Ok(Received::End) => return,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    match self.post.watched.readable().await {
-                        Ok(mut ready) => ready.clear_ready(),
-                        Err(e) => return tracing::error!("helper: channel failed: {e}"),
+                    let event = async {
+                        match &mut self.host {
+                            Some(host) => host.event().await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        biased;
+                        ready = self.post.watched.readable() => match ready {
+                            Ok(mut ready) => ready.clear_ready(),
+                            Err(e) => return tracing::error!("helper: channel failed: {e}"),
+                        },
+                        event = event => self.post.event(event).await,
                     }
                 }
                 Err(e) => self.refuse(&e.to_string()),
@@ -301,8 +322,16 @@ impl Server {
         match request {
             Request::Reload => {
                 self.policy = Policy::derive(&self.duty, &self.piped)?;
+                self.policy.allow_mark(self.mark);
                 plain(Answer::Done)
             }
+            Request::Prepare { may_mark } => {
+                let own = self.policy.mark();
+                self.mark = self.host()?.prepare(own, may_mark).await;
+                self.policy.allow_mark(self.mark);
+                plain(Answer::Mark(self.mark))
+            }
+            Request::Capture => plain(Answer::Capture(self.host()?.capture())),
             Request::Open(opening) => self.open(&opening).await,
             Request::Apply(plan) => {
                 let applied = self.host()?.apply(&plan).await?;

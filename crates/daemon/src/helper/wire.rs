@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connect::ConnectOptions;
 use crate::fault::Fault;
-use crate::host::{Applied, Device, HostPlan};
+use crate::host::{Applied, Capture, Device, HostEvent, HostPlan};
 
 /// Longest message in bytes: a plan with 5,000 routes fits.
 pub const MESSAGE_LIMIT: usize = 1 << 20;
@@ -39,6 +39,13 @@ pub enum Request {
     Reload,
     /// Open the device.
     Open(Opening),
+    /// Undo what killed processes left, and choose the mark of the transport's sockets.
+    Prepare {
+        /// Whether a mark may be chosen where the configuration has none.
+        may_mark: bool,
+    },
+    /// How much of the machine's traffic the tunnel has.
+    Capture,
     /// Bring a plan into force.
     Apply(Box<HostPlan>),
     /// Bring another plan into force; what both have in common stays.
@@ -145,6 +152,10 @@ pub enum Answer {
     Device(Option<OpenedDevice>),
     /// What a plan changed.
     Applied(Applied),
+    /// The mark of the transport's sockets.
+    Mark(Option<u32>),
+    /// What the tunnel has of the machine's traffic.
+    Capture(Capture),
     /// Names of the files in a folder.
     Names(Vec<String>),
 }
@@ -226,6 +237,8 @@ pub enum Told {
         /// How it went.
         outcome: Result<Answer, Problem>,
     },
+    /// What happened to the machine.
+    Event(HostEvent),
     /// A line for the log.
     Line {
         /// 0 error, 1 warning, 2 everything else.

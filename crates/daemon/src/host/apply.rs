@@ -1,13 +1,15 @@
 use std::net::IpAddr;
 
-use adit_linux::net::{Address, Net, NetError, NetErrorKind, Route};
+use adit_linux::net::{Address, MarkedReplies, Net, NetError, NetErrorKind, Route};
 use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{self, Ledger};
 use super::plan::{Device, HostPlan, Redirect};
-use super::routes::{KernelRoute, NextHop, Outside, Through, expand};
+use super::policy::Policy;
+use super::routes::{KernelRoute, Outside, Through, default_way, expand, way_to};
+use super::watch::{Follow, is_link_local};
 use crate::fault::Fault;
 use crate::say;
 
@@ -30,17 +32,28 @@ pub enum Applied {
 /// The changes a tunnel has made to this machine.
 #[derive(Debug)]
 pub struct Host {
-    net: Net,
+    pub(super) net: Net,
     device: Option<(String, u32)>,
     /// A TAP device: gateways behind it are stations of their own.
-    ethernet: bool,
+    pub(super) ethernet: bool,
     /// The device was made by us, with several queues.
     in_lanes: bool,
     changes: Vec<Change>,
     plan: Option<HostPlan>,
     /// How the world was reached when the plan came into force.
     outside: Outside,
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
+    /// The mark of the transport's sockets.
+    pub(super) mark: Option<u32>,
+    /// The rules and the table in force.
+    pub(super) policy: Option<Policy>,
+    /// The kill switch of an earlier process is still on.
+    pub(super) inherited: bool,
+    /// Why policy routing is not to be had; it is said once.
+    refused: Option<String>,
+    /// Keeps replies acceptable to strict reverse path filtering.
+    pub(super) replies: Option<MarkedReplies>,
+    pub(super) follow: Follow,
 }
 
 /// One change, as it is undone.
@@ -72,9 +85,16 @@ impl Host {
             plan: None,
             outside: Outside::default(),
             ledger: Ledger::default(),
+            mark: None,
+            policy: None,
+            inherited: false,
+            refused: None,
+            replies: None,
+            follow: Follow::default(),
         };
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
         host.ledger = Ledger::open();
+        host.follow = Follow::start();
         let name = name.map(str::to_owned);
         let options = TunOptions { name, offloads, mode, queues, lanes: LANES };
         let tun = TunDevice::open(&options).map_err(|e| match e {
@@ -112,10 +132,11 @@ impl Host {
             return Ok(Applied::Changed(Vec::new()));
         };
         ledger::clean_up(&self.net).await;
-        // Before our own routes are there to be found.
         self.outside = self.look_outside(plan).await;
         self.set_up(plan, &name, index).await?;
-        let (routes, mut notes) = expand(plan, &self.outside);
+        let mut notes = self.apply_policy(plan).await?;
+        let (routes, more) = expand(plan, &self.outside, self.redirects_by_policy(plan));
+        notes.extend(more);
         for route in routes {
             if let Err(note) = self.add_route(&route, index, &name).await {
                 notes.push(note);
@@ -123,6 +144,59 @@ impl Host {
         }
         self.plan = Some(plan.clone());
         Ok(Applied::Changed(notes))
+    }
+
+    /// Policy routing where the plan wants it. Where it is not to be had, routes in the main table
+    /// do the same as far as they can, but for a kill switch, which would not be one.
+    pub(super) async fn apply_policy(&mut self, plan: &HostPlan) -> Result<Vec<String>, Fault> {
+        if !Self::wants_policy(plan) {
+            self.leave_policy().await;
+            return Ok(self.no_kill_switch(plan));
+        }
+        self.inherited |= !ledger::kept().is_empty();
+        let entered = self.enter_policy(plan).await;
+        let Err(why) = entered else {
+            let inherited = self.inherited && !plan.kill_switch;
+            let note = "the kill switch of an earlier connection stays on: `adit connect --release` \
+                        turns it off";
+            return Ok(inherited.then(|| note.to_owned()).into_iter().collect());
+        };
+        if plan.kill_switch {
+            return Err(Fault::environment(format!(
+                "kill-switch: it needs policy routing, which is not available: {why}"
+            )));
+        }
+        let said = self.refused.replace(why.clone()).is_some();
+        let mut notes = Vec::new();
+        if plan.redirect.is_some() && plan.policy && !said {
+            notes.push(format!(
+                "policy routing is not available: {why}; routes in the main table are used, and more \
+                 specific ones lead around the tunnel"
+            ));
+        }
+        if plan.block_ipv6 || plan.redirect.is_some_and(|redirect| !redirect.ipv6) {
+            notes.push(format!("IPv6 is not blocked and stays outside the tunnel: {why}"));
+        }
+        Ok(notes)
+    }
+
+    fn no_kill_switch(&self, plan: &HostPlan) -> Vec<String> {
+        let mut notes = Vec::new();
+        if plan.kill_switch {
+            notes.push(
+                "kill-switch has no effect: this tunnel does not take all traffic \
+                 (redirect-gateway with policy-routing)"
+                    .to_owned(),
+            );
+        }
+        if !ledger::kept().is_empty() {
+            notes.push(
+                "the kill switch of an earlier connection keeps traffic in: `adit connect --release` \
+                 turns it off"
+                    .to_owned(),
+            );
+        }
+        notes
     }
 
     async fn set_up(&mut self, plan: &HostPlan, name: &str, index: u32) -> Result<(), Fault> {
@@ -180,6 +254,18 @@ impl Host {
         self.changes = changes;
     }
 
+    pub(super) fn set_outside(&mut self, outside: Outside) {
+        self.outside = outside;
+    }
+
+    /// The routes that this tunnel has added.
+    pub(super) fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Route(route) => Some(route),
+            Change::Address(_) => None,
+        })
+    }
+
     pub(super) fn set_plan(&mut self, plan: HostPlan) {
         self.plan = Some(plan);
     }
@@ -234,35 +320,32 @@ impl Host {
     }
 
     /// How the world is reached without the tunnel. What cannot be found out is left out.
-    async fn look_outside(&self, plan: &HostPlan) -> Outside {
-        let default4 = self.net.default_route(false).await.ok().flatten();
-        let default6 = self.net.default_route(true).await.ok().flatten();
-        let remote = match plan.remote {
-            Some(remote) => self.net.route_to(remote.ip()).await.ok().filter(|path| !path.local),
-            None => None,
+    pub(super) async fn look_outside(&self, plan: &HostPlan) -> Outside {
+        let routes = self.net.routes().await.unwrap_or_default();
+        let own = self.own_routes();
+        let default4 = default_way(false, &routes, &own);
+        let default6 = default_way(true, &routes, &own);
+        let remote = match plan.remote.map(|remote| remote.ip()) {
+            Some(ip) if !self.is_local(ip).await => way_to(ip, &routes, &own),
+            Some(_) | None => None,
         };
-        let hop = |route: Option<Route>| {
-            route.and_then(|route| {
-                route.link.map(|interface| NextHop { gateway: route.via, interface })
-            })
-        };
-        let mut outside = Outside {
-            default4: hop(default4),
-            default6: hop(default6),
-            remote: remote.map(|path| NextHop { gateway: path.gateway, interface: path.link }),
-            local: Vec::new(),
-        };
+        let mut outside = Outside { default4, default6, remote, local: Vec::new() };
         if plan.redirect.is_some_and(|redirect| redirect.block_local) {
             let addresses = self.net.addresses().await.unwrap_or_default();
             let links = [outside.default4, outside.default6];
             outside.local = addresses
                 .iter()
                 .filter(|a| links.iter().flatten().any(|hop| hop.interface == a.link))
-                .filter(|a| !is_link_local(a.local.addr()))
+                .filter(|a| !is_link_local(&a.local))
                 .map(|a| a.local.trunc())
                 .collect();
         }
         outside
+    }
+
+    /// Whether an address is one of this machine's own.
+    async fn is_local(&self, ip: IpAddr) -> bool {
+        self.net.route_to(ip).await.is_ok_and(|path| path.local)
     }
 
     /// Undoes what was applied, last first, and leaves the device for the next plan.
@@ -274,7 +357,7 @@ impl Host {
     }
 
     /// Undoes what does not go with the device, which the caller closes: after a change of user there
-    /// may be no right left to undo the rest.
+    /// may be no right left to undo the rest. A kill switch stays.
     pub async fn close(mut self) {
         let Some((_, index)) = self.device else { return };
         say!(1, "Closing TUN/TAP interface");
@@ -287,37 +370,61 @@ impl Host {
                 self.revert(&change).await;
             }
         }
+        self.leave_policy().await;
+        self.ledger.restore_sysctls();
+        if self.ledger.is_kept() {
+            say!(1, "the kill switch keeps traffic in: `adit connect --release` turns it off");
+        }
     }
 
-    /// Undoes everything: the process whose tunnel this is was killed.
+    /// Undoes everything but a kill switch: the process whose tunnel this is was killed.
     pub async fn abandon(mut self) {
         if !self.changes.is_empty() {
             tracing::warn!("the process of the tunnel ended without a word: undoing its routes");
         }
         self.undo().await;
+        self.leave_policy().await;
+        self.ledger.restore_sysctls();
     }
 
     /// Keeps another server reachable while the plan in force sends everything into the tunnel: a
     /// client that reconnects elsewhere would otherwise dial through the tunnel it has lost.
     pub async fn keep_reachable(&mut self, remote: IpAddr) {
-        let Some(((name, index), plan)) = self.device.clone().zip(self.plan.as_ref()) else {
+        self.follow_remote(remote).await;
+        let Some(((name, index), plan)) = self.device.clone().zip(self.plan.clone()) else {
             return;
         };
-        let Some(redirect) = &plan.redirect else { return };
+        if self.redirects_by_policy(&plan) || plan.redirect.is_none() {
+            return;
+        }
         if plan.remote.is_some_and(|known| known.ip() == remote) {
             return;
         }
-        let default = if remote.is_ipv4() { self.outside.default4 } else { self.outside.default6 };
-        let outside = Outside { remote: default, ..Outside::default() };
-        let detour = HostPlan {
-            redirect: Some(Redirect { private: true, block_local: false, ..*redirect }),
-            remote: Some((remote, 0).into()),
-            ..HostPlan::default()
-        };
-        for route in expand(&detour, &outside).0 {
+        self.follow.detour(remote);
+        for route in self.detour_routes(&plan, remote, &self.outside.clone()) {
             // It may be there from the last time.
             let _ = self.add_route(&route, index, &name).await;
         }
+    }
+
+    /// The host route to a server that is not the one of the plan.
+    pub(super) fn detour_routes(
+        &self,
+        plan: &HostPlan,
+        remote: IpAddr,
+        outside: &Outside,
+    ) -> Vec<KernelRoute> {
+        let Some(redirect) = plan.redirect.filter(|_| !self.redirects_by_policy(plan)) else {
+            return Vec::new();
+        };
+        let default = if remote.is_ipv4() { outside.default4 } else { outside.default6 };
+        let outside = Outside { remote: default, ..Outside::default() };
+        let detour = HostPlan {
+            redirect: Some(Redirect { private: true, block_local: false, ..redirect }),
+            remote: Some((remote, 0).into()),
+            ..HostPlan::default()
+        };
+        expand(&detour, &outside, false).0
     }
 
     pub(super) async fn revert(&mut self, change: &Change) {
@@ -370,117 +477,5 @@ pub(super) fn family(net: &IpNet) -> &'static str {
     match net {
         IpNet::V4(_) => "v4",
         IpNet::V6(_) => "v6",
-    }
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use adit_linux::netns::NetNs;
-
-    use super::super::plan::{PlannedRoute, Via};
-    use super::*;
-
-    /// A namespace with a default route, and the one behind it; `None` where none can be made (no
-    /// rights).
-    fn world() -> Option<(NetNs, NetNs)> {
-        let ns = NetNs::new("adit-host").ok()?;
-        let other = NetNs::new("adit-host").ok()?;
-        ns.connect("eth0", &other, "eth0").ok()?;
-        ns.configure(async |net| {
-            let link = net.link("eth0").await.unwrap().index;
-            let address = "192.0.2.2/24".parse().unwrap();
-            net.add_address(&Address::new(link, address)).await.unwrap();
-            net.set_up(link).await.unwrap();
-            let gateway = "192.0.2.1".parse().unwrap();
-            net.add_route(&Route::via("0.0.0.0/0".parse().unwrap(), gateway)).await.unwrap();
-        })
-        .ok()?;
-        Some((ns, other))
-    }
-
-    fn plan() -> HostPlan {
-        let mut redirect = Redirect::parse(["def1"]).unwrap();
-        redirect.gateway4 = Some("10.77.0.1".parse().unwrap());
-        HostPlan {
-            mtu: 1400,
-            addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
-            routes: vec![
-                PlannedRoute {
-                    net: "10.99.0.0/16".parse().unwrap(),
-                    via: Via::Tunnel(Some("10.77.0.1".parse().unwrap())),
-                    metric: Some(50),
-                },
-                PlannedRoute {
-                    net: "203.0.113.0/24".parse().unwrap(),
-                    via: Via::Outside,
-                    metric: None,
-                },
-            ],
-            redirect: Some(redirect),
-            remote: Some("198.51.100.7:1194".parse().unwrap()),
-            ..HostPlan::default()
-        }
-    }
-
-    #[test]
-    fn a_plan_is_applied_and_undone_to_the_last_route() {
-        let Some((ns, _other)) = world() else { return };
-        let listing = ns.run(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let net = Net::open().unwrap();
-                let all = async |net: &Net| {
-                    let mut routes = net.routes().await.unwrap();
-                    // The kernel's own, and those of the loopback interface, are not ours.
-                    routes.retain(|route| route.table == Some(adit_linux::net::MAIN_TABLE));
-                    routes.retain(|route| !route.to.to_string().starts_with("fe80"));
-                    routes.iter().map(|route| route.to.to_string()).collect::<Vec<_>>()
-                };
-                let before = all(&net).await;
-                let opened = Host::open(&Device::Tun(None), TunOffloads::NONE, 1);
-                let (mut host, device) = opened.unwrap();
-                assert_eq!(host.device(), Some("tun0"));
-                let notes = host.apply(&plan()).await.unwrap();
-                assert_eq!(notes, Applied::Changed(Vec::new()));
-                assert_eq!(host.apply(&plan()).await.unwrap(), Applied::Same);
-                let during = all(&net).await;
-                let mtu = net.link("tun0").await.unwrap().mtu;
-                host.keep_reachable("198.51.100.99".parse().unwrap()).await;
-                let detour = all(&net).await.contains(&"198.51.100.99/32".to_owned());
-                assert!(detour, "another server must be reachable outside the tunnel");
-                host.undo().await;
-                let undone = all(&net).await;
-                host.apply(&plan()).await.unwrap();
-                host.close().await;
-                drop(device);
-                let closed = all(&net).await;
-                (before, during, undone, closed, mtu)
-            })
-        });
-        let (before, mut during, undone, closed, mtu) = listing.unwrap();
-        assert_eq!(mtu, 1400);
-        during.retain(|net| !before.contains(net));
-        during.sort();
-        assert_eq!(
-            during,
-            [
-                "0.0.0.0/1",
-                "10.77.0.0/24",
-                "10.99.0.0/16",
-                "128.0.0.0/1",
-                "198.51.100.7/32",
-                "203.0.113.0/24",
-                "fd77::/64",
-            ]
-        );
-        assert_eq!(undone, before);
-        assert_eq!(closed, before);
     }
 }

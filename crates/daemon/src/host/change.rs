@@ -25,7 +25,9 @@ impl Host {
             // How the world is reached has to be found out anew, without our own routes.
             return self.apply(plan).await;
         }
-        let (routes, mut notes) = expand(plan, self.outside());
+        let mut notes = self.apply_policy(plan).await?;
+        let (routes, more) = expand(plan, self.outside(), self.redirects_by_policy(plan));
+        notes.extend(more);
         let wanted = |change: &Change| match change {
             Change::Address(address) => plan.addresses.contains(&address.local),
             Change::Route(route) => {

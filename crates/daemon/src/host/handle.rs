@@ -4,6 +4,8 @@ use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
 
 use super::apply::{Applied, Host};
 use super::plan::{Device, HostPlan};
+use super::policy::Capture;
+use super::watch::HostEvent;
 use crate::fault::Fault;
 use crate::helper::{self, Answer, Helper, OpenedDevice, Opening, Request, Watcher};
 
@@ -114,13 +116,51 @@ impl HostHandle {
         }
     }
 
+    /// As [`Host::prepare`].
+    pub async fn prepare(&mut self, own: Option<u32>, may_mark: bool) -> Option<u32> {
+        match self {
+            Self::Own(host) => host.prepare(own, may_mark).await,
+            Self::Helper(remote) => match remote.helper.ask(Request::Prepare { may_mark }).await {
+                Ok((Answer::Mark(mark), _)) => mark,
+                Ok(_) => own,
+                Err(problem) => {
+                    tracing::warn!("{}", Fault::from(problem));
+                    own
+                }
+            },
+        }
+    }
+
+    /// As [`Host::capture`].
+    pub async fn capture(&self) -> Capture {
+        match self {
+            Self::Own(host) => host.capture(),
+            Self::Helper(remote) => match remote.helper.ask(Request::Capture).await {
+                Ok((Answer::Capture(capture), _)) => capture,
+                Ok(_) | Err(_) => Capture::default(),
+            },
+        }
+    }
+
     /// As [`Host::keep_reachable`].
     pub async fn keep_reachable(&mut self, address: IpAddr) {
         match self {
             Self::Own(host) => host.keep_reachable(address).await,
-            // Without a plan that sends everything into the tunnel it is reachable.
-            Self::Helper(remote) if remote.plan.as_ref().is_none_or(|p| p.redirect.is_none()) => {}
             Self::Helper(remote) => remote.order(Request::KeepReachable(address)).await,
+        }
+    }
+
+    /// As [`Host::event`].
+    ///
+    /// # Errors
+    /// The helper is gone, without which the tunnel cannot go on.
+    pub async fn event(&mut self) -> Result<HostEvent, Fault> {
+        match self {
+            Self::Own(host) => Ok(host.event().await),
+            Self::Helper(remote) => tokio::select! {
+                fault = remote.helper.lost() => Err(fault),
+                event = remote.helper.event() => Ok(event),
+            },
         }
     }
 

@@ -3,7 +3,8 @@
 //! Addresses and routes of the tunnel go with its device, whatever ends the process. A route by
 //! another interface (the one that keeps the server reachable) stays, and would lead nowhere once
 //! the machine is on another network. So each is written down before it is added, and the next
-//! start removes those of processes that are gone.
+//! start removes those of processes that are gone. The same holds for rules of policy routing and
+//! kernel settings. What a kill switch keeps stays until it is released.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -11,7 +12,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use adit_linux::net::{Net, Route};
+use adit_linux::net::{Net, Route, RouteKind, Rule};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,7 @@ const LEDGER_LIMIT: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     file: Option<(File, PathBuf)>,
-    entries: Vec<Entry>,
+    page: Page,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,28 +36,132 @@ struct Entry {
     via: Option<IpAddr>,
     link: Option<u32>,
     metric: Option<u32>,
+    #[serde(default)]
+    table: Option<u32>,
+    #[serde(default)]
+    kind: Kind,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Page {
+/// [`RouteKind`] as it is written.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    #[default]
+    Unicast,
+    Unreachable,
+    Throw,
+}
+
+/// A [`Rule`] as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RuleEntry {
+    v6: bool,
+    preference: u32,
+    from: Option<IpNet>,
+    to: Option<IpNet>,
+    not_mark: Option<u32>,
+    udp_ports: Option<(u16, u16)>,
+    table: u32,
+}
+
+/// What one process changed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Page {
     /// Inode of the network namespace: the same numbers mean other interfaces elsewhere.
     namespace: u64,
     /// When the process began, in clock ticks since boot: process ids are used again.
     began: u64,
     routes: Vec<Entry>,
+    #[serde(default)]
+    rules: Vec<RuleEntry>,
+    /// Kernel settings below /proc/sys with their former values.
+    #[serde(default)]
+    sysctls: Vec<(String, String)>,
+    /// A kill switch: rules and routes outlive the process.
+    #[serde(default)]
+    kept: bool,
+    /// The tunnel has ended, though its process may go on with another one.
+    #[serde(default)]
+    closed: bool,
+}
+
+impl Page {
+    /// Whether nothing is left to undo.
+    fn is_empty(&self) -> bool {
+        self.routes.is_empty() && self.rules.is_empty() && self.sysctls.is_empty()
+    }
+
+    /// The mark of packets that a kept tunnel lets out.
+    pub(super) fn mark(&self) -> Option<u32> {
+        self.rules.iter().find_map(|rule| rule.not_mark)
+    }
+
+    /// Whether it is a kill switch's.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Undoes it, rules first: a table without its rule harms nothing. Returns what was removed.
+    async fn undo(&self, net: &Net) -> Vec<String> {
+        let mut undone = Vec::new();
+        for rule in self.rules.iter().rev().map(Rule::from) {
+            if net.delete_rule(&rule).await.is_ok() {
+                undone.push(format!("the rule {rule}"));
+            }
+        }
+        for route in self.routes.iter().rev().filter_map(Entry::route) {
+            if net.delete_route(&route).await.is_ok() {
+                undone.push(format!("the route {route}"));
+            }
+        }
+        for (key, former) in self.sysctls.iter().rev() {
+            if write_sysctl(key, former).is_ok() {
+                undone.push(format!("the setting {key}"));
+            }
+        }
+        undone
+    }
+}
+
+impl From<&Rule> for RuleEntry {
+    fn from(rule: &Rule) -> Self {
+        let Rule { v6, preference, from, to, not_mark, udp_ports, table } = *rule;
+        Self { v6, preference, from, to, not_mark, udp_ports, table }
+    }
+}
+
+impl From<&RuleEntry> for Rule {
+    fn from(entry: &RuleEntry) -> Self {
+        let RuleEntry { v6, preference, from, to, not_mark, udp_ports, table } = *entry;
+        Self { v6, preference, from, to, not_mark, udp_ports, table }
+    }
 }
 
 impl From<&Route> for Entry {
     fn from(route: &Route) -> Self {
-        Self { net: route.to, via: route.via, link: route.link, metric: route.metric }
+        Self {
+            net: route.to,
+            via: route.via,
+            link: route.link,
+            metric: route.metric,
+            table: route.table,
+            kind: match route.kind {
+                RouteKind::Unicast => Kind::Unicast,
+                RouteKind::Unreachable => Kind::Unreachable,
+                RouteKind::Throw => Kind::Throw,
+            },
+        }
     }
 }
 
 impl Entry {
     fn route(&self) -> Option<Route> {
-        let link = self.link?;
-        let mut route = Route::dev(self.net, link);
+        let mut route = match (self.kind, self.link) {
+            (Kind::Unicast, link) => Route::dev(self.net, link?),
+            (Kind::Unreachable, _) => Route::without_hop(self.net, RouteKind::Unreachable),
+            (Kind::Throw, _) => Route::without_hop(self.net, RouteKind::Throw),
+        };
         route.via = self.via;
+        route.table = self.table;
         route.metric = self.metric;
         Some(route)
     }
@@ -67,7 +172,7 @@ impl Ledger {
     /// works all the same.
     pub(super) fn open() -> Self {
         let file = Self::create(Path::new(FOLDER), std::process::id());
-        Self { file: file.ok(), entries: Vec::new() }
+        Self { file: file.ok(), page: Page::default() }
     }
 
     fn create(folder: &Path, pid: u32) -> io::Result<(File, PathBuf)> {
@@ -86,24 +191,73 @@ impl Ledger {
     }
 
     pub(super) fn add(&mut self, route: &Route) {
-        self.entries.push(route.into());
+        self.page.routes.push(route.into());
         self.save();
+    }
+
+    pub(super) fn add_rule(&mut self, rule: &Rule) {
+        self.page.rules.push(rule.into());
+        self.save();
+    }
+
+    pub(super) fn remove_rule(&mut self, rule: &Rule) {
+        let gone = RuleEntry::from(rule);
+        self.page.rules.retain(|entry| *entry != gone);
+        self.save();
+    }
+
+    /// Sets a kernel setting, unless it has the value, and remembers the former one. Where another
+    /// tunnel has set it, that one's former value is the one to restore.
+    pub(super) fn set_sysctl(&mut self, key: &str, value: &str) -> io::Result<()> {
+        if self.page.sysctls.iter().any(|(known, _)| known == key) {
+            return Ok(());
+        }
+        let now = read_sysctl(key)?;
+        let other = other_sysctl(Path::new(FOLDER), namespace(), key, std::process::id());
+        if now == value && other.is_none() {
+            return Ok(());
+        }
+        self.page.sysctls.push((key.to_owned(), other.unwrap_or(now)));
+        self.save();
+        write_sysctl(key, value)
+    }
+
+    /// Restores the kernel settings, but for those that another tunnel needs.
+    pub(super) fn restore_sysctls(&mut self) {
+        for (key, former) in std::mem::take(&mut self.page.sysctls) {
+            let needed = other_sysctl(Path::new(FOLDER), namespace(), &key, std::process::id());
+            if needed.is_none()
+                && let Err(e) = write_sysctl(&key, &former)
+            {
+                tracing::warn!("{key}: not restored to {former}: {e}");
+            }
+        }
+        self.save();
+    }
+
+    /// Whether what is written down outlives this process.
+    pub(super) fn keep(&mut self, kept: bool) {
+        if self.page.kept != kept {
+            self.page.kept = kept;
+            self.save();
+        }
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.page.kept
     }
 
     pub(super) fn remove(&mut self, route: &Route) {
         let gone = Entry::from(route);
-        self.entries.retain(|entry| *entry != gone);
+        self.page.routes.retain(|entry| *entry != gone);
         self.save();
     }
 
     fn save(&mut self) {
         let Some((file, _)) = &mut self.file else { return };
-        let page = Page {
-            namespace: namespace(),
-            began: began(std::process::id()).unwrap_or(0),
-            routes: self.entries.clone(),
-        };
-        let written = serde_json::to_vec(&page).map_err(io::Error::other).and_then(|bytes| {
+        self.page.namespace = namespace();
+        self.page.began = began(std::process::id()).unwrap_or(0);
+        let written = serde_json::to_vec(&self.page).map_err(io::Error::other).and_then(|bytes| {
             file.rewind()?;
             file.write_all(&bytes)?;
             file.set_len(bytes.len() as u64)
@@ -116,29 +270,78 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
+        if self.page.kept && !self.page.is_empty() {
+            self.page.closed = true;
+            self.save();
+            return;
+        }
         if let Some((file, path)) = self.file.take() {
             // What cannot be removed any more says at least nothing.
-            if self.entries.is_empty() && fs::remove_file(path).is_err() {
+            if self.page.is_empty() && fs::remove_file(path).is_err() {
                 let _ = file.set_len(0);
             }
         }
     }
 }
 
-/// Removes the routes that killed processes left in this network namespace.
+/// Undoes what killed processes left in this network namespace, but for kill switches.
 pub(super) async fn clean_up(net: &Net) {
-    for (path, routes) in leftovers(Path::new(FOLDER), namespace()) {
-        for route in routes.iter().filter_map(Entry::route) {
-            if net.delete_route(&route).await.is_ok() {
-                tracing::warn!("removed the route {route}, which a killed process had left");
+    for (path, page) in leftovers(Path::new(FOLDER), namespace()) {
+        if !page.kept {
+            for undone in page.undo(net).await {
+                tracing::warn!("removed {undone}, which a killed process had left");
             }
+            let _ = fs::remove_file(path);
         }
-        let _ = fs::remove_file(path);
     }
 }
 
+/// What dead processes left in this network namespace.
+pub(super) fn dead() -> Vec<(PathBuf, Page)> {
+    leftovers(Path::new(FOLDER), namespace())
+}
+
+/// The kill switches of processes that are gone, in this network namespace.
+pub(super) fn kept() -> Vec<(PathBuf, Page)> {
+    dead().into_iter().filter(|(_, page)| page.kept && !page.is_empty()).collect()
+}
+
+/// Undoes everything that dead processes left in this network namespace, kill switches too.
+pub(super) async fn release(net: &Net) -> Vec<String> {
+    let mut undone = Vec::new();
+    for (path, page) in dead() {
+        undone.extend(page.undo(net).await);
+        let _ = fs::remove_file(path);
+    }
+    undone
+}
+
 /// Ledgers of dead processes that belong to a namespace.
-fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Vec<Entry>)> {
+fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Page)> {
+    let all = pages(folder).into_iter().filter(|ledger| !ledger.alive);
+    all.filter(|ledger| ledger.page.namespace == namespace)
+        .map(|ledger| (ledger.path, ledger.page))
+        .collect()
+}
+
+/// The former value of a kernel setting that another running process has set.
+fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: u32) -> Option<String> {
+    let others = pages(folder)
+        .into_iter()
+        .filter(|ledger| ledger.alive && ledger.pid != own && ledger.page.namespace == namespace);
+    let mut sysctls = others.flat_map(|ledger| ledger.page.sysctls);
+    sysctls.find(|(known, _)| known == key).map(|(_, former)| former)
+}
+
+/// A ledger as it is found.
+struct Found {
+    path: PathBuf,
+    pid: u32,
+    alive: bool,
+    page: Page,
+}
+
+fn pages(folder: &Path) -> Vec<Found> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut found = Vec::new();
     for entry in entries.filter_map(Result::ok).take(LEDGER_LIMIT) {
@@ -149,14 +352,26 @@ fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Vec<Entry>)> {
         let page: Page = match fs::read(&path).map(|bytes| serde_json::from_slice(&bytes)) {
             Ok(Ok(page)) => page,
             // Empty, or of another version: of no use once its process is gone.
-            _ => Page { namespace, ..Page::default() },
+            _ => Page { namespace: namespace(), ..Page::default() },
         };
-        let alive = began(pid).is_some_and(|began| page.began == 0 || began == page.began);
-        if !alive && page.namespace == namespace {
-            found.push((path, page.routes));
-        }
+        let running = began(pid).is_some_and(|began| page.began == 0 || began == page.began);
+        let alive = running && !page.closed;
+        found.push(Found { path, pid, alive, page });
     }
     found
+}
+
+/// A kernel setting's place. Keys are of our own making, and those of ledgers that root wrote.
+fn sysctl_path(key: &str) -> PathBuf {
+    Path::new("/proc/sys").join(key.replace('.', "/"))
+}
+
+fn read_sysctl(key: &str) -> io::Result<String> {
+    Ok(fs::read_to_string(sysctl_path(key))?.trim().to_owned())
+}
+
+fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
+    fs::write(sysctl_path(key), value)
 }
 
 fn namespace() -> u64 {
@@ -186,7 +401,7 @@ mod tests {
 
     fn keep(folder: &Path, pid: u32, route: &Route) {
         let file = Ledger::create(folder, pid).unwrap();
-        let mut ledger = Ledger { file: Some(file), entries: Vec::new() };
+        let mut ledger = Ledger { file: Some(file), page: Page::default() };
         ledger.add(route);
         // Killed: nothing is dropped.
         std::mem::forget(ledger);
@@ -201,8 +416,8 @@ mod tests {
         keep(folder.path(), std::process::id(), &route);
         let found = leftovers(folder.path(), namespace());
         assert_eq!(found.len(), 1);
-        let (_, entries) = &found[0];
-        assert_eq!(entries[0].route().unwrap(), route);
+        let (_, page) = &found[0];
+        assert_eq!(page.routes[0].route().unwrap(), route);
         assert!(leftovers(folder.path(), namespace() + 1).is_empty());
     }
 
@@ -222,11 +437,45 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_of_change_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let everything = "0.0.0.0/0".parse().unwrap();
+        let reject = Route {
+            table: Some(44_311),
+            metric: Some(u32::MAX),
+            ..Route::without_hop(everything, RouteKind::Unreachable)
+        };
+        let throw = Route { kind: RouteKind::Throw, metric: None, ..reject };
+        let rule = Rule {
+            v6: true,
+            preference: 7002,
+            from: Some("2001:db8::/64".parse().unwrap()),
+            to: Some("fe80::/10".parse().unwrap()),
+            not_mark: Some(0xad17),
+            udp_ports: Some((546, 547)),
+            table: 44_311,
+        };
+        let file = Ledger::create(folder.path(), DEAD).unwrap();
+        let mut ledger = Ledger { file: Some(file), page: Page::default() };
+        ledger.add(&reject);
+        ledger.add(&throw);
+        ledger.add_rule(&rule);
+        ledger.keep(true);
+        std::mem::forget(ledger);
+        let (_, page) = leftovers(folder.path(), namespace()).remove(0);
+        let routes: Vec<Route> = page.routes.iter().filter_map(Entry::route).collect();
+        assert_eq!(routes, [reject, throw]);
+        assert_eq!(page.rules.iter().map(Rule::from).collect::<Vec<_>>(), [rule]);
+        assert!(page.kept);
+        assert_eq!(page.mark(), Some(0xad17));
+    }
+
+    #[test]
     fn an_orderly_end_leaves_no_ledger() {
         let folder = tempfile::tempdir().unwrap();
         let file = Ledger::create(folder.path(), DEAD).unwrap();
         let route = Route::dev("198.51.100.7/32".parse().unwrap(), 3);
-        let mut ledger = Ledger { file: Some(file), entries: Vec::new() };
+        let mut ledger = Ledger { file: Some(file), page: Page::default() };
         ledger.add(&route);
         ledger.remove(&route);
         drop(ledger);

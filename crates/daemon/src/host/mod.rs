@@ -4,10 +4,19 @@ mod apply;
 mod change;
 mod handle;
 mod ledger;
+mod leftover;
 mod plan;
+mod policy;
 mod routes;
+mod watch;
 
 pub use apply::{Applied, Host};
 pub use handle::HostHandle;
+pub use leftover::{Leftover, leftovers, release};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
+pub use policy::{Capture, Captured};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};
+pub use watch::HostEvent;
+
+#[cfg(test)]
+mod tests;

@@ -37,6 +37,14 @@ pub struct HostPlan {
     pub redirect: Option<Redirect>,
     /// The server's address outside, which must stay reachable by the old gateway.
     pub remote: Option<SocketAddr>,
+    /// Carry out `redirect-gateway` by a routing table of our own instead of routes in the main one.
+    pub policy: bool,
+    /// With `policy`: private networks that this machine is on stay outside the tunnel.
+    pub allow_lan: bool,
+    /// `block-ipv6`: IPv6 is unreachable while the tunnel is up.
+    pub block_ipv6: bool,
+    /// With `policy`: traffic stays in when this process ends, however it ends.
+    pub kill_switch: bool,
 }
 
 impl Device {
@@ -67,6 +75,10 @@ impl Default for HostPlan {
             routes: Vec::new(),
             redirect: None,
             remote: None,
+            policy: false,
+            allow_lan: false,
+            block_ipv6: false,
+            kill_switch: false,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use adit_linux::net::{MAIN_TABLE, Route, RouteKind};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::plan::{HostPlan, Redirect, Via};
@@ -52,11 +53,41 @@ pub enum Through {
     Gateway,
 }
 
+/// The next hop that the main table has for an address, without the routes that `own` names.
+pub(super) fn way_to(
+    to: IpAddr,
+    routes: &[Route],
+    own: impl Fn(&Route) -> bool,
+) -> Option<NextHop> {
+    let fits = |route: &&Route| {
+        route.table == Some(MAIN_TABLE)
+            && route.kind == RouteKind::Unicast
+            && route.to.contains(&to)
+            && !own(route)
+    };
+    let order =
+        |route: &&Route| (std::cmp::Reverse(route.to.prefix_len()), route.metric.unwrap_or(0));
+    let best = routes.iter().filter(fits).min_by_key(order)?;
+    Some(NextHop { gateway: best.via, interface: best.link? })
+}
+
+/// The default route of a family in the main table, without the routes that `own` names.
+pub(super) fn default_way(
+    v6: bool,
+    routes: &[Route],
+    own: impl Fn(&Route) -> bool,
+) -> Option<NextHop> {
+    let of_family = |route: &Route| route.is_default() && matches!(route.to, IpNet::V6(_)) == v6;
+    let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    way_to(any, routes, |route| !of_family(route) || own(route))
+}
+
 /// The routes of a plan, in the order in which to add them, and what the operator should know.
-pub fn expand(plan: &HostPlan, outside: &Outside) -> (Vec<KernelRoute>, Vec<String>) {
+/// With `policy` a table of its own carries out `redirect-gateway`.
+pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRoute>, Vec<String>) {
     let mut routes = Vec::new();
     let mut notes = Vec::new();
-    if let Some(redirect) = &plan.redirect {
+    if let Some(redirect) = plan.redirect.as_ref().filter(|_| !policy) {
         keep_server_reachable(plan, redirect, outside, &mut routes, &mut notes);
         if redirect.block_local {
             block_local(redirect, outside, &mut routes);
@@ -217,7 +248,7 @@ mod tests {
     }
 
     fn text(plan: &HostPlan, outside: &Outside) -> Vec<String> {
-        expand(plan, outside)
+        expand(plan, outside, false)
             .0
             .iter()
             .map(|route| {
@@ -285,9 +316,30 @@ mod tests {
         };
         let plan = HostPlan { routes: vec![route], ..HostPlan::default() };
         assert_eq!(text(&plan, &outside()), ["203.0.113.0/24 via 192.0.2.1 Interface(2)"]);
-        let (routes, notes) = expand(&plan, &Outside::default());
+        let (routes, notes) = expand(&plan, &Outside::default(), false);
         assert!(routes.is_empty());
         assert!(notes[0].contains("no default route"), "{notes:?}");
+    }
+
+    #[test]
+    fn the_most_specific_route_that_is_not_ours_leads_outside() {
+        let main = |route: Route| Route { table: Some(MAIN_TABLE), ..route };
+        let net = |text: &str| text.parse().unwrap();
+        let routes = [
+            main(Route { metric: Some(600), ..Route::dev(net("0.0.0.0/0"), 4) }),
+            main(Route { metric: Some(100), ..Route::dev(net("0.0.0.0/0"), 2) }),
+            main(Route::dev(net("0.0.0.0/1"), 9)),
+            main(Route::dev(net("198.51.100.0/24"), 3)),
+            Route { table: Some(77), ..Route::dev(net("198.51.100.7/32"), 5) },
+            main(Route::dev(net("::/0"), 6)),
+        ];
+        let own = |route: &Route| route.link == Some(9);
+        let to = |ip_: &str| way_to(ip(ip_), &routes, own).map(|hop| hop.interface);
+        assert_eq!(to("198.51.100.7"), Some(3));
+        assert_eq!(to("8.8.8.8"), Some(2), "the lower metric");
+        assert_eq!(to("2001:db8::1"), Some(6));
+        assert_eq!(default_way(false, &routes, own).map(|hop| hop.interface), Some(2));
+        assert_eq!(default_way(true, &routes[..4], own), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
 
 use super::status::{Status, StatusFile, Totals};
 use super::{Next, lines, mapping, material, peer, process::Ground};
-use crate::client::{self, Client, Ended, Hooks, Kind, Reaction, Waits};
+use crate::client::{self, Client, Ended, Hooks, HostReport, Kind, Reaction, Waits};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
@@ -96,6 +96,7 @@ pub(super) async fn run(
         // Addresses of one of two points are its own, whether the other is there or not.
         persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
         control: None,
+        allow_recursive: options.routes.allow_recursive,
         tick: Duration::from_secs(1),
     })?;
     // Routes come with the server's options, and go at the end.
@@ -271,7 +272,7 @@ impl Hooks for Owner<'_> {
         }
     }
 
-    fn up(&mut self, tunnel: &TunnelConfig, device: Option<&str>, applied: &Applied) {
+    fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>) {
         let peer = match &self.options.role {
             Role::Peer(peer) => Some(peer),
             _ => None,
@@ -279,7 +280,7 @@ impl Hooks for Owner<'_> {
         if let Some(PeerKeys::Static { suite, .. }) = peer.map(|peer| &peer.keys) {
             return self.static_up(tunnel, suite);
         }
-        if let (Some(device), Applied::Same, None) = (device, applied, peer) {
+        if let (Some(device), Applied::Same, None) = (report.device, report.applied, peer) {
             say!(1, "Preserving previous TUN/TAP instance: {device}");
         }
         self.ground.ready();

@@ -14,7 +14,7 @@ use adit_openvpn::server::{ServerConfig, Topology};
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ServerTls};
 use adit_openvpn::wrap::WrapConfig;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::material;
 use crate::driver::{DialSettings, ResolveRetry};
@@ -33,6 +33,7 @@ pub(crate) fn settings(options: &Options, wrap: WrapConfig) -> Settings {
         auth: options.auth.clone(),
         ethernet: options.device.kind == DeviceKind::Tap,
         tun_mtu: options.tun_mtu,
+        tun_mtu_max: options.tun_mtu_max,
         occ_mtu: options.occ_mtu,
         fragment: options.fragment,
         mssfix: options.mssfix,
@@ -320,6 +321,57 @@ pub(crate) fn server_plan(
     Ok((plan, notes))
 }
 
+/// Shortest prefixes that a server may push for the device's own network: a shorter one takes parts
+/// of the Internet that no VPN has.
+const SHORTEST: (u8, u8) = (8, 32);
+
+/// The device's addresses as pushed, without what would capture other hosts' addresses.
+struct Pushed {
+    ipv4: Option<Ipv4Net>,
+    far4: Option<Ipv4Addr>,
+    ipv6: Option<Ipv6Net>,
+}
+
+impl Pushed {
+    /// The network of `ifconfig` is a route that `route-nopull` does not filter: with that directive
+    /// the network, or the far end, must not be of public addresses.
+    fn confine(tunnel: &TunnelConfig, nopull: bool, notes: &mut Vec<String>) -> Self {
+        let mut pushed = Self { ipv4: tunnel.ipv4, far4: tunnel.far4, ipv6: tunnel.ipv6 };
+        let mut note = |what: String, alone: IpAddr| {
+            notes.push(format!(
+                "the server pushes {what}, which would take other hosts' addresses into the tunnel: \
+                 {alone} is set alone"
+            ));
+        };
+        if let Some(net) = pushed.ipv4
+            && net.prefix_len() < 32
+            && (net.prefix_len() < SHORTEST.0 || (nopull && !is_private4(net.network())))
+        {
+            note(format!("ifconfig {net}"), net.addr().into());
+            pushed.ipv4 = Some(Ipv4Net::from(net.addr()));
+        }
+        if let Some(far) = pushed.far4.filter(|far| nopull && !is_private4(*far)) {
+            let own = pushed.ipv4.map_or(Ipv4Addr::UNSPECIFIED, |net| net.addr());
+            note(format!("the far end {far}"), own.into());
+            pushed.far4 = None;
+        }
+        if let Some(net) = pushed.ipv6
+            && net.prefix_len() < 128
+            && (net.prefix_len() < SHORTEST.1 || (nopull && !net.addr().is_unique_local()))
+        {
+            note(format!("ifconfig-ipv6 {net}"), net.addr().into());
+            pushed.ipv6 = Some(Ipv6Net::from(net.addr()));
+        }
+        pushed
+    }
+}
+
+/// Private or shared (RFC 1918, RFC 6598), and so no one's on the Internet.
+fn is_private4(ip: Ipv4Addr) -> bool {
+    let [a, b, ..] = ip.octets();
+    ip.is_private() || ip.is_link_local() || (a == 100 && (64..128).contains(&b))
+}
+
 /// A client's side of the machine, as configured and pushed, and what was left out.
 ///
 /// # Errors
@@ -331,14 +383,16 @@ pub(crate) fn client_plan(
     let mut plan = bare_plan(options);
     plan.mtu = tunnel.mtu.unwrap_or(options.tun_mtu);
     plan.remote = tunnel.remote;
-    let (own4, own6) = match &options.role {
-        Role::Client(role) => (role.ifconfig4, role.ifconfig6),
-        _ => (None, None),
+    let (own4, own6, nopull) = match &options.role {
+        Role::Client(role) => (role.ifconfig4, role.ifconfig6, role.route_nopull),
+        _ => (None, None, false),
     };
+    let mut confined = Vec::new();
     if !options.device.ifconfig_noexec {
-        plan.addresses.extend(tunnel.ipv4.or(own4).map(IpNet::V4));
-        plan.far4 = tunnel.far4;
-        plan.addresses.extend(tunnel.ipv6.or(own6).map(IpNet::V6));
+        let pushed = Pushed::confine(tunnel, nopull, &mut confined);
+        plan.addresses.extend(pushed.ipv4.or(own4).map(IpNet::V4));
+        plan.far4 = pushed.far4;
+        plan.addresses.extend(pushed.ipv6.or(own6).map(IpNet::V6));
     }
     let context = RouteContext {
         remote: tunnel.remote.map(|remote| remote.ip()),
@@ -347,6 +401,7 @@ pub(crate) fn client_plan(
         metric: options.routes.metric,
     };
     let mut notes = add_configured(&mut plan, &options.routes, &context)?;
+    notes.extend(confined);
     if options.routes.noexec {
         return Ok((plan, notes));
     }
@@ -368,10 +423,10 @@ pub(crate) fn client_plan(
     if let Some(redirect) = &mut plan.redirect {
         redirect.gateway4 = context.gateway4;
     }
-    if tunnel.block_ipv6 || options.routes.block_ipv6 {
-        notes
-            .push("block-ipv6 is not supported yet: IPv6 that enters the tunnel is dropped".into());
-    }
+    plan.kill_switch = options.routes.kill_switch;
+    plan.policy = options.routes.policy.unwrap_or(plan.kill_switch);
+    plan.allow_lan = options.routes.allow_lan;
+    plan.block_ipv6 = tunnel.block_ipv6 || options.routes.block_ipv6;
     Ok((plan, notes))
 }
 
@@ -459,6 +514,42 @@ mod tests {
         let on_link = route(Via::Tunnel(Some(far)), Some(0));
         assert_eq!(by_station(on_link, true).via, Via::Tunnel(Some(far)));
         assert_eq!(by_station(route(Via::Tunnel(None), None), true).via, Via::Tunnel(None));
+    }
+
+    #[test]
+    fn a_pushed_network_takes_no_addresses_of_others() {
+        let confined = |ipv4: &str, far4: Option<&str>, ipv6: &str, nopull| {
+            let tunnel = TunnelConfig {
+                ipv4: ipv4.parse().ok(),
+                far4: far4.and_then(|far| far.parse().ok()),
+                ipv6: ipv6.parse().ok(),
+                ..TunnelConfig::default()
+            };
+            let mut notes = Vec::new();
+            let Pushed { ipv4, far4, ipv6 } = Pushed::confine(&tunnel, nopull, &mut notes);
+            let text = [
+                ipv4.map(|net| net.to_string()),
+                far4.map(|far| far.to_string()),
+                ipv6.map(|net| net.to_string()),
+            ];
+            (text.map(Option::unwrap_or_default).join(" "), notes.len())
+        };
+        let of = |text: &str, notes| (text.to_owned(), notes);
+        for nopull in [false, true] {
+            assert_eq!(confined("1.2.3.4/1", None, "", nopull), of("1.2.3.4/32  ", 1));
+            assert_eq!(confined("8.8.8.8/7", None, "", nopull), of("8.8.8.8/32  ", 1));
+            assert_eq!(confined("10.8.0.2/8", None, "", nopull), of("10.8.0.2/8  ", 0));
+            assert_eq!(confined("10.8.0.2/24", None, "fd00::2/64", nopull).1, 0);
+            assert_eq!(confined("100.64.0.2/10", None, "", nopull).1, 0);
+            assert_eq!(confined("10.8.0.2/32", Some("10.8.0.1"), "", nopull).1, 0);
+            assert_eq!(confined("", None, "2000::1/3", nopull), of("  2000::1/128", 1));
+        }
+        assert_eq!(confined("8.8.8.9/24", None, "2001:db8::2/64", false).1, 0);
+        assert_eq!(
+            confined("8.8.8.9/24", None, "2001:db8::2/64", true),
+            of("8.8.8.9/32  2001:db8::2/128", 2)
+        );
+        assert_eq!(confined("10.8.0.2/32", Some("8.8.8.8"), "", true), of("10.8.0.2/32  ", 1));
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct Finding {
 enum Fix {
     Run(&'static str, Vec<String>),
     Mode(std::path::PathBuf, u32),
+    /// Undo what ended processes left.
+    Release,
 }
 
 impl Finding {
@@ -91,6 +93,7 @@ impl Finding {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(*mode);
                 fs::set_permissions(path, mode).is_ok()
             }
+            Fix::Release => crate::host::release().is_ok(),
         })
     }
 }
@@ -111,6 +114,7 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings.extend(network::firewall(device, &listen));
     findings.push(network::mtu());
     findings.push(network::dns());
+    findings.push(network::leftovers());
     match settings {
         Ok(settings) => findings.extend(server::examine(places, &settings)),
         Err(fault) if settings_exist => {

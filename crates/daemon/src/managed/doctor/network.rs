@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::super::firewall;
 use super::super::settings::Listen;
-use super::Finding;
+use super::{Finding, Fix};
+use crate::host::Leftover;
 
 /// What an IPv4 UDP packet with a full inner packet of OpenVPN's takes at most, so that a path
 /// must carry 1500 bytes to carry it whole.
@@ -115,6 +116,24 @@ fn default_device6(text: &str) -> Option<String> {
         let device = fields.get(9)?;
         (fields.get(1) == Some(&"00") && *device != "lo").then(|| (*device).to_owned())
     })
+}
+
+/// Rules and routes of clients that have ended.
+pub(super) fn leftovers() -> Finding {
+    let found = crate::host::leftovers();
+    let release = |finding: Finding| finding.remedy("adit connect --release").fix(Fix::Release);
+    if found.contains(&Leftover::KillSwitch) {
+        return release(Finding::warning(
+            "leftovers",
+            "the kill switch of a client that has ended keeps all traffic in",
+        ));
+    }
+    match found.is_empty() {
+        true => Finding::fine("leftovers", "no killed client left routes or rules"),
+        false => {
+            release(Finding::warning("leftovers", "a client that was killed left routes or rules"))
+        }
+    }
 }
 
 pub(super) fn dns() -> Finding {

@@ -1,0 +1,34 @@
+//! What ended processes left in this network namespace, for `adit doctor` and `adit connect --release`.
+
+use std::io;
+
+use adit_linux::net::Net;
+
+use super::ledger;
+
+/// What an ended process left.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// A kill switch keeps traffic in.
+    KillSwitch,
+    /// The process was killed before it could undo its changes.
+    Killed,
+}
+
+/// What there is to undo, by ended process.
+pub fn leftovers() -> Vec<Leftover> {
+    let kind = |kept| if kept { Leftover::KillSwitch } else { Leftover::Killed };
+    ledger::dead().iter().map(|(_, page)| kind(page.is_kept())).collect()
+}
+
+/// Undoes all of it, kill switches too; returns what was removed.
+///
+/// # Errors
+/// No netlink socket is to be had.
+pub fn release() -> io::Result<Vec<String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let net = Net::open()?;
+        Ok(ledger::release(&net).await)
+    })
+}

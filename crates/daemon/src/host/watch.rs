@@ -1,0 +1,238 @@
+//! Follows the machine's own way to the server while a tunnel is up: interfaces, addresses, routes.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use adit_linux::net::{MAIN_TABLE, NetChange, NetWatch, Route};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep_until};
+
+use super::apply::{Change, Host, kernel_route};
+use super::routes::{NextHop, Outside, Through, expand};
+
+/// Changes come in bursts: a link, its address, its route. They are looked at together.
+const SETTLE: Duration = Duration::from_millis(150);
+
+/// Servers that are kept reachable by host routes at most; further ones replace the oldest.
+const DETOURS: usize = 16;
+
+/// What the machine tells its client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostEvent {
+    /// The way to the server is another one, or is back.
+    PathChanged {
+        /// The addresses of its interface: a socket bound to another one is of no use any more.
+        sources: Vec<IpAddr>,
+    },
+    /// There is no way to the server any more.
+    PathLost {
+        /// The other address family has one.
+        alternative: bool,
+    },
+}
+
+/// The way to the server without the tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Way {
+    hop: Option<NextHop>,
+    sources: Vec<IpAddr>,
+    /// The other address family has a default route.
+    alternative: bool,
+}
+
+/// Waits for changes and remembers what they are compared with.
+#[derive(Debug, Default)]
+pub(super) struct Follow {
+    watch: Option<NetWatch>,
+    /// When the changes so far are looked at.
+    settled: Option<Instant>,
+    /// Where the transport's packets go.
+    remote: Option<IpAddr>,
+    way: Way,
+    /// Further servers that are kept reachable.
+    pub(super) detours: Vec<IpAddr>,
+}
+
+impl Follow {
+    pub(super) fn start() -> Self {
+        let watch = NetWatch::open()
+            .map_err(|e| tracing::warn!("changes of the network cannot be followed: {e}"));
+        Self { watch: watch.ok(), ..Self::default() }
+    }
+
+    pub(super) fn detour(&mut self, remote: IpAddr) {
+        if !self.detours.contains(&remote) {
+            if self.detours.len() >= DETOURS {
+                self.detours.remove(0);
+            }
+            self.detours.push(remote);
+        }
+    }
+}
+
+impl Host {
+    /// Waits for what the client must know. Cancel-safe; for ever where there is nothing to watch.
+    pub async fn event(&mut self) -> HostEvent {
+        loop {
+            match self.follow.settled {
+                None => {
+                    let Some(watch) = &mut self.follow.watch else {
+                        return std::future::pending().await;
+                    };
+                    let change = watch.next().await;
+                    if self.concerns(change) {
+                        self.follow.settled = Some(Instant::now() + SETTLE);
+                    }
+                }
+                Some(at) => {
+                    sleep_until(at).await;
+                    let event = self.look().await;
+                    self.follow.settled = None;
+                    if let Some(event) = event {
+                        return event;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a change may be one of the way to the server.
+    fn concerns(&self, change: NetChange) -> bool {
+        match change {
+            NetChange::Unknown => true,
+            NetChange::Link(index) => self.link().is_none_or(|(_, own)| own != index),
+            NetChange::Route(to, table) => {
+                let remote = self.follow.remote;
+                table == MAIN_TABLE
+                    && (to.prefix_len() == 0 || remote.is_some_and(|ip| to.contains(&ip)))
+            }
+        }
+    }
+
+    /// Where the transport's packets go.
+    pub(super) fn remote(&self) -> Option<IpAddr> {
+        self.follow.remote
+    }
+
+    /// The transport's packets go there from now on.
+    pub(super) async fn follow_remote(&mut self, remote: IpAddr) {
+        if self.follow.remote != Some(remote) {
+            self.follow.remote = Some(remote);
+            self.follow.way = self.way().await;
+        }
+    }
+
+    async fn look(&mut self) -> Option<HostEvent> {
+        if let Some(plan) = self.plan().cloned() {
+            let outside = self.look_outside(&plan).await;
+            self.refresh(outside).await;
+        }
+        // The networks that this machine is on, and their routers, may be others.
+        if let Some(plan) = self.policy.as_ref().map(|policy| policy.plan.clone())
+            && let Err(e) = self.enter_policy(&plan).await
+        {
+            tracing::warn!("policy routing: {e}");
+        }
+        let way = self.way().await;
+        if way == self.follow.way {
+            return None;
+        }
+        self.follow.way = way.clone();
+        Some(match way.hop {
+            Some(_) => HostEvent::PathChanged { sources: way.sources },
+            None => HostEvent::PathLost { alternative: way.alternative },
+        })
+    }
+
+    async fn way(&self) -> Way {
+        let Ok(routes) = self.net.routes().await else { return Way::default() };
+        let own = self.own_routes();
+        let default = |v6| super::routes::default_way(v6, &routes, &own);
+        let v6 = self.follow.remote.is_some_and(|remote| remote.is_ipv6());
+        let hop = match self.follow.remote {
+            Some(remote) => super::routes::way_to(remote, &routes, &own),
+            None => default(false).or_else(|| default(true)),
+        };
+        let alternative = default(!v6).is_some();
+        let Some(found) = hop else { return Way { alternative, ..Way::default() } };
+        // A cable without anything at its other end leads nowhere, though its routes are there.
+        let link = self.net.link_by_index(found.interface).await;
+        if !link.is_ok_and(|link| link.running) {
+            return Way { alternative, ..Way::default() };
+        }
+        let addresses = self.net.addresses().await.unwrap_or_default();
+        let mut sources: Vec<IpAddr> = addresses
+            .iter()
+            .filter(|address| address.link == found.interface)
+            .map(|address| address.local.addr())
+            .filter(|ip| ip.is_ipv6() == v6)
+            .collect();
+        sources.sort();
+        Way { hop, sources, alternative }
+    }
+
+    /// Which routes are this tunnel's.
+    pub(super) fn own_routes(&self) -> impl Fn(&Route) -> bool + use<> {
+        let device = self.link().map(|(_, index)| index);
+        let ours: Vec<Route> = self.routes().copied().collect();
+        move |route: &Route| {
+            let same = |other: &Route| {
+                (other.to, other.via, other.link) == (route.to, route.via, route.link)
+            };
+            (device.is_some() && route.link == device) || ours.iter().any(same)
+        }
+    }
+
+    /// Replaces the routes by other interfaces than the tunnel's after the network has changed, and
+    /// adds those again that the kernel removed together with an interface.
+    async fn refresh(&mut self, outside: Outside) {
+        let Some(((name, index), plan)) = self.link().zip(self.plan().cloned()) else { return };
+        let mut wanted: Vec<_> = expand(&plan, &outside, self.redirects_by_policy(&plan))
+            .0
+            .into_iter()
+            .filter(|route| route.through != Through::Tunnel)
+            .collect();
+        for remote in self.follow.detours.clone() {
+            wanted.extend(self.detour_routes(&plan, remote, &outside));
+        }
+        self.set_outside(outside);
+        let Ok(present) = self.net.routes().await else { return };
+        let is_present = |route: &Route| {
+            present.iter().any(|other| {
+                let link = route.link.is_none() || route.link == other.link;
+                other.table == Some(MAIN_TABLE)
+                    && (other.to, other.via) == (route.to.trunc(), route.via)
+                    && link
+            })
+        };
+        let keeps = |route: &Route| {
+            let same = |wanted| kernel_route(wanted, index).as_ref() == Some(route);
+            is_present(route) && wanted.iter().any(same)
+        };
+        let (kept, stale): (Vec<_>, Vec<_>) =
+            self.take_changes().into_iter().partition(|change| match change {
+                Change::Route(route) if route.link != Some(index) => keeps(route),
+                Change::Route(_) | Change::Address(_) => true,
+            });
+        self.put_changes(kept);
+        for change in stale.iter().rev() {
+            self.revert(change).await;
+        }
+        for route in &wanted {
+            let new = kernel_route(route, index);
+            let known = self.routes().any(|other| Some(other) == new.as_ref());
+            if !known && let Err(note) = self.add_route(route, index, &name).await {
+                tracing::debug!("{note}");
+            }
+        }
+    }
+}
+
+/// Whether an address has a meaning on its own link alone.
+pub(super) fn is_link_local(net: &IpNet) -> bool {
+    match net {
+        IpNet::V4(net) => net.addr().is_link_local(),
+        IpNet::V6(net) => net.addr().is_unicast_link_local(),
+    }
+}
