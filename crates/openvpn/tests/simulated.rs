@@ -263,6 +263,60 @@ fn a_silent_server_is_left_and_found_again() {
     assert_eq!(w.plane.peers.len(), 1, "the former session was replaced");
 }
 
+fn path_changed(w: &mut World, c: usize, stale: bool) {
+    let mut out = Outbox::new();
+    w.clients[c].engine.path_changed(w.now, stale, &mut out);
+    w.perform_client(c, out);
+}
+
+#[test]
+fn a_change_of_the_network_ends_the_wait_between_two_attempts() {
+    let mut config = client_config(Settings::default());
+    config.connect_retry = (60 * SECOND, 60 * SECOND);
+    let mut w = World::new(server_config(Settings::default()), 6);
+    let c = w.connect(config, delay(10), 6);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    let peer = tunnel(&w, c).peer.expect("a peer");
+    w.to_client(c, adit_engine::Input::Notice(Notice::PeerSilent(peer)));
+    assert!(!w.run(30 * SECOND, |w| w.ups(c) == 2));
+    path_changed(&mut w, c, false);
+    assert!(w.run(2 * SECOND, |w| w.ups(c) == 2));
+}
+
+#[test]
+fn a_change_of_the_network_begins_an_attempt_again_and_leaves_a_session_alone() {
+    let (mut w, c) = connected();
+    path_changed(&mut w, c, false);
+    // A datagram socket has no address of its own.
+    path_changed(&mut w, c, true);
+    assert!(!w.run(10 * SECOND, |w| w.ups(c) == 2));
+    let late = w.connect(client_config(Settings::default()), delay(3000), 7);
+    assert!(!w.run(SECOND, |w| w.is_up(late)));
+    path_changed(&mut w, late, false);
+    let restarts = |w: &World| {
+        let restarting = |event: &&ClientEvent| matches!(event, ClientEvent::Restarting(_));
+        w.clients[late].events.iter().filter(restarting).count()
+    };
+    assert_eq!(restarts(&w), 1);
+    assert!(w.run(120 * SECOND, |w| w.is_up(late)));
+}
+
+#[test]
+fn a_pushed_mtu_is_capped() {
+    for (max, pushed, used) in [(1600, 9000, 1600), (9000, 9000, 9000), (1600, 1400, 1400)] {
+        let server = Settings { tun_mtu: pushed, ..Settings::default() };
+        let mut w = World::new(server_config(server), 6);
+        let settings = Settings { tun_mtu_max: max, ..Settings::default() };
+        let c = w.connect(client_config(settings), delay(10), 6);
+        assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+        assert_eq!(tunnel(&w, c).mtu, Some(used));
+        let warned = w.clients[c].events.iter().any(
+            |event| matches!(event, ClientEvent::Warning(text) if text.contains("tun-mtu-max")),
+        );
+        assert_eq!(warned, pushed > used);
+    }
+}
+
 #[test]
 fn a_session_ends_with_its_time() {
     let mut config = server_config(Settings::default());

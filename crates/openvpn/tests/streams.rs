@@ -596,3 +596,17 @@ fn a_hundred_clients_come_by_both_transports_and_again_after_all_streams_broke()
     assert!(w.run(60 * SECOND, |w| (0..100).step_by(2).all(|c| w.ups(c) == 2)));
     assert_eq!((w.plane.peers.len(), w.server.strange_streams()), (100, 0));
 }
+
+#[test]
+fn a_stream_whose_address_is_gone_is_replaced_at_once_and_another_is_kept() {
+    let (mut w, c) = connected(11);
+    let changed = |w: &mut World, stale| {
+        let mut out = Outbox::new();
+        w.clients[c].engine.path_changed(w.now, stale, &mut out);
+        w.perform_client(c, out);
+    };
+    changed(&mut w, false);
+    assert!(!w.run(5 * SECOND, |w| w.ups(c) == 2));
+    changed(&mut w, true);
+    assert!(w.run(SECOND, |w| w.ups(c) == 2), "{:?}", w.clients[c].events);
+}

@@ -848,3 +848,18 @@ fn what_a_proxy_cannot_do_is_refused_by_name() {
     let error = server_error("proto tcp-server\nport-share 127.0.0.1 8443 /tmp/x\n").to_string();
     assert!(error.contains("directory"), "{error}");
 }
+
+#[test]
+fn routing_directives_of_adit_are_read() {
+    let routes = |text: &str| client(text).routes;
+    let plain = routes("");
+    assert_eq!((plain.policy, plain.allow_lan), (None, false));
+    assert_eq!((plain.kill_switch, plain.allow_recursive), (false, false));
+    let all = routes("policy-routing on\nallow-lan\nkill-switch\nallow-recursive-routing\n");
+    assert_eq!((all.policy, all.allow_lan), (Some(true), true));
+    assert_eq!((all.kill_switch, all.allow_recursive), (true, true));
+    assert_eq!(routes("policy-routing off\n").policy, Some(false));
+    assert!(client_error("policy-routing maybe\n").problem.contains("maybe"));
+    let mtu = |text: &str| client(text).tun_mtu_max;
+    assert_eq!([mtu(""), mtu("tun-mtu-max 9000\n"), mtu("tun-mtu 9000\n")], [1600, 9000, 9000]);
+}
