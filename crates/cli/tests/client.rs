@@ -81,33 +81,122 @@ fn check_names_the_stage_that_fails() {
     assert_eq!(running.end(), Some(0));
 }
 
+/// Rules of policy routing and the routes of all tables of a namespace, both families.
+fn routing(ns: &NetNs) -> String {
+    let words = [
+        &["-4", "rule"][..],
+        &["-6", "rule"],
+        &["-4", "route", "show", "table", "all"],
+        &["-6", "route", "show", "table", "all"],
+    ];
+    let text = words.map(|words| {
+        let output = ns.command("ip").unwrap().args(words).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    });
+    // The kernel lists neighbours' lifetimes and its own multicast routes in any order.
+    let mut lines: Vec<&str> = text.iter().flat_map(|text| text.lines()).collect();
+    lines.retain(|line| !line.contains("fe80") && !line.contains("multicast"));
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
 #[test]
 fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
     let mut server = Server::new("--full-tunnel");
     let ns = server.client("ann", "");
     let _running = server.run();
-    let before = routes(&ns);
+    let before = routing(&ns);
 
     let mut client = server.connect(&ns, "ann");
     until("the tunnel is up", || client.log().contains("connected: 10.73.0."));
     assert!(answers(&ns, "10.73.0.1"));
-    let during = routes(&ns);
-    for route in ["0.0.0.0/1", "128.0.0.0/1", "192.0.2.1 "] {
-        assert!(during.contains(route), "{during}");
+    let during = routing(&ns);
+    for line in
+        ["not from all fwmark 0xad17 lookup 44311", "unreachable default", "default dev vpn"]
+    {
+        assert!(during.contains(line), "{during}");
     }
+    assert!(!routes(&ns).contains("192.0.2.1 "), "the server needs no route of its own");
     assert_eq!(client.end(), Some(0), "{}", client.log());
-    assert_eq!(routes(&ns), before);
+    assert_eq!(routing(&ns), before);
 
     let mut killed = server.connect(&ns, "ann");
     until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
     killed.signal("KILL");
     killed.child.wait().unwrap();
-    assert!(routes(&ns).contains("192.0.2.1 "), "a killed process cannot undo this one");
+    assert_ne!(routing(&ns), before, "a killed process cannot undo its rules");
     let mut next = server.connect(&ns, "ann");
     until("the tunnel is up once more", || count(&next, "connected: 10.73.0.") == 3);
     assert!(next.log().contains("which a killed process had left"), "{}", next.log());
     assert_eq!(next.end(), Some(0));
-    assert_eq!(routes(&ns), before);
+    assert_eq!(routing(&ns), before);
+}
+
+#[test]
+fn as_openvpn_a_client_has_half_routes_that_the_next_start_removes_after_kill() {
+    let mut server = Server::new("--full-tunnel");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let before = routing(&ns);
+    let mut killed = openvpn(&server, &ns, &[]);
+    until("the tunnel is up", || count(&killed, UP) == 1);
+    let during = routes(&ns);
+    for route in ["0.0.0.0/1", "128.0.0.0/1", "192.0.2.1 "] {
+        assert!(during.contains(route), "{during}");
+    }
+    killed.signal("KILL");
+    killed.child.wait().unwrap();
+    assert!(routes(&ns).contains("192.0.2.1 "), "a killed process cannot undo this one");
+    let mut next = openvpn(&server, &ns, &[]);
+    until("the tunnel is up once more", || count(&next, UP) == 2);
+    assert!(next.log().contains("which a killed process had left"), "{}", next.log());
+    assert_eq!(next.end(), Some(0));
+    assert_eq!(routing(&ns), before);
+}
+
+/// Whether an unmarked packet to the server is refused at once, in both families.
+fn nothing_leaves(ns: &NetNs) -> bool {
+    ["192.0.2.1", "2001:db8::1"].iter().all(|to| {
+        let output = ns.command("ip").unwrap().args(["route", "get", to]).output().unwrap();
+        !output.status.success()
+    })
+}
+
+#[test]
+fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
+    let mut server = Server::new("--full-tunnel");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let before = routing(&ns);
+    let connect = |options: &[&str]| {
+        let arguments = [&["connect"], options, &["ann.ovpn"]].concat();
+        Running::start(&ns, &arguments, server.dir.path(), "ann.log")
+    };
+    let adit = |words: &[&str]| {
+        let output = ns.command(ADIT).unwrap().args(words).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let mut ended = connect(&["--kill-switch"]);
+    until("the tunnel is up", || count(&ended, "connected: 10.73.0.") == 1);
+    assert!(answers(&ns, "10.73.0.1"));
+    assert_eq!(ended.end(), Some(0));
+    assert!(ended.log().contains("adit connect --release"), "{}", ended.log());
+    assert!(nothing_leaves(&ns));
+    // Another client connects all the same, and keeps it.
+    let mut killed = connect(&[]);
+    until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
+    assert!(answers(&ns, "10.73.0.1"));
+    assert!(killed.log().contains("kill switch of an earlier connection"), "{}", killed.log());
+    killed.signal("KILL");
+    killed.child.wait().unwrap();
+    assert!(nothing_leaves(&ns));
+    let (_, findings) = adit(&["doctor"]);
+    assert!(findings.contains("kill switch"), "{findings}");
+    let (code, said) = adit(&["connect", "--release"]);
+    assert_eq!((code, said.contains("removed the rule")), (Some(0), true), "{said}");
+    assert_eq!(routing(&ns), before);
+    assert!(adit(&["connect", "--release"]).1.contains("nothing to release"));
 }
 
 #[test]
