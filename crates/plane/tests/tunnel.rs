@@ -9,13 +9,13 @@ use std::time::{Duration, Instant as Wall};
 
 use adit_engine::verbs::{InnerMtu, KeySlot, PeerSpec};
 use adit_engine::{Instant, Link, Op, PeerId, SocketId};
-use adit_linux::net::Address;
+use adit_linux::net::{Address, Route};
 use adit_linux::netns::NetNs;
 use adit_linux::tcp;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
 use adit_plane::{
-    DropReason, Failure, Offloads, Plane, PlaneConfig, Relay, StreamOptions, Upcalls,
+    DropReason, Failure, Offloads, OwnTransport, Plane, PlaneConfig, Relay, StreamOptions, Upcalls,
 };
 use common::{key, spec};
 
@@ -347,6 +347,37 @@ fn two_workers_keep_the_order_of_packet_ids() {
         assert_eq!(totals.dropped(DropReason::Replayed), 0);
         assert_eq!(totals.dropped(DropReason::BadTag), 0);
     }
+}
+
+#[test]
+fn packets_of_the_transport_that_come_back_are_dropped_and_counted() {
+    let (_a, b) = tunnel(Offloads::ALL, 0);
+    b.plane.set_own_transport(Some(OwnTransport {
+        remote: "10.77.0.1:5000".parse().unwrap(),
+        local_port: Some(5000),
+        stream: false,
+    }));
+    // The server's address leads into the tunnel.
+    let device = b.tun;
+    b.ns.configure(async |net| {
+        net.add_route(&Route::dev("10.77.0.1/32".parse().unwrap(), device)).await
+    })
+    .unwrap()
+    .unwrap();
+    let before = b.plane.totals().sent.packets;
+    let socket = b.ns.run(|| StdUdp::bind("10.9.0.2:0")).unwrap().unwrap();
+    const DATAGRAMS: u64 = 5;
+    for sent in 1..=DATAGRAMS {
+        socket.send_to(b"out", "10.9.0.1:9").unwrap();
+        let end = Wall::now() + PATIENCE;
+        while b.plane.totals().dropped(DropReason::Recursive) < sent {
+            assert!(Wall::now() < end, "not dropped: {:?}", b.plane.totals().drops);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    // None of them was sealed again: each datagram left once.
+    let totals = b.plane.totals();
+    assert_eq!(totals.sent.packets - before, totals.dropped(DropReason::Recursive));
 }
 
 #[test]

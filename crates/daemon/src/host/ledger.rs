@@ -349,10 +349,13 @@ fn pages(folder: &Path) -> Vec<Found> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = name.strip_suffix(".routes").and_then(|name| name.split('-').next());
         let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-        let page: Page = match fs::read(&path).map(|bytes| serde_json::from_slice(&bytes)) {
-            Ok(Ok(page)) => page,
-            // Empty, or of another version: of no use once its process is gone.
-            _ => Page { namespace: namespace(), ..Page::default() },
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let page: Page = match serde_json::from_slice(&bytes) {
+            Ok(page) => page,
+            // Of no use once its process is gone.
+            Err(_) if bytes.is_empty() => Page { namespace: namespace(), ..Page::default() },
+            // It is being written, by a process that may be in another namespace.
+            Err(_) => continue,
         };
         let running = began(pid).is_some_and(|began| page.began == 0 || began == page.began);
         let alive = running && !page.closed;
