@@ -1,7 +1,11 @@
 //! How many threads move packets.
 
+use std::fs;
 use std::num::NonZero;
+use std::path::Path;
 use std::thread::available_parallelism;
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use crate::fault::Fault;
 
@@ -33,7 +37,10 @@ pub(crate) fn of_server(command: Option<u16>, settings: Option<u16>) -> Result<u
     match chosen {
         Some(workers) => checked(workers).map_err(Fault::operator),
         // Counts what the scheduler and a cgroup's quota leave us.
-        None => Ok(by_default(available_parallelism().map_or(1, NonZero::get))),
+        None => {
+            let cores = by_default(available_parallelism().map_or(1, NonZero::get));
+            Ok(within(cores, task_limit()))
+        }
     }
 }
 
@@ -77,6 +84,52 @@ fn by_default(cores: usize) -> u16 {
     }
 }
 
+/// Tasks besides the workers: the control thread, and threads that wait for files and names.
+const OWN_TASKS: u64 = 1 + 2;
+/// Tasks of the privileged helper process, and one more while it starts.
+const HELPER_TASKS: u64 = 2;
+
+/// Fewer workers where limits leave no room for that many tasks; at least one.
+fn within(workers: u16, tasks: Option<u64>) -> u16 {
+    let room = tasks.map(|tasks| tasks.saturating_sub(OWN_TASKS + HELPER_TASKS).max(1));
+    room.and_then(|room| u16::try_from(room).ok()).map_or(workers, |room| workers.min(room))
+}
+
+/// The number of tasks that this process may have: by `RLIMIT_NPROC` (`LimitNPROC=` of a unit) and by the
+/// process controllers of the cgroups that it is in (`TasksMax=`). `None` without a limit.
+fn task_limit() -> Option<u64> {
+    let by_user = getrlimit(Resource::RLIMIT_NPROC).ok().map(|(soft, _)| soft);
+    let by_user = by_user.filter(|limit| *limit != RLIM_INFINITY);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let by_group = group_limit(Path::new("/sys/fs/cgroup"), &groups);
+    by_user.into_iter().chain(by_group).min()
+}
+
+/// The least `pids.max` of the cgroups in the text of `/proc/self/cgroup` and of those above them.
+fn group_limit(root: &Path, groups: &str) -> Option<u64> {
+    let folders = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let path = Path::new(path.trim_start_matches('/')).to_owned();
+        match controllers {
+            // Version 2 has one tree for all.
+            "" => Some((root.to_owned(), path)),
+            _ if controllers.split(',').any(|name| name == "pids") => {
+                Some((root.join("pids"), path))
+            }
+            _ => None,
+        }
+    });
+    let limits = folders.flat_map(|(root, path)| {
+        let limit = |folder: &Path| {
+            let text = fs::read_to_string(root.join(folder).join("pids.max")).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        path.ancestors().filter_map(limit).collect::<Vec<_>>()
+    });
+    limits.min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +138,33 @@ mod tests {
     fn a_small_machine_gets_one_and_a_large_one_not_all() {
         let cores = [0, 1, 2, 3, 4, 16, 17, 128, 100_000];
         assert_eq!(cores.map(by_default), [1, 1, 1, 3, 4, 16, 16, 16, 16]);
+    }
+
+    #[test]
+    fn tasks_besides_the_workers_have_room() {
+        let limits = [None, Some(0), Some(5), Some(6), Some(7), Some(10), Some(21), Some(90_000)];
+        assert_eq!(limits.map(|limit| within(16, limit)), [16, 1, 1, 1, 2, 5, 16, 16]);
+        assert_eq!(within(1, Some(10)), 1);
+    }
+
+    #[test]
+    fn cgroups_of_both_versions_are_asked_and_those_above_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let set = |folder: &str, limit: &str| {
+            let folder = dir.path().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("pids.max"), limit).unwrap();
+        };
+        set("system.slice/vpn.service", "max\n");
+        set("system.slice", "12\n");
+        set("pids/a/b", "9\n");
+        set("pids/a", "max\n");
+        let limit = |groups: &str| group_limit(dir.path(), groups);
+        assert_eq!(limit("0::/system.slice/vpn.service\n"), Some(12));
+        assert_eq!(limit("4:cpu,cpuacct:/x\n3:pids:/a/b\n0::/\n"), Some(9));
+        assert_eq!(limit("3:pids:/a/b\n0::/system.slice\n"), Some(9));
+        assert_eq!(limit("3:pids:/a\n"), None);
+        assert_eq!(limit("garbage\n::\n0::/none\n"), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -142,9 +142,32 @@ impl std::fmt::Debug for Plane {
     }
 }
 
+/// A thread that waits for the worker it runs.
+type Waiting = (mpsc::Sender<Worker>, JoinHandle<()>);
+
+/// As many threads as asked for or as the system allows, before anything is divided among them.
+fn threads(wanted: usize) -> io::Result<Vec<Waiting>> {
+    let mut threads: Vec<Waiting> = Vec::with_capacity(wanted);
+    for index in 0..wanted {
+        let (start, worker) = mpsc::channel::<Worker>();
+        let builder = std::thread::Builder::new().name(format!("plane-{index}"));
+        let spawned = builder.spawn(move || {
+            if let Ok(worker) = worker.recv() {
+                worker.run();
+            }
+        });
+        match spawned {
+            Ok(thread) => threads.push((start, thread)),
+            Err(error) if threads.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(threads)
+}
+
 impl Plane {
     /// Spawns the workers: as many as the TUN device has queues or one id has sockets, whichever is
-    /// more, and at least one. A socket that shares its id with none is served by the first; all may
+    /// more, and at least one; fewer where the system allows no more threads (see [`Plane::workers`]). A socket that shares its id with none is served by the first; all may
     /// send through it. `clock` must be the control thread's.
     pub fn start(config: PlaneConfig, clock: fn() -> Instant) -> io::Result<(Self, Upcalls)> {
         Self::start_filtered(config, None, clock)
@@ -166,11 +189,14 @@ impl Plane {
             tun_uso: gates.tun_uso && granted.uso,
             ..gates
         };
-        let queues: Vec<Arc<TunQueue>> =
+        let mut queues: Vec<Arc<TunQueue>> =
             tun.map(|tun| tun.queues).unwrap_or_default().into_iter().map(Arc::new).collect();
         let sockets = grouped(sockets);
         let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
-        let count = queues.len().max(shared_ports).max(1);
+        let threads = threads(queues.len().max(shared_ports).max(1))?;
+        let count = threads.len();
+        // A queue that nobody reads would hold what the kernel puts into it.
+        queues.truncate(count);
         let (mut plane, shared, upcalls) =
             Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
         if let Some(filtered) = filtered {
@@ -184,10 +210,11 @@ impl Plane {
             }
         }
         sockets.into_iter().for_each(|group| plane.add_group(group));
-        for index in 0..count {
+        for (index, (start, thread)) in threads.into_iter().enumerate() {
             let worker = Worker::new(Arc::clone(&shared), index, Tun::of_worker(&queues, index))?;
-            let thread = std::thread::Builder::new().name(format!("plane-{index}"));
-            plane.workers.push(thread.spawn(move || worker.run())?);
+            // It waits for nothing else.
+            let _ = start.send(worker);
+            plane.workers.push(thread);
         }
         Ok((plane, upcalls))
     }

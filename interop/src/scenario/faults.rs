@@ -10,8 +10,8 @@ use crate::failure::{Result, ensure};
 use crate::net::Pair;
 use crate::process::{Daemon, show};
 
-/// Exit code for usage and configuration.
-const OPERATOR: i32 = 2;
+/// Exit code for usage and configuration, as openvpn has it.
+const OPERATOR: i32 = 1;
 /// Exit code for everything else.
 const FAILED: i32 = 1;
 

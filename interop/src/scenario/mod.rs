@@ -157,8 +157,9 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("path-narrow-without-icmp", ALL, sizes::narrow_path_without_icmp),
     ("path-wide", ALL, sizes::wide_path),
     // They are about adit's own sentence.
-    ("fault/peer-compresses-lzo", NOT_ALONE, sizes::compressed_lzo),
-    ("fault/peer-compresses-lz4", NOT_ALONE, sizes::compressed_lz4),
+    ("peer-compresses-lzo", NOT_ALONE, sizes::compressed_lzo),
+    ("peer-compresses-lz4", NOT_ALONE, sizes::compressed_lz4),
+    ("peer-compresses-lz4-v2", NOT_ALONE, sizes::compressed_lz4_v2),
     ("tcp4-bare", ALL, streams::bare4),
     ("tcp6-bare", ALL, streams::bare6),
     ("tcp4-tls-auth", ALL, streams::auth4),

@@ -7,6 +7,7 @@
 
 mod backend;
 mod dial;
+mod packets;
 mod sockets;
 mod streams;
 mod timer;
@@ -309,7 +310,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
 
     fn take(&mut self, arrival: Arrival) {
         match arrival {
-            Arrival::Frame(link, mut frame) => self.feed(Input::Frame(link, &mut frame)),
+            Arrival::Frame(link, mut frame) => {
+                packets::read(&link, &frame);
+                self.feed(Input::Frame(link, &mut frame));
+            }
             Arrival::Notice(notice) => self.feed(Input::Notice(notice)),
             Arrival::StreamEnded(link, why) => {
                 tracing::debug!("{}: its TCP connection ended: {why}", link.remote());
@@ -382,6 +386,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     fn send(&mut self, link: Link, frame: &[u8]) {
+        packets::write(&link, frame);
         if link.is_stream() {
             if !self.backend.send_control(link, frame) {
                 // Nothing is sent twice on a stream: without this packet the session cannot go on.

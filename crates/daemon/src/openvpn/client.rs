@@ -101,7 +101,6 @@ pub(super) async fn run(
     })?;
     // Routes come with the server's options, and go at the end.
     ground.drop_privileges(options, &[Capability::CAP_NET_ADMIN])?;
-    ground.waiting();
     let mut owner = Owner {
         options,
         ground,
@@ -201,7 +200,10 @@ struct Owner<'a> {
 impl Hooks for Owner<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
-            ClientEvent::Connecting(target) => say!(4, "Connecting to {target}"),
+            ClientEvent::Connecting(target) => {
+                self.ground.waiting();
+                say!(4, "Connecting to {target}");
+            }
             ClientEvent::ServerAnswered(link, session) => {
                 self.link = Some(*link);
                 lines::initial_packet(String::new, link.remote(), *session);
@@ -258,6 +260,7 @@ impl Hooks for Owner<'_> {
     }
 
     fn listening(&mut self, bound: Endpoint) {
+        self.ground.waiting();
         lines::listening(bound);
     }
 

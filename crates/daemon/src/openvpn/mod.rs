@@ -37,9 +37,7 @@ pub(crate) use server::control_socket;
 /// What the program calls itself where openvpn prints its version. Tools read the second word as the version
 /// whose options and log lines they can expect.
 const BANNER: &str = concat!(
-    "OpenVPN 2.6.14 ",
-    env!("CARGO_PKG_NAME"),
-    "-",
+    "OpenVPN 2.6.14 adit-",
     env!("CARGO_PKG_VERSION"),
     " [SSL (rustls)] [LZO] [LZ4] [EPOLL] [MH/PKTINFO] [AEAD]"
 );

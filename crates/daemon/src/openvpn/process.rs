@@ -85,7 +85,9 @@ impl Ground {
     /// Tells the service manager that the program runs, before it first tries to reach the other end: a unit
     /// of `Type=notify` must not fail because a server is away.
     pub(crate) fn waiting(&self) {
-        self.tell("Pre-connection initialization successful");
+        if !self.told_ready.get() {
+            self.tell("Pre-connection initialization successful");
+        }
     }
 
     fn tell(&self, status: &str) {

@@ -126,8 +126,16 @@ impl Service {
                 let firewall = Arc::clone(live.firewall());
                 Filtered { firewall, device }
             });
+            let wanted = options.workers;
             let (plane, upcalls) = Plane::start_filtered(config, filtered, now)
                 .map_err(|e| Fault::environment(format!("cannot start the data plane: {e}")))?;
+            if plane.workers() < usize::from(wanted) {
+                tracing::warn!(
+                    "workers: {} of {wanted} started: the system allows no more threads; raise LimitNPROC \
+                     and TasksMax of the unit, or set ADIT_WORKERS",
+                    plane.workers()
+                );
+            }
             let Stations { per_client, age } = options.stations;
             plane.limit_macs(per_client, age);
             let planes = Planes::new(plane, upcalls, options.socket.streams);

@@ -415,6 +415,20 @@ mod tests {
     }
 
     #[test]
+    fn the_page_about_directives_names_none_that_is_unknown() {
+        let page = include_str!("../../../../docs/openvpn.md");
+        let names: Vec<&str> = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+            .filter(|name| !name.contains(' '))
+            .collect();
+        assert!(names.len() > 100);
+        for name in names {
+            assert!(HANDLED.contains(&name) || fate(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
     fn no_name_stands_twice() {
         let mut names: Vec<_> =
             HANDLED.iter().copied().chain(TABLE.iter().map(|(name, _)| *name)).collect();

@@ -99,8 +99,8 @@ impl KeyMethod2 {
             random2: take(&mut rest, "random bytes")?,
         };
         let options = take_string(&mut rest, Field::OPTIONS)?.to_owned();
-        let username = take_string(&mut rest, Field::USERNAME)?.to_owned();
-        let password = Zeroizing::new(take_string(&mut rest, Field::PASSWORD)?.to_owned());
+        let username = take_login(&mut rest, Field::USERNAME)?.to_string();
+        let password = take_login(&mut rest, Field::PASSWORD)?;
         let peer_info = take_string(&mut rest, Field::PEER_INFO)?.to_owned();
         Ok(Self { pre_master, randoms, options, username, password, peer_info })
     }
@@ -177,20 +177,39 @@ fn take<const N: usize>(bytes: &mut &[u8], name: &'static str) -> Result<[u8; N]
     Ok(*value)
 }
 
-fn take_string<'a>(bytes: &mut &'a [u8], field: Field) -> Result<&'a str, KeyMethod2Error> {
+/// The bytes of a string without its NUL.
+fn take_bytes<'a>(bytes: &mut &'a [u8], field: Field) -> Result<&'a [u8], KeyMethod2Error> {
     if bytes.is_empty() {
-        return Ok("");
+        return Ok(&[]);
     }
     let len = usize::from(u16::from_be_bytes(take(bytes, field.name)?));
     if len == 0 {
-        return Ok("");
+        return Ok(&[]);
     }
     let (string, rest) =
         bytes.split_at_checked(len).ok_or(KeyMethod2Error::TooShort(field.name))?;
     *bytes = rest;
-    let Some((0, string)) = string.split_last() else {
-        return Err(KeyMethod2Error::NoNul(field.name));
-    };
+    match string.split_last() {
+        Some((0, string)) => Ok(string),
+        _ => Err(KeyMethod2Error::NoNul(field.name)),
+    }
+}
+
+/// A user name or password. As openvpn does, control characters are replaced: a client that sends such a name is
+/// not an attacker as a rule, but has a token that is not what it should be.
+fn take_login(bytes: &mut &[u8], field: Field) -> Result<Zeroizing<String>, KeyMethod2Error> {
+    let string = take_bytes(bytes, field)?;
+    // It ends at its first NUL, as for a reader in C.
+    let string = string.split(|byte| *byte == 0).next().unwrap_or_default();
+    let read = Zeroizing::new(String::from_utf8_lossy(string).into_owned());
+    let mut text = Zeroizing::new(String::with_capacity(read.len()));
+    text.extend(read.chars().map(|c| if c.is_control() { '_' } else { c }));
+    field.check(&text)?;
+    Ok(text)
+}
+
+fn take_string<'a>(bytes: &mut &'a [u8], field: Field) -> Result<&'a str, KeyMethod2Error> {
+    let string = take_bytes(bytes, field)?;
     let text = std::str::from_utf8(string).map_err(|_| KeyMethod2Error::NotUtf8(field.name))?;
     field.check(text)?;
     Ok(text)

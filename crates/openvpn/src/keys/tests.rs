@@ -392,6 +392,10 @@ mod method2 {
     fn strings_with_nul_or_control_characters_are_refused_by_name() {
         for (index, name) in NAMES.into_iter().enumerate() {
             assert!(with_string(index, b"fine\0").is_ok());
+            if matches!(name, "user name" | "password") {
+                assert_eq!(with_string(index, b"a"), Err(KeyMethod2Error::NoNul(name)));
+                continue;
+            }
             let bad = Err(KeyMethod2Error::ControlCharacter(name));
             for text in [&b"a\0b\0"[..], b"\0\0", b"a\rb\0", b"\x1b[2J\0", b"a\x7f\0", b"a\tb\0"] {
                 assert_eq!(with_string(index, text), bad, "{name} {text:?}");
@@ -407,6 +411,28 @@ mod method2 {
             let long = [&[b'a'; 1537][..], &[0]].concat();
             assert_eq!(with_string(index, &long), Err(KeyMethod2Error::TooLong(name)));
             assert!(with_string(index, &long[1..]).is_ok());
+        }
+    }
+
+    /// As openvpn does: a client's token may be anything.
+    #[test]
+    fn control_characters_in_a_login_are_replaced() {
+        for (text, wanted) in [
+            (&b"alice\0"[..], "alice"),
+            (b"a\rb\nc\td\0", "a_b_c_d"),
+            (b"\x1b[2J\x7f\0", "_[2J_"),
+            (b"J\xc3\xbcrgen\0", "J\u{fc}rgen"),
+            (b"a\xffb\0", "a\u{fffd}b"),
+            (b"a\0b\0", "a"),
+            (b"\0\0", ""),
+        ] {
+            assert_eq!(with_string(1, text).unwrap().username, wanted, "{text:?}");
+            assert_eq!(with_string(2, text).unwrap().password.as_str(), wanted, "{text:?}");
+        }
+        let long = [&[b'a'; 1537][..], &[0]].concat();
+        for index in [1, 2] {
+            let error = with_string(index, &long).unwrap_err();
+            assert_eq!(error, KeyMethod2Error::TooLong(NAMES[index]));
         }
     }
 

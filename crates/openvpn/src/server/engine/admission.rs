@@ -149,6 +149,11 @@ impl ServerEngine {
         out: &mut Out,
     ) -> Result<(), Fault> {
         if let Some(client) = self.clients.get_mut(&peer) {
+            // Told now and not when the client has gone: logs are read in this order.
+            if let Some(identity) = client.conversation.exchange().tls().peer() {
+                let (link, identity) = (client.conversation.link, Box::new(identity.clone()));
+                out.event(ServerEvent::Refused(link, identity, reason.clone()));
+            }
             let message = ControlMessage::AuthFailed(failed);
             client.conversation.send_message(message.encode())?;
             told(peer, client, message.to_string(), out);

@@ -435,12 +435,11 @@ impl ServerEngine {
                 }
                 self.handshakes.give_back(link.remote().ip());
                 let identity = client.conversation.exchange().tls().peer();
-                out.event(match (stage, identity) {
-                    (Stage::Refused { reason, .. }, Some(identity)) => {
-                        ServerEvent::Refused(link, Box::new(identity.clone()), reason)
-                    }
-                    _ => ServerEvent::HandshakeFailed(link, reason),
-                });
+                match (stage, identity) {
+                    // Told when it was refused.
+                    (Stage::Refused { .. }, Some(_)) => {}
+                    _ => out.event(ServerEvent::HandshakeFailed(link, reason)),
+                }
             }
         }
         if self.streams.forget(link) {

@@ -1,0 +1,115 @@
+//! `adit openvpn` as scripts, service managers and front ends meet it.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+/// For what takes moments.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn openvpn(dir: &Path, line: &str) -> Command {
+    let mut command = Command::new(ADIT);
+    command.arg("openvpn").args(line.split_whitespace()).current_dir(dir).stdin(Stdio::null());
+    command
+}
+
+fn run(dir: &Path, line: &str) -> (i32, String) {
+    let Output { status, stdout, stderr } = openvpn(dir, line).output().unwrap();
+    let text = [stdout, stderr].concat();
+    (status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+/// Ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn tools_find_a_version_and_lists() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, text) = run(dir.path(), "--version");
+    let version = text.split_whitespace().nth(1).unwrap();
+    let numbers: Vec<u32> = version.split('.').map(|part| part.parse().unwrap()).collect();
+    assert!(code == 0 && text.starts_with("OpenVPN 2.6.") && numbers.len() == 3, "{text}");
+    for (mode, line) in [
+        ("--show-ciphers", "AES-256-GCM  (256 bit key"),
+        ("--show-digests", "SHA512 512 bit digest size"),
+        ("--show-tls", "TLS_AES_256_GCM_SHA384"),
+        ("--show-curves", "secp256r1"),
+        ("--show-groups", "secp384r1"),
+        ("--help", "TCP"),
+    ] {
+        let (code, text) = run(dir.path(), mode);
+        assert!(code == 0 && text.contains(line), "{mode}: {text}");
+    }
+}
+
+#[test]
+fn every_fault_ends_with_1_and_an_options_error_reaches_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, text) = run(dir.path(), "--log vpn.log --dev null --nonsense");
+    assert!(code == 1 && text.contains("Options error: "), "{code} {text}");
+    let log = fs::read_to_string(dir.path().join("vpn.log")).unwrap();
+    assert!(log.contains("Options error: ") && log.contains("nonsense"), "{log}");
+    fs::write(dir.path().join("x.conf"), "log-append later.log\ndev null\nremoet a\n").unwrap();
+    let (code, _) = run(dir.path(), "x.conf");
+    let log = fs::read_to_string(dir.path().join("later.log")).unwrap();
+    assert!(code == 1 && log.contains("did you mean remote?"), "{log}");
+    let line = "--dev null --tls-server --ca none --cert none --key none --log /nonexistent/x";
+    let (code, text) = run(dir.path(), line);
+    assert!(code == 1 && text.contains("cannot be written to /nonexistent/x"), "{text}");
+    let line = "--dev null --tls-server --ca none --cert none --key none --dh no.pem";
+    let (code, text) = run(dir.path(), line);
+    assert!(code == 1 && text.contains("fails with"), "{text}");
+}
+
+#[test]
+fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, text) = run(dir.path(), "--genkey secret static.key");
+    assert_eq!(code, 0, "{text}");
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Nothing listens there: an address for documentation, whose packets go nowhere.
+    let line = "--dev null --proto tcp-client --remote 127.0.0.1 1 --ifconfig 10.9.9.1 10.9.9.2 --secret static.key \
+                --cipher AES-256-CBC --auth SHA256 --writepid vpn.pid --verb 6 --log vpn.log --route-delay 3";
+    let mut command = openvpn(dir.path(), line);
+    command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null());
+    let running = Running(command.spawn().unwrap());
+    let mut told = [0; 500];
+    let len = manager.recv(&mut told).expect("READY=1 is told without a server");
+    let told = String::from_utf8_lossy(&told[..len]).into_owned();
+    let pid = running.0.id();
+    assert!(told.starts_with("READY=1\nSTATUS=Pre-connection"), "{told}");
+    assert!(told.contains(&format!("MAINPID={pid}")), "{told}");
+    let pid_file = dir.path().join("vpn.pid");
+    assert_eq!(fs::read_to_string(&pid_file).unwrap(), format!("{pid}\n"));
+
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).unwrap();
+    let mut running = running;
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = running.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < until, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let log = fs::read_to_string(dir.path().join("vpn.log")).unwrap();
+    assert_eq!(status.code(), Some(0), "{log}");
+    // Who may not remove it any more empties it.
+    assert!(fs::read_to_string(&pid_file).unwrap_or_default().is_empty(), "{log}");
+    assert_eq!(log.matches("route-delay has no effect").count(), 1, "{log}");
+    assert!(log.contains("Option: command line:1: dev null"), "{log}");
+}
