@@ -48,8 +48,10 @@ pub const WEB6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 4, 0, 0, 0, 0, 0x80);
 pub const PUBLIC_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
 /// The resolver that the VPN server pushes.
 pub const VPN_RESOLVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 54);
-/// The name of [`VPS`]; every name under `example` that is not the VPN server's belongs to [`WEB`].
+/// The VPN server's name with an IPv4 address only. Every other name under `example` belongs to the host outside.
 pub const VPN_NAME: &str = "vpn.example";
+/// The VPN server's name with addresses of both families.
+pub const VPN_NAME6: &str = "vpn6.example";
 
 /// One of the laptop's two access networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

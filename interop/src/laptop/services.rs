@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Access, PUBLIC_RESOLVER, VPN_NAME, VPN_RESOLVER, VPS, WEB, WEB6};
+use super::{Access, PUBLIC_RESOLVER, VPN_NAME, VPN_NAME6, VPN_RESOLVER, VPS, VPS6, WEB, WEB6};
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
 
@@ -241,10 +241,14 @@ fn answer(question: &[u8]) -> Option<(String, Vec<u8>)> {
     let end = at + 4;
     let name = labels.join(".");
     let known = name.ends_with("example");
-    let data: Option<Vec<u8>> = match (known, kind, name == VPN_NAME) {
-        (true, 1, true) => Some(VPS.octets().to_vec()),
-        (true, 1, false) => Some(WEB.octets().to_vec()),
-        (true, 28, false) => Some(WEB6.octets().to_vec()),
+    let (v4, v6) = match name.as_str() {
+        VPN_NAME => (VPS, None),
+        VPN_NAME6 => (VPS, Some(VPS6)),
+        _ => (WEB, Some(WEB6)),
+    };
+    let data: Option<Vec<u8>> = match kind {
+        1 if known => Some(v4.octets().to_vec()),
+        28 if known => v6.map(|address| address.octets().to_vec()),
         _ => None,
     };
     let code = if known { 0 } else { 3 };
@@ -285,6 +289,10 @@ mod tests {
         assert!(reply.ends_with(&VPS.octets()));
         let (_, reply) = answer(&question("a.web.example", 28)).unwrap();
         assert!(reply.ends_with(&WEB6.octets()));
+        let (_, reply) = answer(&question("vpn6.example", 28)).unwrap();
+        assert!(reply.ends_with(&VPS6.octets()));
+        let (_, reply) = answer(&question("vpn.example", 28)).unwrap();
+        assert!(reply.starts_with(&[0xab, 0xcd, 0x81, 0x80, 0, 1, 0, 0]));
     }
 
     #[test]

@@ -1,22 +1,24 @@
 //! How clients end, and the state that they leave on the laptop.
 
 use std::fs;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Control::{Fails, Passes};
-use super::{BOTH, Day, PATIENCE, Scene, Setup, family};
+use super::{BOTH, CONNECT, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup, family};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::laptop::Access;
+use crate::laptop::{Access, Answer, WEB, WEB6};
 
 /// The scenes of this module.
 pub(super) const SCENES: &[Scene] = &[
     ("strict-reverse-path", BOTH, Passes, strict_reverse_path),
     ("orderly-end", BOTH, Passes, orderly),
-    ("half-killed", BOTH, Fails("leaves its host route behind"), half_killed),
     ("killed", BOTH, Fails("leaves its host route behind"), killed),
+    ("half-killed", BOTH, Fails("leaves its host route behind"), half_killed),
+    ("kill-switch", CONNECT, Fails("has none"), kill_switch),
 ];
 
 /// The access interface takes only packets whose source is routed by it (`rp_filter` 1).
@@ -44,14 +46,19 @@ fn orderly(day: &Day<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The client and all its processes are killed; the next start undoes what they did.
+/// The client and all its processes are killed. The next start undoes what they did, or `adit doctor --fix`.
 fn killed(day: &Day<'_>) -> Result<String> {
-    let mut day = day.connect(Setup { access: Access::Cafe, dns: true, ..Setup::default() })?;
-    day.signal_all(Signal::SIGKILL)?;
-    day.client.wait_exit(PATIENCE)?;
-    day.client = day.day.dial(&day.internet.laptop, day.setup.options)?;
+    let setup = Setup { access: Access::Cafe, dns: true, ..Setup::default() };
+    let mut day = day.connect(setup)?;
+    day.kill_all()?;
+    day.client = day.day.dial(&day.internet.laptop, setup.options)?;
     day.wait_connected(1)?;
-    day.end()?;
+    day.kill_all()?;
+    let said = day.internet.laptop.run(&day.day.adit()?, &["doctor", "--fix"]);
+    let changes = day.before.changes(&day.internet.state()?);
+    ensure(changes.is_empty(), || {
+        day.with_logs(Failure(format!("after doctor --fix remain:{changes}\n{said:?}"))).0
+    })?;
     Ok(String::new())
 }
 
@@ -81,4 +88,56 @@ fn is_unprivileged(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     !uids.is_empty() && uids.split_whitespace().all(|uid| uid != "0")
+}
+
+/// With a kill switch nothing gets out when the client ends, in order or killed, until `adit connect --release`.
+fn kill_switch(day: &Day<'_>) -> Result<String> {
+    let setup = Setup { access: Access::Cafe, options: &["--kill-switch"], ..Setup::default() };
+    let mut day = day.connect(setup)?;
+    day.client.stop().map_err(|failure| day.with_server(failure))?;
+    day.ensure_nothing_gets_out()?;
+    day.release()?;
+    day.client = day.day.dial(&day.internet.laptop, setup.options)?;
+    day.wait_connected(1)?;
+    day.kill_all()?;
+    day.ensure_nothing_gets_out()?;
+    // The tunnel itself gets out, and the kill switch is on again afterwards.
+    day.client = day.day.dial(&day.internet.laptop, setup.options)?;
+    day.wait_connected(1)?;
+    day.client.stop().map_err(|failure| day.with_server(failure))?;
+    day.ensure_nothing_gets_out()?;
+    day.release()?;
+    Ok(String::new())
+}
+
+impl Connected<'_> {
+    fn kill_all(&mut self) -> Result<()> {
+        self.signal_all(Signal::SIGKILL)?;
+        self.client.wait_exit(PATIENCE).map(drop)
+    }
+
+    /// Turns the kill switch off, after which the laptop is as before.
+    fn release(&self) -> Result<()> {
+        let adit = self.day.adit()?;
+        self.internet.laptop.run(&adit, &["connect", "--release"])?;
+        let when = "after the release";
+        self.internet.ensure_restored(&self.before, when).map_err(|f| self.with_logs(f))?;
+        let (seen, _) = self.internet.probe().until_answered(WEB, PATIENCE)?;
+        ensure(seen == IpAddr::V4(self.setup.access.outside()), || format!("{when}: {seen}"))
+    }
+
+    /// Neither at once nor a moment later does a request of either family reach the host outside.
+    fn ensure_nothing_gets_out(&self) -> Result<()> {
+        let (start, probe) = (Instant::now(), self.internet.probe());
+        while start.elapsed() < Duration::from_secs(1) {
+            for to in [IpAddr::V4(WEB), IpAddr::V6(WEB6)] {
+                let answer = probe.udp(to, IN_VAIN)?;
+                ensure(!matches!(answer, Answer::From(_)), || {
+                    self.with_logs(format!("LEAK: after the client's end: {answer:?}").into()).0
+                })?;
+            }
+        }
+        let out = self.internet.visits().into_iter().find(|visit| visit.at > start);
+        ensure(out.is_none(), || format!("LEAK: after the client's end came {out:?}"))
+    }
 }

@@ -2,13 +2,48 @@
 
 use std::net::IpAddr;
 
-use super::Control::Passes;
-use super::{BOTH, Connected, Day, PATIENCE, Scene, Setup};
+use super::Control::{Fails, Passes};
+use super::{BOTH, CONNECT, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup};
 use crate::failure::{Failure, Result, ensure};
-use crate::laptop::{Access, VPS6, WEB6};
+use crate::laptop::{Access, Answer, LAPTOP6, VPS6, WEB6};
+use crate::net::ip;
 
 /// The scenes of this module.
-pub(super) const SCENES: &[Scene] = &[("both-families", BOTH, Passes, both_families)];
+pub(super) const SCENES: &[Scene] = &[
+    ("route-from-dhcp", CONNECT, Fails(MORE_SPECIFIC), route_from_dhcp),
+    ("route-from-router-advertisement", CONNECT, Fails(MORE_SPECIFIC), route_from_advertisement),
+    ("both-families", BOTH, Passes, both_families),
+    ("ipv6-blocked", BOTH, Fails(BLOCK_IPV6), ipv6_blocked),
+    ("ipv6-blocked-under-ipv6", BOTH, Fails(BLOCK_IPV6), ipv6_blocked_under_ipv6),
+    ("local-network", CONNECT, Fails("leaves the local network reachable"), local_network),
+];
+
+const MORE_SPECIFIC: &str = "follows routes that are more specific than its own";
+const BLOCK_IPV6: &str = "refuses only the IPv6 that is routed into the tunnel";
+
+/// A DHCP server hands out a route to the host outside (option 121), which is more specific than the tunnel's.
+fn route_from_dhcp(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup::default())?;
+    let (router, device) = (Access::Home.router(), Access::Home.interface());
+    for net in ["128.0.0.0/1", "192.0.2.0/24", "192.0.2.80/32"] {
+        let line = format!("route add {net} via {router} dev {device} proto dhcp");
+        ip(Some(&day.internet.laptop), [line].into_iter())?;
+        day.back(PATIENCE)?;
+    }
+    day.ensure_no_leak()?;
+    Ok(String::new())
+}
+
+/// A router advertises a route to the host outside (RFC 4191).
+fn route_from_advertisement(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
+    through6(&day)?;
+    let line = "route add 2001:db8:4::/64 via fe80::1 dev eth1 proto ra";
+    ip(Some(&day.internet.laptop), [line.to_owned()].into_iter())?;
+    through6(&day)?;
+    day.ensure_no_leak()?;
+    Ok(String::new())
+}
 
 /// IPv6 goes through the tunnel.
 fn through6(day: &Connected<'_>) -> Result<()> {
@@ -24,6 +59,77 @@ fn both_families(day: &Day<'_>) -> Result<String> {
     let day = day.connect(Setup { access: Access::Cafe, ipv6: true, ..Setup::default() })?;
     through6(&day)?;
     day.ensure_no_leak()?;
+    day.end()?;
+    Ok(String::new())
+}
+
+/// A tunnel without IPv6 on a laptop that has it.
+fn ipv6_blocked(day: &Day<'_>) -> Result<String> {
+    blocked(day, "203.0.113.7")
+}
+
+/// The same, and IPv6 carries the tunnel.
+fn ipv6_blocked_under_ipv6(day: &Day<'_>) -> Result<String> {
+    blocked(day, "2001:db8:7::7")
+}
+
+fn blocked(day: &Day<'_>, host: &'static str) -> Result<String> {
+    let day = day.connect(Setup { access: Access::Cafe, host, ..Setup::default() })?;
+    let probe = day.internet.probe();
+    let mut kinds = Vec::new();
+    // A program that waits for silence would wait for minutes, and would not try IPv4 in its place.
+    for answer in [probe.udp(WEB6, PATIENCE)?, probe.tcp(WEB6, PATIENCE)?] {
+        match answer {
+            Answer::Refused(kind) => kinds.push(format!("{kind:?}")),
+            other => {
+                let text = format!("LEAK: {WEB6} is to be refused at once: {other:?}");
+                return Err(day.with_logs(text.into()));
+            }
+        }
+    }
+    // New addresses and routes from the router do not open it.
+    let lines = [
+        "route add 2001:db8:4::/64 via fe80::1 dev eth1 proto ra".to_owned(),
+        "address add 2001:db8:30::51/64 dev eth1 nodad".to_owned(),
+    ];
+    ip(Some(&day.internet.laptop), lines.into_iter())?;
+    let answer = probe.udp(WEB6, PATIENCE)?;
+    ensure(matches!(answer, Answer::Refused(_)), || {
+        format!("LEAK: {WEB6} after a router advertisement: {answer:?}")
+    })?;
+    day.back(PATIENCE)?;
+    day.ensure_no_leak()?;
+    let undo = [
+        "route delete 2001:db8:4::/64 via fe80::1 dev eth1 proto ra".to_owned(),
+        "address delete 2001:db8:30::51/64 dev eth1".to_owned(),
+    ];
+    ip(Some(&day.internet.laptop), undo.into_iter())?;
+    let mut day = day;
+    day.client.stop()?;
+    let (seen, _) = day.internet.probe().until_answered(WEB6, PATIENCE)?;
+    ensure(seen == IpAddr::V6(LAPTOP6), || format!("after the end {seen} has IPv6"))?;
+    day.internet.ensure_restored(&day.before, "after the client's end")?;
+    Ok(kinds.join(", "))
+}
+
+/// The local network is out of reach unless it was asked for.
+fn local_network(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup::default())?;
+    let router = Access::Home.router();
+    let answer = day.internet.probe().udp(router, IN_VAIN)?;
+    ensure(!matches!(answer, Answer::From(_)), || {
+        day.with_logs(format!("the local network answers: {answer:?}").into()).0
+    })?;
+    day.back(PATIENCE)?;
+    let mut day = day;
+    day.client.stop()?;
+    day.client = day.day.dial(&day.internet.laptop, &["--allow-lan"])?;
+    day.wait_connected(1)?;
+    let (seen, _) = day.internet.probe().until_answered(router, PATIENCE)?;
+    ensure(seen == IpAddr::V4(Access::Home.lease()), || {
+        day.with_logs(format!("the local network sees {seen}").into()).0
+    })?;
+    day.back(PATIENCE)?;
     day.end()?;
     Ok(String::new())
 }

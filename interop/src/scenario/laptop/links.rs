@@ -1,6 +1,7 @@
 //! Links that fail, networks that change, and sleep.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -8,15 +9,28 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::Control::Passes;
+use super::Control::{Fails, Passes};
 use super::{BOTH, Connected, Day, IMPATIENT, PATIENCE, Scene, Setup};
 use crate::failure::{Failure, Result, ensure};
-use crate::laptop::{Access, Probe, WEB};
+use crate::laptop::{Access, Probe, Resolver, VPN_NAME6, WEB};
 use crate::net::Namespace;
 
 /// The scenes of this module.
-pub(super) const SCENES: &[Scene] =
-    &[("carrier-lost", BOTH, Passes, carrier_lost), ("suspend", BOTH, Passes, suspend)];
+pub(super) const SCENES: &[Scene] = &[
+    ("link-flap", BOTH, Fails(LINK), flap),
+    ("link-flap-over-tcp", BOTH, Fails(LINK), flap_over_tcp),
+    ("link-flap-over-ipv6", BOTH, Fails(LINK), flap_over_ipv6),
+    ("carrier-lost", BOTH, Passes, carrier_lost),
+    ("change-of-network", BOTH, Fails(OLD_NETWORK), change_of_network),
+    ("change-of-network-over-tcp", BOTH, Fails(OLD_NETWORK), change_of_network_over_tcp),
+    ("ipv6-lost", BOTH, Fails(OLD_NETWORK), ipv6_lost),
+    ("new-address", BOTH, Fails("loses its host route with the old address"), new_address),
+    ("suspend", BOTH, Passes, suspend),
+    ("wakes-elsewhere", BOTH, Fails(OLD_NETWORK), wakes_elsewhere),
+];
+
+const LINK: &str = "loses its host route with the link";
+const OLD_NETWORK: &str = "keeps a host route by the network that was left";
 
 /// How long the link is down.
 const FLAP: Duration = Duration::from_secs(3);
@@ -96,6 +110,29 @@ impl fmt::Display for Recovery {
     }
 }
 
+/// The interface is down for three seconds.
+fn flap(day: &Day<'_>) -> Result<String> {
+    flap_with(day, Setup::default())
+}
+
+/// The same with a tunnel over TCP.
+fn flap_over_tcp(day: &Day<'_>) -> Result<String> {
+    flap_with(day, Setup { listen: "tcp/1194", ..Setup::default() })
+}
+
+/// The same where IPv6 carries the tunnel; the interface loses its IPv6 addresses meanwhile.
+fn flap_over_ipv6(day: &Day<'_>) -> Result<String> {
+    flap_with(day, Setup { access: Access::Cafe, host: "2001:db8:7::7", ..Setup::default() })
+}
+
+fn flap_with(day: &Day<'_>, setup: Setup) -> Result<String> {
+    let day = day.connect(setup)?;
+    let switch = |on| day.internet.switch(setup.access, on);
+    let recovery = day.outage(|| switch(false), FLAP, || switch(true))?;
+    day.end()?;
+    Ok(recovery.to_string())
+}
+
 /// The carrier is lost for three seconds, as when Wi-Fi fails; the interface keeps its address and routes.
 fn carrier_lost(day: &Day<'_>) -> Result<String> {
     let day = day.connect(Setup::default())?;
@@ -103,6 +140,60 @@ fn carrier_lost(day: &Day<'_>) -> Result<String> {
     let recovery = day.outage(|| switch(false), FLAP, || switch(true))?;
     day.end()?;
     Ok(recovery.to_string())
+}
+
+/// From home to the café: another interface, another gateway, other addresses; and back again, to a network that
+/// comes before the other one goes.
+fn change_of_network(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup::default())?;
+    let internet = &day.internet;
+    let leave = || internet.leave(Access::Home);
+    let recovery = day.outage(leave, Duration::from_secs(1), || internet.join(Access::Cafe))?;
+    internet.join(Access::Home)?;
+    internet.leave(Access::Cafe)?;
+    let back = day.back(PATIENCE)?;
+    day.ensure_no_leak()?;
+    day.end()?;
+    Ok(format!("{recovery}; home again after {} ms", back.as_millis()))
+}
+
+/// From home to the café with a tunnel over TCP, whose connection does not survive the change of address.
+fn change_of_network_over_tcp(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup { listen: "tcp/1194", ..Setup::default() })?;
+    let leave = || day.internet.leave(Access::Home);
+    let recovery = day.outage(leave, Duration::from_secs(1), || day.internet.join(Access::Cafe))?;
+    let mut day = day;
+    day.client.stop()?;
+    Ok(recovery.to_string())
+}
+
+/// From the café, where IPv6 carries the tunnel, to home, which has IPv4 only. The server's name has both addresses.
+fn ipv6_lost(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup {
+        access: Access::Cafe,
+        host: VPN_NAME6,
+        resolver: Resolver::Outside,
+        ..Setup::default()
+    })?;
+    let leave = || day.internet.leave(Access::Cafe);
+    let recovery = day.outage(leave, Duration::from_secs(1), || day.internet.join(Access::Home))?;
+    let mut day = day;
+    day.client.stop()?;
+    Ok(recovery.to_string())
+}
+
+/// DHCP gives another address on the same link.
+fn new_address(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup::default())?;
+    let other = Ipv4Addr::new(192, 168, 1, 77);
+    day.internet.lease(Access::Home, other)?;
+    let took = day.back(PATIENCE)?;
+    day.ensure_no_leak()?;
+    let mut day = day;
+    day.client.stop()?;
+    let (seen, _) = day.internet.probe().until_answered(WEB, PATIENCE)?;
+    ensure(seen == IpAddr::V4(Access::Home.outside()), || format!("at the end it is {seen}"))?;
+    Ok(format!("back after {} ms", took.as_millis()))
 }
 
 /// The laptop sleeps for longer than the server may be silent.
@@ -114,5 +205,18 @@ fn suspend(day: &Day<'_>) -> Result<String> {
     let took = day.back(PATIENCE)?;
     day.ensure_no_leak()?;
     day.end()?;
+    Ok(format!("back after {} ms", took.as_millis()))
+}
+
+/// The laptop falls asleep at home and wakes at the café.
+fn wakes_elsewhere(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(Setup { profile: IMPATIENT, ..Setup::default() })?;
+    day.signal_all(Signal::SIGSTOP)?;
+    day.internet.leave(Access::Home)?;
+    std::thread::sleep(Duration::from_secs(6));
+    day.internet.join(Access::Cafe)?;
+    day.signal_all(Signal::SIGCONT)?;
+    let took = day.back(PATIENCE)?;
+    day.ensure_no_leak()?;
     Ok(format!("back after {} ms", took.as_millis()))
 }

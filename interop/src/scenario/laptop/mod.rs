@@ -15,7 +15,9 @@ use nix::unistd::Pid;
 use super::Test;
 use crate::cell::{Bench, READY, SETUP};
 use crate::failure::{Context, Failure, Result, ensure};
-use crate::laptop::{Access, HostState, Internet, Resolver, VPN_RESOLVER, VPS, VPS6, WEB, WEB6};
+use crate::laptop::{
+    Access, HostState, Internet, Resolver, VPN_NAME, VPN_NAME6, VPN_RESOLVER, VPS, VPS6, WEB, WEB6,
+};
 use crate::net::Namespace;
 use crate::peer::Program;
 use crate::pki::Maker;
@@ -60,6 +62,7 @@ type Scene = (&'static str, &'static [Client], Control, Work);
 type Work = fn(&Day<'_>) -> Result<String>;
 
 const BOTH: &[Client] = &[Client::Connect, Client::DropIn];
+const CONNECT: &[Client] = &[Client::Connect];
 
 /// All scenes with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
 pub(super) fn tests(adit: &Program) -> Vec<Test> {
@@ -106,6 +109,10 @@ struct Setup {
     resolver: Resolver,
     /// The server's name or address in the profile.
     host: &'static str,
+    /// What the server listens on, and the profile dials.
+    listen: &'static str,
+    /// Whether the tunnel takes all traffic from the start.
+    full: bool,
     /// Whether the tunnel carries IPv6.
     ipv6: bool,
     /// Whether the server pushes [`VPN_RESOLVER`].
@@ -122,6 +129,8 @@ impl Default for Setup {
             access: Access::Home,
             resolver: Resolver::Router,
             host: "203.0.113.7",
+            listen: "udp/1194",
+            full: true,
             ipv6: false,
             dns: false,
             profile: "",
@@ -146,10 +155,15 @@ struct Connected<'a> {
     /// The laptop before it was connected.
     before: HostState,
     since: Instant,
+    /// Questions that the resolvers outside had got by then.
+    queries: usize,
 }
 
 /// Limit for an answer where nothing is in the way. Recovery takes well under 3 s on an idle machine; this is for a busy one.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a scene waits for an answer that must not come.
+const IN_VAIN: Duration = Duration::from_millis(700);
+
 impl<'a> Day<'a> {
     fn adit(&self) -> Result<String> {
         match self.adit {
@@ -180,8 +194,9 @@ impl<'a> Day<'a> {
         prepare(&internet)?;
         let before = internet.state()?;
         let client = self.dial(&internet.laptop, setup.options)?;
+        let (since, queries) = (Instant::now(), 0);
         let mut connected =
-            Connected { day: self, setup, client, server, internet, before, since: Instant::now() };
+            Connected { day: self, setup, client, server, internet, before, since, queries };
         connected.wait_connected(1)?;
         Ok(connected)
     }
@@ -201,17 +216,26 @@ impl<'a> Day<'a> {
         let run =
             |words: &str| internet.vps.run(&adit, &words.split_whitespace().collect::<Vec<_>>());
         let dns = if setup.dns { format!("--dns {VPN_RESOLVER}") } else { String::new() };
+        let full = if setup.full { "--full-tunnel" } else { "" };
         run(&format!(
-            "server init --full-tunnel --listen udp/1194 --host {} --network {NETWORK} --network6 fd73::/64 {dns}",
-            setup.host
+            "server init {full} --listen {} --host {} --network {NETWORK} --network6 fd73::/64 {dns}",
+            setup.listen, setup.host
         ))?;
         if !setup.ipv6 {
-            let settings = self.folder.join("vps-etc/adit/server.toml");
-            let text = fs::read_to_string(&settings).context(settings.display())?;
-            let kept = text.lines().filter(|line| !line.starts_with("network6"));
-            fs::write(settings, kept.map(|line| format!("{line}\n")).collect::<String>())?;
+            self.edit_settings(|line| match line.starts_with("network6") {
+                true => String::new(),
+                false => line.to_owned(),
+            })?;
         }
         run("server client add laptop -o -")
+    }
+
+    /// Changes the lines of the server's settings.
+    fn edit_settings(&self, edit: impl Fn(&str) -> String) -> Result<()> {
+        let settings = self.folder.join("vps-etc/adit/server.toml");
+        let text = fs::read_to_string(&settings).context(settings.display())?;
+        let lines: Vec<String> = text.lines().map(edit).collect();
+        Ok(fs::write(settings, lines.join("\n") + "\n")?)
     }
 
     fn openvpn_server(&self, internet: &Internet, setup: Setup) -> Result<String> {
@@ -294,7 +318,8 @@ impl Connected<'_> {
             .wait_for_nth(line, count, SETUP)
             .map_err(|failure| self.with_server(failure))?;
         self.since = Instant::now();
-        self.back(PATIENCE).map(drop)
+        self.queries = self.internet.queries("").len();
+        if self.setup.full { self.back(PATIENCE).map(drop) } else { Ok(()) }
     }
 
     /// Sends until an answer comes, which must come through the tunnel; returns how long it took.
@@ -317,6 +342,13 @@ impl Connected<'_> {
         });
         ensure(around.is_none(), || {
             self.with_logs(Failure(format!("LEAK: around the tunnel came {around:?}"))).0
+        })?;
+        // The server's own name is asked for outside the tunnel.
+        let asked = self.internet.queries("").into_iter().skip(self.queries).find(|query| {
+            ![VPN_NAME, VPN_NAME6].contains(&query.name.as_str()) && !through.contains(&query.from)
+        });
+        ensure(!self.setup.dns || asked.is_none(), || {
+            self.with_logs(Failure(format!("LEAK: around the tunnel was asked {asked:?}"))).0
         })
     }
 
