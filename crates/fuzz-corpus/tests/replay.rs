@@ -34,6 +34,7 @@ targets! {
     fragment in "../../../fuzz/fuzz_targets/fragment.rs",
     ethernet in "../../../fuzz/fuzz_targets/ethernet.rs",
     filter_track in "../../../fuzz/fuzz_targets/filter_track.rs",
+    helper in "../../../fuzz/fuzz_targets/helper.rs",
     formats in "../../../fuzz/fuzz_targets/formats.rs",
     keys in "../../../fuzz/fuzz_targets/keys.rs",
     negotiate in "../../../fuzz/fuzz_targets/negotiate.rs",

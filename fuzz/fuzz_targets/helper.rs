@@ -1,0 +1,9 @@
+//! Requests to the helper, from a network process under foreign control.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    adit_daemon::helper::fuzz(bytes);
+}
