@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, address, answers, until};
+use world::{ADIT, Running, Server, address, answers, helper_of, until};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
@@ -40,6 +40,15 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     let mut killed = server.run();
     killed.signal("KILL");
     killed.child.wait().unwrap();
+    // By its helper, at once.
+    until("it is undone", || server.sysctl(FORWARD4) == "0" && server.rules().is_empty());
+    assert_undone();
+
+    let mut killed = server.run();
+    let pids = [killed.child.id(), helper_of(killed.child.id()).unwrap()];
+    let pids = pids.map(|pid| pid.to_string());
+    assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
+    killed.child.wait().unwrap();
     assert_running();
     let mut next = server.run();
     assert!(next.log().contains("undid what a killed server had left"), "{}", next.log());
@@ -61,9 +70,11 @@ fn a_serving_process_has_given_up_what_it_does_not_need() {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_default().trim().to_owned()
         };
-        // CAP_NET_ADMIN alone.
         for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
-            assert_eq!(line(set), "0000000000001000", "{set} {status}");
+            assert_eq!(line(set), "0000000000000000", "{set} {status}");
+        }
+        for ids in ["Uid:", "Gid:"] {
+            assert!(!line(ids).split_whitespace().any(|id| id == "0"), "{ids} {status}");
         }
         assert_eq!((line("NoNewPrivs:"), line("Seccomp:")), ("1".into(), "2".into()));
     }

@@ -67,10 +67,18 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {
         .map_err(|error| PkiError::io(path, "create", error))
 }
 
-pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
+/// Opens a file for reading. Another than [`open_file`] has rights that this process lacks.
+pub type Open = fn(&Path) -> std::io::Result<File>;
+
+/// Opens a file by this process's own rights.
+pub(crate) fn open_file(path: &Path) -> std::io::Result<File> {
+    File::open(path)
+}
+
+pub(crate) fn read(path: &Path, open: Open) -> Result<Zeroizing<Vec<u8>>, PkiError> {
     let fail = |error| PkiError::io(path, "read", error);
     let mut content = Zeroizing::new(Vec::new());
-    let mut file = File::open(path).map_err(fail)?.take(MAX_FILE + 1);
+    let mut file = open(path).map_err(fail)?.take(MAX_FILE + 1);
     file.read_to_end(&mut content).map_err(fail)?;
     if content.len() as u64 > MAX_FILE {
         return Err(PkiError::Damaged(path.to_owned(), "it is too large".into()));
@@ -78,8 +86,8 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
     Ok(content)
 }
 
-pub(crate) fn read_text(path: &Path) -> Result<Zeroizing<String>, PkiError> {
-    let content = read(path)?;
+pub(crate) fn read_text(path: &Path, open: Open) -> Result<Zeroizing<String>, PkiError> {
+    let content = read(path, open)?;
     std::str::from_utf8(&content)
         .map(|text| Zeroizing::new(text.to_owned()))
         .map_err(|_| PkiError::Damaged(path.to_owned(), "it is not text".into()))

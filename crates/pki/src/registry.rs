@@ -92,9 +92,9 @@ impl Default for Registry {
 }
 
 impl Registry {
-    pub(crate) fn read(path: &Path) -> Result<Self, PkiError> {
+    pub(crate) fn read(path: &Path, open: disk::Open) -> Result<Self, PkiError> {
         let damaged = |why: String| PkiError::Damaged(path.to_owned(), why);
-        let content = disk::read(path)?;
+        let content = disk::read(path, open)?;
         let registry: Self =
             serde_json::from_slice(&content).map_err(|error| damaged(error.to_string()))?;
         if registry.version != VERSION {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::disk::{self, Lock};
+use crate::disk::{self, Lock, Open};
 use crate::issue::{self, Authority, Purpose};
 use crate::profile::Parts;
 use crate::registry::{FormerCertificate, MAX_CLIENTS, MAX_GROUPS, Registry};
@@ -136,6 +136,7 @@ pub struct Issued {
 pub struct Store {
     dir: PathBuf,
     server: ServerInfo,
+    open: Open,
 }
 
 impl Store {
@@ -168,7 +169,7 @@ impl Store {
         std::fs::rename(&building, &place)
             .and_then(|()| disk::sync_directory(dir))
             .map_err(|error| PkiError::io(&place, "write", error))?;
-        Ok(Self { dir: place, server })
+        Ok(Self { dir: place, server, open: disk::open_file })
     }
 
     fn build(dir: &Path, options: &InitOptions, now: SystemTime) -> Result<ServerInfo, PkiError> {
@@ -206,12 +207,19 @@ impl Store {
 
     /// Opens the store in `dir/pki` for reading and, with sufficient rights, for changes.
     pub fn open(dir: &Path) -> Result<Self, PkiError> {
+        Self::open_by(dir, disk::open_file)
+    }
+
+    /// As [`Store::open`], with files opened by `open`, now and later.
+    pub fn open_by(dir: &Path, open: Open) -> Result<Self, PkiError> {
         let place = dir.join("pki");
-        if !Self::exists(dir) {
-            return Err(PkiError::NotInitialised(dir.to_owned()));
+        match read_info(&place, open) {
+            Ok(server) => Ok(Self { dir: place, server, open }),
+            Err(PkiError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(PkiError::NotInitialised(dir.to_owned()))
+            }
+            Err(error) => Err(error),
         }
-        let server = read_info(&place)?;
-        Ok(Self { dir: place, server })
     }
 
     /// The server's name, address and expiry as of [`Store::open`].
@@ -233,7 +241,7 @@ impl Store {
 
     /// `OpenVPN tls-crypt-v2 server key`, PEM.
     pub fn tls_crypt_v2_server_key(&self) -> Result<Zeroizing<String>, PkiError> {
-        disk::read_text(&self.path("tls-crypt-v2.key"))
+        disk::read_text(&self.path("tls-crypt-v2.key"), self.open)
     }
 
     /// Every client, in the order they were added.
@@ -337,7 +345,7 @@ impl Store {
     pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
         remote.check()?;
         let _lock = self.lock()?;
-        let mut info = read_info(&self.dir)?;
+        let mut info = read_info(&self.dir, self.open)?;
         info.remote = remote;
         write_info(&self.dir, &info)?;
         self.server = info;
@@ -347,7 +355,7 @@ impl Store {
     /// Makes the server a new certificate under its name; profiles stay valid.
     pub fn renew_server(&mut self, days: u32, now: SystemTime) -> Result<(), PkiError> {
         let _lock = self.lock()?;
-        let mut info = read_info(&self.dir)?;
+        let mut info = read_info(&self.dir, self.open)?;
         let made = self.authority()?.issue(info.name.as_str(), Purpose::Server, days, now)?;
         write_server_pair(&self.dir, &made)?;
         info.server_expires = made.expires;
@@ -367,7 +375,7 @@ impl Store {
     }
 
     fn registry(&self) -> Result<Registry, PkiError> {
-        Registry::read(&self.path("clients.json"))
+        Registry::read(&self.path("clients.json"), self.open)
     }
 
     fn lock(&self) -> Result<Lock, PkiError> {
@@ -375,8 +383,8 @@ impl Store {
     }
 
     fn authority(&self) -> Result<Authority, PkiError> {
-        let cert = disk::read_text(&self.path("ca.crt"))?;
-        let key = disk::read_text(&self.path("private/ca.key"))?;
+        let cert = disk::read_text(&self.path("ca.crt"), self.open)?;
+        let key = disk::read_text(&self.path("private/ca.key"), self.open)?;
         Authority::new(&cert, &key)
     }
 
@@ -413,7 +421,7 @@ impl Store {
 
     /// The number of the revocation list on disk.
     fn listed_number(&self) -> Option<u64> {
-        let content = disk::read(&self.path("crl.pem")).ok()?;
+        let content = disk::read(&self.path("crl.pem"), self.open).ok()?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(&content).ok()?;
         let (_, list) = x509_parser::parse_x509_crl(&pem.contents).ok()?;
         list.crl_number()?.try_into().ok()
@@ -472,7 +480,7 @@ impl Store {
             name: &new.name,
             remote: &self.server.remote,
             server_name: self.server.name.as_str(),
-            ca: &disk::read_text(&self.path("ca.crt"))?,
+            ca: &disk::read_text(&self.path("ca.crt"), self.open)?,
             cert: &made.cert,
             key: &key,
             tls_crypt_v2: &new.tls_crypt_v2_client_key,
@@ -515,8 +523,8 @@ fn write_info(dir: &Path, info: &ServerInfo) -> Result<(), PkiError> {
     disk::write(&path, &content, 0o644)
 }
 
-fn read_info(dir: &Path) -> Result<ServerInfo, PkiError> {
+fn read_info(dir: &Path, open: Open) -> Result<ServerInfo, PkiError> {
     let path = dir.join("server.json");
-    serde_json::from_slice(&disk::read(&path)?)
+    serde_json::from_slice(&disk::read(&path, open)?)
         .map_err(|error| PkiError::Damaged(path, error.to_string()))
 }

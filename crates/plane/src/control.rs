@@ -153,6 +153,9 @@ fn threads(wanted: usize) -> io::Result<Vec<Waiting>> {
         let builder = std::thread::Builder::new().name(format!("plane-{index}"));
         let spawned = builder.spawn(move || {
             if let Ok(worker) = worker.recv() {
+                let confined = adit_linux::privileges::confine_worker();
+                // A panic of a worker ends the process, as every failure to give up rights must.
+                assert!(confined.is_ok(), "the worker's filter of system calls: {confined:?}");
                 worker.run();
             }
         });

@@ -67,6 +67,18 @@ impl Drop for Running {
     }
 }
 
+/// The helper of a process, if it has one.
+pub fn helper_of(pid: u32) -> Option<u32> {
+    let parent = pid.to_string();
+    fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let text = fs::read_to_string(entry.path().join("status")).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let is_it = field("Name:")?.trim() == "adit-helper" && field("PPid:")?.trim() == parent;
+        is_it.then_some(pid)
+    })
+}
+
 /// Waits until a condition holds; a test that waits longer has failed.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();

@@ -13,7 +13,7 @@ use super::wire::{Answer, Problem, Request};
 use super::{current, disk};
 use crate::fault::Fault;
 
-/// Opens a file for reading. From the control thread.
+/// Opens a file for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
@@ -24,14 +24,23 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The same from another thread, while the control thread is at work. A pipe is not waited for.
-pub(crate) fn open_from_thread(path: &Path) -> io::Result<File> {
+/// The same, and does not wait for the other end of a pipe.
+pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
     match disk::read(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
-            Some(helper) => one(helper.call_from_thread(Request::Read(path.to_owned()))),
+            Some(helper) => one(helper.call(Request::Read(path.to_owned()), &[])),
             None => Err(e),
         },
         opened => opened,
+    }
+}
+
+/// Size, times and inode of a file.
+pub(crate) fn metadata(path: &Path) -> io::Result<fs::Metadata> {
+    match fs::metadata(path) {
+        // In a folder that is closed to this user.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => open(path)?.metadata(),
+        data => data,
     }
 }
 
@@ -70,10 +79,13 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Some(helper) => {
             let mut file: File = one(helper.call(Request::Replace(path.to_owned()), &[]))?;
             file.write_all(bytes)?;
+            file.sync_all()?;
             Ok(helper.call(Request::Commit(path.to_owned()), &[]).map(drop)?)
         }
         None => {
-            disk::fresh(path)?.write_all(bytes)?;
+            let mut file = disk::fresh(path)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
             disk::commit(path)
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use adit_linux::channel::{Channel, Received};
@@ -25,9 +26,6 @@ const EVENTS: usize = 16;
 /// How long a call waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long at most until a call looks whether another thread has received its answer.
-const GLANCE: Duration = Duration::from_millis(50);
-
 /// How long an orderly end waits for the helper's.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -37,6 +35,8 @@ type Outcome = Result<(Answer, Vec<OwnedFd>), Problem>;
 #[derive(Debug)]
 pub(crate) struct Helper {
     channel: Channel,
+    /// The thread that receives: the one that started the helper.
+    control: ThreadId,
     next: AtomicU64,
     pending: Mutex<HashMap<u64, Waiter>>,
     /// What happened to the machine, until it is asked for.
@@ -61,6 +61,7 @@ impl Helper {
     pub(super) fn new(channel: Channel) -> Self {
         Self {
             channel,
+            control: std::thread::current().id(),
             next: AtomicU64::new(1),
             pending: Mutex::default(),
             events: Mutex::default(),
@@ -70,34 +71,29 @@ impl Helper {
         }
     }
 
-    /// Asks, and receives until the answer is there.
+    /// Asks and waits. The control thread receives meanwhile; others leave that to its [`Watcher`].
     pub(crate) fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Outcome {
         let (tx, rx) = mpsc::channel();
         let id = self.send(request, fds, Waiter::Thread(tx))?;
+        let late = || Problem::of(&io::Error::from_raw_os_error(nix::libc::ETIMEDOUT));
+        if std::thread::current().id() != self.control {
+            return rx.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+                self.pending().remove(&id);
+                Err(late())
+            });
+        }
         let until = Instant::now() + PATIENCE;
         loop {
             self.receive();
             if let Ok(outcome) = rx.try_recv() {
                 return outcome;
             }
-            // Another thread may have received it meanwhile.
-            let _ = self.channel.wait(false, GLANCE);
-            if Instant::now() > until {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.channel.wait(false, left).is_err() {
                 self.pending().remove(&id);
-                let late = io::Error::from_raw_os_error(nix::libc::ETIMEDOUT);
-                return Err(Problem::of(&late));
+                return Err(late());
             }
         }
-    }
-
-    /// Asks from another thread, while the control thread receives.
-    pub(crate) fn call_from_thread(&self, request: Request) -> Outcome {
-        let (tx, rx) = mpsc::channel();
-        let id = self.send(request, &[], Waiter::Thread(tx))?;
-        rx.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            self.pending().remove(&id);
-            Err(Problem::of(&io::Error::from_raw_os_error(nix::libc::ETIMEDOUT)))
-        })
     }
 
     /// Asks, while a [`Watcher`] receives. However long it takes: routes and programs have limits of

@@ -22,6 +22,7 @@ use super::wire::{Duty, Opening, Request, SocketWish};
 use crate::connect;
 use crate::fault::Fault;
 use crate::host::{Device, HostPlan, PlannedRoute, Via};
+use crate::managed::Bounds;
 use crate::openvpn;
 use crate::workers::MAX_WORKERS;
 
@@ -45,6 +46,8 @@ pub(super) struct Policy {
     configured_mark: Option<u32>,
     /// Whether other servers may be kept reachable.
     remotes: bool,
+    /// Whether it is a managed server.
+    managed: bool,
 }
 
 /// Which files of a folder.
@@ -61,6 +64,8 @@ enum Plans {
     /// None at all.
     #[default]
     None,
+    /// This one.
+    Exactly(Box<HostPlan>),
     /// One that follows from the configuration, given the far end's address.
     Configured(Box<Options>),
     /// One of a client.
@@ -116,19 +121,22 @@ impl Policy {
     ///
     /// # Errors
     /// It is wrong.
-    pub(super) fn derive(duty: &Duty, piped: &[(PathBuf, Vec<u8>)]) -> Result<Self, Fault> {
-        // The network process: it has just started this one.
-        let parent = nix::unistd::getppid().as_raw().unsigned_abs();
+    pub(super) fn derive(
+        duty: &Duty,
+        piped: &[(PathBuf, Vec<u8>)],
+        parent: u32,
+    ) -> Result<Self, Fault> {
         let files = Recorded { piped, read: Default::default() };
         let options = match duty {
             Duty::Openvpn(args) => config::parse(args, &files)
                 .map_err(|e| Fault::operator(format!("Options error: {e}")))?,
             Duty::Connect(wanted) => connect::options(wanted, &files)?,
+            Duty::Server(dir) => return Self::managed(dir.as_deref()),
         };
         let mut policy = Self { readable: files.read.into_inner(), ..Self::default() };
         policy.control.insert(match duty {
             Duty::Connect(wanted) => connect::control_socket(wanted),
-            Duty::Openvpn(_) => openvpn::control_socket(parent),
+            Duty::Openvpn(_) | Duty::Server(_) => openvpn::control_socket(parent),
         });
         policy.device = Some(openvpn::device(&options));
         policy.add_sockets(&options);
@@ -148,6 +156,34 @@ impl Policy {
             }
         }
         Ok(policy)
+    }
+
+    /// Of a managed server. The authority's key is not among its files.
+    fn managed(dir: Option<&Path>) -> Result<Self, Fault> {
+        let bounds = Bounds::of(dir)?;
+        let mut policy = Self {
+            device: Some(bounds.plan.device.clone()),
+            plans: Plans::Exactly(Box::new(bounds.plan)),
+            readable: bounds.readable.into_iter().collect(),
+            replaceable: [bounds.leases].into(),
+            control: [bounds.control].into(),
+            managed: true,
+            ..Self::default()
+        };
+        policy.sockets.listen = bounds.listen;
+        if let Some(path) = &bounds.filter {
+            policy.add_rules(path);
+        }
+        Ok(policy)
+    }
+
+    /// A filter's rules, which say themselves what they include.
+    fn add_rules(&mut self, path: &Path) {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if let Ok((files, _)) = crate::filter::read(&path) {
+            self.readable.extend(files.texts.keys().map(PathBuf::from));
+        }
+        self.readable.insert(path);
     }
 
     fn add_sockets(&mut self, options: &Options) {
@@ -232,12 +268,7 @@ impl Policy {
             }
         }
         if let Some(path) = &server.filter {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            // The rules say themselves what they include.
-            if let Ok((files, _)) = crate::filter::read(&path) {
-                self.readable.extend(files.texts.keys().map(PathBuf::from));
-            }
-            self.readable.insert(path);
+            self.add_rules(path);
         }
         Ok(())
     }
@@ -267,6 +298,10 @@ impl Policy {
             Request::Begin { .. } => Err("begin: the configuration is known already".into()),
             Request::Reload | Request::Undo | Request::Close => Ok(()),
             Request::Prepare { .. } | Request::Capture => Ok(()),
+            Request::PrepareServer | Request::Masquerade(_) => match self.managed {
+                true => Ok(()),
+                false => Err("server: the configuration is not one of a managed server".into()),
+            },
             Request::Open(opening) => self.check_device(opening),
             Request::Apply(plan) | Request::Change(plan) => self.check_plan(plan),
             Request::KeepReachable(address) => self.check_remote(*address),
@@ -320,6 +355,8 @@ impl Policy {
     fn check_plan(&self, plan: &HostPlan) -> Result<(), String> {
         match &self.plans {
             Plans::None => Err("plan: the configuration has none".into()),
+            Plans::Exactly(wanted) if **wanted == *plan => Ok(()),
+            Plans::Exactly(_) => Err("plan: the settings have another".into()),
             Plans::Configured(options) => {
                 // `remote_host` in a route stands for an address that the plan may not have elsewhere.
                 let hosts = plan.routes.iter().flat_map(|route| {

@@ -26,6 +26,7 @@ use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{Host, HostEvent};
 use crate::log;
+use crate::managed::{self, Machine, Places, Settings};
 
 /// What the helper may at most do. Of these it has what it was started with.
 const CAPABILITIES: [Capability; 6] = [
@@ -73,8 +74,10 @@ fn run() -> Result<(), Fault> {
     })?);
     detach().map_err(failed("cannot leave the terminal"))?;
     forward_log(&channel);
+    // Before it can end: another one would be the parent then.
+    let parent = nix::unistd::getppid().as_raw().unsigned_abs();
     let (id, duty, piped) = beginning(&channel)?;
-    let began = Policy::derive(&duty, &piped);
+    let began = Policy::derive(&duty, &piped, parent);
     let (policy, outcome) = match began {
         Ok(policy) => (Some(policy), Ok(Answer::Done)),
         Err(fault) => (None, Err(Problem::Fault(fault))),
@@ -102,6 +105,9 @@ fn run() -> Result<(), Fault> {
             policy,
             files,
             host: None,
+            machine: None,
+            running: None,
+            server: parent,
             remotes: HashSet::new(),
             mark: None,
             refused: 0,
@@ -111,6 +117,7 @@ fn run() -> Result<(), Fault> {
         if let Some(host) = server.host.take() {
             host.abandon().await;
         }
+        drop(server.machine.take());
         if server.refused > 0 {
             tracing::warn!("helper: {} requests refused in all", server.refused);
         }
@@ -243,6 +250,12 @@ struct Server {
     policy: Policy,
     files: Arc<Semaphore>,
     host: Option<Host>,
+    /// The changes of a managed server; undone when dropped.
+    machine: Option<Machine>,
+    /// The settings that it runs with.
+    running: Option<Settings>,
+    /// The network process.
+    server: u32,
     /// Servers that are kept reachable.
     remotes: HashSet<IpAddr>,
     /// The mark of the transport's sockets.
@@ -321,7 +334,7 @@ impl Server {
         let system = |e: io::Error| Problem::of(&e);
         match request {
             Request::Reload => {
-                self.policy = Policy::derive(&self.duty, &self.piped)?;
+                self.policy = Policy::derive(&self.duty, &self.piped, self.server)?;
                 self.policy.allow_mark(self.mark);
                 plain(Answer::Done)
             }
@@ -353,6 +366,23 @@ impl Server {
                 plain(Answer::Done)
             }
             Request::KeepReachable(address) => self.keep_reachable(address).await,
+            Request::PrepareServer => {
+                let (places, settings) = self.managed()?;
+                let mut machine = managed::claim(&places, self.server)?;
+                machine.prepare(&settings)?;
+                self.machine = Some(machine);
+                self.running = Some(settings);
+                plain(Answer::Done)
+            }
+            Request::Masquerade(nat) => {
+                // The rest of the settings takes effect at the next start.
+                let (Some(machine), Some(running)) = (&mut self.machine, &mut self.running) else {
+                    return Err(Problem::Refused("no server is prepared".into()));
+                };
+                running.nat = nat;
+                machine.filter(running)?;
+                plain(Answer::Done)
+            }
             Request::Control(path) => {
                 let listener = crate::control::bind(&path)?;
                 Ok((Answer::Done, vec![OwnedFd::from(listener)]))
@@ -374,6 +404,16 @@ impl Server {
             | Request::Commit(_)
             | Request::Remove(_) => Err(Problem::Refused("not now".into())),
         }
+    }
+
+    /// What a managed server is prepared by: read again here, so that nobody else's word counts.
+    fn managed(&self) -> Result<(Places, Settings), Problem> {
+        let Duty::Server(dir) = &self.duty else {
+            return Err(Problem::Refused("this is no managed server".into()));
+        };
+        let places = Places::new(dir.as_deref())?;
+        let settings = Settings::read(&places.settings_file())?;
+        Ok((places, settings))
     }
 
     fn host(&mut self) -> Result<&mut Host, Problem> {

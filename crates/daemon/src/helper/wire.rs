@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::connect::ConnectOptions;
 use crate::fault::Fault;
 use crate::host::{Applied, Capture, Device, HostEvent, HostPlan};
+use crate::managed::Nat;
 
 /// Longest message in bytes: a plan with 5,000 routes fits.
 pub const MESSAGE_LIMIT: usize = 1 << 20;
@@ -56,6 +57,10 @@ pub enum Request {
     Close,
     /// Keep another server reachable outside the tunnel.
     KeepReachable(IpAddr),
+    /// Change this machine for the server of the settings, as they say.
+    PrepareServer,
+    /// Put the server's firewall rules in place again.
+    Masquerade(Nat),
     /// Open a file for reading.
     Read(PathBuf),
     /// List a folder.
@@ -91,6 +96,8 @@ pub enum Duty {
     Openvpn(Vec<String>),
     /// `adit connect`.
     Connect(ConnectOptions),
+    /// `adit server run` with this `--dir`.
+    Server(Option<PathBuf>),
 }
 
 /// How a device is opened.

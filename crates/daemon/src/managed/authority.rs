@@ -1,7 +1,6 @@
 //! Who may have a session: the registry's answer to an authenticated client.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +10,7 @@ use adit_pki::{Client, ClientState, Store};
 use super::failure::Outcome;
 use super::init::pki_fault;
 use crate::ask::{Answer, Authorizer};
+use crate::helper::files;
 
 /// The registry as it is on disk, read again when the file has changed.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Authority {
 
     fn refresh(&self, seen: &mut Seen) -> Outcome<()> {
         let path = self.store.files().clients;
-        let version = fs::metadata(&path)
+        let version = files::metadata(&path)
             .ok()
             .map(|meta| (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()));
         if version.is_some() && version == seen.version {
@@ -115,6 +115,8 @@ mod tests {
     use super::super::clients::{Wanted, add, disable, enable, open_store, renew, revoke};
     use super::super::init::{Choices, init};
     use super::super::places::Places;
+    use std::fs;
+
     use super::*;
 
     /// Every check of the registry, each failing alone.

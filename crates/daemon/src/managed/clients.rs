@@ -18,6 +18,7 @@ use super::survey;
 use crate::control::{self, PeerReport, Request, Response};
 use crate::fault::Fault;
 use crate::filter;
+use crate::helper::files;
 
 /// A client to be made or renewed.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +50,7 @@ pub struct Known {
 /// # Errors
 /// There is none, or it cannot be read.
 pub(super) fn open_store(places: &Places) -> Outcome<Store> {
-    Store::open(&places.data).map_err(|error| match error {
+    Store::open_by(&places.data, files::open).map_err(|error| match error {
         PkiError::NotInitialised(_) => Fault::operator(format!(
             "there is no server in {}; create it with: {}",
             places.data.display(),

@@ -1,7 +1,7 @@
 //! The engine's configuration from `server.toml` and the store.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use super::clients::server_key;
 use super::failure::{Outcome, file_fault};
 use super::settings::{Listen, Reach, Settings};
 use crate::fault::Fault;
+use crate::helper::files;
 use crate::host::{Device, HostPlan};
 use crate::server::{Listener, Relay};
 
@@ -86,16 +87,18 @@ pub(super) fn push(settings: &Settings) -> Vec<String> {
 /// One of them is missing or damaged. A missing revocation list is an error too: without it
 /// revoked clients would come back.
 pub(super) fn tls(store: &Store) -> Outcome<ServerTls> {
-    let files = store.files();
+    let named = store.files();
     let pem = |path: &Path| -> Outcome<Option<Pem>> {
-        let bytes = fs::read(path).map_err(|error| file_fault("cannot read", path, &error))?;
+        let mut bytes = Vec::new();
+        let read = files::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+        read.map_err(|error| file_fault("cannot read", path, &error))?;
         Ok(Some(Pem::new(path.display().to_string(), bytes)))
     };
     let common = CommonTlsOptions {
-        ca: pem(&files.ca)?,
-        cert: pem(&files.cert)?,
-        key: pem(&files.key)?,
-        crl: pem(&files.crl)?,
+        ca: pem(&named.ca)?,
+        cert: pem(&named.cert)?,
+        key: pem(&named.key)?,
+        crl: pem(&named.crl)?,
         verify: VerifyOptions {
             remote_cert_tls: Some(RemoteCertTls::Client),
             ..VerifyOptions::default()

@@ -161,6 +161,7 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
         client_to_client: false,
         max_clients: 250,
         workers: choices.workers,
+        user: None,
         filter: filter(choices)?,
     };
     // The same checks, with the same words, as for an edited file.

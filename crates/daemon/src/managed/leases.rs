@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::places::{Places, write_whole};
+use super::places::Places;
+use crate::helper::files;
 
 /// Most names remembered; further ones get whatever is free.
 const MAX_LEASES: usize = 65_536;
@@ -31,8 +32,13 @@ struct State {
 }
 
 impl Leases {
+    /// Where they are.
+    pub(super) fn file(places: &Places) -> PathBuf {
+        places.data.join("leases.json")
+    }
+
     pub(super) fn open(places: &Places) -> Self {
-        let path = places.data.join("leases.json");
+        let path = Self::file(places);
         let addresses = fs::read(&path)
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok())
@@ -77,7 +83,7 @@ impl Leases {
         };
         let written = text
             .map_err(|error| error.to_string())
-            .and_then(|text| write_whole(&self.path, 0o600, &text).map_err(|f| f.to_string()));
+            .and_then(|text| files::replace(&self.path, &text).map_err(|e| e.to_string()));
         if let Err(error) = written {
             tracing::warn!("leases are not kept: {error}");
         }

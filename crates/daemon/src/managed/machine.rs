@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Outcome, file_fault};
 use super::firewall;
 use super::places::{Places, make_folder, write_whole};
-use super::settings::{Reach, Settings};
+use super::settings::{Nat, Reach, Settings};
 use crate::fault::Fault;
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
@@ -34,7 +34,7 @@ struct Undo {
 
 /// The changes of a running server. Dropping it undoes them.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     places: Places,
     undo: Undo,
     sysctl_root: PathBuf,
@@ -42,16 +42,16 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Takes the instance's lock and undoes what a killed predecessor left.
+    /// Takes the instance's lock for the process `server` and undoes what a killed predecessor left.
     ///
     /// The flag says whether there was something to undo.
-    pub(super) fn claim(places: &Places) -> Outcome<(Self, bool)> {
-        Self::claim_below(places, Path::new("/proc/sys"))
+    pub(crate) fn claim(places: &Places, server: u32) -> Outcome<(Self, bool)> {
+        Self::claim_below(places, server, Path::new("/proc/sys"))
     }
 
-    fn claim_below(places: &Places, sysctl_root: &Path) -> Outcome<(Self, bool)> {
+    fn claim_below(places: &Places, server: u32, sysctl_root: &Path) -> Outcome<(Self, bool)> {
         make_folder(&places.run, 0o755)?;
-        let lock = lock(places)?;
+        let lock = lock(places, server)?;
         let leftover = match fs::read_to_string(places.undo_file()) {
             Ok(text) => Some(parse_undo(&text, &places.undo_file())?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -70,9 +70,21 @@ impl Machine {
         Ok((machine, found))
     }
 
+    /// Forwarding and firewall, before the first packet can come.
+    pub(crate) fn prepare(&mut self, settings: &Settings) -> Outcome<()> {
+        self.forward(settings)?;
+        match self.filter(settings) {
+            Err(fault) if settings.nat == Nat::Off && settings.client_to_client => {
+                tracing::warn!("no firewall rules: {fault}");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
     /// Switches forwarding on for the families the tunnel carries. Where it may not be (many
     /// containers have /proc/sys read-only), a server that reaches no further still does its work.
-    pub(super) fn forward(&mut self, settings: &Settings) -> Outcome<()> {
+    pub(crate) fn forward(&mut self, settings: &Settings) -> Outcome<()> {
         if settings.network6.is_some() && self.sysctl_root.join(FORWARD6).exists() {
             let done = self.keep_router_advertisements().and_then(|()| self.set(FORWARD6, "1"));
             if let Err(fault) = done {
@@ -110,7 +122,7 @@ impl Machine {
     }
 
     /// Puts the server's nft table in place, or in place of its former one.
-    pub(super) fn filter(&mut self, settings: &Settings) -> Outcome<()> {
+    pub(crate) fn filter(&mut self, settings: &Settings) -> Outcome<()> {
         let table = firewall::table_name(&self.places.instance);
         self.undo.table = Some(table.clone());
         self.remember()?;
@@ -213,7 +225,7 @@ fn parse_undo(text: &str, path: &Path) -> Outcome<Undo> {
     )))
 }
 
-fn lock(places: &Places) -> Outcome<Flock<File>> {
+fn lock(places: &Places, server: u32) -> Outcome<Flock<File>> {
     let path = places.lock_file();
     let mut file = OpenOptions::new()
         .read(true)
@@ -235,7 +247,7 @@ fn lock(places: &Places) -> Outcome<Flock<File>> {
     })?;
     let written = lock.set_len(0).and_then(|()| {
         io::Seek::rewind(&mut *lock)?;
-        writeln!(lock, "{}", std::process::id())
+        writeln!(lock, "{server}")
     });
     written.map_err(|error| file_fault("cannot write", &path, &error))?;
     Ok(lock)
@@ -286,7 +298,8 @@ mod tests {
     #[test]
     fn forwarding_is_switched_on_and_back() {
         let (_dir, places, root) = world();
-        let (mut machine, leftover) = Machine::claim_below(&places, &root).unwrap();
+        let (mut machine, leftover) =
+            Machine::claim_below(&places, std::process::id(), &root).unwrap();
         assert!(!leftover);
         machine.forward(&settings()).unwrap();
         assert_eq!(read(&root, FORWARD4), "1");
@@ -305,7 +318,7 @@ mod tests {
     fn what_was_on_before_stays_on() {
         let (_dir, places, root) = world();
         fs::write(root.join(FORWARD4), "1\n").unwrap();
-        let (mut machine, _) = Machine::claim_below(&places, &root).unwrap();
+        let (mut machine, _) = Machine::claim_below(&places, std::process::id(), &root).unwrap();
         machine.forward(&settings()).unwrap();
         drop(machine);
         assert_eq!(read(&root, FORWARD4), "1");
@@ -314,7 +327,7 @@ mod tests {
     #[test]
     fn a_killed_server_is_undone_by_the_next() {
         let (_dir, places, root) = world();
-        let (mut machine, _) = Machine::claim_below(&places, &root).unwrap();
+        let (mut machine, _) = Machine::claim_below(&places, std::process::id(), &root).unwrap();
         machine.forward(&settings()).unwrap();
         // As after kill -9: the lock is free, the destructor never ran.
         let undo = fs::read(places.undo_file()).unwrap();
@@ -324,7 +337,7 @@ mod tests {
         }
         fs::write(places.undo_file(), undo).unwrap();
 
-        let (machine, leftover) = Machine::claim_below(&places, &root).unwrap();
+        let (machine, leftover) = Machine::claim_below(&places, std::process::id(), &root).unwrap();
         assert!(leftover);
         assert_eq!(read(&root, FORWARD4), "0");
         assert_eq!(read(&root, FORWARD6), "0");
@@ -338,7 +351,7 @@ mod tests {
         let undo =
             format!("{{\"boot\":\"another\",\"table\":null,\"sysctls\":[[\"{FORWARD4}\",\"7\"]]}}");
         fs::write(places.undo_file(), undo).unwrap();
-        let (machine, leftover) = Machine::claim_below(&places, &root).unwrap();
+        let (machine, leftover) = Machine::claim_below(&places, std::process::id(), &root).unwrap();
         assert!(!leftover);
         assert_eq!(read(&root, FORWARD4), "0");
         drop(machine);
@@ -348,8 +361,8 @@ mod tests {
     fn a_second_server_is_refused_and_told_who_runs() {
         let (_dir, places, root) = world();
         assert_eq!(running(&places), None);
-        let (machine, _) = Machine::claim_below(&places, &root).unwrap();
-        let fault = Machine::claim_below(&places, &root).unwrap_err();
+        let (machine, _) = Machine::claim_below(&places, std::process::id(), &root).unwrap();
+        let fault = Machine::claim_below(&places, std::process::id(), &root).unwrap_err();
         assert!(fault.to_string().contains(&std::process::id().to_string()), "{fault}");
         assert_eq!(running(&places), Some(std::process::id()));
         drop(machine);
@@ -362,7 +375,7 @@ mod tests {
         // Nobody can write to a folder; this stands for a read-only /proc/sys, which stops root.
         fs::remove_file(root.join(FORWARD4)).unwrap();
         fs::create_dir(root.join(FORWARD4)).unwrap();
-        let (mut machine, _) = Machine::claim_below(&places, &root).unwrap();
+        let (mut machine, _) = Machine::claim_below(&places, std::process::id(), &root).unwrap();
         machine.forward(&settings()).unwrap();
         let far = Settings { reach: Reach::Full, ..settings() };
         assert!(machine.forward(&far).is_err());
@@ -379,7 +392,7 @@ mod tests {
         let ns = adit_linux::netns::NetNs::unnamed().unwrap();
         ns.run(|| {
             fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
-            let (mut machine, _) = Machine::claim(&places).unwrap();
+            let (mut machine, _) = Machine::claim(&places, std::process::id()).unwrap();
             machine.forward(&settings()).unwrap();
             machine.filter(&settings()).unwrap();
             // Twice, as a reload does: replaced, not added to.
@@ -394,7 +407,7 @@ mod tests {
             std::mem::forget(machine);
             fs::remove_file(places.lock_file()).unwrap();
 
-            let (machine, leftover) = Machine::claim(&places).unwrap();
+            let (machine, leftover) = Machine::claim(&places, std::process::id()).unwrap();
             assert!(leftover);
             assert!(!listing().contains(&table));
             assert_eq!(read(Path::new("/proc/sys"), FORWARD4), "0");
@@ -414,7 +427,7 @@ mod tests {
             "{",
         ] {
             fs::write(places.undo_file(), text).unwrap();
-            assert!(Machine::claim_below(&places, &root).is_err(), "{text}");
+            assert!(Machine::claim_below(&places, std::process::id(), &root).is_err(), "{text}");
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Everything here returns what it found or did as values; the `adit` binary prints them.
 
 mod authority;
+mod bounds;
 pub mod clients;
 pub mod demo;
 pub mod doctor;
@@ -22,11 +23,14 @@ mod survey;
 mod template;
 mod up;
 
+pub(crate) use bounds::Bounds;
 pub use failure::Outcome;
 pub use init::{Choices, Created, init};
+pub(crate) use machine::Machine;
 pub use machine::running;
 pub use places::Places;
 pub(crate) use places::{make_folder, shell_word, write_whole};
+pub(crate) use rights::claim;
 pub use serve::{OnReady, Ready, run};
 pub(crate) use settings::checked_device;
 pub use settings::{Listen, Nat, Reach, Settings};

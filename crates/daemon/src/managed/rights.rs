@@ -1,4 +1,4 @@
-//! What a serving process may still do: its network, its own files, and nft at the end.
+//! What a serving process may still do, and who does the rest.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,8 +7,12 @@ use std::path::Path;
 use adit_linux::privileges::{Capability, Privileges, Profile, Violation, protect_memory};
 
 use super::failure::Outcome;
+use super::machine::Machine;
 use super::places::Places;
+use super::settings::{Nat, Settings};
 use crate::fault::Fault;
+use crate::helper::{self, Duty, Request, Running};
+use crate::rights::{self, Wanted};
 use crate::say;
 
 /// No core dumps, no debugger: there are keys in memory.
@@ -18,12 +22,96 @@ pub(super) fn protect_secrets() {
     }
 }
 
-/// Gives up every capability but the one for the network, and all system calls that a daemon with
-/// programs to start does not make. Irreversible; before threads are started.
+/// Who changes this machine for the server.
+#[derive(Debug)]
+pub(super) enum Changer {
+    /// This process. Undone when it is dropped.
+    Own(Box<Machine>),
+    /// The helper, which undoes it when this process ends.
+    Helper(Running),
+}
+
+impl Changer {
+    /// Takes the instance's lock, undoes what a killed predecessor left, and prepares the machine.
+    ///
+    /// # Errors
+    /// Another server runs, or something could not be changed.
+    pub(super) fn prepare(places: &Places, settings: &Settings) -> Outcome<Self> {
+        let duty = Duty::Server(places.dir.clone());
+        if let Some(running) = helper::start(duty, &[])? {
+            let this = Self::Helper(running);
+            this.ask(Request::PrepareServer)?;
+            return Ok(this);
+        }
+        let mut machine = claim(places, std::process::id())?;
+        machine.prepare(settings)?;
+        Ok(Self::Own(Box::new(machine)))
+    }
+
+    /// Puts the firewall's rules in place again, of the running settings with this `nat`.
+    ///
+    /// # Errors
+    /// nft refuses.
+    pub(super) fn masquerade(&mut self, running: &Settings, nat: Nat) -> Outcome<()> {
+        match self {
+            Self::Own(machine) => machine.filter(&Settings { nat, ..running.clone() }),
+            Self::Helper(_) => self.ask(Request::Masquerade(nat)),
+        }
+    }
+
+    /// Has the helper read the settings again, before this process does.
+    ///
+    /// # Errors
+    /// They are wrong.
+    pub(super) fn reload(&self) -> Outcome<()> {
+        match self {
+            Self::Own(_) => Ok(()),
+            Self::Helper(_) => self.ask(Request::Reload),
+        }
+    }
+
+    fn ask(&self, request: Request) -> Outcome<()> {
+        match helper::current() {
+            Some(helper) => Ok(helper.call(request, &[]).map(drop)?),
+            None => Err(Fault::ours("helper: there is none")),
+        }
+    }
+
+    /// Becomes the user of the settings, without capabilities, or keeps what changing the machine takes.
+    /// Irreversible; before threads are started.
+    ///
+    /// # Errors
+    /// It could not be done; going on would be running with rights that the operator believes gone.
+    pub(super) fn drop_rights(&self, places: &Places, settings: &Settings) -> Outcome<()> {
+        match self {
+            Self::Own(_) => drop_all_but_needed(places),
+            Self::Helper(_) => {
+                let wanted = Wanted { user: settings.user.clone(), ..Wanted::default() };
+                let dropped = rights::drop(&wanted, true, &[])?;
+                if let Some(user) = dropped.user {
+                    say!(1, "the server runs as the user {user}");
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Takes the instance's lock for the process `server`, and says so if there was something to undo.
 ///
 /// # Errors
-/// It could not be done; going on would be running with rights that the operator believes gone.
-pub(super) fn drop_all_but_needed(places: &Places) -> Outcome<()> {
+/// Another server runs.
+pub(crate) fn claim(places: &Places, server: u32) -> Outcome<Machine> {
+    let (machine, leftover) = Machine::claim(places, server)?;
+    if leftover {
+        say!(1, "undid what a killed server had left on this machine");
+    }
+    Ok(machine)
+}
+
+/// Without a helper: every capability goes but the one for the network, and all system calls that a
+/// daemon with programs to start does not make.
+fn drop_all_but_needed(places: &Places) -> Outcome<()> {
     let mut keep = vec![Capability::CAP_NET_ADMIN];
     if !open_to_root(places) {
         // A folder in somebody's private home: without this even root stays outside.

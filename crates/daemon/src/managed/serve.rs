@@ -16,11 +16,10 @@ use super::clients::{self, open_store};
 use super::engine;
 use super::failure::Outcome;
 use super::leases::Leases;
-use super::machine::Machine;
 use super::places::Places;
-use super::rights;
+use super::rights::{self, Changer};
 use super::selftest;
-use super::settings::{Nat, Settings};
+use super::settings::Settings;
 use super::survey;
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
@@ -63,11 +62,7 @@ pub fn run(
     let settings = Settings::read(&places.settings_file())?;
     let workers = workers::of_server(workers, settings.workers)?;
     let store = open_store(places)?;
-    let (mut machine, leftover) = Machine::claim(places)?;
-    if leftover {
-        say!(1, "undid what a killed server had left on this machine");
-    }
-    prepare(&mut machine, &settings)?;
+    let mut machine = Changer::prepare(places, &settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -75,24 +70,12 @@ pub fn run(
     runtime.block_on(serve(places, settings, workers, store, &mut machine, on_ready))
 }
 
-/// Forwarding and firewall, before the first packet can come.
-fn prepare(machine: &mut Machine, settings: &Settings) -> Outcome<()> {
-    machine.forward(settings)?;
-    match machine.filter(settings) {
-        Err(fault) if settings.nat == Nat::Off && settings.client_to_client => {
-            tracing::warn!("no firewall rules: {fault}");
-            Ok(())
-        }
-        other => other,
-    }
-}
-
 async fn serve(
     places: &Places,
     settings: Settings,
     workers: u16,
     store: Store,
-    machine: &mut Machine,
+    machine: &mut Changer,
     on_ready: Option<OnReady>,
 ) -> Outcome<()> {
     let leases = Leases::open(places);
@@ -113,8 +96,8 @@ async fn serve(
         workers,
     };
     let service = Service::start(options).await?;
-    rights::drop_all_but_needed(places)?;
     let notifier = Notifier::from_env().ok().flatten();
+    machine.drop_rights(places, &settings)?;
     let mut owner = Owner {
         places: places.clone(),
         running: settings,
@@ -132,7 +115,7 @@ async fn serve(
 }
 
 /// The rule file; a relative path is one beside the settings.
-fn filter_file(places: &Places, settings: &Settings) -> Option<PathBuf> {
+pub(super) fn filter_file(places: &Places, settings: &Settings) -> Option<PathBuf> {
     settings.filter.as_ref().map(|path| places.config.join(path))
 }
 
@@ -159,7 +142,7 @@ struct Owner<'a> {
     leases: Leases,
     /// Name and serial of each session.
     sessions: HashMap<PeerId, (String, String)>,
-    machine: &'a mut Machine,
+    machine: &'a mut Changer,
     on_ready: Option<OnReady>,
     /// The service manager, if one started us.
     notifier: Option<Notifier>,
@@ -225,6 +208,7 @@ impl Hooks for Owner<'_> {
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
         // Whoever lost the right to be here goes first, whatever else cannot be read.
         self.end_unwelcome(handle);
+        self.machine.reload()?;
         self.store = open_store(&self.places)?;
         let tls = engine::tls(&self.store)?;
         self.reload_settings(handle)?;
@@ -267,6 +251,7 @@ impl Owner<'_> {
             ("device", fresh.device != old.device),
             ("client-to-client", fresh.client_to_client != old.client_to_client),
             ("workers", fresh.workers != old.workers),
+            ("user", fresh.user != old.user),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),
         ];
         for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
@@ -280,7 +265,7 @@ impl Owner<'_> {
             );
         }
         if fresh.nat != old.nat {
-            self.machine.filter(&Settings { nat: fresh.nat, ..old.clone() })?;
+            self.machine.masquerade(old, fresh.nat)?;
         }
         self.running = Settings {
             reach: fresh.reach,

@@ -1,5 +1,4 @@
 use std::fmt;
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Outcome, file_fault};
 use super::template;
 use crate::fault::Fault;
+use crate::helper::files;
 
 /// Most `listen` lines: each is a socket of its own.
 pub const MAX_LISTEN: usize = 16;
@@ -18,6 +18,8 @@ pub const MAX_LISTEN: usize = 16;
 pub const MAX_ROUTES: usize = 256;
 /// Most `dns` addresses.
 pub const MAX_DNS: usize = 8;
+/// Longest name of a user (useradd's own limit).
+const MAX_USER_NAME: usize = 32;
 /// Longest name of a network device (IFNAMSIZ without its NUL).
 const MAX_DEVICE_NAME: usize = 15;
 
@@ -47,6 +49,8 @@ pub struct Settings {
     pub max_clients: u32,
     /// Threads that move packets; `None`: by the number of cores.
     pub workers: Option<u16>,
+    /// The user that the serving process runs as; `None`: `adit` where it exists, else `nobody`.
+    pub user: Option<String>,
     /// Rules for what passes through the tunnel; a relative path is one beside `server.toml`.
     pub filter: Option<PathBuf>,
 }
@@ -176,6 +180,8 @@ struct Raw {
     #[serde(default)]
     workers: Option<u16>,
     #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
     filter: Option<String>,
 }
 
@@ -223,6 +229,7 @@ impl TryFrom<Raw> for Settings {
             client_to_client: raw.client_to_client,
             max_clients: raw.max_clients,
             workers: raw.workers.map(crate::workers::checked).transpose()?,
+            user: raw.user.as_deref().map(checked_user).transpose()?,
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
         })
     }
@@ -247,6 +254,7 @@ impl From<Settings> for Raw {
             client_to_client: settings.client_to_client,
             max_clients: settings.max_clients,
             workers: settings.workers,
+            user: settings.user,
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
         }
     }
@@ -269,6 +277,19 @@ pub(super) fn checked_host(host: &str) -> Result<String, String> {
         ));
     }
     Ok(host.to_owned())
+}
+
+/// The name stands between quotation marks in the file.
+fn checked_user(name: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > MAX_USER_NAME || !name.chars().all(allowed) {
+        return Err(format!("user {name:?} is no user's name; write user = \"adit\""));
+    }
+    if matches!(name, "root" | "0") {
+        return Err("user = \"root\" would give a client that breaks in this machine; write user = \"adit\""
+            .into());
+    }
+    Ok(name.to_owned())
 }
 
 /// The path stands between quotation marks in the file.
@@ -319,13 +340,16 @@ pub(crate) fn checked_device(name: &str) -> Result<String, String> {
 impl Settings {
     /// Reads and checks the file.
     pub fn read(path: &Path) -> Outcome<Self> {
-        let text = fs::read_to_string(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Fault::operator(format!(
-                "there is no {}; create it with: adit server init",
-                path.display()
-            )),
-            _ => file_fault("cannot read", path, &error),
-        })?;
+        let text =
+            files::open(path).and_then(std::io::read_to_string).map_err(|error| {
+                match error.kind() {
+                    std::io::ErrorKind::NotFound => Fault::operator(format!(
+                        "there is no {}; create it with: adit server init",
+                        path.display()
+                    )),
+                    _ => file_fault("cannot read", path, &error),
+                }
+            })?;
         Self::parse(&text, path)
     }
 
@@ -364,6 +388,7 @@ mod tests {
             client_to_client: false,
             max_clients: 250,
             workers: None,
+            user: None,
             filter: None,
         }
     }
@@ -380,6 +405,7 @@ mod tests {
         full.nat = Nat::Off;
         full.dns.clear();
         full.workers = Some(4);
+        full.user = Some("vpn-user".into());
         full.filter = Some("/etc/adit/rules of mine.nft".into());
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
         full.listen.push("tcp/443".parse().unwrap());
@@ -413,6 +439,9 @@ mod tests {
             ("max-clients = 0", "from 1"),
             ("workers = 0", "choose 1 to 64"),
             ("filter = \"\"", "no path"),
+            ("user = \"\"", "write user = \"adit\""),
+            ("user = \"a b\"", "write user = \"adit\""),
+            ("user = \"root\"", "write user = \"adit\""),
             ("filter = 'a\"b'", "no path"),
         ] {
             let failure = parse(&format!("{base}{line}\n")).unwrap_err();

@@ -44,6 +44,13 @@ pub(super) fn render(settings: &Settings) -> String {
         },
     );
     key(
+        USER,
+        match &settings.user {
+            Some(user) => format!("user = \"{user}\""),
+            None => "# user = \"adit\"".into(),
+        },
+    );
+    key(
         FILTER,
         match &settings.filter {
             Some(path) => format!("filter = \"{}\"", path.display()),
@@ -95,6 +102,9 @@ Most clients connected at a time.";
 const WORKERS: &str = "\
 Threads that move packets. Without this line as many as there are cores: one up to
 2 cores, 16 at most.";
+const USER: &str = "\
+The user that the serving process runs as; it needs no rights and should own no files.
+Without this line: adit where that user exists, else nobody.";
 const FILTER: &str = "\
 Rules for what passes through the tunnel, in nftables' language; a relative path is one
 beside this file. Without this line everything passes, but not from client to client.";

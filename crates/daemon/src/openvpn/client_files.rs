@@ -141,7 +141,7 @@ impl Source {
 /// What a plain file has in it; `None` where there is no such file.
 fn contents(path: &Path) -> Result<Option<Vec<u8>>, String> {
     let problem = |e: std::io::Error| format!("cannot read {}: {e}", path.display());
-    let file = match files::open_from_thread(path) {
+    let file = match files::open_at_once(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(problem(e)),

@@ -1,8 +1,8 @@
 //! `--genkey`: the keys that tunnels are wrapped with.
 
-use std::fs::OpenOptions;
+use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use adit_openvpn::keys::{Metadata, ServerKey, StaticKey};
@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::clock::unix_time;
 use crate::fault::Fault;
+use crate::helper::files::{self, Begin};
 use crate::plane::random;
 
 /// What is asked for.
@@ -74,10 +75,13 @@ fn deliver(file: Option<&str>, text: &str) -> Result<(), Fault> {
         print!("{text}");
         return Ok(());
     };
-    // Stock overwrites too; nobody but the owner may read a key.
-    let mut options = OpenOptions::new();
-    let opened = options.write(true).create(true).truncate(true).mode(0o600).open(Path::new(path));
-    let written = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+    // openvpn overwrites too. Only the owner may read a key, also where the file was open before.
+    let written = files::write(Path::new(path), Begin::Empty).and_then(|mut file| {
+        if file.metadata()?.is_file() {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        file.write_all(text.as_bytes())
+    });
     written.map_err(|e| Fault::operator(format!("genkey: cannot write '{path}': {e}")))
 }
 
@@ -111,6 +115,17 @@ mod tests {
         let unwrapped = server.unwrap(&client.wkc).unwrap();
         assert_eq!(unwrapped.kc.as_bytes(), client.kc.as_bytes());
         assert!(matches!(unwrapped.metadata, Some(Metadata::Timestamp(_))));
+    }
+
+    #[test]
+    fn an_existing_file_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ta.key");
+        std::fs::write(&path, "open").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        deliver(Some(path.to_str().unwrap()), "key").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"key");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

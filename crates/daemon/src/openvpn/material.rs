@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use adit_crypto::Digest;
@@ -48,6 +49,26 @@ pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
     }
 }
 
+/// Directives whose files hold keys or passwords.
+const SECRET: [&str; 9] = [
+    "key",
+    "tls-auth",
+    "tls-crypt",
+    "tls-crypt-v2",
+    "secret",
+    "askpass",
+    "auth-user-pass",
+    "http-proxy",
+    "socks-proxy",
+];
+
+/// openvpn's warning about a file that others than its owner can read or write.
+fn open_to_others(path: &Path, data: &fs::Metadata) -> Option<String> {
+    (data.is_file() && data.mode() & 0o077 != 0).then(|| {
+        format!("WARNING: file '{}' is group or others accessible: chmod 600 it", path.display())
+    })
+}
+
 pub(super) fn read_file(directive: &str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
     use std::io::Read;
     let problem = |e: io::Error| {
@@ -62,6 +83,11 @@ pub(super) fn read_file(directive: &str, path: &Path) -> Result<Zeroizing<Vec<u8
     };
     let mut bytes = Zeroizing::new(Vec::new());
     let file = files::open(path).map_err(problem)?;
+    if SECRET.contains(&directive)
+        && let Some(warning) = file.metadata().ok().and_then(|data| open_to_others(path, &data))
+    {
+        tracing::warn!("{warning}");
+    }
     file.take(FILE_LIMIT + 1).read_to_end(&mut bytes).map_err(problem)?;
     if bytes.len() as u64 > FILE_LIMIT {
         let message = format!("--{directive}: '{}' is not a key or certificate", path.display());
@@ -341,6 +367,22 @@ mod tests {
             "{fault}"
         );
         assert_eq!(fault.blame(), crate::fault::Blame::Operator);
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_warned_of() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("k.key");
+        fs::write(&path, "x").unwrap();
+        for (mode, open) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let warning = open_to_others(&path, &fs::metadata(&path).unwrap());
+            assert_eq!(warning.is_some(), open, "{mode:o}");
+            assert!(warning.is_none_or(|text| text.contains("is group or others accessible")));
+        }
+        let pipe = Path::new("/dev/null");
+        assert_eq!(open_to_others(pipe, &fs::metadata(pipe).unwrap()), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use adit_openvpn::config::{Options, ServerOptions, Source, Wrap};
 use adit_openvpn::server::{ServerConfig, ServerEvent, Topology};
-use adit_openvpn::tls::ServerTls;
+use adit_openvpn::tls::{Pem, ServerTls};
 use ipnet::IpNet;
 
 use super::client::open_status;
@@ -277,31 +277,11 @@ impl Owner<'_> {
     }
 
     fn reread_crl(&mut self) -> Option<ServerTls> {
-        let crl = self.crl.as_mut()?;
-        let stamp = crl.changed()?;
-        let source = Source::File(crl.path.clone());
-        // A list that cannot be used leaves the former in force until it can; the former still
-        // refuses whom it refused.
-        let tls = material::read("crl-verify", &source).and_then(|pem| {
-            self.tls.set_crl(pem);
-            self.tls.server()
-        });
-        match tls {
-            Ok(tls) => {
-                say!(2, "CRL: loaded '{}' again", crl.path.display());
-                crl.loaded(stamp);
-                Some(tls)
-            }
-            Err(fault) => {
-                // Tried again every second, said once for each reason.
-                let reason = fault.to_string();
-                if crl.failure.as_ref() != Some(&reason) {
-                    tracing::error!("CRL: the former list stays in force: {reason}");
-                    crl.failure = Some(reason);
-                }
-                None
-            }
-        }
+        let tls = &mut self.tls;
+        self.crl.as_mut()?.reread(|pem| {
+            tls.set_crl(pem);
+            tls.server()
+        })
     }
 }
 
@@ -346,17 +326,36 @@ impl CrlFile {
         }
     }
 
+    /// What `load` makes of the list if it is another one. Until that succeeds it is tried again at each
+    /// call, and said once for each reason: a change of mode alone changes no stamp.
+    fn reread<T>(&mut self, load: impl FnOnce(Pem) -> Result<T, Fault>) -> Option<T> {
+        let stamp = self.changed()?;
+        let source = Source::File(self.path.clone());
+        // A list that cannot be used leaves the former in force; that still refuses whom it refused.
+        match material::read("crl-verify", &source).and_then(load) {
+            Ok(loaded) => {
+                say!(2, "CRL: loaded '{}' again", self.path.display());
+                self.seen = stamp;
+                self.failure = None;
+                Some(loaded)
+            }
+            Err(fault) => {
+                let reason = fault.to_string();
+                if self.failure.as_ref() != Some(&reason) {
+                    tracing::error!("CRL: the former list stays in force: {reason}");
+                    self.failure = Some(reason);
+                }
+                None
+            }
+        }
+    }
+
     fn stamp(path: &Path) -> Option<Stamp> {
-        let data = match fs::metadata(path) {
-            // In a folder that is closed to this user.
-            Err(e) if e.kind() == ErrorKind::PermissionDenied => files::open(path).ok()?.metadata(),
-            data => data,
-        };
-        let data = data.ok()?;
+        let data = files::metadata(path).ok()?;
         Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
     }
 
-    /// The stamp of a list that is not the one in force, until it is [`CrlFile::loaded`].
+    /// The stamp of a list that is not the one in force.
     fn changed(&mut self) -> Option<Option<Stamp>> {
         let fresh = Self::stamp(&self.path);
         if fresh == self.seen {
@@ -364,11 +363,6 @@ impl CrlFile {
             return None;
         }
         Some(fresh)
-    }
-
-    fn loaded(&mut self, stamp: Option<Stamp>) {
-        self.seen = stamp;
-        self.failure = None;
     }
 }
 
@@ -390,17 +384,35 @@ mod tests {
         assert_eq!(left.map(|name| path(name).exists()), [true, false, true, true]);
     }
 
-    #[test]
-    fn a_changed_list_is_noticed_until_it_is_loaded() {
+    fn crl() -> (tempfile::TempDir, CrlFile) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("crl.pem");
         fs::write(&path, "one").unwrap();
-        let mut crl = CrlFile::watch(Some(&Source::File(path.clone()))).unwrap();
-        assert!(crl.changed().is_none());
-        fs::write(&path, "another").unwrap();
-        let stamp = crl.changed().unwrap();
-        assert!(crl.changed().is_some(), "until it is loaded");
-        crl.loaded(stamp);
-        assert!(crl.changed().is_none());
+        let crl = CrlFile::watch(Some(&Source::File(path))).unwrap();
+        (dir, crl)
+    }
+
+    #[test]
+    fn a_changed_list_is_read_once() {
+        let (_dir, mut crl) = crl();
+        let read = |crl: &mut CrlFile| crl.reread(|pem| Ok(pem.bytes.to_vec()));
+        assert_eq!(read(&mut crl), None);
+        fs::write(&crl.path, "another").unwrap();
+        assert_eq!(read(&mut crl).as_deref(), Some(b"another".as_slice()));
+        assert_eq!(read(&mut crl), None);
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_tried_again_until_it_can() {
+        let (_dir, mut crl) = crl();
+        fs::write(&crl.path, "half").unwrap();
+        let refused = |_| Err::<(), _>(Fault::operator("half written"));
+        assert_eq!(crl.reread(refused), None);
+        assert!(crl.failure.is_some());
+        // Nothing about the file changes but that it is good now, as after `chmod`.
+        assert_eq!(crl.reread(|pem| Ok(pem.bytes.to_vec())).as_deref(), Some(b"half".as_slice()));
+        fs::remove_file(&crl.path).unwrap();
+        assert_eq!(crl.reread(|_| Ok(())), None, "one that is gone leaves the former in force");
+        assert!(crl.failure.as_ref().is_some_and(|reason| reason.contains("No such file")));
     }
 }

@@ -9,7 +9,7 @@
 mod seccomp;
 
 pub use caps::Capability;
-pub use seccomp::{Profile, Violation, apply as apply_seccomp};
+pub use seccomp::{Profile, Violation, apply as apply_seccomp, confine_worker};
 
 use std::collections::HashSet;
 use std::fmt;

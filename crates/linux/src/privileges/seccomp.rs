@@ -224,6 +224,16 @@ pub fn apply(profile: Profile, violation: Violation) -> io::Result<()> {
     })
 }
 
+/// Narrows the filter of a process that has given up its rights for the calling thread, which moves
+/// packets. Without such a filter nothing changes.
+pub fn confine_worker() -> io::Result<()> {
+    use rustix::thread::{SecureComputingMode, no_new_privs, secure_computing_mode};
+    if no_new_privs()? && secure_computing_mode()? == SecureComputingMode::Filter {
+        apply(Profile::DataPlane, Violation::Refuse)?;
+    }
+    Ok(())
+}
+
 fn compile(
     profile: Profile,
     violation: Violation,

@@ -8,7 +8,7 @@ const CLIENT: &str = "client\ndev tun7\nremote vpn.example 1194\nca ca.crt\ncert
 
 fn policy(text: &str) -> Policy {
     let args = ["--config".to_owned(), "x.conf".to_owned()];
-    Policy::derive(&Duty::Openvpn(args.into()), &[("x.conf".into(), text.as_bytes().to_vec())])
+    Policy::derive(&Duty::Openvpn(args.into()), &[("x.conf".into(), text.as_bytes().to_vec())], 1)
         .unwrap()
 }
 
@@ -161,6 +161,7 @@ fn a_servers_folders_are_open_to_names_of_clients_alone() {
             ifconfig-pool-persist /var/ipp.txt 0\n"
                 .to_vec(),
         )],
+        1,
     );
     let fixed = fixed.unwrap();
     assert!(fixed.check(&Request::Replace("/var/ipp.txt".into())).is_err(), "it is only read");
@@ -231,6 +232,7 @@ fn devices_and_servers_are_the_configurations() {
             "x".into(),
             b"dev tun\nserver 10.8.0.0 255.255.255.0\nca a\ncert b\nkey c\ndh none\n".to_vec(),
         )],
+        1,
     );
     let server = server.unwrap();
     assert!(server.check(&Request::KeepReachable("192.0.2.1".parse().unwrap())).is_err());

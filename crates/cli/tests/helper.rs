@@ -1,0 +1,320 @@
+//! The helper, and the process that faces the network without rights of its own.
+
+mod world;
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use adit_linux::netns::NetNs;
+use world::{Running, Server, answers, helper_of, until};
+
+const NONE: &str = "0000000000000000";
+
+/// /proc/PID/status.
+fn status(pid: u32) -> HashMap<String, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
+}
+
+fn alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
+        !text.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+    })
+}
+
+fn kill(pids: &[u32]) {
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
+}
+
+/// Neither user nor group of root, no capability, no way to any.
+fn assert_without_rights(pid: u32) {
+    let status = status(pid);
+    for ids in ["Uid", "Gid", "Groups"] {
+        assert!(!status[ids].split(' ').any(|id| id == "0"), "{ids}: {}", status[ids]);
+    }
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status[set], NONE, "{set}");
+    }
+    assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
+}
+
+/// The helper has what it needs and no more.
+fn assert_helper(pid: u32) {
+    let status = status(pid);
+    assert_eq!(status["Uid"], "0 0 0 0");
+    // NET_ADMIN, NET_RAW, NET_BIND_SERVICE, DAC_OVERRIDE, CHOWN, FOWNER.
+    let allowed: u64 = 1 << 12 | 1 << 13 | 1 << 10 | 1 << 1 | 1 << 0 | 1 << 3;
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        let held = u64::from_str_radix(&status[set], 16).unwrap();
+        assert_eq!(held & !allowed, 0, "{set}: {held:x}");
+    }
+    assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
+    let fields = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = fields.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap();
+    assert_eq!(session, pid.to_string(), "a session of its own");
+    println!("helper's resident memory: {}", status["VmRSS"]);
+}
+
+/// Whether the user that a process runs as can read a file.
+fn can_read(pid: u32, path: &Path) -> bool {
+    let status = status(pid);
+    let id = |name: &str| status[name].split(' ').next().unwrap().parse::<u32>().unwrap();
+    let groups: Vec<u32> = status["Groups"].split(' ').filter_map(|g| g.parse().ok()).collect();
+    assert_eq!(groups, [id("Gid")]);
+    let mut cat = Command::new("cat");
+    // Changing the user gives up what capabilities this test has.
+    cat.arg(path).uid(id("Uid")).gid(id("Gid"));
+    cat.output().unwrap().status.success()
+}
+
+fn routes(ns: &NetNs) -> String {
+    let output = ns.command("ip").unwrap().args(["-4", "route"]).output().unwrap();
+    let output6 = ns.command("ip").unwrap().args(["-6", "route"]).output().unwrap();
+    // The kernel's own for IPv6 come when it likes.
+    let v6 = String::from_utf8(output6.stdout).unwrap();
+    let v6: Vec<&str> = v6.lines().filter(|line| !line.contains("fe80::")).collect();
+    format!("{}{}", String::from_utf8(output.stdout).unwrap(), v6.join("\n"))
+}
+
+/// Connects a client, and waits until its tunnel carries everything.
+fn connected(server: &Server, ns: &NetNs) -> Running {
+    let before = routes(ns);
+    let client = server.connect(ns, "laptop");
+    until("the tunnel's routes are there", || routes(ns) != before);
+    server.await_connected(&["laptop"]);
+    until("the tunnel carries", || answers(ns, "10.73.0.1"));
+    client
+}
+
+#[test]
+fn a_client_has_no_rights_and_its_helper_undoes_what_a_killed_one_leaves() {
+    let mut server = Server::new("--full-tunnel");
+    let _running = server.run();
+    let ns = server.client("laptop", "");
+    let before = routes(&ns);
+    let mut client = connected(&server, &ns);
+    let pid = client.child.id();
+    assert_without_rights(pid);
+    let helper = helper_of(pid).expect("a helper");
+    assert_helper(helper);
+    assert_ne!(routes(&ns), before);
+
+    client.signal("KILL");
+    client.child.wait().unwrap();
+    until("the helper undid it and ended", || routes(&ns) == before && !alive(helper));
+
+    let mut client = connected(&server, &ns);
+    assert_eq!(client.end(), Some(0), "{}", client.log());
+    assert_eq!(routes(&ns), before, "an orderly end waits for the helper's");
+}
+
+#[test]
+fn a_client_ends_without_its_helper_and_the_next_start_undoes_what_both_left() {
+    let mut server = Server::new("--full-tunnel");
+    let _running = server.run();
+    let ns = server.client("laptop", "");
+    let before = routes(&ns);
+    let mut client = connected(&server, &ns);
+    let helper = helper_of(client.child.id()).unwrap();
+    kill(&[helper]);
+    until("the client ends", || client.child.try_wait().unwrap().is_some());
+    assert_eq!(client.child.wait().unwrap().code(), Some(1));
+    assert!(client.log().contains("helper: process ended"), "{}", client.log());
+
+    let mut client = connected(&server, &ns);
+    let pid = client.child.id();
+    kill(&[pid, helper_of(pid).unwrap()]);
+    client.child.wait().unwrap();
+    let left = routes(&ns);
+    assert_ne!(left, before, "there is something to undo");
+    let mut client = connected(&server, &ns);
+    assert_eq!(client.end(), Some(0));
+    assert_eq!(routes(&ns), before);
+}
+
+#[test]
+fn a_serving_process_cannot_read_the_authoritys_key() {
+    let mut server = Server::new("");
+    let ns = server.client("laptop", "");
+    // Nothing but the modes of the server's own folders is to protect it.
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(server.dir.path(), open).unwrap();
+    let running = server.run();
+    let _client = server.connect(&ns, "laptop");
+    server.await_connected(&["laptop"]);
+    let pid = running.child.id();
+    let mut workers = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let task: u32 = task.file_name().to_str().unwrap().parse().unwrap();
+        assert_without_rights(task);
+        // A worker has the process's filter and a narrower one.
+        let (fields, worker) = (status(task), status(task)["Name"].starts_with("plane-"));
+        if let Some(filters) = fields.get("Seccomp_filters") {
+            let own = status(pid)["Seccomp_filters"].parse::<u32>().unwrap() + u32::from(worker);
+            assert_eq!(filters.parse::<u32>().unwrap(), own, "{}", fields["Name"]);
+        }
+        workers += u32::from(worker);
+    }
+    assert!(workers > 0);
+    assert_helper(helper_of(pid).unwrap());
+    let data = server.dir.path().join("vpn/data");
+    for file in ["pki/private/ca.key", "pki/server.pem", "pki/tls-crypt-v2.key"] {
+        assert!(fs::read(data.join(file)).is_ok());
+        assert!(!can_read(pid, &data.join(file)), "{file}");
+    }
+    assert!(!can_read(pid, Path::new("/etc/shadow")));
+    assert!(can_read(pid, Path::new("/etc/passwd")), "the test itself works");
+    until("leases are written", || data.join("leases.json").exists());
+    let leases = fs::metadata(data.join("leases.json")).unwrap();
+    assert_eq!((leases.uid(), leases.mode() & 0o777), (0, 0o600));
+    let (reloaded, said) = server.adit("reload");
+    assert!(reloaded, "{said}");
+}
+
+/// A server of `adit openvpn` with the keys of a managed one, in folders that are root's alone.
+fn openvpn_server(server: &Server, more: &str) -> Running {
+    let config = format!(
+        "dev tun\nserver 10.73.0.0 255.255.255.0\ntopology subnet\nkeepalive 1 5\nport 1194\n\
+         proto udp6\nca vpn/data/pki/ca.crt\ncert vpn/data/pki/server.pem\nkey vpn/data/pki/server.pem\n\
+         tls-crypt-v2 vpn/data/pki/tls-crypt-v2.key\ndh none\ncrl-verify vpn/data/pki/crl.pem\n\
+         data-ciphers AES-256-GCM:CHACHA20-POLY1305\nremote-cert-tls client\n\
+         client-config-dir ccd\nifconfig-pool-persist ipp.txt 1\nlog server.txt\nstatus status.txt 1\n\
+         writepid pid\nverb 3\n{more}"
+    );
+    let dir = server.dir.path();
+    fs::write(dir.join("server.conf"), config).unwrap();
+    fs::create_dir_all(dir.join("ccd")).unwrap();
+    fs::set_permissions(dir.join("ccd"), fs::Permissions::from_mode(0o700)).unwrap();
+    Running::start(&server.ns, &["openvpn", "--config", "server.conf"], dir, "server.out")
+}
+
+fn log(server: &Server) -> String {
+    fs::read_to_string(server.dir.path().join("server.txt")).unwrap_or_default()
+}
+
+#[test]
+fn signals_lists_client_files_and_leases_work_without_rights() {
+    let mut server = Server::new("");
+    let ns = server.client("laptop", "");
+    server.client("other", "");
+    let dir = server.dir.path().to_owned();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut running = openvpn_server(&server, "");
+    let started = |times: usize| {
+        until("it serves", || {
+            log(&server).matches("Initialization Sequence Completed").count() == times
+        });
+    };
+    started(1);
+    let pid = running.child.id();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        assert_without_rights(task.file_name().to_str().unwrap().parse().unwrap());
+    }
+    fs::write(dir.join("ccd/laptop"), "ifconfig-push 10.73.0.77 255.255.255.0\n").unwrap();
+    fs::set_permissions(dir.join("ccd/laptop"), fs::Permissions::from_mode(0o600)).unwrap();
+    let client = server.connect(&ns, "laptop");
+    until("the client's file counts", || answers(&server.ns, "10.73.0.77"));
+
+    // SIGHUP reads the configuration and what it names again, and opens device, port and log.
+    fs::rename(dir.join("server.txt"), dir.join("server.old")).unwrap();
+    let text = fs::read_to_string(dir.join("server.conf")).unwrap();
+    let text = text.replace("10.73.0.0", "10.74.0.0").replace("server.txt", "server2.txt");
+    fs::write(dir.join("server.conf"), text).unwrap();
+    fs::write(dir.join("ccd/laptop"), "ifconfig-push 10.74.0.77 255.255.255.0\n").unwrap();
+    running.signal("HUP");
+    until("the client is back in the new network", || answers(&server.ns, "10.74.0.77"));
+    let rotated = fs::metadata(dir.join("server2.txt")).unwrap();
+    assert_eq!((rotated.uid(), rotated.mode() & 0o777), (0, 0o600));
+    assert_without_rights(pid);
+
+    // SIGUSR1 likewise, in the same process.
+    running.signal("USR1");
+    let log = || fs::read_to_string(dir.join("server2.txt")).unwrap();
+    until("it serves again", || log().matches("Initialization Sequence Completed").count() >= 2);
+    until("the client is back", || answers(&server.ns, "10.74.0.77"));
+
+    // Of an address of the pool.
+    fs::remove_file(dir.join("ccd/laptop")).unwrap();
+    running.signal("USR1");
+    until("leases are written", || {
+        fs::read_to_string(dir.join("ipp.txt")).is_ok_and(|text| text.contains("laptop"))
+    });
+    // A list that only root can read.
+    let (revoked, said) = server.adit("server client revoke other");
+    assert!(revoked, "{said}");
+    until("the list is loaded again", || log().contains("CRL: loaded"));
+    let crl = dir.join("vpn/data/pki/crl.pem");
+    fs::set_permissions(&crl, fs::Permissions::from_mode(0o600)).unwrap();
+    let loads = log().matches("CRL: loaded").count();
+    let (revoked, said) = server.adit("server client revoke laptop");
+    assert!(revoked, "{said}");
+    until("it is loaded once more", || log().matches("CRL: loaded").count() > loads);
+    drop(client);
+
+    for file in ["ipp.txt", "status.txt", "server2.txt"] {
+        let data = fs::metadata(dir.join(file)).unwrap();
+        assert_eq!((data.uid(), data.mode() & 0o777), (0, 0o600), "{file}");
+    }
+    let data = fs::metadata(dir.join("pid")).unwrap();
+    assert_eq!((data.uid(), data.mode() & 0o777), (0, 0o644));
+    assert_eq!(running.end(), Some(0));
+    assert!(!log().contains("refused"), "{}", log());
+}
+
+#[test]
+fn the_configurations_user_and_a_configuration_from_a_pipe_are_taken() {
+    let server = Server::new("");
+    let dir = server.dir.path();
+    let mut running = openvpn_server(&server, "user daemon\n");
+    until("it serves", || log(&server).contains("Initialization Sequence Completed"));
+    let daemon = adit_linux::privileges::find_user("daemon").unwrap();
+    let (uid, gid) = (daemon.0.to_string(), daemon.1.to_string());
+    let pid = running.child.id();
+    assert_eq!(status(pid)["Uid"], [uid.as_str(); 4].join(" "));
+    assert_eq!(status(pid)["Gid"], [gid.as_str(); 4].join(" "), "the user's own group");
+    assert_eq!(status(pid)["Groups"], gid);
+    assert_eq!(running.end(), Some(0));
+
+    fs::remove_file(dir.join("server.txt")).unwrap();
+    let mut piped = Running::program(
+        &server.ns,
+        "bash",
+        &["-c", &format!("exec {} openvpn --config <(cat server.conf)", world::ADIT)],
+        dir,
+        "piped.out",
+    );
+    until("it serves", || log(&server).contains("Initialization Sequence Completed"));
+    assert_eq!(status(piped.child.id())["Uid"], [uid.as_str(); 4].join(" "));
+    assert_eq!(piped.end(), Some(0));
+}
+
+/// Both processes of a terminal hear Ctrl-C, and of a service SIGTERM.
+#[test]
+fn the_helper_outlives_signals_that_are_meant_for_all() {
+    let mut server = Server::new("--full-tunnel");
+    let _running = server.run();
+    let ns = server.client("laptop", "");
+    let before = routes(&ns);
+    let mut client = connected(&server, &ns);
+    let helper = helper_of(client.child.id()).unwrap().to_string();
+    for signal in ["INT", "TERM", "HUP", "USR1", "USR2", "QUIT"] {
+        assert!(Command::new("kill").args(["-s", signal, &helper]).status().unwrap().success());
+    }
+    assert!(answers(&ns, "10.73.0.1"));
+    assert_eq!(client.end(), Some(0), "{}", client.log());
+    assert_eq!(routes(&ns), before);
+}
+
+#[test]
+fn the_helper_is_of_no_use_by_itself() {
+    let output = Command::new(world::ADIT).arg0("adit-helper").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("started by adit alone"), "{said}");
+}
