@@ -73,13 +73,15 @@ fn can_read(pid: u32, path: &Path) -> bool {
     cat.output().unwrap().status.success()
 }
 
+/// Routes of the main table, and the rules that lead to other ones.
 fn routes(ns: &NetNs) -> String {
-    let output = ns.command("ip").unwrap().args(["-4", "route"]).output().unwrap();
-    let output6 = ns.command("ip").unwrap().args(["-6", "route"]).output().unwrap();
+    let listed = [["-4", "route"], ["-6", "route"], ["-4", "rule"], ["-6", "rule"]].map(|what| {
+        let output = ns.command("ip").unwrap().args(what).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    });
     // The kernel's own for IPv6 come when it likes.
-    let v6 = String::from_utf8(output6.stdout).unwrap();
-    let v6: Vec<&str> = v6.lines().filter(|line| !line.contains("fe80::")).collect();
-    format!("{}{}", String::from_utf8(output.stdout).unwrap(), v6.join("\n"))
+    let all = listed.iter().flat_map(|text| text.lines());
+    all.filter(|line| !line.contains("fe80::")).collect::<Vec<_>>().join("\n")
 }
 
 /// Connects a client, and waits until its tunnel carries everything.
