@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::verbs::Framing;
@@ -533,4 +534,109 @@ proptest! {
         prop_assert!(stayed <= 5 * SECOND + Duration::from_millis(gap), "{:?}", stayed);
         prop_assert!(clean);
     }
+}
+
+/// Two devices with one profile, the first of them connected.
+fn first_of_two() -> (World, usize) {
+    let mut w = World::new(server_config(Settings::default()), 1);
+    let first = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(10 * SECOND, |w| w.is_up(first)));
+    (w, first)
+}
+
+fn disputes(w: &World) -> Vec<(SocketAddr, SocketAddr, u32)> {
+    let of = |event: &ServerEvent| match event {
+        ServerEvent::UsedElsewhere(used) => Some((used.former, used.newer, used.count)),
+        _ => None,
+    };
+    w.events.iter().filter_map(of).collect()
+}
+
+fn restarts(w: &World, c: usize) -> Vec<String> {
+    let of = |event: &ClientEvent| match event {
+        ClientEvent::Restarting(reason) => Some(reason.clone()),
+        _ => None,
+    };
+    w.clients[c].events.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_device_whose_session_another_one_took_is_told_why_and_stays_away() {
+    let (mut w, first) = first_of_two();
+    let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    assert!(w.run(10 * SECOND, |w| w.is_up(second)));
+    assert!(
+        w.run(10 * SECOND, |w| !restarts(w, first).is_empty()),
+        "{:?}",
+        w.clients[first].events
+    );
+    let reason = restarts(&w, first).remove(0);
+    assert!(reason.contains("this profile is in use at 198.51.100.1;"), "{reason}");
+    let (at_first, at_second) = (w.clients[first].address, w.clients[second].address);
+    assert_eq!(disputes(&w), [(at_first, at_second, 1)]);
+    // It does not fight: for a minute nothing comes of it, and then each of them stays away longer.
+    assert!(!w.run(58 * SECOND, |w| w.ups(first) > 1));
+    assert!(w.run(5 * SECOND, |w| w.ups(first) > 1));
+    assert!(w.run(10 * SECOND, |w| !restarts(w, second).is_empty()));
+    assert!(!w.run(118 * SECOND, |w| w.ups(second) > 1));
+    assert!(w.run(5 * SECOND, |w| w.ups(second) > 1));
+    assert!(w.run(5 * SECOND, |w| disputes(w).len() == 3));
+    assert_eq!(disputes(&w).last().map(|(.., count)| *count), Some(3));
+    assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
+}
+
+#[test]
+fn a_device_that_moved_is_not_taken_for_two() {
+    let (mut w, first) = first_of_two();
+    // The old address is dead: whatever is sent there is lost.
+    let moved = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    w.clients[first].address = "192.0.2.99:9".parse().unwrap();
+    assert!(w.run(10 * SECOND, |w| w.is_up(moved)));
+    w.run(30 * SECOND, |_| false);
+    assert_eq!(disputes(&w), []);
+    assert_eq!(told(&w, "AUTH_FAILED"), 0);
+    assert_eq!((w.ups(moved), w.server.clients().count()), (1, 1));
+    assert!(restarts(&w, moved).is_empty());
+}
+
+#[test]
+fn with_duplicate_cn_nobody_is_sent_away() {
+    let config = ServerConfig { duplicate_cn: true, ..server_config(Settings::default()) };
+    let mut w = World::new(config, 1);
+    let a = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    let b = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    assert!(w.run(10 * SECOND, |w| w.is_up(a) && w.is_up(b)));
+    w.run(30 * SECOND, |_| false);
+    assert_eq!((w.server.clients().count(), disputes(&w).len()), (2, 0));
+    assert!(restarts(&w, a).is_empty() && restarts(&w, b).is_empty());
+}
+
+#[test]
+fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
+    let mut w = World::new(registry(), 1);
+    let grant = Grant {
+        ipv4: Some("10.9.0.77".parse().unwrap()),
+        iroutes: vec![net("10.5.0.0/16")],
+        ..Grant::default()
+    };
+    let first = join(&mut w, "bob", Reply::Accept(grant));
+    let check = w.connect(ClientConfig { check: true, ..named("bob") }, Impairment::default(), 2);
+    assert!(w.run(10 * SECOND, |w| w.is_up(check)), "{:?}", w.clients[check].events);
+    assert_eq!(w.downs(), Vec::<&str>::new());
+    assert_eq!(w.server.clients().count(), 2);
+    let of_checks: Vec<bool> = w.server.clients().map(|info| info.check).collect();
+    assert!(of_checks.contains(&true) && of_checks.contains(&false));
+    assert_ne!(tunnel(&w, check).ipv4, tunnel(&w, first).ipv4);
+    let info = w.server.clients().find(|info| !info.check).unwrap();
+    let model = &w.plane.peers[&info.peer];
+    assert!(model.routes.contains(&net("10.5.0.0/16")), "its network is still behind it");
+    // A second check takes the place of the first; the session stays.
+    let again = w.connect(ClientConfig { check: true, ..named("bob") }, Impairment::default(), 3);
+    assert!(w.run(10 * SECOND, |w| w.is_up(again)));
+    assert_eq!(w.downs(), ["replaced by a newer check"]);
+    // A check that does not end by itself is ended.
+    assert!(w.run(70 * SECOND, |w| w.server.clients().count() == 1));
+    assert_eq!(w.ups(first), 1);
+    assert!(restarts(&w, first).is_empty());
+    assert!(w.server.leases().all(|(name, _)| name == "bob"), "a check's address is not kept");
 }

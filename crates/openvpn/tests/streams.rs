@@ -430,7 +430,8 @@ fn a_session_is_replaced_only_by_one_that_is_authenticated() {
     let old = w.server_link(first);
     assert!(w.run(5 * SECOND, |w| w.is_up(third)));
     assert_eq!(w.downs(), ["replaced by a new session of the same name"]);
-    assert!(w.hung_up.contains(&old));
+    // It is told why before its stream ends.
+    assert!(w.run(5 * SECOND, |w| w.hung_up.contains(&old)));
     assert_eq!(w.server.clients().count(), 1);
 }
 

@@ -54,6 +54,18 @@ enum Stage {
 }
 
 impl Stage {
+    const ALL: [Self; 9] = [
+        Self::Profile,
+        Self::Dns,
+        Self::Reply,
+        Self::WrappingKey,
+        Self::Tls,
+        Self::Auth,
+        Self::Push,
+        Self::Data,
+        Self::Mtu,
+    ];
+
     fn name(self) -> &'static str {
         match self {
             Self::Profile => "profile",
@@ -80,9 +92,14 @@ struct Finding {
 struct Verdict<'a> {
     ok: bool,
     stages: &'a [Finding],
+    /// Stages that were left out, so as not to end another session of the same profile.
+    not_tried: &'a [Stage],
 }
 
 /// Tries every stage and says which one fails. Needs no rights: there is no device.
+///
+/// A server lets a certificate have one session, and ends the former one at the key exchange that follows TLS. So a check
+/// goes on past TLS only with a server that takes part in checks, or with `--full`.
 pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     // Only the findings are printed; what the parts log would be said twice.
     let mut settings = log::Settings::friendly(wanted.verbose);
@@ -90,8 +107,9 @@ pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     log::start(settings).map_err(|e| Fault::environment(format!("cannot log: {e}")))?;
     let mut checker = Checker::new(!wanted.json);
     let ended = match read(wanted, &Configs::default()) {
-        Ok(profile) => {
+        Ok(mut profile) => {
             checker.pass(Stage::Profile, wanted.profile.display().to_string());
+            profile.engine.check = !wanted.full;
             connect(profile, &mut checker)
         }
         Err(fault) => {
@@ -158,6 +176,7 @@ struct Checker {
     probe: Option<Probe>,
     /// The reason of the last failed attempt, for the end.
     last_reason: String,
+    not_tried: Vec<Stage>,
 }
 
 /// Echo requests under way.
@@ -188,6 +207,7 @@ impl Checker {
             ethernet: false,
             probe: None,
             last_reason: String::new(),
+            not_tried: Vec::new(),
         }
     }
 
@@ -201,18 +221,7 @@ impl Checker {
 
     /// The first stage without a finding.
     fn next_stage(&self) -> Stage {
-        const ALL: [Stage; 9] = [
-            Stage::Profile,
-            Stage::Dns,
-            Stage::Reply,
-            Stage::WrappingKey,
-            Stage::Tls,
-            Stage::Auth,
-            Stage::Push,
-            Stage::Data,
-            Stage::Mtu,
-        ];
-        ALL.into_iter().find(|stage| !self.reached(*stage)).unwrap_or(Stage::Mtu)
+        Stage::ALL.into_iter().find(|stage| !self.reached(*stage)).unwrap_or(Stage::Mtu)
     }
 
     fn pass(&mut self, stage: Stage, detail: String) {
@@ -237,14 +246,32 @@ impl Checker {
 
     fn print_json(&self, wanted: bool) {
         if wanted {
-            let verdict = Verdict { ok: !self.failed(), stages: &self.findings };
+            let not_tried = &self.not_tried;
+            let verdict = Verdict { ok: !self.failed(), stages: &self.findings, not_tried };
             println!("{}", serde_json::to_string(&verdict).unwrap_or_default());
+        }
+    }
+
+    /// The check went as far as it may.
+    fn left_out(&mut self) {
+        let all = Stage::ALL.into_iter();
+        self.not_tried = all.filter(|stage| !self.reached(*stage)).collect();
+        if self.talk {
+            let names: Vec<&str> = self.not_tried.iter().map(|stage| stage.name()).collect();
+            println!(
+                "--    not tried: {}\n      This server would end another session of this profile, on any device.\n      \
+                 To try them all the same: adit connect --check --full PROFILE",
+                names.join(", ")
+            );
         }
     }
 
     fn stopped(&mut self, stop: &Stop) {
         if self.failed() {
             return;
+        }
+        if *stop == Stop::Checked {
+            return self.left_out();
         }
         let (stage, detail) = match stop {
             Stop::AuthFailed(_) => (Stage::Auth, explain(stop).to_string()),
@@ -254,7 +281,9 @@ impl Checker {
             | Stop::Silent
             | Stop::Inactive => (self.next_stage(), explain(stop).to_string()),
             Stop::HandshakeFailed(_) => (self.next_stage(), explain(stop).to_string()),
-            Stop::Requested | Stop::RetriesExhausted => (self.next_stage(), self.diagnosis()),
+            Stop::Requested | Stop::Checked | Stop::RetriesExhausted => {
+                (self.next_stage(), self.diagnosis())
+            }
         };
         self.fail(stage, detail);
     }

@@ -35,6 +35,8 @@ pub struct ConnectOptions {
     pub profile: PathBuf,
     /// Try every stage, report the one that fails, and end.
     pub check: bool,
+    /// With `check`: every stage, even if that ends another session of the same profile.
+    pub full: bool,
     /// One JSON object instead of text (with `check`).
     pub json: bool,
     /// Do not touch routes.
@@ -164,7 +166,7 @@ fn conclude(ended: Ended) -> Result<ExitCode, Fault> {
 /// Why a client ended, and what to do.
 fn explain(stop: &Stop) -> Fault {
     match stop {
-        Stop::Requested => Fault::ours("it was asked to end"),
+        Stop::Requested | Stop::Checked => Fault::ours("it was asked to end"),
         Stop::AuthFailed(words) if words.is_empty() => Fault::peer(
             "the server refused this client (AUTH_FAILED): check user name and password, or ask \
              whether the certificate was revoked",

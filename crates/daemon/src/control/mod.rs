@@ -13,9 +13,8 @@ pub use filter::{
 };
 pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{
-    BridgeReport, CertificateReport, PeerReport, PortReport, Request, Response, StatusReport,
-    TrainReport, TunReport,
+    BridgeReport, CertificateReport, Endpoints, PeerReport, PortReport, ReloadReport, Request,
+    Response, SharedProfile, StatusReport, TrainReport, TunReport,
 };
-pub(crate) use socket::bind;
-pub(crate) use socket::{Asked, Server};
+pub(crate) use socket::{Asked, Server, bind, exchange, is_stopped, listener_of, silent};
 pub use socket::{CONNECTION_LIMIT, LINE_LIMIT, list, request};

@@ -23,7 +23,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<u32>,
     },
-    /// Read certificates, registry and rules again.
+    /// Read certificates, registry and rules again. Answered with [`Response::Reloaded`] by a server.
     Reload,
     /// The registry has changed: read it again, and what belongs to it, but not the filter's rules, which
     /// may be others than those of the configured file, or be under somebody's pen.
@@ -75,11 +75,46 @@ pub enum Response {
         /// How many sessions it concerned.
         count: usize,
     },
+    /// Files were read again: what came of it.
+    Reloaded(Box<ReloadReport>),
     /// Not done, and why.
     Error {
         /// One sentence.
         message: String,
     },
+}
+
+/// What a reload changed, and what it did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// Settings that are in force now.
+    #[serde(default)]
+    pub applied: Vec<String>,
+    /// Settings that take effect at the next start.
+    #[serde(default)]
+    pub pending: Vec<String>,
+    /// Clients whose profiles name another host or other ports.
+    #[serde(default)]
+    pub outdated: Vec<String>,
+    /// The lines that these profiles need.
+    #[serde(default)]
+    pub endpoints: Endpoints,
+}
+
+/// The lines of a profile that say where the server is.
+pub type Endpoints = Vec<String>;
+
+/// A profile that two devices use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedProfile {
+    /// Common name.
+    pub name: String,
+    /// Where the two devices were seen last.
+    pub addresses: [String; 2],
+    /// How often one of them took the other's session.
+    pub count: u32,
+    /// When it happened last, in seconds since 1970.
+    pub last: u64,
 }
 
 /// How a running tunnel is doing.
@@ -116,6 +151,18 @@ pub struct StatusReport {
     pub offloads: BTreeMap<String, bool>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
+    /// Of a server that knows its clients: the client's certificate that runs out first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_certificate: Option<CertificateReport>,
+    /// Profiles that two devices use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<SharedProfile>,
+    /// Why the process could not be asked; everything else but role, instance and process id is empty then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The user it runs as, where it could not be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// The rule file in force in a server that filters what its clients send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,

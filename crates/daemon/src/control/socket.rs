@@ -27,6 +27,9 @@ pub const CONNECTION_LIMIT: usize = 16;
 /// How many requests may wait for the control thread.
 const QUEUE_LIMIT: usize = 16;
 
+/// Connections that may wait to be accepted; as many as the standard library has.
+const BACKLOG: i32 = 128;
+
 /// A connection that asks nothing for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -48,6 +51,8 @@ impl Server {
     /// Opens the socket, making its folder and replacing what a killed process left behind.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let listener = files::control(path)?;
+        // Whoever connects is told the process that listens: this one, and not the helper that opened the socket.
+        let _ = rustix::net::listen(&listener, BACKLOG);
         let listener =
             listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
         let listener =
@@ -94,14 +99,12 @@ pub(crate) fn bind(path: &Path) -> Result<BlockingListener, Fault> {
                 path.display()
             )));
         }
-        Ok(_) if BlockingStream::connect(path).is_ok() => {
-            return Err(Fault::operator(format!(
-                "another adit runs already with the control socket {}: stop it, or give this one \
-                 another name or --dir",
-                path.display()
-            )));
+        Ok(_) => {
+            if let Ok(stream) = BlockingStream::connect(path) {
+                return Err(in_use(path, listener_of(&stream)));
+            }
+            fs::remove_file(path).map_err(|e| problem("a stale one cannot be removed", &e))?;
         }
-        Ok(_) => fs::remove_file(path).map_err(|e| problem("a stale one cannot be removed", &e))?,
         Err(_) => {}
     }
     // A socket gets its mode from the umask; changing it afterwards would leave a gap.
@@ -110,6 +113,45 @@ pub(crate) fn bind(path: &Path) -> Result<BlockingListener, Fault> {
     let bound = BlockingListener::bind(path);
     nix::sys::stat::umask(former);
     bound.map_err(|e| problem("cannot be opened", &e))
+}
+
+/// Another process has the socket.
+fn in_use(path: &Path, holder: Option<u32>) -> Fault {
+    let path = path.display();
+    let (who, way_out) = match holder {
+        Some(pid) => (format!(" (process {pid})"), format!("end it with: kill {pid}")),
+        None => (String::new(), "end it".into()),
+    };
+    Fault::operator(format!(
+        "another adit{who} runs already with the control socket {path}: {way_out}; or give this one \
+         another folder with --dir"
+    ))
+}
+
+/// The process that listens at the other end.
+pub(crate) fn listener_of(stream: &BlockingStream) -> Option<u32> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Whether a process was stopped by a signal (SIGSTOP, Ctrl-Z).
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// Says that a process does not answer, and what to do about it.
+pub(crate) fn silent(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) if is_stopped(pid) => {
+            format!(
+                "process {pid} does not answer: it is stopped; let it go on with: kill -CONT {pid}"
+            )
+        }
+        Some(pid) => format!("process {pid} does not answer"),
+        None => "the process does not answer".into(),
+    }
 }
 
 async fn accept(listener: UnixListener, requests: mpsc::Sender<Asked>) {
@@ -172,17 +214,27 @@ pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
         let hint = match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "nothing runs there",
             io::ErrorKind::PermissionDenied => "run as root",
-            _ => "is it running?",
+            _ => "check that it is running",
         };
         Fault::environment(format!("{}: {e}: {hint}", path.display()))
     })?;
-    exchange(stream, request)
-        .map_err(|e| Fault::environment(format!("{}: no answer: {e}", path.display())))
+    let pid = listener_of(&stream);
+    exchange(stream, request, PATIENCE).map_err(|e| {
+        Fault::environment(match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(pid),
+            _ => format!("{}: no answer: {e}", path.display()),
+        })
+    })
 }
 
-fn exchange(mut stream: BlockingStream, request: &Request) -> io::Result<Response> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Sends a request and reads the answer.
+pub(crate) fn exchange(
+    mut stream: BlockingStream,
+    request: &Request,
+    patience: Duration,
+) -> io::Result<Response> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line)?;
@@ -259,7 +311,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let live = Server::open(&path).unwrap();
         let refused = Server::open(&path).unwrap_err();
-        assert!(refused.to_string().contains("runs already"), "{refused}");
+        let me = format!("another adit (process {}) runs already", std::process::id());
+        assert!(refused.to_string().starts_with(&me), "{refused}");
         drop(live);
     }
 }

@@ -196,6 +196,16 @@ fn log_panics() {
     }));
 }
 
+/// Logs an error of several lines, such as those of a rule file with its carets: each is a line of the log.
+pub fn error(text: &str) {
+    text.lines().for_each(|line| tracing::error!("{line}"));
+}
+
+/// As [`error`], for a warning.
+pub fn warning(text: &str) {
+    text.lines().for_each(|line| tracing::warn!("{line}"));
+}
+
 fn lock(shared: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -389,6 +399,15 @@ mod tests {
             say!(1, "name {}", "a\n2026-11-20 Initialization\u{1b}[2J\u{202e}");
         });
         assert_eq!(text, "name a\\x0a2026-11-20 Initialization\\x1b[2J\\u{202e}\n");
+    }
+
+    #[test]
+    fn an_error_of_several_lines_is_several_lines_with_their_carets_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = write_with(stock(dir.path(), 3, None), || {
+            error("fw.nft:1:5: no such word\n    tcp dprot 7\n        ^^^^^");
+        });
+        assert_eq!(text, "fw.nft:1:5: no such word\n    tcp dprot 7\n        ^^^^^\n");
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(super) async fn run(
         device: mapping::bare_plan(options).device,
         // Addresses of one of two points are its own, whether the other is there or not.
         persist_tun: options.device.persist || matches!(options.role, Role::Peer(_)),
-        control: None,
+        control: super::server::own_control_socket(),
         allow_recursive: options.routes.allow_recursive,
         tick: Duration::from_secs(1),
     })?;
@@ -136,7 +136,7 @@ fn conclude(ended: Ended, hangup: bool, notified: bool, role: &ClientOptions) ->
             say!(1, "{name}[hard,] received, process exiting");
             exit(0)
         }
-        Ended::Asked | Ended::Stopped(Stop::Requested) => {
+        Ended::Asked | Ended::Stopped(Stop::Requested | Stop::Checked) => {
             say!(1, "SIGTERM[soft,exit] received, process exiting");
             exit(0)
         }

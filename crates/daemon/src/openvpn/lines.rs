@@ -272,6 +272,12 @@ pub(crate) fn server_event(event: &ServerEvent, sessions: &Sessions, style: Styl
             say!(1, "tls-crypt unwrap error: packet authentication failed");
             say!(1, "TLS Error: tls-crypt unwrapping failed from {}", address(link.remote()));
         }
+        ServerEvent::UsedElsewhere(used) => tracing::warn!(
+            "{}: two devices use this certificate: {} and {}; give each one of its own, or use duplicate-cn",
+            used.name,
+            used.former,
+            used.newer
+        ),
         ServerEvent::Floated(peer, link) => {
             say!(1, "{} peer {} floated to {}", label(peer), peer.0, address(link.remote()));
         }

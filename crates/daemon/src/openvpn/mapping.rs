@@ -81,6 +81,7 @@ pub(crate) fn client_config(
             route_nopull: client.route_nopull,
         },
         keepalive: options.keepalive,
+        check: false,
     })
 }
 

@@ -68,7 +68,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             Ok(Next::Restart) => {}
             Err(fault) => {
                 if ground.logging() {
-                    tracing::error!("{fault}");
+                    log::error(&fault.to_string());
                     tracing::error!("Exiting due to fatal error");
                 } else {
                     eprintln!("{fault}");

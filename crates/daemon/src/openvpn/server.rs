@@ -92,10 +92,7 @@ pub(super) async fn run(
             age: role.station_age,
         },
         port_share: role.port_share.as_ref().map(|to| PortShare::new(to.host.clone(), to.port)),
-        control: filter.is_some().then(|| {
-            forget_dead_sockets(Path::new(RUN));
-            control_socket(std::process::id())
-        }),
+        control: own_control_socket(),
         filter,
         socket: mapping::socket_tuning(options),
         workers,
@@ -145,10 +142,25 @@ pub(super) async fn run(
 /// Where control sockets are.
 const RUN: &str = "/run/adit";
 
-/// With a filter there is one, for the verbs of `adit filter`: named by the process, as nothing else is
-/// sure to be nobody else's.
+/// For `adit status`, `kick`, `reload` and `filter`: named by the process, since a configuration has no name of its
+/// own.
 pub(crate) fn control_socket(pid: u32) -> PathBuf {
     Path::new(RUN).join(format!("openvpn-{pid}.sock"))
+}
+
+/// The control socket of this process. `None` where the folder is not writable and no helper can open it; the tunnel
+/// works all the same.
+pub(super) fn own_control_socket() -> Option<PathBuf> {
+    let folder = Path::new(RUN);
+    let writable = fs::create_dir_all(folder).is_ok()
+        && nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok();
+    if writable {
+        forget_dead_sockets(folder);
+    } else if helper::current().is_none() {
+        tracing::debug!("control socket: not opened: {} is not writable", folder.display());
+        return None;
+    }
+    Some(control_socket(std::process::id()))
 }
 
 /// Removes the sockets of former processes, which had no right to when they ended (`user`).

@@ -18,9 +18,10 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::ClientUp(info) => {
             let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
             let inside: Vec<String> = inside.into_iter().flatten().collect();
+            let what = if info.check { "checks its connection" } else { "connected" };
             say!(
                 1,
-                "{} connected from {} (session {}): {}, {}, {}",
+                "{} {what} from {} (session {}): {}, {}, {}",
                 info.identity.common_name,
                 info.link.remote(),
                 info.peer.0,
@@ -56,6 +57,13 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::Unauthentic(link) => {
             say!(2, "{}: packets that are not authentic: another key, or a scanner", link.remote())
         }
+        ServerEvent::UsedElsewhere(used) => tracing::warn!(
+            "{}: two devices use this profile: {} and {} ({}): give each a profile of its own",
+            used.name,
+            used.former,
+            used.newer,
+            times(used.count)
+        ),
         ServerEvent::Floated(peer, link) => say!(1, "{} moved to {}", label(peer), link.remote()),
         ServerEvent::Reverified(peer, _, tls) => say!(4, "{}: {tls}", label(peer)),
         ServerEvent::Rekeyed(peer, key_id) => {
@@ -70,6 +78,14 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
             Some(peer) => tracing::warn!("{}: {text}", label(peer)),
             None => tracing::warn!("{text}"),
         },
+    }
+}
+
+/// `once`, `3 times`.
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        _ => format!("{count} times"),
     }
 }
 

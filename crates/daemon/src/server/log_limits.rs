@@ -26,6 +26,9 @@ pub(super) fn is_logged(
         }
         ServerEvent::Refused(link, _, reason) => (stranger(link), Kind::Refused, reason.as_str()),
         ServerEvent::Unauthentic(link) => (stranger(link), Kind::Unauthentic, ""),
+        ServerEvent::UsedElsewhere(used) => {
+            (Source::Client(used.name.clone()), Kind::Warning, "used from two addresses")
+        }
         ServerEvent::ClientUp(info) => {
             (Source::Client(info.identity.common_name.clone()), Kind::Session, "")
         }
@@ -95,6 +98,7 @@ mod tests {
             peer_info: Vec::new(),
             tls: "TLSv1.3".into(),
             since: Default::default(),
+            check: false,
         }
     }
 

@@ -22,7 +22,7 @@ pub(crate) use service::{listen, next_request, tun_report, unbound};
 pub use sessions::{Session, Sessions};
 
 use crate::ask::Authorizer;
-use crate::control::{CertificateReport, StatusReport};
+use crate::control::{CertificateReport, ReloadReport, StatusReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::filter::{Known, Live};
@@ -249,6 +249,16 @@ pub trait Hooks {
     /// Whether [`Hooks::leases`] is of use.
     fn wants_leases(&self) -> bool {
         false
+    }
+
+    /// What the last [`Hooks::reload`] changed, and what it did not.
+    fn reloaded(&mut self) -> ReloadReport {
+        ReloadReport::default()
+    }
+
+    /// The client's certificate that ends first, for `adit status`.
+    fn client_certificate(&self) -> Option<CertificateReport> {
+        None
     }
 
     /// The certificate of ours that ends first, for `adit status`.

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -5,7 +7,7 @@ use adit_engine::{Instant, PeerId, Transport};
 use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::tun::TunDevice;
 use adit_linux::udp::{UdpOptions, UdpSocket, steer};
-use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent};
+use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
 use adit_plane::packet::SENDER;
 use adit_plane::{Filtered, Plane, PlaneConfig};
@@ -19,16 +21,19 @@ use super::{
     Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, SocketTuning, Stations,
 };
 use crate::clock::{WallClock, now, unix_time};
-use crate::control::{self, Request, Response, StatusReport, TunReport};
+use crate::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
 use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
 use crate::fault::Fault;
 use crate::filter;
 use crate::helper::sockets;
 use crate::host::HostHandle;
-use crate::log::Repeats;
+use crate::log::{self, Repeats};
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::say;
 use crate::signals::Signals;
+
+/// Profiles used by two devices that `adit status` names; the oldest makes room.
+const MAX_SHARED: usize = 64;
 
 /// How often counters are read, and hooks may look at files.
 const TICK: Duration = Duration::from_secs(1);
@@ -152,6 +157,7 @@ impl Service {
                 tun: tun_report(&host),
                 instance: instance(&options),
                 filter: options.filter.take(),
+                shared: BTreeMap::new(),
             };
             running.warn_of_unknown(hooks);
             let ended = tokio::select! {
@@ -179,6 +185,8 @@ struct Running {
     tun: Option<TunReport>,
     instance: String,
     filter: Option<filter::Live>,
+    /// Profiles that two devices use, by name.
+    shared: BTreeMap<String, SharedProfile>,
 }
 
 impl Running {
@@ -201,7 +209,7 @@ impl Running {
                     Reaction::Ignore => {}
                     Reaction::Reload => {
                         if let Err(fault) = self.reload(hooks, handle) {
-                            tracing::error!("not reloaded: {fault}");
+                            log::error(&format!("not reloaded: {fault}"));
                         }
                     }
                     Reaction::Stop => return Ok(Ended::Signal(signal)),
@@ -241,7 +249,7 @@ impl Running {
 
     /// Works on news and on those behind them: what one packet brought about leaves as one batch of lines.
     fn all_news(&mut self, first: News<ServerEvent>, hooks: &mut dyn Hooks) {
-        let _lines = crate::log::gather();
+        let _lines = log::gather();
         self.news(first, hooks);
         while let Some(news) = self.driver.perform() {
             self.news(news, hooks);
@@ -266,8 +274,29 @@ impl Running {
         if is_logged(&mut self.repeats, now(), event, &self.sessions) {
             hooks.narrate(event, &self.sessions);
         }
+        if let ServerEvent::UsedElsewhere(used) = event {
+            self.share(used);
+        }
         self.sessions.record(now(), event);
         hooks.event(event);
+    }
+
+    /// Remembers for `adit status` that two devices use a profile.
+    fn share(&mut self, used: &UsedElsewhere) {
+        if self.shared.len() >= MAX_SHARED && !self.shared.contains_key(&used.name) {
+            let oldest = self.shared.values().min_by_key(|profile| profile.last);
+            if let Some(name) = oldest.map(|profile| profile.name.clone()) {
+                self.shared.remove(&name);
+            }
+        }
+        let address = |address: SocketAddr| address.ip().to_canonical().to_string();
+        let profile = SharedProfile {
+            name: used.name.clone(),
+            addresses: [address(used.former), address(used.newer)],
+            count: used.count,
+            last: unix_time().0,
+        };
+        self.shared.insert(used.name.clone(), profile);
     }
 
     fn command(&mut self, command: Command, hooks: &mut dyn Hooks) -> Option<Ended> {
@@ -304,7 +333,9 @@ impl Running {
                     Some(who) => {
                         Response::Done { count: self.kick(&who, "kicked by the operator") }
                     }
-                    None => Response::Error { message: "kick whom? name, serial or peer".into() },
+                    None => Response::Error {
+                        message: "no client matches: give a name, serial number or peer id".into(),
+                    },
                 }
             }
             Request::Reload | Request::ReloadClients => {
@@ -313,6 +344,9 @@ impl Running {
                     _ => self.reload_clients(hooks, handle),
                 };
                 match done {
+                    Ok(()) if request == Request::Reload => {
+                        Response::Reloaded(Box::new(hooks.reloaded()))
+                    }
                     Ok(()) => Response::Done { count: self.sessions.len() },
                     Err(fault) => Response::Error { message: fault.to_string() },
                 }
@@ -452,6 +486,8 @@ impl Running {
             tun: self.tun.clone(),
             peers: self.sessions.iter().map(|session| session.report(now())).collect(),
             certificate: hooks.certificate(),
+            client_certificate: hooks.client_certificate(),
+            shared: self.shared.values().cloned().collect(),
             filter: self.filter.as_ref().map(|filter| filter.file().to_owned()),
             ..StatusReport::default()
         };
@@ -471,6 +507,7 @@ impl Running {
             ("control-bad", counters.session_bad),
             ("control-delayed", counters.delayed),
             ("control-excess", counters.messages_excess),
+            ("replaced-untold", counters.replaced_unnotified),
             ("stream-refused", counters.streams_refused),
             ("stream-silent", counters.streams_silent),
             ("stream-bad", counters.streams_bad),

@@ -115,6 +115,7 @@ impl Sessions {
             | ServerEvent::HandshakeFailed(..)
             | ServerEvent::Refused(..)
             | ServerEvent::Unauthentic(_)
+            | ServerEvent::UsedElsewhere(_)
             | ServerEvent::Note(..)
             | ServerEvent::Warning(..) => {}
         }

@@ -130,5 +130,6 @@ pub fn of(settings: Settings, tls: ClientTls) -> ClientConfig {
         retry_auth: false,
         pull_filters: Default::default(),
         keepalive: Default::default(),
+        check: false,
     }
 }

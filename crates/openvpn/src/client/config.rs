@@ -53,6 +53,9 @@ pub struct ClientConfig {
     pub pull_filters: PullFilters,
     /// Used where `pull` brings no other.
     pub keepalive: Keepalive,
+    /// End after the TLS handshake, before the key exchange, which would end another session of the same
+    /// certificate; go on only where the server takes part in checks.
+    pub check: bool,
 }
 
 impl ClientConfig {
@@ -69,6 +72,7 @@ impl ClientConfig {
             retry_auth: false,
             pull_filters: PullFilters::default(),
             keepalive: Keepalive::default(),
+            check: false,
         }
     }
 }

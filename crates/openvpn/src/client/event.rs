@@ -63,6 +63,8 @@ pub enum ClientEvent {
 pub enum Stop {
     /// Asked to.
     Requested,
+    /// A check went as far as it may without ending another session of the same certificate.
+    Checked,
     /// AUTH_FAILED, with the server's words.
     AuthFailed(String),
     /// The server said HALT.

@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use adit_engine::verbs::Framing;
 use adit_engine::{Grant, Instant, Ticket};
 use ipnet::IpNet;
@@ -31,6 +33,21 @@ pub(super) enum Stage {
     Refused { until: Instant, reason: String },
     /// A session.
     Connected(Box<Connected>),
+    /// A newer session of the same name has replaced its session; it is being told.
+    Replaced(Box<Notified>),
+}
+
+/// What a client whose session was replaced is told, and whether it has heard.
+pub(super) struct Notified {
+    /// It must acknowledge by then.
+    pub(super) until: Instant,
+    pub(super) name: String,
+    /// Where the newer session is.
+    pub(super) by: SocketAddr,
+    /// It understands `AUTH_FAILED,TEMP` with a back-off.
+    pub(super) knows_backoff: bool,
+    /// The first message is on its way, whose acknowledgement shows that the device is there.
+    pub(super) asked: bool,
 }
 
 /// What a client said about itself before it is let in.
@@ -82,6 +99,11 @@ impl Client {
             Stage::Negotiating => None,
             Stage::Authorizing { until, .. } => Some((*until, "authorization")),
             Stage::Refused { until, .. } => Some((*until, "refused")),
+            // What it has acknowledged is followed by the next message, or the end, at once.
+            Stage::Replaced(_) if self.conversation.all_acknowledged() => {
+                Some((Instant::default(), "replaced"))
+            }
+            Stage::Replaced(notified) => Some((notified.until, "replaced")),
             Stage::Connected(connected) => {
                 let idle = connected.idle.as_ref().map(Idle::deadline);
                 let ends = connected.ends.map(|at| (at, "session-timeout"));

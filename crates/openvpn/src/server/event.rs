@@ -1,5 +1,5 @@
 use crate::session::PathReport;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::negotiate::DataCipher;
 use adit_engine::verbs::Counters;
@@ -42,6 +42,8 @@ pub enum ServerEvent {
     /// A stranger's packet is not authentic. Of many, a few in a second are named; the address may be
     /// forged.
     Unauthentic(Link),
+    /// A device whose session was replaced is still there: two devices use one profile.
+    UsedElsewhere(Box<UsedElsewhere>),
     /// A client moved.
     Floated(PeerId, Link),
     /// A renegotiation has found a client's certificate good: the certificate, TLS version and suite. A
@@ -55,6 +57,19 @@ pub enum ServerEvent {
     Note(Option<PeerId>, String),
     /// Worth a warning.
     Warning(Option<PeerId>, String),
+}
+
+/// A profile that two devices use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsedElsewhere {
+    /// The common name in the certificate of both.
+    pub name: String,
+    /// The device whose session was replaced.
+    pub former: SocketAddr,
+    /// The device that has the session now.
+    pub newer: SocketAddr,
+    /// How often this has happened.
+    pub count: u32,
 }
 
 /// What belongs to a client.
@@ -95,4 +110,6 @@ pub struct ClientInfo {
     pub tls: String,
     /// Since when.
     pub since: UnixTime,
+    /// A check, beside the session of its name if there is one.
+    pub check: bool,
 }

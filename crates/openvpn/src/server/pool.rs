@@ -11,6 +11,9 @@ use super::config::{Network4, Network6, Topology};
 /// Names whose former address is remembered.
 const MAX_REMEMBERED: usize = 65_536;
 
+/// No certificate has this name.
+const NO_NAME: &str = "";
+
 /// The addresses of one client.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lease {
@@ -114,6 +117,13 @@ impl Pool {
             self.remembered.insert(name.to_owned(), lent);
         }
         Ok(lease)
+    }
+
+    /// Gives `peer` free addresses that nobody is remembered by.
+    pub(super) fn lease_once(&mut self, peer: PeerId) -> Result<Lease, NoLease> {
+        let lease = self.lease(peer, NO_NAME, Fixed::default());
+        self.remembered.remove(NO_NAME);
+        lease
     }
 
     /// Takes a lease back.

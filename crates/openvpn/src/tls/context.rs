@@ -17,6 +17,9 @@ use super::options::{ClientCertificates, ClientTlsOptions, ServerTlsOptions};
 use super::trust::Trust;
 use super::verify::Verifier;
 
+/// What a check calls itself in TLS.
+pub(super) const CHECK: &[u8] = b"adit-check";
+
 /// What both roles keep.
 pub(super) struct Context {
     pub(super) provider: Arc<CryptoProvider>,
@@ -80,6 +83,15 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
     }
 
+    /// The same for a check: it offers the protocol [`CHECK`] (ALPN, RFC 7301). A server that selects it lets the
+    /// check have a session beside that of its certificate; servers that know nothing of it ignore the offer.
+    #[must_use]
+    pub fn for_check(&self) -> Self {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = vec![CHECK.to_vec()];
+        Self { config: Arc::new(config), warnings: self.warnings.clone() }
+    }
+
     /// What the operator should know though it does not prevent the start, such as a certificate of
     /// ours that has expired.
     pub fn warnings(&self) -> &[String] {
@@ -122,6 +134,8 @@ impl ServerTls {
         let mut config = builder.with_cert_resolver(Arc::new(Own(own)));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
+        // A client that offers a protocol is one that checks its connection; others offer none.
+        config.alpn_protocols = vec![CHECK.to_vec()];
         let (config, trust) = (Arc::new(config), context.trust);
         Ok(Self { config, trust, warnings: context.warnings.into() })
     }

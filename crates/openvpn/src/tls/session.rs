@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Read, Write};
 use rustls::{Connection, Error, ProtocolVersion};
 use zeroize::Zeroizing;
 
-use super::context::{ClientTls, ServerTls};
+use super::context::{CHECK, ClientTls, ServerTls};
 use super::error::{CertificateError, CertificateProblem, TlsError};
 use super::identity::PeerIdentity;
 use super::verify::{self, Verdict};
@@ -252,6 +252,11 @@ impl TlsSession {
     /// Bytes that [`pull`](Self::pull) still has.
     pub fn outgoing_len(&self) -> usize {
         self.outgoing.len()
+    }
+
+    /// Whether both ends agreed that this is a check ([`ClientTls::for_check`]).
+    pub fn is_check(&self) -> bool {
+        self.connection.alpn_protocol() == Some(CHECK)
     }
 
     /// Whether the handshake is still going on.

@@ -28,6 +28,9 @@ type Out = Outbox<ClientEvent>;
 /// PUSH_REQUEST is repeated this often, as stock servers expect.
 const PUSH_REQUEST_EVERY: Duration = Duration::from_secs(5);
 
+/// In TLS 1.3 a server reads the client's certificate after the client is done, and its alert comes late.
+const ALERT_PATIENCE: Duration = Duration::from_secs(2);
+
 /// An OpenVPN client.
 pub struct ClientEngine {
     config: ClientConfig,
@@ -67,6 +70,8 @@ struct Attempt {
     /// `session-timeout`.
     ends: Option<Instant>,
     pull: Option<Pull>,
+    /// A check that goes no further: it waits until then for an alert.
+    checked_at: Option<Instant>,
 }
 
 /// Asking for options.
@@ -111,6 +116,10 @@ impl ClientEngine {
         now: Instant,
         unix_time: UnixTime,
     ) -> Self {
+        let mut config = config;
+        if config.check {
+            config.tls = config.tls.for_check();
+        }
         let remotes = Remotes::new(&Reach {
             accepts: None,
             remotes: config.remotes.clone(),
@@ -295,7 +304,14 @@ impl ClientEngine {
                 let limits = &self.config.settings.limits;
                 let silent_at = silence_end(now, limits, self.config.keepalive);
                 let ends = session_end(now, limits.session);
-                let attempt = Attempt { conversation, answer_by, silent_at, ends, pull: None };
+                let attempt = Attempt {
+                    conversation,
+                    answer_by,
+                    silent_at,
+                    ends,
+                    pull: None,
+                    checked_at: None,
+                };
                 self.state = State::Connecting(Box::new(attempt));
             }
             Err(fault) => {
@@ -390,6 +406,12 @@ impl ClientEngine {
                 }
                 Ok(())
             }
+            Heard::TlsReady if self.ends_here() => {
+                if let State::Connecting(attempt) = &mut self.state {
+                    attempt.checked_at = Some(now + ALERT_PATIENCE);
+                }
+                Ok(())
+            }
             Heard::TlsReady => self.send_keys(),
             Heard::Failed(fault) => {
                 self.report(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
@@ -419,6 +441,26 @@ impl ClientEngine {
         if let Some(text) = self.budget.report(now, text) {
             out.event(event(text));
         }
+    }
+
+    /// A check whose server does not take part in it.
+    fn ends_here(&self) -> bool {
+        match &self.state {
+            State::Connecting(attempt) => {
+                self.config.check && !attempt.conversation.exchange().tls().is_check()
+            }
+            _ => false,
+        }
+    }
+
+    /// No alert came: the server accepted the certificate.
+    fn checked(&mut self, out: &mut Out) {
+        if let State::Connecting(attempt) = &self.state {
+            let tls = attempt.conversation.exchange().tls();
+            let server = tls.peer().cloned().unwrap_or_default();
+            out.event(ClientEvent::Authenticated { server, tls: tls.description() });
+        }
+        self.stop(Stop::Checked, out);
     }
 
     fn send_keys(&mut self) -> Result<(), Fault> {
@@ -549,6 +591,9 @@ impl ClientEngine {
             State::New => self.dial(out),
             State::Waiting { until } if *until <= now => self.dial(out),
             State::Connecting(attempt) => {
+                if attempt.checked_at.is_some_and(|at| at <= now) {
+                    return self.checked(out);
+                }
                 if attempt.answer_by.is_some_and(|by| by <= now) {
                     let reason = "the server did not answer (server-poll-timeout)";
                     return self.failed(now, reason.into(), out);
@@ -681,7 +726,8 @@ impl Engine for ClientEngine {
                 let silent = attempt.silent_at.map(|at| (at, "ping-exit"));
                 let ends = attempt.ends.map(|at| (at, "session-timeout"));
                 let conversation = attempt.conversation.deadline();
-                [answer, request, silent, ends, conversation].into_iter().flatten().min()
+                let checked = attempt.checked_at.map(|at| (at, "check"));
+                [answer, request, silent, ends, conversation, checked].into_iter().flatten().min()
             }
             State::Up(tunnel) => {
                 let ends = tunnel.ends.map(|at| (at, "session-timeout"));

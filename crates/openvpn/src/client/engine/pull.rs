@@ -62,7 +62,10 @@ impl ClientEngine {
                 self.report(now, out, ClientEvent::Note, || text.into());
             }
             ControlMessage::Restart(restart) => {
-                let reason = format!("the server asks for a restart: {}", restart.reason);
+                let reason = match restart.reason.as_str() {
+                    "" => "the server asks for a restart".to_owned(),
+                    reason => format!("the server asks for a restart: {reason}"),
+                };
                 if restart.next_server {
                     self.failed(now, reason, out);
                 } else {

@@ -8,6 +8,7 @@ use adit_engine::{
 };
 use zeroize::Zeroizing;
 
+use super::replaced::CHECK_LASTS;
 use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
@@ -39,6 +40,9 @@ impl ServerEngine {
         let identity = exchange.tls().peer().cloned().unwrap_or_default();
         let tls = exchange.tls().description();
         let username = (!remote.username.is_empty()).then(|| remote.username.clone());
+        if matches!(client.stage, Stage::Replaced(_)) {
+            return Err(Fault::Ignored("a key exchange in a session that was replaced"));
+        }
         if let Stage::Connected(connected) = &client.stage {
             let cipher = connected.schedule.cipher();
             let former = &connected.info;
@@ -169,7 +173,7 @@ impl ServerEngine {
         now: Instant,
         peer: PeerId,
         hello: Hello,
-        grant: Grant,
+        mut grant: Grant,
         out: &mut Out,
     ) -> Result<(), Fault> {
         let name = hello.identity.common_name.clone();
@@ -181,10 +185,15 @@ impl ServerEngine {
         if exporter && proto.has(IvProto::CC_EXIT) && proto.has(IvProto::DYN_TLS_CRYPT) {
             client.conversation.wrap_renegotiations();
         }
-        if !self.config.duplicate_cn {
-            self.replace(peer, &name, out);
+        let check = client.conversation.exchange().tls().is_check();
+        if check {
+            // What is the client's own stays with its session.
+            grant = without_own(grant);
+            self.replace_check(peer, &name, out);
+        } else if !self.config.duplicate_cn {
+            self.replace(now, peer, &name, out);
         }
-        let lease = match self.lease(now, peer, &name, &grant, out) {
+        let lease = match self.lease(now, peer, (&name, check), &grant, out) {
             Ok(lease) => lease,
             Err(NoPlace { reason, temporary }) => {
                 let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
@@ -210,7 +219,7 @@ impl ServerEngine {
                 return self.refuse(now, peer, "", error.to_string(), out);
             }
         };
-        let place = Place { grant, lease, framing, options, push, keys, exporter };
+        let place = Place { check, grant, lease, framing, options, push, keys, exporter };
         self.establish(now, peer, hello, place, out)
     }
 
@@ -223,7 +232,7 @@ impl ServerEngine {
         place: Place,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        let Place { grant, lease, framing, options, push, keys, exporter } = place;
+        let Place { check, grant, lease, framing, options, push, keys, exporter } = place;
         let proto = hello.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
@@ -261,13 +270,15 @@ impl ServerEngine {
             peer_info: hello.peer_info.entries().to_vec(),
             tls: hello.tls,
             since: self.clock.at(now),
+            check,
         };
-        if !self.config.duplicate_cn {
+        if !self.config.duplicate_cn && !check {
             self.by_name.insert(info.identity.common_name.clone(), peer);
         }
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
         let inactive = grant.inactive.or(settings.limits.inactive);
-        let timeout = grant.session_timeout.or(settings.limits.session);
+        let limit = check.then_some(CHECK_LASTS);
+        let timeout = limit.or(grant.session_timeout).or(settings.limits.session);
         client.conversation.establish(settings.tran_window);
         client.stage = Stage::Connected(Box::new(Connected {
             info,
@@ -290,22 +301,16 @@ impl ServerEngine {
         send_push(peer, client, out)
     }
 
-    /// Ends the former session of the same name.
-    pub(super) fn replace(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
-        if let Some(&former) = self.by_name.get(name).filter(|former| **former != newcomer) {
-            self.remove(former, "replaced by a new session of the same name".into(), out);
-        }
-    }
-
     pub(super) fn lease(
         &mut self,
         now: Instant,
         peer: PeerId,
-        name: &str,
+        (name, check): (&str, bool),
         grant: &Grant,
         out: &mut Out,
     ) -> Result<Lease, NoPlace> {
-        let connected = self.clients.len().saturating_sub(self.handshakes.total());
+        let without = self.handshakes.total().saturating_add(self.disputes.notifying());
+        let connected = self.clients.len().saturating_sub(without);
         if connected >= self.config.max_clients as usize {
             return Err(NoPlace::for_now("the server is full (max-clients)"));
         }
@@ -316,7 +321,11 @@ impl ServerEngine {
         };
         // Each address may have to be taken back from somebody once.
         for _ in 0..2 {
-            match self.pool.lease(peer, name, fixed) {
+            let lease = match check {
+                true => self.pool.lease_once(peer),
+                false => self.pool.lease(peer, name, fixed),
+            };
+            match lease {
                 Ok(lease) => return Ok(lease),
                 Err(NoLease::Exhausted) => {
                     return Err(NoPlace::for_now("the server has no free address"));
@@ -364,6 +373,7 @@ impl ServerEngine {
 
 /// What was found for a client before it has a session.
 struct Place {
+    check: bool,
     grant: Grant,
     lease: Lease,
     framing: Framing,
@@ -371,6 +381,11 @@ struct Place {
     push: Vec<String>,
     keys: DataKeys,
     exporter: bool,
+}
+
+/// What a check gets of what the client is granted: no address and no network of its own.
+fn without_own(grant: Grant) -> Grant {
+    Grant { ipv4: None, ipv6: None, ifconfig4: None, ifconfig6: None, iroutes: Vec::new(), ..grant }
 }
 
 /// How long a client that finds no place here should stay away from this server.

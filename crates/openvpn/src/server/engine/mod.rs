@@ -1,5 +1,6 @@
 mod admission;
 mod ownership;
+mod replaced;
 mod rest;
 mod strangers;
 mod streams;
@@ -85,6 +86,8 @@ pub struct ServerCounters {
     pub delayed: u64,
     /// Control messages that were not read: more in one record, or more records, than a client's budget has.
     pub messages_excess: u64,
+    /// Replaced sessions whose clients were not told, because too many were being told already.
+    pub replaced_unnotified: u64,
 }
 
 /// What a client is told when its session is ended.
@@ -114,6 +117,9 @@ pub struct ServerEngine {
     by_ticket: HashMap<Ticket, PeerId>,
     /// The session of each name, where a name has one.
     by_name: HashMap<String, PeerId>,
+    /// The check of each name that has one under way (`adit connect --check`).
+    checks: HashMap<String, PeerId>,
+    disputes: replaced::Disputes,
     /// Removed from the data plane, which has not told their final counters yet.
     departing: HashMap<PeerId, String>,
     timers: BTreeSet<(Instant, PeerId)>,
@@ -151,6 +157,8 @@ impl ServerEngine {
             by_session: HashMap::new(),
             by_ticket: HashMap::new(),
             by_name: HashMap::new(),
+            checks: HashMap::new(),
+            disputes: Default::default(),
             departing: HashMap::new(),
             timers: BTreeSet::new(),
             next_peer: 0,
@@ -419,16 +427,8 @@ impl ServerEngine {
         }
         out.plane(Op::DismissLink(link));
         match client.stage {
-            Stage::Connected(connected) => {
-                let name = &connected.info.identity.common_name;
-                if self.by_name.get(name) == Some(&peer) {
-                    self.by_name.remove(name);
-                }
-                self.pool.release(peer, connected.lease);
-                self.disown(peer, &connected.prefixes);
-                out.plane(Op::DelPeer(peer));
-                self.departing.insert(peer, reason);
-            }
+            Stage::Connected(connected) => self.end_session(peer, *connected, reason, out),
+            Stage::Replaced(_) => self.disputes.notified(),
             stage => {
                 if let Stage::Authorizing { ticket, .. } = &stage {
                     self.by_ticket.remove(ticket);
@@ -589,6 +589,11 @@ impl ServerEngine {
             return self.remove(peer, Fault::TimedOut.to_string(), out);
         }
         match &mut client.stage {
+            Stage::Replaced(notified)
+                if notified.until <= now || client.conversation.all_acknowledged() =>
+            {
+                return self.tick_replaced(now, peer, out);
+            }
             Stage::Refused { until, reason }
                 if *until <= now || client.conversation.all_acknowledged() =>
             {

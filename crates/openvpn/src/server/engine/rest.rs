@@ -13,6 +13,8 @@ impl ServerEngine {
         self.by_session.shrink_to_fit();
         self.by_ticket.shrink_to_fit();
         self.by_name.shrink_to_fit();
+        self.checks.shrink_to_fit();
+        self.disputes.rest(now);
         self.departing.shrink_to_fit();
         if self.timers.is_empty() {
             // An emptied tree keeps its root.

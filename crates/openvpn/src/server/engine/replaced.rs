@@ -1,0 +1,243 @@
+//! Sessions that a newer session of the same name replaced.
+//!
+//! The former session may be that of a device that is gone (it roamed, crashed or was restarted), or that of a second device
+//! with the same profile. Only the second one still acknowledges what the server says. So the former session
+//! keeps its control channel for a moment: it is sent an INFO, and a device that acknowledges it is told why its session
+//! ended and how long to stay away. Without this, two devices with one profile end each other's sessions for ever.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use adit_engine::{Instant, Op, PeerId};
+
+use super::{Out, ServerEngine, told};
+use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo};
+use crate::server::client::{Notified, Stage};
+use crate::server::event::{ServerEvent, UsedElsewhere};
+
+/// How long a replaced client may take to acknowledge each of the two messages.
+const NOTICE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Replaced clients that are notified at a time. Beyond this they are removed without a word, and counted.
+pub const MAX_REPLACED: usize = 64;
+
+/// Names whose disputes are remembered. Beyond this a name's back-off does not grow.
+pub const MAX_DISPUTES: usize = 1024;
+
+/// A dispute that is older begins again with the first back-off.
+const DISPUTE_MEMORY: Duration = Duration::from_secs(6 * 3600);
+
+/// How long a replaced device is asked to stay away at first. Each further time doubles it.
+const FIRST_BACKOFF: Duration = Duration::from_secs(60);
+
+/// The longest back-off is the first one doubled so often: 16 minutes.
+const DOUBLINGS: u32 = 4;
+
+/// How often a name was used from two addresses.
+#[derive(Debug)]
+struct Dispute {
+    count: u32,
+    last: Instant,
+}
+
+/// Names that two devices use.
+#[derive(Debug, Default)]
+pub(super) struct Disputes {
+    by_name: HashMap<String, Dispute>,
+    /// Clients in [`Stage::Replaced`].
+    notifying: usize,
+}
+
+impl Disputes {
+    /// Clients that have no session any more and are not gone yet.
+    pub(super) fn notifying(&self) -> usize {
+        self.notifying
+    }
+
+    /// One of these is gone.
+    pub(super) fn notified(&mut self) {
+        self.notifying = self.notifying.saturating_sub(1);
+    }
+
+    /// Counts a dispute: how many there were of this name, this one included.
+    fn count(&mut self, now: Instant, name: &str) -> u32 {
+        let recent = |dispute: &Dispute| now.since(dispute.last) < DISPUTE_MEMORY;
+        if let Some(dispute) = self.by_name.get_mut(name) {
+            let before = if recent(dispute) { dispute.count } else { 0 };
+            *dispute = Dispute { count: before.saturating_add(1), last: now };
+            return dispute.count;
+        }
+        if self.by_name.len() >= MAX_DISPUTES {
+            self.by_name.retain(|_, dispute| recent(dispute));
+        }
+        if self.by_name.len() < MAX_DISPUTES {
+            self.by_name.insert(name.to_owned(), Dispute { count: 1, last: now });
+        }
+        1
+    }
+
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.by_name.retain(|_, dispute| now.since(dispute.last) < DISPUTE_MEMORY);
+        self.by_name.shrink_to_fit();
+    }
+}
+
+fn backoff(count: u32) -> Duration {
+    FIRST_BACKOFF * (1 << count.saturating_sub(1).min(DOUBLINGS))
+}
+
+impl ServerEngine {
+    /// Ends the former session of the same name, and notifies its device if it is at another address.
+    pub(super) fn replace(&mut self, now: Instant, newcomer: PeerId, name: &str, out: &mut Out) {
+        let Some(&former) = self.by_name.get(name).filter(|former| **former != newcomer) else {
+            return;
+        };
+        let address = |peer: &PeerId| Some(self.clients.get(peer)?.conversation.link.remote());
+        let (Some(from), Some(to)) = (address(&former), address(&newcomer)) else { return };
+        let full = self.disputes.notifying >= MAX_REPLACED;
+        self.counters.replaced_unnotified += u64::from(full && from != to);
+        if from == to || full {
+            return self.remove(former, REPLACED.into(), out);
+        }
+        self.retire(now, former, to, out);
+    }
+
+    /// Takes the session out of the tunnel; its control channel stays for the notice.
+    fn retire(&mut self, now: Instant, former: PeerId, by: SocketAddr, out: &mut Out) {
+        let Some(client) = self.clients.get_mut(&former) else { return };
+        let until = now + NOTICE_PATIENCE;
+        let connected = match std::mem::replace(&mut client.stage, Stage::Negotiating) {
+            Stage::Connected(connected) => connected,
+            other => {
+                client.stage = other;
+                return;
+            }
+        };
+        let entries = &connected.info.peer_info;
+        let knows_backoff = PeerInfo::from_entries(entries).proto().has(IvProto::AUTH_FAIL_TEMP);
+        let name = connected.info.identity.common_name.clone();
+        client.stage =
+            Stage::Replaced(Box::new(Notified { until, name, by, knows_backoff, asked: true }));
+        self.disputes.notifying += 1;
+        self.end_session(former, *connected, REPLACED.into(), out);
+        let text = format!("this profile is in use at {} now", by.ip().to_canonical());
+        self.notify(now, former, &ControlMessage::Info(text), out);
+    }
+
+    /// A replaced client has acknowledged what it was sent, or its time is up.
+    pub(super) fn tick_replaced(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let (link, heard) = (client.conversation.link, client.conversation.all_acknowledged());
+        let Stage::Replaced(notified) = &mut client.stage else { return };
+        if !heard && notified.until > now {
+            return;
+        }
+        if !(heard && std::mem::take(&mut notified.asked)) {
+            return self.remove(peer, String::new(), out);
+        }
+        notified.until = now + NOTICE_PATIENCE;
+        let (name, by, knows_backoff) =
+            (notified.name.clone(), notified.by, notified.knows_backoff);
+        let count = self.disputes.count(now, &name);
+        let used = UsedElsewhere { name, former: link.remote(), newer: by, count };
+        out.event(ServerEvent::UsedElsewhere(Box::new(used)));
+        // An older client would take this for the end, or come back at once; ping-restart brings it back after a while.
+        if knows_backoff {
+            let reason = format!(
+                "this profile is in use at {}; every device needs a profile of its own",
+                by.ip().to_canonical()
+            );
+            let failed = AuthFailed {
+                temporary: true,
+                backoff: Some(backoff(count)),
+                advance: AdvanceTo::Stay,
+                reason,
+                ..AuthFailed::default()
+            };
+            self.notify(now, peer, &ControlMessage::AuthFailed(failed), out);
+        } else {
+            self.remove(peer, String::new(), out);
+        }
+    }
+
+    fn notify(&mut self, now: Instant, peer: PeerId, message: &ControlMessage, out: &mut Out) {
+        let unix = self.clock.at(now);
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let sent = client.conversation.send_message(message.encode()).is_ok()
+            && client.conversation.flush(now, unix, out).is_ok();
+        if !sent {
+            return self.remove(peer, String::new(), out);
+        }
+        told(peer, client, message.to_string(), out);
+        self.schedule(peer);
+    }
+}
+
+/// Why the former session ends.
+const REPLACED: &str = "replaced by a new session of the same name";
+
+/// A check may take so long.
+pub(super) const CHECK_LASTS: Duration = Duration::from_secs(60);
+
+impl ServerEngine {
+    /// A check gets a session beside the one of its name, and only one: the former check ends.
+    pub(super) fn replace_check(&mut self, newcomer: PeerId, name: &str, out: &mut Out) {
+        if let Some(former) = self.checks.insert(name.to_owned(), newcomer)
+            && former != newcomer
+        {
+            self.remove(former, "replaced by a newer check".into(), out);
+        }
+    }
+
+    /// Forgets a check that is over.
+    pub(super) fn end_check(&mut self, name: &str, peer: PeerId) {
+        if self.checks.get(name) == Some(&peer) {
+            self.checks.remove(name);
+        }
+    }
+
+    /// Takes a session out of the tunnel: its name, addresses and keys.
+    pub(super) fn end_session(
+        &mut self,
+        peer: PeerId,
+        connected: crate::server::client::Connected,
+        reason: String,
+        out: &mut Out,
+    ) {
+        let name = &connected.info.identity.common_name;
+        if self.by_name.get(name) == Some(&peer) {
+            self.by_name.remove(name);
+        }
+        self.end_check(name, peer);
+        self.pool.release(peer, connected.lease);
+        self.disown(peer, &connected.prefixes);
+        out.plane(Op::DelPeer(peer));
+        self.departing.insert(peer, reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_back_off_doubles_up_to_sixteen_minutes_and_begins_again_after_hours() {
+        let mut disputes = Disputes::default();
+        let at = |minutes: u64| Instant::from_nanos(minutes * 60 * 1_000_000_000);
+        let minutes: Vec<u64> =
+            (0..7).map(|n| backoff(disputes.count(at(n), "a")).as_secs() / 60).collect();
+        assert_eq!(minutes, [1, 2, 4, 8, 16, 16, 16]);
+        assert_eq!(disputes.count(at(8), "b"), 1, "names are separate");
+        assert_eq!(disputes.count(at(6 + 6 * 60), "a"), 1);
+    }
+
+    #[test]
+    fn the_table_of_disputes_is_bounded() {
+        let mut disputes = Disputes::default();
+        for n in 0..2 * MAX_DISPUTES {
+            disputes.count(Instant::default(), &n.to_string());
+        }
+        assert_eq!(disputes.by_name.len(), MAX_DISPUTES);
+    }
+}
