@@ -62,9 +62,10 @@ pub enum Verb {
   sudo adit status --json | jq '.[].peers[].name'")]
     Status(Status),
 
-    /// Show the same, again and again, until Ctrl-C
-    #[command(after_help = "Example:
-  sudo adit top --every 2")]
+    /// Show sessions and their rates, again and again, until Ctrl-C
+    #[command(after_help = "Examples:
+  sudo adit top --every 2
+  sudo adit top --sort traffic")]
     Top(Top),
 
     /// Join two interfaces, and let pass what rules accept, or everything
@@ -111,12 +112,20 @@ All arguments are openvpn's. Called by the name openvpn, adit does the same."
         options: Vec<OsString>,
     },
 
-    /// Let the server read settings, rules, clients and certificates again; no tunnel drops
-    #[command(after_help = "Example:
-  sudo adit reload")]
-    Reload(Place),
+    /// Let a server read settings, rules, clients and certificates again; no tunnel drops
+    #[command(after_help = "Examples:
+  sudo adit reload                the server of `adit server`
+  sudo adit reload openvpn-1234   another process, by its name in `adit status`
 
-    /// Look for what is in a VPN's way on this machine, each with its remedy
+It says what took effect, what waits for a restart, and whose profiles are out of date.")]
+    Reload(Reload),
+
+    /// End a client's sessions on every server that runs here; it may connect again
+    #[command(after_help = "Example:
+  sudo adit kick laptop")]
+    Kick(Kick),
+
+    /// Check this machine for anything that would keep a VPN from working, with a fix for each
     #[command(after_help = "Examples:
   sudo adit doctor
   sudo adit doctor --fix   and repair what can be repaired safely")]
@@ -221,6 +230,12 @@ The private key is in the profile only: hand it over, then delete it.")]
   sudo adit server client disable laptop")]
     Disable(ClientName),
 
+    /// Print the lines that profiles need after a change of host or port, without a new certificate
+    #[command(after_help = "Examples:
+  sudo adit server client remotes
+  sudo adit server client remotes --done laptop   its profile has got them")]
+    Remotes(ClientRemotes),
+
     /// Let a disabled client in again
     #[command(after_help = "Example:
   sudo adit server client enable laptop")]
@@ -258,7 +273,7 @@ pub struct Choices {
     #[arg(long, value_name = "CIDR")]
     pub network6: Option<Ipv6Net>,
 
-    /// Clients send everything through the tunnel
+    /// Clients send all traffic through the tunnel [default: split tunnel, only its own network]
     #[arg(long, conflicts_with = "route")]
     pub full_tunnel: bool,
 
@@ -270,7 +285,7 @@ pub struct Choices {
     #[arg(long, value_name = "ADDR")]
     pub dns: Vec<IpAddr>,
 
-    /// Whether clients go out with this machine's address [default: auto]
+    /// Masquerade client traffic behind this machine's address [default: auto]
     #[arg(long, value_name = "auto|off")]
     pub nat: Option<NatChoice>,
 
@@ -285,9 +300,9 @@ pub struct Choices {
 
 #[derive(Debug, Copy, Clone, ValueEnum)]
 pub enum NatChoice {
-    /// Yes, for what leaves beyond the tunnel
+    /// Masquerade what leaves by another device than the tunnel
     Auto,
-    /// No: the network behind knows a route back
+    /// No NAT; the network behind the server must have a route back to the clients
     Off,
 }
 
@@ -431,6 +446,16 @@ pub struct ClientShow {
 }
 
 #[derive(Debug, Args)]
+pub struct ClientRemotes {
+    /// This client's profile has got the lines; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub done: Vec<String>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
 pub struct ClientName {
     /// Name of the client
     pub name: String,
@@ -445,9 +470,13 @@ pub struct Connect {
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "release")]
     pub profile: Option<PathBuf>,
 
-    /// Try every stage, report the one that fails, and end
+    /// Try every stage, report the one that fails, and end. Leaves running sessions alone
     #[arg(long)]
     pub check: bool,
+
+    /// With --check: try all stages, even if the server ends another session of this profile for it
+    #[arg(long, requires = "check")]
+    pub full: bool,
 
     /// The report of --check as JSON
     #[arg(long, requires = "check")]
@@ -498,6 +527,40 @@ pub struct Top {
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub every: u64,
+
+    /// Order of the sessions
+    #[arg(long, value_enum, default_value_t = Sort::Rate)]
+    pub sort: Sort,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Bits per second, the busiest first
+    Rate,
+    /// Bytes so far
+    Traffic,
+    /// The longest connected first
+    Connected,
+    /// By name
+    Name,
+}
+
+#[derive(Debug, Args)]
+pub struct Reload {
+    /// Which process, by its name in `adit status` [default: the server]
+    pub name: Option<String>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct Kick {
+    /// Name of the client
+    pub name: String,
 
     #[command(flatten)]
     pub place: Place,

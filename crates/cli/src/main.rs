@@ -84,11 +84,8 @@ fn run(verb: Verb) -> Done {
         Verb::Filter(verb) => filter::run(verb),
         Verb::Postgres(verb) => postgres::run(verb),
         Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),
-        Verb::Reload(place) => {
-            managed::reload(&places(&place)?)?;
-            print("The server has read its files again; no tunnel dropped.\n");
-            Ok(ExitCode::SUCCESS)
-        }
+        Verb::Reload(options) => status::reload(&options),
+        Verb::Kick(options) => status::kick(&options),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Demo(options) => demo::run(&options),
         Verb::Completions { shell } => {
@@ -109,6 +106,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
     let Connect {
         profile,
         check,
+        full,
         json,
         no_routes,
         allow_lan,
@@ -119,7 +117,18 @@ fn connect_options(options: Connect) -> ConnectOptions {
         dir,
     } = options;
     let profile = profile.unwrap_or_default();
-    ConnectOptions { profile, check, json, no_routes, allow_lan, kill_switch, device, dir, verbose }
+    ConnectOptions {
+        profile,
+        check,
+        full,
+        json,
+        no_routes,
+        allow_lan,
+        kill_switch,
+        device,
+        dir,
+        verbose,
+    }
 }
 
 /// `adit connect --release`.

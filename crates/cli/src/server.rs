@@ -12,8 +12,8 @@ use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
 use crate::args::{
-    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientName, ClientRenew, ClientShow, Init,
-    Server, Up,
+    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientName, ClientRemotes, ClientRenew,
+    ClientShow, Init, Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, wrapped};
 use crate::{Done, doctor, places, print, print_json};
@@ -37,6 +37,7 @@ fn client(verb: Client) -> Done {
         Client::Show(options) => show(&options),
         Client::Renew(options) => renew(options),
         Client::Group(options) => group(&options),
+        Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
             let ended = clients::revoke(&places(&who.place)?, &who.name)?;
             said(&who, "is revoked, for good", ended)
@@ -54,6 +55,22 @@ fn client(verb: Client) -> Done {
             ended => said(&who, "may connect again", ended),
         },
     }
+}
+
+fn remotes(options: &ClientRemotes) -> Done {
+    let places = places(&options.place)?;
+    let remotes = clients::remotes(&places, &options.done)?;
+    remotes.lines.iter().for_each(|line| print(&format!("{line}\n")));
+    let hint = match remotes.outdated.is_empty() {
+        true => "every profile names this host and these ports, as far as is known\n".to_owned(),
+        false => {
+            let names = remotes.outdated.join(", ");
+            wrapped("out of date: ", &names)
+                + "These lines replace those that begin with proto, remote or server-poll-timeout.\n"
+        }
+    };
+    crate::note(&hint);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn group(options: &ClientGroup) -> Done {

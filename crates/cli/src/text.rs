@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use time::macros::format_description;
 
 /// Columns that any terminal has.
-const WIDTH: usize = 80;
+pub const WIDTH: usize = 80;
 
 /// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
 pub fn table(rows: &[Vec<String>]) -> String {
@@ -48,6 +48,22 @@ pub fn wrapped(head: &str, words: &str) -> String {
     }
     text.push('\n');
     text
+}
+
+/// `1 session`, `3 sessions`.
+pub fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
+/// At most so many characters; a `~` says that some are missing.
+pub fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width.saturating_sub(1)).chain(['~']).collect(),
+        false => text.to_owned(),
+    }
 }
 
 /// A row of a table.

@@ -325,7 +325,7 @@ fn where_no_udp_passes_a_profile_leads_to_the_tcp_port() {
     server.await_connected(&["ann"]);
     assert!(answers(&ns, "10.73.0.1") && answers(&ns, "fd73::1"), "{}", client.log());
     let (_, status) = server.adit("status");
-    for place in ["udp [::]:1194", "tcp [::]:443", "  tcp  "] {
+    for place in ["udp [::]:1194", "tcp [::]:443", " by tcp;"] {
         assert!(status.contains(place), "{place} is missing in:\n{status}");
     }
     // It leaves in order, and the server hears of it at once.

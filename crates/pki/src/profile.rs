@@ -107,6 +107,13 @@ pub(crate) struct Parts<'a> {
     pub tls_crypt_v2: &'a str,
 }
 
+impl Remote {
+    /// The lines of a profile that say where the server is.
+    pub fn lines(&self) -> Vec<String> {
+        remote_lines(self)
+    }
+}
+
 /// How long a server may be silent before the next one is tried: where a network lets no UDP out,
 /// that is what people wait for. (Stock's default is two minutes.)
 const PATIENCE: &str = "server-poll-timeout 10";

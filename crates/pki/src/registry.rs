@@ -3,7 +3,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientName, GroupName, PkiError, disk};
+use crate::{ClientName, GroupName, PkiError, Remote, disk};
 
 /// Most clients one registry keeps.
 pub(crate) const MAX_CLIENTS: usize = 65_536;
@@ -58,6 +58,9 @@ pub struct Client {
     /// The groups that a packet filter knows it by (`@group:NAME`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupName>,
+    /// Where its profile finds the server; `None`: not known, of a profile from before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<Remote>,
     /// Earlier certificates of this name, all revoked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<FormerCertificate>,

@@ -341,6 +341,20 @@ impl Store {
         })
     }
 
+    /// A client's profile was edited, and names this place now.
+    pub fn set_client_remote(
+        &self,
+        name: &str,
+        remote: Remote,
+        now: SystemTime,
+    ) -> Result<Client, PkiError> {
+        self.change(now, |change| {
+            let client = change.registry.find_mut(name)?;
+            client.remote = Some(remote);
+            Ok(client.clone())
+        })
+    }
+
     /// Changes where new profiles send clients.
     pub fn set_remote(&mut self, remote: Remote) -> Result<(), PkiError> {
         remote.check()?;
@@ -455,6 +469,7 @@ impl Store {
             address4: new.address4,
             address6: new.address6,
             groups,
+            remote: Some(self.server.remote.clone()),
             former: Vec::new(),
         };
         match registry.find_mut(name) {

@@ -85,7 +85,7 @@ pub fn run(options: &BridgeOptions) -> ExitCode {
     match start(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
-            tracing::error!("{fault}");
+            log::error(&fault.to_string());
             fault.exit_code()
         }
     }
@@ -195,7 +195,7 @@ impl Running {
                     Signal::Terminate | Signal::Interrupt => return Ok(()),
                     Signal::Hangup => {
                         if let Err(fault) = self.reload() {
-                            tracing::warn!("nothing has changed: {fault}");
+                            log::warning(&format!("nothing has changed: {fault}"));
                         }
                     }
                     Signal::User1 | Signal::User2 => self.tell(),

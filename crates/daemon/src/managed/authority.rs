@@ -71,6 +71,15 @@ impl Authority {
         }
     }
 
+    /// The active client whose certificate ends first, and when; `None` where there is none or nothing can be read.
+    pub(super) fn nearest_expiry(&self) -> Option<(String, u64)> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.refresh(&mut seen).ok()?;
+        let active = seen.clients.values().filter(|client| client.state == ClientState::Active);
+        let first = active.min_by_key(|client| client.expires)?;
+        Some((first.name.to_string(), first.expires))
+    }
+
     fn refresh(&self, seen: &mut Seen) -> Outcome<()> {
         let path = self.store.files().clients;
         let version = files::metadata(&path)

@@ -250,6 +250,44 @@ pub(super) fn known(store: &Store) -> Outcome<filter::Known> {
     Ok(known)
 }
 
+/// The lines of a profile that say where the server is, as its settings have it now.
+pub fn endpoints(settings: &Settings) -> Vec<String> {
+    remote(settings).lines()
+}
+
+/// Clients whose profiles name another host or other ports than the settings. Of clients from before this was written
+/// down nothing is known.
+pub(super) fn outdated(store: &Store, settings: &Settings) -> Outcome<Vec<String>> {
+    let now = remote(settings);
+    let clients = store.clients().map_err(pki_fault)?;
+    let old = clients.iter().filter(|client| {
+        client.state != ClientState::Revoked && client.remote.as_ref().is_some_and(|r| *r != now)
+    });
+    Ok(old.map(|client| client.name.to_string()).collect())
+}
+
+/// What profiles must say of the server's address, and whose do not.
+#[derive(Clone, Debug, Serialize)]
+pub struct Remotes {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// Clients whose profiles have other ones.
+    pub outdated: Vec<String>,
+}
+
+/// The lines that profiles need now. `done`: clients whose profiles have got them.
+///
+/// # Errors
+/// There is no such client, or the store cannot be read or written.
+pub fn remotes(places: &Places, done: &[String]) -> Outcome<Remotes> {
+    let settings = Settings::read(&places.settings_file())?;
+    let store = open_store(places)?;
+    for name in done {
+        store.set_client_remote(name, remote(&settings), SystemTime::now()).map_err(pki_fault)?;
+    }
+    Ok(Remotes { lines: endpoints(&settings), outdated: outdated(&store, &settings)? })
+}
+
 /// Every client, with the sessions it has now.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ use super::selftest;
 use super::settings::Settings;
 use super::survey;
 use crate::clock::unix_time;
-use crate::control::CertificateReport;
+use crate::control::{CertificateReport, ReloadReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::filter::{Known, Live};
@@ -108,6 +108,7 @@ async fn serve(
         machine,
         on_ready,
         notifier,
+        reloaded: ReloadReport::default(),
     };
     let ended = service.run(&mut owner).await;
     leases.save();
@@ -117,6 +118,20 @@ async fn serve(
 /// The rule file; a relative path is one beside the settings.
 pub(super) fn filter_file(places: &Places, settings: &Settings) -> Option<PathBuf> {
     settings.filter.as_ref().map(|path| places.config.join(path))
+}
+
+/// Settings that a reload has put in force.
+fn applied(old: &Settings, fresh: &Settings) -> Vec<String> {
+    let filter = old.filter.is_some() && fresh.filter.is_some() && old.filter != fresh.filter;
+    let changed = [
+        ("host", old.host != fresh.host),
+        ("full-tunnel or routes", old.reach != fresh.reach),
+        ("dns", old.dns != fresh.dns),
+        ("nat", old.nat != fresh.nat),
+        ("max-clients", old.max_clients != fresh.max_clients),
+        ("filter", filter),
+    ];
+    changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key.to_owned()).collect()
 }
 
 /// The self-test needs the service to run, so it waits on a thread of its own.
@@ -146,6 +161,8 @@ struct Owner<'a> {
     on_ready: Option<OnReady>,
     /// The service manager, if one started us.
     notifier: Option<Notifier>,
+    /// What the last reload changed.
+    reloaded: ReloadReport,
 }
 
 impl Hooks for Owner<'_> {
@@ -155,7 +172,7 @@ impl Hooks for Owner<'_> {
                 let identity = &client.identity;
                 let bearer = (identity.common_name.clone(), identity.serial.clone());
                 self.sessions.insert(client.peer, bearer);
-                if let Some(address) = client.ipv4 {
+                if let Some(address) = client.ipv4.filter(|_| !client.check) {
                     self.leases.remember(&identity.common_name, address);
                 }
             }
@@ -191,6 +208,17 @@ impl Hooks for Owner<'_> {
         let day = |unix: u64| i64::try_from(unix / 86_400).unwrap_or(i64::MAX);
         let days_left = day(not_after).saturating_sub(day(unix_time().0));
         Some(CertificateReport { whose: whose.into(), not_after, days_left })
+    }
+
+    fn client_certificate(&self) -> Option<CertificateReport> {
+        let (whose, not_after) = self.authority.nearest_expiry()?;
+        let day = |unix: u64| i64::try_from(unix / 86_400).unwrap_or(i64::MAX);
+        let days_left = day(not_after).saturating_sub(day(unix_time().0));
+        Some(CertificateReport { whose, not_after, days_left })
+    }
+
+    fn reloaded(&mut self) -> ReloadReport {
+        std::mem::take(&mut self.reloaded)
     }
 
     fn groups(&self, name: &str) -> Option<Vec<String>> {
@@ -254,9 +282,17 @@ impl Owner<'_> {
             ("user", fresh.user != old.user),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),
         ];
-        for (key, _) in differs.iter().filter(|(_, differs)| *differs) {
-            tracing::warn!("the new value of {key} takes effect at the next start");
+        let pending: Vec<&str> =
+            differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| *key).collect();
+        for key in &pending {
+            tracing::warn!("{key}: not applied: restart required");
         }
+        self.reloaded = ReloadReport {
+            applied: applied(old, &fresh),
+            pending: pending.into_iter().map(str::to_owned).collect(),
+            outdated: clients::outdated(&self.store, &fresh)?,
+            endpoints: clients::endpoints(&fresh),
+        };
         if fresh.reach != old.reach || fresh.dns != old.dns {
             say!(
                 1,

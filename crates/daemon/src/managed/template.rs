@@ -68,8 +68,11 @@ fn list<T: Display>(items: &[T]) -> String {
 
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
-# (`listen`, `network`, `network6`, `device`, `workers` and `client-to-client` take effect at
-# the next start; clients get new routes and name servers when they connect again.)
+# `adit reload` says what took effect, and what waits for a restart: `listen`, `network`,
+# `network6`, `device`, `workers`, `client-to-client`, and a filter where there was none.
+# Connected clients get new routes and name servers at once (adit, openvpn from 2.7), others
+# when they connect again. Profiles keep the host and ports they were made with: see
+# adit server client remotes
 ";
 const LISTEN: &str = "\
 Where to listen: \"udp/PORT\" or \"tcp/PORT\" on every address, \"udp/ADDRESS:PORT\" on one.
@@ -79,13 +82,14 @@ const HOST: &str = "\
 The name or address that clients dial; it is written into each new profile.
 A DNS name survives a change of address.";
 const NETWORK: &str = "\
-The network inside the tunnel. The server has its first address. Choose one that
-occurs neither here nor at the clients' homes: 10.8.0.0/24 and 192.168.0.0/24 do.";
+The network inside the tunnel. The server has its first address. Pick a range that is
+used neither here nor on your clients' home networks. Avoid common ones such as
+10.8.0.0/24 and 192.168.0.0/24.";
 const NETWORK6: &str = "\
 The same for IPv6. Without this line the tunnel carries IPv4 only.";
 const FULL_TUNNEL: &str = "\
-true: clients send everything through the tunnel. false: only `network`,
-`network6` and what `routes` lists.";
+true: clients send all traffic through the tunnel (full tunnel). false: only what goes to
+`network`, `network6` and the networks in `routes` (split tunnel).";
 const ROUTES: &str = "\
 Networks behind this server that clients reach through the tunnel,
 for example [\"192.168.7.0/24\"].";
@@ -93,8 +97,8 @@ const DNS: &str = "\
 Name servers for the clients, for example [\"9.9.9.9\"]. They should be reachable
 through the tunnel.";
 const NAT: &str = "\
-\"auto\": what clients send beyond the tunnel leaves with this machine's address.
-\"off\": it leaves with theirs, and the network behind needs a route back to them.";
+\"auto\": masquerade client traffic behind this machine's address. \"off\": no NAT; the
+network behind the server must have a route back to the clients.";
 const CLIENT_TO_CLIENT: &str = "\
 Whether clients may talk to each other.";
 const MAX_CLIENTS: &str = "\

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
+use super::leftover;
+use super::machine::Machine;
 use super::places::Places;
 use super::settings::Settings;
 
@@ -48,6 +50,8 @@ enum Fix {
     Mode(std::path::PathBuf, u32),
     /// Undo what ended processes left.
     Release,
+    /// Undo what a killed server left.
+    Undo(Box<Places>),
 }
 
 impl Finding {
@@ -89,6 +93,8 @@ impl Finding {
                 .stderr(Stdio::null())
                 .status()
                 .is_ok_and(|status| status.success()),
+            // Who takes the place of a killed server undoes first what that one left.
+            Fix::Undo(places) => Machine::claim(places).is_ok(),
             Fix::Mode(path, mode) => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(*mode);
                 fs::set_permissions(path, mode).is_ok()
@@ -115,6 +121,8 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings.push(network::mtu());
     findings.push(network::dns());
     findings.push(network::leftovers());
+    findings.extend(left_behind(places));
+    findings.extend(server::shared_profiles(places));
     match settings {
         Ok(settings) => findings.extend(server::examine(places, &settings)),
         Err(fault) if settings_exist => {
@@ -126,6 +134,18 @@ pub fn examine(places: &Places) -> Vec<Finding> {
         Err(_) => {}
     }
     findings
+}
+
+/// What a killed server has left on this machine.
+fn left_behind(places: &Places) -> Option<Finding> {
+    let left: Vec<String> = leftover::of(places).iter().map(ToString::to_string).collect();
+    (!left.is_empty()).then(|| {
+        let what = format!("a server was killed and left behind: {}", left.join(", "));
+        Finding::warning("leftovers", what)
+            .remedy(places.command("doctor --fix"))
+            .remedy(format!("or start it again: {}", places.command("server run")))
+            .fix(Fix::Undo(Box::new(places.clone())))
+    })
 }
 
 /// What every tunnel needs.

@@ -16,6 +16,7 @@ use super::super::places::Places;
 use super::super::settings::{Listen, Settings};
 use super::super::survey;
 use super::{Finding, Fix};
+use crate::control::{self, Request, Response, SharedProfile};
 
 /// Certificates that end sooner are mentioned.
 const SOON_DAYS: u64 = 30;
@@ -33,6 +34,21 @@ pub(super) fn examine(places: &Places, settings: &Settings) -> Vec<Finding> {
     findings.extend(permissions(places));
     findings.push(certificates(places));
     findings
+}
+
+/// Profiles that two devices use, as the running server has seen.
+pub(super) fn shared_profiles(places: &Places) -> Vec<Finding> {
+    let asked = control::request(&places.control_socket(), &Request::Status);
+    let Ok(Response::Status(report)) = asked else { return Vec::new() };
+    let finding = |profile: &SharedProfile| {
+        let [one, other] = &profile.addresses;
+        let what = format!("two devices use the profile of {}: {one} and {other}", profile.name);
+        Finding::warning("profiles", what).remedy(format!(
+            "give each device a profile of its own: {}",
+            places.command("server client add NAME")
+        ))
+    };
+    report.shared.iter().map(finding).collect()
 }
 
 fn port(listen: Listen, runs: bool) -> Finding {

@@ -1,0 +1,241 @@
+//! What runs on this machine, and two devices with one profile.
+
+mod world;
+
+use std::fs;
+
+use adit_linux::netns::NetNs;
+use world::{ADIT, Running, Server, answers, until};
+
+/// Runs `adit LINE` in a namespace; exit code and everything printed.
+fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
+    let output = ns
+        .command(ADIT)
+        .unwrap()
+        .args(line.split_whitespace())
+        .current_dir(server.dir.path())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(said).unwrap())
+}
+
+/// The ids of the sessions on a server.
+fn sessions(server: &Server) -> Vec<u64> {
+    let (_, text) = server.adit("status --json");
+    let reports: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let peers = reports[0]["peers"].as_array().cloned().unwrap_or_default();
+    peers.iter().filter_map(|peer| peer["id"].as_u64()).collect()
+}
+
+#[test]
+fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let elsewhere = server.client("other", "");
+    let running = server.run();
+    let client = server.connect(&ns, "ann");
+    server.await_connected(&["ann"]);
+    let before = sessions(&server);
+    // Beside it on the same machine, and from another device.
+    for place in [&ns, &elsewhere] {
+        let (code, said) = adit(&server, place, "connect --check ann.ovpn");
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("ok    data") && said.contains("ok    MTU"), "{said}");
+        until("the check is gone", || sessions(&server) == before);
+        assert!(answers(&ns, "10.73.0.1"));
+    }
+    assert!(!client.log().contains("trying again"), "{}", client.log());
+    assert!(!running.log().contains("replaced"), "{}", running.log());
+    assert!(running.log().contains("ann checks its connection"), "{}", running.log());
+}
+
+/// A server that knows nothing of checks ends a session for a second one: there the check stops in time.
+#[test]
+fn a_check_against_openvpns_server_stops_before_it_replaces_a_session() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let pki = server.dir.path().join("vpn/data/pki");
+    let config = format!(
+        "dev tun7\nserver 10.75.0.0 255.255.255.0\ntopology subnet\nlocal 192.0.2.1\nport 1194\nproto udp\nkeepalive 10 60\n\
+         dh none\nverb 3\nca {0}/ca.crt\ncert {0}/server.crt\nkey {0}/private/server.key\n\
+         tls-crypt-v2 {0}/private/tls-crypt-v2-server.key\n",
+        pki.display()
+    );
+    let files = std::process::Command::new("find").arg(&pki).output().unwrap();
+    let files = String::from_utf8(files.stdout).unwrap();
+    let path = |words: &[&str]| {
+        let found = files.lines().find(|line| words.iter().all(|word| line.contains(word)));
+        found.unwrap_or_else(|| panic!("{words:?} in {files}")).to_owned()
+    };
+    let config = config
+        .replace(&format!("{}/ca.crt", pki.display()), &path(&["ca.crt"]))
+        .replace(&format!("{}/server.crt", pki.display()), &path(&["server.pem"]))
+        .replace(&format!("{}/private/server.key", pki.display()), &path(&["server.pem"]))
+        .replace(
+            &format!("{}/private/tls-crypt-v2-server.key", pki.display()),
+            &path(&["tls-crypt-v2"]),
+        );
+    fs::write(server.dir.path().join("stock.conf"), config).unwrap();
+    let args = ["--config", "stock.conf"];
+    let stock = Running::program(&server.ns, "openvpn", &args, server.dir.path(), "stock.log");
+    until("openvpn serves", || stock.log().contains("Initialization Sequence Completed"));
+    let client = server.connect(&ns, "ann");
+    until("the tunnel is up", || client.log().contains("connected: 10.75.0."));
+    let (code, said) = adit(&server, &ns, "connect --check ann.ovpn");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("ok    TLS") && said.contains("not tried: auth, push, data, MTU"),
+        "{said}"
+    );
+    assert!(!stock.log().contains("will cause previous active sessions"), "{}", stock.log());
+    assert!(answers(&ns, "10.75.0.1"), "{}", client.log());
+}
+
+#[test]
+fn two_devices_with_one_profile_are_told_and_do_not_fight() {
+    let mut server = Server::new("");
+    let (one, other) = (server.client("ann", ""), server.client("second", ""));
+    let running = server.run();
+    let first = server.connect(&one, "ann");
+    server.await_connected(&["ann"]);
+    let arguments = ["connect", "ann.ovpn", "--device", "vpn0", "--dir", "run-second"];
+    let second = Running::start(&other, &arguments, server.dir.path(), "second.log");
+    until("the second is connected", || second.log().contains("connected: 10.73.0."));
+    until("the first is told", || first.log().contains("this profile is in use at 203.0.113.6"));
+    let (_, said) = server.adit("status");
+    assert!(said.contains("ann is used from two addresses, 203.0.113.2 and"), "{said}");
+    let (_, said) = server.adit("doctor");
+    assert!(said.contains("two devices use the profile of ann"), "{said}");
+    assert!(running.log().contains("ann: two devices use this profile"), "{}", running.log());
+    // The first stays away for a minute: the second keeps its tunnel.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    assert!(answers(&other, "10.73.0.1"));
+    assert_eq!(first.log().matches("connected: 10.73.0.").count(), 1, "{}", first.log());
+    assert!(!second.log().contains("trying again"), "{}", second.log());
+}
+
+#[test]
+fn status_sees_a_drop_in_and_names_one_that_is_stopped() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let arguments = ["openvpn", "--config", "ann.ovpn", "--dev", "tun7"];
+    let mut client = Running::start(&ns, &arguments, server.dir.path(), "ann.log");
+    until("the tunnel is up", || client.log().contains("Initialization Sequence Completed"));
+    let pid = client.child.id();
+    let (code, said) = adit(&server, &ns, "status");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("client openvpn-{pid}: running, process {pid}")), "{said}");
+    // In the folder of another server it isn't ours to show.
+    assert!(!server.adit("status").1.contains(&format!("process {pid}")));
+    client.signal("STOP");
+    until("it is stopped", || {
+        let (_, said) = adit(&server, &ns, "status");
+        said.contains(&format!("kill -CONT {pid}"))
+    });
+    client.signal("CONT");
+    until("it answers again", || {
+        adit(&server, &ns, "status").1.contains(&format!("running, process {pid}"))
+    });
+    assert_eq!(client.end(), Some(0));
+}
+
+#[test]
+fn a_server_of_another_folder_is_seen_too() {
+    let server = Server::new("");
+    let running = server.run();
+    let pid = running.child.id();
+    let (_, said) = adit(&server, &server.ns, "status");
+    assert!(said.contains(&format!("server: running, process {pid}")), "{said}");
+    let second = Running::start(
+        &server.ns,
+        &["server", "run", "--dir", "vpn"],
+        server.dir.path(),
+        "second.log",
+    );
+    until("it is refused", || second.log().contains(&format!("runs already (process {pid})")));
+}
+
+#[test]
+fn what_a_killed_server_left_is_named_and_undone_by_the_doctor() {
+    let server = Server::new("");
+    server.ns.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
+    let mut running = server.run();
+    assert_eq!(server.sysctl("net/ipv4/ip_forward"), "1");
+    running.signal("KILL");
+    running.child.wait().unwrap();
+    if server.rules().is_empty() {
+        // A helper of the server survived it and has undone everything.
+        assert_eq!(server.sysctl("net/ipv4/ip_forward"), "0");
+        return;
+    }
+    for verb in ["status", "doctor"] {
+        let (_, said) = server.adit(verb);
+        let words: String = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("left behind: the nft table inet adit_vpn"), "{verb}: {said}");
+        assert!(words.contains("net.ipv4.ip_forward (it was 0)"), "{verb}: {said}");
+    }
+    server.adit("doctor --fix");
+    assert_eq!((server.sysctl("net/ipv4/ip_forward").as_str(), server.rules().as_str()), ("0", ""));
+    assert!(!server.adit("status").1.contains("left behind"));
+}
+
+#[test]
+fn a_reload_says_what_it_did_and_whose_profiles_are_old() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let _client = server.connect(&ns, "ann");
+    server.await_connected(&["ann"]);
+    let (ok, said) = server.adit("reload");
+    assert!(ok && !said.contains("restart") && !said.contains("out of date"), "{said}");
+    let file = server.dir.path().join("vpn/server.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let text =
+        text.replace("\"udp/1194\"", "\"udp/443\"").replace("dns = []", "dns = [\"9.9.9.9\"]");
+    fs::write(&file, text).unwrap();
+    let (ok, said) = server.adit("reload");
+    assert!(ok, "{said}");
+    for line in [
+        "applied now:                 dns",
+        "not applied until a restart: listen",
+        "profiles out of date:        ann",
+        "  remote 192.0.2.1 443",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let (_, said) = server.adit("server client remotes");
+    assert!(said.starts_with("proto udp\nremote 192.0.2.1 443\n"), "{said}");
+    assert!(said.contains("out of date: ann"), "{said}");
+    let (ok, said) = server.adit("server client remotes --done ann");
+    assert!(ok && !said.contains("out of date"), "{said}");
+    let (_, said) = server.adit("kick ann");
+    assert!(said.contains("ann: 1 session ended"), "{said}");
+    server.await_connected(&["ann"]);
+}
+
+#[test]
+fn a_bridge_shows_the_mistakes_in_its_rules_as_the_check_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "table inet f { chain forward { type filter hook forward priority 0; tcp dprot 7 accept } }\n";
+    fs::write(dir.path().join("bad.nft"), rules).unwrap();
+    fs::write(
+        dir.path().join("s.conf"),
+        "dev null\nserver 10.1.0.0 255.255.255.0\ntopology subnet\ndh none\nca x\ncert x\nkey x\nfilter bad.nft\n",
+    )
+    .unwrap();
+    let said = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(ADIT);
+        let output = command.args(arguments).current_dir(&dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let text = said(&["bridge", "tap:a", "tap:b", "--rules", "bad.nft"]);
+    assert!(!text.contains("\\x0a"), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().position(|line| line.contains("bad.nft:1:")).expect(&text);
+    let (code, caret) = (lines[at + 1], lines[at + 2]);
+    let column = caret.find("^^^^^").expect(&text);
+    assert_eq!(&code[column..column + 5], "dprot", "{text}");
+}
