@@ -450,7 +450,7 @@ fn refused_with_replay(deaf: bool, gaps: &[u64]) -> (Duration, bool) {
     let link = adit_engine::Link::datagram(
         Default::default(),
         None,
-        std::net::SocketAddr::from(([198, 51, 100, 0], 40_000)),
+        SocketAddr::from(([198, 51, 100, 0], 40_000)),
     );
     for gap in gaps {
         w.now = w.now + Duration::from_millis(*gap);
