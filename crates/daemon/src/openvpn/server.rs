@@ -25,7 +25,7 @@ use crate::control::{self, CertificateReport};
 use crate::driver::Endpoint;
 use crate::fault::Fault;
 use crate::filter::Live;
-use crate::helper::files;
+use crate::helper::{self, files};
 use crate::port_share::PortShare;
 use crate::say;
 use crate::server::{
