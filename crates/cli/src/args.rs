@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use adit_daemon::managed::{Listen, Nat};
 use clap::builder::styling::{AnsiColor, Styles};
@@ -225,7 +226,7 @@ The private key is in the profile only: hand it over, then delete it.")]
   sudo adit server client group laptop   takes it out of all groups")]
     Group(ClientGroup),
 
-    /// Lock a client out, at once, until it is enabled again
+    /// Lock a client out, at once, until it is enabled again; it goes on trying, slowly
     #[command(after_help = "Example:
   sudo adit server client disable laptop")]
     Disable(ClientName),
@@ -236,7 +237,7 @@ The private key is in the profile only: hand it over, then delete it.")]
   sudo adit server client remotes --done laptop   its profile has got them")]
     Remotes(ClientRemotes),
 
-    /// Let a disabled client in again
+    /// Let a disabled client in again; it comes back within half a minute
     #[command(after_help = "Example:
   sudo adit server client enable laptop")]
     Enable(ClientName),
@@ -245,6 +246,15 @@ The private key is in the profile only: hand it over, then delete it.")]
     #[command(after_help = "Example:
   sudo adit server client kick laptop")]
     Kick(ClientName),
+}
+
+/// A network with its prefix length, which is easily forgotten.
+pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => format!("the prefix length is missing; write for example {text}/24"),
+        Ok(IpAddr::V6(_)) => format!("the prefix length is missing; write for example {text}/64"),
+        Err(_) => "write a network with its prefix length, such as 10.87.31.0/24".into(),
+    })
 }
 
 /// Where the server's things are.
@@ -266,11 +276,11 @@ pub struct Choices {
     pub host: Option<String>,
 
     /// Network inside the tunnel [default: a random free /24 of 10.0.0.0/8]
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = network::<Ipv4Net>)]
     pub network: Option<Ipv4Net>,
 
     /// IPv6 network inside the tunnel [default: a random ULA /64]
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = network::<Ipv6Net>)]
     pub network6: Option<Ipv6Net>,
 
     /// Clients send all traffic through the tunnel [default: split tunnel, only its own network]
@@ -278,7 +288,7 @@ pub struct Choices {
     pub full_tunnel: bool,
 
     /// A network behind the server that clients reach through the tunnel; repeatable
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = network::<IpNet>)]
     pub route: Vec<IpNet>,
 
     /// A name server for the clients; repeatable
@@ -659,6 +669,9 @@ mod tests {
             ("adit server init --full-tunnel --route 10.0.0.0/8", "cannot be used with"),
             ("adit server client add x --days 0", "1..=36500"),
             ("adit sevrer", "server"),
+            ("adit server init --network 10.9.0.0", "write for example 10.9.0.0/24"),
+            ("adit server init --route fd00::", "write for example fd00::/64"),
+            ("adit bridge eth1 eth2", "--relay"),
             ("adit bridge eth1 tap:a/b --relay", "tap:private"),
             ("adit bridge eth1 --relay", "PORT"),
             ("adit bridge eth1 eth2", "--rules"),

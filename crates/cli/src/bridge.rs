@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use adit_daemon::bridge::{self, BridgeOptions, PortAddress, PortSpec, RouteArg, RoutedOptions};
-use clap::{Args, ValueHint};
+use clap::{ArgGroup, Args, ValueHint};
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay"]))]
 pub struct Bridge {
     /// One port: an interface that exists, or tap:NAME for a TAP device to be made
     #[arg(value_name = "PORT")]
@@ -17,11 +18,11 @@ pub struct Bridge {
     pub b: PortSpec,
 
     /// Let pass what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "relay")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub rules: Option<PathBuf>,
 
     /// Let everything pass, without rules
-    #[arg(long, conflicts_with = "rules")]
+    #[arg(long)]
     pub relay: bool,
 
     /// Forward packets from one network to the other, as a router does, instead of frames

@@ -107,6 +107,11 @@ fn hold(holding: &Holding) -> String {
     )
 }
 
+/// What comes after the demo.
+const NEXT: &str = "\nNext: a server on this machine, with a profile for a laptop:\n  \
+    sudo adit server up --client laptop\nThen, on the laptop, or with any OpenVPN client:\n  \
+    sudo adit connect laptop.ovpn\n";
+
 fn figures(report: &DemoReport) -> String {
     let mut rows = vec![
         row(["", "", "Mb/s", "CPU-s per Gb", "", "lost"]),
@@ -139,7 +144,7 @@ fn figures(report: &DemoReport) -> String {
         report.round_trips,
         bytes(report.server_memory),
         bytes(report.client_memory)
-    )
+    ) + NEXT
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ What is printed is a rule file that reads back; what else there is to know stand
   sudo adit filter reload fw.nft
   sudo adit filter reload eth1-eth2 fw.nft
 
-If something is wrong with them, the former rules stay in force. Known connections are judged anew.")]
+If something is wrong with them, the former rules stay in force. Known connections are evaluated again.")]
     Reload(live::Reload),
 
     /// Write what `log group` rules log into a file that Wireshark reads

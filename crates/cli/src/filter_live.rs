@@ -79,7 +79,7 @@ pub fn reload(options: &Reload) -> Done {
     let (name, file) = name_and_file(options, &run);
     let report = filter::reload(&run, name, file)?;
     print(&format!(
-        "{}: the rules of {} are in force; connections are judged anew, and no tunnel dropped\n",
+        "{}: the rules of {} are in force; known connections are evaluated again\n",
         report.instance, report.file
     ));
     Ok(ExitCode::SUCCESS)
@@ -122,7 +122,11 @@ fn page(report: &FilterReport, now: u64) -> String {
     let age = span(now.saturating_sub(report.since));
     let mut text = format!("# {}: {}, in force for {age}", report.instance, report.file);
     if report.reloads > 0 {
-        text.push_str(&format!(", replaced {} times since the start", report.reloads));
+        let times = match report.reloads {
+            1 => "once".to_owned(),
+            count => format!("{count} times"),
+        };
+        text.push_str(&format!(", replaced {times} since the start"));
     }
     text.push('\n');
     text.push_str(&report.rules);

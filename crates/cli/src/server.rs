@@ -44,16 +44,23 @@ fn client(verb: Client) -> Done {
         }
         Client::Disable(who) => {
             let ended = clients::disable(&places(&who.place)?, &who.name)?;
-            said(&who, "is locked out", ended)
+            said(&who, "is locked out until it is enabled", ended)
         }
         Client::Enable(who) => {
             clients::enable(&places(&who.place)?, &who.name)?;
-            said(&who, "may connect", 0)
+            said(&who, "may connect again", 0)
         }
-        Client::Kick(who) => match clients::kick(&places(&who.place)?, &who.name)? {
-            0 => said(&who, "was not connected", 0),
-            ended => said(&who, "may connect again", ended),
-        },
+        Client::Kick(who) => {
+            let text = match clients::kick(&places(&who.place)?, &who.name)? {
+                0 => format!("{} was not connected\n", who.name),
+                1 => format!("{}: its session ended; it may connect again\n", who.name),
+                ended => {
+                    format!("{}: its {ended} sessions ended; it may connect again\n", who.name)
+                }
+            };
+            print(&text);
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -185,16 +192,23 @@ fn facts(settings: &Settings) -> Vec<Vec<String>> {
         vec!["inside".into(), inside],
     ];
     let reach = match &settings.reach {
-        Reach::Full => "everything (full tunnel)".to_owned(),
-        Reach::Networks(routes) if routes.is_empty() => "only the tunnel's own network".to_owned(),
-        Reach::Networks(routes) => join(routes.iter().map(ToString::to_string).collect()),
+        Reach::Full => "everything: all traffic uses the tunnel (full tunnel)".to_owned(),
+        Reach::Networks(routes) if routes.is_empty() => {
+            "only the tunnel's own network (split tunnel)".to_owned()
+        }
+        Reach::Networks(routes) => {
+            format!("{} (split tunnel)", join(routes.iter().map(ToString::to_string).collect()))
+        }
     };
     rows.push(vec!["clients reach".into(), reach]);
+    if settings.reach != Reach::Full {
+        rows.push(row(["", "for all traffic: full-tunnel = true in server.toml"]));
+    }
     if !settings.dns.is_empty() {
         rows.push(row(["dns", &join(settings.dns.iter().map(ToString::to_string).collect())]));
     }
     let nat = match settings.nat {
-        Nat::Auto => "clients go out with this machine's address",
+        Nat::Auto => "what clients send beyond the tunnel gets this machine's address",
         Nat::Off => "off",
     };
     rows.push(row(["nat", nat]));
@@ -310,6 +324,7 @@ fn target(output: Option<PathBuf>, name: &str) -> Result<Option<PathBuf>, Fault>
 fn deliver(issued: &Issued, target: Option<PathBuf>) -> Done {
     let Some(path) = target else {
         print(issued.profile.text());
+        crate::note("the profile, with its private key, goes to stdout: keep it out of logs\n");
         return Ok(ExitCode::SUCCESS);
     };
     issued.profile.save(&path).map_err(|error| Fault::environment(error.to_string()))?;
@@ -375,7 +390,7 @@ fn list(options: &ClientList) -> Done {
         rows.push(vec![
             client.client.name.to_string(),
             state(client).into(),
-            date(client.client.expires),
+            expiry(client),
             session.map_or("-".into(), |session| session.address.clone()),
             session
                 .and_then(|session| session.tunnel.first().cloned())
@@ -388,6 +403,20 @@ fn list(options: &ClientList) -> Done {
     }
     print(&table(&rows));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Certificates that end sooner are marked.
+const SOON: u64 = 30 * 86_400;
+
+/// When a certificate ends, and a mark where that is soon.
+fn expiry(known: &Known) -> String {
+    let client = &known.client;
+    let left = client.expires.saturating_sub(crate::text::now());
+    match client.state {
+        ClientState::Revoked => date(client.expires),
+        _ if left == 0 || left >= SOON => date(client.expires),
+        _ => format!("{} (renew: {} d left)", date(client.expires), left / 86_400),
+    }
 }
 
 fn groups(client: &adit_pki::Client) -> String {

@@ -326,3 +326,49 @@ fn a_client_is_put_into_groups() {
     let odd = adit(dir.path(), "server client group laptop a/b --dir vpn");
     assert_eq!(code(&odd), 2);
 }
+
+#[test]
+fn a_route_to_the_tunnels_own_network_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "server init --host h --network 10.201.7.0/24 --route 10.201.7.0/24 --dir vpn";
+    let refused = adit(dir.path(), line);
+    assert_eq!(code(&refused), 2);
+    assert!(err(&refused).contains("overlaps network 10.201.7.0/24"), "{}", err(&refused));
+    assert!(!dir.path().join("vpn").exists());
+}
+
+#[test]
+fn certificates_that_end_soon_are_marked_and_a_key_in_a_pipe_is_pointed_out() {
+    let dir = server();
+    let piped = adit(dir.path(), "server client add soon --days 9 --dir vpn");
+    assert!(err(&piped).contains("private key, goes to stdout"), "{}", err(&piped));
+    adit(dir.path(), "server client add later --dir vpn -o later.ovpn");
+    let list = out(&adit(dir.path(), "server client list --dir vpn"));
+    let line = |name: &str| list.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(
+        line("soon").contains("(renew: 8 d left)") || line("soon").contains("9 d left)"),
+        "{list}"
+    );
+    assert!(!line("later").contains("renew"), "{list}");
+    assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
+}
+
+#[test]
+fn what_a_server_lets_its_clients_reach_is_said_in_so_many_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let split = out(&adit(dir.path(), "server init --host h --dir split"));
+    assert!(split.contains("only the tunnel's own network (split tunnel)"), "{split}");
+    assert!(split.contains("for all traffic: full-tunnel = true"), "{split}");
+    let full = out(&adit(dir.path(), "server init --host h --full-tunnel --dir full"));
+    assert!(full.contains("all traffic uses the tunnel") && !full.contains("split"), "{full}");
+}
+
+#[test]
+fn a_reject_by_reset_is_suggested_as_nft_spells_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "table inet f { chain c { type filter hook forward priority 0; tcp dport 80 reject with tcp-reset } }\n";
+    fs::write(dir.path().join("x.nft"), rules).unwrap();
+    let bad = adit(dir.path(), "filter check x.nft");
+    assert_eq!(code(&bad), 2);
+    assert!(err(&bad).contains("did you mean `tcp reset`?"), "{}", err(&bad));
+}

@@ -242,3 +242,53 @@ fn a_bridge_shows_the_mistakes_in_its_rules_as_the_check_does() {
     let column = caret.find("^^^^^").expect(&text);
     assert_eq!(&code[column..column + 5], "dprot", "{text}");
 }
+
+#[test]
+fn a_disabled_client_is_told_and_comes_back_when_it_is_enabled() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let mut client = server.connect(&ns, "ann");
+    server.await_connected(&["ann"]);
+    let (_, said) = server.adit("server client disable ann");
+    assert!(said.contains("locked out until it is enabled; its session ended"), "{said}");
+    until("it is told", || client.log().contains("the client is disabled; trying again"));
+    assert_eq!(client.child.try_wait().unwrap(), None, "{}", client.log());
+    assert!(server.adit("server client enable ann").0);
+    server.await_connected(&["ann"]);
+    // A certificate that was revoked is the end: there is nothing to try again with.
+    assert!(server.adit("server client revoke ann").0);
+    until("it is told", || client.log().contains("ask for a new profile"));
+    assert!(!client.log().contains("password"), "{}", client.log());
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_hinted_at_before_a_minute_is_over() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let file = server.dir.path().join("ann.ovpn");
+    let profile = fs::read_to_string(&file).unwrap();
+    let (before, rest) = profile.split_once("<tls-crypt-v2>").unwrap();
+    let (_, after) = rest.split_once("</tls-crypt-v2>").unwrap();
+    fs::write(&file, format!("{before}{after}")).unwrap();
+    let _running = server.run();
+    let client = server.connect(&ns, "ann");
+    until("there is a hint", || client.log().contains("192.0.2.1:1194: no answer for 5 s"));
+}
+
+#[test]
+fn a_second_server_takes_a_free_port_and_writes_nothing_where_it_cannot_start() {
+    let server = Server::new("");
+    let _running = server.run();
+    let init = "server init --host h --network 10.75.0.0/24 --network6 fd75::/64 --dir second";
+    let (code, said) = adit(&server, &server.ns, init);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("h on udp/1195"), "{said}");
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("udp/1194 is taken by adit"), "{said}");
+    let up = "server up --host h --network 10.76.0.0/24 --listen udp/1194 --dir third";
+    let (code, said) = adit(&server, &server.ns, up);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("udp/1194 is taken") && said.contains("nothing was written"), "{said}");
+    assert!(!server.dir.path().join("third").exists());
+}

@@ -52,6 +52,8 @@ pub enum Reply {
     Accept(Grant),
     /// No; the text goes to the log, and to the peer only as "authentication failed".
     Reject(String),
+    /// Not now; the text goes to the log and to the peer, which tries again after a while.
+    Later(String),
 }
 
 /// What an accepted peer gets besides the defaults.

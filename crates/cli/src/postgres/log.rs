@@ -126,10 +126,13 @@ pub fn verify(options: Verify) -> Done {
     let eyes = options.sight.eyes(&options.here)?;
     let verified = log::verify(&eyes, &mut |line| print(&format!("{line}\n")))?;
     let all = verified.all;
+    let rows = if all.rows == 1 { "row" } else { "rows" };
+    let streams = if verified.streams == 1 { "stream" } else { "streams" };
+    let of = format!("{} {rows} of {} {streams}", all.rows, verified.streams);
     print(&match all.findings {
-        0 => format!("{} rows of {} streams: nothing found.\n", all.rows, verified.streams),
-        1 => format!("{} rows of {} streams: 1 finding.\n", all.rows, verified.streams),
-        found => format!("{} rows of {} streams: {found} findings.\n", all.rows, verified.streams),
+        0 => format!("{of}: nothing found.\n"),
+        1 => format!("{of}: 1 finding.\n"),
+        found => format!("{of}: {found} findings.\n"),
     });
     Ok(if all.findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

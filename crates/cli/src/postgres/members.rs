@@ -14,6 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
 use super::Here;
+use crate::args::network;
 use crate::{Done, note, print};
 
 #[derive(Debug, Args)]
@@ -23,11 +24,11 @@ pub struct Init {
     pub database: SecretWord,
 
     /// The network that the nodes have addresses of
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = network::<Ipv4Net>)]
     pub network: Option<Ipv4Net>,
 
     /// The same of IPv6
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = network::<Ipv6Net>)]
     pub network6: Option<Ipv6Net>,
 
     /// Name of this node [default: the machine's]
@@ -121,6 +122,10 @@ pub struct Invite {
 pub struct Remove {
     /// The node's name
     pub name: String,
+
+    /// Do not ask for confirmation on a terminal
+    #[arg(long, short)]
+    pub yes: bool,
 
     #[command(flatten)]
     pub here: Here,
@@ -284,6 +289,10 @@ pub fn invite(options: &Invite) -> Done {
 
 pub fn remove(options: &Remove) -> Done {
     let places: Places = options.here.places()?;
+    if !options.yes && !confirmed(&options.name, &places.name)? {
+        print("Nothing was changed.\n");
+        return Ok(ExitCode::FAILURE);
+    }
     postgres::remove(&places, &options.name)?;
     print(&format!(
         "{} is out of the network {}. Its machine still knows the network's key, which is worth something only to who also \
@@ -291,6 +300,19 @@ pub fn remove(options: &Remove) -> Done {
         options.name, places.name
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks on a terminal; a script means what it says.
+fn confirmed(node: &str, network: &str) -> Result<bool, Fault> {
+    if !io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    note(&format!("Remove {node} from the network {network} for good? [y/N] "));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| {
+        Fault::operator(format!("cannot read the answer: {error}; or use --yes"))
+    })?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 pub fn expire(options: &Expire) -> Done {

@@ -228,7 +228,7 @@ fn check_pair(a: &Link, b: &Link) -> Result<(), Fault> {
     if a.mtu != b.mtu {
         let (small, large) = if a.mtu < b.mtu { (a, b) } else { (b, a) };
         return Err(Fault::operator(format!(
-            "{} has MTU {} and {} has {}: what does not fit would vanish without a word; make them \
+            "{} has MTU {} and {} has {}: oversized frames would be dropped silently; make them \
              equal with `ip link set {} mtu {}`",
             a.name, a.mtu, b.name, b.mtu, large.name, small.mtu
         )));

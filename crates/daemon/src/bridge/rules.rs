@@ -52,7 +52,12 @@ impl Rules {
 
     /// For the log.
     pub fn summary(&self) -> String {
-        format!("what {} rules of {} accept passes", self.count(), self.file.display())
+        let file = self.file.display();
+        match self.count() {
+            0 => format!("without a rule in {file}"),
+            1 => format!("forwarding only what the rule in {file} accepts"),
+            count => format!("forwarding only what the {count} rules in {file} accept"),
+        }
     }
 
     /// Reads the file again, and puts it in force as a whole.

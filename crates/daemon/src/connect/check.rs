@@ -133,6 +133,7 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
     dial.resolve_retry = ResolveRetry::Once;
     let mut engine = profile.engine;
     checker.ethernet = engine.settings.ethernet;
+    checker.with_password = profile.client.auth_user_pass.is_some();
     engine.connect_retry = (Duration::from_secs(1), Duration::from_secs(1));
     engine.connect_retry_max = Some(1);
     engine.server_poll_timeout = engine.server_poll_timeout.min(ANSWER);
@@ -177,6 +178,8 @@ struct Checker {
     /// The reason of the last failed attempt, for the end.
     last_reason: String,
     not_tried: Vec<Stage>,
+    /// The profile has `auth-user-pass`.
+    with_password: bool,
 }
 
 /// Echo requests under way.
@@ -208,6 +211,7 @@ impl Checker {
             probe: None,
             last_reason: String::new(),
             not_tried: Vec::new(),
+            with_password: false,
         }
     }
 
@@ -274,13 +278,15 @@ impl Checker {
             return self.left_out();
         }
         let (stage, detail) = match stop {
-            Stop::AuthFailed(_) => (Stage::Auth, explain(stop).to_string()),
+            Stop::AuthFailed(_) => (Stage::Auth, explain(stop, self.with_password).to_string()),
             Stop::Halted(_)
             | Stop::Incompatible(_)
             | Stop::SessionTimeout
             | Stop::Silent
-            | Stop::Inactive => (self.next_stage(), explain(stop).to_string()),
-            Stop::HandshakeFailed(_) => (self.next_stage(), explain(stop).to_string()),
+            | Stop::Inactive
+            | Stop::HandshakeFailed(_) => {
+                (self.next_stage(), explain(stop, self.with_password).to_string())
+            }
             Stop::Requested | Stop::Checked | Stop::RetriesExhausted => {
                 (self.next_stage(), self.diagnosis())
             }
@@ -340,10 +346,7 @@ impl Checker {
             if probe.sizes.is_empty() {
                 self.fail(
                     Stage::Mtu,
-                    format!(
-                        "not even packets of {size} bytes pass: put 'tun-mtu 1200' and 'mssfix 1100' \
-                         into both configurations"
-                    ),
+                    format!("not even packets of {size} bytes pass: {}", smaller(1200)),
                 );
                 return Next::End;
             }
@@ -368,11 +371,20 @@ impl Checker {
                 Stage::Mtu,
                 format!(
                     "packets of {size} bytes pass, but not the tunnel's {mtu}: fragments are lost on \
-                     the way; put 'tun-mtu {size}' into both configurations"
+                     the way; {}",
+                    smaller(size)
                 ),
             );
         }
     }
+}
+
+/// Where the tunnel's MTU is set.
+fn smaller(mtu: usize) -> String {
+    format!(
+        "write 'mtu = {mtu}' into server.toml of adit's server, or 'tun-mtu {mtu}' into both \
+         configurations of openvpn"
+    )
 }
 
 impl Hooks for Checker {
@@ -424,7 +436,7 @@ impl Hooks for Checker {
         });
         let Some((from, to)) = pair4.or(pair6) else {
             if self.ethernet {
-                let told = "no address: that is for DHCP, or for whoever sets up the device";
+                let told = "no address: DHCP or the operator of the device provides it";
                 self.pass(Stage::Push, told.into());
                 let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
                 self.probe = Some(Probe::new(nobody, nobody, Vec::new(), 0));

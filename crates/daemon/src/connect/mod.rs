@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use adit_engine::verbs::Counters;
 use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::config::{self, ClientOptions, Files, Options, Role};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Client, Ended, Hooks, HostReport};
@@ -21,6 +23,7 @@ use crate::helper::files::Configs;
 use crate::helper::{self, Duty};
 use crate::host::{Capture, Captured, Device, HostPlan};
 use crate::log;
+use crate::managed::local_networks;
 use crate::openvpn::{self, TlsMaterial};
 use crate::rights::{self, Wanted};
 use crate::say;
@@ -137,10 +140,16 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
         })?;
         rights::drop(&Wanted::default(), helper.is_some(), &[Capability::CAP_NET_ADMIN])?;
         let certificate = profile.certificate;
-        let mut narrator = Narrator { options: &profile.options, certificate, up: false };
+        let mut narrator = Narrator {
+            options: &profile.options,
+            certificate,
+            up: false,
+            unanswered: None,
+            compared: false,
+        };
         narrator.expiry();
         let ended = client.run(&mut narrator).await?;
-        conclude(ended)
+        conclude(ended, profile.client.auth_user_pass.is_some())
     })
 }
 
@@ -153,23 +162,27 @@ pub(crate) fn control_socket(wanted: &ConnectOptions) -> PathBuf {
     folder.join(format!("connect-{stem}.sock"))
 }
 
-fn conclude(ended: Ended) -> Result<ExitCode, Fault> {
+fn conclude(ended: Ended, with_password: bool) -> Result<ExitCode, Fault> {
     match ended {
         Ended::Signal(_) | Ended::Asked | Ended::Stopped(Stop::Requested) => {
             say!(1, "disconnected");
             Ok(ExitCode::SUCCESS)
         }
-        Ended::Stopped(stop) => Err(explain(&stop)),
+        Ended::Stopped(stop) => Err(explain(&stop, with_password)),
     }
 }
 
 /// Why a client ended, and what to do.
-fn explain(stop: &Stop) -> Fault {
+fn explain(stop: &Stop, with_password: bool) -> Fault {
     match stop {
         Stop::Requested | Stop::Checked => Fault::ours("it was asked to end"),
-        Stop::AuthFailed(words) if words.is_empty() => Fault::peer(
+        Stop::AuthFailed(words) if words.is_empty() && with_password => Fault::peer(
             "the server refused this client (AUTH_FAILED): check user name and password, or ask \
              whether the certificate was revoked",
+        ),
+        Stop::AuthFailed(words) if words.is_empty() => Fault::peer(
+            "the server refused this client (AUTH_FAILED): its certificate was revoked or replaced; ask \
+             for a new profile",
         ),
         Stop::AuthFailed(words) => Fault::peer(format!(
             "the server refused this client (AUTH_FAILED): {}",
@@ -232,12 +245,42 @@ fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     clause
 }
 
+/// Networks of the tunnel that this machine has already: hosts in them are reached by one of the two only.
+fn overlaps(tunnel: &TunnelConfig, local: &[IpNet]) -> Vec<String> {
+    let own = [tunnel.ipv4.map(IpNet::V4), tunnel.ipv6.map(IpNet::V6)].into_iter().flatten();
+    let routes4 = tunnel.routes4.iter().map(|route| IpNet::V4(route.net));
+    let routes6 = tunnel.routes6.iter().map(|route| IpNet::V6(route.net));
+    // Half of all addresses, or a single one, is no network of this machine's own.
+    let is_network =
+        |net: &&IpNet| net.prefix_len() >= 8 && net.prefix_len() < net.max_prefix_len();
+    let mut notes = Vec::new();
+    for net in own.chain(routes4).chain(routes6).map(|net| net.trunc()) {
+        let same = |other: &&IpNet| net.contains(*other) || other.contains(&net);
+        if let Some(other) =
+            local.iter().filter(is_network).find(same).filter(|_| is_network(&&net))
+        {
+            notes.push(format!(
+                "the tunnel's network {net} overlaps {other}, which this machine is in already: hosts in \
+                 both may not be reached; the server's operator or this network has to use another range"
+            ));
+        }
+    }
+    notes
+}
+
 /// Says what happens, one event a line.
 struct Narrator<'a> {
     options: &'a Options,
     certificate: Option<CertificateReport>,
     up: bool,
+    /// The server that has not answered yet, and for how many seconds.
+    unanswered: Option<(String, u32)>,
+    /// Whether networks were compared with those of this machine, which the tunnel's own belong to later.
+    compared: bool,
 }
+
+/// Most answers come within one second; a hint after this many.
+const HINT_AFTER: u32 = 5;
 
 impl Narrator<'_> {
     /// A certificate that ends soon is easier renewed while it works.
@@ -257,8 +300,14 @@ impl Narrator<'_> {
 impl Hooks for Narrator<'_> {
     fn event(&mut self, event: &ClientEvent) {
         match event {
-            ClientEvent::Connecting(server) => say!(1, "connecting to {server}"),
-            ClientEvent::ServerAnswered(link, _) => say!(1, "{} answered", link.remote()),
+            ClientEvent::Connecting(server) => {
+                self.unanswered = Some((server.clone(), 0));
+                say!(1, "connecting to {server}");
+            }
+            ClientEvent::ServerAnswered(link, _) => {
+                self.unanswered = None;
+                say!(1, "{} answered", link.remote());
+            }
             ClientEvent::Unreachable(link, errno) => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 say!(1, "{} cannot be reached: {error}", link.remote());
@@ -279,6 +328,8 @@ impl Hooks for Narrator<'_> {
             }
             ClientEvent::Restarting(reason) => {
                 let lost = if self.up { "the connection is lost" } else { "not connected" };
+                self.unanswered = None;
+                let reason = reason.strip_prefix("AUTH_FAILED,TEMP: ").unwrap_or(reason);
                 tracing::warn!("{lost}: {reason}; trying again");
                 self.up = false;
             }
@@ -298,7 +349,11 @@ impl Hooks for Narrator<'_> {
     }
 
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault> {
-        openvpn::client_plan(self.options, tunnel)
+        let (plan, mut notes) = openvpn::client_plan(self.options, tunnel)?;
+        if !std::mem::replace(&mut self.compared, true) {
+            notes.extend(overlaps(tunnel, &local_networks()));
+        }
+        Ok((plan, notes))
     }
 
     fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>) {
@@ -320,6 +375,21 @@ impl Hooks for Narrator<'_> {
             report.device.unwrap_or("no device"),
             tunnel.cipher.map_or("no cipher", |cipher| cipher.name())
         );
+    }
+
+    fn tick(&mut self, traffic: &Counters) -> client::Next {
+        let _ = traffic;
+        if let Some((server, seconds)) = &mut self.unanswered {
+            *seconds = seconds.saturating_add(1);
+            if *seconds == HINT_AFTER {
+                tracing::warn!(
+                    "{server}: no answer for {HINT_AFTER} s: check that the server runs, that a firewall \
+                     lets this through, and that key and direction of tls-auth or tls-crypt are the \
+                     server's, which does not answer another key; more: adit connect --check PROFILE"
+                );
+            }
+        }
+        client::Next::GoOn
     }
 
     fn certificate(&self) -> Option<CertificateReport> {
@@ -360,5 +430,29 @@ mod tests {
             "IPv4 traffic goes through it, IPv6 is blocked, the local network stays outside, the \
              name servers are the machine's own"
         );
+    }
+
+    #[test]
+    fn a_network_that_is_here_already_is_named_once() {
+        let tunnel = TunnelConfig {
+            ipv4: Some("192.168.1.9/24".parse().unwrap()),
+            ipv6: Some("fd73::9/64".parse().unwrap()),
+            ..TunnelConfig::default()
+        };
+        let local =
+            |nets: &[&str]| -> Vec<IpNet> { nets.iter().map(|net| net.parse().unwrap()).collect() };
+        let notes = overlaps(&tunnel, &local(&["192.168.1.0/24", "10.0.0.0/8"]));
+        assert_eq!(notes.len(), 1);
+        assert!(notes[0].contains("192.168.1.0/24 overlaps 192.168.1.0/24"), "{notes:?}");
+        // Routes of another VPN to everything, and single hosts, are not meant.
+        assert!(overlaps(&tunnel, &local(&["128.0.0.0/1", "192.168.1.1/32"])).is_empty());
+    }
+
+    #[test]
+    fn a_refusal_speaks_of_passwords_only_where_there_are_any() {
+        let refused = Stop::AuthFailed(String::new());
+        assert!(explain(&refused, true).to_string().contains("user name and password"));
+        let text = explain(&refused, false).to_string();
+        assert!(text.contains("ask for a new profile") && !text.contains("password"), "{text}");
     }
 }

@@ -12,6 +12,9 @@ use super::init::pki_fault;
 use crate::ask::{Answer, Authorizer};
 use crate::helper::files;
 
+/// Why a client may not connect until it is enabled again: it goes on trying, slowly.
+const DISABLED: &str = "the client is disabled";
+
 /// The registry as it is on disk, read again when the file has changed.
 #[derive(Clone, Debug)]
 pub(super) struct Authority {
@@ -57,7 +60,7 @@ impl Authority {
                 groups: groups(client),
                 ..Grant::default()
             }),
-            ClientState::Disabled => Err("the client is disabled".into()),
+            ClientState::Disabled => Err(DISABLED.into()),
             ClientState::Revoked => Err("the client is revoked".into()),
         })
     }
@@ -111,6 +114,7 @@ impl Authorizer for Authority {
             });
             match judged.await {
                 Ok(Ok(Ok(grant))) => Reply::Accept(grant),
+                Ok(Ok(Err(reason))) if reason == DISABLED => Reply::Later(reason),
                 Ok(Ok(Err(reason))) => Reply::Reject(reason),
                 Ok(Err(fault)) => Reply::Reject(format!("the registry cannot be read: {fault}")),
                 Err(error) => Reply::Reject(format!("the registry check failed: {error}")),

@@ -60,6 +60,7 @@ pub(super) fn network6(network: Ipv6Net) -> Network6 {
 pub(super) fn push(settings: &Settings) -> Vec<String> {
     // A client that leaves says so, and its address is free at once.
     let mut lines = vec!["explicit-exit-notify 1".to_owned()];
+    lines.extend(settings.mtu.map(|mtu| format!("tun-mtu {mtu}")));
     match &settings.reach {
         Reach::Full if settings.network6.is_some() => {
             lines.push("redirect-gateway def1 ipv6".into());
@@ -138,7 +139,7 @@ pub(super) fn config(
             ciphers: [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]
                 .map(Into::into)
                 .to_vec(),
-            tun_mtu: TUN_MTU,
+            tun_mtu: settings.mtu.unwrap_or(TUN_MTU),
             float: true,
             keepalive: Keepalive { interval: PING, timeout: SERVER_FORGETS },
             exit_notify: Some(1),
@@ -179,7 +180,7 @@ pub(super) fn host_plan(settings: &Settings) -> HostPlan {
     let six = settings.network6.map(|network| IpNet::V6(network6(network).server));
     HostPlan {
         device: Device::Tun(Some(settings.device.clone())),
-        mtu: TUN_MTU,
+        mtu: settings.mtu.unwrap_or(TUN_MTU),
         addresses: std::iter::once(four).chain(six).collect(),
         ..HostPlan::default()
     }
@@ -227,6 +228,7 @@ mod tests {
             ["route 192.168.7.0 255.255.255.0", "route-ipv6 fd00:7::/32"]
         );
         assert_eq!(push(&settings("")), ["explicit-exit-notify 1"]);
+        assert_eq!(push(&settings("mtu = 1400")), ["explicit-exit-notify 1", "tun-mtu 1400"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `adit server init`: settings and keys, made once and then left alone.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,6 +10,7 @@ use adit_openvpn::keys::ServerKey;
 use adit_pki::{ClientName, Endpoint, InitOptions, PkiError, Proto, Remote, Store};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::doctor;
 use super::failure::Outcome;
 use super::places::{Places, write_whole};
 use super::settings::{
@@ -150,7 +152,7 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
         Reach::Networks(choices.routes.iter().map(IpNet::trunc).collect())
     };
     let settings = Settings {
-        listen: listen_or_default(choices),
+        listen: listen_or_free(choices, notes),
         host,
         network,
         network6,
@@ -160,6 +162,7 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
         nat: choices.nat.unwrap_or_default(),
         client_to_client: false,
         max_clients: 250,
+        mtu: None,
         workers: choices.workers,
         user: None,
         filter: filter(choices)?,
@@ -173,9 +176,22 @@ fn filter(choices: &Choices) -> Outcome<Option<PathBuf>> {
     path.transpose().map_err(Fault::operator)
 }
 
-fn listen_or_default(choices: &Choices) -> Vec<Listen> {
-    if choices.listen.is_empty() { vec![Listen::udp(1194)] } else { choices.listen.clone() }
+/// The ports that were asked for; otherwise 1194, or the next one that is free.
+fn listen_or_free(choices: &Choices, notes: &mut Vec<String>) -> Vec<Listen> {
+    if !choices.listen.is_empty() {
+        return choices.listen.clone();
+    }
+    let taken = |port: &u16| doctor::port_problem(Listen::udp(*port)).is_some();
+    let port = PORTS.clone().find(|port| !taken(port)).unwrap_or(*PORTS.start());
+    if port != *PORTS.start() {
+        let why = doctor::port_problem(Listen::udp(*PORTS.start())).unwrap_or_default();
+        notes.push(format!("{why}: this server listens on udp/{port}"));
+    }
+    vec![Listen::udp(port)]
 }
+
+/// Ports that are tried where none is asked for.
+const PORTS: RangeInclusive<u16> = 1194..=1294;
 
 fn guess_host(notes: &mut Vec<String>) -> Outcome<String> {
     let Some(address) = survey::outside_address() else {
@@ -184,10 +200,17 @@ fn guess_host(notes: &mut Vec<String>) -> Outcome<String> {
              guessed; name it: --host vpn.example.net",
         ));
     };
-    notes.push(format!(
-        "clients will dial {address}, the address of this machine's default route; \
-         --host NAME names another"
-    ));
+    if survey::is_private(address) {
+        notes.push(format!(
+            "clients will dial {address}, a private address: nothing on the Internet reaches it. Forward \
+             the port on the router, and give the router's name or address: --host vpn.example.net"
+        ));
+    } else {
+        notes.push(format!(
+            "clients will dial {address}, the address of this machine's default route; \
+             --host NAME names another"
+        ));
+    }
     Ok(address.to_string())
 }
 

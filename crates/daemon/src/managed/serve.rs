@@ -278,6 +278,7 @@ impl Owner<'_> {
             ("network6", fresh.network6 != old.network6),
             ("device", fresh.device != old.device),
             ("client-to-client", fresh.client_to_client != old.client_to_client),
+            ("mtu", fresh.mtu != old.mtu),
             ("workers", fresh.workers != old.workers),
             ("user", fresh.user != old.user),
             ("filter", fresh.filter.is_some() != old.filter.is_some()),

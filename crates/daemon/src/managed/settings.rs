@@ -47,6 +47,8 @@ pub struct Settings {
     pub client_to_client: bool,
     /// Most clients at a time.
     pub max_clients: u32,
+    /// Largest IP packet inside the tunnel; `None`: 1500.
+    pub mtu: Option<u16>,
     /// Threads that move packets; `None`: by the number of cores.
     pub workers: Option<u16>,
     /// The user that the serving process runs as; `None`: `adit` where it exists, else `nobody`.
@@ -178,6 +180,8 @@ struct Raw {
     #[serde(default = "default_max_clients")]
     max_clients: u32,
     #[serde(default)]
+    mtu: Option<u16>,
+    #[serde(default)]
     workers: Option<u16>,
     #[serde(default)]
     user: Option<String>,
@@ -210,8 +214,9 @@ impl TryFrom<Raw> for Settings {
                 .into());
         }
         if raw.max_clients == 0 {
-            return Err("max-clients = 0 lets nobody in; write a number from 1".into());
+            return Err("max-clients = 0 admits no client; write a number from 1".into());
         }
+        check_routes(&raw)?;
         let reach = if raw.full_tunnel {
             Reach::Full
         } else {
@@ -228,6 +233,7 @@ impl TryFrom<Raw> for Settings {
             nat: raw.nat,
             client_to_client: raw.client_to_client,
             max_clients: raw.max_clients,
+            mtu: raw.mtu.map(checked_mtu).transpose()?,
             workers: raw.workers.map(crate::workers::checked).transpose()?,
             user: raw.user.as_deref().map(checked_user).transpose()?,
             filter: raw.filter.as_deref().map(checked_filter).transpose()?,
@@ -253,11 +259,44 @@ impl From<Settings> for Raw {
             nat: settings.nat,
             client_to_client: settings.client_to_client,
             max_clients: settings.max_clients,
+            mtu: settings.mtu,
             workers: settings.workers,
             user: settings.user,
             filter: settings.filter.map(|path| path.to_string_lossy().into_owned()),
         }
     }
+}
+
+/// Every link carries 1280 bytes of IPv6, and no path more than 1500 for certain.
+fn checked_mtu(mtu: u16) -> Result<u16, String> {
+    match mtu {
+        1280..=1500 => Ok(mtu),
+        _ => {
+            Err(format!("mtu {mtu}: write a number between 1280 and 1500, for example mtu = 1400"))
+        }
+    }
+}
+
+/// A network behind the server cannot be the one inside the tunnel.
+fn check_routes(raw: &Raw) -> Result<(), String> {
+    let inside: Vec<(&str, IpNet)> = [
+        Some(("network", IpNet::V4(raw.network))),
+        raw.network6.map(|network| ("network6", IpNet::V6(network))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    for route in &raw.routes {
+        if let Some((key, network)) =
+            inside.iter().find(|(_, network)| network.contains(route) || route.contains(network))
+        {
+            return Err(format!(
+                "routes: {route} overlaps {key} {network}, the tunnel's own: clients could not tell \
+                 them apart; choose another {key}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn bounded(key: &str, len: usize, least: usize, most: usize) -> Result<(), String> {
@@ -305,7 +344,7 @@ pub(super) fn checked_filter(path: &str) -> Result<PathBuf, String> {
 pub(super) fn checked_network(network: Ipv4Net) -> Result<Ipv4Net, String> {
     if !(8..=29).contains(&network.prefix_len()) {
         return Err(format!(
-            "network {network}: the prefix length must lie between 8 and 29; write for example \
+            "network {network}: the prefix length must be between 8 and 29; write for example \
              network = \"10.87.31.0/24\""
         ));
     }
@@ -315,7 +354,7 @@ pub(super) fn checked_network(network: Ipv4Net) -> Result<Ipv4Net, String> {
 pub(super) fn checked_network6(network: Ipv6Net) -> Result<Ipv6Net, String> {
     if !(48..=112).contains(&network.prefix_len()) {
         return Err(format!(
-            "network6 {network}: the prefix length must lie between 48 and 112; write for example \
+            "network6 {network}: the prefix length must be between 48 and 112; write for example \
              network6 = \"fd12:3456:789a::/64\""
         ));
     }
@@ -387,6 +426,7 @@ mod tests {
             nat: Nat::Auto,
             client_to_client: false,
             max_clients: 250,
+            mtu: None,
             workers: None,
             user: None,
             filter: None,
@@ -406,6 +446,7 @@ mod tests {
         full.dns.clear();
         full.workers = Some(4);
         full.user = Some("vpn-user".into());
+        full.mtu = Some(1400);
         full.filter = Some("/etc/adit/rules of mine.nft".into());
         full.listen.push("udp/[2001:db8::1]:443".parse().unwrap());
         full.listen.push("tcp/443".parse().unwrap());
@@ -438,6 +479,8 @@ mod tests {
             ("full-tunnel = true\nroutes = [\"10.0.0.0/8\"]", "remove routes"),
             ("max-clients = 0", "from 1"),
             ("workers = 0", "choose 1 to 64"),
+            ("mtu = 1200", "between 1280 and 1500"),
+            ("routes = [\"10.9.9.0/25\"]", "overlaps network 10.9.9.0/24"),
             ("filter = \"\"", "no path"),
             ("user = \"\"", "write user = \"adit\""),
             ("user = \"a b\"", "write user = \"adit\""),

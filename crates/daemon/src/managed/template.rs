@@ -37,6 +37,13 @@ pub(super) fn render(settings: &Settings) -> String {
     key(CLIENT_TO_CLIENT, format!("client-to-client = {}", settings.client_to_client));
     key(MAX_CLIENTS, format!("max-clients = {}", settings.max_clients));
     key(
+        MTU,
+        match settings.mtu {
+            Some(mtu) => format!("mtu = {mtu}"),
+            None => "# mtu = 1400".into(),
+        },
+    );
+    key(
         WORKERS,
         match settings.workers {
             Some(workers) => format!("workers = {workers}"),
@@ -69,7 +76,7 @@ fn list<T: Display>(items: &[T]) -> String {
 const HEAD: &str = "\
 # The settings of this VPN server. Edit, then: adit reload
 # `adit reload` says what took effect, and what waits for a restart: `listen`, `network`,
-# `network6`, `device`, `workers`, `client-to-client`, and a filter where there was none.
+# `network6`, `device`, `mtu`, `workers`, `client-to-client`, and a filter where there was none.
 # Connected clients get new routes and name servers at once (adit, openvpn from 2.7), others
 # when they connect again. Profiles keep the host and ports they were made with: see
 # adit server client remotes
@@ -103,6 +110,9 @@ const CLIENT_TO_CLIENT: &str = "\
 Whether clients may talk to each other.";
 const MAX_CLIENTS: &str = "\
 Most clients connected at a time.";
+const MTU: &str = "\
+Largest IP packet inside the tunnel: 1280 to 1500 bytes, 1500 without this line. TCP adjusts to
+the path by itself; a smaller number helps UDP where fragments are lost (adit connect --check).";
 const WORKERS: &str = "\
 Threads that move packets. Without this line as many as there are cores: one up to
 2 cores, 16 at most.";

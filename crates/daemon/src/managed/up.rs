@@ -11,6 +11,7 @@ use super::init::{Choices, Created, init};
 use super::machine::running;
 use super::places::Places;
 use super::serve::{self, OnReady};
+use super::settings::Settings;
 use crate::fault::Fault;
 
 /// What `adit server up` is told.
@@ -58,6 +59,10 @@ pub fn up(
     // A process of its own makes and mends the keys: this one will face the network, and never
     // reads the authority's.
     let planned = init(places, &options.choices, true)?;
+    if planned.new_settings {
+        // Before anything is written that a second attempt would have to agree with.
+        check_ports(&planned.settings)?;
+    }
     child(options, "init", &options.arguments, places)?;
     let settings = init(places, &Choices::default(), true)?.settings;
     let created = Created { settings, ..planned };
@@ -74,6 +79,16 @@ pub fn up(
         tell(Step::InTheWay(finding));
     }
     serve::run(places, options.verbose, options.choices.workers, Some(on_ready))
+}
+
+fn check_ports(settings: &Settings) -> Outcome<()> {
+    match settings.listen.iter().find_map(|listen| doctor::port_problem(*listen)) {
+        None => Ok(()),
+        Some(problem) => Err(Fault::environment(format!(
+            "{problem}; nothing was written: stop that program, or choose another port, for example \
+             --listen udp/1195"
+        ))),
+    }
 }
 
 fn client(places: &Places, options: &UpOptions, name: &str) -> Outcome<Step> {

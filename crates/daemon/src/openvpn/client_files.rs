@@ -169,7 +169,7 @@ mod tests {
 
     fn refusal(reply: Reply) -> String {
         match reply {
-            Reply::Reject(reason) => reason,
+            Reply::Reject(reason) | Reply::Later(reason) => reason,
             Reply::Accept(grant) => panic!("accepted with {grant:?}"),
         }
     }
@@ -177,7 +177,7 @@ mod tests {
     fn grant(reply: Reply) -> Grant {
         match reply {
             Reply::Accept(grant) => grant,
-            Reply::Reject(reason) => panic!("{reason}"),
+            Reply::Reject(reason) | Reply::Later(reason) => panic!("{reason}"),
         }
     }
 

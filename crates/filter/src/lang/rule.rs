@@ -305,6 +305,10 @@ impl Parser {
             "icmp" => Kind::IcmpCode,
             "icmpv6" => Kind::Icmpv6Code,
             "icmpx" => return self.icmpx(),
+            "tcp-reset" | "rst" | "reset" => {
+                let message = format!("`{kind}` is not a way to reject");
+                return Err(Oops::new(at, message).hint("did you mean `tcp reset`?"));
+            }
             _ => {
                 let known = ["tcp", "icmp", "icmpv6", "icmpx"].into_iter();
                 return Err(Self::unknown(&kind, at, "a way to reject", known));

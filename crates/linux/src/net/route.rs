@@ -191,6 +191,12 @@ fn read_kind(kind: RouteType) -> Option<RouteKind> {
     }
 }
 
+/// The name of an interface in this network namespace.
+fn interface_name(link: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(link).ok()?;
+    name.into_string().ok()
+}
+
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
@@ -203,7 +209,11 @@ impl fmt::Display for Route {
             write!(f, " via {via}")?;
         }
         if let Some(link) = self.link {
-            write!(f, " by interface number {link}")?;
+            match interface_name(link) {
+                Some(name) => write!(f, " by {name}")?,
+                // It is gone.
+                None => write!(f, " by interface number {link}")?,
+            }
         }
         if let Some(metric) = self.metric {
             write!(f, " metric {metric}")?;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 
-use rustls::{Connection, Error, ProtocolVersion};
+use rustls::{AlertDescription, Connection, Error, ProtocolVersion};
 use zeroize::Zeroizing;
 
 use super::context::{CHECK, ClientTls, ServerTls};
@@ -29,6 +29,22 @@ const MAX_HANDSHAKE: usize = 64 * 1024;
 const MAX_UNREAD: usize = 32;
 /// Bytes held until the caller pulls them. Key updates asked for by the peer count too.
 const MAX_OUTGOING: usize = 128 * 1024;
+
+/// What an alert of the peer says about this end.
+fn meaning(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::CertificateRevoked => {
+            "the peer says that this end's certificate is revoked: ask for a new profile"
+        }
+        AlertDescription::CertificateExpired => {
+            "the peer says that this end's certificate has expired: have it renewed"
+        }
+        AlertDescription::UnknownCA => {
+            "the peer does not know the authority that issued this end's certificate"
+        }
+        _ => "the peer's log says more",
+    }
+}
 
 /// One TLS handshake and the channel that follows it.
 ///
@@ -199,7 +215,7 @@ impl TlsSession {
                     .into(),
             })),
             Error::AlertReceived(alert) => {
-                TlsError::Refused(format!("TLS alert {alert:?}; its log says more"))
+                TlsError::Refused(format!("TLS alert {alert:?}: {}", meaning(alert)))
             }
             Error::PeerIncompatible(why) => TlsError::Incompatible(format!("{why:?}")),
             Error::FailedToGetCurrentTime => {

@@ -168,7 +168,7 @@ DECLARE
     who name;
 BEGIN
     IF NOT rules(true) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'this node may not invite others';
+        RAISE insufficient_privilege USING MESSAGE = 'this node may not invite others: run invite on the machine that ran init';
     END IF;
     PERFORM check_verifier(verifier);
     IF valid IS NULL OR valid < '1 minute' OR valid > '30 days' THEN

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::leftover;
 use super::machine::Machine;
 use super::places::Places;
-use super::settings::Settings;
+use super::settings::{Listen, Settings};
 
 /// How bad a [`Finding`] is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -146,6 +146,12 @@ fn left_behind(places: &Places) -> Option<Finding> {
             .remedy(format!("or start it again: {}", places.command("server run")))
             .fix(Fix::Undo(Box::new(places.clone())))
     })
+}
+
+/// Why a port cannot be listened on; `None` where it can.
+pub(super) fn port_problem(listen: Listen) -> Option<String> {
+    let finding = server::port(listen, false);
+    (finding.level == Level::Problem).then_some(finding.what)
 }
 
 /// What every tunnel needs.

@@ -51,7 +51,7 @@ pub(super) fn shared_profiles(places: &Places) -> Vec<Finding> {
     report.shared.iter().map(finding).collect()
 }
 
-fn port(listen: Listen, runs: bool) -> Finding {
+pub(super) fn port(listen: Listen, runs: bool) -> Finding {
     if runs {
         return Finding::fine("port", format!("{listen} is ours: the server runs"));
     }

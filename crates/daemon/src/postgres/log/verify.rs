@@ -102,9 +102,11 @@ fn line(way: &Way, summary: &Summary) -> String {
     };
     let gone = if expired > 0 { format!(", {expired} more expired") } else { String::new() };
     format!(
-        "{} (stream {}): {rows} rows, {proven} proven to be the sender's, in {epochs} epochs{gone}: {found}",
+        "{} (stream {}): {rows} {}, {proven} proven to be the sender's, in {epochs} {}{gone}: {found}",
         way.name(),
-        way.id
+        way.id,
+        if rows == 1 { "row" } else { "rows" },
+        if epochs == 1 { "epoch" } else { "epochs" }
     )
 }
 

@@ -12,7 +12,8 @@ use super::replaced::CHECK_LASTS;
 use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
-    AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply, choose_cipher,
+    AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply,
+    choose_cipher,
 };
 use crate::server::client::{Connected, Hello, Stage};
 use crate::server::event::{ClientInfo, ServerEvent};
@@ -127,6 +128,14 @@ impl ServerEngine {
         let result = match reply {
             Reply::Accept(grant) => self.accept(now, peer, *hello, grant, out),
             Reply::Reject(reason) => self.refuse(now, peer, "", reason, out),
+            Reply::Later(reason) => {
+                let mut failed = AuthFailed { reason: reason.clone(), ..AuthFailed::default() };
+                // An older client knows only a refusal for good.
+                failed.temporary = hello.peer_info.proto().has(IvProto::AUTH_FAIL_TEMP);
+                failed.backoff = failed.temporary.then_some(LATER);
+                failed.advance = AdvanceTo::Stay;
+                self.refuse_with(now, peer, failed, reason, out)
+            }
         };
         self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
     }
@@ -387,6 +396,9 @@ struct Place {
 fn without_own(grant: Grant) -> Grant {
     Grant { ipv4: None, ipv6: None, ifconfig4: None, ifconfig6: None, iroutes: Vec::new(), ..grant }
 }
+
+/// How long a client that may not connect at the moment stays away before it tries again.
+const LATER: Duration = Duration::from_secs(20);
 
 /// How long a client that finds no place here should stay away from this server.
 const BACKOFF: Duration = Duration::from_secs(30);
