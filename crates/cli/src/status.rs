@@ -8,7 +8,7 @@ use std::time::Duration;
 use adit_daemon::control::{
     BridgeReport, CertificateReport, PeerReport, ReloadReport, SharedProfile, StatusReport,
 };
-use adit_daemon::managed::{self, Machine, Places, Reloaded};
+use adit_daemon::managed::{self, Overview, Places, Reloaded};
 
 use crate::args::{Kick, Reload, Sort, Status, Top};
 use crate::text::{WIDTH, bytes, count, cut, date_from_now, rate, row, span, table, wrapped};
@@ -93,7 +93,7 @@ pub fn new_lines(endpoints: &[String], places: &Places) -> String {
     text
 }
 
-fn left_behind(machine: &Machine, places: &Places) -> String {
+fn left_behind(machine: &Overview, places: &Places) -> String {
     if machine.left_behind.is_empty() {
         return String::new();
     }
@@ -102,7 +102,7 @@ fn left_behind(machine: &Machine, places: &Places) -> String {
         + &format!("  undo it: {}, or start the server again\n", places.command("doctor --fix"))
 }
 
-fn page(machine: &Machine, places: &Places) -> String {
+fn page(machine: &Overview, places: &Places) -> String {
     let left = left_behind(machine, places);
     if machine.reports.is_empty() {
         return format!(
@@ -357,7 +357,7 @@ fn path(peer: &PeerReport) -> Option<String> {
     }
 }
 
-fn top_page(machine: &Machine, places: &Places, sort: Sort) -> String {
+fn top_page(machine: &Overview, places: &Places, sort: Sort) -> String {
     if machine.reports.is_empty() {
         return page(machine, places);
     }
@@ -455,7 +455,7 @@ mod tests {
             bridge: Some(bridge),
             ..StatusReport::default()
         };
-        let machine = Machine { reports: vec![report], left_behind: Vec::new() };
+        let machine = Overview { reports: vec![report], left_behind: Vec::new() };
         let text = page(&machine, &Places::new(None).unwrap());
         assert!(fits(&text), "{text}");
         for words in ["joins tap:ta, tap:tb", "fw.nft, rules: 4, connections: 1 of 9", "rules 2"] {
@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn a_page_shows_what_matters() {
         let places = Places::new(None).unwrap();
-        assert!(page(&Machine::default(), &places).contains("adit server up"));
+        assert!(page(&Overview::default(), &places).contains("adit server up"));
         let report = StatusReport {
             role: "server".into(),
             instance: "server".into(),
@@ -509,7 +509,7 @@ mod tests {
             }),
             ..StatusReport::default()
         };
-        let machine = Machine { reports: vec![report], left_behind: Vec::new() };
+        let machine = Overview { reports: vec![report], left_behind: Vec::new() };
         let page = page(&machine, &places);
         assert!(fits(&page), "{page}");
         assert!(page.starts_with("server: running, process 42, up 1 h 2 min\n"), "{page}");
@@ -557,7 +557,7 @@ mod tests {
         };
         let peers = vec![peer("a-laptop-with-a-very-long-name@example.net"), peer("b")];
         let report = StatusReport { role: "server".into(), peers, ..StatusReport::default() };
-        let machine = Machine { reports: vec![report], left_behind: Vec::new() };
+        let machine = Overview { reports: vec![report], left_behind: Vec::new() };
         let places = Places::new(None).unwrap();
         for text in [page(&machine, &places), top_page(&machine, &places, Sort::Name)] {
             assert!(fits(&text), "{text}");
@@ -594,7 +594,7 @@ mod tests {
             problem: Some("permission denied: run as root".into()),
             ..StatusReport::default()
         };
-        let machine = Machine {
+        let machine = Overview {
             reports: vec![report],
             left_behind: vec!["the nft table inet adit_x".into()],
         };

@@ -36,6 +36,6 @@ pub(crate) use rights::claim;
 pub use serve::{OnReady, Ready, run};
 pub(crate) use settings::checked_device;
 pub use settings::{Listen, Nat, Reach, Settings};
-pub use status::{Machine, Reloaded, kick, reload, status};
+pub use status::{Overview, Reloaded, kick, reload, status};
 pub(crate) use survey::{kernel_random, local_networks};
 pub use up::{Step, UpOptions, up};

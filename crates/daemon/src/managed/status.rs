@@ -30,7 +30,7 @@ struct Instance {
 
 /// What runs, and what processes that were killed have left behind.
 #[derive(Clone, Debug, Default)]
-pub struct Machine {
+pub struct Overview {
     /// Each process. One that cannot be asked has a [`StatusReport::problem`].
     pub reports: Vec<StatusReport>,
     /// Changes to this machine that no running process answers for.
@@ -42,9 +42,9 @@ pub struct Machine {
 ///
 /// # Errors
 /// The folder of the sockets cannot be read.
-pub fn status(places: &Places) -> Outcome<Machine> {
+pub fn status(places: &Places) -> Outcome<Overview> {
     let reports = instances(places)?.into_iter().map(|instance| instance.report).collect();
-    Ok(Machine {
+    Ok(Overview {
         reports,
         left_behind: leftover::of(places).iter().map(ToString::to_string).collect(),
     })

@@ -94,7 +94,7 @@ impl Finding {
                 .status()
                 .is_ok_and(|status| status.success()),
             // Who takes the place of a killed server undoes first what that one left.
-            Fix::Undo(places) => Machine::claim(places).is_ok(),
+            Fix::Undo(places) => Machine::claim(places, std::process::id()).is_ok(),
             Fix::Mode(path, mode) => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(*mode);
                 fs::set_permissions(path, mode).is_ok()
