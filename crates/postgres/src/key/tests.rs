@@ -176,9 +176,9 @@ fn known_answers_of_every_encoding() {
     assert_eq!(hex(&sha256(&[&wraps])), KNOWN_WRAPS);
 }
 
-const KNOWN_NODE: &str = "18cbbcaa3ec979ab7f78ab79dac4246b5a9bb6e8b357f36494f35dea2ddc3f8a";
-const KNOWN_NETWORK: &str = "00d3fe2cb4542b7668778322c8191d8c2a25be649dd1b15f1aef4df56e4355cb";
-const KNOWN_FINGERPRINT: &str = "c460d99c9fd5e50196b89325b8f579ccfad528a03d90d01ae157c76680b95464";
+const KNOWN_NODE: &str = "d307bf08d61ac06c0845b7cea1b233f45958ec54c9103c6d1781fc2d35b5a9a7";
+const KNOWN_NETWORK: &str = "4beae49defe7dab3b990210bf8aa1e8b49c9620e00d33353b4ed083d87b13326";
+const KNOWN_FINGERPRINT: &str = "e07f7f791a6a0e875d726e8d57adddadfb738a99f73e646264460c59241ad238";
 /// "adit-pg1 epoch", "t1", stream 3, from 7 to 8, epoch 5 in leaf 2 from packet 100, headers, at 1700000000; before it 4, 99, and
 /// a chain of 0xcc; 3 readers.
 const KNOWN_RECORD: &str = concat!(
@@ -198,9 +198,9 @@ const KNOWN_RECORD: &str = concat!(
     "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
     "03",
 );
-const KNOWN_HASH: &str = "3d234d116ad23ede7f2fc340ac25f898c11baf5d0e9aa2cdc50ca62b96bd25e8";
-const KNOWN_SECRET: &str = "8108aedfacf5cf1d73c67b6936397ba5fa72817f1b5aab94658238ddcdc08010";
-const KNOWN_WRAPS: &str = "a144c7aa7105324830a7773ef8d1a2747aa8b4903d7e62a346c953a990bc94a9";
+const KNOWN_HASH: &str = "3f8970736d6a3d5cbc12b4e8269d7096060c223ede3253bdd5d0026d9f6cef69";
+const KNOWN_SECRET: &str = "a65007ae15ae021092cb4503061f215b3a2ff602e2000b781c543b6c14eed1a3";
+const KNOWN_WRAPS: &str = "e7efd02f383e6cc0da4fa23b151b77ad751e41b32cc2964e5d772a45968c4921";
 
 fn epoch() -> Epoch {
     Epoch {
