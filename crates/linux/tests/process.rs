@@ -25,6 +25,7 @@ const SCENES: &[Scene] = &[
     ("another_user_with_one_capability", another_user, expect_another_user),
     ("another_user_with_none", another_user_bare, expect_bare),
     ("a_user_alone_brings_its_primary_group", user_alone, expect_user_alone),
+    ("another_user_still_ends_with_its_parent", parent_death, expect_success),
     ("the_same_user_with_one_capability", same_user, expect_same_user),
     ("a_missing_capability_is_named", missing, expect_success),
     ("an_unprivileged_process_can_still_shed", unprivileged, expect_success),
@@ -170,6 +171,13 @@ fn another_user_bare() {
 fn expect_bare(outcome: Outcome) {
     let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].map(|set| (set, NONE));
     expect_fields(&outcome, &sets);
+}
+
+fn parent_death() {
+    let signal = nix::sys::signal::Signal::SIGTERM;
+    nix::sys::prctl::set_pdeathsig(signal).unwrap();
+    nobody().drop().unwrap();
+    assert_eq!(nix::sys::prctl::get_pdeathsig().unwrap(), Some(signal));
 }
 
 fn same_user() {

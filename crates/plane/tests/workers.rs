@@ -447,7 +447,7 @@ fn clients_come_move_and_go_while_all_talk_across_workers() {
             clients.into_iter().for_each(|client| client.unwrap());
         });
         let (mut gone, mut moves) = (0, 0);
-        world.upcalls.drain(|upcall| match upcall {
+        let mut count = |upcall| match upcall {
             Upcall::Notice(Notice::PeerGone(id, counters)) => {
                 let both = u64::from(WINDOWS * WINDOW);
                 assert_eq!((counters.rx_packets, counters.tx_packets), (both, both), "{id:?}");
@@ -455,7 +455,8 @@ fn clients_come_move_and_go_while_all_talk_across_workers() {
             }
             Upcall::Notice(Notice::Floated(..)) => moves += 1,
             _ => {}
-        });
+        };
+        while world.upcalls.look(&mut count) {}
         assert_eq!((gone, moves), (8 * LIVES, 8 * LIVES), "of each life the last move");
         let totals = world.plane.totals();
         let all = u64::from(8 * LIVES * WINDOWS * WINDOW);

@@ -18,7 +18,8 @@ use std::io;
 use caps::CapSet;
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-use nix::unistd::{Gid, Group, Uid, User};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Group, Pid, Uid, User};
 
 use crate::process;
 
@@ -180,8 +181,10 @@ impl Privileges {
         if could_bound {
             drop_bounding(&keep)?;
         }
+        let with_parent = ParentDeath::read()?;
         self.change_user(group, !keep.is_empty())?;
         drop_capabilities(&keep)?;
+        with_parent.restore()?;
         step("setting no_new_privs", prctl::set_no_new_privs())?;
         protect_memory().map_err(|e| PrivilegeError::Step("forbidding core dumps", e))?;
         self.verify(&keep, could_bound)?;
@@ -231,6 +234,30 @@ impl Privileges {
             if !caps_step("reading", caps::read(None, set))?.is_subset(keep) {
                 return Err(PrivilegeError::StillThere("a capability"));
             }
+        }
+        Ok(())
+    }
+}
+
+/// The signal that the process asked for when its parent ends. The kernel forgets it with a change of user.
+struct ParentDeath {
+    signal: Option<Signal>,
+    parent: Pid,
+}
+
+impl ParentDeath {
+    fn read() -> Result<Self, PrivilegeError> {
+        let parent = nix::unistd::getppid();
+        let signal = step("reading the parent death signal", prctl::get_pdeathsig())?;
+        Ok(Self { signal, parent })
+    }
+
+    fn restore(self) -> Result<(), PrivilegeError> {
+        let Some(signal) = self.signal else { return Ok(()) };
+        step("setting the parent death signal", prctl::set_pdeathsig(signal))?;
+        // The parent may have ended while there was no signal.
+        if nix::unistd::getppid() != self.parent {
+            step("following the parent", nix::sys::signal::raise(signal))?;
         }
         Ok(())
     }
