@@ -266,7 +266,7 @@ mod tests {
         assert!(up.contains(".TH adit-server-up 1 \"\" \"adit "), "{up}");
         assert!(up.contains("[\\fB\\-\\-client\\fR \\fINAME\\fR]"), "{up}");
         assert!(up.contains("[\\fB\\-\\-full\\-tunnel\\fR]"), "{up}");
-        assert!(read("adit-connect.1").contains("\\fBadit connect\\fR \\fI"));
+        assert!(read("adit-connect.1").contains("\\fBadit connect\\fR [\\fIPROFILE\\fR]"));
         let openvpn = read("adit-openvpn.1");
         assert!(
             openvpn.contains("\"adit manual\"") && !openvpn.contains("\"openvpn \""),
