@@ -25,6 +25,7 @@ macro_rules! targets {
 targets! {
     config in "../../../fuzz/fuzz_targets/config.rs",
     control_packet in "../../../fuzz/fuzz_targets/control_packet.rs",
+    dns_answer in "../../../fuzz/fuzz_targets/dns_answer.rs",
     data_path in "../../../fuzz/fuzz_targets/data_path.rs",
     decompress in "../../../fuzz/fuzz_targets/decompress.rs",
     filter_fragment in "../../../fuzz/fuzz_targets/filter_fragment.rs",
