@@ -23,7 +23,7 @@ fmt:
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-unit:
+unit: deps
 	$(CARGO) test --workspace --locked --quiet
 
 # The same profile as the unit tests, so that nothing is compiled twice.

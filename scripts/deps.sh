@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests, the demo and the bench call, where it is missing. Nothing to do is a matter of milliseconds.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 # program:package, as Debian and its children name them. A file with a slash is looked for as it stands.
 needed=(
@@ -84,3 +85,6 @@ if [[ ! -c /dev/net/tun ]]; then
         echo "deps: no /dev/net/tun; as root: modprobe tun" >&2
     fi
 fi
+
+# For tests of DNS settings: programs that must not be installed. Without them those tests say that they are skipped.
+scripts/dns-roots.sh

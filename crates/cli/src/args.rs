@@ -474,6 +474,13 @@ pub struct ClientName {
     pub place: Place,
 }
 
+/// On or off.
+#[derive(Debug, Copy, Clone, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
 #[derive(Debug, Args)]
 pub struct Connect {
     /// An OpenVPN profile (.ovpn)
@@ -507,6 +514,10 @@ pub struct Connect {
     /// Turn off the kill switch of a client that has ended, and undo what a killed one left
     #[arg(long, conflicts_with_all = ["profile", "check", "kill_switch"])]
     pub release: bool,
+
+    /// Whether the server's DNS settings are applied
+    #[arg(long, value_enum, value_name = "on|off", default_value_t = Switch::On, hide_possible_values = true)]
+    pub dns: Switch,
 
     /// Name of the tunnel's network device
     #[arg(long, value_name = "NAME")]

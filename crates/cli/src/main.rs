@@ -24,7 +24,7 @@ use adit_daemon::fault::Fault;
 use adit_daemon::managed::{self, Places};
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Connect, Place, Verb};
+use args::{Cli, Connect, Place, Switch, Verb};
 
 // musl's own allocator takes a lock for each call.
 #[cfg(target_env = "musl")]
@@ -112,6 +112,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
         allow_lan,
         kill_switch,
         release: _,
+        dns,
         device,
         verbose,
         dir,
@@ -125,6 +126,7 @@ fn connect_options(options: Connect) -> ConnectOptions {
         no_routes,
         allow_lan,
         kill_switch,
+        keep_dns: dns == Switch::Off,
         device,
         dir,
         verbose,

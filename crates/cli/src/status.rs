@@ -158,6 +158,9 @@ fn report(report: &StatusReport) -> String {
         let head = format!("  device {} mtu {}: ", tun.name, tun.mtu);
         text.push_str(&wrapped(&head, &tun.addresses.join(", ")));
     }
+    if let Some(dns) = &report.dns {
+        text.push_str(&wrapped("  DNS: ", &dns.to_string()));
+    }
     text.push_str(&expiries(report));
     if let Some(file) = &report.filter {
         text.push_str(&format!("  filter: {file}\n"));

@@ -99,7 +99,8 @@ fn two_devices_with_one_profile_are_told_and_do_not_fight() {
     let running = server.run();
     let first = server.connect(&one, "ann");
     server.await_connected(&["ann"]);
-    let arguments = ["connect", "ann.ovpn", "--device", "vpn0", "--dir", "run-second"];
+    let arguments =
+        ["connect", "ann.ovpn", "--dns", "off", "--device", "vpn0", "--dir", "run-second"];
     let second = Running::start(&other, &arguments, server.dir.path(), "second.log");
     until("the second is connected", || second.log().contains("connected: 10.73.0."));
     until("the first is told", || first.log().contains("this profile is in use at 203.0.113.6"));

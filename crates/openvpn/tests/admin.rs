@@ -217,7 +217,7 @@ fn push_reset_and_push_remove_take_away_what_all_get() {
     let c = join(&mut w, "bob", Reply::Accept(remove));
     assert_eq!(nets(&w, c), ["10.2.0.0/16", "10.3.0.0/16"]);
     assert_eq!(
-        (tunnel(&w, c).dns.len(), tunnel(&w, c).ipv6, tunnel(&w, c).gateway4),
+        (tunnel(&w, c).dns.lines().len(), tunnel(&w, c).ipv6, tunnel(&w, c).gateway4),
         (1, None, None)
     );
 }
@@ -306,7 +306,10 @@ fn a_changed_offer_reaches_connected_clients_without_a_new_session() {
     w.clients[c].traffic = true;
     change(&mut w, &["route 10.78.0.0 255.255.0.0", "dhcp-option DNS 10.9.0.1"]);
     assert!(w.run(5 * SECOND, |w| updates(w, c) == 1), "{:?}", w.clients[c].events);
-    assert_eq!((nets(&w, c), tunnel(&w, c).dns.len()), (vec!["10.78.0.0/16".to_owned()], 1));
+    assert_eq!(
+        (nets(&w, c), tunnel(&w, c).dns.lines().len()),
+        (vec!["10.78.0.0/16".to_owned()], 1)
+    );
     assert_eq!(tunnel(&w, c).ipv4.map(|n| n.to_string()).as_deref(), Some("10.9.0.2/24"));
     // Everything away again.
     change(&mut w, &[]);

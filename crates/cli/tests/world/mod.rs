@@ -158,7 +158,8 @@ impl Server {
 
     pub fn connect(&self, ns: &NetNs, name: &str) -> Running {
         let (profile, run) = (format!("{name}.ovpn"), format!("run-{name}"));
-        let arguments = ["connect", &profile, "--device", "vpn0", "--dir", &run];
+        // /etc is the machine's own here.
+        let arguments = ["connect", &profile, "--dns", "off", "--device", "vpn0", "--dir", &run];
         Running::start(ns, &arguments, self.dir.path(), &format!("{name}.log"))
     }
 

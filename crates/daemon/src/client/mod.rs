@@ -23,8 +23,9 @@ use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
-use crate::host::{Applied, Capture, Device, HostHandle, HostPlan};
+use crate::host::{Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan};
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::say;
 use crate::server::{Signal, next_request, tun_report};
 use crate::signals::Signals;
 use crate::workers;
@@ -104,6 +105,11 @@ pub trait Hooks {
     /// # Errors
     /// The configuration contradicts itself; the client ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
+
+    /// Whose DNS servers resolve names; before [`Hooks::up`], and after each change.
+    fn dns(&mut self, in_use: &DnsInUse) {
+        let _ = in_use;
+    }
 
     /// The tunnel is up.
     fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>);
@@ -212,6 +218,7 @@ impl Client {
 
     async fn drive<E: Drives>(self, engine: E, hooks: &mut dyn Hooks) -> Result<Ended, Fault> {
         let Self { mut options, mut host, tun, mut control } = self;
+        host.clean_up_dns().await;
         // A socket that waits is open already.
         options.dial.mark = host.prepare(options.dial.mark, options.listen.is_none()).await;
         if let Some(plan) = &options.early {
@@ -345,7 +352,6 @@ impl<E: Drives> Running<E> {
                         return Ok(Ended::Asked);
                     }
                 }
-                event = self.host.event() => self.network_event(&event?),
                 _ = ticks.tick() => {
                     if let Some(unix) = self.wall.jumped() {
                         self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
@@ -361,6 +367,7 @@ impl<E: Drives> Running<E> {
                         }
                     }
                 }
+                event = self.host.event() => self.host_event(&event?, hooks),
                 news = self.driver.next() => {
                     if let Some(stop) = self.news(news?, hooks).await? {
                         return Ok(Ended::Stopped(stop));
@@ -438,7 +445,10 @@ impl<E: Drives> Running<E> {
     async fn up(&mut self, tunnel: TunnelConfig, hooks: &mut dyn Hooks) -> Result<(), Fault> {
         let (plan, notes) = hooks.plan(&tunnel)?;
         notes.iter().for_each(|note| tracing::warn!("{note}"));
+        self.driver.access().remember();
         let applied = self.host.apply(&plan).await?;
+        self.redirected(&plan, hooks);
+        self.driver.worked();
         if let Applied::Changed(notes) = &applied {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
@@ -461,6 +471,7 @@ impl<E: Drives> Running<E> {
         if let Applied::Changed(notes) = self.host.change(&plan).await? {
             notes.iter().for_each(|note| tracing::warn!("{note}"));
         }
+        self.redirected(&plan, hooks);
         self.tunnel = Some(tunnel);
         Ok(())
     }
@@ -469,6 +480,36 @@ impl<E: Drives> Running<E> {
         self.keep_traffic();
         if !self.persist_tun {
             self.host.undo().await;
+            // Rules that keep traffic in stay, and keep unmarked queries in as well.
+            self.driver.access().redirected = self.host.capture().await != Capture::default();
+        }
+    }
+
+    /// A plan is in force: the server's name must be looked up outside the tunnel, which may be down by then.
+    fn redirected(&mut self, plan: &HostPlan, hooks: &mut dyn Hooks) {
+        let access = self.driver.access();
+        access.redirected = plan.redirect.is_some() || plan.dns.is_some();
+        access.tunnel =
+            plan.dns.iter().flat_map(|dns| dns.servers.iter().map(|server| server.ip())).collect();
+        let in_use = self.host.dns_in_use();
+        hooks.dns(&in_use);
+    }
+
+    fn host_event(&mut self, event: &HostEvent, hooks: &mut dyn Hooks) {
+        match event {
+            HostEvent::PathChanged { sources } => self.path_is_back(sources),
+            HostEvent::PathLost { alternative } => self.path_is_lost(*alternative),
+            HostEvent::Dns(event) => {
+                match event.change {
+                    DnsChange::AppliedAgain => tracing::warn!(
+                        "DNS: another program replaced /etc/resolv.conf: the tunnel's servers are put \
+                         back, and its new content is restored at the end"
+                    ),
+                    DnsChange::Lost => tracing::warn!("DNS: now {}", event.in_use),
+                    DnsChange::Back => say!(1, "DNS: now {}", event.in_use),
+                }
+                hooks.dns(&event.in_use);
+            }
         }
     }
 
@@ -532,6 +573,7 @@ impl<E: Drives> Running<E> {
             // It may have moved since.
             let link = self.driver.backend().plane().link(peer);
             let remote = self.relay.or(link.map(|link| link.remote())).or(tunnel.remote);
+            report.dns = Some(self.host.dns_in_use());
             let inside = [
                 tunnel.ipv4.map(|net| net.addr().to_string()),
                 tunnel.ipv6.map(|net| net.addr().to_string()),

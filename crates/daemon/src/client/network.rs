@@ -1,6 +1,6 @@
 //! What changes of the network, and sleep, do to a client.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use adit_engine::{Instant, Op};
@@ -11,7 +11,6 @@ use super::Running;
 use super::engines::Drives;
 use crate::clock::now;
 use crate::driver::{Backend, Dialled};
-use crate::host::HostEvent;
 use crate::say;
 
 /// Pings after a change of the path, one a tick: the first may be lost on a link that has just come up.
@@ -86,21 +85,19 @@ impl<E: Drives> Running<E> {
         self.driver.backend().plane().set_own_transport(own);
     }
 
-    pub(super) fn network_event(&mut self, event: &HostEvent) {
-        match event {
-            HostEvent::PathChanged { sources } => {
-                say!(1, "network: the path to the server changed");
-                let local = self.network.local.map(|local| local.ip());
-                let stale = self.stream && local.is_some_and(|local| !sources.contains(&local));
-                self.path_changed(stale);
-            }
-            HostEvent::PathLost { alternative } => {
-                say!(1, "network: there is no path to the server");
-                if *alternative {
-                    // The server may have an address of the other family.
-                    self.driver.act(|engine, now, out| engine.restart(now, out));
-                }
-            }
+    /// The way to the server is another one, or is back.
+    pub(super) fn path_is_back(&mut self, sources: &[IpAddr]) {
+        say!(1, "network: the path to the server changed");
+        let local = self.network.local.map(|local| local.ip());
+        let stale = self.stream && local.is_some_and(|local| !sources.contains(&local));
+        self.path_changed(stale);
+    }
+
+    pub(super) fn path_is_lost(&mut self, alternative: bool) {
+        say!(1, "network: there is no path to the server");
+        if alternative {
+            // The server may have an address of the other family.
+            self.driver.act(|engine, now, out| engine.restart(now, out));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::driver::Dialled;
 use crate::fault::Fault;
 use crate::helper::files::Configs;
 use crate::helper::{self, Duty};
-use crate::host::{Capture, Captured, Device, HostPlan};
+use crate::host::{Capture, Captured, Device, DnsInUse, HostPlan};
 use crate::log;
 use crate::managed::local_networks;
 use crate::openvpn::{self, TlsMaterial};
@@ -48,6 +48,8 @@ pub struct ConnectOptions {
     pub allow_lan: bool,
     /// Traffic stays in when the client ends.
     pub kill_switch: bool,
+    /// Keep this machine's DNS servers, whatever the server pushes.
+    pub keep_dns: bool,
     /// Name of the TUN device instead of the profile's.
     pub device: Option<String>,
     /// Where the control socket goes; `None`: `/run/adit`.
@@ -80,6 +82,7 @@ pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Opti
         .map_err(|e| Fault::operator(e.to_string()))?;
     let routes = &mut options.routes;
     routes.noexec |= wanted.no_routes;
+    routes.apply_dns = Some(!wanted.keep_dns && routes.apply_dns != Some(false));
     routes.allow_lan |= wanted.allow_lan;
     routes.kill_switch |= wanted.kill_switch;
     routes.policy.get_or_insert(true);
@@ -146,6 +149,7 @@ fn connect(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
             up: false,
             unanswered: None,
             compared: false,
+            dns: DnsInUse::default(),
         };
         narrator.expiry();
         let ended = client.run(&mut narrator).await?;
@@ -277,6 +281,8 @@ struct Narrator<'a> {
     unanswered: Option<(String, u32)>,
     /// Whether networks were compared with those of this machine, which the tunnel's own belong to later.
     compared: bool,
+    /// Whose DNS servers are in use.
+    dns: DnsInUse,
 }
 
 /// Most answers come within one second; a hint after this many.
@@ -293,6 +299,18 @@ impl Narrator<'_> {
                 log::stamp(report.not_after),
                 report.days_left
             );
+        }
+    }
+}
+
+impl Narrator<'_> {
+    /// Whose DNS servers are in use, and why not the server's.
+    fn shown_dns(&self, tunnel: &TunnelConfig) -> String {
+        let offered = self.options.routes.dns.merged(&tunnel.dns).settings().is_some();
+        match (&self.dns, offered) {
+            (DnsInUse::Own(None), false) => format!("{} (the server offers none)", self.dns),
+            (DnsInUse::Own(None), true) => format!("{} (--dns off)", self.dns),
+            _ => self.dns.to_string(),
         }
     }
 }
@@ -316,11 +334,7 @@ impl Hooks for Narrator<'_> {
                 say!(1, "the server is {}; {tls}", server.common_name);
             }
             ClientEvent::Pushed(message) => say!(3, "the server's options: {message}"),
-            ClientEvent::Up(tunnel) => {
-                tunnel.dns.iter().for_each(|line| {
-                    say!(1, "the server offers DNS settings, which are not applied: {line}");
-                });
-            }
+            ClientEvent::Up(_) => {}
             ClientEvent::Updated(_) => say!(1, "the server changed the tunnel's options"),
             ClientEvent::Reverified { tls, .. } => say!(3, "the server's certificate again: {tls}"),
             ClientEvent::Rekeyed { key_id, cipher } => {
@@ -356,6 +370,13 @@ impl Hooks for Narrator<'_> {
         Ok((plan, notes))
     }
 
+    fn dns(&mut self, in_use: &DnsInUse) {
+        if self.up && self.dns != *in_use {
+            say!(1, "DNS: {in_use}");
+        }
+        self.dns = in_use.clone();
+    }
+
     fn up(&mut self, tunnel: &TunnelConfig, report: &HostReport<'_>) {
         self.up = true;
         let v4 = tunnel.ipv4.map(|net| net.to_string());
@@ -366,14 +387,17 @@ impl Hooks for Narrator<'_> {
             "no routes set".to_owned()
         } else {
             let count = tunnel.routes4.len() + tunnel.routes6.len();
-            reach(report.capture, Dns::Machine, routes.allow_lan, count)
+            // Names that other servers resolve are traffic too.
+            let dns = if self.dns.covers_all() { Dns::Tunnel } else { Dns::Machine };
+            reach(report.capture, dns, routes.allow_lan, count)
         };
         say!(
             1,
-            "connected: {} on {}, {}, {reach}",
+            "connected: {} on {}, {}, {reach}, DNS: {}",
             inside.join(" and "),
             report.device.unwrap_or("no device"),
-            tunnel.cipher.map_or("no cipher", |cipher| cipher.name())
+            tunnel.cipher.map_or("no cipher", |cipher| cipher.name()),
+            self.shown_dns(tunnel),
         );
     }
 

@@ -149,6 +149,9 @@ pub struct StatusReport {
     pub workers: usize,
     /// Offloads in force, by name.
     pub offloads: BTreeMap<String, bool>,
+    /// Whose DNS servers a client's machine uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns: Option<crate::host::DnsInUse>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
     /// Of a server that knows its clients: the client's certificate that runs out first.

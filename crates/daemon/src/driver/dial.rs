@@ -5,6 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use adit_engine::{Family, Target};
+use tokio::time::timeout;
+
+use super::names::Access;
 
 /// How many targets are remembered with their addresses.
 const TARGET_LIMIT: usize = 64;
@@ -14,6 +17,12 @@ const ADDRESS_LIMIT: usize = 16;
 
 /// Wait between two attempts at the same name (stock: 5 s).
 const RETRY: Duration = Duration::from_secs(5);
+
+/// How long a look-up may take: where addresses are known from before, and the last session worked; where
+/// they are known; and where there are none.
+const WITH_WORKING: Duration = Duration::from_secs(1);
+const WITH_ADDRESSES: Duration = Duration::from_secs(6);
+const WITHOUT_ADDRESSES: Duration = Duration::from_secs(60);
 
 /// `resolv-retry`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -29,22 +38,44 @@ pub enum ResolveRetry {
 /// Which of a name's addresses is next.
 ///
 /// Dialling the same target again tries its next address; after the last the name is looked up
-/// again, since the reason may be that it has moved.
+/// again, since the reason may be that it has moved. The address that worked last comes first, and
+/// addresses that were once known serve where the name cannot be looked up.
 #[derive(Debug, Default)]
 pub struct AddressBook {
-    known: HashMap<Target, (Vec<SocketAddr>, usize)>,
+    known: HashMap<Target, Entry>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    addresses: Vec<SocketAddr>,
+    used: usize,
+    worked: bool,
+}
+
+/// What an [`AddressBook`] remembers of a target whose name has to be looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// Addresses from before, the one that worked last first.
+    pub addresses: Vec<SocketAddr>,
+    /// It worked just now.
+    pub worked: bool,
 }
 
 impl AddressBook {
     /// The next address that is already known.
     pub fn next(&mut self, target: &Target) -> Option<SocketAddr> {
-        let (addresses, used) = self.known.get_mut(target)?;
-        let next = addresses.get(*used).copied();
-        *used = used.saturating_add(1);
-        if next.is_none() {
-            self.known.remove(target);
-        }
+        let entry = self.known.get_mut(target).filter(|entry| !entry.worked)?;
+        let next = entry.addresses.get(entry.used).copied();
+        entry.used = entry.used.saturating_add(1);
         next
+    }
+
+    /// What is known for a look-up that [`Self::next`] makes necessary.
+    pub fn remembered(&mut self, target: &Target) -> Remembered {
+        self.known.get_mut(target).map_or_else(Remembered::default, |entry| Remembered {
+            addresses: entry.addresses.clone(),
+            worked: std::mem::take(&mut entry.worked),
+        })
     }
 
     /// Remembers the addresses of a name and takes the first.
@@ -54,8 +85,17 @@ impl AddressBook {
             self.known.clear();
         }
         let first = addresses.first().copied()?;
-        self.known.insert(target.clone(), (addresses, 1));
+        self.known.insert(target.clone(), Entry { addresses, used: 1, worked: false });
         Some(first)
+    }
+
+    /// A session came up at this address: it is the first to be tried again.
+    pub fn worked(&mut self, target: &Target, address: SocketAddr) {
+        if let Some(entry) = self.known.get_mut(target) {
+            entry.addresses.retain(|other| *other != address);
+            entry.addresses.insert(0, address);
+            entry.worked = true;
+        }
     }
 }
 
@@ -68,14 +108,20 @@ fn randomized(host: &str) -> String {
     format!("{digits}.{host}")
 }
 
-/// Looks a target's name up, again and again where told to; with `random` by another name of it each time.
+/// Looks a target's name up, again and again where `retry` says so; with `random` by another name of it
+/// each time.
+///
+/// Addresses from before are used where there is no answer in time: after a session that worked very
+/// soon, because they probably work again.
 ///
 /// # Errors
-/// The resolver's words, in stock's sentence.
-pub async fn resolve(
+/// One sentence of the resolver's.
+pub(crate) async fn resolve(
     target: Target,
     retry: ResolveRetry,
     random: bool,
+    access: Access,
+    known: Remembered,
 ) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = target.host.parse::<IpAddr>() {
         return match matches(target.family, &address) {
@@ -90,19 +136,34 @@ pub async fn resolve(
     let started = adit_linux::clock::boottime();
     loop {
         let host = if random { randomized(&target.host) } else { target.host.clone() };
-        let problem = match tokio::net::lookup_host((host.as_str(), target.port)).await {
+        let limit = match (known.addresses.is_empty(), known.worked) {
+            (true, _) => WITHOUT_ADDRESSES,
+            (false, true) => WITH_WORKING,
+            (false, false) => WITH_ADDRESSES,
+        };
+        let found = timeout(limit, look_up(&host, &target, &access)).await;
+        let problem = match found.unwrap_or_else(|_| Err("no answer in time".into())) {
             Ok(found) => {
-                let fitting: Vec<SocketAddr> =
-                    found.filter(|address| matches(target.family, &address.ip())).collect();
+                let fitting = found.into_iter().filter(|ip| matches(target.family, ip));
+                let mut fitting: Vec<SocketAddr> =
+                    fitting.map(|ip| SocketAddr::new(ip, target.port)).collect();
                 if !fitting.is_empty() {
+                    // Those that worked before come first; the others keep their order.
+                    fitting.sort_by_key(|address| {
+                        known.addresses.iter().position(|k| k == address).unwrap_or(usize::MAX)
+                    });
                     return Ok(fitting);
                 }
                 format!("it has no {} address", family_name(target.family))
             }
-            Err(e) => e.to_string(),
+            Err(e) => e,
         };
         let words =
             format!("RESOLVE: Cannot resolve host address: {host}:{} ({problem})", target.port);
+        if !known.addresses.is_empty() {
+            tracing::debug!("{words}: the addresses from before are tried");
+            return Ok(known.addresses);
+        }
         let passed = Duration::from_nanos(adit_linux::clock::boottime().saturating_sub(started));
         let again = match retry {
             ResolveRetry::Once => false,
@@ -114,6 +175,22 @@ pub async fn resolve(
         }
         tracing::warn!("{words}");
         tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Asks the system's resolver where nothing is redirected, otherwise the access network's servers.
+async fn look_up(host: &str, target: &Target, access: &Access) -> Result<Vec<IpAddr>, String> {
+    if access.redirected {
+        return access.look_up(host, target.family).await;
+    }
+    let problem = match tokio::net::lookup_host((host, target.port)).await {
+        Ok(found) => return Ok(found.map(|address| address.ip()).collect()),
+        Err(e) => e.to_string(),
+    };
+    // A kill switch of an earlier connection may keep the system's resolver from the network.
+    match access.mark {
+        Some(_) => access.look_up(host, target.family).await,
+        None => Err(problem),
     }
 }
 
@@ -156,19 +233,54 @@ mod tests {
         let addresses: Vec<SocketAddr> =
             vec!["192.0.2.1:1194".parse().unwrap(), "[2001:db8::1]:1194".parse().unwrap()];
         assert_eq!(book.next(&target), None);
+        assert_eq!(book.remembered(&target), Remembered::default());
         assert_eq!(book.learn(&target, addresses.clone()), Some(addresses[0]));
         assert_eq!(book.next(&target), Some(addresses[1]));
         assert_eq!(book.next(&target), None);
+        assert_eq!(book.remembered(&target).addresses, addresses);
         assert_eq!(book.learn(&target, Vec::new()), None);
+        // The second worked: the name is looked up soon, and the second comes first.
+        book.worked(&target, addresses[1]);
+        assert_eq!(book.next(&target), None);
+        let known = book.remembered(&target);
+        assert_eq!(known, Remembered { addresses: vec![addresses[1], addresses[0]], worked: true });
+        assert!(!book.remembered(&target).worked);
+    }
+
+    async fn resolved(host: &str, family: Family) -> Result<Vec<SocketAddr>, String> {
+        let known = Remembered::default();
+        resolve(target(host, family), ResolveRetry::Once, false, Access::default(), known).await
     }
 
     #[tokio::test]
     async fn a_literal_needs_no_resolver_but_must_fit_the_family() {
-        let found =
-            resolve(target("192.0.2.1", Family::Any), ResolveRetry::Once, false).await.unwrap();
+        let found = resolved("192.0.2.1", Family::Any).await.unwrap();
         assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
-        let refused = resolve(target("192.0.2.1", Family::V6), ResolveRetry::Once, false).await;
+        let refused = resolved("192.0.2.1", Family::V6).await;
         assert!(refused.unwrap_err().contains("not an IPv6 address"));
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_the_addresses_from_before_are_used() {
+        // A root without any server.
+        let root = tempfile::tempdir().unwrap();
+        let access = Access::at(root.path());
+        let addresses: Vec<SocketAddr> = vec!["192.0.2.1:1194".parse().unwrap()];
+        let known = Remembered { addresses: addresses.clone(), worked: true };
+        let target = target("vpn.example", Family::Any);
+        let retry = ResolveRetry::Forever;
+        let found = resolve(target.clone(), retry, false, access.clone(), known.clone()).await;
+        assert_eq!(found, Ok(addresses));
+        let nothing = Remembered::default();
+        let none = resolve(target.clone(), ResolveRetry::Once, false, access.clone(), nothing);
+        assert!(none.await.unwrap_err().contains("names no DNS server"));
+        // An answer counts more, and what worked comes first in it.
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let hosts = "192.0.2.8 vpn.example\n192.0.2.1 vpn.example\n";
+        std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();
+        let found = resolve(target, retry, false, access, known).await.unwrap();
+        let expected = ["192.0.2.1:1194", "192.0.2.8:1194"].map(|a| a.parse().unwrap());
+        assert_eq!(found, expected);
     }
 
     #[tokio::test]
@@ -179,7 +291,8 @@ mod tests {
         assert!(digits.len() == 12 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{one}");
         assert_eq!(rest, "vpn.example");
         let address = target("192.0.2.1", Family::Any);
-        let found = resolve(address, ResolveRetry::Once, true).await.unwrap();
+        let (access, known) = (Access::default(), Remembered::default());
+        let found = resolve(address, ResolveRetry::Once, true, access, known).await.unwrap();
         assert_eq!(found, ["192.0.2.1:1194".parse().unwrap()]);
     }
 }

@@ -7,6 +7,7 @@
 
 mod backend;
 mod dial;
+mod names;
 mod packets;
 mod sockets;
 mod streams;
@@ -30,7 +31,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use backend::{Arrival, Backend};
-pub use dial::{AddressBook, ResolveRetry, resolve};
+pub(crate) use dial::resolve;
+pub use dial::{AddressBook, Remembered, ResolveRetry};
+pub(crate) use names::Access;
 pub(crate) use sockets::bind_problem;
 pub use sockets::{DialSettings, Dialled, Endpoint, Sockets};
 use streams::{Beyond, StreamNews, Streams, Way};
@@ -76,6 +79,10 @@ pub struct Driver<E: Engine, B: Backend> {
     /// The server, where a proxy is dialled in its stead.
     beyond: Option<Beyond>,
     book: AddressBook,
+    /// What was dialled last.
+    dialled_last: Option<(Target, SocketAddr)>,
+    /// How names are looked up.
+    access: Access,
     lookup: Option<Lookup>,
     looked_up: (mpsc::Sender<LookedUp>, mpsc::Receiver<LookedUp>),
     authorizer: Arc<dyn Authorizer>,
@@ -122,6 +129,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             .wakeup()
             .and_then(|fd| watch(fd, Interest::READABLE))
             .map_err(|e| Fault::environment(format!("cannot watch the data plane: {e}")))?;
+        let settings = sockets.dial_settings();
+        let access = Access::by(settings.mark, settings.device.clone());
         let timer = BootTimer::new()
             .map_err(|e| Fault::environment(format!("cannot make a timer: {e}")))?;
         Ok(Self {
@@ -137,6 +146,8 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             connect_limit: Duration::ZERO,
             beyond: None,
             book: AddressBook::default(),
+            dialled_last: None,
+            access,
             lookup: None,
             looked_up: mpsc::channel(4),
             authorizer,
@@ -164,6 +175,18 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     /// The data plane, to end it.
     pub fn into_backend(self) -> B {
         self.backend
+    }
+
+    /// How names are looked up from now on.
+    pub(crate) fn access(&mut self) -> &mut Access {
+        &mut self.access
+    }
+
+    /// The server that was dialled last works: its address is tried first from now on.
+    pub(crate) fn worked(&mut self) {
+        if let Some((target, address)) = &self.dialled_last {
+            self.book.worked(target, *address);
+        }
     }
 
     /// What could not be sent.
@@ -413,15 +436,17 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         self.streams.forget();
         let target = self.first_hop(target);
         if let Some(address) = self.book.next(&target) {
-            self.open(target.transport, address);
+            self.open(&target, address);
             return;
         }
+        let known = self.book.remembered(&target);
+        let access = self.access.clone();
         let settings = self.sockets.dial_settings();
         let (tx, retry) = (self.looked_up.0.clone(), settings.resolve_retry);
         // The proxy's name is not the one that many servers stand behind.
         let random = settings.random_hostname && self.beyond.is_none();
         self.lookup = Some(Lookup(tokio::spawn(async move {
-            let found = resolve(target.clone(), retry, random).await;
+            let found = resolve(target.clone(), retry, random, access, known).await;
             let _ = tx.send((target, found)).await;
         })));
     }
@@ -453,13 +478,14 @@ impl<E: Engine, B: Backend> Driver<E, B> {
                 .ok_or_else(|| format!("RESOLVE: {} has no address", target.host))
         });
         match found {
-            Ok(address) => self.open(target.transport, address),
+            Ok(address) => self.open(&target, address),
             Err(problem) => self.dial_failed(problem),
         }
     }
 
-    fn open(&mut self, transport: Transport, address: SocketAddr) {
-        if transport == Transport::Tcp {
+    fn open(&mut self, target: &Target, address: SocketAddr) {
+        self.dialled_last = Some((target.clone(), address));
+        if target.transport == Transport::Tcp {
             self.connect_to = Some(address);
             self.news.push_back(News::Dialling(address));
             return;

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use super::wire::{Answer, Asked, MESSAGE_LIMIT, Problem, Request, Told};
 use crate::driver::watch;
 use crate::fault::Fault;
-use crate::host::HostEvent;
+use crate::host::{DnsInUse, HostEvent};
 
 /// Requests that may wait for their answers at a time.
 const PENDING_LIMIT: usize = 1024;
@@ -46,6 +46,7 @@ pub(crate) struct Helper {
     lost: AtomicBool,
     /// Wakes those who wait for the end.
     ended: Notify,
+    dns: Mutex<DnsInUse>,
 }
 
 /// Who waits for an answer.
@@ -68,6 +69,7 @@ impl Helper {
             happened: Notify::new(),
             lost: AtomicBool::new(false),
             ended: Notify::new(),
+            dns: Mutex::default(),
         }
     }
 
@@ -177,8 +179,12 @@ impl Helper {
                     None => {}
                 }
             }
+            Ok(Told::Dns(in_use)) => *locked(&self.dns) = in_use,
             Ok(Told::Event(event)) => {
-                let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+                if let HostEvent::Dns(change) = &event {
+                    *locked(&self.dns) = change.in_use.clone();
+                }
+                let mut events = locked(&self.events);
                 // The last ones say how things are.
                 if events.len() >= EVENTS {
                     events.pop_front();
@@ -194,6 +200,11 @@ impl Helper {
             },
             Err(e) => tracing::error!("helper: message not understood: {e}"),
         }
+    }
+
+    /// Whose DNS servers are in use.
+    pub(crate) fn dns_in_use(&self) -> DnsInUse {
+        locked(&self.dns).clone()
     }
 
     /// The helper is gone: nobody gets an answer any more.
@@ -215,7 +226,7 @@ impl Helper {
     /// Waits for what happens to the machine. Cancel-safe; needs a [`Watcher`].
     pub(crate) async fn event(&self) -> HostEvent {
         loop {
-            let next = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let next = locked(&self.events).pop_front();
             match next {
                 Some(event) => return event,
                 None => self.happened.notified().await,
@@ -254,6 +265,10 @@ impl Helper {
     fn pending(&self) -> MutexGuard<'_, HashMap<u64, Waiter>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn gone() -> Problem {

@@ -42,6 +42,9 @@ pub const TASKS: u16 = 3;
 /// Where the helper looks for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Where the system's D-Bus is, if it is elsewhere.
+const BUS: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
 /// This process's helper, if it has one.
@@ -101,6 +104,8 @@ fn spawn() -> io::Result<Channel> {
         .arg0(NAME)
         .env_clear()
         .env("PATH", PATH)
+        // For the programs that manage DNS.
+        .envs(std::env::var_os(BUS).map(|bus| (BUS, bus)))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()?;

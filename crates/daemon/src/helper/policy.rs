@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use super::wire::{Duty, Opening, Request, SocketWish};
 use crate::connect;
 use crate::fault::Fault;
-use crate::host::{Device, HostPlan, PlannedRoute, Via};
+use crate::host::{Device, DnsPlan, HostPlan, PlannedRoute, Via};
 use crate::managed::Bounds;
 use crate::openvpn;
 use crate::workers::MAX_WORKERS;
@@ -450,6 +450,7 @@ impl Pulled {
             // What blocks IPv6 opens nothing.
             block_ipv6: _,
             kill_switch,
+            dns,
         } = plan;
         let own = &self.own;
         let configured = (own.policy.unwrap_or(own.kill_switch), own.allow_lan, own.kill_switch);
@@ -479,8 +480,17 @@ impl Pulled {
         if remote.is_some_and(|remote| !is_host(remote.ip())) {
             return Err("plan: no server has that address".into());
         }
+        if let Some(dns) = dns {
+            if self.own.apply_dns != Some(true) {
+                return Err("plan: DNS settings, which the configuration does not ask for".into());
+            }
+            dns.check().map_err(|why| format!("plan: DNS: {why}"))?;
+        }
         if self.pulls {
             return Ok(());
+        }
+        if dns.is_some() && *dns != self.own.dns.settings().map(DnsPlan::from) {
+            return Err("plan: DNS settings that are not the configuration's".into());
         }
         let configured = |flags: &Option<Vec<String>>| flags.is_some();
         if redirect.is_some()

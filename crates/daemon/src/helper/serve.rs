@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -215,20 +215,16 @@ struct Post {
 
 impl Post {
     async fn answer(&self, id: u64, outcome: Result<Answer, Problem>, descriptors: Vec<OwnedFd>) {
-        self.send(Some(id), &Told::Answer { id, outcome }, descriptors).await;
-    }
-
-    async fn event(&self, event: HostEvent) {
-        self.send(None, &Told::Event(event), Vec::new()).await;
-    }
-
-    async fn send(&self, id: Option<u64>, told: &Told, descriptors: Vec<OwnedFd>) {
-        let Ok(bytes) = serde_json::to_vec(told) else { return };
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        while let Err(e) = self.channel.send(&bytes, &borrowed) {
+        self.send(&Told::Answer { id, outcome }, &borrowed).await;
+    }
+
+    async fn send(&self, told: &Told, descriptors: &[BorrowedFd<'_>]) {
+        let Ok(bytes) = serde_json::to_vec(told) else { return };
+        while let Err(e) = self.channel.send(&bytes, descriptors) {
             if e.raw_os_error() == Some(nix::libc::EMSGSIZE) {
-                let Some(id) = id else { return };
-                let told = Told::Answer { id, outcome: Err(Problem::of(&e)) };
+                let Told::Answer { id, .. } = told else { return };
+                let told = Told::Answer { id: *id, outcome: Err(Problem::of(&e)) };
                 // It is short, and the other one was not sent.
                 let _ = serde_json::to_vec(&told).map(|bytes| self.channel.send(&bytes, &[]));
                 return;
@@ -263,6 +259,14 @@ struct Server {
     refused: u64,
 }
 
+/// Waits for an event of the device, where there is one.
+async fn happened(host: &mut Option<Host>) -> HostEvent {
+    match host {
+        Some(host) => host.event().await,
+        None => std::future::pending().await,
+    }
+}
+
 type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
 
 impl Server {
@@ -274,19 +278,15 @@ impl Server {
                 Ok(Received::Message(bytes, _)) => self.take(&bytes).await,
                 Ok(Received::End) => return,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let event = async {
-                        match &mut self.host {
-                            Some(host) => host.event().await,
-                            None => std::future::pending().await,
-                        }
-                    };
                     tokio::select! {
                         biased;
                         ready = self.post.watched.readable() => match ready {
                             Ok(mut ready) => ready.clear_ready(),
                             Err(e) => return tracing::error!("helper: channel failed: {e}"),
                         },
-                        event = event => self.post.event(event).await,
+                        event = happened(&mut self.host) => {
+                            self.post.send(&Told::Event(event), &[]).await;
+                        }
                     }
                 }
                 Err(e) => self.refuse(&e.to_string()),
@@ -348,14 +348,17 @@ impl Server {
             Request::Open(opening) => self.open(&opening).await,
             Request::Apply(plan) => {
                 let applied = self.host()?.apply(&plan).await?;
+                self.tell_dns().await;
                 plain(Answer::Applied(applied))
             }
             Request::Change(plan) => {
                 let applied = self.host()?.change(&plan).await?;
+                self.tell_dns().await;
                 plain(Answer::Applied(applied))
             }
             Request::Undo => {
                 self.host()?.undo().await;
+                self.tell_dns().await;
                 self.remotes.clear();
                 plain(Answer::Done)
             }
@@ -416,6 +419,13 @@ impl Server {
         Ok((places, settings))
     }
 
+    /// Says whose DNS servers are in use, before the answer.
+    async fn tell_dns(&self) {
+        if let Some(host) = &self.host {
+            self.post.send(&Told::Dns(host.dns_in_use().clone()), &[]).await;
+        }
+    }
+
     fn host(&mut self) -> Result<&mut Host, Problem> {
         self.host.as_mut().ok_or_else(|| Problem::Refused("no device is open".into()))
     }
@@ -437,6 +447,7 @@ impl Server {
         let [csum, tso, uso] = opening.offloads;
         let offloads = TunOffloads { csum, tso, uso };
         let (host, device) = Host::open(&opening.device, offloads, opening.queues.into())?;
+        host.clean_up_dns().await;
         self.host = Some(host);
         let Some(device) = device else { return Ok((Answer::Device(None), Vec::new())) };
         // The descriptors are closed here as soon as they are sent: the device goes with the network

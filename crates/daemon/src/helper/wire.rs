@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::connect::ConnectOptions;
 use crate::fault::Fault;
-use crate::host::{Applied, Capture, Device, HostEvent, HostPlan};
+use crate::host::{Applied, Capture, Device, DnsInUse, HostEvent, HostPlan};
 use crate::managed::Nat;
 
 /// Longest message in bytes: a plan with 5,000 routes fits.
@@ -246,6 +246,8 @@ pub enum Told {
     },
     /// What happened to the machine.
     Event(HostEvent),
+    /// Whose DNS servers are in use; before the answer to the request that changed it.
+    Dns(DnsInUse),
     /// A line for the log.
     Line {
         /// 0 error, 1 warning, 2 everything else.

@@ -5,6 +5,7 @@ use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::dns::Dns;
 use super::ledger::{self, Ledger};
 use super::plan::{Device, HostPlan, Redirect};
 use super::policy::Policy;
@@ -43,6 +44,7 @@ pub struct Host {
     /// How the world was reached when the plan came into force.
     outside: Outside,
     pub(super) ledger: Ledger,
+    pub(super) dns: Dns,
     /// The mark of the transport's sockets.
     pub(super) mark: Option<u32>,
     /// The rules and the table in force.
@@ -85,6 +87,7 @@ impl Host {
             plan: None,
             outside: Outside::default(),
             ledger: Ledger::default(),
+            dns: Dns::default(),
             mark: None,
             policy: None,
             inherited: false,
@@ -95,6 +98,8 @@ impl Host {
         let Some((mode, name)) = device.tun() else { return Ok((host, None)) };
         host.ledger = Ledger::open();
         host.follow = Follow::start();
+        // The server's name may have to be resolved before anything is applied.
+        host.dns.repair();
         let name = name.map(str::to_owned);
         let options = TunOptions { name, offloads, mode, queues, lanes: LANES };
         let tun = TunDevice::open(&options).map_err(|e| match e {
@@ -132,6 +137,7 @@ impl Host {
             return Ok(Applied::Changed(Vec::new()));
         };
         ledger::clean_up(&self.net).await;
+        self.dns.clean_up().await;
         self.outside = self.look_outside(plan).await;
         self.set_up(plan, &name, index).await?;
         let mut notes = self.apply_policy(plan).await?;
@@ -142,6 +148,7 @@ impl Host {
                 notes.push(note);
             }
         }
+        notes.extend(self.dns.apply(plan.dns.as_ref(), self.device.as_ref()).await);
         self.plan = Some(plan.clone());
         Ok(Applied::Changed(notes))
     }
@@ -351,6 +358,7 @@ impl Host {
     /// Undoes what was applied, last first, and leaves the device for the next plan.
     pub async fn undo(&mut self) {
         self.plan = None;
+        self.dns.undo().await;
         while let Some(change) = self.changes.pop() {
             self.revert(&change).await;
         }
@@ -360,6 +368,7 @@ impl Host {
     /// may be no right left to undo the rest. A kill switch stays.
     pub async fn close(mut self) {
         let Some((_, index)) = self.device else { return };
+        self.dns.undo().await;
         say!(1, "Closing TUN/TAP interface");
         while let Some(change) = self.changes.pop() {
             let link = match &change {

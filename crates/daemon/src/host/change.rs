@@ -63,6 +63,7 @@ impl Host {
                 notes.push(note);
             }
         }
+        notes.extend(self.dns.apply(plan.dns.as_ref(), Some(&(name, index))).await);
         self.set_plan(plan.clone());
         Ok(Applied::Changed(notes))
     }

@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use adit_linux::tun::{TunDevice, TunOffloads, TunParts};
 
 use super::apply::{Applied, Host};
+use super::dns::DnsInUse;
 use super::plan::{Device, HostPlan};
 use super::policy::Capture;
 use super::watch::HostEvent;
@@ -161,6 +162,21 @@ impl HostHandle {
                 fault = remote.helper.lost() => Err(fault),
                 event = remote.helper.event() => Ok(event),
             },
+        }
+    }
+
+    /// As [`Host::dns_in_use`].
+    pub fn dns_in_use(&self) -> DnsInUse {
+        match self {
+            Self::Own(host) => host.dns_in_use().clone(),
+            Self::Helper(remote) => remote.helper.dns_in_use(),
+        }
+    }
+
+    /// As [`Host::clean_up_dns`]; the helper does it when it opens the device.
+    pub async fn clean_up_dns(&self) {
+        if let Self::Own(host) = self {
+            host.clean_up_dns().await;
         }
     }
 

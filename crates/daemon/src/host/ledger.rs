@@ -377,14 +377,14 @@ fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
     fs::write(sysctl_path(key), value)
 }
 
-fn namespace() -> u64 {
+pub(super) fn namespace() -> u64 {
     // The calling thread's, which is what counts for netlink.
     fs::metadata("/proc/thread-self/ns/net").map_or(0, |data| data.ino())
 }
 
 /// Field 22 of /proc/PID/stat; `None` for a process that is gone, though its parent may not have
 /// noticed.
-fn began(pid: u32) -> Option<u64> {
+pub(super) fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -2,6 +2,7 @@
 
 mod apply;
 mod change;
+pub(crate) mod dns;
 mod handle;
 mod ledger;
 mod leftover;
@@ -11,6 +12,7 @@ mod routes;
 mod watch;
 
 pub use apply::{Applied, Host};
+pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Dnssec, Transport};
 pub use handle::HostHandle;
 pub use leftover::{Leftover, leftovers, release};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};

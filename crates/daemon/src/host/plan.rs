@@ -45,6 +45,8 @@ pub struct HostPlan {
     pub block_ipv6: bool,
     /// With `policy`: traffic stays in when this process ends, however it ends.
     pub kill_switch: bool,
+    /// DNS settings; `None`: the machine keeps its own.
+    pub dns: Option<super::dns::DnsPlan>,
 }
 
 impl Device {
@@ -79,6 +81,7 @@ impl Default for HostPlan {
             allow_lan: false,
             block_ipv6: false,
             kill_switch: false,
+            dns: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
 
 use super::apply::{Change, Host, kernel_route};
+use super::dns::{DnsEvent, DnsInUse};
 use super::routes::{NextHop, Outside, Through, expand};
 
 /// Changes come in bursts: a link, its address, its route. They are looked at together.
@@ -30,6 +31,8 @@ pub enum HostEvent {
         /// The other address family has one.
         alternative: bool,
     },
+    /// Another program changed the DNS settings.
+    Dns(DnsEvent),
 }
 
 /// The way to the server without the tunnel.
@@ -75,18 +78,28 @@ impl Host {
     /// Waits for what the client must know. Cancel-safe; for ever where there is nothing to watch.
     pub async fn event(&mut self) -> HostEvent {
         loop {
-            match self.follow.settled {
-                None => {
-                    let Some(watch) = &mut self.follow.watch else {
-                        return std::future::pending().await;
-                    };
-                    let change = watch.next().await;
+            let Self { follow, dns, .. } = self;
+            let network = async {
+                match (follow.settled, &mut follow.watch) {
+                    (Some(at), _) => {
+                        sleep_until(at).await;
+                        None
+                    }
+                    (None, Some(watch)) => Some(watch.next().await),
+                    (None, None) => std::future::pending().await,
+                }
+            };
+            let change = tokio::select! {
+                change = network => change,
+                event = dns.event() => return HostEvent::Dns(event),
+            };
+            match change {
+                Some(change) => {
                     if self.concerns(change) {
                         self.follow.settled = Some(Instant::now() + SETTLE);
                     }
                 }
-                Some(at) => {
-                    sleep_until(at).await;
+                None => {
                     let event = self.look().await;
                     self.follow.settled = None;
                     if let Some(event) = event {
@@ -95,6 +108,16 @@ impl Host {
                 }
             }
         }
+    }
+
+    /// Whose DNS servers are in use.
+    pub fn dns_in_use(&self) -> &DnsInUse {
+        self.dns.in_use()
+    }
+
+    /// Takes back what a killed process left, before names are resolved.
+    pub async fn clean_up_dns(&self) {
+        self.dns.clean_up().await;
     }
 
     /// Whether a change may be one of the way to the server.

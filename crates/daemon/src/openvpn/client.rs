@@ -17,7 +17,7 @@ use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
 use crate::fault::Fault;
-use crate::host::{Applied, HostPlan};
+use crate::host::{Applied, DnsInUse, HostPlan};
 use crate::plane::seed;
 use crate::say;
 use crate::server::Signal;
@@ -221,11 +221,19 @@ impl Hooks for Owner<'_> {
                 say!(3, "PUSH: Received control message: '{message}'");
             }
             ClientEvent::Up(tunnel) => {
-                tunnel.dns.iter().for_each(|line| say!(3, "dhcp-option from the server: {line}"));
+                tunnel
+                    .dns
+                    .lines()
+                    .iter()
+                    .for_each(|line| say!(3, "dhcp-option from the server: {line}"));
             }
             ClientEvent::Updated(tunnel) => {
                 say!(3, "PUSH_UPDATE: the session's options are changed");
-                tunnel.dns.iter().for_each(|line| say!(3, "dhcp-option from the server: {line}"));
+                tunnel
+                    .dns
+                    .lines()
+                    .iter()
+                    .for_each(|line| say!(3, "dhcp-option from the server: {line}"));
             }
             ClientEvent::Reverified { server, tls } => {
                 lines::authenticated(server, self.options.tls.peer_usage.is_some(), tls, None);
@@ -272,6 +280,12 @@ impl Hooks for Owner<'_> {
         match &self.options.role {
             Role::Peer(peer) => peer::plan(self.options, &peer.ends, tunnel.remote),
             _ => mapping::client_plan(self.options, tunnel),
+        }
+    }
+
+    fn dns(&mut self, in_use: &DnsInUse) {
+        if self.options.routes.apply_dns == Some(true) {
+            say!(1, "DNS: {in_use}");
         }
     }
 

@@ -19,7 +19,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::material;
 use crate::driver::{DialSettings, ResolveRetry};
 use crate::fault::Fault;
-use crate::host::{Device, HostPlan, PlannedRoute, Redirect, Via};
+use crate::host::{Device, DnsPlan, HostPlan, PlannedRoute, Redirect, Via};
 use crate::proxy::{HttpProxy, Login, Proxy, Scheme, SocksProxy};
 use crate::server::{Listener, SocketTuning, StreamOptions};
 
@@ -401,6 +401,9 @@ pub(crate) fn client_plan(
         gateway6: tunnel.gateway6.or(options.routes.gateway6),
         metric: options.routes.metric,
     };
+    if options.routes.apply_dns == Some(true) {
+        plan.dns = options.routes.dns.merged(&tunnel.dns).settings().map(DnsPlan::from);
+    }
     let mut notes = add_configured(&mut plan, &options.routes, &context)?;
     notes.extend(confined);
     if options.routes.noexec {

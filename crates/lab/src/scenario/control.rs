@@ -245,7 +245,7 @@ impl Managed {
         fs::write(&path, format!("{rekey}\n{text}"))?;
         let server = Daemon::spawn("server", command(&bed.server, &["server", "run"], &at_server))?;
         // So that it tells of its rekeys.
-        let mut connect = command(client, &["connect", "-v"], &at_client);
+        let mut connect = command(client, &["connect", "--dns", "off", "-v"], &at_client);
         connect.arg(&path);
         let daemons = [server, Daemon::spawn("client", connect)?];
         let begun = Instant::now();

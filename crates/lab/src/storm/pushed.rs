@@ -42,7 +42,7 @@ impl Applied {
             gateway6: config.gateway6,
             routes4: config.routes4.iter().map(|route| route.net).collect(),
             routes6: config.routes6.iter().map(|route| route.net).collect(),
-            dns: config.dns.clone(),
+            dns: config.dns.lines(),
             mtu: config.mtu,
         };
         applied.routes4.sort_unstable();

@@ -1,7 +1,7 @@
 use crate::session::PathReport;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::negotiate::DataCipher;
+use crate::negotiate::{DataCipher, DnsOptions};
 use adit_engine::{Link, PeerId};
 use ipnet::{Ipv4Net, Ipv6Net};
 
@@ -108,8 +108,8 @@ pub struct TunnelConfig {
     pub redirect_gateway: Option<Vec<String>>,
     /// `block-ipv6`.
     pub block_ipv6: bool,
-    /// `dhcp-option` and `dns` lines as pushed.
-    pub dns: Vec<String>,
+    /// `dhcp-option` and `dns`, as pushed.
+    pub dns: DnsOptions,
     /// `tun-mtu`.
     pub mtu: Option<u16>,
     /// Cipher of the data channel.

@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::draft::Draft;
 use super::options::DeviceKind;
 use super::reader::Directive;
-use crate::negotiate::{REDIRECT_FLAGS, compression, parse_route4, parse_route6};
+use crate::negotiate::{DnsError, REDIRECT_FLAGS, compression, parse_route4, parse_route6};
 use crate::server::Topology;
 use crate::session::{Fragment, Mssfix};
 
@@ -198,9 +198,33 @@ fn routes(draft: &mut Draft, d: &Directive) -> Taken {
             draft.routes.allow_recursive = true;
         }
         "dhcp-option" | "dns" => {
-            d.shape("dhcp-option TYPE [VALUE]", 1..=16)?;
-            draft.routes.dns.push(format!("{} {}", d.name, d.args.join(" ")));
-            draft.warn(d, "is not applied yet: set the resolver by other means");
+            let shape = match d.name.as_str() {
+                "dns" => "dns server NUMBER OPTION VALUE... | search-domains DOMAIN...",
+                _ => "dhcp-option TYPE [VALUE]",
+            };
+            d.shape(shape, 1..=usize::MAX)?;
+            match draft.routes.dns.add(&d.name, &args, false) {
+                Ok(()) => {}
+                // Time servers and the like, which openvpn leaves to scripts.
+                Err(DnsError::Unknown(word)) if d.name == "dhcp-option" => {
+                    draft.warn(d, &format!("has no effect here: {word} is not about DNS"));
+                }
+                Err(why) => return Err(d.error(why.to_string(), format!("write: {shape}"))),
+            }
+        }
+        "dns-updown" => {
+            d.shape("dns-updown force|disable", 1..=1)?;
+            draft.routes.apply_dns = match d.arg(0) {
+                "force" => Some(true),
+                "disable" => Some(false),
+                _ => {
+                    return Err(d.error(
+                        "commands are not run for DNS",
+                        "write dns-updown force, which applies DNS settings without a command, or \
+                         dns-updown disable",
+                    ));
+                }
+            };
         }
         _ => return Ok(false),
     }

@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::negotiate::DataCipher;
+use crate::negotiate::{DataCipher, DnsOptions};
 use adit_engine::verbs::{BlockSuite, Framing, Keepalive};
 use adit_engine::{Family, Target, Transport};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -583,8 +583,10 @@ pub struct Routes {
     pub allow_recursive: bool,
     /// `route-noexec`: leave routes to somebody else.
     pub noexec: bool,
-    /// `dhcp-option` and `dns` lines of this side.
-    pub dns: Vec<String>,
+    /// `dhcp-option` and `dns` of this side.
+    pub dns: DnsOptions,
+    /// `dns-updown`: whether DNS settings are applied; `None`: not said.
+    pub apply_dns: Option<bool>,
 }
 
 /// User, pid file and the like.

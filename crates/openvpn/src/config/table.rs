@@ -232,6 +232,7 @@ pub(super) const HANDLED: &[&str] = &[
     "dh",
     "dhcp-option",
     "dns",
+    "dns-updown",
     "duplicate-cn",
     "ecdh-curve",
     "echo",

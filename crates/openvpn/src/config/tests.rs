@@ -243,6 +243,9 @@ fn errors_name_file_line_directive_and_remedy() {
         ("duplicate-cn\n", "for servers"),
         ("cryptoapicert x\n", "Windows"),
         ("keepalive 10\n", "at least 2 arguments, and has 1"),
+        ("dns-updown /etc/openvpn/dns-updown\n", "dns-updown force"),
+        ("dns server 1 address vpn.example\n", "not an address"),
+        ("dhcp-option DNS nowhere\n", "not an address"),
         ("http-proxy 192.0.2.9 3128\n", "carries TCP only"),
         ("key-direction 2\n", "0 to 1"),
         ("nobind\nlport 5\n", "nobind"),
@@ -862,4 +865,16 @@ fn routing_directives_of_adit_are_read() {
     assert!(client_error("policy-routing maybe\n").problem.contains("maybe"));
     let mtu = |text: &str| client(text).tun_mtu_max;
     assert_eq!([mtu(""), mtu("tun-mtu-max 9000\n"), mtu("tun-mtu 9000\n")], [1600, 9000, 9000]);
+}
+
+#[test]
+fn dns_settings_are_read_and_applied_when_asked() {
+    let options = client("dns server -1 address 192.0.2.53\ndns search-domains corp.example\n");
+    assert_eq!(options.routes.apply_dns, None);
+    let settings = options.routes.dns.settings().unwrap();
+    assert_eq!(settings.addresses, ["192.0.2.53:53".parse().unwrap()]);
+    assert_eq!(client("dns-updown force\n").routes.apply_dns, Some(true));
+    assert_eq!(client("dns-updown disable\n").routes.apply_dns, Some(false));
+    let options = client("dhcp-option NTP 192.0.2.1\n");
+    assert!(options.warnings.iter().any(|w| w.contains("not about DNS")), "{:?}", options.warnings);
 }

@@ -2,9 +2,9 @@
 
 use super::option::{Change, PushItem, ReplyItem};
 use super::{
-    ControlMessage, DataCipher, FilterAction, MAX_MESSAGE, PeerInfo, PullFilter, PullFilters,
-    PushAssembler, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions, apply_update,
-    build_push_reply, choose_cipher, updates,
+    ControlMessage, DataCipher, DhcpDns, FilterAction, MAX_MESSAGE, PeerInfo, PullFilter,
+    PullFilters, PushAssembler, PushPart, PushRefused, PushedOption, PushedOptions, RemoteOptions,
+    apply_update, build_push_reply, choose_cipher, updates,
 };
 
 /// Everything here that reads what a peer wrote.
@@ -72,17 +72,16 @@ const KINDS: [Kind; 7] = [
     ("redirect-gateway", |p| p.redirect_gateway.is_some(), |p| p.redirect_gateway = None),
     ("redirect-private", |p| p.redirect_private.is_some(), |p| p.redirect_private = None),
     ("block-ipv6", |p| p.block_ipv6, |p| p.block_ipv6 = false),
-    ("dhcp-option", |p| names(p, "dhcp-option"), |p| p.dns.retain(|o| !named(o, "dhcp-option"))),
-    ("dns", |p| names(p, "dns"), |p| p.dns.retain(|o| !named(o, "dns"))),
+    ("dhcp-option", |p| p.dns.dhcp != DhcpDns::default(), |p| p.dns.dhcp = DhcpDns::default()),
+    (
+        "dns",
+        |p| !(p.dns.servers.is_empty() && p.dns.search_domains.is_empty()),
+        |p| {
+            p.dns.servers.clear();
+            p.dns.search_domains.clear();
+        },
+    ),
 ];
-
-fn named(option: &str, name: &str) -> bool {
-    option.split(' ').next() == Some(name)
-}
-
-fn names(pushed: &PushedOptions, name: &str) -> bool {
-    pushed.dns.iter().any(|option| named(option, name))
-}
 
 /// Pushes options through filters: the result is that without filters, masked, whichever way the server
 /// spells its options.

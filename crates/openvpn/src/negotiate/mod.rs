@@ -12,6 +12,7 @@
 )]
 
 mod cipher;
+mod dns;
 mod fuzz;
 mod message;
 mod occ;
@@ -24,6 +25,10 @@ mod route;
 mod update;
 
 pub use cipher::{CipherRefused, DataCipher, choose_cipher};
+pub use dns::{
+    DhcpDns, DnsError, DnsOptions, DnsServer, DnsSettings, DnsTransport, Dnssec, DomainName,
+    MAX_DNS_ADDRESSES, MAX_DNS_DOMAINS, MAX_DNS_SERVERS,
+};
 #[doc(hidden)]
 pub use fuzz::{fuzz, fuzz_filters};
 pub use message::{AdvanceTo, AuthFailed, BadMessage, ControlMessage, MAX_MESSAGE, Restart};

@@ -46,6 +46,7 @@ impl IvProto {
             | Self::TLS_EKM.0
             | Self::AUTH_PENDING.0
             | Self::DNS.0
+            | Self::DNS_V2.0
             | Self::CC_EXIT.0
             | Self::AUTH_FAIL_TEMP.0
             | Self::DYN_TLS_CRYPT.0
@@ -267,8 +268,8 @@ mod tests {
         };
         let info = PeerInfo::parse(&local.encode()).unwrap();
         assert_eq!(info.skipped(), 0);
-        // What stock 2.6 announces, and that we take updates of options.
-        assert_eq!(info.get("IV_PROTO"), Some("6110"));
+        // What openvpn 2.6 announces, DNS settings of 2.7, and that we take updates of options.
+        assert_eq!(info.get("IV_PROTO"), Some("8158"));
         assert_eq!(info.ciphers(), ["AES-256-GCM", "AES-128-GCM", "CHACHA20-POLY1305"]);
         assert_eq!(info.max_mtu(), Some(1600));
         assert_eq!(info.get("UV_SITE"), Some("a b"));

@@ -2,7 +2,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use super::DataCipher;
+use super::{DataCipher, DnsOptions};
 use adit_engine::verbs::{Framing, Inactive};
 use base64::Engine as _;
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -62,8 +62,8 @@ pub struct PushedOptions {
     pub ping_timeout: Option<Duration>,
     /// It was `ping-exit`.
     pub exit_on_timeout: bool,
-    /// `dhcp-option` and `dns` lines, whole, with single spaces between their words.
-    pub dns: Vec<String>,
+    /// `dhcp-option` and `dns`.
+    pub dns: DnsOptions,
     /// `peer-id`, 24 bits; `None` also for 0xFFFFFF.
     pub peer_id: Option<u32>,
     /// `cipher`
@@ -342,7 +342,11 @@ impl Reader {
                 }
             }
             "block-ipv6" => self.out.block_ipv6 = true,
-            "dhcp-option" | "dns" => self.out.dns.push(w.option.text()),
+            "dhcp-option" | "dns" => {
+                if let Err(why) = self.out.dns.add(name, &w.args(), true) {
+                    self.note(w, &why.to_string());
+                }
+            }
             _ => return false,
         }
         true

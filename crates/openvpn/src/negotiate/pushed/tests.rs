@@ -32,7 +32,7 @@ fn what_a_stock_server_pushes() {
     assert_eq!(pushed.gateway4, Some(Ipv4Addr::new(10, 8, 0, 1)));
     assert_eq!(pushed.gateway6, Some("fd00:9::1".parse().unwrap()));
     assert_eq!(pushed.redirect_gateway.as_deref(), Some(&["def1".to_owned()][..]));
-    assert_eq!(pushed.dns, ["dhcp-option DNS 1.1.1.1"]);
+    assert_eq!(pushed.dns.lines(), ["dhcp-option DNS 1.1.1.1"]);
     assert_eq!(
         (pushed.ping, pushed.ping_timeout),
         (Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
@@ -211,7 +211,7 @@ fn filters_come_first_and_in_order() {
     assert!(matches!(filtered(STOCK, &reject), Err(PushRefused::Filtered(_))));
     let nopull = PullFilters { filters: Vec::new(), route_nopull: true };
     let pushed = filtered(STOCK, &nopull).unwrap();
-    assert_eq!((pushed.redirect_gateway, pushed.dns.len()), (None, 0));
+    assert_eq!((pushed.redirect_gateway, pushed.dns.is_empty()), (None, true));
     assert!(pushed.ipv4.is_some() && pushed.gateway4.is_some());
 }
 

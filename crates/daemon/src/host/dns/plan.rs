@@ -1,0 +1,264 @@
+use std::fmt;
+use std::net::SocketAddr;
+
+use adit_openvpn::negotiate::{
+    self, DnsSettings, DnsTransport, DomainName, MAX_DNS_ADDRESSES, MAX_DNS_DOMAINS,
+};
+use serde::{Deserialize, Serialize};
+
+/// DNS settings of a tunnel. Plain data: it crosses a process boundary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsPlan {
+    /// The servers, best first.
+    pub servers: Vec<SocketAddr>,
+    /// Domains that complete names without a dot.
+    pub search: Vec<String>,
+    /// Only names below these go to the servers (split DNS). Empty: all names.
+    pub domains: Vec<String>,
+    /// Whether answers are validated; `None`: the machine's default.
+    pub dnssec: Option<Dnssec>,
+    /// How the servers are asked.
+    pub transport: Transport,
+}
+
+/// Validation of answers.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dnssec {
+    /// Answers that cannot be validated are refused.
+    Required,
+    /// Answers are validated where the server can.
+    Optional,
+    /// Answers are not validated.
+    Off,
+}
+
+/// How a server is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Transport {
+    /// UDP and TCP.
+    Plain,
+    /// DNS over TLS; the name in the server's certificate.
+    Tls(Option<String>),
+    /// DNS over HTTPS.
+    Https,
+}
+
+impl From<DnsSettings> for DnsPlan {
+    fn from(settings: DnsSettings) -> Self {
+        let names = |names: Vec<DomainName>| names.iter().map(ToString::to_string).collect();
+        Self {
+            servers: settings.addresses,
+            search: names(settings.search_domains),
+            domains: names(settings.resolve_domains),
+            dnssec: settings.dnssec.map(|dnssec| match dnssec {
+                negotiate::Dnssec::Required => Dnssec::Required,
+                negotiate::Dnssec::Optional => Dnssec::Optional,
+                negotiate::Dnssec::Off => Dnssec::Off,
+            }),
+            transport: match settings.transport {
+                DnsTransport::Plain => Transport::Plain,
+                DnsTransport::Tls => Transport::Tls(settings.sni.map(|name| name.to_string())),
+                DnsTransport::Https => Transport::Https,
+            },
+        }
+    }
+}
+
+impl DnsPlan {
+    /// Checks everything that becomes an argument of a program or a line of a file.
+    ///
+    /// # Errors
+    /// Names the first value that is not allowed.
+    pub fn check(&self) -> Result<(), String> {
+        if self.servers.is_empty() || self.servers.len() > MAX_DNS_ADDRESSES {
+            return Err(format!("{} servers are too few or too many", self.servers.len()));
+        }
+        for server in &self.servers {
+            let ip = server.ip();
+            if ip.is_unspecified() || ip.is_multicast() || server.port() == 0 {
+                return Err(format!("{server} is not a server's address"));
+            }
+        }
+        if self.search.len() > 2 * MAX_DNS_DOMAINS || self.domains.len() > 2 * MAX_DNS_DOMAINS {
+            return Err("there are too many domains".into());
+        }
+        let tls = match &self.transport {
+            Transport::Tls(name) => name.as_ref(),
+            Transport::Plain | Transport::Https => None,
+        };
+        for name in self.search.iter().chain(&self.domains).chain(tls) {
+            match DomainName::parse(name) {
+                Ok(parsed) if parsed.as_str() == name && !parsed.is_root() => {}
+                Ok(_) | Err(_) => return Err(format!("{name:?} is not a domain")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the servers can be asked by programs that know addresses alone.
+    pub(super) fn is_plain(&self) -> Result<(), String> {
+        if self.transport != Transport::Plain {
+            return Err("an encrypted transport is not possible there".into());
+        }
+        match self.servers.iter().find(|server| server.port() != 53) {
+            Some(server) => Err(format!("the port of {server} is not possible there")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What manages the machine's DNS settings.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackEnd {
+    /// systemd-resolved, by `resolvectl`.
+    Resolved,
+    /// NetworkManager, by `nmcli`.
+    NetworkManager,
+    /// openresolv or resolvconf.
+    Resolvconf,
+    /// /etc/resolv.conf itself.
+    File,
+}
+
+impl fmt::Display for BackEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resolved => "systemd-resolved",
+            Self::NetworkManager => "NetworkManager",
+            Self::Resolvconf => "resolvconf",
+            Self::File => "/etc/resolv.conf",
+        })
+    }
+}
+
+/// Whose DNS servers resolve names on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DnsInUse {
+    /// The machine's own; why the tunnel's are not used, where they should be.
+    Own(Option<String>),
+    /// The tunnel's.
+    Tunnel {
+        /// Where they are asked.
+        servers: Vec<SocketAddr>,
+        /// What makes the machine use them.
+        back_end: BackEnd,
+        /// Only for names below these; empty: for all names.
+        domains: Vec<String>,
+        /// No other server is asked for these names.
+        exclusive: bool,
+    },
+}
+
+impl Default for DnsInUse {
+    fn default() -> Self {
+        Self::Own(None)
+    }
+}
+
+impl DnsInUse {
+    /// Whether every name is resolved by the tunnel's servers alone. Otherwise names leave the machine
+    /// by other servers, and "all traffic" is not true.
+    pub fn covers_all(&self) -> bool {
+        match self {
+            Self::Own(_) => false,
+            Self::Tunnel { domains, exclusive, .. } => domains.is_empty() && *exclusive,
+        }
+    }
+}
+
+impl fmt::Display for DnsInUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(None) => write!(f, "this machine's own"),
+            Self::Own(Some(why)) => write!(f, "this machine's own ({why})"),
+            Self::Tunnel { servers, back_end, domains, exclusive } => {
+                let servers: Vec<String> = servers.iter().map(shown).collect();
+                write!(f, "{} by {back_end}", servers.join(" and "))?;
+                if !domains.is_empty() {
+                    write!(f, ", for {} only", domains.join(" and "))?;
+                } else if !exclusive {
+                    write!(f, ", before this machine's own")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A server without its port where that is the usual one.
+pub(super) fn shown(server: &SocketAddr) -> String {
+    if server.port() == 53 { server.ip().to_string() } else { server.to_string() }
+}
+
+/// A change that adit has not made itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsEvent {
+    /// What happened.
+    pub change: DnsChange,
+    /// The state after it.
+    pub in_use: DnsInUse,
+}
+
+/// The kinds of [`DnsEvent`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DnsChange {
+    /// Another program replaced the settings, and they were applied again.
+    AppliedAgain,
+    /// Another program replaced the settings; they are not applied any more.
+    Lost,
+    /// The settings are back without our doing.
+    Back,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> DnsPlan {
+        DnsPlan {
+            servers: vec!["10.8.0.1:53".parse().unwrap()],
+            search: vec!["corp.example".into()],
+            domains: Vec::new(),
+            dnssec: None,
+            transport: Transport::Plain,
+        }
+    }
+
+    #[test]
+    fn values_for_programs_are_checked() {
+        assert_eq!(plan().check(), Ok(()));
+        let mut tls = plan();
+        tls.transport = Transport::Tls(Some("dns.example".into()));
+        assert_eq!(tls.check(), Ok(()));
+        let broken: [fn(&mut DnsPlan); 8] = [
+            |p| p.servers.clear(),
+            |p| p.servers = vec!["0.0.0.0:53".parse().unwrap()],
+            |p| p.servers = vec!["192.0.2.1:0".parse().unwrap()],
+            |p| p.servers = vec!["224.0.0.1:53".parse().unwrap()],
+            |p| p.search = vec!["--help".into()],
+            |p| p.search = vec!["a b".into()],
+            |p| p.domains = vec!["x\nnameserver 192.0.2.9".into()],
+            |p| p.transport = Transport::Tls(Some("#".into())),
+        ];
+        for breaks in broken {
+            let mut plan = plan();
+            breaks(&mut plan);
+            assert!(plan.check().is_err(), "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn all_names_are_covered_only_by_the_tunnel_alone() {
+        let tunnel = |domains: &[&str], exclusive| DnsInUse::Tunnel {
+            servers: vec!["10.8.0.1:53".parse().unwrap()],
+            back_end: BackEnd::Resolved,
+            domains: domains.iter().map(|&domain| domain.to_owned()).collect(),
+            exclusive,
+        };
+        assert!(tunnel(&[], true).covers_all());
+        assert!(!tunnel(&[], false).covers_all());
+        assert!(!tunnel(&["corp.example"], true).covers_all());
+        assert!(!DnsInUse::default().covers_all());
+        assert_eq!(tunnel(&[], true).to_string(), "10.8.0.1 by systemd-resolved");
+    }
+}

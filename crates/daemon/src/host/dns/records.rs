@@ -1,0 +1,75 @@
+//! What killed processes left in the programs that manage DNS.
+
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::back_ends::{self, Link};
+use super::plan::BackEnd;
+use crate::host::ledger::{began, namespace};
+
+/// A memory file system: a reboot ends settings and records alike.
+const FOLDER: &str = "run/adit";
+
+/// Records looked at, so that a folder full of them does not hold up a start.
+const LIMIT: usize = 256;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Page {
+    /// Inode of the network namespace.
+    namespace: u64,
+    /// When the process began.
+    began: u64,
+    back_end: BackEnd,
+    device: String,
+    index: u32,
+}
+
+/// Writes down what is about to be changed. Where that is impossible the tunnel works all the same.
+pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathBuf> {
+    let folder = root.join(FOLDER);
+    fs::create_dir_all(&folder).ok()?;
+    let pid = std::process::id();
+    let path = folder.join(format!("{pid}-{}.dns", link.index));
+    let page = Page {
+        namespace: namespace(),
+        began: began(pid).unwrap_or(0),
+        back_end,
+        device: link.name.clone(),
+        index: link.index,
+    };
+    let bytes = serde_json::to_vec(&page).ok()?;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).ok()?;
+    std::io::Write::write_all(&mut file, &bytes).ok()?;
+    Some(path)
+}
+
+/// Takes back what the records of dead processes name.
+pub(super) async fn clean_up(root: &Path) {
+    let Ok(entries) = fs::read_dir(root.join(FOLDER)) else { return };
+    for entry in entries.filter_map(Result::ok).take(LIMIT) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_suffix(".dns").and_then(|name| name.split('-').next());
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        let page = fs::read(entry.path()).ok();
+        let page = page.and_then(|bytes| serde_json::from_slice::<Page>(&bytes).ok());
+        let Some(page) = page.filter(|page| page.namespace == namespace()) else { continue };
+        if began(pid) == Some(page.began) {
+            continue;
+        }
+        let link = Link { name: page.device, index: page.index };
+        match back_ends::undo(page.back_end, &link).await {
+            Ok(()) => tracing::warn!(
+                "{}: DNS settings for {} removed, which a killed process had left",
+                page.back_end,
+                link.name
+            ),
+            // They may have gone with the device.
+            Err(e) => tracing::debug!("DNS settings of a killed process: {e}"),
+        }
+        let _ = fs::remove_file(entry.path());
+    }
+}
