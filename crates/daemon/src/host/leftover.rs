@@ -4,6 +4,7 @@ use std::io;
 
 use adit_linux::net::Net;
 
+use super::dns::Dns;
 use super::ledger;
 
 /// What an ended process left.
@@ -18,7 +19,9 @@ pub enum Leftover {
 /// What there is to undo, by ended process.
 pub fn leftovers() -> Vec<Leftover> {
     let kind = |kept| if kept { Leftover::KillSwitch } else { Leftover::Killed };
-    ledger::dead().iter().map(|(_, page)| kind(page.is_kept())).collect()
+    let pages = ledger::dead();
+    let dns = Dns::default().is_left().then_some(Leftover::Killed);
+    pages.iter().map(|(_, page)| kind(page.is_kept())).chain(dns).collect()
 }
 
 /// Undoes all of it, kill switches too; returns what was removed.
@@ -29,6 +32,12 @@ pub fn release() -> io::Result<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let net = Net::open()?;
-        Ok(ledger::release(&net).await)
+        let mut undone = ledger::release(&net).await;
+        let dns = Dns::default();
+        if dns.is_left() {
+            dns.clean_up().await;
+            undone.extend((!dns.is_left()).then(|| "the tunnel's DNS settings".to_owned()));
+        }
+        Ok(undone)
     })
 }

@@ -108,6 +108,12 @@ pub(super) fn restore(root: &Path, owner: &Owner) -> io::Result<bool> {
     }
 }
 
+/// Whether the file is one of a killed process.
+pub(super) fn is_left(root: &Path) -> bool {
+    let Ok(Original::File(bytes)) = look(root) else { return false };
+    resolv_conf::read(&bytes).is_some_and(|ours| !is_alive(&ours.owner))
+}
+
 /// Restores what killed processes replaced. Returns how many files were restored.
 pub(super) fn repair(root: &Path) -> usize {
     for layer in 0..LAYERS {
@@ -250,13 +256,16 @@ mod tests {
             let dead = Owner { pid, began, ..owner("tun0") };
             install(root.path(), &plan(), &dead, &look(root.path()).unwrap()).unwrap();
         }
+        assert!(is_left(root.path()));
         assert_eq!(repair(root.path()), 2);
+        assert!(!is_left(root.path()));
         assert_eq!(fs::read(&conf).unwrap(), b"nameserver 192.0.2.1\n");
 
         let before_boot = Owner { boot: "0".into(), ..owner("tun0") };
         install(root.path(), &plan(), &before_boot, &look(root.path()).unwrap()).unwrap();
         assert_eq!(repair(root.path()), 1);
         install(root.path(), &plan(), &owner("tun0"), &look(root.path()).unwrap()).unwrap();
+        assert!(!is_left(root.path()), "its process lives");
         assert_eq!(repair(root.path()), 0);
         let elsewhere = Owner { namespace: 1, pid: u32::MAX, ..owner("tun0") };
         install(root.path(), &plan(), &elsewhere, &look(root.path()).unwrap()).unwrap();

@@ -81,6 +81,11 @@ impl Dns {
         records::clean_up(&self.root).await;
     }
 
+    /// Whether a killed process left settings.
+    pub(super) fn is_left(&self) -> bool {
+        file::is_left(&self.root) || records::is_left(&self.root)
+    }
+
     /// Brings the settings in line with a plan. Returns what was left out.
     pub(super) async fn apply(
         &mut self,

@@ -47,9 +47,15 @@ pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathB
     Some(path)
 }
 
-/// Takes back what the records of dead processes name.
-pub(super) async fn clean_up(root: &Path) {
-    let Ok(entries) = fs::read_dir(root.join(FOLDER)) else { return };
+/// Whether a record of a dead process is there.
+pub(super) fn is_left(root: &Path) -> bool {
+    !dead(root).is_empty()
+}
+
+/// The records of dead processes in this network namespace.
+fn dead(root: &Path) -> Vec<(PathBuf, Page)> {
+    let Ok(entries) = fs::read_dir(root.join(FOLDER)) else { return Vec::new() };
+    let mut found = Vec::new();
     for entry in entries.filter_map(Result::ok).take(LIMIT) {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = name.strip_suffix(".dns").and_then(|name| name.split('-').next());
@@ -57,9 +63,16 @@ pub(super) async fn clean_up(root: &Path) {
         let page = fs::read(entry.path()).ok();
         let page = page.and_then(|bytes| serde_json::from_slice::<Page>(&bytes).ok());
         let Some(page) = page.filter(|page| page.namespace == namespace()) else { continue };
-        if began(pid) == Some(page.began) {
-            continue;
+        if began(pid) != Some(page.began) {
+            found.push((entry.path(), page));
         }
+    }
+    found
+}
+
+/// Takes back what the records of dead processes name.
+pub(super) async fn clean_up(root: &Path) {
+    for (path, page) in dead(root) {
         let link = Link { name: page.device, index: page.index };
         match back_ends::undo(page.back_end, &link).await {
             Ok(()) => tracing::warn!(
@@ -70,6 +83,6 @@ pub(super) async fn clean_up(root: &Path) {
             // They may have gone with the device.
             Err(e) => tracing::debug!("DNS settings of a killed process: {e}"),
         }
-        let _ = fs::remove_file(entry.path());
+        let _ = fs::remove_file(path);
     }
 }

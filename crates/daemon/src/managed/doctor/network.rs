@@ -118,7 +118,7 @@ fn default_device6(text: &str) -> Option<String> {
     })
 }
 
-/// Rules and routes of clients that have ended.
+/// Rules, routes and DNS settings of clients that have ended.
 pub(super) fn leftovers() -> Finding {
     let found = crate::host::leftovers();
     let release = |finding: Finding| finding.remedy("adit connect --release").fix(Fix::Release);
@@ -129,10 +129,11 @@ pub(super) fn leftovers() -> Finding {
         ));
     }
     match found.is_empty() {
-        true => Finding::fine("leftovers", "no killed client left routes or rules"),
-        false => {
-            release(Finding::warning("leftovers", "a client that was killed left routes or rules"))
-        }
+        true => Finding::fine("leftovers", "no killed client left routes, rules or DNS settings"),
+        false => release(Finding::warning(
+            "leftovers",
+            "a client that was killed left routes, rules or DNS settings",
+        )),
     }
 }
 
