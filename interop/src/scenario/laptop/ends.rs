@@ -64,7 +64,8 @@ fn killed(day: &Day<'_>) -> Result<String> {
 
 /// The process that faces the network is killed; what it had started undoes everything at once.
 fn half_killed(day: &Day<'_>) -> Result<String> {
-    let mut day = day.connect(Setup { access: Access::Cafe, dns: true, ..Setup::default() })?;
+    let mut day =
+        day.connect(day.with_dns(Setup { access: Access::Cafe, dns: true, ..Setup::default() }))?;
     let family = family(day.client.pid())?;
     let facing = family.iter().copied().find(|pid| is_unprivileged(*pid));
     let facing = facing.context("no process of the client runs under another user than root")?;

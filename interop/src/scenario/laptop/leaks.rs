@@ -1,11 +1,12 @@
 //! Traffic that must not get around the tunnel.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use super::Control::{Fails, Passes};
-use super::{BOTH, CONNECT, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup};
+use super::{BOTH, CONNECT, Client, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup};
 use crate::failure::{Failure, Result, ensure};
-use crate::laptop::{Access, Answer, LAPTOP6, VPS6, WEB6};
+use crate::laptop::{Access, Answer, LAPTOP6, Query, Resolver, VPN_RESOLVER, VPS, VPS6, WEB, WEB6};
 use crate::net::ip;
 
 /// The scenes of this module.
@@ -15,10 +16,13 @@ pub(super) const SCENES: &[Scene] = &[
     ("both-families", BOTH, Passes, both_families),
     ("ipv6-blocked", BOTH, Fails(BLOCK_IPV6), ipv6_blocked),
     ("ipv6-blocked-under-ipv6", BOTH, Fails(BLOCK_IPV6), ipv6_blocked_under_ipv6),
+    ("pushed-dns", BOTH, Fails(SCRIPTS), pushed_dns),
+    ("pushed-dns-elsewhere", BOTH, Fails(SCRIPTS), pushed_dns_elsewhere),
     ("local-network", CONNECT, Fails("leaves the local network reachable"), local_network),
 ];
 
 const MORE_SPECIFIC: &str = "follows routes that are more specific than its own";
+const SCRIPTS: &str = "leaves name servers to scripts";
 const BLOCK_IPV6: &str = "refuses only the IPv6 that is routed into the tunnel";
 
 /// A DHCP server hands out a route to the host outside (option 121), which is more specific than the tunnel's.
@@ -110,6 +114,70 @@ fn blocked(day: &Day<'_>, host: &'static str) -> Result<String> {
     ensure(seen == IpAddr::V6(LAPTOP6), || format!("after the end {seen} has IPv6"))?;
     day.internet.ensure_restored(&day.before, "after the client's end")?;
     Ok(kinds.join(", "))
+}
+
+/// The server pushes a resolver; the resolver at home would see every name.
+fn pushed_dns(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(day.with_dns(Setup { dns: true, ..Setup::default() }))?;
+    day.asked_through("secret-1")?;
+    day.ensure_no_leak()?;
+    let mut day = day;
+    day.client.stop()?;
+    day.internet.ensure_restored(&day.before, "after the client's end")?;
+    let found = day.internet.resolve("plain-1.web.example");
+    ensure(found == Some(WEB.into()), || format!("after the end the name is {found:?}"))?;
+    Ok(String::new())
+}
+
+/// The laptop moves, and the new network's DHCP writes its resolver over the VPN's.
+fn pushed_dns_elsewhere(day: &Day<'_>) -> Result<String> {
+    let day = day.connect(day.with_dns(Setup {
+        dns: true,
+        resolver: Resolver::Outside,
+        ..Setup::default()
+    }))?;
+    day.asked_through("secret-1")?;
+    day.internet.leave(Access::Home)?;
+    day.internet.join(Access::Cafe)?;
+    day.back(PATIENCE)?;
+    let started = Instant::now();
+    // Until the client has noticed, names go to the resolver that DHCP named, through the tunnel.
+    while day.asked_through("secret-2").is_err() && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    day.asked_through("secret-3")?;
+    let took = started.elapsed();
+    day.ensure_no_leak()?;
+    let mut day = day;
+    day.client.stop()?;
+    let conf = day.internet.resolv_conf()?;
+    let resolver = day.internet.resolver(Access::Cafe).to_string();
+    ensure(conf.contains(&resolver), || format!("after the end resolv.conf is\n{conf}"))?;
+    Ok(format!("the VPN's resolver again after {} ms", took.as_millis()))
+}
+
+impl Day<'_> {
+    /// A tunnel whose pushed resolver is applied, which `adit openvpn` does only when asked.
+    pub(super) fn with_dns(&self, setup: Setup) -> Setup {
+        let profile = if self.client == Client::DropIn { "dns-updown force\n" } else { "" };
+        Setup { profile, ..setup }
+    }
+}
+
+impl Connected<'_> {
+    /// Looks up a name with `part` in it. The question reaches the VPN's resolver from the VPN's address, and no other.
+    pub(super) fn asked_through(&self, part: &str) -> Result<()> {
+        let found = self.internet.resolve(&format!("{part}.web.example"));
+        let queries = self.internet.queries(part);
+        let through =
+            |query: &Query| query.from == IpAddr::V4(VPS) && query.to == IpAddr::V4(VPN_RESOLVER);
+        let right = found == Some(WEB.into()) && !queries.is_empty() && queries.iter().all(through);
+        ensure(right, || {
+            let conf = self.internet.resolv_conf().unwrap_or_default();
+            let text = format!("LEAK: {part} was found as {found:?} by {queries:?}\n{conf}");
+            self.with_logs(text.into()).0
+        })
+    }
 }
 
 /// The local network is out of reach unless it was asked for.

@@ -3,6 +3,7 @@
 mod ends;
 mod leaks;
 mod links;
+mod sessions;
 
 use std::fs;
 use std::net::IpAddr;
@@ -67,7 +68,7 @@ const CONNECT: &[Client] = &[Client::Connect];
 /// All scenes with adit on the laptop, or those that openvpn passes, with openvpn in adit's place.
 pub(super) fn tests(adit: &Program) -> Vec<Test> {
     let mut tests = Vec::new();
-    let scenes = [links::SCENES, leaks::SCENES, ends::SCENES];
+    let scenes = [links::SCENES, leaks::SCENES, ends::SCENES, sessions::SCENES];
     for (name, clients, control, work) in scenes.into_iter().flatten() {
         let clients: &[Client] = match (adit, control) {
             (Program::Adit(_), _) => clients,
@@ -330,6 +331,22 @@ impl Connected<'_> {
             self.with_logs(Failure(format!("LEAK: the host outside says: you are {seen}"))).0
         })?;
         Ok(took)
+    }
+
+    /// Sends until the host outside sees the laptop with this address.
+    fn until_seen_as(&self, address: IpAddr) -> Result<Duration> {
+        let started = Instant::now();
+        loop {
+            let (seen, _) = self.internet.probe().until_answered(WEB, PATIENCE)?;
+            if seen == address {
+                return Ok(started.elapsed());
+            }
+            ensure(started.elapsed() < PATIENCE, || {
+                let text = format!("the host outside sees {seen}, not {address}");
+                self.with_logs(Failure(text)).0
+            })?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Nothing has reached the host outside around the tunnel since the client was connected.
