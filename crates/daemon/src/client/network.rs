@@ -97,6 +97,7 @@ impl<E: Drives> Running<E> {
         say!(1, "network: there is no path to the server");
         if alternative {
             // The server may have an address of the other family.
+            self.driver.unreachable();
             self.driver.act(|engine, now, out| engine.restart(now, out));
         }
     }

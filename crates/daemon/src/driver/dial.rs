@@ -97,6 +97,20 @@ impl AddressBook {
             entry.worked = true;
         }
     }
+
+    /// No route leads to this address any more, but one does to the other family: its addresses are next.
+    pub fn unreachable(&mut self, target: &Target, address: SocketAddr) {
+        if let Some(entry) = self.known.get_mut(target) {
+            let same = |other: &SocketAddr| other.is_ipv6() == address.is_ipv6();
+            entry.addresses.sort_by_key(same);
+            entry.worked = false;
+            entry.used = match entry.addresses.first().is_none_or(same) {
+                // The name is looked up again.
+                true => entry.addresses.len(),
+                false => 0,
+            };
+        }
+    }
 }
 
 /// `remote-random-hostname`: twelve random hex digits before the name, so that nobody on the way has the
@@ -245,6 +259,27 @@ mod tests {
         let known = book.remembered(&target);
         assert_eq!(known, Remembered { addresses: vec![addresses[1], addresses[0]], worked: true });
         assert!(!book.remembered(&target).worked);
+    }
+
+    #[test]
+    fn where_a_family_is_lost_the_other_one_is_next_whatever_worked() {
+        let mut book = AddressBook::default();
+        let both = target("vpn.example", Family::Any);
+        let [v6, v4]: [SocketAddr; 2] =
+            ["[2001:db8::1]:1194", "192.0.2.1:1194"].map(|address| address.parse().unwrap());
+        book.learn(&both, vec![v6, v4]);
+        book.worked(&both, v6);
+        book.unreachable(&both, v6);
+        assert_eq!(
+            (book.next(&both), book.next(&both), book.next(&both)),
+            (Some(v4), Some(v6), None)
+        );
+        // The name may have got addresses of the other family meanwhile.
+        book.learn(&both, vec![v6]);
+        book.worked(&both, v6);
+        book.unreachable(&both, v6);
+        assert_eq!(book.next(&both), None);
+        assert_eq!(book.remembered(&both).addresses, [v6]);
     }
 
     async fn resolved(host: &str, family: Family) -> Result<Vec<SocketAddr>, String> {

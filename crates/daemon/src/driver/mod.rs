@@ -189,6 +189,13 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         }
     }
 
+    /// The server that was dialled last cannot be reached any more, one of the other family may be.
+    pub(crate) fn unreachable(&mut self) {
+        if let Some((target, address)) = &self.dialled_last {
+            self.book.unreachable(target, *address);
+        }
+    }
+
     /// What could not be sent.
     pub fn send_errors(&self) -> SendErrors {
         self.send_errors
