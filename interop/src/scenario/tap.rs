@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Stage, ping_until};
 use crate::cell::{Configs, Inner, READY, SETUP, dial, inner_on, serve};
@@ -220,7 +220,12 @@ pub(super) fn against_tun(stage: &Stage<'_>) -> Result<String> {
     let mut client = dial(&pair, stage.folder(), &configs, stage.client)?;
     client.wait_for(READY, SETUP)?;
     let warning = "'dev-type' is used inconsistently";
-    let said = [&server, &client].map(|end| end.log().contains(warning));
-    ensure(said.contains(&true), || format!("{}\n{}", server.failure(""), client.failure("")))?;
+    // Either end may be the one that warns, and its log may lag behind the other's readiness.
+    let started = Instant::now();
+    while ![&server, &client].iter().any(|end| end.log().contains(warning)) {
+        let failure = || format!("{}\n{}", server.failure(""), client.failure(""));
+        ensure(started.elapsed() < SETUP, failure)?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
     Ok(String::new())
 }
