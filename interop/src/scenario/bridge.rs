@@ -440,7 +440,7 @@ fn rules(stage: &Stage<'_>) -> Result<String> {
     ensure(bulk(&place, "7071").is_err(), || "TCP to port 7071 passes".into())?;
     std::fs::write(&file, RULES.replace("7070", "7071"))?;
     bridge.signal(Signal::SIGHUP)?;
-    bridge.wait_for_nth("accept passes", 2, LIMIT)?;
+    bridge.wait_for_nth("forwarding only what the", 2, LIMIT)?;
     bulk(&place, "7071")?;
     ensure(bulk(&place, "7070").is_err(), || "TCP to port 7070 still passes".into())?;
     // A file with a mistake changes nothing.
@@ -468,7 +468,7 @@ fn reloads_under_load(stage: &Stage<'_>) -> Result<String> {
     while begin.elapsed() < Duration::from_secs(2) {
         bridge.signal(Signal::SIGHUP)?;
         reloads += 1;
-        bridge.wait_for_nth("accept passes", reloads + 1, LIMIT)?;
+        bridge.wait_for_nth("forwarding only what the", reloads + 1, LIMIT)?;
     }
     let status = client.wait_exit(LIMIT)?;
     ensure(status.success(), || client.failure(&format!("ended with {status}")).0)?;
