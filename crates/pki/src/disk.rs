@@ -67,7 +67,7 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> Result<(), PkiError> {
         .map_err(|error| PkiError::io(path, "create", error))
 }
 
-/// Opens a file for reading. Another than [`open_file`] has rights that this process lacks.
+/// Opens a file for reading. A caller may pass one that has rights which this process lacks.
 pub type Open = fn(&Path) -> std::io::Result<File>;
 
 /// Opens a file by this process's own rights.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The helper is this program again, started before the network process reads a packet or has a thread.
-//! It reads the same configuration itself ([`policy`]) and carries out nothing that this does not ask for.
+//! It reads the same configuration itself (`policy.rs`) and carries out nothing that this does not ask for.
 //! When the network process ends, in whatever way, the helper undoes what it changed and ends too.
 
 mod disk;

@@ -83,7 +83,7 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), warnings: context.warnings.into() })
     }
 
-    /// The same for a check: it offers the protocol [`CHECK`] (ALPN, RFC 7301). A server that selects it lets the
+    /// The same for a check: it offers the protocol `CHECK` (ALPN, RFC 7301). A server that selects it lets the
     /// check have a session beside that of its certificate; servers that know nothing of it ignore the offer.
     #[must_use]
     pub fn for_check(&self) -> Self {

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::Control::{Fails, Passes};
-use super::{BOTH, CONNECT, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup, family};
+use super::{BOTH, CONNECT, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup, family, is_alive};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::laptop::{Access, Answer, WEB, WEB6};
 
@@ -113,8 +113,15 @@ fn kill_switch(day: &Day<'_>) -> Result<String> {
 
 impl Connected<'_> {
     fn kill_all(&mut self) -> Result<()> {
+        let killed = family(self.client.pid())?;
         self.signal_all(Signal::SIGKILL)?;
-        self.client.wait_exit(PATIENCE).map(drop)
+        self.client.wait_exit(PATIENCE)?;
+        let started = Instant::now();
+        while killed.iter().any(|pid| is_alive(*pid)) {
+            ensure(started.elapsed() < PATIENCE, || "a killed process does not end".to_owned())?;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Turns the kill switch off, after which the laptop is as before.

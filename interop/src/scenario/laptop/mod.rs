@@ -401,6 +401,13 @@ impl Connected<'_> {
     }
 }
 
+/// Whether a process runs: it is neither gone nor waits for its parent to notice its end.
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, after)| after.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
 /// The ids of a process and its descendants.
 fn family(first: u32) -> Result<Vec<u32>> {
     let mut parents: Vec<(u32, u32)> = Vec::new();
