@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, answers, until};
+use world::{ADIT, Running, Server, answers, kill_with_helper, until};
 
 /// Routes of a namespace's main table, as iproute2 prints them.
 fn routes(ns: &NetNs) -> String {
@@ -81,21 +81,6 @@ fn check_names_the_stage_that_fails() {
     assert_eq!(running.end(), Some(0));
 }
 
-/// Kills a client, and its helper before that can undo anything.
-fn kill_all(client: &mut Running) {
-    let parent = client.child.id().to_string();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let after = stat.rsplit_once(") ").map_or("", |(_, after)| after);
-        if after.split(' ').nth(1) == Some(&parent) {
-            let helper = entry.file_name();
-            assert!(Command::new("kill").arg("-KILL").arg(helper).status().unwrap().success());
-        }
-    }
-    client.signal("KILL");
-    client.child.wait().unwrap();
-}
-
 /// Rules of policy routing and the routes of all tables of a namespace, both families.
 fn routing(ns: &NetNs) -> String {
     let words = [
@@ -137,7 +122,7 @@ fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
 
     let mut killed = server.connect(&ns, "ann");
     until("the tunnel is up again", || count(&killed, "connected: 10.73.0.") == 2);
-    kill_all(&mut killed);
+    kill_with_helper(&mut killed);
     assert_ne!(routing(&ns), before, "killed processes cannot undo their rules");
     let mut next = server.connect(&ns, "ann");
     until("the tunnel is up once more", || count(&next, "connected: 10.73.0.") == 3);
@@ -158,7 +143,7 @@ fn as_openvpn_a_client_has_half_routes_that_the_next_start_removes_after_kill() 
     for route in ["0.0.0.0/1", "128.0.0.0/1", "192.0.2.1 "] {
         assert!(during.contains(route), "{during}");
     }
-    kill_all(&mut killed);
+    kill_with_helper(&mut killed);
     assert!(routes(&ns).contains("192.0.2.1 "), "killed processes cannot undo this one");
     let mut next = openvpn(&server, &ns, &[]);
     until("the tunnel is up once more", || count(&next, UP) == 2);

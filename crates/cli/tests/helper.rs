@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{Running, Server, answers, helper_of, until};
+use world::{Running, Server, alive, answers, helper_of, kill_with_helper, until};
 
 const NONE: &str = "0000000000000000";
 
@@ -19,12 +19,6 @@ fn status(pid: u32) -> HashMap<String, String> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
     text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
-}
-
-fn alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
-        !text.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
-    })
 }
 
 fn kill(pids: &[u32]) {
@@ -130,9 +124,7 @@ fn a_client_ends_without_its_helper_and_the_next_start_undoes_what_both_left() {
     assert!(client.log().contains("helper: process ended"), "{}", client.log());
 
     let mut client = connected(&server, &ns);
-    let pid = client.child.id();
-    kill(&[pid, helper_of(pid).unwrap()]);
-    client.child.wait().unwrap();
+    kill_with_helper(&mut client);
     let left = routes(&ns);
     assert_ne!(left, before, "there is something to undo");
     let mut client = connected(&server, &ns);

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, address, answers, helper_of, until};
+use world::{ADIT, Running, Server, address, answers, kill_with_helper, until};
 
 const FORWARD4: &str = "net/ipv4/ip_forward";
 const FORWARD6: &str = "net/ipv6/conf/all/forwarding";
@@ -45,10 +45,7 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
     assert_undone();
 
     let mut killed = server.run();
-    let pids = [killed.child.id(), helper_of(killed.child.id()).unwrap()];
-    let pids = pids.map(|pid| pid.to_string());
-    assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
-    killed.child.wait().unwrap();
+    kill_with_helper(&mut killed);
     assert_running();
     let mut next = server.run();
     assert!(next.log().contains("undid what a killed server had left"), "{}", next.log());

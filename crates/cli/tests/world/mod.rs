@@ -79,6 +79,23 @@ pub fn helper_of(pid: u32) -> Option<u32> {
     })
 }
 
+/// Kills a process and its helper, which would undo at once what the other leaves: so the helper first.
+pub fn kill_with_helper(running: &mut Running) {
+    let pid = running.child.id();
+    let helper = helper_of(pid).unwrap();
+    let pids = [helper, pid].map(|pid| pid.to_string());
+    assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
+    running.child.wait().unwrap();
+    until("the helper has ended", || !alive(helper));
+}
+
+/// Whether a process runs: a zombie only waits for its parent.
+pub fn alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
+        !text.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+    })
+}
+
 /// Waits until a condition holds; a test that waits longer has failed.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
