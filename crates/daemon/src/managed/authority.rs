@@ -27,7 +27,7 @@ struct Seen {
     /// Inode, size and modification time: every change lands by rename, so the inode alone would
     /// nearly do.
     version: Option<(u64, u64, i64, i64)>,
-    clients: HashMap<String, Client>,
+    clients: Arc<HashMap<String, Client>>,
 }
 
 impl Authority {
@@ -40,9 +40,8 @@ impl Authority {
     /// # Errors
     /// The registry cannot be read; then nobody may.
     pub(super) fn judge(&self, name: &str, serial: &str) -> Outcome<Result<Grant, String>> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        self.refresh(&mut seen)?;
-        let Some(client) = seen.clients.get(name) else {
+        let clients = self.clients()?;
+        let Some(client) = clients.get(name) else {
             return Ok(Err("no such client is registered".into()));
         };
         if !client.serial.eq_ignore_ascii_case(serial) {
@@ -67,37 +66,41 @@ impl Authority {
 
     /// The groups of a client now; none of one that is not registered, or of whom nothing can be read.
     pub(super) fn groups(&self, name: &str) -> Vec<String> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.refresh(&mut seen) {
-            Ok(()) => seen.clients.get(name).map(groups).unwrap_or_default(),
+        match self.clients() {
+            Ok(clients) => clients.get(name).map(groups).unwrap_or_default(),
             Err(_) => Vec::new(),
         }
     }
 
     /// The active client whose certificate ends first, and when; `None` where there is none or nothing can be read.
     pub(super) fn nearest_expiry(&self) -> Option<(String, u64)> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        self.refresh(&mut seen).ok()?;
-        let active = seen.clients.values().filter(|client| client.state == ClientState::Active);
+        let clients = self.clients().ok()?;
+        let active = clients.values().filter(|client| client.state == ClientState::Active);
         let first = active.min_by_key(|client| client.expires)?;
         Some((first.name.to_string(), first.expires))
     }
 
-    fn refresh(&self, seen: &mut Seen) -> Outcome<()> {
+    /// The registry as it is now.
+    ///
+    /// No lock is held while files are opened: the helper may have to open them, and its answers arrive by the control
+    /// thread, which asks for the registry too.
+    fn clients(&self) -> Outcome<Arc<HashMap<String, Client>>> {
         let path = self.store.files().clients;
         let version = files::metadata(&path)
             .ok()
             .map(|meta| (meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()));
-        if version.is_some() && version == seen.version {
-            return Ok(());
+        {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if version.is_some() && version == seen.version {
+                return Ok(Arc::clone(&seen.clients));
+            }
         }
-        // Forgotten first: if reading fails, the old list must not go on to admit anybody.
-        *seen = Seen::default();
         let clients = self.store.clients().map_err(pki_fault)?;
-        seen.clients =
-            clients.into_iter().map(|client| (client.name.to_string(), client)).collect();
-        seen.version = version;
-        Ok(())
+        let clients = clients.into_iter().map(|client| (client.name.to_string(), client)).collect();
+        let clients = Arc::new(clients);
+        let fresh = Seen { version, clients: Arc::clone(&clients) };
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(clients)
     }
 }
 
