@@ -167,7 +167,8 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     let _running = server.run();
     let before = routing(&ns);
     let connect = |options: &[&str]| {
-        let arguments = [&["connect", "--dns", "off"], options, &["ann.ovpn"]].concat();
+        let own = ["connect", "--dns", "off", "--dir", "run-ann"];
+        let arguments = [&own, options, &["ann.ovpn"]].concat();
         Running::start(&ns, &arguments, server.dir.path(), "ann.log")
     };
     let adit = |words: &[&str]| {
