@@ -14,7 +14,7 @@ use adit_wire::transport::flags;
 
 use super::case::{Count, Mode, Seen};
 use super::frame::{Side, counted_down};
-use super::seen;
+use super::{rules, seen};
 use crate::failure::{Context as _, Result};
 
 /// What adit made of a frame, and why.
@@ -57,6 +57,8 @@ impl Adit {
     /// # Errors
     /// What is wrong with them, as `stdin:LINE:COLUMN: ...`.
     pub fn new(mode: Mode, rules: &str) -> std::result::Result<Adit, String> {
+        // adit has one hook, and `reject` in it.
+        let rules = &rules.replace(rules::PREROUTING, rules::FORWARD);
         let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let ruleset = lang::parse("stdin", rules, none).map_err(|wrong| wrong.to_string())?;
         let filter = Filter::compile(ruleset).map_err(|wrong| wrong.to_string())?;
@@ -90,9 +92,7 @@ impl Adit {
                 Seen::Passed
             }
             Ruling::Drop | Ruling::Held => Seen::Nothing,
-            Ruling::Answer(answer) => {
-                Seen::Answered(seen::answer(answer.get(14..).unwrap_or_default()))
-            }
+            Ruling::Answer(answer) => Seen::Answered(seen::answer(seen::network(answer))),
         };
         drop(burst);
         let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen);

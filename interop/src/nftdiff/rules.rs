@@ -140,6 +140,12 @@ const INET: &[Field] = &[field("meta nfproto", Kind::NfProto, Need::Nothing)];
 /// Table families, as they are written.
 const ROUTE_FAMILIES: [&str; 5] = ["inet", "inet", "inet", "ip", "ip6"];
 
+/// Where packets are judged.
+pub const FORWARD: &str = "hook forward";
+
+/// The only hook of a bridge's forwarding in which the kernel has `reject`. A packet has no `oifname` there.
+pub const PREROUTING: &str = "hook prerouting";
+
 /// How many rules a chain has at most.
 const RULES: u64 = 9;
 
@@ -200,6 +206,7 @@ struct Writer<'a> {
     random: &'a mut Random,
     family: &'static str,
     stateful: bool,
+    hook: &'static str,
     text: String,
     sets: Vec<Named>,
     /// Chains that can be jumped to: those that are complete.
@@ -212,6 +219,8 @@ struct Writer<'a> {
 pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
     let mut text = String::new();
     let tables = if random.percent(25) { 2 } else { 1 };
+    // One for all tables: the kernel runs all chains of one hook before those of the next.
+    let hook = if mode == Mode::Bridge && random.percent(50) { PREROUTING } else { FORWARD };
     for index in 0..tables {
         let family = match mode {
             Mode::Route => *random.pick(&ROUTE_FAMILIES),
@@ -221,6 +230,7 @@ pub fn generate(random: &mut Random, mode: Mode, stateful: bool) -> String {
             random,
             family,
             stateful,
+            hook,
             text: String::new(),
             sets: Vec::new(),
             chains: Vec::new(),
@@ -261,7 +271,7 @@ impl Writer<'_> {
         for base in 0..bases {
             let priority = index as i64 * 10 + *self.random.pick(&[-5i64, 0, 3]) + base;
             let policy = if self.random.percent(75) { "accept" } else { "drop" };
-            let hook = format!("type filter hook forward priority {priority}; policy {policy};");
+            let hook = format!("type filter {} priority {priority}; policy {policy};", self.hook);
             self.chain(&format!("base{base}"), Some(&hook));
         }
         self.text.push_str("}\n");
@@ -356,7 +366,7 @@ impl Writer<'_> {
             0..=39 => None,
             40..=52 => Some("accept".to_owned()),
             53..=61 => Some("drop".to_owned()),
-            62..=70 if self.family != "bridge" => self.reject(*scope),
+            62..=70 if self.family != "bridge" || self.hook == PREROUTING => self.reject(*scope),
             71..=76 => Some("return".to_owned()),
             77..=78 => Some("continue".to_owned()),
             79..=89 => Some(self.verdict()),
@@ -382,7 +392,7 @@ impl Writer<'_> {
             format!("reject with icmp {}", self.random.pick(&icmp))
         } else if v6 {
             format!("reject with icmpv6 {}", self.random.pick(&icmpv6))
-        } else if self.family == "inet" && self.random.percent(50) {
+        } else if matches!(self.family, "inet" | "bridge") && self.random.percent(50) {
             format!("reject with icmpx {}", self.random.pick(&icmpx))
         } else {
             "reject".to_owned()
@@ -405,6 +415,7 @@ impl Writer<'_> {
         let fits: Vec<&'static Field> = pool
             .into_iter()
             .filter(|field| kind.is_none_or(|kind| kind == field.kind) && scope.allows(field.need))
+            .filter(|field| self.hook == FORWARD || field.text != "oifname")
             .collect();
         if fits.is_empty() { None } else { Some(fits[self.random.below(fits.len())]) }
     }

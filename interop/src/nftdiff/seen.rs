@@ -9,9 +9,11 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> S
     let mut seen = Seen::Nothing;
     for (at, frame) in came {
         if mode == Mode::Bridge {
-            if *at == side.other() {
-                seen = Seen::Passed;
-            }
+            seen = if *at == side.other() {
+                Seen::Passed
+            } else {
+                Seen::Answered(answer(network(frame)))
+            };
             continue;
         }
         // What the kernel says to groups, it says of itself; packets to groups are not routed.
@@ -26,6 +28,13 @@ pub fn judge(mode: Mode, side: Side, sent: &[u8], came: &[(Side, Vec<u8>)]) -> S
         }
     }
     seen
+}
+
+/// What a frame carries, behind one VLAN tag or none.
+#[must_use]
+pub fn network(frame: &[u8]) -> &[u8] {
+    let tagged = frame.get(12..14) == Some(&[0x81, 0]);
+    frame.get(if tagged { 18 } else { 14 }..).unwrap_or_default()
 }
 
 fn is_ip(frame: &[u8]) -> bool {

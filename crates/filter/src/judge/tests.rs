@@ -208,7 +208,7 @@ fn judges_share_a_limit() {
 }
 
 #[test]
-fn reject_matches_only_whom_it_can_tell() {
+fn reject_with_a_protocol_matches_that_protocol_and_plain_reject_everything() {
     let reset = chain("reject with tcp reset; accept");
     assert_eq!(decided(&reset, TCP), Decision::Reject(Reject::TcpReset));
     assert_eq!(decided(&reset, UDP), ACCEPT);
@@ -227,8 +227,12 @@ fn reject_matches_only_whom_it_can_tell() {
         let rejected = |packet| decided(&rules(how), packet) == Decision::Reject(how);
         assert_eq!((rejected(UDP), rejected(UDP6)), (v4, v6), "{how:?}");
     }
-    let arp = "arp who-has 10.0.0.2 tell 10.0.0.1";
-    assert_eq!(decided(&rules(Reject::Icmpx(Icmpx::NoRoute)), arp), ACCEPT);
+    let icmpx = Reject::Icmpx(Icmpx::NoRoute);
+    for other in ["arp who-has 10.0.0.2 tell 10.0.0.1", "ether 0x8864", "ether 0x88b5"] {
+        assert_eq!(decided(&rules(icmpx), other), Decision::Reject(icmpx), "{other}");
+        assert_eq!(decided(&rules(Reject::Icmp(1)), other), ACCEPT, "{other}");
+        assert_eq!(decided(&rules(Reject::TcpReset), other), ACCEPT, "{other}");
+    }
 }
 
 fn ruleset(chains: Vec<Chain>) -> Ruleset {

@@ -5,7 +5,7 @@ use crate::compile::{Filter, Live};
 use crate::judge::bucket::Bucket;
 use crate::judge::read::read;
 use crate::judge::{Context, Decision, Judgement, Mismatch, Place, RuleEnd, Step, Trace};
-use crate::packet::{Network, Packet, Transport};
+use crate::packet::{Packet, Transport};
 use crate::ruleset::{
     ChainId, Counter, Field, Log, Match, Members, Policy, Range, Reject, Rule, SetId, Statement,
     Table, Test, Verdict,
@@ -258,13 +258,16 @@ fn within(ranges: &[Range], key: &[u128]) -> bool {
     ranges.len() == key.len() && ranges.iter().zip(key).all(|(range, value)| range.contains(*value))
 }
 
-/// Whether a packet can be rejected this way; one that cannot does not match.
+/// Whether a rule that rejects this way decides about a packet.
+///
+/// The forms that name a protocol match that protocol only. Plain `reject` and `icmpx` match every packet: one whose
+/// sender cannot be told, such as ARP in a bridge, is dropped, as `nft_reject_bridge` does.
 pub(crate) fn rejectable(how: Reject, packet: &Packet<'_>) -> bool {
-    let Network::Ip(ip) = packet.network else { return false };
+    let from = |v4: bool| packet.ip().is_some_and(|ip| ip.source.is_ipv4() == v4);
     match how {
         Reject::TcpReset => matches!(packet.transport, Transport::Tcp(_)),
-        Reject::Icmp(_) => ip.source.is_ipv4(),
-        Reject::Icmpv6(_) => ip.source.is_ipv6(),
+        Reject::Icmp(_) => from(true),
+        Reject::Icmpv6(_) => from(false),
         Reject::Icmpx(_) => true,
     }
 }
