@@ -187,7 +187,19 @@ fn receive(socket: &UdpSocket) -> Result<Delivery> {
 /// # Errors
 /// No connection, a stall of 20 s, or other bytes than were sent.
 pub fn tcp(from: &Namespace, to: &Namespace, address: IpAddr, bytes: usize) -> Result<Duration> {
-    let target = SocketAddr::new(address, TCP_PORT);
+    tcp_to_port(from, to, SocketAddr::new(address, TCP_PORT), bytes)
+}
+
+/// As [`tcp`], to a port of the caller's choice. When it returns, every byte has been read.
+///
+/// # Errors
+/// As [`tcp`].
+pub fn tcp_to_port(
+    from: &Namespace,
+    to: &Namespace,
+    target: SocketAddr,
+    bytes: usize,
+) -> Result<Duration> {
     let (ready, wait) = std::sync::mpsc::channel();
     let receiver = to.thread(move || {
         let listener = TcpListener::bind(target).context(target)?;

@@ -73,8 +73,8 @@ fn everything(place: &Place<'_>) -> Result<u64> {
     for to in ["10.5.1.2", "fd05:1::2"] {
         ensure(!answers(&place.right, to), || format!("{to} is reached against the rules"))?;
     }
-    bulk_to(place, "10.5.2.2", "7070")?;
-    bulk_to(place, "fd05:2::2", "7071")?;
+    bulk_to(place, "10.5.2.2", 7070)?;
+    bulk_to(place, "fd05:2::2", 7071)?;
     told(&place.left, &["-t", "1", "10.5.2.2"], "From 10.5.1.1", "Time to live exceeded")?;
     told(&place.left, &["-t", "1", "fd05:2::2"], "From fd05:1::1", "Hop limit")?;
     told(&place.left, &["10.5.2.77"], "From 10.5.1.1", "Destination Host Unreachable")?;
