@@ -47,7 +47,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     }
     assert!(!client.log().contains("trying again"), "{}", client.log());
     assert!(!running.log().contains("replaced"), "{}", running.log());
-    assert!(running.log().contains("ann checks its connection"), "{}", running.log());
+    assert!(running.log().contains("ann: connection check from"), "{}", running.log());
 }
 
 /// A server that knows nothing of checks ends a session for a second one: there the check stops in time.
@@ -278,6 +278,65 @@ fn a_server_that_does_not_answer_is_hinted_at_before_a_minute_is_over() {
     let _running = server.run();
     let client = server.connect(&ns, "ann");
     until("there is a hint", || client.log().contains("192.0.2.1:1194: no answer for 5 s"));
+}
+
+/// What each step of `verb` adds.
+const STEPS: [(u8, &str); 8] = [
+    (4, "Option: ann.ovpn:1: client"),
+    (5, "packets: R "),
+    (6, "READ ["),
+    (7, "key 0 installed: primary"),
+    (8, "WRITE DATA "),
+    (9, "replay window "),
+    (10, "timer: "),
+    (11, "input: control packet: "),
+];
+
+#[test]
+fn each_step_of_verb_says_more_than_the_one_below() {
+    let mut server = Server::new("");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    for verb in 3..=11 {
+        let (number, log) = (verb.to_string(), format!("verb-{verb}.log"));
+        let arguments =
+            ["openvpn", "--config", "ann.ovpn", "--dev", "tun7", "--verb", number.as_str()];
+        let mut client = Running::start(&ns, &arguments, server.dir.path(), &log);
+        until("the tunnel is up", || client.log().contains("Initialization Sequence Completed"));
+        let has = |client: &Running, line: &str| client.log().contains(line);
+        let (wanted, more): (Vec<_>, Vec<_>) = STEPS.iter().partition(|(step, _)| *step <= verb);
+        until("each line is there", || {
+            answers(&ns, "10.73.0.1");
+            wanted.iter().all(|(_, line)| has(&client, line))
+        });
+        for (_, line) in more {
+            assert!(!has(&client, line), "{line:?} at verb {verb}: {}", client.log());
+        }
+        assert_eq!(client.end(), Some(0));
+    }
+}
+
+#[test]
+fn a_private_address_is_pointed_out_where_a_server_is_made() {
+    let (home, router) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    home.connect("eth0", &router, "lan").unwrap();
+    world::address(&home, "eth0", "192.168.1.50/24");
+    let gateway = std::net::Ipv4Addr::new(192, 168, 1, 1);
+    let route = adit_linux::net::Route::via("0.0.0.0/0".parse().unwrap(), gateway.into());
+    home.configure(async |net| net.add_route(&route).await).unwrap().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let output = home
+        .command(ADIT)
+        .unwrap()
+        .args(["server", "init", "--dir", "vpn"])
+        .current_dir(&dir)
+        .output()
+        .unwrap();
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("clients will dial 192.168.1.50, a private address"), "{said}");
+    assert!(words.contains("Forward the port on the router"), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
 }
 
 #[test]

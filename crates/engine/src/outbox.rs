@@ -70,6 +70,11 @@ impl<E> Outbox<E> {
         self.queue.pop_front()
     }
 
+    /// How many outputs wait.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -24,6 +24,7 @@ use crate::control::{self, CertificateReport, PeerReport, Request, Response, Sta
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan};
+use crate::log;
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
 use crate::say;
 use crate::server::{Signal, next_request, tun_report};
@@ -272,6 +273,7 @@ impl Client {
             tls: String::new(),
             past: Counters::default(),
             session: Counters::default(),
+            packets: log::Traffic::default(),
         };
         let ended = running.serve(hooks, &mut control).await;
         let Running { driver, host, .. } = running;
@@ -318,6 +320,8 @@ struct Running<E: Drives> {
     past: Counters,
     /// Traffic of the present one.
     session: Counters,
+    /// What passes, for the log.
+    packets: log::Traffic,
 }
 
 impl<E: Drives> Running<E> {
@@ -357,6 +361,7 @@ impl<E: Drives> Running<E> {
                         self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
                     }
                     self.refresh();
+                    self.packets.tick(now(), self.driver.backend().plane());
                     self.network_tick();
                     match hooks.tick(&self.traffic()) {
                         Next::GoOn => {}

@@ -1,5 +1,6 @@
 //! `adit connect --check`: which stage fails.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -169,6 +170,8 @@ fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> 
 struct Checker {
     findings: Vec<Finding>,
     talk: bool,
+    /// Lines are for a person, and may be broken.
+    terminal: bool,
     remote: String,
     /// Whether that was dialled by TCP.
     stream: bool,
@@ -205,6 +208,7 @@ impl Checker {
         Self {
             findings: Vec::new(),
             talk,
+            terminal: std::io::stdout().is_terminal(),
             remote: String::new(),
             stream: false,
             ethernet: false,
@@ -243,7 +247,11 @@ impl Checker {
         let detail = log::clean(&detail);
         if self.talk {
             let word = if ok { "ok  " } else { "FAIL" };
-            println!("{word}  {:<12}  {detail}", stage.name());
+            let line = format!("{word}  {:<12}  ", stage.name());
+            match self.terminal {
+                true => print!("{}", log::wrapped(&line, &detail)),
+                false => println!("{line}{detail}"),
+            }
         }
         self.findings.push(Finding { stage, ok, detail });
     }

@@ -3,6 +3,7 @@
 mod check;
 mod ping;
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -62,7 +63,7 @@ pub struct ConnectOptions {
 pub fn run(options: ConnectOptions) -> ExitCode {
     let result = if options.check { check::run(&options) } else { connect(&options) };
     result.unwrap_or_else(|fault| {
-        eprintln!("adit: {fault}");
+        eprint!("{}", log::fault_line(&fault.to_string(), std::io::stderr().is_terminal()));
         fault.exit_code()
     })
 }
@@ -224,9 +225,13 @@ enum Dns {
 /// What goes through the tunnel, as one clause. "All traffic" means both families and DNS.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
     use Captured::{Blocked, No, Tunnel};
+    let routes = match routes {
+        1 => "1 route".to_owned(),
+        _ => format!("{routes} routes"),
+    };
     let mut clause = match (capture.ipv4, capture.ipv6) {
-        (No, No) => return format!("{routes} routes"),
-        (No | Blocked, Blocked) => return format!("{routes} routes, IPv6 is blocked"),
+        (No, No) => return routes,
+        (No | Blocked, Blocked) => return format!("{routes}, IPv6 is blocked"),
         (Tunnel, No) => return "IPv4 traffic goes through it, IPv6 does not".to_owned(),
         (No, Tunnel) => return "IPv6 traffic goes through it, IPv4 does not".to_owned(),
         (Blocked, No) => return "IPv4 is blocked, IPv6 does not go through it".to_owned(),
@@ -449,6 +454,9 @@ mod tests {
             reach(blocked, Dns::Tunnel, false, 0),
             "all traffic goes through it, IPv6 is blocked"
         );
+        let split = Capture { ipv4: Captured::No, ipv6: Captured::No };
+        assert_eq!(reach(split, Dns::Machine, false, 1), "1 route");
+        assert_eq!(reach(split, Dns::Machine, false, 2), "2 routes");
         assert_eq!(
             reach(blocked, Dns::Machine, true, 0),
             "IPv4 traffic goes through it, IPv6 is blocked, the local network stays outside, the \

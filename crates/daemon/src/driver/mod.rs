@@ -8,10 +8,10 @@
 mod backend;
 mod dial;
 mod names;
-mod packets;
 mod sockets;
 mod streams;
 mod timer;
+mod trace;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -95,6 +95,8 @@ pub struct Driver<E: Engine, B: Backend> {
     news: VecDeque<News<E::Event>>,
     send_errors: SendErrors,
     ticked: bool,
+    /// The deadline that was logged last.
+    sleeps_until: Option<Option<Instant>>,
 }
 
 type LookedUp = (Target, Result<Vec<SocketAddr>, String>);
@@ -159,6 +161,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             news: VecDeque::new(),
             send_errors: SendErrors::default(),
             ticked: false,
+            sleeps_until: None,
         })
     }
 
@@ -231,7 +234,10 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         while let Some(output) = self.outbox.pop() {
             match output {
                 Output::Send(link, frame) => self.send(link, &frame),
-                Output::Plane(op) => self.backend.apply(op),
+                Output::Plane(op) => {
+                    trace::command(&op);
+                    self.backend.apply(op);
+                }
                 Output::Dial(target) => self.dial(target),
                 Output::Hangup(link) => self.hang_up(link),
                 Output::Ask(ticket, question) => {
@@ -280,6 +286,9 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             let deadline = self.engine.due();
             self.ticked = !self.ticked && deadline.is_some_and(|at| at <= now());
             if self.ticked {
+                if trace::timers() {
+                    trace::fires(self.engine.deadline());
+                }
                 self.feed(Input::Tick);
                 continue;
             }
@@ -290,7 +299,12 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             if self.look_again() {
                 continue;
             }
-            self.timer.arm(self.engine.due()).map_err(broken)?;
+            let deadline = self.engine.due();
+            if trace::timers() && self.sleeps_until != Some(deadline) {
+                self.sleeps_until = Some(deadline);
+                trace::sleeps(now(), self.engine.deadline());
+            }
+            self.timer.arm(deadline).map_err(broken)?;
             tokio::select! {
                 biased;
                 Some((ticket, reply)) = self.answers.1.recv() => self.answered(ticket, reply),
@@ -335,16 +349,26 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     fn feed(&mut self, input: Input<'_>) {
-        self.engine.handle(now(), input, &mut self.outbox);
+        if !trace::inputs() {
+            self.engine.handle(now(), input, &mut self.outbox);
+            return;
+        }
+        let (kind, started, before) = (trace::kind(&input), now(), self.outbox.len());
+        self.engine.handle(started, input, &mut self.outbox);
+        let outputs = self.outbox.len().saturating_sub(before);
+        trace::handled(kind, outputs, now().since(started));
     }
 
     fn take(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Frame(link, mut frame) => {
-                packets::read(&link, &frame);
+                trace::read(&link, &frame);
                 self.feed(Input::Frame(link, &mut frame));
             }
-            Arrival::Notice(notice) => self.feed(Input::Notice(notice)),
+            Arrival::Notice(notice) => {
+                trace::notice(&notice);
+                self.feed(Input::Notice(notice));
+            }
             Arrival::StreamEnded(link, why) => {
                 tracing::debug!("{}: its TCP connection ended: {why}", link.remote());
                 self.end_stream(link);
@@ -416,7 +440,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 
     fn send(&mut self, link: Link, frame: &[u8]) {
-        packets::write(&link, frame);
+        trace::write(&link, frame);
         if link.is_stream() {
             if !self.backend.send_control(link, frame) {
                 // Nothing is sent twice on a stream: without this packet the session cannot go on.

@@ -7,6 +7,8 @@
 pub mod repeats;
 mod sink;
 mod text;
+mod traffic;
+mod wrap;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,6 +22,8 @@ pub use repeats::{Kind, Repeats, Seen, Source};
 use sink::Sink;
 pub use text::{LINE_LIMIT, clean, stamp};
 use text::{Stamps, push_clean};
+pub(crate) use traffic::Traffic;
+pub use wrap::{WIDTH, fault_line, wrapped};
 
 /// Logs a line at one of stock's levels: 0 fatal, 1 start-up and warnings, 2 handshakes, 3 what a
 /// reader normally wants, 4 and more for debugging.

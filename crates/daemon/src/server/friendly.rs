@@ -3,14 +3,14 @@ use adit_openvpn::server::ServerEvent;
 use super::Sessions;
 use crate::say;
 
-/// Says an event in plain words.
+/// Logs an event in plain words: who, what, why.
 pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
     let label = |peer: &adit_engine::PeerId| {
         sessions.get(*peer).map_or_else(|| format!("peer {}", peer.0), |session| session.label())
     };
     match event {
         ServerEvent::Accepted(link) => say!(4, "{}: connected by TCP", link.remote()),
-        ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: a handshake begins", link.remote()),
+        ServerEvent::HandshakeStarted(link, _) => say!(4, "{}: handshake started", link.remote()),
         ServerEvent::Addresses(_) => {}
         ServerEvent::Told { link, message, .. } => {
             say!(4, "{}: sent '{message}'", link.remote());
@@ -18,10 +18,10 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::ClientUp(info) => {
             let inside = [info.ipv4.map(|ip| ip.to_string()), info.ipv6.map(|ip| ip.to_string())];
             let inside: Vec<String> = inside.into_iter().flatten().collect();
-            let what = if info.check { "checks its connection" } else { "connected" };
+            let what = if info.check { "connection check" } else { "connected" };
             say!(
                 1,
-                "{} {what} from {} (session {}): {}, {}, {}",
+                "{}: {what} from {} (session {}): {}, {}, {}",
                 info.identity.common_name,
                 info.link.remote(),
                 info.peer.0,
@@ -32,7 +32,7 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         }
         ServerEvent::ClientDown(peer, reason, counters) => say!(
             1,
-            "{} is gone (session {}): {reason}; {} received, {} sent",
+            "{}: disconnected (session {}): {reason}; {} received, {} sent",
             label(peer),
             peer.0,
             bytes(counters.rx_bytes),
@@ -42,20 +42,20 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
         ServerEvent::HandshakeFailed(link, reason)
             if link.is_stream() && link.remote().ip().to_canonical().is_loopback() =>
         {
-            say!(4, "{} did not get in: {reason}", link.remote());
+            say!(4, "{}: handshake failed: {reason}", link.remote());
         }
         ServerEvent::HandshakeFailed(link, reason) => {
-            tracing::warn!("{} did not get in: {reason}", link.remote().ip());
+            tracing::warn!("{}: handshake failed: {reason}", link.remote().ip());
         }
         ServerEvent::Refused(link, identity, reason) => {
             tracing::warn!(
-                "{} ({}) did not get in: {reason}",
+                "{} ({}): authentication failed: {reason}",
                 identity.common_name,
                 link.remote().ip()
             );
         }
         ServerEvent::Unauthentic(link) => {
-            say!(2, "{}: packets that are not authentic: another key, or a scanner", link.remote())
+            say!(2, "{}: packets failed authentication: another key, or a scanner", link.remote())
         }
         ServerEvent::UsedElsewhere(used) => tracing::warn!(
             "{}: two devices use this profile: {} and {} ({}): give each a profile of its own",
@@ -64,10 +64,10 @@ pub(super) fn narrate(event: &ServerEvent, sessions: &Sessions) {
             used.newer,
             times(used.count)
         ),
-        ServerEvent::Floated(peer, link) => say!(1, "{} moved to {}", label(peer), link.remote()),
+        ServerEvent::Floated(peer, link) => say!(1, "{}: moved to {}", label(peer), link.remote()),
         ServerEvent::Reverified(peer, _, tls) => say!(4, "{}: {tls}", label(peer)),
         ServerEvent::Rekeyed(peer, key_id) => {
-            say!(3, "{} has a new data key ({key_id})", label(peer));
+            say!(3, "{}: new data key ({key_id})", label(peer));
         }
         ServerEvent::Note(peer, text) => match peer {
             Some(peer) => say!(2, "{}: {text}", label(peer)),

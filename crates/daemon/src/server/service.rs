@@ -150,6 +150,7 @@ impl Service {
                 driver,
                 sessions: Sessions::default(),
                 repeats: Repeats::default(),
+                packets: log::Traffic::default(),
                 rest: Rest::default(),
                 started,
                 wall: WallClock::new(),
@@ -178,6 +179,8 @@ struct Running {
     driver: Driver<ServerEngine, Planes>,
     sessions: Sessions,
     repeats: Repeats,
+    /// What passes, for the log.
+    packets: log::Traffic,
     rest: Rest,
     started: Instant,
     wall: WallClock,
@@ -232,6 +235,7 @@ impl Running {
                         self.driver.act(|engine, now, _| engine.set_unix_time(now, unix));
                     }
                     self.refresh();
+                    self.packets.tick(now(), self.driver.backend().plane());
                     self.tell_overdue();
                     self.leases(hooks);
                     if let Some(filter) = &mut self.filter {

@@ -237,7 +237,7 @@ fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
         None => {
             return Err(draft.error(
                 "secret",
-                "no cipher is named, and stock's default BF-CBC is broken",
+                "no cipher is named, and openvpn's default BF-CBC is broken",
                 REMEDY,
             ));
         }

@@ -35,6 +35,7 @@ const WINDOWS: (&str, &str) = (
     "remove it, or write setenv opt before it to let other systems skip it",
 );
 const STANDALONE: (&str, &str) = ("this mode of openvpn is not offered here", "use openvpn for it");
+const ALONE: &str = "it stands alone on the command line, and is no part of a configuration";
 const LIMITS: &str = "the limits here are per address and always on";
 
 /// Name, whether it is refused, why, remedy.
@@ -63,7 +64,7 @@ const TABLE: &[(&str, Fate)] = &[
     ("ip-remote-hint", Fate::Harmless("it only has openvpn look a name up early; where to connect, remote says")),
     ("preresolve", Fate::Harmless("a name is looked up when its server is tried; name addresses where there is no resolver by then")),
     ("route-delay", Fate::Harmless("routes are added as soon as the tunnel is up")),
-    ("single-session", Fate::Harmless("the other end may come anew, and its new session replaces the former one once it is authenticated")),
+    ("single-session", Fate::Harmless("the other end may connect again, and its new session replaces the former one once it is authenticated")),
     ("tmp-dir", Fate::Harmless("it is where scripts and plugins find files, and none are run")),
     ("max-routes", Fate::Harmless("it limits how many routes a server may push; a fixed bound is in force")),
     ("dhcp-internal", Fate::Harmless("it is for Windows")),
@@ -100,9 +101,9 @@ const TABLE: &[(&str, Fate)] = &[
     ("enable-small", Fate::Refused("it does not exist any more", "remove it")),
     ("engine", Fate::Refused(TOKENS.0, TOKENS.1)),
     ("force-tls-key-material-export", Fate::Refused("it is not supported", "remove it; newer peers get keys by TLS exporter anyway")),
-    ("genkey", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("genkey", Fate::Refused(ALONE, "adit openvpn --genkey TYPE FILE")),
     ("gremlin", Fate::Refused("it is for debugging only", "remove it")),
-    ("help", Fate::Refused(STANDALONE.0, "adit openvpn --help")),
+    ("help", Fate::Refused(ALONE, "adit openvpn --help")),
     ("http-proxy-override", Fate::Refused("it does not exist in 2.6", "use http-proxy")),
     ("http-proxy-retry", Fate::Harmless("attempts through a proxy are repeated as others are: connect-retry, connect-retry-max")),
     ("http-proxy-timeout", Fate::Harmless("it is server-poll-timeout that ends an attempt")),
@@ -161,15 +162,15 @@ const TABLE: &[(&str, Fate)] = &[
     ("service", Fate::Harmless("it is for Windows: the service manager stops the program by a signal")),
     ("setcon", Fate::Refused("it is not supported", "use SELinuxContext= of systemd")),
     ("shaper", Fate::Refused("it is not supported", "use tc on the tunnel's device")),
-    ("show-ciphers", Fate::Refused(STANDALONE.0, "AES-128-GCM, AES-192-GCM, AES-256-GCM and CHACHA20-POLY1305 are supported; for old peers AES-128-CBC, AES-192-CBC and AES-256-CBC, and none")),
-    ("show-curves", Fate::Refused(STANDALONE.0, STANDALONE.1)),
-    ("show-digests", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-ciphers", Fate::Refused(ALONE, "adit openvpn --show-ciphers")),
+    ("show-curves", Fate::Refused(ALONE, "adit openvpn --show-curves")),
+    ("show-digests", Fate::Refused(ALONE, "adit openvpn --show-digests")),
     ("show-engines", Fate::Refused(STANDALONE.0, STANDALONE.1)),
     ("show-gateway", Fate::Refused(STANDALONE.0, "use: ip route show default")),
-    ("show-groups", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-groups", Fate::Refused(ALONE, "adit openvpn --show-groups")),
     ("show-net-up", Fate::Harmless("it is for Windows: routes are not shown")),
     ("show-pkcs11-ids", Fate::Refused(STANDALONE.0, STANDALONE.1)),
-    ("show-tls", Fate::Refused(STANDALONE.0, STANDALONE.1)),
+    ("show-tls", Fate::Refused(ALONE, "adit openvpn --show-tls")),
     ("socks-proxy-retry", Fate::Harmless("attempts through a proxy are repeated as others are: connect-retry, connect-retry-max")),
     ("static-challenge", Fate::Refused("challenges are not supported yet", "remove it")),
     ("tap-sleep", Fate::Harmless("it is for Windows: the device is ready at once")),
@@ -184,7 +185,7 @@ const TABLE: &[(&str, Fate)] = &[
     ("up-restart", Fate::Harmless("it runs the scripts at restarts too, and no script runs")),
     ("use-prediction-resistance", Fate::Harmless("it is for mbed TLS; the operating system's random numbers are used")),
     ("username-as-common-name", Fate::Refused(SERVER_AUTH.0, SERVER_AUTH.1)),
-    ("version", Fate::Refused(STANDALONE.0, "adit --version")),
+    ("version", Fate::Refused(ALONE, "adit openvpn --version")),
     ("vlan-accept", Fate::Refused(VLAN.0, VLAN.1)),
     ("vlan-pvid", Fate::Refused(VLAN.0, VLAN.1)),
     ("vlan-tagging", Fate::Refused(VLAN.0, VLAN.1)),
@@ -415,17 +416,36 @@ mod tests {
         assert_eq!(nearest("gibberish-entirely"), None);
     }
 
-    #[test]
-    fn the_page_about_directives_names_none_that_is_unknown() {
-        let page = include_str!("../../../../docs/openvpn.md");
-        let names: Vec<&str> = page
+    /// Names of the first column, with the other cells.
+    fn rows(section: &str) -> Vec<(&str, Vec<&str>)> {
+        section
             .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
-            .filter(|name| !name.contains(' '))
-            .collect();
-        assert!(names.len() > 100);
-        for name in names {
-            assert!(HANDLED.contains(&name) || fate(name).is_some(), "{name}");
+            .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "))
+            .map(|(name, rest)| (name, rest.split(" | ").collect()))
+            .collect()
+    }
+
+    #[test]
+    fn the_page_about_directives_is_this_table() {
+        let page = include_str!("../../../../docs/openvpn.md");
+        let (_, page) = page.split_once("\n## In force\n").unwrap();
+        let (in_force, page) = page.split_once("\n## Without effect, with a warning\n").unwrap();
+        let (harmless, refused) = page.split_once("\n## Refused by name\n").unwrap();
+        let names = in_force.lines().find(|line| line.starts_with("`allow-")).unwrap();
+        let mut names: Vec<&str> = names.split('`').skip(1).step_by(2).collect();
+        names.sort_unstable();
+        let mut handled = HANDLED.to_vec();
+        handled.sort_unstable();
+        assert_eq!(names, handled);
+        let (harmless, refused) = (rows(harmless), rows(refused));
+        assert_eq!(harmless.len() + refused.len(), TABLE.len(), "each directive once");
+        for (name, cells) in harmless {
+            let Some(Fate::Harmless(why)) = fate(name) else { panic!("{name} has an effect") };
+            assert_eq!(cells, [why], "{name}");
+        }
+        for (name, cells) in refused {
+            let Some(Fate::Refused(why, instead)) = fate(name) else { panic!("{name} is taken") };
+            assert_eq!(cells, [why, instead], "{name}");
         }
     }
 

@@ -150,7 +150,10 @@ pub(super) fn dns() -> Finding {
         return Finding::warning("dns", "/etc/resolv.conf names no name server")
             .remedy("add a line such as: nameserver 9.9.9.9");
     }
-    Finding::fine("dns", format!("{servers} name server(s) in /etc/resolv.conf"))
+    Finding::fine("dns", match servers {
+            1 => "1 name server in /etc/resolv.conf".to_owned(),
+            _ => format!("{servers} name servers in /etc/resolv.conf"),
+        })
 }
 
 #[cfg(test)]

@@ -1,0 +1,252 @@
+//! Lines of `verb 6` and more: control packets, what the data plane is asked to do and reports, timers, and the
+//! engine's inputs. Packets of the data channel are never logged one by one. Below these levels each call costs one
+//! load of an atomic, and no data packet calls any of them.
+
+use std::time::Duration;
+
+use adit_engine::verbs::{DataKey, KeySlot, Notice, Op, PeerSpec};
+use adit_engine::{Input, Instant, Link};
+
+use crate::log::wanted;
+use crate::say;
+
+/// From here on each control packet is named.
+const NAMES: u8 = 6;
+/// From here on the life of sessions and keys in the data plane is followed.
+const KEYS: u8 = 7;
+/// From here on its bytes are shown: what is on the wire, encrypted but for the header.
+const BYTES: u8 = 8;
+/// From here on what was negotiated for a session is shown, and what else the data plane is told and reports.
+const DETAILS: u8 = 9;
+/// From here on timers are shown.
+const TIMERS: u8 = 10;
+/// From here on every input of the engine is shown, with what came of it.
+const INPUTS: u8 = 11;
+/// Bytes that are shown at most.
+const MAX_SHOWN: usize = 128;
+/// Routes that are shown at most.
+const MAX_LISTED: usize = 16;
+
+pub(super) fn read(link: &Link, frame: &[u8]) {
+    if wanted(NAMES.into()) {
+        line("READ", "from", link, frame);
+    }
+}
+
+pub(super) fn write(link: &Link, frame: &[u8]) {
+    if wanted(NAMES.into()) {
+        line("WRITE", "to", link, frame);
+    }
+}
+
+#[cold]
+fn line(what: &str, preposition: &str, link: &Link, frame: &[u8]) {
+    let protocol = if link.is_stream() { "TCP" } else { "UDP" };
+    let (length, remote) = (frame.len(), link.remote());
+    say!(NAMES, "{protocol} {what} [{length}] {preposition} {remote}: {}", name(frame));
+    if wanted(BYTES.into()) {
+        let shown = frame.get(..MAX_SHOWN).unwrap_or(frame);
+        let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+        let more = if shown.len() < length { "..." } else { "" };
+        say!(BYTES, "{protocol} {what} DATA {hex}{more}");
+    }
+}
+
+/// A change of the data plane.
+pub(super) fn command(op: &Op) {
+    if !wanted(KEYS.into()) {
+        return;
+    }
+    match op {
+        Op::AddPeer(peer, spec) => {
+            say!(KEYS, "peer {}: added, at {}", peer.0, spec.link.remote());
+            say!(DETAILS, "peer {}: {}", peer.0, negotiated(spec));
+        }
+        Op::SetLink(peer, link) => say!(KEYS, "peer {}: now at {}", peer.0, link.remote()),
+        Op::DelPeer(peer) => say!(KEYS, "peer {}: removed", peer.0),
+        Op::InstallKey(peer, slot, key) => {
+            say!(KEYS, "peer {}: key {} installed: {}", peer.0, key.key_id, place(*slot));
+            say!(DETAILS, "peer {}: key {}: {}", peer.0, key.key_id, layout(key));
+        }
+        Op::SwapKeys(peer) => say!(KEYS, "peer {}: the other key encrypts from now on", peer.0),
+        Op::DelKey(peer, slot) => {
+            say!(KEYS, "peer {}: key forgotten: {}", peer.0, place(*slot));
+        }
+        Op::SetRoutes(peer, routes) => {
+            let shown: Vec<String> = routes.iter().take(MAX_LISTED).map(ToString::to_string).collect();
+            let more = if routes.len() > shown.len() { ", ..." } else { "" };
+            say!(DETAILS, "peer {}: routes: {}{more}", peer.0, shown.join(", "));
+        }
+        Op::SetKeepalive(peer, keepalive) => {
+            let (ping, silent) = (keepalive.interval, keepalive.timeout);
+            say!(DETAILS, "peer {}: ping after {ping:?}, lost after {silent:?}", peer.0);
+        }
+        Op::SetMtu(peer, mtu) => say!(
+            DETAILS,
+            "peer {}: mss {} (IPv4), {} (IPv6), largest packet {}",
+            peer.0,
+            mtu.mss4,
+            mtu.mss6,
+            mtu.largest
+        ),
+        Op::ProbePath(peer, size) => {
+            say!(DETAILS, "peer {}: path probed with {size} bytes", peer.0);
+        }
+        Op::SendData(peer, message) => {
+            say!(DETAILS, "peer {}: {} bytes sent on the data channel", peer.0, message.len());
+        }
+        Op::AdmitLink(link) => say!(DETAILS, "{}: a known address from now on", link.remote()),
+        Op::DismissLink(link) => say!(DETAILS, "{}: no known address any more", link.remote()),
+        Op::ReadTraffic(peer) => say!(INPUTS, "peer {}: traffic is asked for", peer.0),
+    }
+}
+
+/// A report of the data plane.
+pub(super) fn notice(notice: &Notice) {
+    if !wanted(KEYS.into()) {
+        return;
+    }
+    match notice {
+        Notice::KeyFirstUse(peer, key) => {
+            say!(KEYS, "peer {}: first packet under key {key}", peer.0);
+        }
+        Notice::KeyNearLimit(peer, key) => say!(KEYS, "peer {}: key {key} near its limit", peer.0),
+        Notice::Floated(peer, link) => say!(KEYS, "peer {}: moved to {}", peer.0, link.remote()),
+        Notice::PeerSilent(peer) => say!(KEYS, "peer {}: silent for the keepalive timeout", peer.0),
+        Notice::PeerHeard(peer) => say!(KEYS, "peer {}: heard", peer.0),
+        Notice::PeerGone(peer, counters) => say!(
+            KEYS,
+            "peer {}: gone; {} packets received, {} sent",
+            peer.0,
+            counters.rx_packets,
+            counters.tx_packets
+        ),
+        Notice::Probed(peer, probed) => say!(
+            DETAILS,
+            "peer {}: probe of {} bytes left, the kernel's path MTU is {}",
+            peer.0,
+            probed.size,
+            probed.kernel
+        ),
+        Notice::InBand(peer, message) => {
+            say!(DETAILS, "peer {}: {} bytes came on the data channel", peer.0, message.len());
+        }
+        Notice::Misframed(peer, what) => say!(DETAILS, "peer {}: misframed: {what:?}", peer.0),
+        Notice::Unreachable(link, errno) => {
+            let error = std::io::Error::from_raw_os_error(*errno);
+            say!(DETAILS, "{}: unreachable: {error}", link.remote());
+        }
+        Notice::Traffic(peer, traffic) => {
+            say!(INPUTS, "peer {}: {} bytes so far", peer.0, traffic.bytes);
+        }
+    }
+}
+
+fn place(slot: KeySlot) -> &'static str {
+    match slot {
+        KeySlot::Primary => "primary, encrypts and decrypts",
+        KeySlot::Secondary => "secondary, decrypts",
+    }
+}
+
+fn negotiated(spec: &PeerSpec) -> String {
+    let id = spec.wire_id.map_or("none".to_owned(), |id| id.to_string());
+    let fragment = spec.fragment.map_or("none".to_owned(), |size| format!("{size} bytes"));
+    let (ping, silent) = (spec.keepalive.interval, spec.keepalive.timeout);
+    format!(
+        "peer-id {id}, float {}, framing {:?}, fragments {fragment}, replay window {}, ping after {ping:?}, lost after \
+         {silent:?}",
+        if spec.float { "yes" } else { "no" },
+        spec.framing,
+        spec.replay_window
+    )
+}
+
+/// Never the key itself.
+fn layout(key: &DataKey) -> String {
+    let limit = |limit: u64| if limit == 0 { "none".to_owned() } else { limit.to_string() };
+    format!(
+        "{:?}, limits: {} bytes, {} packets",
+        key.protection,
+        limit(key.limits.bytes),
+        limit(key.limits.packets)
+    )
+}
+
+/// Whether timers are shown.
+pub(super) fn timers() -> bool {
+    wanted(TIMERS.into())
+}
+
+/// The next deadline, before the driver sleeps.
+pub(super) fn sleeps(now: Instant, deadline: Option<(Instant, &'static str)>) {
+    match deadline {
+        Some((at, why)) => {
+            let left = at.since(now);
+            say!(TIMERS, "timer: {why} in {:.3} s", left.as_secs_f64());
+        }
+        None => say!(TIMERS, "timer: none"),
+    }
+}
+
+/// A deadline has come.
+pub(super) fn fires(deadline: Option<(Instant, &'static str)>) {
+    if let Some((_, why)) = deadline {
+        say!(TIMERS, "timer: {why}: now");
+    }
+}
+
+/// Whether inputs are shown: they are to be timed then.
+pub(super) fn inputs() -> bool {
+    wanted(INPUTS.into())
+}
+
+/// What an input is.
+pub(super) fn kind(input: &Input<'_>) -> &'static str {
+    match input {
+        Input::Tick => "timer",
+        Input::Frame(..) => "control packet",
+        Input::LinkUp(_) => "link up",
+        Input::DialFailed(_) => "dialling failed",
+        Input::LinkDown(_) => "link down",
+        Input::Notice(_) => "data plane's report",
+        Input::Answer(..) => "answer to a question",
+    }
+}
+
+/// What came of an input.
+#[cold]
+pub(super) fn handled(kind: &str, outputs: usize, took: Duration) {
+    say!(INPUTS, "input: {kind}: {outputs} outputs in {} us", took.as_micros());
+}
+
+/// Opcode and key id as openvpn names them.
+fn name(frame: &[u8]) -> String {
+    let Some(first) = frame.first() else { return "empty".into() };
+    let opcode = match first >> 3 {
+        1 => "P_CONTROL_HARD_RESET_CLIENT_V1",
+        2 => "P_CONTROL_HARD_RESET_SERVER_V1",
+        3 => "P_CONTROL_SOFT_RESET_V1",
+        4 => "P_CONTROL_V1",
+        5 => "P_ACK_V1",
+        7 => "P_CONTROL_HARD_RESET_CLIENT_V2",
+        8 => "P_CONTROL_HARD_RESET_SERVER_V2",
+        10 => "P_CONTROL_HARD_RESET_CLIENT_V3",
+        11 => "P_CONTROL_WKC_V1",
+        other => return format!("opcode {other} kid={}", first & 7),
+    };
+    format!("{opcode} kid={}", first & 7)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_named_by_their_first_byte() {
+        assert_eq!(name(&[0x38, 1, 2]), "P_CONTROL_HARD_RESET_CLIENT_V2 kid=0");
+        assert_eq!(name(&[5 << 3 | 3]), "P_ACK_V1 kid=3");
+        assert_eq!(name(&[31 << 3 | 1]), "opcode 31 kid=1");
+        assert_eq!(name(&[]), "empty");
+    }
+}
