@@ -11,6 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::complete;
+
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
@@ -140,9 +142,14 @@ It says what took effect, what waits for a restart, and whose profiles are out o
 Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
     Demo(Demo),
 
-    /// Print completions for a shell
-    #[command(after_help = "Example:
-  adit completions bash > /etc/bash_completion.d/adit")]
+    /// Print completions for a shell: verbs, options, and names of clients, groups and processes
+    #[command(after_help = "Examples:
+  adit completions bash > /etc/bash_completion.d/adit
+  adit completions zsh > /usr/local/share/zsh/site-functions/_adit
+  adit completions fish > /etc/fish/completions/adit.fish
+
+The script asks this program, so print it again after an upgrade. Names of clients are completed
+for users who may read the registry: root.")]
     Completions {
         /// Which shell
         shell: Shell,
@@ -150,7 +157,9 @@ Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
 
     /// Write the man pages into a folder
     #[command(after_help = "Example:
-  adit man /usr/local/share/man/man1")]
+  adit man /usr/local/share/man/man1
+
+server.toml(5) goes into man5 beside a folder named man1, and into any other folder itself.")]
     Man {
         /// Folder to write to
         #[arg(value_hint = ValueHint::DirPath)]
@@ -240,7 +249,7 @@ The private key is in the profile only: hand it over, then delete it.")]
     /// Let a disabled client in again; it comes back within half a minute
     #[command(after_help = "Example:
   sudo adit server client enable laptop")]
-    Enable(ClientName),
+    Enable(ClientEnable),
 
     /// End a client's session; it may connect again
     #[command(after_help = "Example:
@@ -387,7 +396,7 @@ pub struct ClientAdd {
     pub ip: Option<Ipv4Addr>,
 
     /// A group that filter rules can name (@group:NAME); repeatable
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = complete::group())]
     pub group: Vec<String>,
 
     /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
@@ -401,10 +410,11 @@ pub struct ClientAdd {
 #[derive(Debug, Args)]
 pub struct ClientGroup {
     /// Name of the client
+    #[arg(add = complete::client())]
     pub name: String,
 
     /// The groups it is in from now on; none: it is in no group
-    #[arg(value_name = "GROUP")]
+    #[arg(value_name = "GROUP", add = complete::group())]
     pub groups: Vec<String>,
 
     #[command(flatten)]
@@ -414,6 +424,7 @@ pub struct ClientGroup {
 #[derive(Debug, Args)]
 pub struct ClientRenew {
     /// Name of the client
+    #[arg(add = complete::client())]
     pub name: String,
 
     /// Days until the certificate ends [default: 825]
@@ -445,6 +456,7 @@ pub struct ClientList {
 #[derive(Debug, Args)]
 pub struct ClientShow {
     /// Name of the client
+    #[arg(add = complete::any_client())]
     pub name: String,
 
     /// JSON instead of text
@@ -458,7 +470,7 @@ pub struct ClientShow {
 #[derive(Debug, Args)]
 pub struct ClientRemotes {
     /// This client's profile has got the lines; repeatable
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = complete::client())]
     pub done: Vec<String>,
 
     #[command(flatten)]
@@ -468,6 +480,17 @@ pub struct ClientRemotes {
 #[derive(Debug, Args)]
 pub struct ClientName {
     /// Name of the client
+    #[arg(add = complete::client())]
+    pub name: String,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
+pub struct ClientEnable {
+    /// Name of the client
+    #[arg(add = complete::disabled_client())]
     pub name: String,
 
     #[command(flatten)]
@@ -572,6 +595,7 @@ pub enum Sort {
 #[derive(Debug, Args)]
 pub struct Reload {
     /// Which process, by its name in `adit status` [default: the server]
+    #[arg(add = complete::process())]
     pub name: Option<String>,
 
     #[command(flatten)]
@@ -581,6 +605,7 @@ pub struct Reload {
 #[derive(Debug, Args)]
 pub struct Kick {
     /// Name of the client
+    #[arg(add = complete::session())]
     pub name: String,
 
     #[command(flatten)]

@@ -19,6 +19,7 @@ use crate::{Done, note, places, print, print_json};
 #[derive(Debug, Args)]
 pub struct Show {
     /// Which server or bridge, as `adit status` calls it [default: the only one with a filter]
+    #[arg(add = crate::complete::process())]
     pub name: Option<String>,
 
     /// Also list connections
@@ -36,7 +37,7 @@ pub struct Show {
 #[derive(Debug, Args)]
 pub struct Reload {
     /// Which server or bridge; or the file, if this is not the name of one
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = crate::complete::process())]
     pub name: Option<String>,
 
     /// Take the rules of this file [default: the file whose rules are in force]
@@ -54,6 +55,7 @@ pub struct Capture {
     pub file: PathBuf,
 
     /// Which server or bridge [default: the only one with a filter]
+    #[arg(add = crate::complete::process())]
     pub name: Option<String>,
 
     /// Only what rules log to this group
@@ -102,7 +104,8 @@ pub fn capture(options: &Capture) -> Done {
     let (written, lost) = filter::capture(&run, name, options.group, &mut *out)?;
     let lost =
         if lost > 0 { format!(", {lost} were lost: too many at once") } else { String::new() };
-    note(&format!("{written} packets captured{lost}\n"));
+    let packets = if written == 1 { "packet" } else { "packets" };
+    note(&format!("{written} {packets} captured{lost}\n"));
     Ok(ExitCode::SUCCESS)
 }
 

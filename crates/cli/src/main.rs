@@ -4,25 +4,28 @@
 
 mod args;
 mod bridge;
+mod complete;
 mod demo;
 mod doctor;
 mod filter;
 mod filter_live;
+mod man;
 mod postgres;
 mod server;
 mod status;
 mod text;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use adit_daemon::Wiping;
 use adit_daemon::connect::{self, ConnectOptions};
 use adit_daemon::fault::Fault;
+use adit_daemon::log::fault_line;
 use adit_daemon::managed::{self, Places};
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 
 use args::{Cli, Connect, Place, Switch, Verb};
 
@@ -42,6 +45,9 @@ fn main() -> ExitCode {
     if let Some(code) = adit_daemon::helper::main(&arguments) {
         return code;
     }
+    if let Some(code) = complete::answer(&arguments) {
+        return code;
+    }
     if let Some(options) = as_openvpn(&arguments) {
         return adit_daemon::openvpn::main(options);
     }
@@ -56,7 +62,7 @@ fn main() -> ExitCode {
     match run(Cli::parse_from(arguments).verb) {
         Ok(code) => code,
         Err(fault) => {
-            note(&format!("adit: {fault}\n"));
+            note(&fault_line(&fault.to_string(), io::stderr().is_terminal()));
             fault.exit_code()
         }
     }
@@ -89,12 +95,10 @@ fn run(verb: Verb) -> Done {
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Demo(options) => demo::run(&options),
         Verb::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "adit", &mut script);
-            print(&String::from_utf8_lossy(&script));
+            print(&complete::script(shell)?);
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Man { dir } => man(&dir),
+        Verb::Man { dir } => man::write(&dir),
     }
 }
 
@@ -144,76 +148,6 @@ fn release() -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn man(dir: &Path) -> Done {
-    let fault = |error: io::Error| {
-        Fault::environment(format!(
-            "cannot write man pages into {}: {error}; name a folder that you may write to",
-            dir.display()
-        ))
-    };
-    std::fs::create_dir_all(dir).map_err(fault)?;
-    let mut command = Cli::command().disable_help_subcommand(true);
-    command.build();
-    write_pages(&command, dir).map_err(fault)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A page for a command, and one for each of its verbs.
-fn write_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
-    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
-        write_pages(verb, dir)?;
-    }
-    let name = command.get_display_name().unwrap_or(command.get_name());
-    std::fs::write(dir.join(format!("{name}.1")), page(command, name)?)
-}
-
-/// The generated page, with a title that names the program and a synopsis with the options' values.
-fn page(command: &clap::Command, name: &str) -> io::Result<String> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    let mut text = String::new();
-    let mut in_synopsis = false;
-    for line in String::from_utf8_lossy(&page).lines() {
-        if line.starts_with(".TH ") {
-            let version = env!("CARGO_PKG_VERSION");
-            text.push_str(&format!(".TH {name} 1 \"\" \"adit {version}\" \"adit manual\""));
-        } else if std::mem::take(&mut in_synopsis) {
-            text.push_str(&synopsis(command));
-        } else {
-            text.push_str(line);
-        }
-        in_synopsis |= line == ".SH SYNOPSIS";
-        text.push('\n');
-    }
-    Ok(text)
-}
-
-fn synopsis(command: &clap::Command) -> String {
-    let bold = |text: &str| format!("\\fB{}\\fR", text.replace('-', "\\-"));
-    let mut text = bold(command.get_bin_name().unwrap_or(command.get_name()));
-    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
-        let names = argument.get_value_names().unwrap_or_default();
-        let values: Vec<String> = names.iter().map(|name| format!("\\fI{name}\\fR")).collect();
-        let values = values.join(" ");
-        let word = match (argument.get_long(), argument.get_short()) {
-            (Some(long), _) if argument.get_action().takes_values() => {
-                format!("{} {values}", bold(&format!("--{long}")))
-            }
-            (Some(long), _) => bold(&format!("--{long}")),
-            (None, Some(short)) => bold(&format!("-{short}")),
-            (None, None) => values,
-        };
-        text.push_str(&match argument.is_required_set() {
-            true => format!(" {word}"),
-            false => format!(" [{word}]"),
-        });
-    }
-    if command.has_subcommands() {
-        text.push_str(" \\fIVERB\\fR");
-    }
-    text
-}
-
 /// Prints; a reader that has gone away (`| head`) is no failure.
 fn print(text: &str) {
     let mut out = io::stdout().lock();
@@ -254,25 +188,5 @@ mod tests {
         assert_eq!(openvpn("openvpn"), Some(vec![]));
         assert_eq!(openvpn("adit connect openvpn"), None);
         assert_eq!(openvpn("adit"), None);
-    }
-
-    #[test]
-    fn every_verb_has_a_man_page() {
-        let dir = tempfile::tempdir().unwrap();
-        man(dir.path()).unwrap();
-        for page in ["adit.1", "adit-server-client-add.1", "adit-demo.1", "adit-openvpn.1"] {
-            assert!(dir.path().join(page).exists(), "{page}");
-        }
-        let read = |page: &str| std::fs::read_to_string(dir.path().join(page)).unwrap();
-        let up = read("adit-server-up.1");
-        assert!(up.contains(".TH adit-server-up 1 \"\" \"adit "), "{up}");
-        assert!(up.contains("[\\fB\\-\\-client\\fR \\fINAME\\fR]"), "{up}");
-        assert!(up.contains("[\\fB\\-\\-full\\-tunnel\\fR]"), "{up}");
-        assert!(read("adit-connect.1").contains("\\fBadit connect\\fR [\\fIPROFILE\\fR]"));
-        let openvpn = read("adit-openvpn.1");
-        assert!(
-            openvpn.contains("\"adit manual\"") && !openvpn.contains("\"openvpn \""),
-            "{openvpn}"
-        );
     }
 }

@@ -12,10 +12,10 @@ use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
 use crate::args::{
-    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientName, ClientRemotes, ClientRenew,
+    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew,
     ClientShow, Init, Server, Up,
 };
-use crate::text::{bytes, date, date_from_now, row, span, table, wrapped};
+use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
 use crate::{Done, doctor, places, print, print_json};
 
 pub fn run(verb: Server) -> Done {
@@ -40,15 +40,15 @@ fn client(verb: Client) -> Done {
         Client::Remotes(options) => remotes(&options),
         Client::Revoke(who) => {
             let ended = clients::revoke(&places(&who.place)?, &who.name)?;
-            said(&who, "is revoked, for good", ended)
+            said(&who.name, "is revoked, for good", ended)
         }
         Client::Disable(who) => {
             let ended = clients::disable(&places(&who.place)?, &who.name)?;
-            said(&who, "is locked out until it is enabled", ended)
+            said(&who.name, "is locked out until it is enabled", ended)
         }
         Client::Enable(who) => {
             clients::enable(&places(&who.place)?, &who.name)?;
-            said(&who, "may connect again", 0)
+            said(&who.name, "may connect again", 0)
         }
         Client::Kick(who) => {
             let text = match clients::kick(&places(&who.place)?, &who.name)? {
@@ -89,13 +89,13 @@ fn group(options: &ClientGroup) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn said(who: &ClientName, what: &str, ended: usize) -> Done {
+fn said(name: &str, what: &str, ended: usize) -> Done {
     let sessions = match ended {
         0 => String::new(),
         1 => "; its session ended".to_owned(),
         _ => format!("; its {ended} sessions ended"),
     };
-    print(&format!("{} {what}{sessions}\n", who.name));
+    print(&format!("{name} {what}{sessions}\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -401,7 +401,11 @@ fn list(options: &ClientList) -> Done {
             last.push(groups(&client.client));
         }
     }
-    print(&table(&rows));
+    // Programs get whole names, people lines that fit.
+    print(&match std::io::stdout().is_terminal() {
+        true => table_of_names(rows),
+        false => table(&rows),
+    });
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,8 +11,13 @@ use adit_daemon::control::{
 use adit_daemon::managed::{self, Overview, Places, Reloaded};
 
 use crate::args::{Kick, Reload, Sort, Status, Top};
-use crate::text::{WIDTH, bytes, count, cut, date_from_now, rate, row, span, table, wrapped};
+use crate::text::{
+    bytes, count, cut, date_from_now, rate, row, span, table, table_of_names, wrapped,
+};
 use crate::{Done, note, places, print, print_json};
+
+/// At most so much of a client's name stands in a line about its certificate.
+const LONGEST_OWNER: usize = 18;
 
 /// Certificates that end sooner are mentioned.
 const SOON_DAYS: i64 = 30;
@@ -180,21 +185,22 @@ fn report(report: &StatusReport) -> String {
 }
 
 fn expiries(report: &StatusReport) -> String {
-    let line = |what: &str, certificate: &CertificateReport| {
-        let warning = if certificate.days_left < SOON_DAYS { "  <- renew it" } else { "" };
-        format!("  {what}: {}{warning}\n", date_from_now(certificate.not_after))
-    };
+    let soon = |certificate: &CertificateReport| certificate.days_left < SOON_DAYS;
     let mut text = String::new();
     if let Some(own) = &report.certificate {
         let what = match own.whose.as_str() {
             "own" => "own certificate ends".to_owned(),
             "ca" => "authority's certificate ends".to_owned(),
-            whose => format!("certificate of {whose} ends"),
+            whose => format!("certificate of {} ends", cut(whose, LONGEST_OWNER)),
         };
-        text.push_str(&line(&what, own));
+        let warning = if soon(own) { "  <- renew it" } else { "" };
+        text.push_str(&format!("  {what}: {}{warning}\n", date_from_now(own.not_after)));
     }
     if let Some(first) = &report.client_certificate {
-        text.push_str(&line(&format!("first client's certificate ends ({})", first.whose), first));
+        let whose = cut(&first.whose, LONGEST_OWNER);
+        let warning = if soon(first) { " <- soon" } else { "" };
+        let until = date_from_now(first.not_after);
+        text.push_str(&format!("  first client to renew: {whose}, until {until}{warning}\n"));
     }
     text
 }
@@ -300,21 +306,6 @@ fn flow(total: u64, now: u64) -> String {
 
 fn since(peer: &PeerReport) -> u64 {
     crate::text::now().saturating_sub(peer.since)
-}
-
-/// A name keeps so much, however wide the other columns are.
-const LEAST_NAME: usize = 8;
-
-/// A table whose first column has names, cut so that the lines fit a terminal.
-fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let others: usize = (1..columns).map(|column| width(column).unwrap_or(0) + 2).sum();
-    let room = WIDTH.saturating_sub(others).max(LEAST_NAME);
-    rows.iter_mut().filter_map(|row| row.first_mut()).for_each(|name| *name = cut(name, room));
-    table(&rows)
 }
 
 /// A line of figures for each session, and beneath it how it is carried.
@@ -426,9 +417,10 @@ fn sorted(peers: &[PeerReport], sort: Sort) -> Vec<&PeerReport> {
 
 #[cfg(test)]
 mod tests {
-    use adit_daemon::control::{PortReport, TunReport};
+    use adit_daemon::control::{PortReport, TrainReport, TunReport};
 
     use super::*;
+    use crate::text::WIDTH;
 
     fn fits(text: &str) -> bool {
         text.lines().all(|line| line.chars().count() <= WIDTH)
@@ -559,12 +551,41 @@ mod tests {
             ..PeerReport::default()
         };
         let peers = vec![peer("a-laptop-with-a-very-long-name@example.net"), peer("b")];
-        let report = StatusReport { role: "server".into(), peers, ..StatusReport::default() };
+        let report = StatusReport {
+            role: "server".into(),
+            peers,
+            client_certificate: Some(CertificateReport {
+                whose: "a-laptop-with-a-very-long-name@example.net".into(),
+                not_after: crate::text::now() + 86_400,
+                days_left: 1,
+            }),
+            certificate: Some(CertificateReport {
+                whose: "own".into(),
+                not_after: crate::text::now() + 86_400 * 999,
+                days_left: 999,
+            }),
+            endpoints: vec!["udp [2001:db8:1234:5678:9abc:def0:1234:5678]:1194".into(); 3],
+            trains: TrainReport { sent: [(1, 1)].into(), received: [(2, 1)].into() },
+            offloads: [("udp-gso".to_owned(), true)].into(),
+            ..StatusReport::default()
+        };
         let machine = Overview { reports: vec![report], left_behind: Vec::new() };
         let places = Places::new(None).unwrap();
         for text in [page(&machine, &places), top_page(&machine, &places, Sort::Name)] {
             assert!(fits(&text), "{text}");
             assert!(text.contains("a-laptop-w") && text.contains('~'), "{text}");
+        }
+        let text = page(&machine, &places);
+        for said in [
+            "  first client to renew: a-laptop-with-a-v~, until 20",
+            "(in 1 d) <- soon\n",
+            "  own certificate ends: ",
+            "  packets per system call: 1.0 sent, 2.0 received\n",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+        for former in ["server server", "a train", "nearest expiry", "FOR", " BY "] {
+            assert!(!text.contains(former), "{former}: {text}");
         }
     }
 

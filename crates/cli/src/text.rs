@@ -5,8 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Columns that any terminal has.
-pub const WIDTH: usize = 80;
+pub use adit_daemon::log::{WIDTH, wrapped};
 
 /// Columns as wide as their widest cell, two spaces between them; the last one is not padded.
 pub fn table(rows: &[Vec<String>]) -> String {
@@ -27,27 +26,19 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Words in lines of at most 80 columns: the first begins with `head`, the others with as many
-/// spaces.
-pub fn wrapped(head: &str, words: &str) -> String {
-    let indent = head.chars().count();
-    let mut text = head.to_owned();
-    let mut column = indent;
-    for word in words.split(' ') {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > WIDTH {
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if column > indent {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-    }
-    text.push('\n');
-    text
+/// A name keeps so much, however wide the other columns are.
+const LEAST_NAME: usize = 8;
+
+/// A table whose first column has names, cut so that the lines fit a terminal.
+pub fn table_of_names(mut rows: Vec<Vec<String>>) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let others: usize = (1..columns).map(|column| width(column).unwrap_or(0) + 2).sum();
+    let room = WIDTH.saturating_sub(others).max(LEAST_NAME);
+    rows.iter_mut().filter_map(|row| row.first_mut()).for_each(|name| *name = cut(name, room));
+    table(&rows)
 }
 
 /// `1 session`, `3 sessions`.
@@ -183,6 +174,19 @@ mod tests {
         assert_eq!(wrapped("-> ", "short"), "-> short\n");
         let long = "x".repeat(100);
         assert_eq!(wrapped("-> ", &long), format!("-> {long}\n"));
+    }
+
+    #[test]
+    fn names_are_cut_where_a_line_would_be_too_long() {
+        let text = table_of_names(vec![
+            row(["NAME", "FROM"]),
+            row([&"n".repeat(60), &"f".repeat(30)]),
+        ]);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("n~  f"), "{text}");
+        // However wide the others are, a few letters stay.
+        let text = table_of_names(vec![row([&"n".repeat(60), &"f".repeat(90)])]);
+        assert!(text.starts_with("nnnnnnn~  f"), "{text}");
     }
 
     #[test]

@@ -139,10 +139,78 @@ fn completions_and_man_pages_are_made() {
     for shell in ["bash", "zsh", "fish"] {
         let script = adit(dir.path(), &format!("completions {shell}"));
         assert_eq!(code(&script), 0);
-        assert!(out(&script).contains("full-tunnel"), "{shell}");
+        assert!(out(&script).contains("ADIT_COMPLETE"), "{shell}: {}", out(&script));
     }
     assert_eq!(code(&adit(dir.path(), "man pages")), 0);
     assert!(dir.path().join("pages/adit-server-up.1").exists());
+    assert!(dir.path().join("pages/server.toml.5").exists());
+}
+
+/// What bash, zsh and fish offer for the last word of a line, by the protocol of their scripts.
+fn completed(dir: &Path, shell: &str, line: &[&str]) -> Vec<String> {
+    let output = Command::new(ADIT)
+        .arg("--")
+        .args(line)
+        .current_dir(dir)
+        .env("ADIT_COMPLETE", shell)
+        .env("_CLAP_COMPLETE_INDEX", (line.len() - 1).to_string())
+        .env("_CLAP_IFS", "\n")
+        .output()
+        .unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {}", err(&output));
+    // Explanations stand behind a tab or a colon.
+    let words = out(&output);
+    words.lines().map(|word| word.split(['\t', ':']).next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_shell_completes_verbs_options_files_and_names() {
+    let dir = server();
+    for name in ["laptop", "lena", "phone", "old"] {
+        adit(dir.path(), &format!("server client add {name} --group staff --dir vpn -o {name}.ovpn"));
+    }
+    adit(dir.path(), "server client disable lena --dir vpn");
+    adit(dir.path(), "server client revoke old --dir vpn");
+    let client = ["adit", "server", "client"];
+    for shell in ["bash", "zsh", "fish"] {
+        for (line, offered) in [
+            (&["revoke", "--dir", "vpn", "l"][..], &["laptop", "lena"][..]),
+            (&["kick", "--dir=vpn", "p"], &["phone"]),
+            (&["renew", "--dir", "vpn", "o"], &[]),
+            (&["show", "--dir", "vpn", "o"], &["old"]),
+            (&["enable", "--dir", "vpn", "l"], &["lena"]),
+            (&["remotes", "--dir", "vpn", "--done", "ph"], &["phone"]),
+            (&["group", "--dir", "vpn", "phone", "st"], &["staff"]),
+            (&["list", "--js"], &["--json"]),
+            // Where there is no server nothing is offered, and nothing is printed about it.
+            (&["revoke", "--dir", "elsewhere", "l"], &[]),
+        ] {
+            let line = [&client, line].concat();
+            assert_eq!(completed(dir.path(), shell, &line), offered, "{shell}: {line:?}");
+        }
+        assert_eq!(completed(dir.path(), shell, &["adit", "ser"]), ["server"]);
+        assert_eq!(completed(dir.path(), shell, &["adit", "connect", "lap"]), ["laptop.ovpn"]);
+    }
+}
+
+/// The script in a shell: it finds the program by its name and takes its answer.
+#[test]
+fn bash_completes_by_the_script() {
+    let dir = server();
+    adit(dir.path(), "server client add laptop --dir vpn -o laptop.ovpn");
+    let script = "source <(adit completions bash)
+        COMP_WORDS=(adit server client revoke --dir vpn la) COMP_CWORD=6 COMP_TYPE=9
+        _clap_complete_adit adit la vpn
+        echo \"${COMPREPLY[*]}\"";
+    let folder = Path::new(ADIT).parent().unwrap().to_str().unwrap();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    let output = Command::new("bash")
+        .args(["--norc", "-c", script])
+        .current_dir(dir.path())
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    assert_eq!((out(&output).as_str(), err(&output).as_str()), ("laptop\n", ""));
 }
 
 #[test]

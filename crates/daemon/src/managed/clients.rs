@@ -239,6 +239,14 @@ pub fn names(places: &Places) -> Outcome<filter::Known> {
     known(&open_store(places)?)
 }
 
+/// Every client as it is registered, without asking a running server for its sessions.
+///
+/// # Errors
+/// There is no registry here, or it cannot be read.
+pub fn registered(places: &Places) -> Outcome<Vec<Client>> {
+    open_store(places)?.clients().map_err(pki_fault)
+}
+
 pub(super) fn known(store: &Store) -> Outcome<filter::Known> {
     let clients = store.clients().map_err(pki_fault)?;
     let living = clients.iter().filter(|client| client.state != ClientState::Revoked);

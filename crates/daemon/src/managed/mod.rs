@@ -38,4 +38,5 @@ pub(crate) use settings::checked_device;
 pub use settings::{Listen, Nat, Reach, Settings};
 pub use status::{Overview, Reloaded, kick, reload, status};
 pub(crate) use survey::{kernel_random, local_networks};
+pub use template::{KEYS, Key};
 pub use up::{Step, UpOptions, up};

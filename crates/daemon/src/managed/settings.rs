@@ -267,6 +267,14 @@ impl From<Settings> for Raw {
     }
 }
 
+/// The command that writes this file.
+fn init_for(path: &Path) -> String {
+    match path.parent().filter(|folder| *folder != Path::new("/etc/adit")) {
+        Some(folder) => format!("adit server init --dir {}", super::shell_word(folder)),
+        None => "adit server init".to_owned(),
+    }
+}
+
 /// Every link carries 1280 bytes of IPv6, and no path more than 1500 for certain.
 fn checked_mtu(mtu: u16) -> Result<u16, String> {
     match mtu {
@@ -383,8 +391,9 @@ impl Settings {
             files::open(path).and_then(std::io::read_to_string).map_err(|error| {
                 match error.kind() {
                     std::io::ErrorKind::NotFound => Fault::operator(format!(
-                        "there is no {}; create it with: adit server init",
-                        path.display()
+                        "there is no {}; create it with: {}",
+                        path.display(),
+                        init_for(path)
                     )),
                     _ => file_fault("cannot read", path, &error),
                 }
@@ -494,6 +503,14 @@ mod tests {
         }
         let failure = parse(&format!("{base}listen = [\"tcp/0\"]\n")).unwrap_err();
         assert!(failure.to_string().contains("line 3"), "{}", failure);
+    }
+
+    #[test]
+    fn a_missing_file_is_told_with_the_command_that_writes_it() {
+        let missing = |path: &str| Settings::read(Path::new(path)).unwrap_err().to_string();
+        let text = missing("/nonexistent folder/server.toml");
+        assert!(text.ends_with("adit server init --dir '/nonexistent folder'"), "{text}");
+        assert_eq!(init_for(Path::new("/etc/adit/server.toml")), "adit server init");
     }
 
     #[test]

@@ -1,0 +1,222 @@
+//! The manual pages: one for each verb, and server.toml(5).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adit_daemon::fault::Fault;
+use adit_daemon::managed::{KEYS, Key};
+use clap::CommandFactory;
+
+use crate::Done;
+use crate::args::Cli;
+
+/// Writes a page for each verb, and that of `server.toml`.
+pub fn write(dir: &Path) -> Done {
+    let fault = |error: io::Error| {
+        Fault::environment(format!(
+            "cannot write man pages into {}: {error}; name a folder that you may write to",
+            dir.display()
+        ))
+    };
+    std::fs::create_dir_all(dir).map_err(fault)?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    write_pages(&command, dir).map_err(fault)?;
+    let files = files_folder(dir);
+    std::fs::create_dir_all(&files).map_err(fault)?;
+    std::fs::write(files.join("server.toml.5"), settings_page()).map_err(fault)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A page for a command, and one for each of its verbs.
+fn write_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        write_pages(verb, dir)?;
+    }
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    std::fs::write(dir.join(format!("{name}.1")), page(command, name)?)
+}
+
+/// The generated page, with a title that names the program and a synopsis with the options' values.
+fn page(command: &clap::Command, name: &str) -> io::Result<String> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    let mut text = String::new();
+    let (mut in_synopsis, mut in_examples) = (false, false);
+    for line in String::from_utf8_lossy(&page).lines() {
+        if line.starts_with(".SH ") {
+            in_examples = line == ".SH EXTRA";
+        }
+        if line.starts_with(".TH ") {
+            let version = env!("CARGO_PKG_VERSION");
+            text.push_str(&format!(".TH {name} 1 \"\" \"adit {version}\" \"adit manual\""));
+        } else if std::mem::take(&mut in_synopsis) {
+            text.push_str(&synopsis(command));
+        } else if in_examples {
+            text.push_str(&example(line));
+        } else {
+            text.push_str(line);
+        }
+        in_synopsis |= line == ".SH SYNOPSIS";
+        text.push('\n');
+    }
+    text.push_str(&see_also(name));
+    Ok(text)
+}
+
+/// A line of the examples: command lines stay as they are typed, the words around them are filled.
+fn example(line: &str) -> String {
+    match line {
+        ".SH EXTRA" => ".SH EXAMPLES".to_owned(),
+        "Example:" | "Examples:" | "" => ".PP".to_owned(),
+        _ if line.starts_with("  ") => format!(".nf\n{line}\n.fi"),
+        _ => line.to_owned(),
+    }
+}
+
+fn synopsis(command: &clap::Command) -> String {
+    let bold = |text: &str| format!("\\fB{}\\fR", text.replace('-', "\\-"));
+    let mut text = bold(command.get_bin_name().unwrap_or(command.get_name()));
+    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        let names = argument.get_value_names().unwrap_or_default();
+        let values: Vec<String> = names.iter().map(|name| format!("\\fI{name}\\fR")).collect();
+        let values = values.join(" ");
+        let word = match (argument.get_long(), argument.get_short()) {
+            (Some(long), _) if argument.get_action().takes_values() => {
+                format!("{} {values}", bold(&format!("--{long}")))
+            }
+            (Some(long), _) => bold(&format!("--{long}")),
+            (None, Some(short)) => bold(&format!("-{short}")),
+            (None, None) => values,
+        };
+        text.push_str(&match argument.is_required_set() {
+            true => format!(" {word}"),
+            false => format!(" [{word}]"),
+        });
+    }
+    if command.has_subcommands() {
+        text.push_str(" \\fIVERB\\fR");
+    }
+    text
+}
+
+/// Pages that a reader of this one wants next.
+fn see_also(name: &str) -> String {
+    let page = |name: &str, section: u8| format!("\\fB{}\\fR({section})", escaped(name));
+    let pages = match name {
+        "adit" => return String::new(),
+        _ if name.starts_with("adit-server") => vec![page("server.toml", 5), page("adit", 1)],
+        _ => vec![page("adit", 1)],
+    };
+    format!(".SH \"SEE ALSO\"\n{}\n", pages.join(", "))
+}
+
+/// Where pages of section 5 go: `man5` beside a folder `man1`, else the same folder.
+fn files_folder(dir: &Path) -> PathBuf {
+    match dir.file_name().is_some_and(|name| name == "man1") {
+        true => dir.with_file_name("man5"),
+        false => dir.to_owned(),
+    }
+}
+
+/// Text as roff prints it: no hyphen becomes a dash, and no line begins with a request.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq")
+}
+
+/// server.toml(5), from the table that the file itself is made from.
+fn settings_page() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut page = format!(
+        ".TH server.toml 5 \"\" \"adit {version}\" \"adit manual\"\n\
+         .SH NAME\n\
+         server.toml \\- settings of a VPN server of adit\n\
+         .SH SYNOPSIS\n\
+         \\fI/etc/adit/server.toml\\fR, or \\fIDIR/server.toml\\fR with \\fB\\-\\-dir\\fR \\fIDIR\\fR\n\
+         .SH DESCRIPTION\n\
+         The file is in TOML: one \\fIKEY = VALUE\\fR a line, and comments behind #. \\fBadit server up\\fR and \\fBadit server \
+         init\\fR write it with every key and a comment for each. Unknown keys are refused, with file and line.\n\
+         .PP\n\
+         \\fBadit reload\\fR reads it again without dropping a tunnel. It says what took effect, and which keys wait for a \
+         restart.\n\
+         .SH KEYS\n"
+    );
+    KEYS.iter().for_each(|key| page.push_str(&paragraph(key)));
+    page.push_str(
+        ".SH EXAMPLE\n.nf\nhost = \"vpn.example.net\"\nnetwork = \"10.87.31.0/24\"\nfull\\-tunnel = true\n\
+         dns = [\"9.9.9.9\"]\n.fi\n.SH \"SEE ALSO\"\n\
+         \\fBadit\\-server\\fR(1), \\fBadit\\-server\\-up\\fR(1), \\fBadit\\-reload\\fR(1), \\fBadit\\-filter\\fR(1)\n",
+    );
+    page
+}
+
+fn paragraph(key: &Key) -> String {
+    // Back ticks mark words in the file, as bold print does here.
+    let mut comment = String::new();
+    for (at, part) in key.comment.replace('\n', " ").split('`').enumerate() {
+        let part = escaped(part);
+        comment.push_str(&if at % 2 == 1 { format!("\\fB{part}\\fR") } else { part });
+    }
+    let default = match key.default {
+        Some(default) => format!("Default: {}.", escaped(default)),
+        None => "There is no default: the key must be there.".to_owned(),
+    };
+    let restart = match (key.restart, key.name) {
+        (false, _) => "",
+        (true, "filter") => {
+            " Another file, and other rules, take effect at once; the first one needs a restart."
+        }
+        (true, _) => " A new value takes effect when the server starts again.",
+    };
+    format!(
+        ".TP\n\\fB{}\\fR = {}\n{comment}\n.br\n{default}{restart}\n",
+        escaped(key.name),
+        escaped(key.example)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_has_a_man_page() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path()).unwrap();
+        for page in ["adit.1", "adit-server-client-add.1", "adit-demo.1", "adit-openvpn.1"] {
+            assert!(dir.path().join(page).exists(), "{page}");
+        }
+        let read = |page: &str| std::fs::read_to_string(dir.path().join(page)).unwrap();
+        let up = read("adit-server-up.1");
+        assert!(up.contains(".TH adit-server-up 1 \"\" \"adit "), "{up}");
+        assert!(up.contains("[\\fB\\-\\-client\\fR \\fINAME\\fR]"), "{up}");
+        assert!(up.contains("[\\fB\\-\\-full\\-tunnel\\fR]"), "{up}");
+        assert!(read("adit-connect.1").contains("\\fBadit connect\\fR [\\fIPROFILE\\fR]"));
+        let add = read("adit-server-client-add.1");
+        assert!(add.contains(".SH EXAMPLES\n.PP\n.nf\n  sudo adit server client add laptop"), "{add}");
+        assert!(add.contains("\\fBserver.toml\\fR(5), \\fBadit\\fR(1)"), "{add}");
+        let openvpn = read("adit-openvpn.1");
+        assert!(
+            openvpn.contains("\"adit manual\"") && !openvpn.contains("\"openvpn \""),
+            "{openvpn}"
+        );
+    }
+
+    #[test]
+    fn the_settings_have_a_page_with_every_key() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("man1")).unwrap();
+        let page = std::fs::read_to_string(dir.path().join("man5/server.toml.5")).unwrap();
+        assert!(page.starts_with(".TH server.toml 5 "), "{page}");
+        for key in &KEYS {
+            let head = format!(".TP\n\\fB{}\\fR = ", escaped(key.name));
+            assert!(page.contains(&head), "{} is missing in {page}", key.name);
+        }
+        assert!(page.contains("Default: 250."), "{page}");
+        assert!(!page.contains('`'), "{page}");
+        // Elsewhere it lies with the others.
+        write(&dir.path().join("all")).unwrap();
+        assert!(dir.path().join("all/server.toml.5").exists());
+    }
+}
