@@ -54,7 +54,7 @@ pub enum Verb {
     /// Connect to a server with an OpenVPN profile
     #[command(after_help = "Examples:
   sudo adit connect laptop.ovpn
-  sudo adit connect --check laptop.ovpn   try every stage, name the one that fails
+  sudo adit connect --check laptop.ovpn   try every stage, name what fails
   sudo adit connect --kill-switch laptop.ovpn
   sudo adit connect --release             let traffic out again")]
     Connect(Connect),
@@ -76,8 +76,9 @@ pub enum Verb {
   sudo adit bridge eth1 eth2 --rules fw.nft
   sudo adit bridge tap:private tap:public --relay
 
-It is transparent: stations on both sides see each other as on one cable, and the host's own stack
-sees nothing of what passes. It runs until it is told to end.")]
+It is transparent: stations on both sides see each other as on one cable, and
+the host's own stack sees nothing of what passes. It runs until it is told to
+end.")]
     Bridge(crate::bridge::Bridge),
 
     /// Check rule files, and ask which rule decides about a packet
@@ -94,8 +95,8 @@ sees nothing of what passes. It runs until it is told to end.")]
     #[command(
         subcommand,
         after_help = "Examples:
-  sudo adit postgres init postgres://admin@db.example.net/vpn --network 10.9.0.0/24
-  sudo adit postgres join 'postgres://db.example.net/vpn#TOKEN'   on every other machine
+  sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
+  sudo adit postgres join 'postgres://db.example/vpn#TOKEN'   on other machines
   sudo adit postgres up"
     )]
     Postgres(crate::postgres::Postgres),
@@ -120,7 +121,8 @@ All arguments are openvpn's. Called by the name openvpn, adit does the same."
   sudo adit reload                the server of `adit server`
   sudo adit reload openvpn-1234   another process, by its name in `adit status`
 
-It says what took effect, what waits for a restart, and whose profiles are out of date.")]
+It says what took effect, what waits for a restart, and whose profiles are out
+of date.")]
     Reload(Reload),
 
     /// End a client's sessions on every server that runs here; it may connect again
@@ -148,8 +150,8 @@ Needs root and /dev/net/tun. Everything it makes is gone at the end.")]
   adit completions zsh > /usr/local/share/zsh/site-functions/_adit
   adit completions fish > /etc/fish/completions/adit.fish
 
-The script asks this program, so print it again after an upgrade. Names of clients are completed
-for users who may read the registry: root.")]
+The script asks this program, so print it again after an upgrade. Names of
+clients are completed for users who may read the registry: root.")]
     Completions {
         /// Which shell
         shell: Shell,
@@ -159,7 +161,8 @@ for users who may read the registry: root.")]
     #[command(after_help = "Example:
   adit man /usr/local/share/man/man1
 
-server.toml(5) goes into man5 beside a folder named man1, and into any other folder itself.")]
+server.toml(5) goes into man5 beside a folder named man1, and into any other
+folder itself.")]
     Man {
         /// Folder to write to
         #[arg(value_hint = ValueHint::DirPath)]
@@ -662,6 +665,17 @@ mod tests {
             command.get_subcommands().for_each(|verb| walk(verb, &path));
         }
         walk(&Cli::command(), "");
+    }
+
+    #[test]
+    fn examples_and_notes_fit_a_terminal() {
+        fn walk(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let wide = help.lines().find(|line| line.chars().count() > 80);
+            assert_eq!(wide, None, "{}", command.get_name());
+            command.get_subcommands().for_each(walk);
+        }
+        walk(&Cli::command());
     }
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {

@@ -120,10 +120,7 @@ pub fn process() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let running = places().and_then(|places| managed::status(&places).ok()).unwrap_or_default();
         let reports = running.reports.iter().filter(|report| report.problem.is_none());
-        reports
-            .take(MAX_NAMES)
-            .map(|report| candidate(&report.instance, &report.role))
-            .collect()
+        reports.take(MAX_NAMES).map(|report| candidate(&report.instance, &report.role)).collect()
     })
 }
 

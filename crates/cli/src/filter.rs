@@ -29,18 +29,20 @@ pub enum Filter {
   adit filter check fw.nft
   adit filter check --json fw.nft | jq '.errors[].line'
 
-Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the language.")]
+Exit codes: 0 good, 2 errors in the file. docs/filter.md is the reference of the
+language.")]
     Check(Check),
 
     /// Say which rule decides about a packet, and why
     #[command(after_help = "Examples:
-  adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in eth1 out eth2
-  adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established reply'
-  adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1 echo-request' --client alice=10.8.0.2
+  adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in e1 out e2
+  adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established'
+  adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1' --client alice=10.8.0.2
   adit filter explain fw.nft 'arp who-has 10.0.0.2 tell 10.0.0.1 vlan 5'
   adit filter explain fw.nft hex:4500002800010000401166... tun
 
-Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or description.")]
+Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or
+description.")]
     Explain(Explain),
 
     /// Show the rules of a running server or bridge with their counters
@@ -49,7 +51,8 @@ Exit codes: 0 the packet is accepted, 1 it is not, 2 errors in the file or descr
   sudo adit filter show --flows
   sudo adit filter show --json | jq '.counters[] | select(.packets > 0)'
 
-What is printed is a rule file that reads back; what else there is to know stands in comments.")]
+What is printed is a rule file that reads back; what else there is to know
+stands in comments.")]
     Show(live::Show),
 
     /// Put other rules into force in a running server or bridge, all at once; no tunnel drops
@@ -58,7 +61,8 @@ What is printed is a rule file that reads back; what else there is to know stand
   sudo adit filter reload fw.nft
   sudo adit filter reload eth1-eth2 fw.nft
 
-If something is wrong with them, the former rules stay in force. Known connections are evaluated again.")]
+If something is wrong with them, the former rules stay in force. Known
+connections are evaluated again.")]
     Reload(live::Reload),
 
     /// Write what `log group` rules log into a file that Wireshark reads

@@ -194,7 +194,10 @@ mod tests {
         assert!(up.contains("[\\fB\\-\\-full\\-tunnel\\fR]"), "{up}");
         assert!(read("adit-connect.1").contains("\\fBadit connect\\fR [\\fIPROFILE\\fR]"));
         let add = read("adit-server-client-add.1");
-        assert!(add.contains(".SH EXAMPLES\n.PP\n.nf\n  sudo adit server client add laptop"), "{add}");
+        assert!(
+            add.contains(".SH EXAMPLES\n.PP\n.nf\n  sudo adit server client add laptop"),
+            "{add}"
+        );
         assert!(add.contains("\\fBserver.toml\\fR(5), \\fBadit\\fR(1)"), "{add}");
         let openvpn = read("adit-openvpn.1");
         assert!(

@@ -12,8 +12,8 @@ use adit_pki::{ClientState, Issued};
 use zeroize::Zeroizing;
 
 use crate::args::{
-    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew,
-    ClientShow, Init, Server, Up,
+    Choices, Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
+    Init, Server, Up,
 };
 use crate::text::{bytes, date, date_from_now, row, span, table, table_of_names, wrapped};
 use crate::{Done, doctor, places, print, print_json};
@@ -58,7 +58,7 @@ fn client(verb: Client) -> Done {
                     format!("{}: its {ended} sessions ended; it may connect again\n", who.name)
                 }
             };
-            print(&text);
+            print(&wrapped("", text.trim_end()));
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -95,7 +95,7 @@ fn said(name: &str, what: &str, ended: usize) -> Done {
         1 => "; its session ended".to_owned(),
         _ => format!("; its {ended} sessions ended"),
     };
-    print(&format!("{name} {what}{sessions}\n"));
+    print(&wrapped("", &format!("{name} {what}{sessions}")));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -379,34 +379,66 @@ fn list(options: &ClientList) -> Done {
         print(&format!("No clients yet. Make one: {hint}\n"));
         return Ok(ExitCode::SUCCESS);
     }
-    // Where nobody is in a group the column would say nothing.
+    // Programs get a table of whole names, people lines that fit.
+    print(&match std::io::stdout().is_terminal() {
+        true => for_people(&known),
+        false => table(&columns(&known)),
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inside(known: &Known) -> String {
+    let session = known.sessions.first();
+    session
+        .and_then(|session| session.tunnel.first().cloned())
+        .or_else(|| known.client.address4.map(|address| address.to_string()))
+        .unwrap_or_else(|| "-".into())
+}
+
+fn columns(known: &[Known]) -> Vec<Vec<String>> {
+    // A column in which no client has a group would be empty.
     let grouped = known.iter().any(|client| !client.client.groups.is_empty());
     let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "FROM", "INSIDE"])];
     if grouped && let Some(head) = rows.first_mut() {
         head.push("GROUPS".into());
     }
-    for client in &known {
-        let session = client.sessions.first();
+    for client in known {
+        let from = client.sessions.first().map_or("-".into(), |session| session.address.clone());
         rows.push(vec![
             client.client.name.to_string(),
             state(client).into(),
             expiry(client),
-            session.map_or("-".into(), |session| session.address.clone()),
-            session
-                .and_then(|session| session.tunnel.first().cloned())
-                .or_else(|| client.client.address4.map(|address| address.to_string()))
-                .unwrap_or_else(|| "-".into()),
+            from,
+            inside(client),
         ]);
         if grouped && let Some(last) = rows.last_mut() {
             last.push(groups(&client.client));
         }
     }
-    // Programs get whole names, people lines that fit.
-    print(&match std::io::stdout().is_terminal() {
-        true => table_of_names(rows),
-        false => table(&rows),
-    });
-    Ok(ExitCode::SUCCESS)
+    rows
+}
+
+/// A line for each client, and beneath it where it is and what it belongs to.
+fn for_people(known: &[Known]) -> String {
+    let mut rows = vec![row(["NAME", "STATE", "EXPIRES", "INSIDE"])];
+    rows.extend(known.iter().map(|client| {
+        row([client.client.name.as_str(), state(client), &expiry(client), &inside(client)])
+    }));
+    let lines = table_of_names(rows);
+    let mut lines = lines.lines();
+    let mut text = format!("{}\n", lines.next().unwrap_or_default());
+    for (line, client) in lines.zip(known) {
+        let mut details: Vec<String> =
+            client.sessions.iter().map(|session| format!("from {}", session.address)).collect();
+        if !client.client.groups.is_empty() {
+            details.push(format!("groups: {}", groups(&client.client)));
+        }
+        text.push_str(&format!("{line}\n"));
+        if !details.is_empty() {
+            text.push_str(&wrapped("    ", &details.join("; ")));
+        }
+    }
+    text
 }
 
 /// Certificates that end sooner are marked.
@@ -426,6 +458,12 @@ fn expiry(known: &Known) -> String {
 fn groups(client: &adit_pki::Client) -> String {
     let names: Vec<&str> = client.groups.iter().map(|group| group.as_str()).collect();
     names.join(", ")
+}
+
+/// A line of two columns, the second broken where it is too long.
+fn pair(row: &[String]) -> String {
+    let [name, value] = row else { return String::new() };
+    wrapped(&format!("{name:<15}"), value)
 }
 
 fn show(options: &ClientShow) -> Done {
@@ -466,16 +504,58 @@ fn show(options: &ClientShow) -> Done {
             rows.push(row(["program", program]));
         }
     }
-    print(&table(&rows));
+    rows.iter().for_each(|row| print(&pair(row)));
     Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
 mod tests {
+    use adit_daemon::control::PeerReport;
+    use adit_pki::Client;
     use clap::Parser;
 
     use super::*;
     use crate::args::{Cli, Verb};
+
+    #[test]
+    fn a_list_for_people_fits_a_terminal() {
+        let client = |name: &str, group: &[&str]| Client {
+            name: name.parse().unwrap(),
+            serial: "1".into(),
+            former: Vec::new(),
+            state: ClientState::Active,
+            created: 0,
+            expires: crate::text::now() + 86_500,
+            revoked: None,
+            address4: None,
+            address6: None,
+            groups: group.iter().map(|name| name.parse().unwrap()).collect(),
+            remote: None,
+        };
+        let session = PeerReport {
+            address: "[2001:db8:1234:5678:9abc:def0:1234:5678]:50000".into(),
+            tunnel: vec!["10.255.255.254".into()],
+            ..PeerReport::default()
+        };
+        let long = "a-laptop-with-a-very-long-name@example.net";
+        let known = [
+            Known { client: client(long, &["staff", "ops"]), sessions: vec![session] },
+            Known { client: client("b", &[]), sessions: Vec::new() },
+        ];
+        let text = for_people(&known);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[1].contains("~  connected  ") && lines[1].ends_with("10.255.255.254"),
+            "{text}"
+        );
+        assert!(lines[2].starts_with("    from [2001:db8:") && text.contains("groups: "), "{text}");
+        assert!(lines.last().unwrap().starts_with("b "), "{text}");
+        let whole = table(&columns(&known));
+        assert!(whole.contains(long) && whole.contains("GROUPS"), "{whole}");
+        let shown = pair(&row(["protected by", &"word ".repeat(40)]));
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    }
 
     /// What `up` hands to `init` must mean the same there.
     #[test]

@@ -51,7 +51,8 @@ pub fn top(options: &Top) -> Done {
 
 pub fn kick(options: &Kick) -> Done {
     let ended = managed::kick(&places(&options.place)?, &options.name)?;
-    print(&format!("{}: {} ended; it may connect again\n", options.name, count(ended, "session")));
+    let text = format!("{}: {} ended; it may connect again", options.name, count(ended, "session"));
+    print(&wrapped("", &text));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -291,7 +292,7 @@ fn pairs(counts: &BTreeMap<String, u64>) -> String {
     pairs.join(", ")
 }
 
-fn nobody(report: &StatusReport) -> String {
+fn no_session(report: &StatusReport) -> String {
     let none = if report.role == "server" { "no client is connected" } else { "no session" };
     format!("  {none}\n")
 }
@@ -311,7 +312,7 @@ fn since(peer: &PeerReport) -> u64 {
 /// A line of figures for each session, and beneath it how it is carried.
 fn peers(report: &StatusReport) -> String {
     if report.peers.is_empty() {
-        return nobody(report);
+        return no_session(report);
     }
     let mut rows = vec![row(["  NAME", "INSIDE", "CONNECTED", "RECEIVED", "SENT"])];
     for peer in &report.peers {
@@ -373,7 +374,7 @@ fn top_report(report: &StatusReport, sort: Sort) -> String {
         (None, None) => {}
     }
     if report.peers.is_empty() {
-        return text + &nobody(report);
+        return text + &no_session(report);
     }
     let sum = |of: fn(&PeerReport) -> u64| report.peers.iter().map(of).fold(0, u64::saturating_add);
     text.push_str(&format!(

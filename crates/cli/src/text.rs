@@ -178,10 +178,8 @@ mod tests {
 
     #[test]
     fn names_are_cut_where_a_line_would_be_too_long() {
-        let text = table_of_names(vec![
-            row(["NAME", "FROM"]),
-            row([&"n".repeat(60), &"f".repeat(30)]),
-        ]);
+        let text =
+            table_of_names(vec![row(["NAME", "FROM"]), row([&"n".repeat(60), &"f".repeat(30)])]);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("n~  f"), "{text}");
         // However wide the others are, a few letters stay.

@@ -167,7 +167,10 @@ fn completed(dir: &Path, shell: &str, line: &[&str]) -> Vec<String> {
 fn the_shell_completes_verbs_options_files_and_names() {
     let dir = server();
     for name in ["laptop", "lena", "phone", "old"] {
-        adit(dir.path(), &format!("server client add {name} --group staff --dir vpn -o {name}.ovpn"));
+        adit(
+            dir.path(),
+            &format!("server client add {name} --group staff --dir vpn -o {name}.ovpn"),
+        );
     }
     adit(dir.path(), "server client disable lena --dir vpn");
     adit(dir.path(), "server client revoke old --dir vpn");

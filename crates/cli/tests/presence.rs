@@ -37,6 +37,9 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
     let client = server.connect(&ns, "ann");
     server.await_connected(&["ann"]);
     let before = sessions(&server);
+    // A client with a folder of its own for its socket is found by the same `--dir`.
+    let (_, said) = adit(&server, &ns, "status --dir run-ann");
+    assert!(said.contains("client ann: running"), "{said}");
     // Beside it on the same machine, and from another device.
     for place in [&ns, &elsewhere] {
         let (code, said) = adit(&server, place, "connect --check ann.ovpn");

@@ -24,7 +24,7 @@ pub enum PkiError {
     #[error("there is a client {0} already; `adit server client renew {0}` gives it a new profile")]
     Exists(String),
     /// There is none of that name.
-    #[error("there is no client {0}; `adit server client list` shows those there are")]
+    #[error("there is no client {0}; list them with: adit server client list")]
     Unknown(String),
     /// The client was revoked, which is for good.
     #[error(

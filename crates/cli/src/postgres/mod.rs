@@ -19,13 +19,14 @@ use crate::Done;
 pub enum Postgres {
     /// Make a network in a database, and this machine its first node
     #[command(after_help = "Examples:
-  sudo adit postgres init postgres://admin@db.example.net/vpn --network 10.9.0.0/24
-  sudo adit postgres init service=vpn --network 10.9.0.0/24 --network6 fd09::/64 --audit none
+  sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
+  sudo adit postgres init service=vpn --network 10.9.0.0/24 --audit none
   sudo adit postgres init - --network 10.9.0.0/24 < url   the URL from a file
 
-The database must exist (createdb vpn), PostgreSQL 15 or later, and the role may make roles (CREATEROLE).
-Passwords are taken from ~/.pgpass, a service file, PGPASSWORD, or asked for. Where nothing is said about
-sslmode, every other machine is spoken to under TLS. Safe to repeat.")]
+The database must exist (createdb vpn), PostgreSQL 15 or later, and the role may
+make roles (CREATEROLE). Passwords are taken from ~/.pgpass, a service file,
+PGPASSWORD, or asked for. Where nothing is said about sslmode, every other
+machine is spoken to under TLS. Safe to repeat.")]
     Init(Box<members::Init>),
 
     /// Make this machine a node, with what `init` or `invite` printed on another
@@ -72,16 +73,16 @@ Every node that runs does the same by itself.")]
     /// Check the log: that no row is missing, altered or added
     #[command(after_help = "Examples:
   sudo adit postgres verify                   what is addressed to this node
-  adit postgres verify --url postgres://auditor@db.example.net/vpn --key auditor.key
+  adit postgres verify --url postgres://auditor@db.example/vpn --key auditor.key
 
-Without a key only numbers, signatures and the records' order are looked at. What has expired is named and is no finding.
-Exits with 1 if anything was found.")]
+Without a key only numbers, signatures and the records' order are looked at.
+What has expired is named and is no finding. Exits with 1 if anything was found.")]
     Verify(log::Verify),
 
     /// Write what has passed as a capture for Wireshark
     #[command(after_help = "Examples:
   sudo adit postgres export --since 10m --pcapng - | tcpdump -r -
-  adit postgres export --url postgres://auditor@db.example.net/vpn --key auditor.key --since 2h --from berlin --pcapng berlin.pcapng")]
+  adit postgres export --since 2h --from berlin --pcapng berlin.pcapng")]
     Export(log::Export),
 
     /// Print a line per packet
@@ -94,8 +95,8 @@ Exits with 1 if anything was found.")]
   sudo adit postgres demo
   sudo adit postgres demo --hold   leave it up to look around, until Ctrl-C
 
-Needs root, /dev/net/tun and PostgreSQL's programs (apt install postgresql). A cluster of the host is not
-touched; everything that it makes is gone at the end.")]
+Needs root, /dev/net/tun and PostgreSQL's programs (apt install postgresql). A
+cluster of the host is not touched; everything that it makes is gone at the end.")]
     Demo(crate::args::Demo),
 }
 

@@ -107,9 +107,10 @@ pub trait Hooks {
     /// The configuration contradicts itself; the client ends.
     fn plan(&mut self, tunnel: &TunnelConfig) -> Result<(HostPlan, Vec<String>), Fault>;
 
-    /// Whose DNS servers resolve names; before [`Hooks::up`], and after each change.
-    fn dns(&mut self, in_use: &DnsInUse) {
-        let _ = in_use;
+    /// Whose DNS servers resolve names; before [`Hooks::up`], and after each change. `logged`: the change is in the log
+    /// already.
+    fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
+        let _ = (in_use, logged);
     }
 
     /// The tunnel is up.
@@ -497,7 +498,7 @@ impl<E: Drives> Running<E> {
         access.tunnel =
             plan.dns.iter().flat_map(|dns| dns.servers.iter().map(|server| server.ip())).collect();
         let in_use = self.host.dns_in_use();
-        hooks.dns(&in_use);
+        hooks.dns(&in_use, false);
     }
 
     fn host_event(&mut self, event: &HostEvent, hooks: &mut dyn Hooks) {
@@ -505,6 +506,7 @@ impl<E: Drives> Running<E> {
             HostEvent::PathChanged { sources } => self.path_is_back(sources),
             HostEvent::PathLost { alternative } => self.path_is_lost(*alternative),
             HostEvent::Dns(event) => {
+                let logged = event.change != DnsChange::AppliedAgain;
                 match event.change {
                     DnsChange::AppliedAgain => tracing::warn!(
                         "DNS: another program replaced /etc/resolv.conf: the tunnel's servers are put \
@@ -513,7 +515,7 @@ impl<E: Drives> Running<E> {
                     DnsChange::Lost => tracing::warn!("DNS: now {}", event.in_use),
                     DnsChange::Back => say!(1, "DNS: now {}", event.in_use),
                 }
-                hooks.dns(&event.in_use);
+                hooks.dns(&event.in_use, logged);
             }
         }
     }

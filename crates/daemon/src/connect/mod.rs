@@ -79,8 +79,13 @@ struct Profile {
 /// The profile's options, with those of the command line.
 pub(crate) fn options(wanted: &ConnectOptions, files: &dyn Files) -> Result<Options, Fault> {
     let path = wanted.profile.to_string_lossy().into_owned();
-    let mut options = config::parse(&["--config".into(), path], files)
-        .map_err(|e| Fault::operator(e.to_string()))?;
+    let mut options = config::parse(&["--config".into(), path], files).map_err(|error| {
+        // The command line has nothing but the profile.
+        match error.file == "command line" && error.directive == "config" {
+            true => Fault::operator(format!("{}; {}", error.problem, error.remedy)),
+            false => Fault::operator(error.to_string()),
+        }
+    })?;
     let routes = &mut options.routes;
     routes.noexec |= wanted.no_routes;
     routes.apply_dns = Some(!wanted.keep_dns && routes.apply_dns != Some(false));
@@ -375,8 +380,8 @@ impl Hooks for Narrator<'_> {
         Ok((plan, notes))
     }
 
-    fn dns(&mut self, in_use: &DnsInUse) {
-        if self.up && self.dns != *in_use {
+    fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
+        if !logged && self.up && self.dns != *in_use {
             say!(1, "DNS: {in_use}");
         }
         self.dns = in_use.clone();

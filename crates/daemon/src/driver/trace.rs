@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use adit_engine::verbs::{DataKey, KeySlot, Notice, Op, PeerSpec};
+use adit_engine::verbs::{DataKey, KeySlot, Notice, Op, PeerSpec, Protection};
 use adit_engine::{Input, Instant, Link};
 
 use crate::log::wanted;
@@ -73,7 +73,8 @@ pub(super) fn command(op: &Op) {
             say!(KEYS, "peer {}: key forgotten: {}", peer.0, place(*slot));
         }
         Op::SetRoutes(peer, routes) => {
-            let shown: Vec<String> = routes.iter().take(MAX_LISTED).map(ToString::to_string).collect();
+            let shown: Vec<String> =
+                routes.iter().take(MAX_LISTED).map(ToString::to_string).collect();
             let more = if routes.len() > shown.len() { ", ..." } else { "" };
             say!(DETAILS, "peer {}: routes: {}{more}", peer.0, shown.join(", "));
         }
@@ -164,10 +165,16 @@ fn negotiated(spec: &PeerSpec) -> String {
 
 /// Never the key itself.
 fn layout(key: &DataKey) -> String {
+    let format = match key.protection {
+        Protection::Aead(_) => "AEAD",
+        Protection::Epoch(_) => "AEAD with epochs",
+        Protection::Block(_) => "CBC and HMAC",
+        Protection::Static(_) => "CBC and HMAC, static key",
+    };
     let limit = |limit: u64| if limit == 0 { "none".to_owned() } else { limit.to_string() };
     format!(
-        "{:?}, limits: {} bytes, {} packets",
-        key.protection,
+        "{}, format: {format}, limit of bytes: {}, of packets: {}",
+        key.protection.cipher_name(),
         limit(key.limits.bytes),
         limit(key.limits.packets)
     )
@@ -217,7 +224,7 @@ pub(super) fn kind(input: &Input<'_>) -> &'static str {
 /// What came of an input.
 #[cold]
 pub(super) fn handled(kind: &str, outputs: usize, took: Duration) {
-    say!(INPUTS, "input: {kind}: {outputs} outputs in {} us", took.as_micros());
+    say!(INPUTS, "input: {kind}: {} us, outputs: {outputs}", took.as_micros());
 }
 
 /// Opcode and key id as openvpn names them.

@@ -31,10 +31,16 @@ pub fn wrapped(head: &str, words: &str) -> String {
 /// with carets beneath, which must stay where they are.
 #[must_use]
 pub fn fault_line(fault: &str, terminal: bool) -> String {
-    match terminal && !fault.contains('\n') {
-        true => wrapped("adit: ", fault),
-        false => format!("adit: {fault}\n"),
+    if !terminal || fault.contains("\n") && fault.contains('^') {
+        return format!("adit: {fault}\n");
     }
+    let mut lines = fault.lines();
+    let first = wrapped("adit: ", lines.next().unwrap_or_default());
+    lines.fold(first, |text, line| {
+        let words = line.trim_start();
+        let indent = line.len().saturating_sub(words.len());
+        text + &wrapped(&" ".repeat(indent), words)
+    })
 }
 
 #[cfg(test)]
@@ -46,6 +52,10 @@ mod tests {
         let fault = "word ".repeat(30);
         assert!(fault_line(&fault, true).lines().all(|line| line.chars().count() <= 80));
         assert_eq!(fault_line(&fault, false), format!("adit: {fault}\n"));
+        let remedy = format!("{fault}\n  {fault}");
+        let shown = fault_line(&remedy, true);
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        assert!(shown.contains("\n  word word") && shown.ends_with("\n  word word \n"), "{shown}");
         let carets = format!("{fault}\n    ^^^^");
         assert_eq!(fault_line(&carets, true), format!("adit: {carets}\n"));
     }

@@ -55,6 +55,10 @@ fn instances(places: &Places) -> Outcome<Vec<Instance>> {
         Ok(sockets) => sockets.into_iter().collect(),
         Err(error) => return Err(file_fault("cannot read", &places.run, &error)),
     };
+    // A client that was given this folder has its socket in the folder itself.
+    if places.dir.is_some() {
+        sockets.extend(control::list(&places.config).unwrap_or_default());
+    }
     let running = if places.dir.is_none() { processes::all() } else { Vec::new() };
     sockets.extend(running.iter().flat_map(|process| process.sockets.iter().cloned()));
     let mut instances = ask_all(sockets);

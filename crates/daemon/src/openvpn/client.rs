@@ -283,8 +283,8 @@ impl Hooks for Owner<'_> {
         }
     }
 
-    fn dns(&mut self, in_use: &DnsInUse) {
-        if self.options.routes.apply_dns == Some(true) {
+    fn dns(&mut self, in_use: &DnsInUse, logged: bool) {
+        if !logged && self.options.routes.apply_dns == Some(true) {
             say!(1, "DNS: {in_use}");
         }
     }

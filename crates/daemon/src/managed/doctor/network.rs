@@ -150,10 +150,13 @@ pub(super) fn dns() -> Finding {
         return Finding::warning("dns", "/etc/resolv.conf names no name server")
             .remedy("add a line such as: nameserver 9.9.9.9");
     }
-    Finding::fine("dns", match servers {
+    Finding::fine(
+        "dns",
+        match servers {
             1 => "1 name server in /etc/resolv.conf".to_owned(),
             _ => format!("{servers} name servers in /etc/resolv.conf"),
-        })
+        },
+    )
 }
 
 #[cfg(test)]
