@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -13,6 +14,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::report::{Request, Response};
 use crate::fault::Fault;
 use crate::helper::files;
+use crate::log;
 
 /// Longest request or response, in bytes with its newline. A response with 10,000 peers fits.
 pub const LINE_LIMIT: u64 = 16 << 20;
@@ -240,7 +242,32 @@ pub(crate) fn exchange(
     stream.write_all(&line)?;
     let mut answer = Vec::new();
     BufReader::new(stream).take(LINE_LIMIT).read_until(b'\n', &mut answer)?;
-    serde_json::from_slice(&answer).map_err(io::Error::other)
+    read_response(&answer)
+}
+
+/// Reads an answer. It may come from another user's process and goes to a terminal: characters that would not print become
+/// escapes, but for line feeds and tabs.
+pub(super) fn read_response(answer: &[u8]) -> io::Result<Response> {
+    let mut value: Value = serde_json::from_slice(answer).map_err(io::Error::other)?;
+    make_printable(&mut value);
+    serde_json::from_value(value).map_err(io::Error::other)
+}
+
+/// The nesting of a value is bounded by the parser.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => log::clean_lines(text),
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        Value::Object(fields) => {
+            let named = std::mem::take(fields).into_iter().map(|(mut name, mut value)| {
+                log::clean_lines(&mut name);
+                make_printable(&mut value);
+                (name, value)
+            });
+            *fields = named.collect();
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// The control sockets in a folder, by name; an absent folder has none.
@@ -302,6 +329,28 @@ mod tests {
         let mut rest = Vec::new();
         // Closed: an end of file, or a reset for what was not read.
         assert!(matches!(stream.read_to_end(&mut rest).await, Ok(0) | Err(_)));
+    }
+
+    #[test]
+    fn an_answer_cannot_write_to_the_terminal_what_it_likes() {
+        let answer = concat!(
+            r#"{"status":{"version":"1","role":"server\u001b[2J","instance":"a\n\tb","state":"\u009b2J\u202e","#,
+            r#""pid":1,"started":1,"uptime_s":1,"endpoints":["\u0007"],"tun":null,"peers":[],"#,
+            r#""drops":{"\u001b]0;x":1},"trains":{"sent":{"1":2},"received":{}},"offloads":{},"#,
+            r#""certificate":null}}"#
+        );
+        let Response::Status(report) = read_response(answer.as_bytes()).unwrap() else {
+            panic!("another answer");
+        };
+        assert_eq!((report.role.as_str(), report.instance.as_str()), ("server\\x1b[2J", "a\n\tb"));
+        assert_eq!(
+            (report.state.as_str(), report.endpoints[0].as_str()),
+            ("\\u{9b}2J\\u{202e}", "\\x07")
+        );
+        assert_eq!(report.drops.into_iter().collect::<Vec<_>>(), [("\\x1b]0;x".to_owned(), 1)]);
+        assert_eq!(report.trains.sent.into_iter().collect::<Vec<_>>(), [(1, 2)]);
+        let deep = "[".repeat(100_000);
+        assert!(read_response(deep.as_bytes()).is_err());
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use tracing_subscriber::registry::Registry;
 
 pub use repeats::{Kind, Repeats, Seen, Source};
 use sink::Sink;
+pub(crate) use text::clean_lines;
 pub use text::{LINE_LIMIT, clean, stamp};
 use text::{Stamps, push_clean};
 pub(crate) use traffic::Traffic;

@@ -28,16 +28,37 @@ pub(super) fn push_clean(line: &mut String, text: &str) {
         }
         match c {
             '\t' => line.push(' '),
-            c if c.is_ascii_control() => {
-                // Writing to a String cannot fail.
-                let _ = write!(line, "\\x{:02x}", u32::from(c));
-            }
-            c if c.is_control() || is_invisible(c) => {
-                let _ = write!(line, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => line.push(c),
+            c => push_printable(line, c),
         }
     }
+}
+
+fn push_printable(text: &mut String, c: char) {
+    match c {
+        c if c.is_ascii_control() => {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\\x{:02x}", u32::from(c));
+        }
+        c if c.is_control() || is_invisible(c) => {
+            let _ = write!(text, "\\u{{{:x}}}", u32::from(c));
+        }
+        c => text.push(c),
+    }
+}
+
+/// Makes a text of several lines printable: as [`clean`], but line feeds and tabs stay, and nothing is cut.
+pub(crate) fn clean_lines(text: &mut String) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t')) {
+        return;
+    }
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => printable.push(c),
+            c => push_printable(&mut printable, c),
+        }
+    }
+    *text = printable;
 }
 
 /// Characters that reorder, hide or break what a terminal shows.
