@@ -364,17 +364,42 @@ fn pages(folder: &Path) -> Vec<Found> {
     found
 }
 
-/// A kernel setting's place. Keys are of our own making, and those of ledgers that root wrote.
-fn sysctl_path(key: &str) -> PathBuf {
-    Path::new("/proc/sys").join(key.replace('.', "/"))
+/// Returns where a kernel setting of the network is. Ledgers name no other file, whatever is in them.
+fn sysctl_path(key: &str) -> io::Result<PathBuf> {
+    let plain = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+    };
+    let parts: Vec<&str> = key.split('.').collect();
+    if parts.first() != Some(&"net") || !parts.iter().all(|part| plain(part)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a setting of the network"));
+    }
+    Ok(parts.iter().fold(PathBuf::from("/proc/sys"), |path, part| path.join(part)))
 }
 
 fn read_sysctl(key: &str) -> io::Result<String> {
-    Ok(fs::read_to_string(sysctl_path(key))?.trim().to_owned())
+    Ok(fs::read_to_string(sysctl_path(key)?)?.trim().to_owned())
 }
 
 fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
-    fs::write(sysctl_path(key), value)
+    fs::write(sysctl_path(key)?, value)
+}
+
+/// For the fuzzer: what a ledger makes the next start undo.
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Ok(page) = serde_json::from_slice::<Page>(bytes) else { return };
+    for route in page.routes.iter().filter_map(Entry::route) {
+        let _ = route.to_string();
+    }
+    for entry in &page.rules {
+        let rule = Rule::from(entry);
+        let _ = rule.to_string();
+        assert_eq!(&RuleEntry::from(&rule), entry);
+    }
+    for path in page.sysctls.iter().filter_map(|(key, _)| sysctl_path(key).ok()) {
+        assert!(path.starts_with("/proc/sys/net"), "{}", path.display());
+        assert!(!path.components().any(|part| part == std::path::Component::ParentDir));
+    }
+    let _ = (page.mark(), page.is_kept(), page.is_empty());
 }
 
 pub(super) fn namespace() -> u64 {
@@ -471,6 +496,24 @@ mod tests {
         assert_eq!(page.rules.iter().map(Rule::from).collect::<Vec<_>>(), [rule]);
         assert!(page.kept);
         assert_eq!(page.mark(), Some(0xad17));
+    }
+
+    #[test]
+    fn a_ledger_names_settings_of_the_network_alone() {
+        let path = sysctl_path("net.ipv4.conf.all.src_valid_mark").unwrap();
+        assert_eq!(path, Path::new("/proc/sys/net/ipv4/conf/all/src_valid_mark"));
+        for key in [
+            "/etc/passwd",
+            "kernel.core_pattern",
+            "net.../kernel.modprobe",
+            "net",
+            "net..x",
+            "",
+            "net./",
+        ] {
+            let escaped = sysctl_path(key).is_ok_and(|path| path != Path::new("/proc/sys/net"));
+            assert!(!escaped, "{key}");
+        }
     }
 
     #[test]
