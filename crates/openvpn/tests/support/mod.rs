@@ -7,6 +7,7 @@
 mod data_plane;
 mod pki;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use adit_engine::{
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::server::{ServerConfig, ServerEngine, ServerEvent};
 use adit_openvpn::session::Settings;
+use adit_openvpn::tls::ServerTls;
 use adit_sim::{Impairment, Pipe};
 
 pub use data_plane::{Datagram, Peer, PlaneModel};
@@ -73,6 +75,34 @@ pub struct World {
     pub no_streams: bool,
     /// What the server hung up.
     pub hung_up: Vec<Link>,
+    /// Copies of the latest control packets, where a test asks for them.
+    pub wiretap: Option<Wiretap>,
+    /// The most outputs that one input had.
+    pub most_outputs: usize,
+}
+
+/// The latest control packets on the wire, the newest last.
+#[derive(Debug, Default)]
+pub struct Wiretap {
+    packets: VecDeque<(bool, Vec<u8>)>,
+}
+
+impl Wiretap {
+    /// Packets kept.
+    const KEPT: usize = 64;
+
+    fn keep(&mut self, to_server: bool, packet: &[u8]) {
+        self.packets.push_back((to_server, packet.to_vec()));
+        if self.packets.len() > Self::KEPT {
+            self.packets.pop_front();
+        }
+    }
+
+    /// Returns a packet in one direction, counted from the newest.
+    pub fn packet(&self, to_server: bool, back: usize) -> Option<&[u8]> {
+        let mut packets = self.packets.iter().rev().filter(|(way, _)| *way == to_server);
+        packets.nth(back).map(|(_, packet)| packet.as_slice())
+    }
 }
 
 pub fn server_address() -> SocketAddr {
@@ -80,9 +110,13 @@ pub fn server_address() -> SocketAddr {
 }
 
 pub fn server_config(settings: Settings) -> ServerConfig {
+    server_config_with(settings, server_tls())
+}
+
+pub fn server_config_with(settings: Settings, tls: ServerTls) -> ServerConfig {
     ServerConfig {
         settings,
-        tls: server_tls(),
+        tls,
         network4: Some(adit_openvpn::server::Network4::subnet(
             "10.9.0.1/24".parse().expect("a network"),
             "10.9.0.2".parse().expect("an address"),
@@ -132,6 +166,8 @@ impl World {
             next_stream: 1,
             no_streams: false,
             hung_up: Vec::new(),
+            wiretap: None,
+            most_outputs: 0,
         }
     }
 
@@ -290,9 +326,12 @@ impl World {
 
     pub fn perform_server(&mut self, mut out: Outbox<ServerEvent>) {
         let mut again = Vec::new();
+        let mut outputs = 0;
         while let Some(output) = out.pop() {
+            outputs += 1;
             match output {
                 Output::Send(link, frame) => {
+                    self.wiretap.iter_mut().for_each(|tap| tap.keep(false, &frame));
                     if let Some(c) = self.clients.iter_mut().find(|c| c.is_behind(link)) {
                         c.down.push(self.now, Packet::Control(frame));
                     }
@@ -320,6 +359,7 @@ impl World {
                 Output::Dial(_) => {}
             }
         }
+        self.most_outputs = self.most_outputs.max(outputs);
         for item in again {
             match item {
                 Again::Notice(notice) => self.to_server(Input::Notice(notice)),
@@ -338,9 +378,14 @@ impl World {
         let mut dialled = None;
         let client = &mut self.clients[n];
         let mut notices = Vec::new();
+        let mut outputs = 0;
         while let Some(output) = out.pop() {
+            outputs += 1;
             match output {
-                Output::Send(_, frame) => client.up.push(self.now, Packet::Control(frame)),
+                Output::Send(_, frame) => {
+                    self.wiretap.iter_mut().for_each(|tap| tap.keep(true, &frame));
+                    client.up.push(self.now, Packet::Control(frame));
+                }
                 Output::Plane(op) => notices.extend(client.plane.apply(op)),
                 Output::Dial(target) => {
                     client.dialled.push(target.clone());
@@ -355,6 +400,7 @@ impl World {
                 Output::Hangup(_) | Output::Ask(..) => {}
             }
         }
+        self.most_outputs = self.most_outputs.max(outputs);
         for notice in notices {
             self.to_client(n, Input::Notice(notice));
         }

@@ -281,6 +281,11 @@ impl Plane {
         Taken::Notices(notices)
     }
 
+    /// The peer that was added last.
+    pub fn newest(&self) -> Option<PeerId> {
+        self.latest
+    }
+
     /// Where a peer is.
     pub fn link(&self, id: PeerId) -> Option<Link> {
         self.peers.get(&id).map(|peer| peer.link)
@@ -339,6 +344,8 @@ pub struct World {
     pub nodes: [Node; 2],
     /// What strangers were answered.
     pub strays: Vec<(SocketAddr, Vec<u8>)>,
+    /// The most outputs that one input had.
+    pub most_outputs: usize,
 }
 
 pub const A: usize = 0;
@@ -367,7 +374,7 @@ impl World {
             n += 1;
             node
         });
-        Self { now: START, nodes, strays: Vec::new() }
+        Self { now: START, nodes, strays: Vec::new(), most_outputs: 0 }
     }
 
     /// Runs until `done`, or until so much time has passed. True if `done` was reached.
@@ -464,7 +471,9 @@ impl World {
 
     fn perform(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
         let mut again = Vec::new();
+        let mut outputs = 0;
         while let Some(output) = out.pop() {
+            outputs += 1;
             let node = &mut self.nodes[n];
             match output {
                 Output::Send(link, frame) => {
@@ -489,6 +498,7 @@ impl World {
                 Output::Ask(..) => panic!("nobody is asked"),
             }
         }
+        self.most_outputs = self.most_outputs.max(outputs);
         for item in again {
             match item {
                 Again::Notice(notice) => self.feed(n, Input::Notice(notice)),

@@ -1,0 +1,43 @@
+//! Scripts of events against the engines, decoded from bytes: for the fuzzer, for the replay of its corpus and for
+//! random walks.
+//!
+//! A script sets a scene up, then packets are delivered, altered, repeated and lost, time passes, and both ends act. After
+//! each event the engines must be at rest and within their bounds; at the end a client that was not told to stop
+//! has a session again. In a steadfast script all events are those of an attacker without keys: the one session must
+//! live through them.
+
+// Each user of this file needs one half of it.
+#![allow(dead_code, unused_imports)]
+
+mod bytes;
+mod pair;
+#[path = "../points.rs"]
+mod points;
+mod sessions;
+#[path = "../mod.rs"]
+mod world;
+
+pub use pair::run as pair;
+pub use sessions::run as sessions;
+
+use std::time::Duration;
+
+/// Events in one script; what follows is not read.
+const MAX_EVENTS: usize = 48;
+/// The most outputs of one input, with the few clients that a script may have.
+const MAX_OUTPUTS: usize = 128;
+/// How often an engine may be due at one moment before it rests.
+const MAX_TICKS: usize = 8;
+/// Steps of time.
+const TIMES: [Duration; 8] = [
+    Duration::from_millis(1),
+    Duration::from_millis(10),
+    Duration::from_millis(200),
+    Duration::from_secs(1),
+    Duration::from_secs(5),
+    Duration::from_secs(20),
+    Duration::from_secs(30),
+    Duration::from_secs(61),
+];
+/// Those of them that a steadfast script uses: far less than `tran-window`, together.
+const SHORT_TIMES: usize = 6;

@@ -1,0 +1,347 @@
+//! Two ends without a server: with TLS, or with a static key.
+
+use std::time::Duration;
+
+use adit_crypto::{BlockCipher, Digest};
+use adit_engine::verbs::{BlockSuite, Keepalive, Misframed, Probed};
+use adit_engine::{Input, Instant, Link, Notice, PeerId, SocketId, Transport, UnixTime};
+use adit_openvpn::keys::{Direction, StaticKey};
+use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
+use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
+use adit_openvpn::session::{Renegotiation, Settings};
+use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_sim::Impairment;
+
+use super::bytes::Bytes;
+use super::points::{A, B, Config, End, Packet, World, address, remote};
+use super::sessions::{client_tls, server_tls, wrappings};
+use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, SHORT_TIMES, TIMES};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// `MAX_ATTEMPTS` of the engine.
+const MAX_HANDSHAKES: usize = 64;
+/// Packets under way in one direction.
+const MAX_UNDER_WAY: usize = 1024;
+/// After so long two ends have a session again once the line is good: the longest wait is 300 s.
+const RECOVERY: Duration = Duration::from_secs(400);
+
+struct Play {
+    world: World,
+    client_wrap: WrapConfig,
+    steadfast: bool,
+    /// An end was told to end.
+    ended: bool,
+}
+
+/// Plays a script.
+pub fn run(bytes: &[u8]) {
+    let mut script = Bytes(bytes);
+    let mut play = Play::new(&mut script);
+    if play.steadfast {
+        assert!(play.world.run(15 * SECOND, |w| w.both_up(1)), "{:?}", play.restarts());
+        play.world.run(SECOND, |_| false);
+    }
+    for _ in 0..MAX_EVENTS {
+        let Some(event) = script.next() else { break };
+        if play.steadfast {
+            play.attack(event, &mut script);
+        } else {
+            play.event(event, &mut script);
+        }
+        play.check();
+    }
+    play.ends();
+}
+
+impl Play {
+    fn new(script: &mut Bytes) -> Self {
+        let (scene, times, seed) = (script.u8(), script.u8(), script.u8());
+        let (server_wrap, client_wrap) = wrappings(scene & 7);
+        let steadfast = scene & 0x80 != 0;
+        let with_static_keys = scene & 64 != 0;
+        let seconds = |n| Duration::from_secs(n);
+        let after = [seconds(3600), seconds(40), seconds(15), seconds(0)][usize::from(times & 3)];
+        let settings = Settings {
+            dynamic_tls_crypt: scene & 8 == 0,
+            float: times & 4 != 0,
+            exit_notify: (times & 8 != 0).then_some(2),
+            keepalive: Keepalive { interval: 2 * SECOND, timeout: 10 * SECOND },
+            renegotiation: Renegotiation { after, earliest: after, ..Renegotiation::default() },
+            ..Settings::default()
+        };
+        // Only one end may wait for the other.
+        let waits = scene & 16 != 0;
+        let dialling = || Reach::new(vec![remote(Transport::Udp)]);
+        let reaches = [if waits { Reach::new(Vec::new()) } else { dialling() }, dialling()];
+        let directions = [Direction::Normal, Direction::Inverse];
+        let tls = [PeerTls::Server(server_tls()), PeerTls::Client(client_tls(0))];
+        let mut ends =
+            reaches.into_iter().zip(directions).zip(tls).zip([server_wrap, client_wrap.clone()]);
+        let configs = [A, B].map(|_| {
+            let (((reach, direction), tls), wrap) = ends.next().expect("two of each");
+            let settings = Settings { wrap, ..settings.clone() };
+            match with_static_keys {
+                true => fixed(settings, reach, direction),
+                false => {
+                    let force_cookie = times & 16 != 0;
+                    let config = PeerConfig { settings, tls, force_cookie, reach, ends: inside() };
+                    Config::Peer(Box::new(config))
+                }
+            }
+        });
+        let world = World::new(configs, &Impairment::default(), seed.into());
+        let mut play = Self { world, client_wrap, steadfast, ended: false };
+        if scene & 32 != 0 {
+            play.world.run(SECOND, |_| false);
+        }
+        play
+    }
+
+    fn restarts(&self) -> [Vec<&str>; 2] {
+        [A, B].map(|n| self.world.restarts(n))
+    }
+
+    /// What somebody can do who has no keys, but is on the path.
+    fn attack(&mut self, event: u8, script: &mut Bytes) {
+        match event % 6 {
+            0 | 1 => self.run(TIMES[script.index() % SHORT_TIMES]),
+            2 => self.near_limit(script),
+            event => self.network(event, script),
+        }
+    }
+
+    fn event(&mut self, event: u8, script: &mut Bytes) {
+        match event % 14 {
+            0 | 1 => self.run(script.choose(TIMES)),
+            2 => self.near_limit(script),
+            event @ 3..=8 => self.network(event, script),
+            9 => self.notice(script),
+            10 => {
+                let n = script.index() & 1;
+                self.ended |= self.world.nodes[n].end.is_some();
+                if self.world.nodes[n].end.is_some() {
+                    self.world.act(n, |end, now, out| end.shutdown(now, out));
+                }
+            }
+            11 => self.world.kill(script.index() & 1),
+            12 => {
+                let n = script.index() & 1;
+                if self.world.nodes[n].end.is_none() {
+                    self.world.revive(n);
+                }
+            }
+            _ => {
+                let n = script.index() & 1;
+                let link = Link::datagram(SocketId(script.u8().into()), None, address(1 - n));
+                let input = match script.u8() % 3 {
+                    0 => Input::LinkDown(link),
+                    1 => Input::LinkUp(link),
+                    _ => Input::DialFailed("no route".into()),
+                };
+                self.world.feed(n, input);
+            }
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        self.world.run(time, |_| false);
+    }
+
+    fn near_limit(&mut self, script: &mut Bytes) {
+        let (n, key) = (script.index() & 1, script.u8() & 7);
+        let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(0));
+        self.world.feed(n, Input::Notice(Notice::KeyNearLimit(peer, key)));
+    }
+
+    fn network(&mut self, event: u8, script: &mut Bytes) {
+        match event {
+            3 => self.alter(script),
+            4 => {
+                let (flags, from) = (script.u8(), script.u8());
+                let packet = Packet::Control(script.bytes().to_vec());
+                self.deliver(usize::from(flags & 1), from, packet);
+            }
+            5 => self.forge(script),
+            6 => {
+                let n = script.index() & 1;
+                let impairment = script.impairment();
+                self.world.nodes[n].out.set_impairment(impairment);
+            }
+            7 => {
+                let far = self.world.now + 3600 * SECOND;
+                let pipe = &mut self.world.nodes[script.index() & 1].out;
+                (0..script.u8() % 8).for_each(|_| drop(pipe.pop(far)));
+            }
+            _ => {
+                let n = script.index() & 1;
+                let port = self.world.nodes[n].address.port() ^ u16::from(script.u8() & 3);
+                self.world.nodes[n].address.set_port(port);
+                self.world.traffic(n);
+            }
+        }
+    }
+
+    /// The packet that an end sent so many packets ago.
+    fn sent(&self, by: usize, back: usize) -> Option<Packet> {
+        self.world.nodes[by].sent.iter().rev().nth(back).cloned()
+    }
+
+    /// A packet that was on the wire, again or changed, from its sender's address or another.
+    fn alter(&mut self, script: &mut Bytes) {
+        let (flags, from) = (script.u8(), script.u8());
+        let to = usize::from(flags & 1);
+        let by = if flags & 6 == 6 { to } else { 1 - to };
+        let (first, other) = (self.sent(by, script.index()), self.sent(by, script.index()));
+        match (first, other) {
+            (Some(Packet::Control(packet)), other) => {
+                let other = match other {
+                    Some(Packet::Control(other)) => other,
+                    _ => Vec::new(),
+                };
+                let packet = script.altered(&packet, &other);
+                self.deliver(to, from, Packet::Control(packet));
+            }
+            // A data packet is a value here: it is repeated or reflected.
+            (Some(data), _) => self.deliver(to, from, data),
+            (None, _) => {}
+        }
+    }
+
+    /// A well-formed packet with the session's ids. In a steadfast script its author does not have the key.
+    fn forge(&mut self, script: &mut Bytes) {
+        let (flags, from, back) = (script.u8(), script.u8(), script.index());
+        let to = usize::from(flags & 1);
+        let id = |by| match self.sent(by, back) {
+            Some(Packet::Control(bytes)) => {
+                bytes.get(1..9).and_then(|id| id.try_into().ok()).unwrap_or_default()
+            }
+            _ => [0; 8],
+        };
+        let (from_id, to_id) = (id(1 - to), id(to));
+        let made_up = flags & 2 != 0;
+        let opcode = script.choose(Opcode::ALL);
+        let (key_id, message) = (script.u8() & 7, script.u8());
+        let control = Control {
+            opcode,
+            key_id,
+            session: SessionId(if made_up { [script.u8(); 8] } else { from_id }),
+            acks: (flags & 4 != 0)
+                .then(|| Acks::from_slice(&[script.u8().into(), script.u8().into()]))
+                .flatten()
+                .unwrap_or_default(),
+            remote: (flags & 8 == 0).then_some(SessionId(to_id)),
+            message: (opcode != Opcode::AckV1).then_some(message.into()),
+            payload: script.bytes(),
+        };
+        let wrap = match (&self.client_wrap, self.steadfast) {
+            (WrapConfig::None, _) => WrapConfig::None,
+            (_, true) => WrapConfig::TlsCrypt { key: StaticKey::new([0x55; StaticKey::LEN]) },
+            (wrap, false) => wrap.clone(),
+        };
+        let Ok(mut wrapper) = Wrapper::client(&wrap) else { return };
+        wrapper.set_next_id(1000 + u32::from(script.u8()));
+        let mut packet = Vec::new();
+        if wrapper.seal(&control, UnixTime(1_800_000_000), &mut packet).is_ok() {
+            self.deliver(to, from, Packet::Control(packet));
+        }
+    }
+
+    /// A packet reaches an end, from the other one's address where `from` is even.
+    fn deliver(&mut self, to: usize, from: u8, packet: Packet) {
+        let from = match from & 1 {
+            0 => self.world.nodes[1 - to].address,
+            _ => ([203, 0, 113, from], 1194).into(),
+        };
+        self.world.deliver(to, from, packet);
+    }
+
+    /// The data plane reports something.
+    fn notice(&mut self, script: &mut Bytes) {
+        let (n, kind) = (script.index() & 1, script.u8());
+        let peer = self.world.nodes[n].plane.newest().unwrap_or(PeerId(77));
+        let notice = match kind % 7 {
+            0 => Notice::PeerSilent(peer),
+            1 => Notice::PeerHeard(peer),
+            2 => Notice::Unreachable(Link::datagram(SocketId(1), None, address(1 - n)), 111),
+            3 => Notice::Misframed(peer, Misframed::Framing),
+            4 => {
+                let kernel = u16::from(script.u8()) * 8;
+                Notice::Probed(peer, Probed { size: u16::from(script.u8()) * 8, kernel })
+            }
+            5 => Notice::KeyFirstUse(peer, script.u8() & 7),
+            _ => Notice::InBand(peer, script.bytes().to_vec()),
+        };
+        self.world.feed(n, Input::Notice(notice));
+    }
+
+    /// Both ends rest, within their bounds.
+    fn check(&mut self) {
+        let now = self.world.now;
+        for n in [A, B] {
+            let mut ticks = 0;
+            let due = |w: &World| w.nodes[n].end.as_ref().and_then(End::deadline);
+            while due(&self.world).is_some_and(|at: Instant| at <= now) {
+                assert!(ticks < MAX_TICKS, "end {n} does not rest");
+                self.world.feed(n, Input::Tick);
+                ticks += 1;
+            }
+            let node = &self.world.nodes[n];
+            if let Some(End::Peer(engine)) = &node.end {
+                assert!(engine.handshakes() <= MAX_HANDSHAKES, "{}", engine.handshakes());
+            }
+            assert!(node.out.under_way() <= MAX_UNDER_WAY, "{}", node.out.under_way());
+            // A session, and one that is about to replace it.
+            assert!(node.plane.wire_ids().len() <= 2, "{:?}", node.plane.wire_ids());
+        }
+        let most = std::mem::take(&mut self.world.most_outputs);
+        assert!(most <= MAX_OUTPUTS, "{most} outputs of one input");
+    }
+
+    fn ends(&mut self) {
+        for node in &mut self.world.nodes {
+            node.out.set_impairment(Impairment::default());
+        }
+        if self.steadfast {
+            self.run(SECOND);
+            assert!(self.world.passes(), "{:?}", self.restarts());
+            assert!(self.restarts().iter().all(Vec::is_empty), "{:?}", self.restarts());
+            return;
+        }
+        for n in [A, B] {
+            self.world.nodes[n].address = address(n);
+            if self.world.nodes[n].end.is_none() {
+                self.world.revive(n);
+            }
+        }
+        let stopped = |w: &World| [A, B].iter().any(|n| w.stopped(*n).is_some());
+        if self.ended || stopped(&self.world) {
+            return;
+        }
+        for _ in 0..4 {
+            if self.world.passes() {
+                return;
+            }
+            self.run(RECOVERY);
+            self.check();
+        }
+        assert!(stopped(&self.world) || self.world.passes(), "{:?}", self.restarts());
+    }
+}
+
+fn inside() -> Ends {
+    let pair = |a: &str, b: &str| {
+        Inside4::Pair(a.parse().expect("an address"), b.parse().expect("an address"))
+    };
+    Ends { ipv4: Some(pair("10.1.0.1", "10.1.0.2")), ipv6: None }
+}
+
+fn fixed(settings: Settings, reach: Reach, direction: Direction) -> Config {
+    Config::Static(Box::new(StaticConfig {
+        settings,
+        key: StaticKey::new(std::array::from_fn(|n| n as u8)),
+        direction: Some(direction),
+        suite: BlockSuite { cipher: Some(BlockCipher::Aes256Cbc), digest: Some(Digest::Sha1) },
+        reach,
+        ends: inside(),
+    }))
+}
