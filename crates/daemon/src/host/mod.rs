@@ -20,5 +20,15 @@ pub use policy::{Capture, Captured};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};
 pub use watch::HostEvent;
 
+/// For the fuzzer: files that outlive the process that wrote them. The first byte chooses.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    match bytes.split_first() {
+        Some((0, rest)) => ledger::fuzz(rest),
+        Some((1, rest)) => dns::resolv_conf::fuzz(rest),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -136,6 +136,22 @@ fn parse(text: &str, net30: bool) -> Vec<(String, IpNet)> {
     leases
 }
 
+/// For the fuzzer: a file of leases. The first byte says whether addresses stand for four.
+pub(super) fn fuzz(bytes: &[u8]) {
+    let Some((&net30, rest)) = bytes.split_first() else { return };
+    let net30 = net30 & 1 == 1;
+    let leases = parse(&String::from_utf8_lossy(rest), net30);
+    let mut by_name: Leases = Vec::new();
+    for (name, net) in leases {
+        assert!(!name.is_empty() && net.prefix_len() == net.max_prefix_len());
+        by_name.push((name, vec![net]));
+    }
+    // What is written is read as it was, but for names that no certificate has.
+    let once = text(by_name, net30);
+    let again = parse(&once, net30).into_iter().map(|(name, net)| (name, vec![net])).collect();
+    assert_eq!(text(again, net30), once);
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;

@@ -215,3 +215,9 @@ fn start_log(options: &Options, again: bool) -> Result<(), Fault> {
         Fault::operator(format!("Options error: the log cannot be written to {name}: {e}"))
     })
 }
+
+/// For the fuzzer: a file of leases (`ifconfig-pool-persist`).
+#[doc(hidden)]
+pub fn fuzz_leases(bytes: &[u8]) {
+    lease_file::fuzz(bytes);
+}

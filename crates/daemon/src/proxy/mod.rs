@@ -144,3 +144,53 @@ async fn read<const N: usize>(wire: &mut impl Wire) -> Result<[u8; N], String> {
     })?;
     Ok(bytes)
 }
+
+/// For the fuzzer: what a proxy answers. The first byte chooses what it is asked.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    let Some((&choice, answer)) = bytes.split_first() else { return };
+    let has = |bit: u8| choice & bit != 0;
+    let password = Zeroizing::new("secret-password".to_owned());
+    let login = has(1).then(|| Login { username: "a\"n\\n".into(), password });
+    // Never pending: what the proxy says is there from the beginning.
+    let mut wire = tokio::io::join(answer, Vec::new());
+    let host = if has(2) { "2001:db8::1" } else { "vpn.example" };
+    if has(4) {
+        let proxy = SocksProxy { host: "proxy".into(), port: 1080, login };
+        if has(8) {
+            if let Ok((_, header)) = at_once(proxy.associate(&mut wire, host, 1194)) {
+                assert!((10..=300).contains(&header.len()), "{header:?}");
+            }
+        } else {
+            let _ = at_once(proxy.pass(&mut wire, host, 443));
+        }
+        return;
+    }
+    let scheme = match choice >> 4 & 3 {
+        0 => Scheme::Basic,
+        1 => Scheme::Hidden,
+        _ => Scheme::Auto,
+    };
+    let (version, agent, headers) = ("1.0".into(), None, Vec::new());
+    let proxy =
+        HttpProxy { host: "proxy".into(), port: 8080, login, scheme, version, agent, headers };
+    let Ok(Some(wanted)) = at_once(proxy.pass(&mut wire, (host, 443), None)) else { return };
+    let mut again = tokio::io::join(answer, Vec::new());
+    let _ = at_once(proxy.pass(&mut again, (host, 443), Some(&wanted)));
+    let request = String::from_utf8_lossy(again.writer());
+    // No answer of a proxy adds a line to the request or has the password shown where it must not be.
+    assert_eq!(request.lines().count(), 4, "{request}");
+    assert!(!request.contains("secret-password"), "{request}");
+    assert!(!(scheme == Scheme::Hidden && request.contains(": Basic ")), "{request}");
+}
+
+/// The result of what never waits.
+fn at_once<T>(work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    loop {
+        if let std::task::Poll::Ready(result) = work.as_mut().poll(&mut context) {
+            return result;
+        }
+    }
+}

@@ -8,6 +8,7 @@ mod context;
 mod error;
 mod explain;
 mod fingerprint;
+mod fuzz;
 mod hkdf;
 mod identity;
 mod key;
@@ -25,6 +26,8 @@ mod weak;
 
 pub use context::{ClientTls, ServerTls};
 pub use error::{CertificateError, CertificateProblem, TlsConfigError, TlsError};
+#[doc(hidden)]
+pub use fuzz::fuzz;
 pub use identity::PeerIdentity;
 pub use options::{
     CertProfile, ClientCertificates, ClientTlsOptions, CommonTlsOptions, IssuerHash, NameType, Pem,

@@ -167,6 +167,28 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Ours> {
     Some(Ours { owner, original: Original::File(kept) })
 }
 
+/// For the fuzzer: any resolv.conf, and what adit makes of it.
+pub(in crate::host) fn fuzz(bytes: &[u8]) {
+    assert!(addresses(bytes).len() <= nameservers(bytes).len());
+    // One that is taken for ours is no original.
+    if read(bytes).is_some() {
+        return;
+    }
+    let plan = DnsPlan {
+        servers: vec![([10, 8, 0, 1], 53).into()],
+        search: vec!["corp.example".into()],
+        domains: Vec::new(),
+        dnssec: None,
+        transport: super::plan::Transport::Plain,
+    };
+    let (device, boot) = ("tun0".to_owned(), "01234567".to_owned());
+    let owner = Owner { device, pid: 12, began: 345, boot, namespace: 4_026_531_836 };
+    let original = Original::File(bytes.to_vec());
+    let written = write(&plan, &owner, &original);
+    assert_eq!(read(&written), Some(Ours { owner, original }), "the original is not given back");
+    assert_eq!(nameservers(&written), ["10.8.0.1"], "another server is asked");
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::plan::Transport;

@@ -101,7 +101,7 @@ impl Play {
         [A, B].map(|n| self.world.restarts(n))
     }
 
-    /// What somebody can do who has no keys, but is on the path.
+    /// Plays an event of an attacker on the path who has no keys.
     fn attack(&mut self, event: u8, script: &mut Bytes) {
         match event % 6 {
             0 | 1 => self.run(TIMES[script.index() % SHORT_TIMES]),

@@ -189,7 +189,7 @@ impl Play {
         }
     }
 
-    /// What somebody can do who has no keys, but is on the path.
+    /// Plays an event of an attacker on the path who has no keys.
     fn attack(&mut self, event: u8, script: &mut Bytes) {
         match event % 8 {
             0 | 1 => {

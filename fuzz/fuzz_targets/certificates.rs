@@ -1,0 +1,9 @@
+//! Chains that a peer presents, revocation lists and PEM files.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    adit_openvpn::tls::fuzz(bytes);
+}

@@ -1,0 +1,9 @@
+//! What an HTTP or SOCKS proxy answers.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    adit_daemon::proxy::fuzz(bytes);
+}

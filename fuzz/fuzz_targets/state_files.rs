@@ -1,0 +1,12 @@
+//! Ledgers of changes to the machine, a resolv.conf, and leases. The first byte chooses.
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| run(bytes));
+
+pub fn run(bytes: &[u8]) {
+    match bytes.split_first() {
+        Some((2, rest)) => adit_daemon::openvpn::fuzz_leases(rest),
+        _ => adit_daemon::host::fuzz(bytes),
+    }
+}
