@@ -291,7 +291,7 @@ fn configs(bench: &Bench, cell: &Cell, server: &Program, client: &Program) -> Co
     let mut configs = Configs::new(&bench.pki, cell.maker, cell.outer_v6);
     configs.wrap(&bench.pki, cell.wrapping);
     configs.both(&format!("data-ciphers {}", cell.cipher));
-    // Stock repeats a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 is over when one is lost twice,
+    // openvpn repeats a lost control packet after 2, 4 and 8 seconds: with loss, a window of 5 is over when one is lost twice,
     // and the end with the longer window waits for its own to be over.
     let often =
         if cell.loss > 0 { "reneg-sec 16\nhand-window 15" } else { "reneg-sec 6\nhand-window 5" };
@@ -338,7 +338,7 @@ fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
     Ok(rekeys(server))
 }
 
-/// How many rekeys a daemon has logged: stock by a line for each TLS handshake, adit by one for each new key.
+/// How many rekeys a daemon has logged: openvpn by a line for each TLS handshake, adit by one for each new key.
 pub(crate) fn rekeys(daemon: &Daemon) -> usize {
     let handshakes = daemon.count(HANDSHAKE).saturating_sub(1);
     handshakes.max(daemon.count("new data channel key")).max(daemon.count("', key-id: "))
@@ -353,7 +353,7 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
     let share = match (loss, adit_sends) {
         (0, _) => 0,
         (_, true) => loss + 2,
-        // Stock may send under a new key that the other end cannot have yet, as long as a lost control packet of the
+        // openvpn may send under a new key that the other end cannot have yet, as long as a lost control packet of the
         // rekey has not been repeated: two seconds or four.
         (_, false) => 60,
     };
@@ -378,7 +378,7 @@ fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.server.stop()
 }
 
-/// Which programs the roles of a cell mean; `stock` is what stands for stock.
+/// Which programs the roles of a cell mean; `stock` is openvpn or its substitute.
 #[must_use]
 pub fn programs<'a>(
     roles: Roles,

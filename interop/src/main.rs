@@ -37,7 +37,7 @@ enum Verb {
     Run(Run),
     /// Print the names of all tests.
     List,
-    /// Many stock clients at one adit, over UDP and TCP, and one that stops reading.
+    /// Many openvpn clients at one adit, over UDP and TCP, and one that stops reading.
     Crowd {
         /// How many.
         #[arg(long, default_value_t = 200)]
@@ -61,7 +61,7 @@ enum Verb {
         #[arg(long)]
         replay: Option<PathBuf>,
     },
-    /// Stock clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
+    /// openvpn clients come, transfer, rekey, leave or die: what the server holds must return to where it began.
     Soak {
         /// How many.
         #[arg(long, default_value_t = 50)]

@@ -7,13 +7,13 @@ use crate::pki::Maker;
 /// Who runs which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Roles {
-    /// adit serves a stock client.
+    /// adit serves an openvpn client.
     AditServes,
-    /// A stock server serves adit.
+    /// An openvpn server serves adit.
     StockServes,
     /// adit at both ends.
     AditBoth,
-    /// Stock at both ends: what shows that the test bed itself is sound.
+    /// openvpn at both ends: what shows that the test bed itself is sound.
     StockBoth,
 }
 

@@ -202,7 +202,7 @@ pub fn plug_in(namespace: &Namespace, addresses: &[IpNet], offload: Offload) -> 
     done?.context(namespace.name())
 }
 
-/// The switch's own interface, on which nobody waits: only its ports carry packets.
+/// The switch's own interface, on which no one waits: only its ports carry packets.
 const BRIDGE: &str = "bridge";
 
 /// Waits until all interfaces that are switched on can carry packets. The kernel tells them a moment after the other end has

@@ -178,7 +178,7 @@ fn start_worker(
     let thread = std::thread::Builder::new().name(format!("bridge-{at}")).spawn(move || {
         let prepared = prepare();
         let go = prepared.is_ok();
-        // Whoever started us waits for it.
+        // The process that started us waits for it.
         let _ = say.send(prepared);
         if go {
             worker.run();

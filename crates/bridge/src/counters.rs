@@ -105,7 +105,7 @@ impl Counters {
         let Some(counters) = self.sides.get(side.index()) else { return };
         for (counter, number) in counters.iter().zip(burst.numbers_mut()) {
             if *number != 0 {
-                // Nobody else writes: no read-modify-write across cores is needed.
+                // No other thread writes: no read-modify-write across cores is needed.
                 counter.store(counter.load(Relaxed).wrapping_add(*number), Relaxed);
                 *number = 0;
             }

@@ -37,7 +37,7 @@ language.")]
     #[command(after_help = "Examples:
   adit filter explain fw.nft tcp 10.0.0.1:4000 '>' 10.0.0.2:80 syn in e1 out e2
   adit filter explain fw.nft 'udp [fd00::1]:5 > [fd00::2]:53 ct established'
-  adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1' --client alice=10.8.0.2
+  adit filter explain fw.nft 'icmp 10.8.0.2 > 10.0.0.1 8' --client al=10.8.0.2
   adit filter explain fw.nft 'arp who-has 10.0.0.2 tell 10.0.0.1 vlan 5'
   adit filter explain fw.nft hex:4500002800010000401166... tun
 
@@ -200,7 +200,7 @@ fn explain(options: &Explain) -> Done {
     Ok(if accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Tells the filter who is connected; a set of the file that nobody was named for is empty.
+/// Tells the filter who is connected; a set of the file without a named member is empty.
 fn members(filter: &adit_filter::Filter, options: &Explain) -> Result<(), Fault> {
     let clients = options.client.iter().map(|text| (text, true));
     for (text, client) in clients.chain(options.group.iter().map(|text| (text, false))) {

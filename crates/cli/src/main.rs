@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         return adit_daemon::openvpn::main(options);
     }
     if arguments.get(1).is_some_and(|verb| verb == "postgres") {
-        // Before anything else: whoever looks may look now.
+        // Before anything else: other users can read the command line now.
         if let Err(error) = adit_daemon::postgres::mask_secrets() {
             note(&format!(
                 "adit: note: this command line stays to be seen in ps ({error}); give secrets on stdin: -\n"

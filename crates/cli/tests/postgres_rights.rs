@@ -442,7 +442,7 @@ fn an_invitation_lets_one_node_in_and_does_nothing_else() {
     // On a machine that is in the network already.
     let said = text(&join(&other, &["--name", "d", "--dir", &dir]));
     assert!(said.contains("--network-name"), "{said}");
-    // Another network's key in the token, or a row that somebody has altered.
+    // Another network's key in the token, or a row that someone has altered.
     net.sql("UPDATE adit.network SET audit = 'full'");
     let said = text(&join(&other, &["--name", "d", "--dir", &net.path("d")]));
     assert!(said.contains("somebody has altered it"), "{said}");
@@ -534,7 +534,7 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     cluster.sql("vpn", "UPDATE adit.network SET version = 2").unwrap();
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
     assert!(said.contains("of version 2, and this adit knows 1"), "{said}");
-    // Somebody's own schema of that name.
+    // Someone's own schema of that name.
     cluster.sql("other", "CREATE SCHEMA adit").unwrap();
     let said = text(&run("other", "other", &["--dir", &dir("z")]));
     assert!(said.contains("not a network's"), "{said}");
@@ -582,7 +582,7 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
         .args(["--command", &format!("SELECT pg_advisory_lock(1633970548, {a_hub}), pg_sleep(20)")])
         .spawn();
     let mut held = held.unwrap();
-    // Somebody else's lock on a stream keeps nothing.
+    // Someone else's lock on a stream keeps nothing.
     let alien = net
         .cluster
         .psql("adit_vpn_node_a", "vpn")
@@ -660,10 +660,10 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
     );
     net.may(a, &[put]);
     assert_eq!(resume(), format!("{stream}|9|1|1|\\x63"));
-    // Gone, whoever dropped it.
+    // Gone, no matter who dropped it.
     net.sql(&format!("DROP TABLE adit.packet_{stream}_1"));
     assert_eq!(resume(), format!("{stream}|6|1|1|"));
-    // Emptied by a crash of the database: nobody knows what was sent, so far behind it.
+    // Emptied by a crash of the database: what was sent is not known, so far behind it.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1, true", ", 2, 2, 10, false")]);
     net.may(a, &[insert(&format!("packet_{stream}_2"), &stream).replace("(1,", "(12,")]);
     assert_eq!(resume(), format!("{stream}|12|2|2|"));

@@ -319,6 +319,39 @@ fn each_step_of_verb_says_more_than_the_one_below() {
     }
 }
 
+/// What TLS leaves out or doubts is said where the configuration is read, not when a peer is refused.
+#[test]
+fn doubts_about_certificates_and_tls_reach_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let ns = NetNs::unnamed().unwrap();
+    for name in ["one", "other"] {
+        let made = std::process::Command::new(ADIT)
+            .args(["server", "init", "--host", "h", "--dir", name])
+            .current_dir(&dir)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    let pki = dir.path().join("one/data/pki");
+    let config = format!(
+        "dev null\nserver 10.75.0.0 255.255.255.0\ntopology subnet\ndh none\nca other/data/pki/ca.crt\n\
+         cert {0}\nkey {0}\ntls-cipher TLS-DHE-RSA-WITH-AES-256-CBC-SHA\ntls-groups X25519:secp521r1\n",
+        pki.join("server.pem").display()
+    );
+    fs::write(dir.path().join("s.conf"), config).unwrap();
+    let arguments = ["openvpn", "--config", "s.conf"];
+    let mut server = Running::start(&ns, &arguments, dir.path(), "s.log");
+    until("it serves", || server.log().contains("Initialization Sequence Completed"));
+    for said in [
+        "our certificate is not signed by an authority in other/data/pki/ca.crt",
+        "TLS 1.2 is not offered, TLS 1.3 is",
+        "tls-groups: not supported and left out: secp521r1",
+    ] {
+        assert_eq!(server.log().matches(said).count(), 1, "{said}: {}", server.log());
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
 #[test]
 fn a_private_address_is_pointed_out_where_a_server_is_made() {
     let (home, router) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// A moment on the monotonic clock of whoever drives the filter, in nanoseconds since any fixed
+/// A moment on the monotonic clock of the filter's driver, in nanoseconds since any fixed
 /// point. The filter has no clock of its own.
 #[derive(Copy, Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Nanos(pub u64);

@@ -1,6 +1,6 @@
 //! Which node owns which addresses: where a packet goes, and what may come from whom (WireGuard's allowed-ips).
 //!
-//! Built anew from the verified node records whenever a node comes or goes: that is rare, looking up is not.
+//! Built again from the verified node records whenever a node comes or goes: that is rare, looking up is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,10 +33,10 @@ enum Owner {
     Peer { outgoing: StreamId, incoming: StreamId },
 }
 
-/// A stream as the database tells of it: its number, its sender, its receiver. Nobody vouches for that.
+/// A stream as the database tells of it: its number, its sender, its receiver. No one vouches for that.
 pub type Ends = (StreamId, NodeId, NodeId);
 
-/// What may be believed of the streams from and to `me`: a number that is told of different ends is nobody's. Otherwise who
+/// What may be believed of the streams from and to `me`: a number that is told of different ends has no owner. Otherwise who
 /// has the database would hand one node what is for another, or let it speak with the other's addresses. Ascending.
 pub fn unambiguous(me: NodeId, told: impl IntoIterator<Item = Ends>) -> Vec<Ends> {
     let mut streams: BTreeMap<StreamId, Option<(NodeId, NodeId)>> = BTreeMap::new();
@@ -121,7 +121,7 @@ impl Routes {
         }
     }
 
-    /// The stream to whoever owns `destination`; `None` if that is nobody or this node.
+    /// The stream to the owner of `destination`; `None` if there is none, or if it is this node.
     #[inline]
     pub fn to(&self, destination: IpAddr) -> Option<StreamId> {
         match self.owner(destination)? {
@@ -258,7 +258,7 @@ mod tests {
         let of = |stream, from, to| (StreamId(stream), NodeId(from), NodeId(to));
         let told = [of(5, 1, 2), of(6, 2, 1), of(7, 3, 1), of(8, 1, 3), of(5, 1, 3), of(7, 2, 1)];
         assert_eq!(unambiguous(NodeId(1), told), [of(6, 2, 1), of(8, 1, 3)]);
-        // Told thrice, or first of one and last of the same again: still nobody's.
+        // Told thrice, or first of one and last of the same again: still without an owner.
         let told = [of(5, 1, 2), of(5, 1, 3), of(5, 1, 2)];
         assert_eq!(unambiguous(NodeId(1), told), []);
         // One way and back under one number.

@@ -14,7 +14,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub fn read(path: &Path) -> Result<Ledger> {
-        // Not there yet: nobody has connected within the first second.
+        // Not there yet: no one has connected within the first second.
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),

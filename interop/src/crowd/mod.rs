@@ -1,4 +1,4 @@
-//! Many stock clients at one server, over UDP and TCP at once: what a matrix of pairs cannot show.
+//! Many openvpn clients at one server, over UDP and TCP at once: what a matrix of pairs cannot show.
 
 mod ledger;
 mod soak;

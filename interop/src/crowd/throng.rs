@@ -1,4 +1,4 @@
-//! All at once: everyone pings, everyone has what was pushed, and one that stops reading disturbs nobody.
+//! All at once: everyone pings, everyone has what was pushed, and one that stops reading disturbs no one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -16,7 +16,7 @@ use crate::process::{Daemon, run as run_program};
 use crate::traffic::{Stream, ping, tcp};
 
 /// How long traffic may stand still after a move or a death. A datagram's end is noticed by silence ([`KEEPALIVE`]),
-/// after which stock waits for up to a few seconds before it dials.
+/// after which openvpn waits for up to a few seconds before it dials.
 const RECOVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE: &str = "keepalive 1 5";
 /// Where a static key gives addresses by hand.

@@ -20,7 +20,7 @@ use crate::failure::{Context as _, Result};
 /// What adit made of a frame, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// What somebody outside sees.
+    /// What someone outside sees.
     pub seen: Seen,
     /// A reason, for a person and for [`super::differences`].
     pub why: String,

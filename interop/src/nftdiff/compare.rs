@@ -70,7 +70,7 @@ pub fn through(kernel: &Kernel, case: &Case) -> Result<Both> {
     Ok(Both { seen, counts: kernel.into_iter().zip(adit).collect() })
 }
 
-/// How often the frames of wanted differences are taken out: the frames behind them are judged anew each time.
+/// How often the frames of wanted differences are taken out: the frames behind them are evaluated again each time.
 const ROUNDS: usize = 12;
 
 /// What remains of a case without the frames whose difference is wanted.

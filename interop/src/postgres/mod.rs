@@ -177,7 +177,7 @@ impl Cluster {
     /// Lets a follower go on by itself and take writes.
     ///
     /// # Errors
-    /// It follows nobody.
+    /// It follows no other process.
     pub fn promote(&self) -> Result<()> {
         self.sql(SUPERUSER, "SELECT pg_promote()").map(drop)
     }
@@ -297,7 +297,7 @@ impl Cluster {
         processes::wait_without(&self.data(), PATIENCE)
     }
 
-    /// Stops all its processes where they stand, as a machine that is stuck does: connections stay and nobody answers.
+    /// Stops all its processes where they stand, as a machine that is stuck does: connections stay and no one answers.
     ///
     /// # Errors
     /// It does not run.
@@ -355,7 +355,7 @@ impl Cluster {
         self.folder.join("data")
     }
 
-    /// A URL for whoever reaches the namespace at `address`.
+    /// A URL for hosts that reach the namespace at `address`.
     #[must_use]
     pub fn url(&self, address: IpAddr, role: &str, password: &str, database: &str) -> String {
         let host = match address {
@@ -365,7 +365,7 @@ impl Cluster {
         format!("postgres://{role}:{password}@{host}:{PORT}/{database}")
     }
 
-    /// A URL by the socket, for whoever may enter its folder.
+    /// A URL by the socket, for users who may enter its folder.
     #[must_use]
     pub fn socket_url(&self, role: &str, database: &str) -> String {
         let host = text(&self.folder).replace('/', "%2F");

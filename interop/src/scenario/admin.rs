@@ -79,7 +79,7 @@ pub(super) fn push_reset_and_remove(stage: &Stage<'_>) -> Result<String> {
     let (mut configs, folder) = with_files(stage)?;
     configs.server("push \"route 10.61.0.0 255.255.0.0\"\npush \"route 10.62.0.0 255.255.0.0\"");
     let file = folder.join("client");
-    // Stock loses the topology by a reset, so its manual says; whoever resets writes it again.
+    // openvpn loses the topology by a reset, so its manual says; a file that resets writes it again.
     fs::write(
         &file,
         "push-reset\npush \"topology subnet\"\npush \"route-gateway 10.88.0.1\"\n\
@@ -200,7 +200,7 @@ pub(super) fn net30_with_fixed_address(stage: &Stage<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// What a client had is in the file, in stock's form, and is its own again after a restart of both.
+/// What a client had is in the file, in openvpn's form, and is its own again after a restart of both.
 pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
     let mut configs = stage.configs();
     let file = stage.folder().join("ipp.txt");
@@ -215,7 +215,7 @@ pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
         has_address(&tunnel.pair.client, address)?;
         tunnel.ping_all(4)?;
         let end = Instant::now() + SOON;
-        // Stock fills in the IPv6 address; the line begins so all the same.
+        // openvpn fills in the IPv6 address; the line begins so all the same.
         while !fs::read_to_string(&file)?
             .lines()
             .any(|l| l.starts_with(line) && l.len() > line.len())
@@ -279,7 +279,7 @@ pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
     };
     let mut tunnel = stage.tunnel(&configs)?;
     tunnel.ping_all(4)?;
-    // A server whose list has somebody else only; a client that expects another server.
+    // A server whose list has someone else only; a client that expects another server.
     let wrong = [
         Configs {
             server: configs.server.replace(&format!("{client}\n"), ""),
@@ -337,7 +337,7 @@ fn ping_ok(from: &Namespace) -> Result<bool> {
     Ok(crate::traffic::ping(from, ip("10.88.0.1")?, 56, 2)? == 2)
 }
 
-/// A stock server that has its client wait: the client stays away that long, and comes back to this
+/// An openvpn server that has its client wait: the client stays away that long, and comes back to this
 /// server or by way of the next one, as it was told.
 pub(super) fn told_to_wait(stage: &Stage<'_>) -> Result<String> {
     use std::os::unix::fs::PermissionsExt;
@@ -497,7 +497,7 @@ pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-    // It opens its device anew each time, but the session is the same.
+    // It opens its device again each time, but the session is the same.
     ensure(client.count(HANDSHAKE) == 1, || client.failure("it began again").0)?;
     Ok(String::new())
 }

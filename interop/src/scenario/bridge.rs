@@ -237,7 +237,7 @@ fn between_cables(stage: &Stage<'_>, workers: &str) -> Result<String> {
     let mut bridge = place.start(&["mid0", "mid1", "--relay", "--workers", workers])?;
     place.pings()?;
     ensure(!answers(&place.left, "10.5.0.9"), || "the host answers for what only passes".into())?;
-    // Also where nobody needs to ask for its address: no reset comes from a closed port.
+    // Also where no one needs to ask for its address: no reset comes from a closed port.
     let mac = place.middle.run("cat", &["/sys/class/net/mid0/address"])?;
     let neighbour = format!("neigh replace 10.5.0.9 lladdr {} dev port", mac.trim());
     ip(Some(&place.left), [neighbour].into_iter())?;
@@ -365,7 +365,7 @@ fn frames_with_tags(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("{passed} frames as they were"))
 }
 
-/// TCP of 30,000 bytes in VLAN 5, to be cut into segments of 1448 bytes, its checksum left to whoever cuts it.
+/// TCP of 30,000 bytes in VLAN 5, to be cut into segments of 1448 bytes, its checksum left to the one that cuts it.
 fn tagged_super_packet() -> ([u8; 10], Vec<u8>) {
     let payload: Vec<u8> = MARK.iter().copied().cycle().take(30_000).collect();
     let mut bytes = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 2, 0x81, 0, 0, 5, 8, 0];

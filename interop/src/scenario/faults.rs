@@ -164,7 +164,7 @@ fn no_tun_device(stage: &Stage<'_>) -> Result<String> {
     expect(command, FAILED, &["/dev/net/tun", "modprobe tun"])
 }
 
-/// A server whose device somebody deletes says so and ends, for its manager to start it again.
+/// A server whose device someone deletes says so and ends, for its manager to start it again.
 fn tun_device_removed(stage: &Stage<'_>) -> Result<String> {
     let pair = Pair::new()?;
     let mut running = Daemon::spawn("server", server(stage, &pair, &stage.configs().server)?)?;

@@ -148,7 +148,7 @@ pub(super) fn user_and_password(stage: &Stage<'_>) -> Result<String> {
     fs::write(&credentials, "ali\nopen simsim\n")?;
     let mut client = dial(&pair, folder, &configs, stage.client)?;
     client.wait_for("AUTH_FAILED", SETUP)?;
-    // It must not try again and again with a password that is wrong. Stock's exit code is 0, for what it is worth.
+    // It must not try again and again with a password that is wrong. openvpn's exit code is 0, for what it is worth.
     client.wait_exit(Duration::from_secs(10))?;
     Ok(String::new())
 }

@@ -19,7 +19,7 @@ use crate::traffic::{Stream, ping, tcp};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Staff may print and ping the server; nobody else may anything. What is denied is logged.
+/// Staff may print and ping the server; no one else may anything. What is denied is logged.
 const RULES: &str = r#"table inet vpn {
     chain forward {
         type filter hook forward priority filter; policy drop;
@@ -148,7 +148,7 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     })?;
     ensure(ping(staff, at_server, 56, 2)? == 2, || "the rules are gone".to_owned())?;
 
-    // Who has left is nobody's member.
+    // A client that has left is in no set.
     for client in &mut clients {
         client.stop()?;
     }
@@ -156,7 +156,7 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     Ok(captured)
 }
 
-/// Whoever is refused with a reset hears of it at once.
+/// Anyone who is refused with a reset hears of it at once.
 fn is_refused(from: &Namespace, to: IpAddr) -> Result<()> {
     let connected = from
         .thread(move || Ok(TcpStream::connect_timeout(&SocketAddr::new(to, 9), SOON).map(drop)))?;

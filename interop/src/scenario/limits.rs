@@ -8,7 +8,7 @@ use super::Stage;
 use crate::failure::{Result, ensure};
 
 /// More than the limits below and what a device says by itself when it comes up (router solicitations), which
-/// begins the time anew.
+/// begins the time again.
 const END: Duration = Duration::from_secs(45);
 
 /// A server pushes it; pings of the tunnel's own do not count.

@@ -55,13 +55,13 @@ type Scene = fn(&Stage<'_>) -> Result<String>;
 
 /// With adit in either part, and in both.
 const ALL: &[Roles] = &[Roles::AditServes, Roles::StockServes, Roles::AditBoth];
-/// With adit as the client of a stock server.
+/// With adit as the client of an openvpn server.
 const DIALS: &[Roles] = &[Roles::StockServes];
-/// With adit in either part, stock in the other.
+/// With adit in either part, openvpn in the other.
 const NOT_ALONE: &[Roles] = &[Roles::AditServes, Roles::StockServes];
 /// With adit as the server of clients of both kinds.
 const OURS: &[Roles] = &[Roles::AditServes, Roles::AditBoth];
-/// With adit as the server of a stock client.
+/// With adit as the server of an openvpn client.
 const SERVES: &[Roles] = &[Roles::AditServes];
 
 const SCENES: &[(&str, &[Roles], Scene)] = &[
@@ -86,7 +86,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("tap/clients-apart", ALL, tap::clients_apart),
     ("tap/bridge-with-pool", ALL, tap::bridge_with_pool),
     ("tap/bridges-at-both-ends", ALL, tap::bridges_at_both_ends),
-    // Stock says nothing of it.
+    // openvpn says nothing of it.
     ("fault/tap-against-tun", ALL, tap::against_tun),
     ("several-clients-net30", ALL, several::clients_with_four_addresses_each),
     ("second-remote", DIALS, roaming::second_remote),
@@ -124,9 +124,9 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("cbc-not-by-cipher-alone", ALL, formats::cipher_alone),
     ("data-ciphers-none", ALL, formats::no_encryption),
     ("fault/ccd-file-that-is-wrong", SERVES, admin::file_that_is_wrong),
-    // Stock does not answer where it is full, so it has no control.
+    // openvpn does not answer where it is full, so it has no control.
     ("fault/full", SERVES, admin::full),
-    // Stock takes it, so it has no control.
+    // openvpn takes it, so it has no control.
     ("fault/client-certificate-of-version-1", SERVES, refusals::client_of_version_1),
     ("another-wrapping-key", ALL, refusals::another_wrapping_key),
     ("p2p/static-key-udp4", ALL, p2p::static4),
@@ -171,7 +171,7 @@ const SCENES: &[(&str, &[Roles], Scene)] = &[
     ("tcp-reset-on-the-way", ALL, streams::connection_reset),
     ("tcp-killed", ALL, streams::killed),
     ("tcp-where-udp-is-blocked", ALL, streams::fallback),
-    // Stock 2.6 listens at one place only.
+    // openvpn 2.6 listens at one place only.
     ("several-listeners", SERVES, streams::several_listeners),
     ("fault/tcp-slow-strangers", SERVES, streams::slow_strangers),
     ("fault/tcp-no-descriptors", SERVES, streams::no_descriptors),
@@ -211,7 +211,7 @@ pub fn long(adit: &Program) -> Vec<Test> {
         .collect()
 }
 
-/// What only openvpn 2.7 has, or 2.5 still has, with it in stock's place.
+/// What only openvpn 2.7 has, or 2.5 still has, with it in openvpn's place.
 #[must_use]
 pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let newer: &[(&str, &[Roles], Scene)] = &[
@@ -233,7 +233,7 @@ pub fn versions(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     of_version(if suite == "sid" { newer } else { older }, adit, other, suite)
 }
 
-/// What every version has, with another one in stock's place.
+/// What every version has, with another one in openvpn's place.
 #[must_use]
 pub fn ever(adit: &Program, other: &Program, suite: &str) -> Vec<Test> {
     let scenes: [(&str, &[Roles], Scene); 10] = [

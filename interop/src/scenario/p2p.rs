@@ -15,7 +15,7 @@ use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp;
 
-/// How long traffic may stand still after a death: silence, stock's wait, and a handshake.
+/// How long traffic may stand still after a death: silence, openvpn's wait, and a handshake.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 /// How the ends know of each other.
@@ -123,9 +123,9 @@ fn transfers(tunnel: &Tunnel) -> Result<()> {
 }
 
 /// The machine tells the other one no longer of closed ports: one that dies, or that a NAT has
-/// forgotten, does not either. Stock pings the dead end's port until it is missed; where each ping
+/// forgotten, does not either. openvpn pings the dead end's port until it is missed; where each ping
 /// brings an ICMP error, the error is what its next `sendto` fails with, and with `ping 1` that is the
-/// answer to whoever comes anew, every time, for as long as that keeps it from missing anybody.
+/// answer to each new peer, every time, for as long as that keeps it from missing any.
 fn say_nothing_of_closed_ports(namespace: &Namespace) -> Result<()> {
     for (family, protocol, to) in
         [("-4", "icmp", "192.0.2.0/24"), ("-6", "ipv6-icmp", "2001:db8::/32")]
@@ -149,7 +149,7 @@ fn live_and_die(stage: &Stage<'_>, configs: &Configs, mut tunnel: Tunnel) -> Res
         };
         daemon.signal(Signal::SIGKILL)?;
         daemon.wait_exit(Duration::from_secs(5))?;
-        // A static key's numbers begin anew with each second.
+        // A static key's numbers begin again with each second.
         std::thread::sleep(Duration::from_millis(1100));
         let revived = match end {
             End::Client => {
@@ -205,7 +205,7 @@ fn on_stream(stage: &Stage<'_>, configs: &Configs, v6: bool, tap: bool) -> Resul
     let pair = Pair::new()?;
     let mut server = serve(&pair, stage.folder(), configs, stage.server)?;
     server.wait_for("Listening for incoming TCP connection", SETUP)?;
-    // Stock takes the first that comes, whoever it is, and listens no longer.
+    // openvpn takes the first that comes, and listens no longer.
     let alone = !matches!(stage.server, Program::Adit(_));
     let before = if alone { Vec::new() } else { strangers(&pair, v6)? };
     let mut client = dial(&pair, stage.folder(), configs, stage.client)?;
@@ -233,7 +233,7 @@ pub(super) fn start_on_stream(stage: &Stage<'_>, configs: &Configs, pair: Pair) 
     Ok(tunnel)
 }
 
-/// Connections of somebody else: one that says nothing, and one that has no key.
+/// Connections of someone else: one that says nothing, and one that has no key.
 fn strangers(pair: &Pair, v6: bool) -> Result<Vec<TcpStream>> {
     let address = SocketAddr::new(End::Server.outer(v6), 1194);
     let connected = pair.client.thread(move || -> Result<Vec<TcpStream>> {

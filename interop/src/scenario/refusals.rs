@@ -10,7 +10,7 @@ use crate::peer::Program;
 use crate::process::Daemon;
 
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How stock begins its refusals.
+/// How openvpn begins its refusals.
 const STOCK: &[&str] = &["verify error", "verify x509name error", "verify eku error", "tls error"];
 
 /// Who refuses.
@@ -31,7 +31,7 @@ fn refuse(stage: &Stage<'_>, configs: &Configs, judge: &Judge, reasons: &[&str])
     };
     let line = match program {
         Program::Adit(_) => daemon.wait_for_any(reasons, PATIENCE)?,
-        // Stock says it in words of its own; all of them have this in common.
+        // openvpn says it in words of its own; all of them have this in common.
         _ => daemon.wait_for_any(STOCK, PATIENCE)?,
     };
     std::thread::sleep(Duration::from_millis(1500));
@@ -92,7 +92,7 @@ pub(super) fn server_without_server_usage(stage: &Stage<'_>) -> Result<String> {
     refuse(stage, &configs, &Judge::Client, &["serverauth", "server authentication", "key usage"])
 }
 
-/// Another tls-crypt key: the server says nothing to a stranger, and the client says that nobody answers.
+/// Another tls-crypt key: the server says nothing to a stranger, and the client says that no one answers.
 pub(super) fn another_wrapping_key(stage: &Stage<'_>) -> Result<String> {
     let mut configs = stage.configs();
     let other = stage.folder().join("other.key");
@@ -116,7 +116,7 @@ pub(super) fn another_wrapping_key(stage: &Stage<'_>) -> Result<String> {
     Ok(said.chars().take(160).collect())
 }
 
-/// What a plain `openssl x509 -req` makes on older systems. Stock takes it; adit says how to make it anew.
+/// What a plain `openssl x509 -req` makes on older systems. openvpn takes it; adit says how to make it again.
 pub(super) fn client_of_version_1(stage: &Stage<'_>) -> Result<String> {
     refuse(stage, &with_client(stage, "v1"), &Judge::Server, &["version 1", "x.509 v1"])
 }

@@ -87,7 +87,7 @@ pub(super) fn answer_from_elsewhere(stage: &Stage<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Nobody answers at the first `remote`; the second one does.
+/// No one answers at the first `remote`; the second one does.
 pub(super) fn second_remote(stage: &Stage<'_>) -> Result<String> {
     let mut configs = stage.configs();
     configs.client = configs.client.replace(

@@ -84,7 +84,7 @@ pub(super) fn compress_stub_v2(stage: &Stage<'_>) -> Result<String> {
     framed(stage, "compress stub-v2", "compress stub-v2")
 }
 
-/// Configured to compress, as old files are: stock does not do so by default, adit never does.
+/// Configured to compress, as old files are: openvpn does not do so by default, adit never does.
 pub(super) fn comp_lzo(stage: &Stage<'_>) -> Result<String> {
     framed(stage, "comp-lzo", "comp-lzo adaptive")
 }
@@ -229,7 +229,7 @@ fn path(stage: &Stage<'_>, silent: bool) -> Result<String> {
     let (pair, _routers) = narrow_line(silent)?;
     let mut configs = stage.configs();
     configs.both("disable-dco");
-    // Of stock's own datagrams those with the DF bit would be lost on a silent path, adit there or not.
+    // Of openvpn's own datagrams those with the DF bit would be lost on a silent path, adit there or not.
     let mut tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
     let is_adit = |program: &Program| matches!(program, Program::Adit(_));
     let limit = Duration::from_secs(30);

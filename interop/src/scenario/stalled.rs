@@ -19,7 +19,7 @@ use crate::process::Daemon;
 use crate::traffic::{ping, tcp};
 
 /// One of three clients stands still, and the connection to it fills up: the others' traffic goes on. When it goes on
-/// too, its tunnel still stands, though packets to it were dropped: stock takes a gap in the packet ids for an attack, so
+/// too, its tunnel still stands, though packets to it were dropped: openvpn takes a gap in the packet ids for an attack, so
 /// none that had an id may be missing.
 pub(super) fn one_stands_still(stage: &Stage<'_>) -> Result<String> {
     let mut configs = Configs::new(&stage.bench.pki, Maker::OpenSslEc, false);
@@ -72,7 +72,7 @@ pub(super) fn one_stands_still(stage: &Stage<'_>) -> Result<String> {
     Ok(format!("of {sent} datagrams for the one that stood still {came} came"))
 }
 
-/// How many datagrams came for a port where nobody listens.
+/// How many datagrams came for a port where no one listens.
 fn refused(namespace: &Namespace) -> Result<u32> {
     let counters = namespace.run("cat", &["/proc/net/snmp"])?;
     let values = counters.lines().filter(|line| line.starts_with("Udp:")).nth(1);

@@ -125,7 +125,7 @@ pub(super) fn connection_reset(stage: &Stage<'_>) -> Result<String> {
     let (former, inside) = (tunnel.client_inner.v4, tunnel.server_inner.v4);
     let Tunnel { server, client, pair, .. } = &mut tunnel;
     cut(&pair.server, || {
-        // Whoever sends first meets the rule.
+        // The end that sends first meets the rule.
         let _ = ping(&pair.client, inside, 56, 2)?;
         client.wait_for(CUT, Duration::from_secs(10)).map(drop)
     })?;
@@ -300,7 +300,7 @@ pub(super) fn other_protocols(stage: &Stage<'_>) -> Result<String> {
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         &[0, 0, 1, 2, 3],
         &[0xff; 4000],
-        // A well-formed frame with a reset that nobody authenticated.
+        // A well-formed frame with a reset that no one authenticated.
         &[0, 14, 7 << 3, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0],
     ];
     for bytes in noise {

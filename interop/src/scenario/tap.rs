@@ -193,7 +193,7 @@ pub(super) fn bridge_with_pool(stage: &Stage<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// Two networks become one: bridges at both ends, addresses by nobody.
+/// Two networks become one: bridges at both ends, no addresses.
 pub(super) fn bridges_at_both_ends(stage: &Stage<'_>) -> Result<String> {
     let configs = bridged(stage, "server-bridge nogw");
     let pair = Pair::new()?;

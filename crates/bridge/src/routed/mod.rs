@@ -42,7 +42,7 @@ use message::{Arp, Discovery};
 use neighbour::{Ask, News, Table, Waiting};
 use settings::{Routes, is_link_local, is_martian};
 
-/// Frames that the router has written and nobody has taken yet.
+/// Frames that the router has written and no one has taken yet.
 pub const MAX_OUT: usize = 512;
 /// ICMP errors per second, and how many at once (RFC 1812 4.3.2.8, RFC 4443 2.4 (f)); as Linux.
 const ERRORS_PER_SECOND: u64 = 1000;
@@ -138,7 +138,7 @@ pub struct RouterStats {
     pub errors: u64,
     /// ICMP errors that the rate limit kept back.
     pub errors_suppressed: u64,
-    /// Frames of the router's own that found nobody to take them.
+    /// Frames of the router's own that found no one to take them.
     pub out_full: u64,
     /// Neighbours that are known.
     pub neighbours: usize,
@@ -203,7 +203,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router that knows nobody yet.
+    /// A router that knows no one yet.
     ///
     /// # Errors
     /// Addresses or routes that contradict each other.
@@ -219,7 +219,7 @@ impl Router {
         })
     }
 
-    /// A port is there again, perhaps as another station: everybody there has to be found anew.
+    /// A port is there again, perhaps as another station: everybody there has to be found again.
     pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
             (port.mac, port.mtu) = (mac, mtu);

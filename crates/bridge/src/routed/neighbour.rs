@@ -12,7 +12,7 @@ use crate::port::Side;
 /// Neighbours that are known at most; the one that was confirmed longest ago makes room.
 pub const MAX_KNOWN: usize = 1024;
 /// Neighbours that are asked for at most; the one asked for longest makes room. Who answers does so
-/// at once: scanning a network keeps nobody from being found (RFC 6583).
+/// at once: scanning a network keeps no one from being found (RFC 6583).
 pub const MAX_ASKED: usize = 256;
 /// Packets that wait for one neighbour.
 pub const MAX_WAITING: usize = 16;
@@ -127,7 +127,7 @@ impl Table {
     }
 
     /// Lets go what waits for the neighbour that is asked for longest, until the rest is within bounds.
-    /// The question stays: packets for addresses that nobody has must not keep others from being found.
+    /// The question stays: packets for addresses that no one has must not keep others from being found.
     fn bound_bytes(&mut self) {
         while self.bytes > MAX_WAITING_BYTES {
             let oldest = self.oldest(|entry| match entry {

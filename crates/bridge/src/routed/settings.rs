@@ -137,7 +137,7 @@ pub enum SettingsError {
     HostBits(Prefix),
     /// A route to where another goes.
     Twice(Prefix),
-    /// A route by way of somebody who is not in a connected network, or is the router itself.
+    /// A route by way of someone who is not in a connected network, or is the router itself.
     NotANeighbour(IpAddr),
     /// A route of one family by way of another.
     Families(Route),

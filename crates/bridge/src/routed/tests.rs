@@ -227,7 +227,7 @@ fn packets_for_other_networks_go_by_way_of_their_router() {
         };
         router.arrive(&mut reply, &PLAIN, Side::B, at(1));
         assert_eq!(router.take()[0].frame[..6], GATEWAY.0);
-        // One of the same network is sent back out: nobody is redirected.
+        // One of the same network is sent back out: no one is redirected.
         let (_, b) = hosts(v6);
         let mut packet = udp(ROUTER_B, HOST_B, b, ip(far), 10);
         assert_eq!(pass(&mut router, &mut packet, Side::B, at(2)), Ok(Leave::Taken));

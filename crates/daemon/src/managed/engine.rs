@@ -107,7 +107,9 @@ pub(super) fn tls(store: &Store) -> Outcome<ServerTls> {
         ..CommonTlsOptions::default()
     };
     let options = ServerTlsOptions { common, client_certificates: ClientCertificates::Require };
-    ServerTls::new(options).map_err(|error| Fault::operator(error.to_string()))
+    let tls = ServerTls::new(options).map_err(|error| Fault::operator(error.to_string()))?;
+    tls.warnings().iter().for_each(|text| tracing::warn!("{text}"));
+    Ok(tls)
 }
 
 /// What changes on a reload: options to push, the limit, fixed addresses.

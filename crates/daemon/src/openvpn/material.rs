@@ -36,7 +36,12 @@ pub(crate) struct TlsMaterial {
     common: CommonTlsOptions,
     require_client_cert: bool,
     password_from: Option<AskPass>,
+    /// What was warned of, so that it is not repeated whenever a revocation list is read again.
+    warned: Vec<String>,
 }
+
+/// Warnings that are remembered at most.
+const MAX_WARNED: usize = 64;
 
 /// Reads a file or takes the inline text.
 pub(crate) fn read(directive: &str, source: &Source) -> Result<Pem, Fault> {
@@ -151,12 +156,25 @@ impl TlsMaterial {
             common,
             require_client_cert: options.require_client_cert,
             password_from: options.askpass.clone(),
+            warned: Vec::new(),
         })
     }
 
     /// A client's TLS; asks for the key's password where it must.
     pub(crate) fn client(&mut self) -> Result<ClientTls, Fault> {
-        self.with_password(|common| ClientTls::new(ClientTlsOptions { common }))
+        let tls = self.with_password(|common| ClientTls::new(ClientTlsOptions { common }))?;
+        self.warn(tls.warnings());
+        Ok(tls)
+    }
+
+    /// Logs each warning once.
+    fn warn(&mut self, warnings: &[String]) {
+        for text in warnings {
+            if self.warned.len() < MAX_WARNED && !self.warned.contains(text) {
+                tracing::warn!("{text}");
+                self.warned.push(text.clone());
+            }
+        }
     }
 
     /// A server's TLS; asks likewise.
@@ -165,9 +183,11 @@ impl TlsMaterial {
             true => ClientCertificates::Require,
             false => ClientCertificates::None,
         };
-        self.with_password(|common| {
+        let tls = self.with_password(|common| {
             ServerTls::new(ServerTlsOptions { common, client_certificates })
-        })
+        })?;
+        self.warn(tls.warnings());
+        Ok(tls)
     }
 
     fn with_password<T>(

@@ -157,7 +157,7 @@ impl Filter {
     }
 
     /// Says which addresses a client or a group has, instead of those said before. All judges see
-    /// all of them from their next packet on, and judge known flows anew. Returns whether the
+    /// all of them from their next packet on, and evaluate known flows again. Returns whether the
     /// rules ask for it at all.
     pub fn set_members(&self, who: &Members, addresses: &[IpRange]) -> bool {
         let asked = |(slot, (wanted, v6)): (usize, &(Members, bool))| {

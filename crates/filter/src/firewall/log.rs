@@ -1,4 +1,4 @@
-//! What `log` statements write down, until somebody takes it.
+//! Records of `log` statements, until a reader takes them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,14 +43,14 @@ pub struct LogRecord {
     pub bytes: Box<[u8]>,
 }
 
-/// Records that wait to be taken. What finds no room is counted and lost: judging waits for nobody.
+/// Records that wait to be taken. What finds no room is counted and lost: evaluation never waits for it.
 #[derive(Default)]
 pub struct LogQueue {
     waiting: Mutex<Waiting>,
     lost: AtomicU64,
     /// How many want the records of groups.
     readers: AtomicUsize,
-    /// There are rules that write to the log, and somebody who takes the lines.
+    /// There are rules that write to the log, and a reader that takes the lines.
     lines: AtomicBool,
     wake: Mutex<Option<Wake>>,
 }
@@ -64,13 +64,13 @@ struct Waiting {
 }
 
 impl LogQueue {
-    /// Calls `wake` when something waits that nobody knows of yet. From now on lines are kept.
+    /// Calls `wake` when something waits that no one knows of yet. From now on lines are kept.
     pub fn on_record(&self, wake: impl Fn() + Send + 'static) {
         *lock(&self.wake) = Some(Box::new(wake));
         self.lines.store(true, Relaxed);
     }
 
-    /// Somebody wants what rules log to groups. Without anybody it is not kept.
+    /// A reader wants what rules log to groups. Without a reader it is not kept.
     pub fn add_reader(&self) {
         self.readers.fetch_add(1, Relaxed);
     }

@@ -73,7 +73,7 @@ impl Firewall {
         })
     }
 
-    /// Puts other rules in force, from every worker's next burst on. Known flows are judged anew.
+    /// Puts other rules in force, from every worker's next burst on. Known flows are evaluated again.
     pub fn replace(&self, filter: Filter) {
         let members = lock(&self.members);
         filter.set_all_members(&members);

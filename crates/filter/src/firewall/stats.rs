@@ -84,7 +84,7 @@ pub struct Stats {
     pub answers: u64,
     /// Senders that were not, because too many had been.
     pub answers_suppressed: u64,
-    /// Records of `log` that nobody took in time.
+    /// Records of `log` that no one took in time.
     pub logs_lost: u64,
     /// Connections.
     pub track: TrackStats,

@@ -14,7 +14,7 @@
 //! forwarded from here, when the packet is whole.
 //!
 //! Time is injected; every bound is in [`Limits`], every piece that is not passed on is counted in
-//! [`FragmentStats`]. Packets are found in ordered trees, in which nobody can aim collisions.
+//! [`FragmentStats`]. Packets are found in ordered trees, in which no one can aim collisions.
 
 mod partial;
 #[cfg(test)]
@@ -216,7 +216,7 @@ impl Key {
         }
     }
 
-    /// Whose bytes they are: nobody has more by having many addresses of one network.
+    /// Whose bytes they are: many addresses of one network get no larger share.
     fn source(&self) -> (u32, IpAddr) {
         let network = match self.source {
             IpAddr::V4(address) => IpAddr::V4(address),

@@ -449,7 +449,7 @@ proptest! {
         (packet, cut) in shuffled(), at in 0usize..300, len in 1usize..40, place in any::<prop::sample::Index>(),
     ) {
         // One more piece somewhere, which overlaps whatever is there. Not one that could take the place
-        // of others: nobody can tell which of them are right, and what came first is whole.
+        // of others: no one can tell which of them are right, and what came first is whole.
         let body = packet.len() - body_at(&packet);
         let start = 8 * (at % (body / 8)).max(3);
         let end = (start + len * 8).min(body);

@@ -17,7 +17,7 @@ use crate::packet::{Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
 /// A judgement of one direction of a flow, remembered in the flow's record: 12 bytes. It holds for
-/// one generation of one filter only; whoever keeps it needs not clear it when rules change.
+/// one generation of one filter only; its holder need not clear it when rules change.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct Memo {
     /// The filter's generation for which it holds; 0 for none.

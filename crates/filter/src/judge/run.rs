@@ -20,7 +20,7 @@ pub(crate) struct Run<'a, 'p> {
     pub logs: &'a mut dyn Sink,
     /// Set once something mattered that may differ between packets of one flow.
     pub unsteady: &'a Cell<bool>,
-    /// The counters that counted, if somebody wants to know.
+    /// The counters that counted, if the caller wants them.
     pub counted: Option<&'a mut Vec<u32>>,
 }
 

@@ -64,7 +64,7 @@ impl Packet<'_> {
 
     /// Whether the transport checksum is right.
     ///
-    /// True as well where nobody can say: it is vouched for ([`super::Cut::checksum_known`]), the
+    /// True as well where that is not known: it is vouched for ([`super::Cut::checksum_known`]), the
     /// packet is a piece, the protocol's checksum is not known here. UDP may go without over IPv4
     /// (RFC 768), not over IPv6 (RFC 8200 8.1). A packet that still has hops of a routing header
     /// before it counts as wrong, as its sum is over another destination.

@@ -96,7 +96,7 @@ pub struct Set {
 pub enum Members {
     /// They are written in the file.
     Fixed(Vec<Element>),
-    /// The addresses of a connected client (`@client:NAME`), as whoever drives the filter says.
+    /// The addresses of a connected client (`@client:NAME`), as the filter's driver says.
     Client(String),
     /// The addresses of all connected clients of a group (`@group:NAME`).
     Group(String),

@@ -171,7 +171,7 @@ impl Class {
         Self::Established,
     ];
 
-    /// Nobody but whoever sent the first packet is known to want it.
+    /// Only the sender of the first packet is known to want it.
     pub(super) const fn unanswered(self) -> bool {
         matches!(
             self,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! States, timeouts and windows are those of Linux, so that a rule file means the same in both.
-//! A known flow's time starts anew when its packet is looked at, not when the rules have accepted
+//! A known flow's time starts again when its packet is looked at, not when the rules have accepted
 //! it, as there too: a flow whose packets are dropped lives on as long as they come.
 //!
 //! After a start the table is empty, and what was open before is taken up from the middle

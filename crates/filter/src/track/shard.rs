@@ -243,7 +243,7 @@ impl Shard {
         }
     }
 
-    /// Gives up a flow for another: one that is over, else one that nobody answered, of the kind
+    /// Gives up a flow for another: one that is over, else one that no one answered, of the kind
     /// that there is most of, else one that is not open in both directions, else an established
     /// one that was silent for [`Timeouts::IDLE`].
     fn make_room(&mut self, now: Nanos) -> bool {

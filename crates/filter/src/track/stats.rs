@@ -89,7 +89,7 @@ pub enum Invalid {
     Acknowledgement,
     /// TCP: a reset that is not where the next byte is expected.
     Reset,
-    /// An ICMP reply that nobody asked for, or a type that is not tracked.
+    /// An ICMP reply that no one asked for, or a type that is not tracked.
     Icmp,
     /// An ICMP error about no known flow, or not sent to where the packet came from.
     IcmpError,

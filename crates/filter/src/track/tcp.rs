@@ -356,7 +356,7 @@ impl Tcp {
         }
         let waiting = self.sides.iter().any(|side| side.is(UNACKNOWLEDGED));
         Outcome::Accept(Accepted {
-            // A SYN that nobody answers must not keep its place by being repeated.
+            // A SYN that no one answers must not keep its place by being repeated.
             refresh: answered
                 || segment.kind != Kind::Syn
                 || (old, new) != (State::SynSent, State::SynSent),
@@ -421,7 +421,7 @@ impl Tcp {
         Outcome::Ignore
     }
 
-    /// Whether a SYN/ACK acknowledges the SYN that was let through: both ends have started anew.
+    /// Whether a SYN/ACK acknowledges the SYN that was let through: both ends have started again.
     fn answers_doubted(&self, segment: &Segment<'_>, direction: CtDirection) -> bool {
         segment.kind == Kind::SynAck
             && self.last_was(Kind::Syn, against(direction))
@@ -501,7 +501,7 @@ impl Tcp {
 
 /// What a reset is taken for.
 enum Reset {
-    /// Behind what was acknowledged already: of nobody who knows the connection.
+    /// Behind what was acknowledged already: no end that knows the connection sends it.
     Invalid,
     /// It ends the connection if it is in the window.
     Likely,

@@ -62,7 +62,7 @@ pub struct Previous {
     /// The last packet that had been acknowledged. More may be there: what was in flight is in doubt.
     pub last_seq: Seq,
     /// The chain's value with that packet; [`EpochRecord::hash`] if no batch had been acknowledged. `None`: the sender
-    /// has begun anew and its leaf was dropped.
+    /// has begun again and its leaf was dropped.
     pub chain: Option<[u8; 32]>,
 }
 
@@ -129,7 +129,7 @@ pub enum Refused {
     /// Not a record.
     #[error("the record is not one")]
     Malformed,
-    /// Signed by somebody else, or changed.
+    /// Signed by someone else, or changed.
     #[error("the sender has not signed the record")]
     Signature,
     /// Another network's.

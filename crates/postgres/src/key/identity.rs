@@ -161,7 +161,7 @@ impl NodeKeys {
     }
 }
 
-/// Somebody who opens wraps: a node, or the auditor.
+/// Someone who opens wraps: a node, or the auditor.
 #[derive(Copy, Clone, Debug)]
 pub struct Reader<'a> {
     pub(super) id: NodeId,
@@ -227,7 +227,7 @@ impl FromStr for Fingerprint {
 
 /// What an auditor holds: it reads every stream, and knows the nodes by the network's key.
 ///
-/// Whoever has it could also vouch for a node, as any node can: it belongs where nobody else reads.
+/// Anyone who has it could also vouch for a node, as any node can: it belongs where no one else reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditorKey {
     seal: SealSecret,

@@ -20,7 +20,7 @@ pub const MAX_SUBNETS: usize = 256;
 /// Why a record from the database is not believed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfitRecord {
-    /// It is not what somebody with the network's key wrote.
+    /// It is not what someone with the network's key wrote.
     #[error("its MAC is wrong: somebody without the network's key has changed it")]
     Mac,
     /// A name with other characters, or too long.
@@ -105,7 +105,7 @@ impl NodeRecord {
         first_32(key.node_mac()?.sign(&[&self.encode()]).as_bytes())
     }
 
-    /// Whether somebody with the network's key wrote this, and it is fit to be used; then, the node's keys.
+    /// Whether someone with the network's key wrote this, and it is fit to be used; then, the node's keys.
     ///
     /// # Errors
     /// The MAC is another's, or what is under it is out of bounds.
@@ -197,7 +197,7 @@ impl NetworkRecord {
         first_32(key.network_mac()?.sign(&[&self.encode()]).as_bytes())
     }
 
-    /// Whether somebody with the network's key wrote this; then, the auditor's key if there is one.
+    /// Whether someone with the network's key wrote this; then, the auditor's key if there is one.
     ///
     /// # Errors
     /// The MAC is another's, or the auditor's key is none.

@@ -52,7 +52,7 @@ pub(super) fn is_public(bytes: &[u8]) -> bool {
     PublicKey::from_bytes(bytes).is_ok()
 }
 
-/// Wraps `secret` for whoever holds the key of `to`: the encapsulated key, and the sealed secret.
+/// Wraps `secret` for anyone who holds the key of `to`: the encapsulated key, and the sealed secret.
 pub(super) fn wrap(
     secret: &[u8],
     to: &[u8],

@@ -21,7 +21,7 @@ pub struct Dropped {
     pub codel: u64,
     /// Waited longer than a receiver would deliver it ([`EXPIRED_MS`]).
     pub old: u64,
-    /// Its destination is nobody's.
+    /// Its destination has no owner.
     pub no_route: u64,
     /// No IP packet, longer than the packet size, or not to be cut as the device says.
     pub malformed: u64,

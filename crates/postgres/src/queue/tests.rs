@@ -80,7 +80,7 @@ fn packets_that_waited_longer_than_anybody_would_deliver_them_go() {
     let mut queues = queues();
     put(&mut queues, ms(0), A, 1, 100);
     put(&mut queues, ms(1), A, 2, 100);
-    // Found by whoever takes them, and by whoever only looks.
+    // Found by a reader that takes them, and by one that only looks.
     let mut other = queues_with_two();
     assert_eq!(take(&mut queues, ms(EXPIRED_MS + 1), A, PATIENT), Some(2));
     assert_eq!(queues.dropped.old, 1);

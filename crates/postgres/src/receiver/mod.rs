@@ -354,7 +354,7 @@ impl Receiver {
         self.position.seq = seq;
     }
 
-    /// Whether an authentic packet may come from its sender to this node; whoever holds a node's keys holds no others'.
+    /// Whether an authentic packet may come from its sender to this node; the holder of a node's keys holds no others'.
     fn deliver(&mut self, start: usize, len: usize, routes: &Routes, out: &mut Delivery) {
         let packet = out.bytes.get(start..).and_then(|rest| rest.get(..len)).unwrap_or_default();
         let verdict = match Ip::parse(packet) {
@@ -427,14 +427,14 @@ impl Receiver {
             self.scan = self.position.seq;
             self.forged_pages = 0;
         }
-        // Whoever opened the next epoch had ended this one, and the page was asked for when that was known.
+        // The sender that opened the next epoch had ended this one, and the page was asked for when that was known.
         if !full {
             self.advance();
         }
         self.poll = self.poll.min(self.next_poll(now));
     }
 
-    /// Somebody writes rows that nobody may: the others' packets come first.
+    /// Rows come in that no one may write: the others' packets come first.
     fn pause_if_forged(&mut self) {
         self.forged_pages = self.forged_pages.saturating_add(1);
         if self.forged_pages >= FORGED_PAGES {

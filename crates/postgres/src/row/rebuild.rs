@@ -108,7 +108,7 @@ mod tests {
                 packet.resize(1400, 0);
                 let mut after = columns(Audit::Headers, &packet);
                 if ports == (None, None) {
-                    // Zeros where nobody knows.
+                    // Zeros where no one knows.
                     (after.sport, after.dport, after.flags) = (None, None, None);
                 }
                 assert_eq!(after, columns_before, "protocol {proto}");

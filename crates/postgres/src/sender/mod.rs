@@ -73,7 +73,7 @@ impl Sender {
         }
     }
 
-    /// Adds the stream to `receiver`. `given` is where it had come before the process started, as far as somebody kept
+    /// Adds the stream to `receiver`. `given` is where it had come before the process started, as far as someone kept
     /// it ([`Self::given`]), else zeros: numbers up to it are not given again. Nothing happens if the stream is there
     /// already or there are [`PEERS`] of them.
     pub fn add(&mut self, stream: StreamId, receiver: NodeId, given: (EpochNo, Seq)) {
@@ -93,7 +93,7 @@ impl Sender {
         self.queues.remove(stream);
     }
 
-    /// Takes a packet from the device, copied as it is. `stream` is where it goes, `None` if nobody owns its destination.
+    /// Takes a packet from the device, copied as it is. `stream` is where it goes, `None` if no one owns its destination.
     pub fn push(
         &mut self,
         now: Instant,

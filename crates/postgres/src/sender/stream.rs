@@ -10,7 +10,7 @@ use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
 /// Epochs are numbered by the clock from here, 2026-01-01, if that is more than the next number: a database that was
-/// restored from a backup, and a sender that was started anew, know nothing of the numbers used since. (That
+/// restored from a backup, and a sender that was started again, know nothing of the numbers used since. (That
 /// helps while fewer than one epoch begins in a second; a sender that kept its numbers needs no clock.)
 const CLOCK_ZERO: u64 = 1_767_225_600;
 

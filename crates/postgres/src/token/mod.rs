@@ -53,7 +53,7 @@ impl fmt::Debug for JoinSecret {
     }
 }
 
-/// What lets one more node in. Its `Display` is the secret text itself: for the person who asked for it, and nobody else.
+/// What lets one more node in. Its `Display` is the secret text itself: for the person who asked for it alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The role that may join once.

@@ -1,7 +1,7 @@
 //! Whether a stream's log is what its sender wrote: epochs and rows go in, in order; findings come out.
 //!
 //! A sender numbers rows one after the other within an epoch and seals each; it chains its batches; and its next epoch's
-//! record says how far the one before was acknowledged, and with which value of the chain. So, with a key, nobody can alter,
+//! record says how far the one before was acknowledged, and with which value of the chain. So, with a key, no one can alter,
 //! add or remove a row unnoticed, but for the last ones of an epoch that no other follows yet. What was in flight when a
 //! connection was lost may be there or not: either is as it should be.
 //!
@@ -409,7 +409,7 @@ impl<'k> Verifier<'k> {
     /// Whether the chain had that value at that row.
     fn vouched(&self, current: &Current, seq: Seq, chain: ChainValue) -> bool {
         if seq < current.first_seq {
-            // A sender that has begun anew asks the database, which knows the epoch before only.
+            // A sender that has begun again asks the database, which knows the epoch before only.
             return chain == current.hash || self.before.is_none_or(|before| before == chain);
         }
         current.gap.is_some_and(|(from, to)| (from..=to).contains(&seq))

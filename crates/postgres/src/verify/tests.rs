@@ -253,7 +253,7 @@ fn an_epoch_whose_opening_was_in_doubt_may_lie_between() {
     assert_eq!(log.findings(), [""; 0]);
 }
 
-/// A sender that begins anew asks the database, which gives the newest chain value though it is of the epoch before.
+/// A sender that begins again asks the database, which gives the newest chain value though it is of the epoch before.
 #[test]
 fn a_chain_value_from_the_epoch_before_an_empty_one_is_right() {
     let mut log = Log::new(Audit::Headers).epoch(1, &[2], 0);
@@ -350,7 +350,7 @@ fn an_altered_packet_or_tag_is_named() {
         edit(log.at(2));
         assert_eq!(log.findings(), [altered(2)], "edit {number}");
     }
-    // Without a key nobody sees that: the summary says that nothing was proven.
+    // Without a key no one sees that: the summary says that nothing was proven.
     let mut log = log();
     log.at(2).payload[0] ^= 1;
     assert_eq!(log.verified(false).0, [""; 0]);
@@ -402,7 +402,7 @@ fn a_broken_chain_is_named() {
     assert_eq!(log.findings(), ["epoch 3: the chain is broken at the batch of rows 11 to 13"]);
 }
 
-/// Whoever can read an epoch has its secret, and could write it anew: the sender's next record stands against that.
+/// Anyone who can read an epoch has its secret, and could write it again: the sender's next record stands against that.
 #[test]
 fn a_batch_written_anew_by_a_reader_is_noticed_by_the_next_epochs_record() {
     let mut log = Log::new(Audit::Headers);

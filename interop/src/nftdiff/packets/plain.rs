@@ -85,7 +85,7 @@ pub fn error_about(random: &mut Random, pair: &Pair, packet: Option<Sent>) -> Op
     let header = if v6 { 40 } else { 20 };
     let mut what = "error about what was sent";
     if random.percent(25) {
-        // Ports or addresses of which nobody has heard.
+        // Ports or addresses of which no one has heard.
         let at = if random.percent(50) { header + 1 } else { header - 1 };
         *inner.get_mut(at)? ^= 0x55;
         what = "error about what was not sent";
@@ -167,7 +167,7 @@ pub fn extensions(random: &mut Random) -> Vec<(u8, Vec<u8>)> {
     all
 }
 
-/// A TCP segment or a datagram, for whoever wants some packet of a connection.
+/// A TCP segment or a datagram, for a test that wants some packet of a connection.
 pub fn some_segment(random: &mut Random, ends: Ends, length: usize) -> (u8, Vec<u8>) {
     let ports = (universe::client_port(random), universe::port(random));
     let payload = random.bytes(length);

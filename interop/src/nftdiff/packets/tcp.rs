@@ -42,7 +42,7 @@ pub fn conversation(random: &mut Random) -> Flow {
     let scaled = random.percent(50);
     let mut talk = Talk { random, pair, ends, scaled, flow: Vec::new() };
     let from_the_begin = talk.whole();
-    // What was taken up in the middle and starts anew is not compared: see docs/filter-differences.md.
+    // What was taken up in the middle and starts again is not compared: see docs/filter-differences.md.
     if from_the_begin && talk.random.percent(20) {
         // The same ports again, from numbers further on or from anywhere.
         let step = *talk.random.pick(&[1, 100_000, 0x4000_0000, 0x9000_0000]);

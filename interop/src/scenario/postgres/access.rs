@@ -1,4 +1,4 @@
-//! Who gets in, by which words, and which secrets nobody sees.
+//! Who gets in, by which words, and which secrets no one sees.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

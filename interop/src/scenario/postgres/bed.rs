@@ -110,7 +110,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The URL of whoever makes the network.
+    /// The URL of the user who makes the network.
     pub(super) fn url(&self, plan: &Plan<'_>) -> String {
         let hosts = plan.hosts.map_or_else(|| DATABASE.to_string(), str::to_owned);
         // What TLS is worth has a test of its own.

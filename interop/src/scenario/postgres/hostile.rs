@@ -1,4 +1,4 @@
-//! A database that lies: whoever may write anything anywhere delivers nothing, and what is honest arrives beside it.
+//! A database that lies: an attacker who may write anything anywhere delivers nothing, and what is honest arrives beside it.
 
 use std::net::SocketAddr;
 
@@ -221,7 +221,7 @@ fn swapped_keys(stage: &Stage<'_>) -> Result<String> {
                  address4 = k.address4 FROM public.kept k WHERE k.id = n.id; NOTIFY adit_nodes")?;
         bed.blame(bed.reach(0, 1))?;
     }
-    // A node that nobody has let in.
+    // A node that no one has let in.
     bed.sql(
         "INSERT INTO adit.node (name, role, address4, subnets, sign_key, seal_key, mac) \
          SELECT 'evil', 'evil', '10.9.0.66', '{10.9.0.1/32,10.60.0.0/16}', sign_key, seal_key, mac FROM adit.node WHERE name = 'n1'; \
@@ -242,7 +242,7 @@ fn forged_policy(stage: &Stage<'_>) -> Result<String> {
     let forge =
         "UPDATE adit.network SET audit = 'full', durability = 'volatile'; NOTIFY adit_nodes";
     bed.sql(forge)?;
-    // Nobody believes it, who runs or who starts.
+    // No one believes it, who runs or who starts.
     let told = bed.node_mut(0)?.running()?.wait_for_any(&["not believed"], LIMIT)?;
     let node = bed.node_mut(1)?;
     node.kill()?;

@@ -1,4 +1,4 @@
-//! The database is away, stuck, slow, full or somebody else: queues stay bounded, and traffic goes on when it is back.
+//! The database is away, stuck, slow, full or someone else: queues stay bounded, and traffic goes on when it is back.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -102,7 +102,7 @@ fn ten_minutes_away(stage: &Stage<'_>) -> Result<String> {
     ))
 }
 
-/// Leaves on a small disk that somebody fills up.
+/// Leaves on a small disk that someone fills up.
 fn disk_full(stage: &Stage<'_>) -> Result<String> {
     let mut bed = Bed::bare(stage, 2, &Options::default())?;
     let space = bed.cluster.small_space("small", 64)?;

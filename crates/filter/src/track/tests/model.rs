@@ -1,5 +1,5 @@
 //! Two ends of a TCP connection, simulated: whatever the network loses, turns round or doubles,
-//! what they send is never invalid; what somebody sends who cannot see them changes nothing.
+//! what they send is never invalid; what someone sends who cannot see them changes nothing.
 
 use proptest::prelude::*;
 
@@ -146,7 +146,7 @@ enum Event {
         twice: bool,
     },
     Lose(prop::sample::Index),
-    /// Somebody blind sends this.
+    /// Someone blind sends this.
     Attack {
         back: bool,
         flags: u8,

@@ -1,4 +1,4 @@
-//! RFC 5961: what somebody who cannot see a connection may send into it.
+//! RFC 5961: what someone who cannot see a connection may send into it.
 
 use super::*;
 
