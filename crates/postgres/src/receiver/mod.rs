@@ -346,7 +346,9 @@ impl Receiver {
     fn move_to(&mut self, seq: Seq, from: Seq) {
         let between = seq.0.saturating_sub(from.0).saturating_sub(1);
         let between = u64::try_from(between).unwrap_or(0);
-        if self.starting.is_some() || self.skipped_to.take().is_some() {
+        if self.starting.is_some() {
+            // What was there before this reader is not its to deliver.
+        } else if self.skipped_to.take().is_some() {
             self.stats.skipped = self.stats.skipped.saturating_add(between);
         } else {
             self.stats.missing = self.stats.missing.saturating_add(between);

@@ -195,27 +195,32 @@ impl Bed {
         self.cluster.number(ADMIN, sql)
     }
 
-    /// Waits until what one node has counted as received from the other is what lies in the tables: every row was
-    /// delivered, and nothing else. Rows of before the receiver's start must not be there.
-    pub(super) fn all_delivered(&self, from: usize, to: usize) -> Result<String> {
+    /// Waits until what one node has counted from the other is what lies in the tables: every row was delivered, or was
+    /// read when it was too old to be delivered, and nothing else. Returns the late ones' number: none but on a machine that
+    /// is too busy. Rows of before the receiver's start must not be there.
+    pub(super) fn all_accounted(&self, from: usize, to: usize) -> Result<u64> {
         let (from, to) = (self.node(from)?, self.node(to)?);
-        let mut last = String::new();
-        let same = until(
-            "the receiver's counters are the table's",
-            Duration::from_secs(10),
-            || {
-                let rows = self.sql(&format!(
+        let (mut last, mut late) = (String::new(), 0);
+        let same = until("the receiver's counters are the table's", LIMIT, || {
+            let rows = self.sql(&format!(
                 "SELECT count(*), coalesce(sum(len), 0) FROM adit.log WHERE \"from\" = '{}' AND \"to\" = '{}'",
                 from.name, to.name
             ))?;
-                let packets = to.count(&from.name, "/received/packets")?;
-                let bytes = to.count(&from.name, "/received/bytes")?;
-                last = format!("{packets}|{bytes} received, {rows} in the tables");
-                Ok(rows == format!("{packets}|{bytes}"))
-            },
-        );
+            let packets = to.count(&from.name, "/received/packets")?;
+            let bytes = to.count(&from.name, "/received/bytes")?;
+            let expired = to.count(&from.name, "/received/drops/expired")?;
+            late = expired + to.count(&from.name, "/received/drops/skipped")?;
+            last = format!("{packets}|{bytes} received, {late} late, {rows} in the tables");
+            let all = rows.split_once('|').and_then(|(count, _)| count.parse().ok());
+            Ok(match late {
+                0 => rows == format!("{packets}|{bytes}"),
+                _ => all == Some(packets + late),
+            })
+        });
         same.map_err(|failure| Failure(self.told(&format!("{failure}: {last}"))))?;
-        Ok(last)
+        let dropped = to.dropped(&from.name)?;
+        ensure(dropped == late, || self.told(&format!("{dropped} dropped, {late} of them late")))?;
+        Ok(late)
     }
 
     /// A failure with what the nodes have said last.

@@ -121,9 +121,7 @@ fn tcp_is_in_the_rows(stage: &Stage<'_>) -> Result<String> {
     })?;
     exported(&bed, stage, &ours)?;
     iperf(&bed)?;
-    bed.all_delivered(0, 1)?;
-    let dropped = to.dropped("n1")?;
-    ensure(dropped == 0, || format!("{dropped} packets were dropped"))?;
+    bed.all_accounted(0, 1)?;
     Ok(format!("{} rows of one flow, SHA-256 {}", rows.len(), ours.get(..12).unwrap_or_default()))
 }
 

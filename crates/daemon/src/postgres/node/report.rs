@@ -118,6 +118,7 @@ impl Node {
             received.bytes = stats.bytes;
             for (name, count) in [
                 ("expired", stats.expired),
+                ("skipped", stats.skipped),
                 ("forged", stats.forged),
                 ("repeated", stats.repeated),
                 ("wrong-source", stats.wrong_source),
