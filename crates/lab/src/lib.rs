@@ -7,6 +7,7 @@ pub mod bed;
 pub mod bench;
 pub mod compare;
 pub mod copy;
+pub mod hostile;
 pub mod measure;
 pub mod metric;
 pub mod plan;

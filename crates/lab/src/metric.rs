@@ -69,6 +69,7 @@ pub const ALL: &[Metric] = &[
     metric("recovery_s", "recovery s", Lower, 2),
     metric("survived", "survived", Higher, 0),
     metric("control_pps", "control packets/s", Neither, 0),
+    metric("hostile_pps", "hostile packets/s", Neither, 0),
     metric("instructions", "instructions", Lower, 0),
     metric("database_cpu_s_per_gb", "database CPU-s/Gb", Lower, 3),
     metric("nodes_cpu_s_per_gb", "nodes CPU-s/Gb", Lower, 3),

@@ -30,8 +30,10 @@ pub enum Axis {
     Pattern,
     /// How many of them, in percent.
     Loss,
-    /// Control messages a second.
+    /// Control messages a second, or what a hostile peer does a second.
     Rate,
+    /// Who does its worst.
+    Hostile,
     /// Sessions of each host.
     Sessions,
     /// Hosts that clients come from.
@@ -64,7 +66,8 @@ impl Axis {
             Axis::Packet => ("packet", "64 to 65000 bytes, imix, jumbo, super"),
             Axis::Pattern => ("pattern", "random, bursts, reorder"),
             Axis::Loss => ("loss", "0 to 100 percent"),
-            Axis::Rate => ("rate", "control messages a second"),
+            Axis::Rate => ("rate", "control messages, or hostile acts, a second"),
+            Axis::Hostile => ("hostile", "none, client, stranger"),
             Axis::Sessions => ("sessions", "1 to 20 for each host"),
             Axis::Hosts => ("hosts", "1 to 250"),
             Axis::Clientele => ("clientele", "engines, processes"),
@@ -104,8 +107,10 @@ pub struct Settings {
     pub pattern: Pattern,
     /// How many of them, in percent.
     pub loss: f64,
-    /// Control messages a second.
+    /// Control messages a second, or what a hostile peer does a second.
     pub rate: u32,
+    /// Who does its worst.
+    pub hostile: Hostile,
     /// Sessions of each host.
     pub sessions: u16,
     /// Hosts that clients come from.
@@ -141,6 +146,7 @@ impl Default for Settings {
             pattern: Pattern::Random,
             loss: 0.0,
             rate: 0,
+            hostile: Hostile::None,
             sessions: 2,
             hosts: 50,
             clientele: Clientele::Engines,
@@ -201,6 +207,18 @@ words! {
         Bursts = "bursts",
         /// Not at all: the share is held back by up to 5 ms and overtaken.
         Reorder = "reorder",
+    }
+}
+
+words! {
+    /// Who does its worst.
+    Hostile {
+        /// Nobody: the control.
+        None = "none",
+        /// A client with a certificate.
+        Client = "client",
+        /// A peer with the shared wrapping key at most.
+        Stranger = "stranger",
     }
 }
 

@@ -189,6 +189,7 @@ fn points(raw: &ScenarioFile) -> Checked<Vec<(Point, Settings)>> {
     spread(&mut all, Axis::Pattern, &raw.pattern, |s, v| s.pattern = v);
     spread(&mut all, Axis::Loss, &raw.loss, |s, v| s.loss = v);
     spread(&mut all, Axis::Rate, &raw.rate, |s, v| s.rate = v);
+    spread(&mut all, Axis::Hostile, &raw.hostile, |s, v| s.hostile = v);
     spread(&mut all, Axis::Sessions, &raw.sessions, |s, v| s.sessions = v);
     spread(&mut all, Axis::Hosts, &raw.hosts, |s, v| s.hosts = v);
     spread(&mut all, Axis::Clientele, &raw.clientele, |s, v| s.clientele = v);
@@ -221,7 +222,7 @@ fn spread<T: Clone + Display>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kind, PRESETS, Plan};
+    use super::super::{Hostile, Kind, PRESETS, Plan};
 
     fn refused(text: &str) -> String {
         Plan::parse("x.toml", text).expect_err("a mistake").to_string()
@@ -281,6 +282,35 @@ mod tests {
         );
         assert_eq!(plan.scenarios[0].points[1].1.clients, 20);
         assert_eq!((plan.rounds, plan.seed), (5, 1));
+    }
+
+    #[test]
+    fn a_hostile_scenario_has_its_peers_and_a_rate() {
+        let text = |lines: &str| {
+            let kind = "kind = \"hostile\"\nsubjects = [\"adit\", \"openvpn\"]";
+            format!("{HEAD}[[scenario]]\n{kind}\n{lines}\n")
+        };
+        let plan = text("hostile = [\"none\", \"client\", \"stranger\"]\nrate = [4000]");
+        let plan = Plan::parse("x.toml", &plan).unwrap();
+        let points = plan.scenarios[0].points.iter();
+        let found: Vec<_> =
+            points.map(|(point, s)| (point.to_string(), s.hostile, s.rate)).collect();
+        let expected = [
+            ("hostile=none rate=4000".to_owned(), Hostile::None, 4000),
+            ("hostile=client rate=4000".to_owned(), Hostile::Client, 4000),
+            ("hostile=stranger rate=4000".to_owned(), Hostile::Stranger, 4000),
+        ];
+        assert_eq!(found, expected);
+        assert!(
+            refused(&text("hostile = [\"friend\"]"))
+                .starts_with("x.toml:5: unknown variant `friend`")
+        );
+        assert_eq!(
+            refused(&text("clients = [5]")),
+            "x.toml:5: hostile has no clients; it has hostile, rate, link"
+        );
+        let other = text("hostile = [\"none\"]").replace("kind = \"hostile\"", "kind = \"udp\"");
+        assert!(refused(&other).contains("udp has no hostile"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::axis::{Axis, Clientele, Outer, Packet, Pattern, Storm, Workload};
+use super::axis::{Axis, Clientele, Hostile, Outer, Packet, Pattern, Storm, Workload};
 use super::kind::Kind;
 use crate::bed::LinkMode;
 use crate::subject::Subject;
@@ -64,6 +64,7 @@ pub(super) struct ScenarioFile {
     pub(super) pattern: Values<Pattern>,
     pub(super) loss: Values<f64>,
     pub(super) rate: Values<u32>,
+    pub(super) hostile: Values<Hostile>,
     pub(super) sessions: Values<u16>,
     pub(super) hosts: Values<u16>,
     pub(super) clientele: Values<Clientele>,
@@ -91,6 +92,7 @@ impl ScenarioFile {
             one(Axis::Pattern, &self.pattern),
             one(Axis::Loss, &self.loss),
             one(Axis::Rate, &self.rate),
+            one(Axis::Hostile, &self.hostile),
             one(Axis::Sessions, &self.sessions),
             one(Axis::Hosts, &self.hosts),
             one(Axis::Clientele, &self.clientele),

@@ -24,6 +24,8 @@ pub enum Kind {
     Overload,
     /// Bulk while the control channel is busy.
     Control,
+    /// Round trips and bulk beside a peer that does its worst.
+    Hostile,
     /// Memory after so many gigabytes.
     Volume,
     /// One stream through a database, and what it left there.
@@ -52,8 +54,8 @@ pub struct Description {
 }
 
 use Axis::{
-    Cipher, Clientele, Clients, Gigabytes, Hosts, Idle, Link, Loss, Outer, Packet, Pattern, Piece,
-    Rate, Sessions, Storm, Streams, TotalMbps, Workload,
+    Cipher, Clientele, Clients, Gigabytes, Hostile, Hosts, Idle, Link, Loss, Outer, Packet,
+    Pattern, Piece, Rate, Sessions, Storm, Streams, TotalMbps, Workload,
 };
 
 /// All kinds.
@@ -100,6 +102,12 @@ pub const ALL: &[Description] = &[
         "control",
         "bulk while another client sends control messages and rekeys",
         &[Rate, Link],
+    ),
+    describe(
+        Kind::Hostile,
+        "hostile",
+        "round trips and bulk of an honest client while a client or a stranger does its worst",
+        &[Hostile, Rate, Link],
     ),
     describe(Kind::Volume, "volume", "memory after so many gigabytes", &[Gigabytes]),
     describe(

@@ -9,7 +9,7 @@ mod file;
 mod kind;
 mod order;
 
-pub use axis::{Axis, Clientele, Outer, Packet, Pattern, Settings, Storm, Workload};
+pub use axis::{Axis, Clientele, Hostile, Outer, Packet, Pattern, Settings, Storm, Workload};
 pub use kind::{ALL as KINDS, Description, Kind};
 pub use order::Trial;
 
@@ -21,11 +21,13 @@ use crate::record::Point;
 use crate::subject::Subject;
 
 /// The plans that come with the program: name and text.
-pub const PRESETS: [(&str, &str); 10] = [
+pub const PRESETS: [(&str, &str); 12] = [
     ("smoke", include_str!("../../plans/smoke.toml")),
     ("standard", include_str!("../../plans/standard.toml")),
     ("full", include_str!("../../plans/full.toml")),
     ("transports", include_str!("../../plans/transports.toml")),
+    ("hostile", include_str!("../../plans/hostile.toml")),
+    ("hostile-smoke", include_str!("../../plans/hostile-smoke.toml")),
     ("bridge", include_str!("../../plans/bridge.toml")),
     ("workers", include_str!("../../plans/workers.toml")),
     ("rules", include_str!("../../plans/rules.toml")),

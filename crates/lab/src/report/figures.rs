@@ -38,6 +38,7 @@ pub fn of(run: &Run, name: &str, styles: &Styles) -> (Vec<Figure>, Vec<Figure>) 
             plots.bars(&["handshakes_per_s", "cpu_ms_per_handshake", "kib_per_client"])
         }
         "overload" => plots.bars(&["recovery_s"]),
+        "hostile" => plots.bars(&["loaded_p99_ms", "up_mbps"]),
         "control" => plots.bars(&["sum_mbps"]),
         "postgres" => plots.bars(&["sum_mbps", "idle_p50_ms", "wal_per_byte"]),
         "soak" => plots.bars(&["disk_peak_mib"]),

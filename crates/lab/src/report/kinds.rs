@@ -32,6 +32,11 @@ pub fn intro(kind: &str) -> &'static str {
         "control" => {
             "Bulk transfer while the control channel is busy, and how long the trains of packets were."
         }
+        "hostile" => {
+            "An honest client's round trips, from the time when each was meant to start, idle and beside its own bulk \
+             transfer, while another peer attacks the server: none (the control), a client with a certificate, or a stranger. \
+             The adversary acts at the same rate for each subject."
+        }
         "volume" => "Memory after more and more was carried.",
         "postgres" => {
             "One TCP stream between two hosts that reach only a database, by the receiver's count, and idle round trips; what \
@@ -52,7 +57,7 @@ pub fn intro(kind: &str) -> &'static str {
 pub fn judged_by(kind: &str) -> &'static [&'static str] {
     match kind {
         "udp" => &["rate_at_no_loss_pps", "rate_at_half_percent_pps"],
-        "latency" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
+        "latency" | "hostile" => &["loaded_p99_ms", "p99_ms", "idle_p99_ms"],
         "growth" => &["server_cpu_percent", "server_anon_mib"],
         "connections" | "handshakes" => &["handshakes_per_s", "cpu_ms_per_handshake"],
         "overload" => &["recovery_s", "stuck"],

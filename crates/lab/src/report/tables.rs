@@ -149,7 +149,8 @@ impl<'a> Scenario<'a> {
 
     /// Whether a figure belongs to what the scenario was run for. Others of one end have tables of their own.
     fn is_result(&self, name: &str) -> bool {
-        const SHOWN: &[&str] = &["loss_percent", "control_pps", "idle_p999_ms", "loaded_p999_ms"];
+        const SHOWN: &[&str] =
+            &["loss_percent", "control_pps", "hostile_pps", "idle_p999_ms", "loaded_p999_ms"];
         let judged = better(name) != Better::Neither || SHOWN.contains(&name);
         let wanted = judged_by(&self.kind).contains(&name);
         wanted || ((judged || metric::find(name).is_none()) && !is_of_end(name))

@@ -7,7 +7,9 @@ use adit_interop::failure::{Context, Failure, Result};
 use adit_interop::world::World;
 
 use super::stage::Stage;
-use super::{growth, latency, loss, memory, postgres, soak, storms, throughput, udp, volume};
+use super::{
+    growth, hostile, latency, loss, memory, postgres, soak, storms, throughput, udp, volume,
+};
 use crate::bed::{Bed, Database, LinkMode};
 use crate::plan::{Kind, Outer, Settings, Trial};
 use crate::record::Measurement;
@@ -78,6 +80,7 @@ impl Lab {
             Kind::Growth => growth::run(self, settings, subject),
             Kind::Connections => storms::connections(self, settings, subject),
             Kind::Overload => storms::overload(self, settings, subject),
+            Kind::Hostile => hostile::run(self, settings, subject),
             Kind::Control => storms::control(self, settings, subject),
             Kind::Postgres => postgres::run(self, settings, subject),
             Kind::Soak => soak::run(self, settings, subject),

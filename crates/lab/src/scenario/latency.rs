@@ -17,9 +17,14 @@ const RATE: f64 = 500.0;
 pub(super) fn run(lab: &mut Lab, settings: &Settings, subject: &Subject) -> Result<Measurement> {
     let bed = lab.bed(settings)?;
     let stage = lab.stage(bed, settings, subject)?;
+    measure(&stage, settings)
+}
+
+/// Round trips of the first client, idle and beside its bulk.
+pub(super) fn measure(stage: &Stage, settings: &Settings) -> Result<Measurement> {
     let mut measurement = Measurement::default();
     let window = Window { warmup: settings.warmup, length: settings.length };
-    let idle = idle(&stage, &window)?;
+    let idle = idle(stage, &window)?;
     put(&mut measurement, idle, "idle");
     let client = stage.bed.clients.first().ok_or("a bed without clients")?;
     let echo = Echo::start(client, &stage.bed.server, stage.tunnels.server_inner.v4, RATE)?;

@@ -6,6 +6,7 @@
 pub mod connections;
 pub mod control;
 mod growth;
+mod hostile;
 mod lab;
 mod latency;
 mod loss;

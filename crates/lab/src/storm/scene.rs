@@ -158,7 +158,12 @@ pub fn put_findings(findings: &Findings, measurement: &mut Measurement) {
 }
 
 /// Gives the crowd's namespace the addresses 10.66.0.1 and on, which the server reaches by the cable.
-fn hosts_on(bed: &Bed, client: &Namespace, hosts: u16, folder: &TempDir) -> Result<Vec<IpAddr>> {
+pub(crate) fn hosts_on(
+    bed: &Bed,
+    client: &Namespace,
+    hosts: u16,
+    folder: &TempDir,
+) -> Result<Vec<IpAddr>> {
     ensure(hosts > 0, || "a crowd needs at least one host".to_owned())?;
     let device = device(client, bed.server_outer(false))?;
     let sources: Vec<IpAddr> = (1..=hosts)

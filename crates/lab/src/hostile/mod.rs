@@ -1,0 +1,239 @@
+//! Adversaries: peers that send a server whatever the protocol lets them send, at a fixed rate.
+//!
+//! ```text
+//!  Adversary::start -> a thread of its own: Attack::act, paced -> Adversary::finish -> Counts
+//!                          |
+//!                          +- Client    has a certificate and keeps no budget
+//!                          +- Stranger  has the shared wrapping key at most
+//! ```
+//!
+//! The rate is the same for each server, so that what the generator takes of a small machine is the same too.
+
+mod client;
+mod forge;
+mod stranger;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use adit_interop::failure::{Context, Result, ensure};
+use adit_interop::net::Namespace;
+use adit_openvpn::client::ClientConfig;
+
+pub use client::Client;
+pub use forge::local_port;
+pub use stranger::Stranger;
+
+/// Where an adversary comes from and what it attacks.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    /// Addresses of the adversary's own, all of the namespace it runs in.
+    pub sources: Vec<IpAddr>,
+    /// The honest client's end of its tunnel: an adversary forges packets from there.
+    pub honest: SocketAddr,
+    /// The server.
+    pub server: SocketAddr,
+}
+
+/// Packets sent, by what they were.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Counts {
+    /// By kind.
+    pub packets: BTreeMap<&'static str, u64>,
+    /// Over how long.
+    pub seconds: f64,
+}
+
+impl Counts {
+    /// Packets a second, of all kinds.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss)]
+    pub fn rate(&self) -> f64 {
+        let all: u64 = self.packets.values().sum();
+        if self.seconds > 0.0 { all as f64 / self.seconds } else { 0.0 }
+    }
+
+    fn add(&mut self, kind: &'static str) {
+        *self.packets.entry(kind).or_default() += 1;
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all: Vec<String> =
+            self.packets.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        write!(f, "{} in {:.1} s", all.join(", "), self.seconds)
+    }
+}
+
+/// What an adversary does.
+pub trait Attack {
+    /// Does the next thing; `number` counts from 0.
+    ///
+    /// # Errors
+    /// The adversary cannot go on.
+    fn act(&mut self, number: u64, counts: &mut Counts) -> Result<()>;
+
+    /// Takes in what the server sent, and waits for it this long at most.
+    ///
+    /// # Errors
+    /// A socket failed.
+    fn listen(&mut self, wait: Duration, counts: &mut Counts) -> Result<()>;
+}
+
+/// An adversary at work. Dropping it stops it.
+#[derive(Debug)]
+pub struct Adversary {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Counts>>>,
+}
+
+/// How long an adversary may take to get ready: a client has a session by then.
+const READY: Duration = Duration::from_secs(30);
+
+impl Adversary {
+    /// Starts an authenticated client that does `rate` things a second, once it has its session.
+    ///
+    /// # Errors
+    /// It gets no session.
+    pub fn client(host: &Namespace, config: ClientConfig, scene: Scene, rate: f64) -> Result<Self> {
+        Self::start(host, rate, move || Client::connect(config, &scene))
+    }
+
+    /// Starts a stranger that sends `rate` packets a second. Of `config` it uses the wrapping key alone.
+    ///
+    /// # Errors
+    /// Its sockets cannot be made.
+    pub fn stranger(
+        host: &Namespace,
+        config: ClientConfig,
+        scene: Scene,
+        rate: f64,
+    ) -> Result<Self> {
+        Self::start(host, rate, move || Stranger::new(&config, &scene))
+    }
+
+    fn start<A: Attack>(
+        host: &Namespace,
+        rate: f64,
+        make: impl FnOnce() -> Result<A> + Send + 'static,
+    ) -> Result<Self> {
+        ensure(rate.is_finite() && rate > 0.0, || {
+            format!("{rate} hostile packets a second cannot be sent: write a number above 0")
+        })?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (ready, wait) = mpsc::channel();
+        let thread = host.thread(move || {
+            let mut attack = make()?;
+            // The other side has gone only if it has given up.
+            let _ = ready.send(());
+            run(&mut attack, rate, &stopped)
+        })?;
+        let mut adversary = Adversary { stop, thread: Some(thread) };
+        match wait.recv_timeout(READY) {
+            Ok(()) => Ok(adversary),
+            // The sender is gone: the thread has ended, and says why.
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(adversary.join().err().unwrap_or_else(|| "the adversary has ended".into()))
+            }
+            Err(why @ mpsc::RecvTimeoutError::Timeout) => Err(why).context("the adversary"),
+        }
+    }
+
+    /// Stops it, and returns what it has sent.
+    ///
+    /// # Errors
+    /// It could not go on.
+    pub fn finish(mut self) -> Result<Counts> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Counts> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("the adversary was joined before")?;
+        thread.join().unwrap_or_else(|_| Err("the adversary panicked".into()))
+    }
+}
+
+impl Drop for Adversary {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            // There is nobody to tell of its failure.
+            let _ = self.join();
+        }
+    }
+}
+
+/// The most that is made up for after a pause, as a share of a second's work.
+const BURST: f64 = 0.01;
+
+fn run(attack: &mut impl Attack, rate: f64, stop: &AtomicBool) -> Result<Counts> {
+    let mut counts = Counts::default();
+    let begun = Instant::now();
+    let mut pace = Pace::default();
+    while !stop.load(Ordering::Relaxed) {
+        match pace.next(begun.elapsed(), rate) {
+            Some(number) => {
+                attack.act(number, &mut counts)?;
+                attack.listen(Duration::ZERO, &mut counts)?;
+            }
+            None => attack.listen(Duration::from_micros(500), &mut counts)?,
+        }
+    }
+    counts.seconds = begun.elapsed().as_secs_f64();
+    Ok(counts)
+}
+
+/// Decides when the next thing is due. After a pause it makes up for a short burst, and leaves out the rest.
+#[derive(Debug, Default)]
+struct Pace {
+    done: u64,
+    behind: u64,
+}
+
+impl Pace {
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn next(&mut self, elapsed: Duration, rate: f64) -> Option<u64> {
+        let due = (elapsed.as_nanos() as f64 * rate / 1e9) as u64;
+        let burst = ((rate * BURST) as u64).max(1);
+        let late = due.saturating_sub(self.done + self.behind).saturating_sub(burst);
+        self.behind += late;
+        if self.done + self.behind >= due {
+            return None;
+        }
+        self.done += 1;
+        Some(self.done - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_followed_by_a_short_burst_and_then_the_rate() {
+        let mut pace = Pace::default();
+        let ms = Duration::from_millis;
+        assert_eq!(pace.next(ms(0), 1000.0), None);
+        assert_eq!((pace.next(ms(1), 1000.0), pace.next(ms(1), 1000.0)), (Some(0), None));
+        // A second is lost: ten are made up for, and numbers go on without a gap.
+        let burst: Vec<u64> = std::iter::from_fn(|| pace.next(ms(1001), 1000.0)).collect();
+        assert_eq!(burst, (1..=10).collect::<Vec<u64>>());
+        assert_eq!((pace.next(ms(1002), 1000.0), pace.next(ms(1002), 1000.0)), (Some(11), None));
+    }
+
+    #[test]
+    fn counts_add_up_to_a_rate() {
+        let mut counts = Counts { seconds: 2.0, ..Counts::default() };
+        ["resets", "resets", "data"].into_iter().for_each(|kind| counts.add(kind));
+        assert!((counts.rate() - 1.5).abs() < 1e-9);
+        assert_eq!(counts.to_string(), "1 data, 2 resets in 2.0 s");
+        assert!(Counts::default().rate().abs() < 1e-9);
+    }
+}

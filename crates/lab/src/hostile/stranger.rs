@@ -1,0 +1,176 @@
+//! A stranger: resets, with and without a right wrapping, and packets with a wrong MAC.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use adit_engine::UnixTime;
+use adit_interop::failure::{Context, Result, ensure};
+use adit_linux::clock;
+use adit_openvpn::client::ClientConfig;
+use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
+use adit_openvpn::wrap::{WrapConfig, Wrapper};
+
+use super::forge::Forger;
+use super::{Attack, Counts, Scene};
+
+/// How many resets there are, each of a session of its own; they are sent by turns.
+const RESETS: u64 = 512;
+/// Bytes of a data packet that nothing sealed.
+const DATA: usize = 100;
+
+/// One kind of packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A client's first packet under the right wrapping key.
+    Reset,
+    /// The same with one bit changed.
+    WrongMac,
+    /// The same without a wrapping.
+    Unwrapped,
+    /// A data packet of the first peer that nothing sealed.
+    Data,
+}
+
+/// What comes after what: kind, whether it seems to come from the honest client, and its name.
+const ROTA: [(Kind, bool, &str); 8] = [
+    (Kind::Reset, false, "resets"),
+    (Kind::WrongMac, false, "resets with a wrong MAC"),
+    (Kind::Unwrapped, false, "resets without a wrapping"),
+    (Kind::Data, false, "data packets with a wrong MAC"),
+    (Kind::Reset, true, "forged resets"),
+    (Kind::WrongMac, true, "forged resets with a wrong MAC"),
+    (Kind::Unwrapped, true, "forged resets without a wrapping"),
+    (Kind::Data, true, "forged data packets with a wrong MAC"),
+];
+
+/// Packets of one session that is never begun.
+#[derive(Debug)]
+struct Packets {
+    wrapped: Vec<u8>,
+    wrong: Vec<u8>,
+    unwrapped: Vec<u8>,
+    data: Vec<u8>,
+}
+
+impl Packets {
+    fn new(number: u64, wrap: &WrapConfig) -> Result<Self> {
+        let control = Control {
+            opcode: Opcode::HardResetClientV2,
+            key_id: 0,
+            session: SessionId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()),
+            acks: Acks::NONE,
+            remote: None,
+            message: Some(0),
+            payload: &[],
+        };
+        let mut wrapped = Vec::new();
+        let mut wrapper = Wrapper::client(wrap).context("the stranger's wrapping")?;
+        wrapper
+            .seal(&control, UnixTime(clock::unix_time()), &mut wrapped)
+            .context("the stranger's reset")?;
+        let mut wrong = wrapped.clone();
+        if let Some(last) = wrong.last_mut() {
+            *last ^= 1;
+        }
+        let mut unwrapped = Vec::new();
+        control.encode(&mut unwrapped);
+        // The first byte is opcode and key id, three bytes are the peer id.
+        let mut data = vec![Opcode::DataV2.number() << 3, 0, 0, 0];
+        data.extend(control.session.0.iter().cycle().take(DATA));
+        Ok(Self { wrapped, wrong, unwrapped, data })
+    }
+
+    fn of(&self, kind: Kind) -> &[u8] {
+        match kind {
+            Kind::Reset => &self.wrapped,
+            Kind::WrongMac => &self.wrong,
+            Kind::Unwrapped => &self.unwrapped,
+            Kind::Data => &self.data,
+        }
+    }
+}
+
+/// The stranger.
+#[derive(Debug)]
+pub struct Stranger {
+    sockets: Vec<UdpSocket>,
+    forger: Forger,
+    packets: Vec<Packets>,
+}
+
+impl Stranger {
+    /// At its hosts; nothing is sent yet.
+    ///
+    /// # Errors
+    /// Sockets cannot be made.
+    pub fn new(config: &ClientConfig, scene: &Scene) -> Result<Self> {
+        let socket = |source| -> Result<UdpSocket> {
+            let socket = UdpSocket::bind(SocketAddr::new(source, 0)).context(source)?;
+            socket.connect(scene.server)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let sockets: Vec<UdpSocket> =
+            scene.sources.iter().copied().map(socket).collect::<Result<_>>()?;
+        ensure(!sockets.is_empty(), || "a stranger needs at least one address".to_owned())?;
+        let wrap = &config.settings.wrap;
+        let packets =
+            (1..=RESETS).map(|number| Packets::new(number, wrap)).collect::<Result<_>>()?;
+        let forger = Forger::new(scene.honest, scene.server)?;
+        Ok(Self { sockets, forger, packets })
+    }
+}
+
+/// The element at a position that goes round.
+fn round<T>(all: &[T], position: u64) -> Option<&T> {
+    let at = position.checked_rem(all.len() as u64)?;
+    all.get(usize::try_from(at).ok()?)
+}
+
+impl Attack for Stranger {
+    fn act(&mut self, number: u64, counts: &mut Counts) -> Result<()> {
+        let kinds = ROTA.len() as u64;
+        let (kind, forged, name) = *round(&ROTA, number).context("a rota")?;
+        let packet = round(&self.packets, number / kinds).context("no packet")?.of(kind);
+        let sent = if forged {
+            self.forger.send(packet)
+        } else {
+            let socket = round(&self.sockets, number / kinds).context("no socket")?;
+            // A refused send is an ICMP message, or a full buffer.
+            socket.send(packet).is_ok()
+        };
+        if sent {
+            counts.add(name);
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, wait: Duration, _: &mut Counts) -> Result<()> {
+        // What the server answers is of no interest, and fills no more than the sockets' buffers.
+        std::thread::sleep(wait);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_what_they_are_called() {
+        let packets = Packets::new(1, &WrapConfig::None).unwrap();
+        let reset = Control::parse(packets.of(Kind::Reset)).unwrap();
+        assert_eq!((reset.opcode, reset.message), (Opcode::HardResetClientV2, Some(0)));
+        assert_eq!(packets.of(Kind::Unwrapped), packets.of(Kind::Reset));
+        assert_ne!(packets.of(Kind::WrongMac), packets.of(Kind::Reset));
+        assert_eq!(packets.of(Kind::Data).first().map(|byte| byte >> 3), Some(9));
+        let other = Packets::new(2, &WrapConfig::None).unwrap();
+        assert_ne!(Control::parse(other.of(Kind::Reset)).unwrap().session, reset.session);
+    }
+
+    #[test]
+    fn positions_go_round() {
+        assert_eq!((round(&[5, 6], 1), round(&[5, 6], 2)), (Some(&6), Some(&5)));
+        assert_eq!(round::<u8>(&[], 1), None);
+    }
+}
