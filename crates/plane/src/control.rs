@@ -417,6 +417,11 @@ impl Plane {
         self.shared.tables.peers.load().get(id).map(|peer| peer.settings.load().link)
     }
 
+    /// Whether the far end of a stream has not acknowledged all that was sent.
+    pub fn is_unacknowledged(&self, link: Link) -> bool {
+        self.shared.tables.streams.of(&link).is_some_and(|stream| stream.is_unacknowledged())
+    }
+
     /// How many workers there are.
     pub fn workers(&self) -> usize {
         self.workers.len()

@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -206,6 +206,25 @@ impl TcpStream {
     /// Sets the kernel's buffers; `None` leaves one as it is.
     pub fn set_buffers(&self, recv: Option<usize>, send: Option<usize>) -> io::Result<()> {
         set_buffers(&self.options(), recv, send)
+    }
+
+    /// Segments that were sent and are not acknowledged (`TCP_INFO`).
+    #[allow(unsafe_code)]
+    pub fn unacknowledged(&self) -> io::Result<u32> {
+        // SAFETY: tcp_info is plain data for which all zeroes is a valid value.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `length` bytes to `info`, which lives through the call.
+        let rc = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut length,
+            )
+        };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info.tcpi_unacked) }
     }
 
     /// Sends what the kernel takes; returns how many bytes, `WouldBlock` for none.

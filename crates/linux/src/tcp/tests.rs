@@ -146,3 +146,33 @@ fn both_ends_of_a_stream_can_be_bound_to_a_device() {
     let missing = TcpStream::connect(&options).unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(rustix::io::Errno::NODEV.raw_os_error()));
 }
+
+#[test]
+fn it_is_known_what_the_far_end_has_not_acknowledged() {
+    use crate::net::{Address, Net};
+    use crate::netns::NetNs;
+    let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    left.connect("eth", &right, "eth").unwrap();
+    let address = async |net: &Net, text: &str| {
+        Address::new(net.link("eth").await.unwrap().index, text.parse().unwrap())
+    };
+    for (ns, text) in [(&left, "192.0.2.1/24"), (&right, "192.0.2.2/24")] {
+        let set = ns.configure(async |net| net.add_address(&address(net, text).await).await);
+        set.unwrap().unwrap();
+    }
+    let listener = right.run(|| listener("192.0.2.2:0")).unwrap();
+    let to = listener.local_addr();
+    let client = left.run(|| connect(to)).unwrap();
+    wait(&listener, Interest::READ);
+    let (server, _) = listener.accept().unwrap();
+    client.send(b"a").unwrap();
+    wait(&server, Interest::READ);
+    while client.unacknowledged().unwrap() > 0 {
+        std::thread::yield_now();
+    }
+    let gone =
+        right.configure(async |net| net.delete_address(&address(net, "192.0.2.2/24").await).await);
+    gone.unwrap().unwrap();
+    client.send(b"b").unwrap();
+    assert_eq!(client.unacknowledged().unwrap(), 1);
+}

@@ -240,6 +240,11 @@ impl Stream {
         self.backlog.load(Relaxed)
     }
 
+    /// Whether the peer has not acknowledged all that was sent.
+    pub fn is_unacknowledged(&self) -> bool {
+        self.socket.unacknowledged().is_ok_and(|segments| segments > 0)
+    }
+
     pub fn is_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
