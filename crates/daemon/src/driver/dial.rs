@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use adit_engine::{Family, Target};
@@ -61,7 +62,33 @@ pub struct Remembered {
     pub worked: bool,
 }
 
+/// The addresses of the servers that worked in this process, the last server last. A client that
+/// begins again (SIGHUP) takes them over.
+static WORKED: Mutex<Vec<(Target, Vec<SocketAddr>)>> = Mutex::new(Vec::new());
+
 impl AddressBook {
+    /// One with the addresses that worked in this process.
+    pub fn inherited() -> Self {
+        let worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = |(target, addresses): &(Target, Vec<SocketAddr>)| {
+            let addresses = addresses.clone();
+            // The name is looked up first, since the server may have moved meanwhile.
+            (target.clone(), Entry { used: addresses.len(), addresses, worked: true })
+        };
+        Self { known: worked.iter().map(entry).collect() }
+    }
+
+    /// Keeps a target's addresses for [`Self::inherited`].
+    pub fn bequeath(&self, target: &Target) {
+        let Some(entry) = self.known.get(target) else { return };
+        let mut worked = WORKED.lock().unwrap_or_else(PoisonError::into_inner);
+        worked.retain(|(other, _)| other != target);
+        if worked.len() >= TARGET_LIMIT {
+            worked.remove(0);
+        }
+        worked.push((target.clone(), entry.addresses.clone()));
+    }
+
     /// The next address that is already known.
     pub fn next(&mut self, target: &Target) -> Option<SocketAddr> {
         let entry = self.known.get_mut(target).filter(|entry| !entry.worked)?;
@@ -259,6 +286,29 @@ mod tests {
         let known = book.remembered(&target);
         assert_eq!(known, Remembered { addresses: vec![addresses[1], addresses[0]], worked: true });
         assert!(!book.remembered(&target).worked);
+    }
+
+    #[test]
+    fn addresses_that_worked_are_first_for_a_client_that_begins_again() {
+        let target = Target { host: "begins-again.invalid".into(), ..Target::default() };
+        let addresses: Vec<SocketAddr> =
+            ["192.0.2.1:1194", "192.0.2.2:1194"].map(|text| text.parse().unwrap()).into();
+        let mut book = AddressBook::default();
+        book.learn(&target, addresses.clone());
+        assert_eq!(AddressBook::inherited().remembered(&target), Remembered::default());
+        book.worked(&target, addresses[1]);
+        book.bequeath(&target);
+        let mut again = AddressBook::inherited();
+        assert_eq!(again.next(&target), None, "the name is looked up first");
+        let known = Remembered { addresses: vec![addresses[1], addresses[0]], worked: true };
+        assert_eq!(again.remembered(&target), known);
+        // Bounded: the oldest are forgotten.
+        for number in 0..200 {
+            let other = Target { port: number, ..target.clone() };
+            book.learn(&other, addresses.clone());
+            book.bequeath(&other);
+        }
+        assert!(AddressBook::inherited().known.len() <= TARGET_LIMIT);
     }
 
     #[test]

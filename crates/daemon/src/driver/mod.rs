@@ -147,7 +147,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             connect_to: None,
             connect_limit: Duration::ZERO,
             beyond: None,
-            book: AddressBook::default(),
+            book: AddressBook::inherited(),
             dialled_last: None,
             access,
             lookup: None,
@@ -189,6 +189,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     pub(crate) fn worked(&mut self) {
         if let Some((target, address)) = &self.dialled_last {
             self.book.worked(target, *address);
+            self.book.bequeath(target);
         }
     }
 
