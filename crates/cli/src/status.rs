@@ -167,6 +167,9 @@ fn report(report: &StatusReport) -> String {
     if let Some(dns) = &report.dns {
         text.push_str(&wrapped("  DNS: ", &dns.to_string()));
     }
+    if let Some(why) = &report.routing {
+        text.push_str(&wrapped("  WARNING: routing incomplete, tried again: ", why));
+    }
     text.push_str(&expiries(report));
     if let Some(file) = &report.filter {
         text.push_str(&format!("  filter: {file}\n"));

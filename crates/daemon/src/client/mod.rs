@@ -2,6 +2,7 @@
 
 mod engines;
 mod network;
+mod report;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,14 +21,14 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::ask::CertificateOnly;
 use crate::clock::{WallClock, now, unix_time};
-use crate::control::{self, CertificateReport, PeerReport, Request, Response, StatusReport};
+use crate::control::{self, CertificateReport, Request};
 use crate::driver::{Backend, DialSettings, Dialled, Driver, Endpoint, News, Sockets};
 use crate::fault::{Blame, Fault};
 use crate::host::{Applied, Capture, Device, DnsChange, DnsInUse, HostEvent, HostHandle, HostPlan};
 use crate::log;
-use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
+use crate::plane::{Planes, gates, seed, tun_offloads};
 use crate::say;
-use crate::server::{Signal, next_request, tun_report};
+use crate::server::{Signal, next_request};
 use crate::signals::Signals;
 use crate::workers;
 
@@ -272,6 +273,7 @@ impl Client {
             network: Network::new(options.allow_recursive),
             relay: None,
             tls: String::new(),
+            routing: None,
             past: Counters::default(),
             session: Counters::default(),
             packets: log::Traffic::default(),
@@ -288,6 +290,14 @@ impl Client {
 fn notes(applied: Applied) {
     if let Applied::Changed(notes) = applied {
         notes.iter().for_each(|note| tracing::warn!("{note}"));
+    }
+}
+
+/// Waits for a time, or for ever.
+async fn until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -317,6 +327,8 @@ struct Running<E: Drives> {
     /// The proxy's address for datagrams, if they go through one.
     relay: Option<SocketAddr>,
     tls: String,
+    /// Why the machine's rules and routes are not those that the tunnel asks for.
+    routing: Option<String>,
     /// Traffic of former sessions.
     past: Counters,
     /// Traffic of the present one.
@@ -373,6 +385,7 @@ impl<E: Drives> Running<E> {
                         }
                     }
                 }
+                () = until(self.check_due()) => self.check_stream(),
                 event = self.host.event() => self.host_event(&event?, hooks),
                 news = self.driver.next() => {
                     if let Some(stop) = self.news(news?, hooks).await? {
@@ -505,6 +518,7 @@ impl<E: Drives> Running<E> {
         match event {
             HostEvent::PathChanged { sources } => self.path_is_back(sources),
             HostEvent::PathLost { alternative } => self.path_is_lost(*alternative),
+            HostEvent::Routing(problem) => self.routing.clone_from(problem),
             HostEvent::Dns(event) => {
                 let logged = event.change != DnsChange::AppliedAgain;
                 match event.change {
@@ -543,69 +557,6 @@ impl<E: Drives> Running<E> {
 
     fn traffic(&self) -> Counters {
         sum(&self.past, &self.session)
-    }
-
-    fn answer(&mut self, request: Request, hooks: &mut dyn Hooks) -> Response {
-        match request {
-            Request::Status => Response::Status(Box::new(self.report(hooks))),
-            Request::Stop => Response::Done { count: 1 },
-            Request::Reload
-            | Request::ReloadClients
-            | Request::Kick { .. }
-            | Request::FilterShow { .. }
-            | Request::FilterReload { .. }
-            | Request::FilterCapture { .. } => Response::Error {
-                message: "this is a client: it can be asked for its status, or to stop".into(),
-            },
-        }
-    }
-
-    fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {
-        self.refresh();
-        let uptime = now().since(self.started).as_secs();
-        let mut report = StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            role: self.role.into(),
-            instance: self.instance.clone(),
-            state: if self.peer.is_some() { "running" } else { "connecting" }.into(),
-            pid: std::process::id(),
-            started: unix_time().0.saturating_sub(uptime),
-            uptime_s: uptime,
-            endpoints: vec![self.server.clone()],
-            tun: tun_report(&self.host),
-            certificate: hooks.certificate(),
-            ..StatusReport::default()
-        };
-        if let (Some(peer), Some(tunnel)) = (self.peer, &self.tunnel) {
-            // It may have moved since.
-            let link = self.driver.backend().plane().link(peer);
-            let remote = self.relay.or(link.map(|link| link.remote())).or(tunnel.remote);
-            report.dns = Some(self.host.dns_in_use());
-            let inside = [
-                tunnel.ipv4.map(|net| net.addr().to_string()),
-                tunnel.ipv6.map(|net| net.addr().to_string()),
-            ];
-            report.peers.push(PeerReport {
-                id: peer.0,
-                name: self.server.clone(),
-                address: remote.map(|remote| remote.to_string()).unwrap_or_default(),
-                transport: if self.stream { "tcp" } else { "udp" }.into(),
-                tunnel: inside.into_iter().flatten().collect(),
-                cipher: tunnel.cipher.map_or(self.fixed_cipher, |c| c.name()).to_owned(),
-                tls: self.tls.clone(),
-                since: self.since,
-                key_age_s: now().since(self.key_since).as_secs(),
-                rx_packets: self.session.rx_packets,
-                rx_bytes: self.session.rx_bytes,
-                tx_packets: self.session.tx_packets,
-                tx_bytes: self.session.tx_bytes,
-                path_mtu: self.path.mtu,
-                mss: Some(self.path.mss4).filter(|mss| *mss != 0),
-                ..PeerReport::default()
-            });
-        }
-        fill_totals(&mut report, self.driver.backend().plane());
-        report
     }
 }
 

@@ -19,6 +19,10 @@ const PINGS: u8 = 3;
 /// A tick that comes this much too late means that the machine or the process slept.
 const SLEPT: Duration = Duration::from_secs(3);
 
+/// How long a connection may take on a changed path until what it has sent is acknowledged. The kernel
+/// waits longer than that after an outage: up to as long as the outage took.
+const STALLED: Duration = Duration::from_secs(1);
+
 /// How often recursive routing is logged at most.
 const RECURSION_LOG: Duration = Duration::from_secs(60);
 
@@ -30,6 +34,8 @@ pub(super) struct Network {
     /// Our end of the transport.
     local: Option<SocketAddr>,
     pings_left: u8,
+    /// When the connection is looked at, and the packets received until the path changed.
+    check: Option<(tokio::time::Instant, u64)>,
     ticked: Instant,
     /// Recursive packets at the last log line, and when that was.
     recursive: (u64, Option<Instant>),
@@ -42,8 +48,21 @@ impl Network {
             own: None,
             local: None,
             pings_left: 0,
+            check: None,
             ticked: now(),
             recursive: (0, None),
+        }
+    }
+
+    /// What the time has brought. `now` counts the time asleep, unlike the clock that ticks come by.
+    fn on_tick(&mut self, now: Instant, tick: Duration) -> Tick {
+        if self.slept(now, tick) {
+            Tick::Resumed
+        } else if self.pings_left > 0 {
+            self.pings_left -= 1;
+            Tick::Ping
+        } else {
+            Tick::Quiet
         }
     }
 
@@ -63,6 +82,16 @@ impl Network {
         }
         log
     }
+}
+
+/// What a tick leads to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Tick {
+    /// The machine or the process slept: the path and the server may be others.
+    Resumed,
+    /// One more ping after a change of the path.
+    Ping,
+    Quiet,
 }
 
 impl<E: Drives> Running<E> {
@@ -107,6 +136,32 @@ impl<E: Drives> Running<E> {
         self.driver.backend().plane().resumed();
         self.network.pings_left = PINGS;
         self.ping();
+        self.network.check = (self.stream && !stale)
+            .then(|| (tokio::time::Instant::now() + STALLED, self.session_packets()));
+    }
+
+    /// Packets of the present session that came.
+    fn session_packets(&self) -> u64 {
+        let plane = self.driver.backend().plane();
+        self.peer.and_then(|peer| plane.counters(peer)).map_or(0, |counters| counters.rx_packets)
+    }
+
+    /// When [`Self::check_stream`] is due.
+    pub(super) fn check_due(&self) -> Option<tokio::time::Instant> {
+        self.network.check.map(|(at, _)| at)
+    }
+
+    /// The path has changed a while ago. A connection that has delivered nothing since waits for the
+    /// kernel's next retransmission, which a new connection does not.
+    pub(super) fn check_stream(&mut self) {
+        let Some((_, received)) = self.network.check.take() else { return };
+        let plane = self.driver.backend().plane();
+        let link = self.peer.and_then(|peer| plane.link(peer));
+        let unacknowledged = link.is_some_and(|link| plane.is_unacknowledged(link));
+        if unacknowledged && self.session_packets() == received {
+            say!(1, "network: the connection stalled on the changed path: connecting again");
+            self.path_changed(true);
+        }
     }
 
     /// The server learns our new address from an authentic packet, of which this is the shortest.
@@ -117,12 +172,13 @@ impl<E: Drives> Running<E> {
     }
 
     pub(super) fn network_tick(&mut self) {
-        if self.network.slept(now(), self.tick) {
-            say!(1, "network: resumed after a pause of this machine or process");
-            self.path_changed(false);
-        } else if self.network.pings_left > 0 {
-            self.network.pings_left -= 1;
-            self.ping();
+        match self.network.on_tick(now(), self.tick) {
+            Tick::Resumed => {
+                say!(1, "network: resumed after a pause of this machine or process");
+                self.path_changed(false);
+            }
+            Tick::Ping => self.ping(),
+            Tick::Quiet => {}
         }
         self.follow_float();
         let dropped = self.driver.backend().plane().totals().dropped(DropReason::Recursive);
@@ -166,6 +222,31 @@ mod tests {
         assert!(!network.slept(at(4900), tick), "a busy machine");
         assert!(network.slept(at(9000), tick));
         assert!(!network.slept(at(10_000), tick), "once");
+    }
+
+    /// Ticks come by a clock that stops in suspend, so that the first one after it comes in time.
+    #[test]
+    fn a_suspended_machine_is_noticed_at_the_first_tick() {
+        let tick = Duration::from_secs(1);
+        let (mut monotonic, mut asleep) = (0, 0);
+        let mut network = Network { ticked: at(0), ..Network::new(false) };
+        let mut outcomes = Vec::new();
+        for second in 1..=12 {
+            monotonic += 1000;
+            if second == 5 {
+                // Eight hours between two ticks of the monotonic clock.
+                asleep = 8 * 3_600_000;
+            }
+            let outcome = network.on_tick(at(monotonic + asleep), tick);
+            if outcome == Tick::Resumed {
+                network.pings_left = PINGS;
+            }
+            outcomes.push(outcome);
+        }
+        assert_eq!(outcomes[..4], [Tick::Quiet; 4]);
+        assert_eq!(outcomes[4], Tick::Resumed);
+        assert_eq!(outcomes[5..8], [Tick::Ping; 3]);
+        assert_eq!(outcomes[8..], [Tick::Quiet; 4]);
     }
 
     #[test]

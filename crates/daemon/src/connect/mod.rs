@@ -229,23 +229,33 @@ enum Dns {
 
 /// What goes through the tunnel, as one clause. "All traffic" means both families and DNS.
 fn reach(capture: Capture, dns: Dns, lan: bool, routes: usize) -> String {
-    use Captured::{Blocked, No, Tunnel};
+    use Captured::{Blocked, ByRoutes, No, Tunnel};
     let routes = match routes {
         1 => "1 route".to_owned(),
         _ => format!("{routes} routes"),
     };
-    let mut clause = match (capture.ipv4, capture.ipv6) {
+    let by_routes = [capture.ipv4, capture.ipv6].contains(&ByRoutes);
+    let plainly = |captured| if captured == ByRoutes { Tunnel } else { captured };
+    let mut clause = match (plainly(capture.ipv4), plainly(capture.ipv6)) {
         (No, No) => return routes,
         (No | Blocked, Blocked) => return format!("{routes}, IPv6 is blocked"),
-        (Tunnel, No) => return "IPv4 traffic goes through it, IPv6 does not".to_owned(),
-        (No, Tunnel) => return "IPv6 traffic goes through it, IPv4 does not".to_owned(),
+        (Tunnel, No) => "IPv4 traffic goes through it, IPv6 does not".to_owned(),
+        (No, Tunnel) => "IPv6 traffic goes through it, IPv4 does not".to_owned(),
         (Blocked, No) => return "IPv4 is blocked, IPv6 does not go through it".to_owned(),
-        _ if dns == Dns::Tunnel && !lan => "all traffic goes through it".to_owned(),
-        (Tunnel, Tunnel) => "IPv4 and IPv6 traffic goes through it".to_owned(),
+        _ if dns == Dns::Tunnel && !lan && capture.is_full() => {
+            "all traffic goes through it".to_owned()
+        }
+        (_, ByRoutes) | (ByRoutes, _) | (Tunnel, Tunnel) => {
+            "IPv4 and IPv6 traffic goes through it".to_owned()
+        }
         (Tunnel, Blocked) => "IPv4 traffic goes through it".to_owned(),
         (Blocked, Tunnel) => "IPv6 traffic goes through it".to_owned(),
     };
+    if by_routes {
+        clause.push_str(", but more specific routes lead around it");
+    }
     match (capture.ipv4, capture.ipv6) {
+        (No, _) | (_, No) => return clause,
         (_, Blocked) => clause.push_str(", IPv6 is blocked"),
         (Blocked, _) => clause.push_str(", IPv4 is blocked"),
         _ => {}
@@ -440,7 +450,7 @@ mod tests {
 
     #[test]
     fn all_traffic_is_said_only_of_both_families_and_dns() {
-        let families = [Captured::No, Captured::Tunnel, Captured::Blocked];
+        let families = [Captured::No, Captured::Tunnel, Captured::ByRoutes, Captured::Blocked];
         for ipv4 in families {
             for ipv6 in families {
                 for (dns, lan) in [(Dns::Machine, false), (Dns::Tunnel, true), (Dns::Tunnel, false)]
@@ -454,6 +464,11 @@ mod tests {
                 }
             }
         }
+        let by_routes = Capture { ipv4: Captured::ByRoutes, ipv6: Captured::Blocked };
+        assert_eq!(
+            reach(by_routes, Dns::Tunnel, false, 0),
+            "IPv4 traffic goes through it, but more specific routes lead around it, IPv6 is blocked"
+        );
         let blocked = Capture { ipv4: Captured::Tunnel, ipv6: Captured::Blocked };
         assert_eq!(
             reach(blocked, Dns::Tunnel, false, 0),

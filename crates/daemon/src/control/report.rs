@@ -152,6 +152,9 @@ pub struct StatusReport {
     /// Whose DNS servers a client's machine uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dns: Option<crate::host::DnsInUse>,
+    /// Why a client's rules and routes are not those that it asks for; it tries again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<String>,
     /// The certificate that runs out first.
     pub certificate: Option<CertificateReport>,
     /// Of a server that knows its clients: the client's certificate that runs out first.

@@ -5,10 +5,13 @@ use adit_linux::tun::{TunDevice, TunError, TunOffloads, TunOptions};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::block6::Block6;
 use super::dns::Dns;
+use super::enforce::{Policy, Unfinished};
+use super::kernel::Kernel;
 use super::ledger::{self, Ledger};
 use super::plan::{Device, HostPlan, Redirect};
-use super::policy::Policy;
+use super::policy::{Captured, capture};
 use super::routes::{KernelRoute, Outside, Through, default_way, expand, way_to};
 use super::watch::{Follow, is_link_local};
 use crate::fault::Fault;
@@ -33,7 +36,7 @@ pub enum Applied {
 /// The changes a tunnel has made to this machine.
 #[derive(Debug)]
 pub struct Host {
-    pub(super) net: Net,
+    pub(super) net: Kernel,
     device: Option<(String, u32)>,
     /// A TAP device: gateways behind it are stations of their own.
     pub(super) ethernet: bool,
@@ -49,6 +52,10 @@ pub struct Host {
     pub(super) mark: Option<u32>,
     /// The rules and the table in force.
     pub(super) policy: Option<Policy>,
+    /// What keeps IPv6 in where there is no policy routing.
+    pub(super) block6: Block6,
+    /// A change of rules and routes that the kernel refused.
+    pub(super) unfinished: Option<Unfinished>,
     /// The kill switch of an earlier process is still on.
     pub(super) inherited: bool,
     /// Why policy routing is not to be had; it is said once.
@@ -59,7 +66,7 @@ pub struct Host {
 }
 
 /// One change, as it is undone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Address(Address),
     Route(Route),
@@ -79,7 +86,7 @@ impl Host {
             Fault::environment(format!("cannot speak with the kernel's network side: {e}"))
         })?;
         let mut host = Self {
-            net,
+            net: Kernel::new(net),
             device: None,
             ethernet: device.is_ethernet(),
             in_lanes: false,
@@ -90,6 +97,8 @@ impl Host {
             dns: Dns::default(),
             mark: None,
             policy: None,
+            block6: Block6::default(),
+            unfinished: None,
             inherited: false,
             refused: None,
             replies: None,
@@ -158,15 +167,21 @@ impl Host {
     pub(super) async fn apply_policy(&mut self, plan: &HostPlan) -> Result<Vec<String>, Fault> {
         if !Self::wants_policy(plan) {
             self.leave_policy().await;
+            self.unblock_ipv6().await;
             return Ok(self.no_kill_switch(plan));
         }
         self.inherited |= !ledger::kept().is_empty();
         let entered = self.enter_policy(plan).await;
         let Err(why) = entered else {
+            self.unblock_ipv6().await;
             let inherited = self.inherited && !plan.kill_switch;
             let note = "the kill switch of an earlier connection stays on: `adit connect --release` \
                         turns it off";
-            return Ok(inherited.then(|| note.to_owned()).into_iter().collect());
+            let inherited = inherited.then(|| note.to_owned());
+            let unfinished = self.unfinished.as_ref().map(|unfinished| {
+                format!("policy routing: change incomplete: {}: traffic stays in", unfinished.why)
+            });
+            return Ok(inherited.into_iter().chain(unfinished).collect());
         };
         if plan.kill_switch {
             return Err(Fault::environment(format!(
@@ -181,10 +196,26 @@ impl Host {
                  specific ones lead around the tunnel"
             ));
         }
-        if plan.block_ipv6 || plan.redirect.is_some_and(|redirect| !redirect.ipv6) {
-            notes.push(format!("IPv6 is not blocked and stays outside the tunnel: {why}"));
-        }
+        notes.extend(self.block_by_routes(plan).await);
         Ok(notes)
+    }
+
+    /// Keeps IPv6 in by routes of the main table, where the plan wants that.
+    async fn block_by_routes(&mut self, plan: &HostPlan) -> Option<String> {
+        if capture(plan).ipv6 != Captured::Blocked {
+            self.unblock_ipv6().await;
+            return None;
+        }
+        match self.block_ipv6(plan.remote.map(|remote| remote.ip())).await {
+            Ok(()) => {
+                self.finished();
+                None
+            }
+            Err(why) => {
+                self.unfinished(why.clone());
+                Some(format!("IPv6 is not blocked and stays outside the tunnel: {why}"))
+            }
+        }
     }
 
     fn no_kill_switch(&self, plan: &HostPlan) -> Vec<String> {
@@ -253,6 +284,17 @@ impl Host {
         &self.outside
     }
 
+    /// What this tunnel has changed so far.
+    pub(super) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Undoes one change. It counts as made until it is undone.
+    pub(super) async fn undo_change(&mut self, change: &Change) {
+        self.revert(change).await;
+        self.changes.retain(|other| other != change);
+    }
+
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
@@ -296,7 +338,7 @@ impl Host {
         name: &str,
     ) -> Result<(), String> {
         let Some(mut wanted) = kernel_route(route, index) else { return Ok(()) };
-        let dev = if route.through == Through::Tunnel { name } else { "[NULL]" };
+        let dev = Some(name).filter(|_| route.through == Through::Tunnel);
         say!(3, "net_route_{}_add: {}", family(&route.net), line(&wanted, dev));
         let foreign = route.through != Through::Tunnel;
         if foreign {
@@ -379,6 +421,7 @@ impl Host {
                 self.revert(&change).await;
             }
         }
+        self.unblock_ipv6().await;
         self.leave_policy().await;
         self.ledger.restore_sysctls();
         if self.ledger.is_kept() {
@@ -392,6 +435,7 @@ impl Host {
             tracing::warn!("the process of the tunnel ended without a word: undoing its routes");
         }
         self.undo().await;
+        self.unblock_ipv6().await;
         self.leave_policy().await;
         self.ledger.restore_sysctls();
     }
@@ -400,6 +444,10 @@ impl Host {
     /// client that reconnects elsewhere would otherwise dial through the tunnel it has lost.
     pub async fn keep_reachable(&mut self, remote: IpAddr) {
         self.follow_remote(remote).await;
+        if self.block6.is_on() && remote.is_ipv6() {
+            self.follow.detour(remote);
+            self.block_again().await;
+        }
         let Some(((name, index), plan)) = self.device.clone().zip(self.plan.clone()) else {
             return;
         };
@@ -443,7 +491,7 @@ impl Host {
                 self.net.delete_address(address).await
             }
             Change::Route(route) => {
-                say!(3, "net_route_{}_del: {}", family(&route.to), line(route, "[NULL]"));
+                say!(3, "net_route_{}_del: {}", family(&route.to), line(route, None));
                 let deleted = self.net.delete_route(route).await;
                 self.ledger.remove(route);
                 deleted
@@ -475,11 +523,12 @@ pub(super) fn kernel_route(route: &KernelRoute, index: u32) -> Option<Route> {
     Some(wanted)
 }
 
-/// A route as stock writes it.
-fn line(route: &Route, dev: &str) -> String {
+/// A route in the order of `ip route`.
+fn line(route: &Route, dev: Option<&str>) -> String {
     let via = route.via.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
-    let metric = route.metric.map_or(-1, i64::from);
-    format!("{}{via} dev {dev} table 0 metric {metric}", route.to)
+    let dev = dev.map(|dev| format!(" dev {dev}")).unwrap_or_default();
+    let metric = route.metric.map(|metric| format!(" metric {metric}")).unwrap_or_default();
+    format!("{}{via}{dev}{metric}", route.to)
 }
 
 pub(super) fn family(net: &IpNet) -> &'static str {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 const FOLDER: &str = "/run/adit";
 
 /// Ledgers looked at, so that a folder full of them does not hold up a start.
-const LEDGER_LIMIT: usize = 256;
+const LEDGER_LIMIT: usize = 4096;
 
 /// The routes of this process that must be removed one by one. Held open, since after a change of
 /// user the file could be neither opened nor removed.
@@ -82,6 +82,9 @@ pub(super) struct Page {
     /// The tunnel has ended, though its process may go on with another one.
     #[serde(default)]
     closed: bool,
+    /// Why the rules and routes are not those that the tunnel asks for.
+    #[serde(default)]
+    problem: Option<String>,
 }
 
 impl Page {
@@ -100,8 +103,9 @@ impl Page {
         self.kept
     }
 
-    /// Undoes it, rules first: a table without its rule harms nothing. Returns what was removed.
-    async fn undo(&self, net: &Net) -> Vec<String> {
+    /// Undoes it, rules first: a table without its rule harms nothing. Kernel settings that a running
+    /// tunnel needs stay. Returns what was removed.
+    async fn undo(&self, net: &Net, own: &Path) -> Vec<String> {
         let mut undone = Vec::new();
         for rule in self.rules.iter().rev().map(Rule::from) {
             if net.delete_rule(&rule).await.is_ok() {
@@ -114,7 +118,8 @@ impl Page {
             }
         }
         for (key, former) in self.sysctls.iter().rev() {
-            if write_sysctl(key, former).is_ok() {
+            let needed = other_sysctl(Path::new(FOLDER), namespace(), key, Some(own)).is_some();
+            if !needed && write_sysctl(key, former).is_ok() {
                 undone.push(format!("the setting {key}"));
             }
         }
@@ -213,7 +218,7 @@ impl Ledger {
             return Ok(());
         }
         let now = read_sysctl(key)?;
-        let other = other_sysctl(Path::new(FOLDER), namespace(), key, std::process::id());
+        let other = other_sysctl(Path::new(FOLDER), namespace(), key, self.path());
         if now == value && other.is_none() {
             return Ok(());
         }
@@ -224,15 +229,29 @@ impl Ledger {
 
     /// Restores the kernel settings, but for those that another tunnel needs.
     pub(super) fn restore_sysctls(&mut self) {
-        for (key, former) in std::mem::take(&mut self.page.sysctls) {
-            let needed = other_sysctl(Path::new(FOLDER), namespace(), &key, std::process::id());
+        let sysctls = std::mem::take(&mut self.page.sysctls);
+        // Of two tunnels that end at once neither must wait for the other.
+        self.save();
+        for (key, former) in sysctls {
+            let needed = other_sysctl(Path::new(FOLDER), namespace(), &key, self.path());
             if needed.is_none()
                 && let Err(e) = write_sysctl(&key, &former)
             {
                 tracing::warn!("{key}: not restored to {former}: {e}");
             }
         }
-        self.save();
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(_, path)| path.as_path())
+    }
+
+    /// Writes down why the rules and routes are not those that the tunnel asks for.
+    pub(super) fn set_problem(&mut self, problem: Option<String>) {
+        if self.page.problem != problem {
+            self.page.problem = problem;
+            self.save();
+        }
     }
 
     /// Whether what is written down outlives this process.
@@ -288,7 +307,7 @@ impl Drop for Ledger {
 pub(super) async fn clean_up(net: &Net) {
     for (path, page) in leftovers(Path::new(FOLDER), namespace()) {
         if !page.kept {
-            for undone in page.undo(net).await {
+            for undone in page.undo(net, &path).await {
                 tracing::warn!("removed {undone}, which a killed process had left");
             }
             let _ = fs::remove_file(path);
@@ -306,11 +325,18 @@ pub(super) fn kept() -> Vec<(PathBuf, Page)> {
     dead().into_iter().filter(|(_, page)| page.kept && !page.is_empty()).collect()
 }
 
+/// Why running tunnels of this network namespace do not have the rules and routes that they ask for.
+pub(super) fn problems() -> Vec<String> {
+    let own = namespace();
+    let alive = pages(Path::new(FOLDER)).into_iter().filter(|ledger| ledger.alive);
+    alive.filter(|ledger| ledger.page.namespace == own).filter_map(|l| l.page.problem).collect()
+}
+
 /// Undoes everything that dead processes left in this network namespace, kill switches too.
 pub(super) async fn release(net: &Net) -> Vec<String> {
     let mut undone = Vec::new();
     for (path, page) in dead() {
-        undone.extend(page.undo(net).await);
+        undone.extend(page.undo(net, &path).await);
         let _ = fs::remove_file(path);
     }
     undone
@@ -324,11 +350,12 @@ fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Page)> {
         .collect()
 }
 
-/// The former value of a kernel setting that another running process has set.
-fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: u32) -> Option<String> {
-    let others = pages(folder)
-        .into_iter()
-        .filter(|ledger| ledger.alive && ledger.pid != own && ledger.page.namespace == namespace);
+/// The former value of a kernel setting that another running tunnel has set.
+fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: Option<&Path>) -> Option<String> {
+    let others = pages(folder).into_iter().filter(|ledger| {
+        let other = own.is_none_or(|own| own != ledger.path);
+        ledger.alive && other && ledger.page.namespace == namespace
+    });
     let mut sysctls = others.flat_map(|ledger| ledger.page.sysctls);
     sysctls.find(|(known, _)| known == key).map(|(_, former)| former)
 }
@@ -336,7 +363,6 @@ fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: u32) -> Option<St
 /// A ledger as it is found.
 struct Found {
     path: PathBuf,
-    pid: u32,
     alive: bool,
     page: Page,
 }
@@ -344,22 +370,26 @@ struct Found {
 fn pages(folder: &Path) -> Vec<Found> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut found = Vec::new();
-    for entry in entries.filter_map(Result::ok).take(LEDGER_LIMIT) {
-        let path = entry.path();
+    // The folder has control sockets and other files too, which must not use up the limit.
+    let ledgers = entries.filter_map(Result::ok).filter_map(|entry| {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_suffix(".routes").and_then(|name| name.split('-').next());
-        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        let pid = name.strip_suffix(".routes").and_then(|name| name.split('-').next())?;
+        Some((entry.path(), pid.parse::<u32>().ok()?))
+    });
+    for (path, pid) in ledgers.take(LEDGER_LIMIT) {
         let Ok(bytes) = fs::read(&path) else { continue };
-        let page: Page = match serde_json::from_slice(&bytes) {
-            Ok(page) => page,
+        // A process that is killed while it writes leaves the end of a longer page behind the new one.
+        let page = serde_json::Deserializer::from_slice(&bytes).into_iter::<Page>().next();
+        let page = match page {
+            Some(Ok(page)) => page,
             // Of no use once its process is gone.
-            Err(_) if bytes.is_empty() => Page { namespace: namespace(), ..Page::default() },
+            None => Page { namespace: namespace(), ..Page::default() },
             // It is being written, by a process that may be in another namespace.
-            Err(_) => continue,
+            Some(Err(_)) => continue,
         };
         let running = began(pid).is_some_and(|began| page.began == 0 || began == page.began);
         let alive = running && !page.closed;
-        found.push(Found { path, pid, alive, page });
+        found.push(Found { path, alive, page });
     }
     found
 }
@@ -514,6 +544,20 @@ mod tests {
             let escaped = sysctl_path(key).is_ok_and(|path| path != Path::new("/proc/sys/net"));
             assert!(!escaped, "{key}");
         }
+    }
+
+    #[test]
+    fn a_ledger_is_found_among_other_files_and_after_a_torn_write() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..LEDGER_LIMIT + 8 {
+            fs::write(folder.path().join(format!("{number}.sock")), "").unwrap();
+        }
+        keep(folder.path(), DEAD, &Route::dev("198.51.100.7/32".parse().unwrap(), 3));
+        let path = folder.path().join(format!("{DEAD}-0.routes"));
+        OpenOptions::new().append(true).open(path).unwrap().write_all(b"null}]}").unwrap();
+        let found = leftovers(folder.path(), namespace());
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].1.routes.len(), 1);
     }
 
     #[test]

@@ -24,6 +24,11 @@ pub fn leftovers() -> Vec<Leftover> {
     pages.iter().map(|(_, page)| kind(page.is_kept())).chain(dns).collect()
 }
 
+/// Why tunnels that run do not have the rules and routes that they ask for.
+pub fn unfinished() -> Vec<String> {
+    ledger::problems()
+}
+
 /// Undoes all of it, kill switches too; returns what was removed.
 ///
 /// # Errors

@@ -1,9 +1,12 @@
 //! The machine's side of a tunnel: device, addresses, routes. What is applied is undone in reverse.
 
 mod apply;
+mod block6;
 mod change;
 pub(crate) mod dns;
+mod enforce;
 mod handle;
+mod kernel;
 mod ledger;
 mod leftover;
 mod plan;
@@ -14,7 +17,7 @@ mod watch;
 pub use apply::{Applied, Host};
 pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Dnssec, Transport};
 pub use handle::HostHandle;
-pub use leftover::{Leftover, leftovers, release};
+pub use leftover::{Leftover, leftovers, release, unfinished};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
 pub use policy::{Capture, Captured};
 pub use routes::{KernelRoute, NextHop, Outside, Through, expand};

@@ -33,6 +33,8 @@ pub enum HostEvent {
     },
     /// Another program changed the DNS settings.
     Dns(DnsEvent),
+    /// Why the rules and routes are not those that the tunnel asks for; `None`: they are again.
+    Routing(Option<String>),
 }
 
 /// The way to the server without the tunnel.
@@ -55,6 +57,8 @@ pub(super) struct Follow {
     way: Way,
     /// Further servers that are kept reachable.
     pub(super) detours: Vec<IpAddr>,
+    /// The last [`HostEvent::Routing`].
+    routing: Option<String>,
 }
 
 impl Follow {
@@ -78,34 +82,42 @@ impl Host {
     /// Waits for what the client must know. Cancel-safe; for ever where there is nothing to watch.
     pub async fn event(&mut self) -> HostEvent {
         loop {
+            let routing = self.unfinished.as_ref().map(|unfinished| unfinished.why.clone());
+            if routing != self.follow.routing {
+                self.follow.routing.clone_from(&routing);
+                return HostEvent::Routing(routing);
+            }
+            let retry = self.unfinished.as_ref().map(|unfinished| unfinished.retry);
             let Self { follow, dns, .. } = self;
+            let due = follow.settled.into_iter().chain(retry).min();
             let network = async {
-                match (follow.settled, &mut follow.watch) {
-                    (Some(at), _) => {
-                        sleep_until(at).await;
-                        None
-                    }
-                    (None, Some(watch)) => Some(watch.next().await),
-                    (None, None) => std::future::pending().await,
+                match &mut follow.watch {
+                    Some(watch) => watch.next().await,
+                    None => std::future::pending().await,
                 }
             };
-            let change = tokio::select! {
-                change = network => change,
-                event = dns.event() => return HostEvent::Dns(event),
+            let look = async {
+                match due {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
             };
-            match change {
-                Some(change) => {
-                    if self.concerns(change) {
-                        self.follow.settled = Some(Instant::now() + SETTLE);
+            tokio::select! {
+                change = network => {
+                    if let Some(settle) = self.concerns(change) {
+                        let at = Instant::now() + settle;
+                        let settled = self.follow.settled.map_or(at, |former| former.min(at));
+                        self.follow.settled = Some(settled);
                     }
                 }
-                None => {
+                () = look => {
                     let event = self.look().await;
                     self.follow.settled = None;
                     if let Some(event) = event {
                         return event;
                     }
                 }
+                event = dns.event() => return HostEvent::Dns(event),
             }
         }
     }
@@ -120,17 +132,22 @@ impl Host {
         self.dns.clean_up().await;
     }
 
-    /// Whether a change may be one of the way to the server.
-    fn concerns(&self, change: NetChange) -> bool {
-        match change {
+    /// How long to wait for further changes, if one may be of the way to the server.
+    fn concerns(&self, change: NetChange) -> Option<Duration> {
+        let concerns = match change {
             NetChange::Unknown => true,
             NetChange::Link(index) => self.link().is_none_or(|(_, own)| own != index),
+            NetChange::Route(IpNet::V6(_), MAIN_TABLE) if self.block6.is_on() => {
+                // It may lead around the tunnel.
+                return Some(Duration::ZERO);
+            }
             NetChange::Route(to, table) => {
                 let remote = self.follow.remote;
                 table == MAIN_TABLE
                     && (to.prefix_len() == 0 || remote.is_some_and(|ip| to.contains(&ip)))
             }
-        }
+        };
+        concerns.then_some(SETTLE)
     }
 
     /// Where the transport's packets go.
@@ -146,7 +163,7 @@ impl Host {
         }
     }
 
-    async fn look(&mut self) -> Option<HostEvent> {
+    pub(super) async fn look(&mut self) -> Option<HostEvent> {
         if let Some(plan) = self.plan().cloned() {
             let outside = self.look_outside(&plan).await;
             self.refresh(outside).await;
@@ -157,6 +174,7 @@ impl Host {
         {
             tracing::warn!("policy routing: {e}");
         }
+        self.block_again().await;
         let way = self.way().await;
         if way == self.follow.way {
             return None;
@@ -198,7 +216,7 @@ impl Host {
     /// Which routes are this tunnel's.
     pub(super) fn own_routes(&self) -> impl Fn(&Route) -> bool + use<> {
         let device = self.link().map(|(_, index)| index);
-        let ours: Vec<Route> = self.routes().copied().collect();
+        let ours: Vec<Route> = self.routes().chain(self.block6.routes()).copied().collect();
         move |route: &Route| {
             let same = |other: &Route| {
                 (other.to, other.via, other.link) == (route.to, route.via, route.link)
@@ -233,14 +251,13 @@ impl Host {
             let same = |wanted| kernel_route(wanted, index).as_ref() == Some(route);
             is_present(route) && wanted.iter().any(same)
         };
-        let (kept, stale): (Vec<_>, Vec<_>) =
-            self.take_changes().into_iter().partition(|change| match change {
-                Change::Route(route) if route.link != Some(index) => keeps(route),
-                Change::Route(_) | Change::Address(_) => true,
-            });
-        self.put_changes(kept);
+        let stale = |change: &&Change| match change {
+            Change::Route(route) if route.link != Some(index) => !keeps(route),
+            Change::Route(_) | Change::Address(_) => false,
+        };
+        let stale: Vec<Change> = self.changes().iter().filter(stale).cloned().collect();
         for change in stale.iter().rev() {
-            self.revert(change).await;
+            self.undo_change(change).await;
         }
         for route in &wanted {
             let new = kernel_route(route, index);

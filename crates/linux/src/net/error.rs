@@ -50,6 +50,11 @@ impl NetError {
         Self { action, kind, source }
     }
 
+    /// The failure of an action that the kernel would report by this number.
+    pub fn from_errno(action: impl Into<String>, errno: i32) -> Self {
+        Self::new(action.into(), io::Error::from_raw_os_error(errno))
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> NetErrorKind {
         self.kind

@@ -120,22 +120,28 @@ fn read(message: &RuleMessage) -> RuleInUse {
 impl Net {
     /// The policy routing rules of both families.
     pub async fn rules(&self) -> Result<Vec<RuleInUse>, NetError> {
-        let mut rules = Vec::new();
-        for v6 in [false, true] {
-            let mut query = RuleMessage::default();
-            query.header.family = family(v6);
-            let message = RouteNetlinkMessage::GetRule(query);
-            match self.talk(message, Mode::Dump, || "listing rules".into()).await {
-                Ok(answers) => rules.extend(answers.iter().filter_map(|answer| match answer {
-                    RouteNetlinkMessage::NewRule(message) => Some(read(message)),
-                    _ => None,
-                })),
-                // A kernel without IPv6 has no IPv6 rules.
-                Err(e) if v6 && e.kind() == NetErrorKind::NoFamily => {}
-                Err(e) => return Err(e),
-            }
+        let mut rules = self.rules_of(false).await?;
+        match self.rules_of(true).await {
+            Ok(more) => rules.extend(more),
+            // A kernel without IPv6 has no IPv6 rules.
+            Err(e) if e.kind() == NetErrorKind::NoFamily => {}
+            Err(e) => return Err(e),
         }
         Ok(rules)
+    }
+
+    /// The policy routing rules of one family. It is an error of kind `NoFamily` if the kernel has
+    /// no rules for it.
+    pub async fn rules_of(&self, v6: bool) -> Result<Vec<RuleInUse>, NetError> {
+        let mut query = RuleMessage::default();
+        query.header.family = family(v6);
+        let message = RouteNetlinkMessage::GetRule(query);
+        let answers = self.talk(message, Mode::Dump, || "listing rules".into()).await?;
+        let rules = answers.iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewRule(message) => Some(read(message)),
+            _ => None,
+        });
+        Ok(rules.collect())
     }
 
     /// Adds a rule. It is an error of kind `Exists` if the very same rule is there.

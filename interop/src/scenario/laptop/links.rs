@@ -110,6 +110,9 @@ impl fmt::Display for Recovery {
     }
 }
 
+/// How long a client may take to come back when its link does. Recovery takes two seconds at most on an idle machine.
+const BACK: Duration = Duration::from_secs(3);
+
 /// The interface is down for three seconds.
 fn flap(day: &Day<'_>) -> Result<String> {
     flap_with(day, Setup::default())
@@ -129,6 +132,7 @@ fn flap_with(day: &Day<'_>, setup: Setup) -> Result<String> {
     let day = day.connect(setup)?;
     let switch = |on| day.internet.switch(setup.access, on);
     let recovery = day.outage(|| switch(false), FLAP, || switch(true))?;
+    ensure(recovery.took <= BACK, || day.with_logs(Failure(format!("too late: {recovery}"))).0)?;
     day.end()?;
     Ok(recovery.to_string())
 }

@@ -121,6 +121,7 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings.push(network::mtu());
     findings.push(network::dns());
     findings.push(network::leftovers());
+    findings.push(network::routing());
     findings.extend(left_behind(places));
     findings.extend(server::shared_profiles(places));
     match settings {

@@ -137,6 +137,17 @@ pub(super) fn leftovers() -> Finding {
     }
 }
 
+/// Rules and routes of tunnels that run.
+pub(super) fn routing() -> Finding {
+    match crate::host::unfinished().first() {
+        None => Finding::fine("routing", "no tunnel waits for rules or routes"),
+        Some(why) => Finding::warning(
+            "routing",
+            format!("the kernel refuses rules or routes of a tunnel, which tries again: {why}"),
+        ),
+    }
+}
+
 pub(super) fn dns() -> Finding {
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let servers = text

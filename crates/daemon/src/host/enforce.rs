@@ -1,0 +1,460 @@
+//! Brings policy routing into force, and keeps it in force when the kernel refuses a change.
+//!
+//! New rules and routes are added before old ones go. The rule that takes a family's packets is
+//! added after the table has an unreachable default route for them. A failed change therefore
+//! leaves traffic in, and is tried again with growing pauses.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use adit_linux::net::{
+    MAIN_TABLE, MarkedReplies, NetError, NetErrorKind, Route, RouteKind, Rule, RuleInUse,
+};
+use ipnet::{IpNet, Ipv4Net};
+use tokio::time::Instant;
+
+use super::apply::Host;
+use super::ledger;
+use super::plan::HostPlan;
+use super::policy::{
+    Around, BASE, Capture, Captured, PREFERENCE, PREFERENCES, ROUTERS, SLOTS, Slot, Wanted,
+    capture, is_private, reject, wanted,
+};
+use crate::say;
+
+/// Pause before a failed change is tried again; it doubles up to the limit.
+const RETRY: Duration = Duration::from_millis(250);
+const RETRY_LIMIT: Duration = Duration::from_secs(30);
+
+/// What is in force.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    slot: Slot,
+    /// What the kernel has, or may have where an attempt was cut short.
+    rules: Vec<Rule>,
+    routes: Vec<Route>,
+    pub(super) capture: Capture,
+    /// What is carried out; it stays while the tunnel reconnects.
+    pub(super) plan: HostPlan,
+}
+
+/// A change that the kernel refused, and when it is tried again.
+#[derive(Clone, Debug)]
+pub(super) struct Unfinished {
+    /// What failed.
+    pub(super) why: String,
+    attempts: u32,
+    pub(super) retry: Instant,
+}
+
+/// Failures of one attempt. The first attempt of a tunnel ends with the first failure; a later one
+/// goes as far as it gets, since former state is in force.
+struct Attempt {
+    first: bool,
+    failed: Option<String>,
+}
+
+impl Attempt {
+    /// Takes one step's outcome; says whether it is done.
+    fn step(&mut self, done: Result<(), String>) -> Result<bool, String> {
+        match done {
+            Ok(()) => Ok(true),
+            Err(why) if self.first => Err(why),
+            Err(why) => {
+                self.failed.get_or_insert(why);
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// Whether this machine has IPv6 at all; without it there is nothing to keep in.
+pub(super) fn has_ipv6() -> bool {
+    Path::new("/proc/thread-self/net/if_inet6").exists()
+}
+
+impl Host {
+    /// Brings the rules and routes of a plan into force, without a moment in between at which a
+    /// packet could get past them.
+    ///
+    /// # Errors
+    /// Policy routing is not available, and was not in force. Where it is in force a failure leaves
+    /// traffic in and is tried again.
+    pub(super) async fn enter_policy(&mut self, plan: &HostPlan) -> Result<(), String> {
+        let Some((name, index)) = self.link() else { return Ok(()) };
+        let first = self.policy.is_none();
+        match self.try_policy(plan, &name, index).await {
+            Ok(()) => {
+                self.finished();
+                if first && self.inherited {
+                    ledger::release(&self.net).await;
+                }
+                Ok(())
+            }
+            Err(why) if first => {
+                self.clear_policy().await;
+                Err(why)
+            }
+            Err(why) => {
+                self.unfinished(why);
+                Ok(())
+            }
+        }
+    }
+
+    async fn try_policy(&mut self, plan: &HostPlan, name: &str, index: u32) -> Result<(), String> {
+        let mark = self.mark.ok_or("the transport's sockets cannot be marked")?;
+        let filters = capture(plan).ipv4 != Captured::No && filters_sources(name);
+        let mut attempt = Attempt { first: self.policy.is_none(), failed: None };
+        if filters {
+            let marked = self.mark_replies(mark);
+            attempt.step(marked)?;
+        }
+        let slot = match &self.policy {
+            Some(policy) => policy.slot,
+            None => self.reserve(plan, mark).await?,
+        };
+        let around = self.around(plan, index, filters, &mut attempt).await?;
+        let mut wanted = wanted(plan, slot, (index, self.ethernet), &around);
+        if !has_ipv6() {
+            wanted.rules.retain(|rule| !rule.v6);
+            wanted.routes.retain(|route| matches!(route.to, IpNet::V4(_)));
+        }
+        self.ledger.keep(plan.kill_switch || self.inherited);
+        self.put_wanted(&wanted, &mut attempt).await?;
+        self.drop_stale(&wanted, slot, &mut attempt).await?;
+        if let Some(policy) = &mut self.policy {
+            policy.plan = plan.clone();
+            // What was in force before still is, whatever else failed.
+            if attempt.failed.is_none() {
+                policy.capture = wanted.capture;
+            }
+        }
+        attempt.failed.map_or(Ok(()), Err)
+    }
+
+    /// What of the access network stays outside. Where it cannot be found out, no network does, and
+    /// the routers stay the same.
+    async fn around(
+        &self,
+        plan: &HostPlan,
+        index: u32,
+        filters: bool,
+        attempt: &mut Attempt,
+    ) -> Result<Around, String> {
+        let mut around = Around::default();
+        if plan.allow_lan {
+            match self.lan(index).await {
+                Ok(lan) => around.lan = lan,
+                Err(e) => drop(attempt.step(Err(e.to_string()))?),
+            }
+        }
+        if filters {
+            match self.routers(index).await {
+                Ok(routers) => around.routers = routers,
+                Err(e) => {
+                    attempt.step(Err(e.to_string()))?;
+                    let former = self.policy.iter().flat_map(|policy| &policy.rules);
+                    let router = |rule: &Rule| Some((rule.from?.addr(), rule.to?.addr()));
+                    around.routers = former.filter_map(router).collect();
+                }
+            }
+        }
+        Ok(around)
+    }
+
+    /// Adds what a plan wants. What is there already is added again, since another program may have
+    /// removed it.
+    async fn put_wanted(&mut self, wanted: &Wanted, attempt: &mut Attempt) -> Result<(), String> {
+        // Families whose table may lack its last route.
+        let mut open = BTreeSet::new();
+        for route in &wanted.routes {
+            let known = self.policy.as_ref().is_some_and(|p| p.routes.contains(route));
+            let put = self.put_route(route, known).await;
+            if !attempt.step(put)? && route.kind == RouteKind::Unreachable && !known {
+                open.insert(matches!(route.to, IpNet::V6(_)));
+            }
+        }
+        for rule in &wanted.rules {
+            let known = self.policy.as_ref().is_some_and(|p| p.rules.contains(rule));
+            if rule.not_mark.is_some() && open.contains(&rule.v6) {
+                continue;
+            }
+            let put = self.put_rule(rule, known).await;
+            attempt.step(put)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a plan does not want: exemptions first, and what keeps traffic in only when
+    /// everything else has succeeded.
+    async fn drop_stale(
+        &mut self,
+        wanted: &Wanted,
+        slot: Slot,
+        attempt: &mut Attempt,
+    ) -> Result<(), String> {
+        let Some(policy) = self.policy.clone() else { return Ok(()) };
+        let reserved = reject(slot, false);
+        let stale_rules = policy.rules.iter().filter(|rule| !wanted.rules.contains(rule));
+        let (exempt, capture): (Vec<_>, Vec<_>) =
+            stale_rules.partition(|rule| rule.table == MAIN_TABLE);
+        let stale_routes = policy
+            .routes
+            .iter()
+            .filter(|route| !wanted.routes.contains(route) && **route != reserved);
+        let (throws, others): (Vec<_>, Vec<_>) =
+            stale_routes.partition(|route| route.kind == RouteKind::Throw);
+        for rule in exempt {
+            let dropped = self.drop_rule(rule).await;
+            attempt.step(dropped)?;
+        }
+        for route in throws {
+            let dropped = self.drop_route(route).await;
+            attempt.step(dropped)?;
+        }
+        for rule in capture {
+            if attempt.failed.is_none() {
+                let dropped = self.drop_rule(rule).await;
+                if attempt.step(dropped)?
+                    && rule.not_mark.is_some()
+                    && let Some(Policy { capture, .. }) = &mut self.policy
+                {
+                    *(if rule.v6 { &mut capture.ipv6 } else { &mut capture.ipv4 }) = Captured::No;
+                }
+            }
+        }
+        for route in others {
+            if attempt.failed.is_none() {
+                let dropped = self.drop_route(route).await;
+                attempt.step(dropped)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn put_route(&mut self, route: &Route, known: bool) -> Result<(), String> {
+        if !known {
+            self.ledger.add(route);
+            self.policy.iter_mut().for_each(|policy| policy.routes.push(*route));
+        }
+        // The kernel removes routes by an interface with its last address, and a gateway may change.
+        let put = match route.kind {
+            RouteKind::Unicast => self.net.replace_route(route).await,
+            RouteKind::Unreachable | RouteKind::Throw => self.net.add_route(route).await,
+        };
+        match put {
+            Err(e) if e.kind() != NetErrorKind::Exists => {
+                if !known {
+                    self.forget_route(route);
+                }
+                Err(e.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn put_rule(&mut self, rule: &Rule, known: bool) -> Result<(), String> {
+        if !known {
+            self.ledger.add_rule(rule);
+            self.policy.iter_mut().for_each(|policy| policy.rules.push(*rule));
+            say!(3, "rule added: {rule}");
+        }
+        match self.net.add_rule(rule).await {
+            Err(e) if e.kind() != NetErrorKind::Exists => {
+                if !known {
+                    self.forget_rule(rule);
+                }
+                Err(e.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn drop_rule(&mut self, rule: &Rule) -> Result<(), String> {
+        unless_gone(self.net.delete_rule(rule).await)?;
+        say!(3, "rule removed: {rule}");
+        self.forget_rule(rule);
+        Ok(())
+    }
+
+    async fn drop_route(&mut self, route: &Route) -> Result<(), String> {
+        unless_gone(self.net.delete_route(route).await)?;
+        self.forget_route(route);
+        Ok(())
+    }
+
+    fn forget_rule(&mut self, rule: &Rule) {
+        self.policy.iter_mut().for_each(|policy| policy.rules.retain(|other| other != rule));
+        self.ledger.remove_rule(rule);
+    }
+
+    fn forget_route(&mut self, route: &Route) {
+        self.policy.iter_mut().for_each(|policy| policy.routes.retain(|other| other != route));
+        self.ledger.remove(route);
+    }
+
+    /// The plan in force is not carried out completely: it is tried again.
+    pub(super) fn unfinished(&mut self, why: String) {
+        let attempts = self.unfinished.as_ref().map_or(0, |unfinished| unfinished.attempts);
+        let pause = RETRY.saturating_mul(1 << attempts.min(16)).min(RETRY_LIMIT);
+        let retry = Instant::now() + pause;
+        if self.unfinished.as_ref().is_none_or(|unfinished| unfinished.why != why) {
+            tracing::warn!(
+                "routing: update failed: {why}: former rules and routes stay in force, next attempt \
+                 in {} ms",
+                pause.as_millis()
+            );
+            self.ledger.set_problem(Some(why.clone()));
+        }
+        self.unfinished = Some(Unfinished { why, attempts: attempts.saturating_add(1), retry });
+    }
+
+    pub(super) fn finished(&mut self) {
+        if let Some(Unfinished { attempts, .. }) = self.unfinished.take() {
+            say!(1, "routing: update complete after {} attempts", attempts.saturating_add(1));
+            self.ledger.set_problem(None);
+        }
+    }
+
+    /// Reverse path filtering drops the transport's replies, since their source is looked up without
+    /// the mark: they get it, and the kernel is told to heed it. A strict filter does that always, a
+    /// loose one while the table leads nowhere.
+    fn mark_replies(&mut self, mark: u32) -> Result<(), String> {
+        let failed = |e: std::io::Error| format!("rp_filter needs marked replies: {e}");
+        if self.replies.is_none() {
+            self.replies = Some(MarkedReplies::start(mark).map_err(failed)?);
+        }
+        self.ledger.set_sysctl("net.ipv4.conf.all.src_valid_mark", "1").map_err(failed)
+    }
+
+    /// Takes a table that is no one's. The kernel decides between two that ask at once.
+    async fn reserve(&mut self, plan: &HostPlan, mark: u32) -> Result<Slot, String> {
+        let rules = self.net.rules().await.map_err(|e| e.to_string())?;
+        if has_ipv6() && capture(plan).ipv6 != Captured::No {
+            // A kernel may have rules for one family alone, and one table for the other.
+            self.net.rules_of(true).await.map_err(|e| e.to_string())?;
+        }
+        let routes = self.net.all_routes().await.map_err(|e| e.to_string())?;
+        for number in 0..SLOTS {
+            let slot =
+                Slot { table: BASE + number, preference: PREFERENCE + number * PREFERENCES, mark };
+            let preferences = slot.preference..slot.preference + PREFERENCES;
+            let taken = |rule: &RuleInUse| {
+                rule.table == slot.table || preferences.contains(&rule.preference)
+            };
+            if rules.iter().any(taken) || routes.iter().any(|r| r.table == Some(slot.table)) {
+                continue;
+            }
+            let route = reject(slot, false);
+            self.ledger.add(&route);
+            match self.net.add_route(&route).await {
+                Ok(()) => {
+                    self.policy = Some(Policy {
+                        slot,
+                        rules: Vec::new(),
+                        routes: vec![route],
+                        capture: Capture::default(),
+                        plan: plan.clone(),
+                    });
+                    return Ok(slot);
+                }
+                Err(e) if e.kind() == NetErrorKind::Exists => self.ledger.remove(&route),
+                Err(e) => {
+                    self.ledger.remove(&route);
+                    return Err(e.to_string());
+                }
+            }
+        }
+        Err(format!("the routing tables {BASE} to {} are all in use", BASE + SLOTS - 1))
+    }
+
+    /// Private networks on other interfaces, and what is for all stations of a link.
+    async fn lan(&self, device: u32) -> Result<Vec<IpNet>, NetError> {
+        let addresses = self.net.addresses().await?;
+        let others = addresses.iter().filter(|address| address.link != device);
+        let mut lan: Vec<IpNet> =
+            others.map(|address| address.local.trunc()).filter(is_private).collect();
+        lan.push(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4).into());
+        Ok(lan)
+    }
+
+    /// The routers that the machine needs, with its own addresses on their links.
+    async fn routers(&self, device: u32) -> Result<BTreeSet<(IpAddr, IpAddr)>, NetError> {
+        let routes = self.net.routes().await?;
+        let addresses = self.net.addresses().await?;
+        let remote = self.remote().filter(IpAddr::is_ipv4);
+        let leads = |route: &&Route| {
+            route.link.is_some_and(|link| link != device)
+                && route.table == Some(MAIN_TABLE)
+                && (route.is_default() || remote.is_some_and(|remote| route.to.contains(&remote)))
+        };
+        let mut routers = BTreeSet::new();
+        for route in routes.iter().filter(leads) {
+            let hop = route.via.or(remote.filter(|_| !route.is_default()));
+            // IPv6 has no such filter.
+            let Some(hop) = hop.filter(IpAddr::is_ipv4) else { continue };
+            let own = addresses
+                .iter()
+                .filter(|address| Some(address.link) == route.link && address.local.contains(&hop));
+            routers.extend(own.map(|address| (address.local.addr(), hop)).take(ROUTERS));
+        }
+        Ok(routers.into_iter().take(ROUTERS).collect())
+    }
+
+    /// Ends policy routing; with the kill switch only the way into the tunnel goes.
+    pub(super) async fn leave_policy(&mut self) {
+        if !self.ledger.is_kept() {
+            self.clear_policy().await;
+        }
+    }
+
+    /// Removes all rules and routes, rules first. What cannot be removed stays in the ledger, for the
+    /// next start.
+    async fn clear_policy(&mut self) {
+        if self.unfinished.take().is_some() {
+            self.ledger.set_problem(None);
+        }
+        let Some(policy) = self.policy.clone() else { return };
+        for rule in policy.rules.iter().rev() {
+            warn(self.drop_rule(rule).await);
+        }
+        for route in policy.routes.iter().rev() {
+            warn(self.drop_route(route).await);
+        }
+        self.policy = None;
+    }
+}
+
+/// Whether the kernel filters by source on any interface but the tunnel's, or on one that may come.
+fn filters_sources(device: &str) -> bool {
+    let Ok(interfaces) = std::fs::read_dir("/proc/sys/net/ipv4/conf") else { return false };
+    let others = interfaces.filter_map(Result::ok).filter(|entry| {
+        let name = entry.file_name();
+        name != "lo" && name != device
+    });
+    let value = |entry: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(entry.path().join("rp_filter")).ok()?;
+        text.trim().parse::<u8>().ok()
+    };
+    // The higher number of "all" and the interface's own counts.
+    others.filter_map(value).any(|value| value != 0)
+}
+
+/// What is gone already needs no removal.
+pub(super) fn unless_gone(done: Result<(), NetError>) -> Result<(), String> {
+    match done {
+        Err(e) if !matches!(e.kind(), NetErrorKind::NotFound | NetErrorKind::NoFamily) => {
+            Err(e.to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn warn(done: Result<(), String>) {
+    if let Err(why) = done {
+        tracing::warn!("routing: removal failed: {why}: the next start tries again");
+    }
+}
