@@ -1,5 +1,6 @@
 //! What changes a whole process: each scene runs in a process of its own, this program again with
 //! the scene's name in the environment. Needs root.
+#![allow(unsafe_code)]
 
 use std::collections::HashMap;
 use std::fs;
@@ -35,6 +36,10 @@ const SCENES: &[Scene] = &[
     ("a_daemon_runs_under_its_filter", daemon_filter, expect_success),
     ("programs_run_under_theirs", program_filter, expect_success),
     ("packets_move_under_the_data_planes_filter", plane_filter, expect_success),
+    ("a_daemons_arguments_are_those_it_uses", daemon_arguments, expect_success),
+    ("a_bridges_arguments_are_those_it_uses", bridge_arguments, expect_success),
+    ("a_workers_arguments_are_those_it_uses", plane_arguments, expect_success),
+    ("programs_get_no_namespaces_and_no_terminal", program_arguments, expect_success),
     ("a_violation_kills", violation, expect_killed),
     ("nice", nice, expect_success),
     ("a_daemon_leaves_its_terminal", daemonized, expect_daemonized),
@@ -355,6 +360,167 @@ fn plane_filter() {
     worker.join().unwrap();
     // The others go on as before.
     live_as_a_daemon();
+}
+
+/// The error number of a system call, 0 for none.
+fn errno(call: libc::c_long, arguments: [i64; 4]) -> i32 {
+    let [a, b, c, d] = arguments;
+    // SAFETY: all calls here have numbers for arguments, or null pointers, which the kernel checks.
+    let rc = unsafe { libc::syscall(call, a, b, c, d, 0, 0) };
+    if rc < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
+}
+
+/// Each of these calls has one argument that the filter knows, and fails for want of a descriptor or of
+/// memory, if at all.
+fn pass(call: libc::c_long, cases: &[[i64; 4]]) {
+    for case in cases {
+        assert_ne!(errno(call, *case), libc::EPERM, "{call} {case:?}");
+    }
+}
+
+/// These differ from those in one argument that the filter does not know.
+fn fail(call: libc::c_long, cases: &[[i64; 4]]) {
+    for case in cases {
+        assert_eq!(errno(call, *case), libc::EPERM, "{call} {case:?}");
+    }
+}
+
+fn option(level: i32, name: i32) -> [i64; 4] {
+    [-1, level.into(), name.into(), 0]
+}
+
+/// As the program that a daemon is, with all capabilities, so that only the filter can refuse.
+fn arguments_of_a_daemon() {
+    pass(libc::SYS_ioctl, &[[-1, libc::FIONBIO as i64, 0, 0], [-1, libc::TUNSETIFF as i64, 0, 0]]);
+    fail(
+        libc::SYS_ioctl,
+        &[
+            [-1, libc::TIOCSTI as i64, 0, 0],
+            [-1, libc::TIOCLINUX as i64, 0, 0],
+            [-1, libc::TUNSETPERSIST as i64, 0, 0],
+            [-1, libc::SIOCSIFFLAGS as i64, 0, 0],
+            // Not the same number with other upper bits of its 32.
+            [-1, libc::FIONBIO as i64 | 1 << 31, 0, 0],
+        ],
+    );
+    pass(libc::SYS_prctl, &[[libc::PR_GET_DUMPABLE.into(), 0, 0, 0]]);
+    fail(
+        libc::SYS_prctl,
+        &[
+            [libc::PR_SET_KEEPCAPS.into(), 0, 0, 0],
+            [libc::PR_SET_SECCOMP.into(), 0, 0, 0],
+            [libc::PR_SET_MM.into(), 0, 0, 0],
+            [libc::PR_SET_PTRACER.into(), 0, 0, 0],
+            [libc::PR_CAP_AMBIENT.into(), 0, 0, 0],
+        ],
+    );
+    // The kernel itself refuses a thread that shares no memory: EINVAL.
+    let thread = i64::from(libc::CLONE_THREAD);
+    assert_eq!(errno(libc::SYS_clone, [thread, 0, 0, 0]), libc::EINVAL);
+    let vm = i64::from(libc::CLONE_VM | libc::CLONE_VFORK);
+    fail(libc::SYS_clone, &[[0, 0, 0, 0], [libc::SIGCHLD.into(), 0, 0, 0], [vm, 0, 0, 0]]);
+    for namespace in [
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWNET,
+    ] {
+        fail(libc::SYS_clone, &[[thread | i64::from(namespace), 0, 0, 0]]);
+    }
+    assert_eq!(errno(libc::SYS_clone3, [0, 0, 0, 0]), libc::ENOSYS);
+    pass(
+        libc::SYS_setsockopt,
+        &[
+            option(libc::SOL_SOCKET, libc::SO_MARK),
+            option(libc::IPPROTO_TCP, libc::TCP_NODELAY),
+            option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP),
+        ],
+    );
+    fail(
+        libc::SYS_setsockopt,
+        &[
+            option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+            option(libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+            option(libc::IPPROTO_TCP, libc::TCP_ULP),
+            option(libc::IPPROTO_TCP, libc::TCP_REPAIR),
+            option(libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+            option(libc::IPPROTO_RAW, libc::SO_MARK),
+            option(libc::SOL_NETLINK, libc::NETLINK_LISTEN_ALL_NSID),
+        ],
+    );
+    for family in [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK] {
+        pass(libc::SYS_socket, &[[family.into(), libc::SOCK_DGRAM.into(), 0, 0]]);
+    }
+    for family in [libc::AF_ALG, libc::AF_VSOCK, libc::AF_BLUETOOTH, libc::AF_KEY, libc::AF_RDS] {
+        fail(libc::SYS_socket, &[[family.into(), libc::SOCK_RAW.into(), 0, 0]]);
+    }
+}
+
+/// What only a bridge does.
+fn packet_arguments() -> [(libc::c_long, [i64; 4]); 2] {
+    [
+        (libc::SYS_socket, [libc::AF_PACKET.into(), libc::SOCK_RAW.into(), 0, 0]),
+        (libc::SYS_setsockopt, option(libc::SOL_PACKET, libc::PACKET_VNET_HDR)),
+    ]
+}
+
+fn daemon_arguments() {
+    NetNs::unnamed().unwrap().enter().unwrap();
+    apply_seccomp(Profile::Daemon, Violation::Refuse).unwrap();
+    arguments_of_a_daemon();
+    packet_arguments().iter().for_each(|(call, case)| fail(*call, &[*case]));
+    live_as_a_daemon();
+}
+
+fn bridge_arguments() {
+    NetNs::unnamed().unwrap().enter().unwrap();
+    apply_seccomp(Profile::Bridge, Violation::Refuse).unwrap();
+    arguments_of_a_daemon();
+    packet_arguments().iter().for_each(|(call, case)| pass(*call, &[*case]));
+    fail(libc::SYS_setsockopt, &[option(libc::SOL_PACKET, libc::PACKET_RX_RING)]);
+    live_as_a_daemon();
+}
+
+fn plane_arguments() {
+    let [a, b] = sockets();
+    let worker = std::thread::spawn(move || {
+        apply_seccomp(Profile::DataPlane, Violation::Refuse).unwrap();
+        exchange(&a, &b);
+        a.set_gro(false).unwrap();
+        pass(libc::SYS_ioctl, &[[-1, libc::TUNSETOFFLOAD as i64, 0, 0]]);
+        fail(
+            libc::SYS_ioctl,
+            &[[-1, libc::TUNSETIFF as i64, 0, 0], [-1, libc::FIONBIO as i64, 0, 0]],
+        );
+        pass(libc::SYS_setsockopt, &[option(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT)]);
+        fail(
+            libc::SYS_setsockopt,
+            &[
+                option(libc::SOL_SOCKET, libc::SO_MARK),
+                option(libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+                option(libc::IPPROTO_TCP, libc::TCP_ULP),
+            ],
+        );
+        fail(libc::SYS_prctl, &[[libc::PR_SET_NAME.into(), 0, 0, 0]]);
+        fail(libc::SYS_clone, &[[libc::CLONE_THREAD.into(), 0, 0, 0]]);
+        fail(libc::SYS_clone3, &[[0, 0, 0, 0]]);
+        fail(libc::SYS_socket, &[[libc::AF_INET.into(), libc::SOCK_DGRAM.into(), 0, 0]]);
+    });
+    worker.join().unwrap();
+}
+
+fn program_arguments() {
+    apply_seccomp(Profile::DaemonWithPrograms, Violation::Refuse).unwrap();
+    fail(libc::SYS_ioctl, &[[-1, libc::TIOCSTI as i64, 0, 0], [-1, libc::TIOCLINUX as i64, 0, 0]]);
+    pass(libc::SYS_ioctl, &[[-1, libc::SIOCGIFFLAGS as i64, 0, 0]]);
+    for namespace in [libc::CLONE_NEWUSER, libc::CLONE_NEWNET, libc::CLONE_NEWNS] {
+        fail(libc::SYS_clone, &[[i64::from(namespace | libc::SIGCHLD), 0, 0, 0]]);
+    }
+    assert_eq!(errno(libc::SYS_clone3, [0, 0, 0, 0]), libc::ENOSYS);
+    assert!(Command::new("true").status().unwrap().success());
 }
 
 fn violation() {

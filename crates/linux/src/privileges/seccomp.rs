@@ -1,15 +1,17 @@
 //! Allow-lists of system calls.
 //!
 //! The lists are what a daemon of tokio, glibc, aws-lc and rtnetlink calls when it runs, and the
-//! calls' older and newer forms. `tests/process.rs` runs such a daemon under them.
+//! calls' older and newer forms. Of calls that do many things, `arguments.rs` says which are allowed.
+//! `tests/process.rs` runs such a daemon under them, and tries each argument.
+
+mod arguments;
 
 use std::collections::BTreeMap;
 use std::io;
 
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
-};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter};
+
+use self::arguments::Rules;
 
 /// Which system calls stay allowed, for the calling thread and those it starts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub enum Profile {
     /// program can be opened or started.
     DataPlane,
     /// A daemon: files, sockets (IP, Unix and netlink only), threads and narrower filters for them; no
-    /// programs.
+    /// processes, no programs.
     Daemon,
     /// The same as [`Profile::Daemon`], and packet sockets to open a port that comes back.
     Bridge,
@@ -88,11 +90,10 @@ const BASE: &[libc::c_long] = &[
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_shutdown,
-    // TUNSETOFFLOAD, for the downgrade at run time.
     libc::SYS_ioctl,
 ];
 
-/// Threads, files, sockets (`socket` itself has a rule of its own).
+/// Threads, files, sockets.
 const DAEMON: &[libc::c_long] = &[
     libc::SYS_clone3,
     libc::SYS_clone,
@@ -156,6 +157,7 @@ const DAEMON: &[libc::c_long] = &[
     libc::SYS_dup,
     libc::SYS_dup3,
     libc::SYS_pipe2,
+    libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_bind,
     libc::SYS_listen,
@@ -211,14 +213,17 @@ const LEGACY: [&[libc::c_long]; 3] = [
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: [&[libc::c_long]; 3] = [&[], &[], &[]];
 
-/// Address families that every daemon opens sockets of. No raw packets (but for a bridge), no AF_ALG, nothing exotic.
-const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
-
 /// Install a filter for the calling thread and the threads and programs it starts from now on. It
 /// also sets no_new_privs. Several filters add up: each call must pass all.
 pub fn apply(profile: Profile, violation: Violation) -> io::Result<()> {
-    let program = compile(profile, violation).map_err(io::Error::other)?;
-    seccompiler::apply_filter(&program).map_err(|e| match e {
+    if profile != Profile::DataPlane {
+        install(&without_clone3().map_err(io::Error::other)?)?;
+    }
+    install(&compile(profile, violation).map_err(io::Error::other)?)
+}
+
+fn install(program: &BpfProgram) -> io::Result<()> {
+    seccompiler::apply_filter(program).map_err(|e| match e {
         seccompiler::Error::Prctl(e) | seccompiler::Error::Seccomp(e) => e,
         other => io::Error::other(other),
     })
@@ -234,34 +239,27 @@ pub fn confine_worker() -> io::Result<()> {
     Ok(())
 }
 
-fn compile(
-    profile: Profile,
-    violation: Violation,
-) -> Result<BpfProgram, seccompiler::BackendError> {
+/// Makes `clone3` unknown, whose flags no filter sees: the C library goes on with `clone`.
+fn without_clone3() -> Result<BpfProgram, BackendError> {
+    let rules = Rules::from([(libc::SYS_clone3, vec![])]);
+    let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
+    let target = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Allow, unknown, target)?.try_into()
+}
+
+fn compile(profile: Profile, violation: Violation) -> Result<BpfProgram, BackendError> {
     let lists: &[&[libc::c_long]] = match profile {
         Profile::DataPlane => &[BASE, LEGACY[0]],
         Profile::Daemon | Profile::Bridge => &[BASE, LEGACY[0], DAEMON, LEGACY[1]],
         Profile::DaemonWithPrograms => &[BASE, LEGACY[0], DAEMON, LEGACY[1], PROGRAMS, LEGACY[2]],
     };
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+    let mut rules: BTreeMap<i64, Vec<_>> =
         lists.iter().copied().flatten().map(|call| (*call, vec![])).collect();
-    if profile != Profile::DataPlane {
-        let packets = (profile == Profile::Bridge).then_some(libc::AF_PACKET);
-        rules.insert(libc::SYS_socket, socket_rules(packets)?);
-    }
+    arguments::narrow(profile, &mut rules)?;
     let refused = match violation {
         Violation::Refuse => SeccompAction::Errno(libc::EPERM as u32),
         Violation::Kill => SeccompAction::KillProcess,
     };
     let target = std::env::consts::ARCH.try_into()?;
     SeccompFilter::new(rules, refused, SeccompAction::Allow, target)?.try_into()
-}
-
-fn socket_rules(more: Option<libc::c_int>) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    let rule = |family: &libc::c_int| {
-        let (length, equal) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
-        let family = SeccompCondition::new(0, length, equal, *family as u64)?;
-        SeccompRule::new(vec![family])
-    };
-    FAMILIES.iter().chain(&more).map(rule).collect()
 }
