@@ -147,13 +147,7 @@ impl Port {
             offloads,
             mode: TunMode::Tap,
         };
-        let device = TunDevice::open(&options).map_err(PortError::Tap)?;
-        Ok(Self {
-            name: device.name,
-            index: device.ifindex,
-            offloads: device.offloads,
-            queues: device.queues.into_iter().map(|queue| Arc::new(Queue::Tap(queue))).collect(),
-        })
+        TunDevice::open(&options).map(Self::from).map_err(PortError::Tap)
     }
 
     /// Opens packet sockets on an interface.
@@ -162,12 +156,25 @@ impl Port {
     /// As [`PacketSocket::open`].
     pub fn existing(name: &str, index: u32, queues: usize) -> Result<Self, PortError> {
         let sockets = PacketSocket::open(index, queues).map_err(PortError::Packet)?;
-        Ok(Self {
-            name: name.to_owned(),
-            index,
-            offloads: TunOffloads::ALL,
-            queues: sockets.into_iter().map(|socket| Arc::new(Queue::Packet(socket))).collect(),
-        })
+        Ok(Self::of_sockets(name.to_owned(), index, sockets))
+    }
+
+    /// A port of packet sockets that are open.
+    pub fn of_sockets(name: String, index: u32, sockets: Vec<PacketSocket>) -> Self {
+        let queues = sockets.into_iter().map(|socket| Arc::new(Queue::Packet(socket))).collect();
+        Self { name, index, offloads: TunOffloads::ALL, queues }
+    }
+}
+
+/// A port of a TAP device that is open.
+impl From<TunDevice> for Port {
+    fn from(device: TunDevice) -> Self {
+        Self {
+            name: device.name,
+            index: device.ifindex,
+            offloads: device.offloads,
+            queues: device.queues.into_iter().map(|queue| Arc::new(Queue::Tap(queue))).collect(),
+        }
     }
 }
 

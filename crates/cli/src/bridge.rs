@@ -57,7 +57,7 @@ pub struct Bridge {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 
-    /// Become this user once everything is open
+    /// Run as this user once everything is open [default: adit, or nobody where there is none]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 

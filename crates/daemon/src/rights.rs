@@ -37,10 +37,15 @@ pub(crate) struct Dropped {
 /// A user that does not exist, or something could not be given up: the process must not go on.
 pub(crate) fn drop(wanted: &Wanted, helped: bool, needed: &[Capability]) -> Result<Dropped, Fault> {
     let kept = if helped { Vec::new() } else { needed.to_vec() };
+    // What CAP_NET_RAW is kept for are packet sockets.
+    let profile = match kept.contains(&Capability::CAP_NET_RAW) {
+        true => Profile::Bridge,
+        false => Profile::Daemon,
+    };
     let mut privileges = Privileges {
         keep: kept.clone(),
         lock_memory: wanted.lock_memory,
-        seccomp: Some((Profile::Daemon, Violation::Refuse)),
+        seccomp: Some((profile, Violation::Refuse)),
         ..Privileges::default()
     };
     let mut dropped = Dropped { kept, ..Dropped::default() };

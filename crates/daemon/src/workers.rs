@@ -8,6 +8,7 @@ use std::thread::available_parallelism;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use crate::fault::Fault;
+use crate::helper;
 
 /// An environment variable with their number, for server and client.
 const VARIABLE: &str = "ADIT_WORKERS";
@@ -86,12 +87,11 @@ fn by_default(cores: usize) -> u16 {
 
 /// Tasks besides the workers: the control thread, and threads that wait for files and names.
 const OWN_TASKS: u64 = 1 + 2;
-/// Tasks of the privileged helper process, and one more while it starts.
-const HELPER_TASKS: u64 = 2;
 
 /// Fewer workers where limits leave no room for that many tasks; at least one.
 fn within(workers: u16, tasks: Option<u64>) -> u16 {
-    let room = tasks.map(|tasks| tasks.saturating_sub(OWN_TASKS + HELPER_TASKS).max(1));
+    let others = OWN_TASKS + u64::from(helper::TASKS);
+    let room = tasks.map(|tasks| tasks.saturating_sub(others).max(1));
     room.and_then(|room| u16::try_from(room).ok()).map_or(workers, |room| workers.min(room))
 }
 
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn tasks_besides_the_workers_have_room() {
-        let limits = [None, Some(0), Some(5), Some(6), Some(7), Some(10), Some(21), Some(90_000)];
+        let limits = [None, Some(0), Some(6), Some(7), Some(8), Some(11), Some(22), Some(90_000)];
         assert_eq!(limits.map(|limit| within(16, limit)), [16, 1, 1, 1, 2, 5, 16, 16]);
-        assert_eq!(within(1, Some(10)), 1);
+        assert_eq!(within(1, Some(11)), 1);
     }
 
     #[test]

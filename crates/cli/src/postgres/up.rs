@@ -30,6 +30,10 @@ pub struct Up {
     #[arg(long)]
     no_routes: bool,
 
+    /// Run as this user once everything is open [default: adit, or nobody where there is none]
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+
     /// Say more; twice: still more
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -43,6 +47,7 @@ impl Up {
             durability: self.durability,
             packet_size: self.packet_size,
             no_routes: self.no_routes,
+            user: self.user,
             verbose: self.verbose,
         };
         Ok(node::up(&places, &options))

@@ -1,11 +1,11 @@
 //! `adit bridge`: two ports opened, what passes between them judged, until it is told to end.
 
+mod opening;
 mod ports;
 mod report;
 mod routed;
 mod rules;
 
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,9 +14,7 @@ use std::time::Duration;
 pub use adit_bridge::PortSpec;
 use adit_bridge::{Bridge, MAX_WORKERS, Policy, Side, StartError};
 use adit_linux::notify::Notifier;
-use adit_linux::privileges::{
-    Capability, Privileges, Profile, Violation, apply_seccomp, find_user,
-};
+use adit_linux::privileges::{Capability, confine_worker};
 pub use routed::{PortAddress, RouteArg, RoutedOptions};
 use tokio::io::Interest;
 use tokio::time::MissedTickBehavior;
@@ -25,11 +23,14 @@ use crate::control::{Request, Response, Server};
 use crate::driver::watch;
 use crate::fault::Fault;
 use crate::filter;
+use crate::helper::{self, BridgeDuty, Duty, Watcher};
 use crate::managed::Places;
+use crate::rights::{self, Wanted};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, workers};
-use ports::Opener;
+use opening::Ports;
+pub(crate) use ports::Opener;
 use routed::Routed;
 use rules::Rules;
 
@@ -58,7 +59,7 @@ pub struct BridgeOptions {
     pub name: Option<String>,
     /// A folder for the control socket instead of /run/adit.
     pub dir: Option<PathBuf>,
-    /// A user to become.
+    /// The user to run as; `None`: `adit`, or `nobody`.
     pub user: Option<String>,
     /// Adds to the log.
     pub verbose: u8,
@@ -78,6 +79,19 @@ impl BridgeOptions {
         }
         Ok(name)
     }
+
+    /// What the helper is told.
+    fn duty(&self, instance: &str, workers: u16) -> Result<BridgeDuty, Fault> {
+        let places = Places::new(self.dir.as_deref())?;
+        Ok(BridgeDuty {
+            ports: self.ports.each_ref().map(ToString::to_string),
+            rules: self.rules.clone(),
+            workers,
+            mtu: self.mtu,
+            share_with_host: self.share_with_host,
+            control: places.run.join(format!("{instance}.sock")),
+        })
+    }
 }
 
 /// Runs a bridge until it is told to end.
@@ -96,27 +110,37 @@ fn start(options: &BridgeOptions) -> Result<(), Fault> {
         .map_err(|error| Fault::environment(format!("cannot log: {error}")))?;
     let instance = options.instance()?;
     let workers = workers::of_server(options.workers, None)?.min(MAX_WORKERS as u16);
+    let workers = workers.max(1);
+    let duty = options.duty(&instance, workers)?;
+    let open = |file: PathBuf| Rules::open(file, usize::from(workers));
+    let rules = options.rules.clone().map(open).transpose()?;
+    // Ends last, when nothing is left to be done.
+    let helper = helper::start(Duty::Bridge(duty.clone()), &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(options, instance, usize::from(workers)))
+    runtime.block_on(serve(options, &duty, instance, rules, helper.is_some()))
 }
 
-async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Result<(), Fault> {
-    let open = |file: PathBuf| Rules::open(file, workers);
-    let rules = options.rules.clone().map(open).transpose()?;
-    let mut opener = Opener::new(options, workers)?;
+async fn serve(
+    options: &BridgeOptions,
+    duty: &BridgeDuty,
+    instance: String,
+    rules: Option<Rules>,
+    helped: bool,
+) -> Result<(), Fault> {
+    let _watcher = helper::current().map(Watcher::start).transpose()?;
+    let mut opener = Ports::new(duty)?;
     let ports = opener.open_both().await?;
     let routed = match &options.routed {
         Some(options) => Some(Routed::open(options, &ports, &opener).await?),
         None => None,
     };
-    let places = Places::new(options.dir.as_deref())?;
-    let control = Server::open(&places.run.join(format!("{instance}.sock")))?;
+    let control = Server::open(&duty.control)?;
     let mut signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
-    drop_rights(options)?;
+    drop_rights(options, helped)?;
     if let Some(rules) = &rules {
         rules.warn_if_unreadable();
     }
@@ -128,7 +152,8 @@ async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Res
             Policy::Routed(firewall, routed.router())
         }
     };
-    let bridge = Bridge::start(ports, &policy, workers, confine).map_err(refused)?;
+    let bridge = Bridge::start(ports, &policy, usize::from(duty.workers), confine_worker)
+        .map_err(refused)?;
     let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
     let mut running = Running { bridge, opener, rules, routed, instance, missing: [false; 2] };
     let [a, b] = &options.ports;
@@ -145,20 +170,15 @@ async fn serve(options: &BridgeOptions, instance: String, workers: usize) -> Res
     ended
 }
 
-/// Keeps what it takes to open a port again, and to read rules again; gives up all else.
-fn drop_rights(options: &BridgeOptions) -> Result<(), Fault> {
-    let fault = |error: &dyn std::fmt::Display| Fault::environment(error.to_string());
-    let found = options.user.as_deref().map(find_user).transpose();
-    let (user, group) = found.map_err(|e| fault(&e))?.unzip();
-    let keep = vec![Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
-    let seccomp = Some((Profile::Bridge, Violation::Refuse));
-    let privileges = Privileges { user, group, keep, lock_memory: false, seccomp };
-    privileges.drop().map_err(|e| fault(&e))
-}
-
-/// A worker opens nothing: it has what it needs.
-fn confine() -> io::Result<()> {
-    apply_seccomp(Profile::DataPlane, Violation::Refuse)
+/// Becomes a user of its own. Without a helper it keeps what it takes to open a port again.
+fn drop_rights(options: &BridgeOptions, helped: bool) -> Result<(), Fault> {
+    let wanted = Wanted { user: options.user.clone(), ..Wanted::default() };
+    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
+    let dropped = rights::drop(&wanted, helped, &needed)?;
+    if let Some(user) = dropped.user {
+        say!(1, "the bridge runs as the user {user}");
+    }
+    Ok(())
 }
 
 fn refused(error: StartError) -> Fault {
@@ -168,10 +188,18 @@ fn refused(error: StartError) -> Fault {
     }
 }
 
+/// Has the helper look which files the rules are made of now.
+fn ask_to_reload() -> Result<(), Fault> {
+    match helper::current() {
+        Some(helper) => Ok(helper.call(helper::Request::Reload, &[]).map(drop)?),
+        None => Ok(()),
+    }
+}
+
 /// A bridge at work.
 struct Running {
     bridge: Bridge,
-    opener: Opener,
+    opener: Ports,
     rules: Option<Rules>,
     routed: Option<Routed>,
     instance: String,
@@ -214,6 +242,7 @@ impl Running {
                     }
                     self.notice_losses()?;
                 }
+                fault = self.opener.lost() => return Err(fault),
                 _ = again.tick(), if missing => self.look_again().await,
                 _ = sweep.tick(), if self.rules.is_some() => self.sweep().await,
             }
@@ -239,6 +268,11 @@ impl Running {
     }
 
     fn ask_filter(&mut self, request: &Request) -> Response {
+        if let Request::FilterReload { files: None } = request
+            && let Err(fault) = ask_to_reload()
+        {
+            return Response::Error { message: fault.to_string() };
+        }
         let answer = self.rules.as_mut().and_then(|rules| rules.answer(request));
         let mut answer = answer.unwrap_or_else(filter::none);
         if let Response::Filter(report) = &mut answer {
@@ -252,6 +286,7 @@ impl Running {
         let Some(rules) = &mut self.rules else {
             return Err(Fault::operator("there are no rules to read again: everything passes"));
         };
+        ask_to_reload()?;
         let count = rules.reload()?;
         say!(1, "{}", rules.summary());
         Ok(count)

@@ -2,69 +2,39 @@
 
 use std::net::IpAddr;
 
-use adit_bridge::routed::Mac;
 use adit_bridge::{Port, PortSpec, Side};
 use adit_linux::net::{Address, Link, Net, NetErrorKind};
 use adit_linux::packet::Guard;
 
-use super::BridgeOptions;
-use crate::clock::unix_time;
 use crate::fault::Fault;
+use crate::helper::BridgeDuty;
 use crate::plane;
 use crate::say;
 
 /// The MTU of TAPs when nobody says another.
 const MTU: u32 = 1500;
 
-/// Who the router is on a port.
-pub(super) struct Station {
-    pub mac: Mac,
-    pub mtu: u32,
-}
-
-/// Opens the ports of one bridge, as often as it takes.
-pub(super) struct Opener {
+/// Opens the ports of one bridge, as often as it takes. In the helper, where there is one.
+pub(crate) struct Opener {
     specs: [PortSpec; 2],
     workers: usize,
     mtu: Option<u32>,
     net: Net,
     /// Keeps the host's stack from what the interfaces receive.
     guard: Option<Guard>,
-    started: u64,
 }
 
 impl Opener {
     /// In the process's network namespace, inside a runtime.
-    pub fn new(options: &BridgeOptions, workers: usize) -> Result<Self, Fault> {
-        let net = Net::open()
-            .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
-        let existing = options.ports.iter().any(|spec| matches!(spec, PortSpec::Existing(_)));
-        let guard = match existing && !options.share_with_host {
+    pub fn new(duty: &BridgeDuty) -> Result<Self, Fault> {
+        let specs = specs(duty)?;
+        let net = open_net()?;
+        let existing = specs.iter().any(|spec| matches!(spec, PortSpec::Existing(_)));
+        let guard = match existing && !duty.share_with_host {
             true => Some(Guard::new().map_err(|e| unguarded(&e))?),
             false => None,
         };
-        Ok(Self {
-            specs: options.ports.clone(),
-            workers,
-            mtu: options.mtu,
-            net,
-            guard,
-            started: unix_time().0,
-        })
-    }
-
-    /// What a port is.
-    pub fn spec(&self, side: Side) -> &PortSpec {
-        let [a, b] = &self.specs;
-        match side {
-            Side::A => a,
-            Side::B => b,
-        }
-    }
-
-    /// When it was made, seconds since 1970.
-    pub fn started(&self) -> u64 {
-        self.started
+        Ok(Self { specs, workers: usize::from(duty.workers), mtu: duty.mtu, net, guard })
     }
 
     /// Opens both ports, after checks.
@@ -94,23 +64,10 @@ impl Opener {
         Ok([self.open(&a, link_a).await?, self.open(&b, link_b).await?])
     }
 
-    /// The router's own station on an open port. On an interface it is the interface's. A TAP's address
-    /// is that of the host at its other end: the router has a neighbour of it, with the last bit turned.
-    pub async fn station(&self, side: Side, port: &Port) -> Result<Station, Fault> {
-        let link = self.net.link(&port.name).await;
-        let link = link.map_err(|e| Fault::environment(e.to_string()))?;
-        let Some(mut mac) = link.mac else {
-            return Err(Fault::environment(format!("{} has no hardware address", port.name)));
-        };
-        if let (PortSpec::Tap(_), [.., last]) = (self.spec(side), &mut mac) {
-            *last ^= 1;
-        }
-        Ok(Station { mac: Mac(mac), mtu: link.mtu })
-    }
-
     /// Opens a port that vanished; `None` while it is not there.
     pub async fn open_again(&mut self, side: Side) -> Result<Option<Port>, Fault> {
-        let spec = self.spec(side).clone();
+        let [a, b] = self.specs.clone();
+        let spec = if side == Side::A { a } else { b };
         if let PortSpec::Existing(name) = &spec {
             match self.net.link(name).await {
                 Err(e) if e.kind() == NetErrorKind::NotFound => return Ok(None),
@@ -214,6 +171,16 @@ impl Opener {
         })?;
         Ok(port)
     }
+}
+
+/// The ports, as they are written.
+pub(super) fn specs(duty: &BridgeDuty) -> Result<[PortSpec; 2], Fault> {
+    let [a, b] = duty.ports.each_ref().map(|text| text.parse().map_err(Fault::operator));
+    Ok([a?, b?])
+}
+
+pub(super) fn open_net() -> Result<Net, Fault> {
+    Net::open().map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))
 }
 
 /// Whether two interfaces can be joined.

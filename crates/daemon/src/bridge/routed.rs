@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adit_bridge::routed::{Dropped, PortSettings, Prefix, Route, Router};
 use adit_bridge::{Port, PortSpec, Side};
 
-use super::ports::Opener;
+use super::opening::Ports;
 use crate::fault::Fault;
 
 /// What a router is told.
@@ -77,7 +77,7 @@ impl Routed {
     pub async fn open(
         options: &RoutedOptions,
         ports: &[Port; 2],
-        opener: &Opener,
+        opener: &Ports,
     ) -> Result<Self, Fault> {
         for PortAddress { port, address } in &options.addresses {
             if ports.iter().all(|known| known.name != *port) {
@@ -109,7 +109,7 @@ impl Routed {
     }
 
     /// A port is there again.
-    pub async fn attach(&self, side: Side, port: &Port, opener: &Opener) -> Result<(), Fault> {
+    pub async fn attach(&self, side: Side, port: &Port, opener: &Ports) -> Result<(), Fault> {
         let station = opener.station(side, port).await?;
         self.lock().attach(side, station.mac, station.mtu);
         Ok(())

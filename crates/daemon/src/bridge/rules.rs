@@ -71,7 +71,7 @@ impl Rules {
 
     /// Once rights were given up: says so now if SIGHUP could not read the file again.
     pub fn warn_if_unreadable(&self) {
-        if let Err(error) = std::fs::File::open(&self.file) {
+        if let Err(error) = crate::helper::files::open(&self.file) {
             tracing::warn!(
                 "{} cannot be read any more without the rights that were given up ({error}): for a \
                  reload make it readable, or send the rules by `adit filter reload FILE`",

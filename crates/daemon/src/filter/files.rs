@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use adit_filter::ruleset::Ruleset;
 use adit_filter::{Filter, lang};
@@ -19,10 +19,23 @@ const MAX_FILES: usize = 256;
 /// # Errors
 /// A file cannot be read, or every mistake in them, each with file, line and column.
 pub fn read(path: &Path) -> Result<(RuleFiles, Ruleset), Fault> {
+    let mut texts = BTreeMap::new();
+    let ruleset = read_into(path, &mut texts)?;
+    Ok((RuleFiles { name: path.to_string_lossy().into_owned(), texts }, ruleset))
+}
+
+/// The files that a rule file is made of, as far as they can be read; also where there are mistakes in them.
+pub(crate) fn sources(path: &Path) -> Vec<PathBuf> {
+    let mut texts = BTreeMap::new();
+    let _ = read_into(path, &mut texts);
+    texts.into_keys().map(PathBuf::from).collect()
+}
+
+fn read_into(path: &Path, texts: &mut BTreeMap<String, String>) -> Result<Ruleset, Fault> {
     let name = path.to_string_lossy().into_owned();
     let text = text_of(path)
         .map_err(|error| Fault::operator(format!("cannot read the rules in {name}: {error}")))?;
-    let mut texts = BTreeMap::from([(name.clone(), text.clone())]);
+    texts.insert(name.clone(), text.clone());
     let parsed = lang::parse(&name, &text, &mut |included| {
         if texts.len() >= MAX_FILES {
             return Err(io::Error::other("too many files"));
@@ -31,8 +44,7 @@ pub fn read(path: &Path) -> Result<(RuleFiles, Ruleset), Fault> {
         texts.insert(included.to_owned(), text.clone());
         Ok(text)
     });
-    let ruleset = parsed.map_err(|problems| Fault::operator(problems.to_string()))?;
-    Ok((RuleFiles { name, texts }, ruleset))
+    parsed.map_err(|problems| Fault::operator(problems.to_string()))
 }
 
 /// Parses rules that somebody else has read.

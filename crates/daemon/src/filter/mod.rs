@@ -23,6 +23,7 @@ use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
 use adit_openvpn::server::Addresses;
 
+pub(crate) use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
 pub use verbs::{capture, reload, show};

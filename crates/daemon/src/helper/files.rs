@@ -24,7 +24,14 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The same, and does not wait for the other end of a pipe.
+/// The content of a file.
+pub(crate) fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same as [`open`], and does not wait for the other end of a pipe.
 pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
     match disk::read(path) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => match current() {
@@ -136,9 +143,7 @@ impl Configs {
 impl Files for Configs {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         if current().is_some() {
-            let mut bytes = Vec::new();
-            open(path)?.read_to_end(&mut bytes)?;
-            return Ok(bytes);
+            return contents(path);
         }
         let plain = fs::metadata(path).is_ok_and(|data| data.is_file());
         let bytes = Disk.read(path)?;

@@ -14,6 +14,7 @@ mod disk;
 pub(crate) mod files;
 mod link;
 mod policy;
+mod ports;
 mod serve;
 pub(crate) mod sockets;
 mod wire;
@@ -30,7 +31,8 @@ use adit_linux::channel::Channel;
 
 use crate::fault::Fault;
 pub(crate) use link::{Helper, Watcher};
-pub(crate) use wire::{Answer, Duty, OpenedDevice, Opening, Request};
+pub(crate) use ports::take_over;
+pub(crate) use wire::{Answer, BridgeDuty, Duty, NodeDuty, OpenedDevice, Opening, Request};
 
 /// The name under which the program is the helper.
 pub const NAME: &str = "adit-helper";

@@ -4,6 +4,8 @@
 //! takes its server's options cannot be known beforehand: there the policy says which parts of it may
 //! come from the server.
 
+mod pulled;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -13,17 +15,17 @@ use std::path::{Path, PathBuf};
 use adit_engine::Transport;
 use adit_openvpn::config::{
     self, AskPass, ClientOptions, Files, LogTo, Options, PeerKeys, PeerOptions, Proxy, Role,
-    Routes, ServerOptions, Source, UserPass, Wrap, client_file_name,
+    ServerOptions, Source, UserPass, Wrap, client_file_name,
 };
-use adit_openvpn::negotiate::RouteContext;
-use ipnet::IpNet;
 
-use super::wire::{Duty, Opening, Request, SocketWish};
+use self::pulled::Pulled;
+use super::wire::{BridgeDuty, Duty, NodeDuty, Opening, Request, SocketWish};
 use crate::connect;
 use crate::fault::Fault;
-use crate::host::{Device, DnsPlan, HostPlan, PlannedRoute, Via};
-use crate::managed::Bounds;
+use crate::host::{Device, HostPlan, Via};
+use crate::managed::{Bounds, Nat};
 use crate::openvpn;
+use crate::postgres;
 use crate::workers::MAX_WORKERS;
 
 /// Largest buffer of a socket, in bytes.
@@ -46,8 +48,10 @@ pub(super) struct Policy {
     configured_mark: Option<u32>,
     /// Whether other servers may be kept reachable.
     remotes: bool,
-    /// Whether it is a managed server.
-    managed: bool,
+    /// The `nat` of a managed server.
+    managed: Option<Nat>,
+    /// Whether it is a bridge, whose ports may be opened.
+    ports: bool,
 }
 
 /// Which files of a folder.
@@ -70,21 +74,8 @@ enum Plans {
     Configured(Box<Options>),
     /// One of a client.
     Pulled(Box<Pulled>),
-}
-
-/// What a client's server may say of the machine.
-#[derive(Debug)]
-struct Pulled {
-    /// The device, with what the server has no say in.
-    base: HostPlan,
-    /// Not `ifconfig-noexec`.
-    addresses: bool,
-    /// Not `route-noexec`.
-    routes: bool,
-    /// Whether the server's routes count.
-    pulls: bool,
-    /// The routes of our own.
-    own: Routes,
+    /// One of a node, with routes to other nodes.
+    Node(Box<postgres::Bounds>),
 }
 
 /// Sockets that may be made.
@@ -132,11 +123,13 @@ impl Policy {
                 .map_err(|e| Fault::operator(format!("Options error: {e}")))?,
             Duty::Connect(wanted) => connect::options(wanted, &files)?,
             Duty::Server(dir) => return Self::managed(dir.as_deref()),
+            Duty::Bridge(duty) => return Ok(Self::bridge(duty)),
+            Duty::Postgres(duty) => return Self::node(duty),
         };
         let mut policy = Self { readable: files.read.into_inner(), ..Self::default() };
         policy.control.insert(match duty {
             Duty::Connect(wanted) => connect::control_socket(wanted),
-            Duty::Openvpn(_) | Duty::Server(_) => openvpn::control_socket(parent),
+            _ => openvpn::control_socket(parent),
         });
         policy.device = Some(openvpn::device(&options));
         policy.add_sockets(&options);
@@ -167,7 +160,7 @@ impl Policy {
             readable: bounds.readable.into_iter().collect(),
             replaceable: [bounds.leases].into(),
             control: [bounds.control].into(),
-            managed: true,
+            managed: Some(bounds.nat),
             ..Self::default()
         };
         policy.sockets.listen = bounds.listen;
@@ -177,12 +170,33 @@ impl Policy {
         Ok(policy)
     }
 
+    /// Of a bridge: its ports, its rules and its control socket.
+    fn bridge(duty: &BridgeDuty) -> Self {
+        let control = [duty.control.clone()].into();
+        let mut policy = Self { control, ports: true, ..Self::default() };
+        if let Some(path) = &duty.rules {
+            policy.add_rules(path);
+        }
+        policy
+    }
+
+    /// Of a node. Its keys are not among its files: they are read before.
+    fn node(duty: &NodeDuty) -> Result<Self, Fault> {
+        let bounds = postgres::Bounds::of(duty)?;
+        Ok(Self {
+            device: Some(bounds.device().clone()),
+            readable: bounds.readable().into_iter().collect(),
+            replaceable: [bounds.pins()].into(),
+            control: [bounds.control()].into(),
+            plans: Plans::Node(Box::new(bounds)),
+            ..Self::default()
+        })
+    }
+
     /// A filter's rules, which say themselves what they include.
     fn add_rules(&mut self, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        if let Ok((files, _)) = crate::filter::read(&path) {
-            self.readable.extend(files.texts.keys().map(PathBuf::from));
-        }
+        self.readable.extend(crate::filter::sources(&path));
         self.readable.insert(path);
     }
 
@@ -220,7 +234,10 @@ impl Policy {
             self.writable.insert(status.path.clone());
         }
         if let Some(path) = &options.process.pid_file {
-            self.removable.insert(path.clone());
+            // At the end it is removed by its whole name, if it still is this process's own.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            self.readable.insert(path.clone());
+            self.removable.insert(path);
         }
     }
 
@@ -298,9 +315,10 @@ impl Policy {
             Request::Begin { .. } => Err("begin: the configuration is known already".into()),
             Request::Reload | Request::Undo | Request::Close => Ok(()),
             Request::Prepare { .. } | Request::Capture => Ok(()),
-            Request::PrepareServer | Request::Masquerade(_) => match self.managed {
+            Request::PrepareServer | Request::Masquerade(_) => self.check_managed(request),
+            Request::OpenPorts | Request::OpenPort(_) => match self.ports {
                 true => Ok(()),
-                false => Err("server: the configuration is not one of a managed server".into()),
+                false => Err("port: the configuration is not one of a bridge".into()),
             },
             Request::Open(opening) => self.check_device(opening),
             Request::Apply(plan) | Request::Change(plan) => self.check_plan(plan),
@@ -331,6 +349,14 @@ impl Policy {
         }
     }
 
+    /// What was made under an earlier configuration may still be removed.
+    pub(super) fn inherit(&mut self, former: &Self) {
+        for path in &former.removable {
+            self.readable.insert(path.clone());
+            self.removable.insert(path.clone());
+        }
+    }
+
     /// The mark of the configuration.
     pub(super) fn mark(&self) -> Option<u32> {
         self.configured_mark
@@ -339,6 +365,16 @@ impl Policy {
     /// Sockets may have this mark, which the helper chose, instead of the configuration's.
     pub(super) fn allow_mark(&mut self, mark: Option<u32>) {
         self.sockets.mark = mark.or(self.configured_mark);
+    }
+
+    fn check_managed(&self, request: &Request) -> Result<(), String> {
+        match (self.managed, request) {
+            (None, _) => Err("server: the configuration is not one of a managed server".into()),
+            (Some(own), Request::Masquerade(nat)) if own != *nat => {
+                Err(format!("masquerade: the settings do not say {nat:?}"))
+            }
+            (Some(_), _) => Ok(()),
+        }
     }
 
     fn check_device(&self, opening: &Opening) -> Result<(), String> {
@@ -377,6 +413,7 @@ impl Policy {
                 }
             }
             Plans::Pulled(pulled) => pulled.check(plan),
+            Plans::Node(bounds) => bounds.check(plan),
         }
     }
 
@@ -421,119 +458,6 @@ impl Policy {
         }
     }
 }
-
-impl Pulled {
-    fn new(options: &Options, client: &ClientOptions) -> Self {
-        Self {
-            base: openvpn::bare_plan(options),
-            addresses: !options.device.ifconfig_noexec,
-            routes: !options.routes.noexec,
-            pulls: client.pull && !client.route_nopull,
-            own: options.routes.clone(),
-        }
-    }
-
-    fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        // Every field is named: a new one is judged or does not compile.
-        let HostPlan {
-            device,
-            mtu,
-            mac,
-            tx_queue_len,
-            addresses,
-            far4,
-            routes,
-            redirect,
-            remote,
-            policy,
-            allow_lan,
-            // What blocks IPv6 opens nothing.
-            block_ipv6: _,
-            kill_switch,
-            dns,
-        } = plan;
-        let own = &self.own;
-        let configured = (own.policy.unwrap_or(own.kill_switch), own.allow_lan, own.kill_switch);
-        let asked = (*policy, *allow_lan, *kill_switch);
-        if asked != configured && (self.routes || asked != (false, false, false)) {
-            return Err("plan: policy-routing, allow-lan or kill-switch of another value".into());
-        }
-        let base = &self.base;
-        if (device, mac, tx_queue_len) != (&base.device, &base.mac, &base.tx_queue_len) {
-            return Err("plan: the configuration has another device".into());
-        }
-        if *mtu < MTU_LEAST {
-            return Err(format!("plan: an MTU of {mtu}"));
-        }
-        let own = addresses.iter().map(IpNet::addr).chain(far4.map(IpAddr::V4));
-        if let Some(odd) =
-            own.into_iter().find(|address| !is_host(*address) || address.is_loopback())
-        {
-            return Err(format!("plan: the address {odd}"));
-        }
-        if !self.addresses && !addresses.is_empty() {
-            return Err("plan: addresses with 'ifconfig-noexec'".into());
-        }
-        if !self.routes && (!routes.is_empty() || redirect.is_some()) {
-            return Err("plan: routes with 'route-noexec'".into());
-        }
-        if remote.is_some_and(|remote| !is_host(remote.ip())) {
-            return Err("plan: no server has that address".into());
-        }
-        if let Some(dns) = dns {
-            if self.own.apply_dns != Some(true) {
-                return Err("plan: DNS settings, which the configuration does not ask for".into());
-            }
-            dns.check().map_err(|why| format!("plan: DNS: {why}"))?;
-        }
-        if self.pulls {
-            return Ok(());
-        }
-        if dns.is_some() && *dns != self.own.dns.settings().map(DnsPlan::from) {
-            return Err("plan: DNS settings that are not the configuration's".into());
-        }
-        let configured = |flags: &Option<Vec<String>>| flags.is_some();
-        if redirect.is_some()
-            && !configured(&self.own.redirect_gateway)
-            && !configured(&self.own.redirect_private)
-        {
-            return Err("plan: all traffic, which the configuration does not ask for".into());
-        }
-        match routes.iter().find(|route| !self.is_own(route, plan)) {
-            Some(route) => Err(format!("plan: the route {} is not the configuration's", route.net)),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether a route is one of the configuration, whose words stand for addresses that the server gave.
-    fn is_own(&self, route: &PlannedRoute, plan: &HostPlan) -> bool {
-        let remote = plan.remote.map(|remote| remote.ip());
-        let context = |gateway: Option<IpAddr>| RouteContext {
-            remote,
-            gateway4: match gateway {
-                Some(IpAddr::V4(v4)) => Some(v4),
-                _ => self.own.gateway4,
-            },
-            gateway6: match gateway {
-                Some(IpAddr::V6(v6)) => Some(v6),
-                _ => self.own.gateway6,
-            },
-            metric: self.own.metric,
-        };
-        // `vpn_gateway` is a station of the tunnel's own network.
-        let inside = plan.addresses.iter().any(|own| own.contains(&route.net));
-        let gateway = Some(route.net.addr()).filter(|_| inside || plan.far4.is_some());
-        let context = context(gateway);
-        let v4 = self.own.v4.iter().filter_map(|spec| spec.resolve(&context));
-        let v6 = self.own.v6.iter().filter_map(|spec| spec.resolve(&context));
-        v4.map(|own| IpNet::from(own.net))
-            .chain(v6.map(|own| own.net.into()))
-            .any(|own| own == route.net)
-    }
-}
-
-/// Smallest MTU that IPv4 works with (RFC 791).
-const MTU_LEAST: u16 = 68;
 
 impl Sockets {
     fn check(&self, transport: Transport, wish: &SocketWish, dialled: bool) -> Result<(), String> {

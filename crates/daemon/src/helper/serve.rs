@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use adit_bridge::Port;
 use adit_linux::channel::{Channel, Received};
 use adit_linux::privileges::{Capability, Privileges, Profile, Violation, protect_memory};
 use adit_linux::tun::TunOffloads;
@@ -20,8 +21,9 @@ use tracing::Level;
 
 use super::policy::Policy;
 use super::wire::{self, Answer, Asked, Duty, MESSAGE_LIMIT, OpenedDevice, Opening, Problem};
-use super::wire::{Request, Told};
-use super::{disk, sockets};
+use super::wire::{PortSide, Request, Told};
+use super::{disk, ports, sockets};
+use crate::bridge::Opener;
 use crate::driver::watch;
 use crate::fault::Fault;
 use crate::host::{Host, HostEvent};
@@ -82,7 +84,7 @@ fn run() -> Result<(), Fault> {
         Ok(policy) => (Some(policy), Ok(Answer::Done)),
         Err(fault) => (None, Err(Problem::Fault(fault))),
     };
-    give_up_rights()?;
+    give_up_rights(&duty)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(FILE_THREADS)
@@ -106,6 +108,7 @@ fn run() -> Result<(), Fault> {
             files,
             host: None,
             machine: None,
+            opener: None,
             running: None,
             server: parent,
             remotes: HashSet::new(),
@@ -198,11 +201,17 @@ fn beginning(channel: &Channel) -> Result<(u64, Duty, Piped), Fault> {
     Ok((id, duty, contents))
 }
 
-/// Keeps few capabilities and the system calls of a daemon that starts programs.
-fn give_up_rights() -> Result<(), Fault> {
+/// Keeps few capabilities, and the system calls of a daemon that starts programs or opens ports.
+fn give_up_rights(duty: &Duty) -> Result<(), Fault> {
+    let profile = match duty {
+        Duty::Bridge(_) => Profile::Bridge,
+        Duty::Openvpn(_) | Duty::Connect(_) | Duty::Server(_) | Duty::Postgres(_) => {
+            Profile::DaemonWithPrograms
+        }
+    };
     let held = adit_linux::privileges::held().map_err(|e| Fault::environment(e.to_string()))?;
     let keep = CAPABILITIES.into_iter().filter(|capability| held.contains(capability)).collect();
-    let seccomp = Some((Profile::DaemonWithPrograms, Violation::Refuse));
+    let seccomp = Some((profile, Violation::Refuse));
     let privileges = Privileges { keep, seccomp, ..Privileges::default() };
     privileges.drop().map_err(|e| Fault::environment(e.to_string()))
 }
@@ -248,6 +257,8 @@ struct Server {
     host: Option<Host>,
     /// The changes of a managed server; undone when dropped.
     machine: Option<Machine>,
+    /// Opens the ports of a bridge.
+    opener: Option<Opener>,
     /// The settings that it runs with.
     running: Option<Settings>,
     /// The network process.
@@ -334,7 +345,9 @@ impl Server {
         let system = |e: io::Error| Problem::of(&e);
         match request {
             Request::Reload => {
-                self.policy = Policy::derive(&self.duty, &self.piped, self.server)?;
+                let mut policy = Policy::derive(&self.duty, &self.piped, self.server)?;
+                policy.inherit(&self.policy);
+                self.policy = policy;
                 self.policy.allow_mark(self.mark);
                 plain(Answer::Done)
             }
@@ -399,6 +412,8 @@ impl Server {
             Request::Stream(wish) => {
                 Ok((Answer::Done, vec![sockets::make_stream(&wish).map_err(system)?]))
             }
+            Request::OpenPorts => self.open_ports().await,
+            Request::OpenPort(side) => self.open_port(side).await,
             Request::Begin { .. }
             | Request::Read(_)
             | Request::List(_)
@@ -440,6 +455,26 @@ impl Server {
         Ok((Answer::Done, Vec::new()))
     }
 
+    async fn open_ports(&mut self) -> Done {
+        let Duty::Bridge(duty) = &self.duty else {
+            return Err(Problem::Refused("this is no bridge".into()));
+        };
+        // The former one's ports would be in the way.
+        self.opener = None;
+        let mut opener = Opener::new(duty)?;
+        let both = opener.open_both().await?;
+        self.opener = Some(opener);
+        hand_over(&both)
+    }
+
+    async fn open_port(&mut self, side: PortSide) -> Done {
+        let Some(opener) = &mut self.opener else {
+            return Err(Problem::Refused("no ports are open".into()));
+        };
+        let port = opener.open_again(side.into()).await?;
+        hand_over(port.as_slice())
+    }
+
     async fn open(&mut self, opening: &Opening) -> Done {
         if let Some(former) = self.host.take() {
             former.abandon().await;
@@ -462,6 +497,17 @@ impl Server {
         };
         Ok((Answer::Device(Some(opened)), descriptors))
     }
+}
+
+/// Ports for the network process; they are closed here when they are sent.
+fn hand_over(opened: &[Port]) -> Done {
+    let mut all = (Vec::new(), Vec::new());
+    for port in opened {
+        let (device, descriptors) = ports::hand_over(port).map_err(|e| Problem::of(&e))?;
+        all.0.push(device);
+        all.1.extend(descriptors);
+    }
+    Ok((Answer::Ports(all.0), all.1))
 }
 
 async fn reply(post: &Post, id: u64, done: Done) {

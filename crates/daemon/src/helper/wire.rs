@@ -86,6 +86,10 @@ pub enum Request {
     Listen(SocketWish),
     /// Make a TCP socket to connect by.
     Stream(SocketWish),
+    /// Open both ports of a bridge.
+    OpenPorts,
+    /// Open a port of a bridge that has vanished, if it is there again.
+    OpenPort(PortSide),
 }
 
 /// A command, as far as the configuration depends on it.
@@ -98,6 +102,54 @@ pub enum Duty {
     Connect(ConnectOptions),
     /// `adit server run` with this `--dir`.
     Server(Option<PathBuf>),
+    /// `adit bridge`.
+    Bridge(BridgeDuty),
+    /// `adit postgres up`.
+    Postgres(NodeDuty),
+}
+
+/// A bridge, as its command line says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BridgeDuty {
+    /// The ports, as they are written.
+    pub ports: [String; 2],
+    /// The rules.
+    pub rules: Option<PathBuf>,
+    /// Queues of each port.
+    pub workers: u16,
+    /// MTU of TAPs that are made.
+    pub mtu: Option<u32>,
+    /// Whether the host's stack sees what the ports receive.
+    pub share_with_host: bool,
+    /// The control socket.
+    pub control: PathBuf,
+}
+
+/// A node of a network in a database, as its command line says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeDuty {
+    /// The folder of all files, if they are elsewhere.
+    pub dir: Option<PathBuf>,
+    /// The network's name.
+    pub name: String,
+    /// Name of the device instead of the settings'.
+    pub device: Option<String>,
+    /// Longest IP packet instead of the settings'.
+    pub packet_size: Option<usize>,
+    /// Whether there are routes to other nodes' networks.
+    pub routes: bool,
+}
+
+/// One of the two ports of a bridge.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortSide {
+    /// The first.
+    A,
+    /// The second.
+    B,
 }
 
 /// How a device is opened.
@@ -165,6 +217,8 @@ pub enum Answer {
     Capture(Capture),
     /// Names of the files in a folder.
     Names(Vec<String>),
+    /// Ports of a bridge that were opened; a packet socket is a queue without lanes.
+    Ports(Vec<OpenedDevice>),
 }
 
 /// A device without its descriptors, as [`adit_linux::tun::TunParts`].

@@ -9,7 +9,7 @@ use super::failure::Outcome;
 use super::leases::Leases;
 use super::places::Places;
 use super::serve::filter_file;
-use super::settings::Settings;
+use super::settings::{Nat, Settings};
 use super::survey;
 use crate::host::HostPlan;
 
@@ -26,6 +26,8 @@ pub(crate) struct Bounds {
     pub(crate) leases: PathBuf,
     /// Its control socket.
     pub(crate) control: PathBuf,
+    /// Its `nat`.
+    pub(crate) nat: Nat,
     /// Its rules.
     pub(crate) filter: Option<PathBuf>,
 }
@@ -52,6 +54,7 @@ impl Bounds {
             ],
             leases: Leases::file(&places),
             control: places.control_socket(),
+            nat: settings.nat,
             filter: filter_file(&places, &settings),
         })
     }

@@ -1,7 +1,7 @@
 //! Background, pid file, user: what the process does once, however often it restarts.
 
 use std::cell::Cell;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -177,14 +177,14 @@ impl PidFile {
     /// empties it: an empty file names no process.
     fn remove(self) {
         let ours = self.file.metadata().is_ok_and(|ours| {
-            fs::metadata(&self.path)
+            files::metadata(&self.path)
                 .is_ok_and(|now| (now.dev(), now.ino()) == (ours.dev(), ours.ino()))
         });
         let id = format!("{}\n", std::process::id());
-        if !ours || fs::read_to_string(&self.path).is_ok_and(|text| text != id) {
+        if !ours || files::contents(&self.path).is_ok_and(|text| text != id.as_bytes()) {
             return;
         }
-        if let Err(e) = fs::remove_file(&self.path) {
+        if let Err(e) = files::remove(&self.path) {
             let emptied = self.file.set_len(0).is_ok();
             let then = if emptied { "it is emptied instead" } else { "it stays" };
             tracing::warn!("writepid: cannot remove '{}': {e}; {then}", self.path.display());
@@ -194,6 +194,8 @@ impl PidFile {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -22,6 +22,7 @@ pub use argv::mask_secrets;
 pub use init::{InitOptions, Initialised, init};
 pub use invite::{Invitation, VALID, invite};
 pub use join::{JoinOptions, Joined, join};
+pub(crate) use node::Bounds;
 pub use places::Places;
 pub use settings::{Secrets, Settings};
 pub use upkeep::{Expired, expire, remove};

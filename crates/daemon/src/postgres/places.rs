@@ -84,6 +84,11 @@ impl Places {
         }
     }
 
+    /// The folder that all files are beneath, if they are not in the system's folders.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
     /// What the node does; no secrets.
     pub fn settings_file(&self) -> PathBuf {
         self.config.join("node.toml")

@@ -238,6 +238,13 @@ impl PacketSocket {
     }
 }
 
+/// A socket that another process has opened and bound ([`PacketSocket::open`]).
+impl From<OwnedFd> for PacketSocket {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -148,6 +148,14 @@ impl Bed {
         for node in &mut self.nodes {
             node.wait_up()?;
         }
+        // A row from before the other node's reader looks is not delivered.
+        for node in &self.nodes {
+            until("both connections of the node are up", LIMIT, || {
+                let status = node.status()?;
+                let up = |side: &str| status.pointer(side).and_then(Value::as_bool);
+                Ok(up("/reader/up") == Some(true) && up("/writer/up") == Some(true))
+            })?;
+        }
         for at in 1..self.nodes.len() {
             self.reach(0, at)?;
         }

@@ -1,6 +1,9 @@
+mod managed;
+mod others;
+
 use super::*;
-use crate::helper::wire::Begin;
-use crate::host::{Redirect, Via};
+use crate::helper::wire::{Begin, PortSide};
+use crate::host::{DnsPlan, PlannedRoute, Redirect, Via};
 
 const CLIENT: &str = "client\ndev tun7\nremote vpn.example 1194\nca ca.crt\ncert c.crt\nkey c.key\n\
                       auth-user-pass login\nlog log.txt\nstatus status.txt\nwritepid pid\nmark 7\n\
@@ -20,6 +23,16 @@ fn plan() -> HostPlan {
         redirect: Some(Redirect::parse(["def1"]).unwrap()),
         remote: Some("192.0.2.1:1194".parse().unwrap()),
         ..HostPlan::default()
+    }
+}
+
+fn dns() -> DnsPlan {
+    DnsPlan {
+        servers: vec!["10.9.0.1:53".parse().unwrap()],
+        search: Vec::new(),
+        domains: Vec::new(),
+        dnssec: None,
+        transport: crate::host::Transport::Plain,
     }
 }
 
@@ -110,7 +123,9 @@ fn files_are_those_of_the_configuration_each_for_its_purpose() {
     let write = |path: &str| Request::Write { path: path.into(), begin: Begin::Append };
     policy.check(&write("log.txt")).unwrap();
     policy.check(&write("status.txt")).unwrap();
-    policy.check(&Request::Remove("pid".into())).unwrap();
+    let pid = std::path::absolute("pid").unwrap();
+    policy.check(&Request::Remove(pid.clone())).unwrap();
+    policy.check(&Request::Read(pid)).unwrap();
     for request in [
         Request::Read("/etc/shadow".into()),
         Request::Read("log.txt".into()),

@@ -167,6 +167,17 @@ impl Target {
         Ok(target.with_role(&settings.role, &secrets.password))
     }
 
+    /// Files that a node reads at each connection.
+    ///
+    /// # Errors
+    /// The URL is wrong.
+    pub(crate) fn files_of_node(settings: &Settings) -> Outcome<Vec<PathBuf>> {
+        let env = Environment::of_nobody(&settings.role);
+        let ssl = Self::build(&Params::parse(&settings.database)?, &env)?.ssl;
+        let files = [ssl.root, ssl.certificate, ssl.key].into_iter().flatten();
+        Ok(files.filter(|file| file != Path::new("system")).collect())
+    }
+
     /// The same database under another role.
     #[must_use]
     pub fn with_role(mut self, role: &str, password: &Zeroizing<String>) -> Self {

@@ -1,6 +1,5 @@
 //! TLS to the database: who is believed.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,9 +12,11 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
+use zeroize::Zeroizing;
 
 use super::target::{Host, Ssl, SslMode, Target};
 use crate::fault::Fault;
+use crate::helper::files;
 use crate::managed::Outcome;
 
 /// What is asked of the server's certificate.
@@ -100,7 +101,7 @@ fn roots(ssl: &Ssl) -> Outcome<RootCertStore> {
 }
 
 fn certificates(file: &Path, what: &str) -> Outcome<Vec<CertificateDer<'static>>> {
-    let pem = fs::read(file).map_err(|error| {
+    let pem = files::contents(file).map_err(|error| {
         Fault::operator(format!("cannot read {what} {}: {error}", file.display()))
     })?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -120,7 +121,9 @@ fn identity(ssl: &Ssl) -> Outcome<Option<Identity>> {
         (None, None) => Ok(None),
         (Some(certificate), Some(key)) => {
             let chain = certificates(certificate, "sslcert")?;
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|_| {
+            let pem = files::contents(key).map(Zeroizing::new).ok();
+            let read = pem.and_then(|pem| PrivateKeyDer::from_pem_slice(&pem).ok());
+            let key = read.ok_or_else(|| {
                 Fault::operator(format!(
                     "sslkey {}: no private key in PEM format that can be read",
                     key.display()

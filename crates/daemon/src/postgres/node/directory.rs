@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Row};
 
 use super::cause::Cause;
 use crate::fault::Fault;
-use crate::managed::write_whole;
+use crate::helper::files;
 
 /// Rows of the tables that are looked at: some may be made up.
 const ROWS: i64 = 4 * limits::PEERS as i64;
@@ -314,7 +314,9 @@ impl Pins {
         let line =
             |(id, (keys, name)): (&NodeId, &(Fingerprint, String))| format!("{id} {keys} {name}\n");
         let text: String = self.known.iter().map(line).collect();
-        write_whole(&self.path, 0o600, text.as_bytes())
+        files::replace(&self.path, text.as_bytes()).map_err(|error| {
+            Fault::environment(format!("cannot write {}: {error}", self.path.display()))
+        })
     }
 }
 

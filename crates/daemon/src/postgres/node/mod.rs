@@ -10,6 +10,7 @@
 //! All on one thread. Whatever the database does, the device is drained and the queue stays bounded.
 
 mod backoff;
+mod bounds;
 mod cause;
 mod device;
 pub(super) mod directory;
@@ -29,13 +30,14 @@ mod writer;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
 use adit_engine::Random;
 use adit_linux::notify::Notifier;
-use adit_linux::privileges::{Capability, Privileges, Profile, Violation};
+use adit_linux::privileges::Capability;
 use adit_postgres::{Durability, limits};
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::Notify;
@@ -43,6 +45,7 @@ use tokio::task::LocalSet;
 use tokio::time::sleep;
 
 use self::backoff::Backoff;
+pub(crate) use self::bounds::Bounds;
 use self::device::Device;
 use self::directory::Pins;
 use self::health::{Health, SETTLED, Side};
@@ -53,7 +56,9 @@ use super::{Places, Secrets, Settings};
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, Server};
 use crate::fault::Fault;
-use crate::host::{Applied, Host};
+use crate::helper::{self, Duty, NodeDuty};
+use crate::host::{Applied, HostHandle};
+use crate::rights::{self, Wanted};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{host, log, plane, say};
@@ -72,6 +77,8 @@ pub struct UpOptions {
     pub packet_size: Option<usize>,
     /// No routes to other nodes' networks.
     pub no_routes: bool,
+    /// The user to run as; `None`: `adit`, or `nobody`.
+    pub user: Option<String>,
     /// Adds to the log.
     pub verbose: u8,
 }
@@ -96,12 +103,21 @@ fn start(places: &Places, options: &UpOptions) -> Result<(), Fault> {
     let secrets = Secrets::load(places)?;
     places.create()?;
     let _lock = only_one(places)?;
+    let duty = NodeDuty {
+        dir: places.dir().map(Path::to_owned),
+        name: places.name.clone(),
+        device: options.device.clone(),
+        packet_size: options.packet_size,
+        routes: !options.no_routes,
+    };
+    // Ends last, when nothing is left to be undone.
+    let helper = helper::start(Duty::Postgres(duty), &[])?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Fault::environment(format!("cannot start: {error}")))?;
     let local = LocalSet::new();
-    local.block_on(&runtime, serve(places, options, settings, secrets))
+    local.block_on(&runtime, serve(places, options, settings, secrets, helper.is_some()))
 }
 
 /// The settings with what the command line says instead.
@@ -147,6 +163,7 @@ async fn serve(
     options: &UpOptions,
     settings: Settings,
     secrets: Secrets,
+    helped: bool,
 ) -> Result<(), Fault> {
     let target = Target::of_node(&settings, &secrets)?;
     let pins = Pins::load(&places.pins_file())?;
@@ -154,7 +171,7 @@ async fn serve(
         Fault::environment(format!("cannot open {}: {error}", places.positions_file().display()))
     })?;
     let tun = host::Device::Tun(Some(settings.device.clone()));
-    let (mut host, device) = Host::open(&tun, plane::tun_offloads(), 1)?;
+    let (mut host, device) = HostHandle::open(&tun, plane::tun_offloads(), 1)?;
     let mut device = device.ok_or_else(|| Fault::ours("there is no device"))?;
     let queue = device.queues.pop().ok_or_else(|| Fault::ours("the device has no queue"))?;
     host.apply(&machine::plan(&settings, None, !options.no_routes)).await?;
@@ -163,7 +180,7 @@ async fn serve(
     let control = Server::open(&places.control_socket())?;
     let signals = Signals::new()?;
     let notifier = Notifier::from_env().ok().flatten();
-    drop_rights()?;
+    drop_rights(options, helped)?;
     let instance: [u8; 4] = plane::random()?;
     let shared = Rc::new(Shared {
         target,
@@ -219,18 +236,20 @@ async fn serve(
     ended
 }
 
-/// Keeps what it takes to change routes; gives up all else.
-fn drop_rights() -> Result<(), Fault> {
-    let keep = vec![Capability::CAP_NET_ADMIN];
-    let seccomp = Some((Profile::Daemon, Violation::Refuse));
-    let privileges = Privileges { user: None, group: None, keep, lock_memory: false, seccomp };
-    privileges.drop().map_err(|error| Fault::environment(error.to_string()))
+/// Becomes a user of its own. Without a helper it keeps what it takes to change routes.
+fn drop_rights(options: &UpOptions, helped: bool) -> Result<(), Fault> {
+    let wanted = Wanted { user: options.user.clone(), ..Wanted::default() };
+    let dropped = rights::drop(&wanted, helped, &[Capability::CAP_NET_ADMIN])?;
+    if let Some(user) = dropped.user {
+        say!(1, "the node runs as the user {user}");
+    }
+    Ok(())
 }
 
 /// A node at work.
 struct Node {
     shared: Rc<Shared>,
-    host: Host,
+    host: HostHandle,
     network: String,
     started: u64,
     routes: bool,
@@ -268,6 +287,7 @@ impl Node {
                         return Ok(());
                     }
                 }
+                fault = self.host.lost() => return Err(fault),
                 () = shared.changed.notified() => self.bring_in_line().await,
                 () = shared.unwell.notified() => {}
                 () = sleep(SETTLED), if unwell => shared.health.borrow_mut().settle(now()),

@@ -1,0 +1,161 @@
+//! A bridge, and a node of a network in a database.
+
+use std::fs;
+
+use super::*;
+
+#[test]
+fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rules, more) = (dir.path().join("rules.nft"), dir.path().join("more.nft"));
+    fs::write(&rules, format!("include \"{}\"\n", more.display())).unwrap();
+    fs::write(&more, "table inet fw { }\n").unwrap();
+    let control = dir.path().join("a-b.sock");
+    let duty = BridgeDuty {
+        ports: ["a".into(), "tap:b".into()],
+        rules: Some(rules.clone()),
+        workers: 1,
+        mtu: None,
+        share_with_host: false,
+        control: control.clone(),
+    };
+    let policy = Policy::derive(&Duty::Bridge(duty), &[], 1).unwrap();
+    for request in [
+        Request::OpenPorts,
+        Request::OpenPort(PortSide::A),
+        Request::OpenPort(PortSide::B),
+        Request::Read(rules.clone()),
+        Request::Read(more),
+        Request::Control(control.clone()),
+        Request::Remove(control.clone()),
+        Request::Reload,
+    ] {
+        policy.check(&request).unwrap();
+    }
+    let opening = Opening { device: Device::Tun(None), offloads: [true; 3], queues: 1 };
+    for request in [
+        Request::Open(opening),
+        Request::Apply(Box::new(HostPlan::default())),
+        Request::Read("/etc/shadow".into()),
+        Request::Read(control),
+        Request::Write { path: rules.clone(), begin: Begin::Append },
+        Request::Replace(rules.clone()),
+        Request::Remove(rules),
+        Request::Control("/run/adit/server.sock".into()),
+        Request::Datagrams(wish("0.0.0.0:0")),
+        Request::Listen(wish("0.0.0.0:0")),
+        Request::Stream(wish("0.0.0.0:0")),
+        Request::PrepareServer,
+        Request::KeepReachable("192.0.2.1".parse().unwrap()),
+    ] {
+        assert!(policy.check(&request).is_err(), "{request:?}");
+    }
+}
+
+/// A node's files, and the duty of `adit postgres up` there.
+fn node() -> (tempfile::TempDir, NodeDuty) {
+    let dir = tempfile::tempdir().unwrap();
+    let places = postgres::Places::new(Some(dir.path()), "vpn").unwrap();
+    places.create().unwrap();
+    let settings = "database = \"postgres://db.example/vpn?sslmode=verify-full&sslrootcert=/etc/ca.crt&\
+        sslcert=/etc/node.crt&sslkey=/etc/node.key\"\nrole = \"r\"\nnode = 1\nname = \"n\"\n\
+        addresses = [\"10.9.0.1/24\", \"fd09::1/64\"]\nsubnets = [\"192.168.7.0/24\"]\n\
+        device = \"adit-vpn\"\npacket-size = 1400\naudit = \"none\"\nauditor = \"none\"\n\
+        durability = \"relaxed\"\n";
+    fs::write(places.settings_file(), settings).unwrap();
+    let duty = NodeDuty {
+        dir: Some(dir.path().to_owned()),
+        name: "vpn".into(),
+        device: None,
+        packet_size: None,
+        routes: true,
+    };
+    (dir, duty)
+}
+
+fn node_plan() -> HostPlan {
+    HostPlan {
+        device: Device::Tun(Some("adit-vpn".into())),
+        mtu: 1400,
+        addresses: vec!["10.9.0.1/24".parse().unwrap(), "fd09::1/64".parse().unwrap()],
+        routes: vec![route("192.168.8.0/24"), route("2001:db8::/48"), route("10.10.0.7/32")],
+        ..HostPlan::default()
+    }
+}
+
+#[test]
+fn a_nodes_plan_is_the_settings_one_with_routes_to_other_nodes() {
+    let (_dir, duty) = node();
+    let derive = |duty: &NodeDuty| Policy::derive(&Duty::Postgres(duty.clone()), &[], 1).unwrap();
+    let policy = derive(&duty);
+    apply(&policy, node_plan()).unwrap();
+    apply(&policy, HostPlan { routes: Vec::new(), ..node_plan() }).unwrap();
+    let changes: [fn(&mut HostPlan); 9] = [
+        |plan| plan.device = Device::Tun(None),
+        |plan| plan.mtu = 1500,
+        |plan| plan.addresses.truncate(1),
+        |plan| plan.addresses = vec!["10.9.0.2/24".parse().unwrap()],
+        |plan| plan.redirect = Some(Redirect::parse(["def1"]).unwrap()),
+        |plan| plan.kill_switch = true,
+        |plan| plan.dns = Some(dns()),
+        |plan| plan.routes[0].via = Via::Outside,
+        |plan| plan.routes[0].metric = Some(1),
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        let mut plan = node_plan();
+        change(&mut plan);
+        assert!(apply(&policy, plan).unwrap_err().contains("plan: "), "{at}");
+    }
+    // This node's own networks, and what would take traffic from them.
+    for net in ["192.168.7.0/24", "192.168.7.9/32", "192.168.0.0/16", "10.9.0.7/32", "0.0.0.0/0"] {
+        let plan = HostPlan { routes: vec![route(net)], ..node_plan() };
+        assert!(apply(&policy, plan).unwrap_err().contains(net), "{net}");
+    }
+    let bare = derive(&NodeDuty { routes: false, ..duty.clone() });
+    assert!(apply(&bare, node_plan()).unwrap_err().contains("--no-routes"));
+    apply(&bare, HostPlan { routes: Vec::new(), ..node_plan() }).unwrap();
+    let other = derive(&NodeDuty { device: Some("tun9".into()), packet_size: Some(1300), ..duty });
+    assert!(apply(&other, node_plan()).is_err());
+    let device = Device::Tun(Some("tun9".into()));
+    apply(&other, HostPlan { device, mtu: 1300, ..node_plan() }).unwrap();
+}
+
+#[test]
+fn a_node_reads_certificates_and_replaces_its_pins_alone() {
+    let (_dir, duty) = node();
+    let policy = Policy::derive(&Duty::Postgres(duty.clone()), &[], 1).unwrap();
+    let places = postgres::Places::new(duty.dir.as_deref(), "vpn").unwrap();
+    for request in [
+        Request::Read("/etc/ca.crt".into()),
+        Request::Read("/etc/node.crt".into()),
+        Request::Read("/etc/node.key".into()),
+        Request::Replace(places.pins_file()),
+        Request::Commit(places.pins_file()),
+        Request::Control(places.control_socket()),
+        Request::Remove(places.control_socket()),
+    ] {
+        policy.check(&request).unwrap();
+    }
+    for request in [
+        Request::Read(places.secrets_file()),
+        Request::Read("/etc/shadow".into()),
+        Request::Replace(places.secrets_file()),
+        Request::Replace(places.settings_file()),
+        Request::Replace(places.positions_file()),
+        Request::Remove(places.pins_file()),
+        Request::Control(places.lock_file()),
+        Request::Write { path: places.pins_file(), begin: Begin::Empty },
+        Request::Stream(wish("0.0.0.0:0")),
+        Request::Datagrams(wish("0.0.0.0:0")),
+        Request::OpenPorts,
+        Request::PrepareServer,
+        Request::KeepReachable("192.0.2.1".parse().unwrap()),
+    ] {
+        assert!(policy.check(&request).is_err(), "{request:?}");
+    }
+    let opening =
+        Opening { device: Device::Tun(Some("adit-vpn".into())), offloads: [true; 3], queues: 1 };
+    policy.check(&Request::Open(opening.clone())).unwrap();
+    let other = Opening { device: Device::Tun(Some("adit0".into())), ..opening };
+    assert!(policy.check(&Request::Open(other)).is_err());
+}

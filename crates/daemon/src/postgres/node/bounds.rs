@@ -1,0 +1,82 @@
+//! What a node's settings let it ask its helper for.
+
+use std::path::PathBuf;
+
+use super::machine::{is_elsewhere, without_routes};
+use super::{UpOptions, settings};
+use crate::helper::NodeDuty;
+use crate::host::{Device, HostPlan, PlannedRoute, Via};
+use crate::managed::Outcome;
+use crate::postgres::database::Target;
+use crate::postgres::{Places, Settings};
+
+/// What the helper checks requests against.
+#[derive(Debug)]
+pub(crate) struct Bounds {
+    places: Places,
+    settings: Settings,
+    /// Every plan, but for its routes.
+    plan: HostPlan,
+    routes: bool,
+    readable: Vec<PathBuf>,
+}
+
+impl Bounds {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// They are wrong.
+    pub(crate) fn of(duty: &NodeDuty) -> Outcome<Self> {
+        let places = Places::new(duty.dir.as_deref(), &duty.name)?;
+        let options = UpOptions {
+            device: duty.device.clone(),
+            packet_size: duty.packet_size,
+            ..UpOptions::default()
+        };
+        let settings = settings(&places, &options)?;
+        let readable = Target::files_of_node(&settings)?;
+        let plan = without_routes(&settings);
+        Ok(Self { places, settings, plan, routes: duty.routes, readable })
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.plan.device
+    }
+
+    /// Files that are read at each connection.
+    pub(crate) fn readable(&self) -> Vec<PathBuf> {
+        self.readable.clone()
+    }
+
+    /// The keys of nodes seen before.
+    pub(crate) fn pins(&self) -> PathBuf {
+        self.places.pins_file()
+    }
+
+    /// The control socket.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.places.control_socket()
+    }
+
+    /// Whether a plan is the settings' one, with routes that may be other nodes'.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self, plan: &HostPlan) -> Result<(), String> {
+        let bare = HostPlan { routes: Vec::new(), ..plan.clone() };
+        if bare != self.plan {
+            return Err("plan: the node's settings have another".into());
+        }
+        if !self.routes && !plan.routes.is_empty() {
+            return Err("plan: routes with --no-routes".into());
+        }
+        let odd = plan.routes.iter().find(|route| !self.is_to_a_node(route));
+        odd.map_or(Ok(()), |route| Err(format!("plan: the route {} is no node's", route.net)))
+    }
+
+    fn is_to_a_node(&self, route: &PlannedRoute) -> bool {
+        let PlannedRoute { net, via, metric } = route;
+        *via == Via::Tunnel(None) && metric.is_none() && is_elsewhere(&self.settings, net)
+    }
+}
