@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 use adit_engine::verbs::Counters;
+use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientEvent, Stop, TunnelConfig};
 use serde::Serialize;
 
@@ -17,9 +18,10 @@ use crate::clock::now;
 use crate::driver::{Dialled, ResolveRetry};
 use crate::fault::Fault;
 use crate::helper::files::Configs;
-use crate::host::HostPlan;
+use crate::host::{self, HostPlan, Leftover};
 use crate::log;
 use crate::openvpn;
+use crate::rights::{self, Wanted};
 
 /// A server that has not answered by then counts as silent.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -35,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sizes of packets tried for the MTU stage, after the tunnel's own MTU.
 const SIZES: [usize; 4] = [1400, 1300, 1200, 1000];
+
+/// Ports below belong to root.
+const FIRST_FREE_PORT: u16 = 1024;
 
 /// A small packet, which passes wherever anything does.
 const SMALL: usize = 64;
@@ -129,8 +134,30 @@ pub(super) fn run(wanted: &ConnectOptions) -> Result<ExitCode, Fault> {
     Ok(if checker.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Becomes a user of its own before the first packet. Every file is read by then.
+fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    // What a killed client left of its DNS settings would mislead the check.
+    host::clean_up_dns()
+        .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
+    let socket = &profile.options.socket;
+    // A mark that the profile asks for, or that leads past a kill switch.
+    let marked = socket.mark.is_some() || host::leftovers().contains(&Leftover::KillSwitch);
+    let (_, port) = openvpn::dialled_from(&profile.options)?;
+    let low = (1..FIRST_FREE_PORT).contains(&port);
+    let needed = [
+        marked.then_some(Capability::CAP_NET_ADMIN),
+        low.then_some(Capability::CAP_NET_BIND_SERVICE),
+    ];
+    let needed: Vec<Capability> = needed.into_iter().flatten().collect();
+    rights::drop(&Wanted::default(), false, &needed).map(drop)
+}
+
 fn connect(profile: super::Profile, checker: &mut Checker) -> Result<(), Fault> {
     let mut dial = openvpn::dial_settings(&profile.options, &profile.client)?;
+    drop_rights(&profile)?;
     dial.resolve_retry = ResolveRetry::Once;
     let mut engine = profile.engine;
     checker.ethernet = engine.settings.ethernet;

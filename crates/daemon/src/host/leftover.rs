@@ -29,6 +29,20 @@ pub fn unfinished() -> Vec<String> {
     ledger::problems()
 }
 
+/// Undoes what ended processes left of their DNS settings.
+///
+/// # Errors
+/// No runtime is to be had.
+pub(crate) fn clean_up_dns() -> io::Result<()> {
+    let dns = Dns::default();
+    if dns.is_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // Its threads end with it.
+        runtime.block_on(dns.clean_up());
+    }
+    Ok(())
+}
+
 /// Undoes all of it, kill switches too; returns what was removed.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ mod watch;
 pub use apply::{Applied, Host};
 pub use dns::{BackEnd, DnsChange, DnsEvent, DnsInUse, DnsPlan, Dnssec, Transport};
 pub use handle::HostHandle;
+pub(crate) use leftover::clean_up_dns;
 pub use leftover::{Leftover, leftovers, release, unfinished};
 pub use plan::{Device, HostPlan, PlannedRoute, Redirect, Via};
 pub use policy::{Capture, Captured};
