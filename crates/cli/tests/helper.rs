@@ -2,7 +2,6 @@
 
 mod world;
 
-use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -10,61 +9,14 @@ use std::path::Path;
 use std::process::Command;
 
 use adit_linux::netns::NetNs;
+use world::rights::{
+    assert_all_without_rights, assert_helper, assert_without_rights, can_read, status,
+};
 use world::{Running, Server, alive, answers, helper_of, kill_with_helper, until};
-
-const NONE: &str = "0000000000000000";
-
-/// /proc/PID/status.
-fn status(pid: u32) -> HashMap<String, String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
-    text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
-}
 
 fn kill(pids: &[u32]) {
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
-}
-
-/// Neither user nor group of root, no capability, no way to any.
-fn assert_without_rights(pid: u32) {
-    let status = status(pid);
-    for ids in ["Uid", "Gid", "Groups"] {
-        assert!(!status[ids].split(' ').any(|id| id == "0"), "{ids}: {}", status[ids]);
-    }
-    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
-        assert_eq!(status[set], NONE, "{set}");
-    }
-    assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
-}
-
-/// The helper has what it needs and no more.
-fn assert_helper(pid: u32) {
-    let status = status(pid);
-    assert_eq!(status["Uid"], "0 0 0 0");
-    // NET_ADMIN, NET_RAW, NET_BIND_SERVICE, DAC_OVERRIDE, CHOWN, FOWNER.
-    let allowed: u64 = 1 << 12 | 1 << 13 | 1 << 10 | 1 << 1 | 1 << 0 | 1 << 3;
-    for set in ["CapPrm", "CapEff", "CapBnd"] {
-        let held = u64::from_str_radix(&status[set], 16).unwrap();
-        assert_eq!(held & !allowed, 0, "{set}: {held:x}");
-    }
-    assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
-    let fields = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let session = fields.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap();
-    assert_eq!(session, pid.to_string(), "a session of its own");
-    println!("helper's resident memory: {}", status["VmRSS"]);
-}
-
-/// Whether the user that a process runs as can read a file.
-fn can_read(pid: u32, path: &Path) -> bool {
-    let status = status(pid);
-    let id = |name: &str| status[name].split(' ').next().unwrap().parse::<u32>().unwrap();
-    let groups: Vec<u32> = status["Groups"].split(' ').filter_map(|g| g.parse().ok()).collect();
-    assert_eq!(groups, [id("Gid")]);
-    let mut cat = Command::new("cat");
-    // Changing the user gives up what capabilities this test has.
-    cat.arg(path).uid(id("Uid")).gid(id("Gid"));
-    cat.output().unwrap().status.success()
 }
 
 /// Routes of the main table, and the rules that lead to other ones.
@@ -146,18 +98,7 @@ fn a_serving_process_cannot_read_the_authoritys_key() {
     let _client = server.connect(&ns, "laptop");
     server.await_connected(&["laptop"]);
     let pid = running.child.id();
-    let mut workers = 0;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
-        let task: u32 = task.file_name().to_str().unwrap().parse().unwrap();
-        assert_without_rights(task);
-        // A worker has the process's filter and a narrower one.
-        let (fields, worker) = (status(task), status(task)["Name"].starts_with("plane-"));
-        if let Some(filters) = fields.get("Seccomp_filters") {
-            let own = status(pid)["Seccomp_filters"].parse::<u32>().unwrap() + u32::from(worker);
-            assert_eq!(filters.parse::<u32>().unwrap(), own, "{}", fields["Name"]);
-        }
-        workers += u32::from(worker);
-    }
+    let workers = assert_all_without_rights(pid, "plane-");
     assert!(workers > 0);
     assert_helper(helper_of(pid).unwrap());
     let data = server.dir.path().join("vpn/data");
@@ -210,6 +151,8 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     };
     started(1);
     let pid = running.child.id();
+    let named = || fs::read_to_string(dir.join("pid")).unwrap_or_default();
+    assert_eq!(named(), format!("{pid}\n"));
     for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
         assert_without_rights(task.file_name().to_str().unwrap().parse().unwrap());
     }
@@ -229,6 +172,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     let rotated = fs::metadata(dir.join("server2.txt")).unwrap();
     assert_eq!((rotated.uid(), rotated.mode() & 0o777), (0, 0o600));
     assert_without_rights(pid);
+    assert_eq!(named(), format!("{pid}\n"), "the process is the same after SIGHUP");
 
     // SIGUSR1 likewise, in the same process.
     running.signal("USR1");
@@ -261,6 +205,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
     let data = fs::metadata(dir.join("pid")).unwrap();
     assert_eq!((data.uid(), data.mode() & 0o777), (0, 0o644));
     assert_eq!(running.end(), Some(0));
+    assert!(!dir.join("pid").exists(), "{}", log());
     assert!(!log().contains("refused"), "{}", log());
 }
 

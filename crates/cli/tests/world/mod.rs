@@ -1,6 +1,8 @@
 //! A managed server and its clients in namespaces of their own.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod rights;
+
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

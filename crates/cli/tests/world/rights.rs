@@ -1,0 +1,80 @@
+//! What the kernel says of a process's rights.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+const NONE: &str = "0000000000000000";
+
+/// /proc/PID/status.
+pub fn status(pid: u32) -> HashMap<String, String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let words = |value: &str| value.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.lines().filter_map(|l| l.split_once(':')).map(|(k, v)| (k.to_owned(), words(v))).collect()
+}
+
+/// Neither user nor group of root, no capability, no way to any.
+pub fn assert_without_rights(pid: u32) {
+    let status = status(pid);
+    for ids in ["Uid", "Gid", "Groups"] {
+        assert!(!status[ids].split(' ').any(|id| id == "0"), "{ids}: {}", status[ids]);
+    }
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status[set], NONE, "{set}");
+    }
+    assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
+}
+
+/// The helper has what it needs and no more.
+pub fn assert_helper(pid: u32) {
+    let status = status(pid);
+    assert_eq!(status["Uid"], "0 0 0 0");
+    // NET_ADMIN, NET_RAW, NET_BIND_SERVICE, DAC_OVERRIDE, CHOWN, FOWNER.
+    let allowed: u64 = 1 << 12 | 1 << 13 | 1 << 10 | 1 << 1 | 1 << 0 | 1 << 3;
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        let held = u64::from_str_radix(&status[set], 16).unwrap();
+        assert_eq!(held & !allowed, 0, "{set}: {held:x}");
+    }
+    assert_eq!((status["NoNewPrivs"].as_str(), status["Seccomp"].as_str()), ("1", "2"));
+    let fields = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = fields.rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap();
+    assert_eq!(session, pid.to_string(), "a session of its own");
+    println!("helper's resident memory: {}", status["VmRSS"]);
+}
+
+/// Whether the user that a process runs as can read a file.
+pub fn can_read(pid: u32, path: &Path) -> bool {
+    let status = status(pid);
+    let id = |name: &str| status[name].split(' ').next().unwrap().parse::<u32>().unwrap();
+    let groups: Vec<u32> = status["Groups"].split(' ').filter_map(|g| g.parse().ok()).collect();
+    assert_eq!(groups, [id("Gid")]);
+    let mut cat = Command::new("cat");
+    // Changing the user gives up what capabilities this test has.
+    cat.arg(path).uid(id("Uid")).gid(id("Gid"));
+    cat.output().unwrap().status.success()
+}
+
+/// The ids of a process's threads.
+pub fn tasks(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    tasks.map(|task| task.file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// Every thread is without rights, and workers, whose names begin so, have a narrower filter; how many
+/// workers there are.
+pub fn assert_all_without_rights(pid: u32, worker: &str) -> usize {
+    let mut workers = 0;
+    for task in tasks(pid) {
+        assert_without_rights(task);
+        let (fields, is_worker) = (status(task), status(task)["Name"].starts_with(worker));
+        if let Some(filters) = fields.get("Seccomp_filters") {
+            let own = status(pid)["Seccomp_filters"].parse::<u32>().unwrap();
+            let own = own + u32::from(is_worker);
+            assert_eq!(filters.parse::<u32>().unwrap(), own, "{}", fields["Name"]);
+        }
+        workers += usize::from(is_worker);
+    }
+    workers
+}
