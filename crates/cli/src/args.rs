@@ -1,7 +1,9 @@
 //! The command line, as clap reads it; help, completions and man pages come from here.
 
+mod clients;
+
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -10,6 +12,10 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+pub use clients::{
+    Client, ClientAdd, ClientGroup, ClientList, ClientRemotes, ClientRenew, ClientShow,
+};
 
 use crate::complete;
 
@@ -201,65 +207,6 @@ Safe to repeat: what exists is kept, and a server that runs is left running.")]
     Client(Client),
 }
 
-#[derive(Debug, Subcommand)]
-#[command(disable_help_subcommand = true)]
-pub enum Client {
-    /// Make a client and its profile, for any OpenVPN client
-    #[command(after_help = "Examples:
-  sudo adit server client add laptop              writes laptop.ovpn, mode 0600
-  sudo adit server client add phone | qrencode -t ansiutf8
-
-The private key is in the profile only: hand it over, then delete it.")]
-    Add(ClientAdd),
-
-    /// List the clients
-    #[command(after_help = "Example:
-  sudo adit server client list")]
-    List(ClientList),
-
-    /// Show all about one client
-    #[command(after_help = "Example:
-  sudo adit server client show laptop")]
-    Show(ClientShow),
-
-    /// Take a client's certificate back for good, at once
-    #[command(after_help = "Example:
-  sudo adit server client revoke laptop")]
-    Revoke(ClientName),
-
-    /// Give a client a new certificate and profile; the old one ends
-    #[command(after_help = "Example:
-  sudo adit server client renew laptop --days 365")]
-    Renew(ClientRenew),
-
-    /// Say which groups a client is in, for the filter's rules (@group:NAME); at once
-    #[command(after_help = "Examples:
-  sudo adit server client group laptop staff ops
-  sudo adit server client group laptop   takes it out of all groups")]
-    Group(ClientGroup),
-
-    /// Lock a client out, at once, until it is enabled again; it goes on trying, slowly
-    #[command(after_help = "Example:
-  sudo adit server client disable laptop")]
-    Disable(ClientName),
-
-    /// Print the lines that profiles need after a change of host or port, without a new certificate
-    #[command(after_help = "Examples:
-  sudo adit server client remotes
-  sudo adit server client remotes --done laptop   its profile has got them")]
-    Remotes(ClientRemotes),
-
-    /// Let a disabled client in again; it comes back within half a minute
-    #[command(after_help = "Example:
-  sudo adit server client enable laptop")]
-    Enable(ClientEnable),
-
-    /// End a client's session; it may connect again
-    #[command(after_help = "Example:
-  sudo adit server client kick laptop")]
-    Kick(ClientName),
-}
-
 /// A network with its prefix length, which is easily forgotten.
 pub fn network<N: FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| match text.parse::<IpAddr>() {
@@ -376,125 +323,6 @@ pub struct Up {
 
     #[command(flatten)]
     pub choices: Choices,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientAdd {
-    /// Letters, digits, dot, dash, underscore, @
-    pub name: String,
-
-    /// Days until the certificate ends [default: 825]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36500))]
-    pub days: Option<u32>,
-
-    /// Ask for a password that protects the private key
-    #[arg(long)]
-    pub password: bool,
-
-    /// A fixed address inside the tunnel
-    #[arg(long, value_name = "ADDR")]
-    pub ip: Option<Ipv4Addr>,
-
-    /// A group that filter rules can name (@group:NAME); repeatable
-    #[arg(long, value_name = "NAME", add = complete::group())]
-    pub group: Vec<String>,
-
-    /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
-    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub output: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientGroup {
-    /// Name of the client
-    #[arg(add = complete::client())]
-    pub name: String,
-
-    /// The groups it is in from now on; none: it is in no group
-    #[arg(value_name = "GROUP", add = complete::group())]
-    pub groups: Vec<String>,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientRenew {
-    /// Name of the client
-    #[arg(add = complete::client())]
-    pub name: String,
-
-    /// Days until the certificate ends [default: 825]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36500))]
-    pub days: Option<u32>,
-
-    /// Ask for a password that protects the private key
-    #[arg(long)]
-    pub password: bool,
-
-    /// Write the profile here; - is stdout [default: NAME.ovpn on a terminal, else stdout]
-    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub output: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientList {
-    /// JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientShow {
-    /// Name of the client
-    #[arg(add = complete::any_client())]
-    pub name: String,
-
-    /// JSON instead of text
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientRemotes {
-    /// This client's profile has got the lines; repeatable
-    #[arg(long, value_name = "NAME", add = complete::client())]
-    pub done: Vec<String>,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientName {
-    /// Name of the client
-    #[arg(add = complete::client())]
-    pub name: String,
-
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(Debug, Args)]
-pub struct ClientEnable {
-    /// Name of the client
-    #[arg(add = complete::disabled_client())]
-    pub name: String,
 
     #[command(flatten)]
     pub place: Place,

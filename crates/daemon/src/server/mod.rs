@@ -5,6 +5,7 @@ mod log_limits;
 mod rest;
 mod service;
 mod sessions;
+mod sockets;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,8 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use adit_plane::{Relay, StreamOptions};
 pub use service::Service;
-pub(crate) use service::{listen, next_request, tun_report, unbound};
+pub(crate) use service::{next_request, tun_report};
 pub use sessions::{Session, Sessions};
+pub(crate) use sockets::{listen, unbound};
 
 use crate::ask::Authorizer;
 use crate::control::{CertificateReport, ReloadReport, StatusReport};

@@ -4,12 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_engine::{Instant, PeerId, Transport};
-use adit_linux::tcp::{TcpListenOptions, TcpListener};
 use adit_linux::tun::TunDevice;
-use adit_linux::udp::{UdpOptions, UdpSocket, steer};
 use adit_openvpn::server::{Farewell, ServerEngine, ServerEvent, UsedElsewhere};
 use adit_openvpn::tls::ServerTls;
-use adit_plane::packet::SENDER;
 use adit_plane::{Filtered, Plane, PlaneConfig};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -17,15 +14,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::log_limits::is_logged;
 use super::rest::Rest;
 use super::sessions::Sessions;
-use super::{
-    Command, Ended, Handle, Hooks, Listener, Options, Reaction, Selector, SocketTuning, Stations,
-};
+use super::sockets::{bind, listen, raise_descriptor_limit};
+use super::{Command, Ended, Handle, Hooks, Options, Reaction, Selector, Stations};
 use crate::clock::{WallClock, now, unix_time};
 use crate::control::{self, Request, Response, SharedProfile, StatusReport, TunReport};
-use crate::driver::{Driver, Endpoint, News, Sockets, bind_problem};
+use crate::driver::{Driver, Endpoint, News, Sockets};
 use crate::fault::Fault;
 use crate::filter;
-use crate::helper::sockets;
 use crate::host::HostHandle;
 use crate::log::{self, Repeats};
 use crate::plane::{Planes, fill_totals, gates, seed, tun_offloads};
@@ -540,57 +535,6 @@ impl Running {
         }
         self.leases(hooks);
         tokio::time::sleep(LAST_PACKETS).await;
-    }
-}
-
-/// One socket for each worker.
-fn bind(listener: &Listener, options: &Options) -> Result<Vec<UdpSocket>, Fault> {
-    let mut udp = UdpOptions::new(listener.bind);
-    udp.v6only = listener.v6only;
-    udp.gro = gates().udp_gro;
-    let tuning = &options.socket;
-    udp.fwmark = tuning.mark;
-    udp.device.clone_from(&tuning.device);
-    udp.recv_buffer = tuning.receive_buffer.unwrap_or(udp.recv_buffer);
-    udp.send_buffer = tuning.send_buffer.unwrap_or(udp.send_buffer);
-    let group = sockets::udp_group(&udp, options.workers)
-        .map_err(|e| unbound(Transport::Udp, listener, tuning, &e))?;
-    if let Err(e) = steer(&group, &SENDER) {
-        // Where the kernel cannot, chance alone spreads them.
-        tracing::debug!("clients are spread over the workers by their addresses: {e}");
-    }
-    Ok(group)
-}
-
-/// One listener, from which the control thread hands streams to the workers.
-pub(crate) fn listen(listener: &Listener, socket: &SocketTuning) -> Result<TcpListener, Fault> {
-    let mut tcp = TcpListenOptions::new(listener.bind);
-    tcp.v6only = listener.v6only;
-    tcp.fwmark = socket.mark;
-    tcp.device.clone_from(&socket.device);
-    tcp.recv_buffer = socket.receive_buffer;
-    tcp.send_buffer = socket.send_buffer;
-    sockets::listen(&tcp).map_err(|e| unbound(Transport::Tcp, listener, socket, &e))
-}
-
-/// Why there is no socket.
-pub(crate) fn unbound(
-    transport: Transport,
-    listener: &Listener,
-    socket: &SocketTuning,
-    e: &std::io::Error,
-) -> Fault {
-    Fault::environment(bind_problem(transport, listener.bind, socket.device.as_deref(), e))
-}
-
-/// Each stream is a descriptor, and the usual limit of 1024 is meant for programs that use `select`.
-fn raise_descriptor_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::debug!("the limit of open files stays at {soft}: {e}");
     }
 }
 
