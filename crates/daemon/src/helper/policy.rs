@@ -454,6 +454,8 @@ impl Policy {
             removable: ["/p".into()].into(),
             control: ["/s".into()].into(),
             remotes: true,
+            ports: true,
+            managed: Some(Nat::Auto),
             ..Self::default()
         }
     }

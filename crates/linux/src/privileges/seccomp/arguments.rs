@@ -2,6 +2,7 @@
 //!
 //! A filter sees registers and no memory. What a call reads from memory (an address, the arguments of
 //! `clone3`) it cannot judge.
+#![allow(clippy::unnecessary_cast, reason = "numbers of ioctl have another type with musl")]
 
 use std::collections::BTreeMap;
 

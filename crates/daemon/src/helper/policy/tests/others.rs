@@ -35,7 +35,7 @@ fn a_bridge_opens_its_ports_and_its_rules_and_nothing_else() {
     let opening = Opening { device: Device::Tun(None), offloads: [true; 3], queues: 1 };
     for request in [
         Request::Open(opening),
-        Request::Apply(Box::new(HostPlan::default())),
+        Request::Apply(Box::default()),
         Request::Read("/etc/shadow".into()),
         Request::Read(control),
         Request::Write { path: rules.clone(), begin: Begin::Append },
