@@ -13,7 +13,7 @@ use adit_linux::net::Address;
 use adit_linux::netns::NetNs;
 use adit_linux::tun::{TunDevice, TunMode, TunOptions};
 use adit_linux::udp::{UdpOptions, UdpSocket};
-use adit_plane::{DropReason, Offloads, Plane, PlaneConfig, Relay, Upcalls};
+use adit_plane::{DropReason, Offloads, OwnTransport, Plane, PlaneConfig, Relay, Upcalls};
 use common::{key, spec};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -126,6 +126,30 @@ fn all_hear(from: &Side, to: &[&Side], n: u8) {
             }
         }
     }
+}
+
+#[test]
+fn frames_of_the_transport_that_come_back_are_dropped() {
+    let [server, client, _other] = &world(Relay::Direct, boot_clock);
+    let listener = server.ns.run(|| StdUdp::bind("10.9.0.1:1194")).unwrap().unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    let [own, foreign] = [7777, 7778]
+        .map(|port| client.ns.run(|| StdUdp::bind(("10.9.0.2", port))).unwrap().unwrap());
+    client.plane.set_own_transport(Some(OwnTransport {
+        remote: "10.9.0.1:1194".parse().unwrap(),
+        local_port: Some(7777),
+        stream: false,
+    }));
+    let end = Wall::now() + PATIENCE;
+    while client.plane.totals().dropped(DropReason::Recursive) == 0 {
+        own.send_to(b"own", "10.9.0.1:1194").unwrap();
+        assert!(Wall::now() < end, "not dropped: {:?}", client.plane.totals().drops);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    foreign.send_to(b"foreign", "10.9.0.1:1194").unwrap();
+    let mut buffer = [0; 16];
+    let len = listener.recv(&mut buffer).unwrap();
+    assert_eq!(buffer[..len], *b"foreign");
 }
 
 #[test]
