@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use adit_engine::{Engine, Input, Link, Notice, Outbox, Output, Reply};
 use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_openvpn::negotiate::{PullFilters, PushedOption, PushedOptions};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::server::ServerConfig;
 use adit_openvpn::session::Settings;
@@ -24,7 +25,7 @@ fn with(wrap: &WrapConfig) -> Settings {
 fn crypt_v2() -> (WrapConfig, WrapConfig) {
     let key = ServerKey::new(&[42; ServerKey::LEN]);
     let client = key.client_key(StaticKey::new([3; StaticKey::LEN]), None).expect("a key");
-    (WrapConfig::TlsCryptV2Server { key }, WrapConfig::TlsCryptV2Client { key: client })
+    (WrapConfig::tls_crypt_v2_server(key), WrapConfig::TlsCryptV2Client { key: client })
 }
 
 /// Server's and client's halves of every wrapping.
@@ -179,7 +180,8 @@ fn cve_2026_35058_nonsense_under_a_clients_good_key_starts_and_ends_nothing() {
 /// Whatever is told to a client comes from its own session, and a session gives way only to one that
 /// is authenticated: for datagrams, with the former session's packets still coming at any moment.
 #[test]
-fn cve_2023_46850_cve_2026_12996_a_session_gives_way_to_an_authenticated_one_alone() {
+fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authenticated_one_alone()
+{
     for (server, client) in wrappings() {
         let mut config = server_config(with(&server));
         config.authorize = true;
@@ -330,5 +332,200 @@ fn cve_2026_13117_cve_2026_40215_renegotiations_of_two_clients_never_mix() {
             (0, failed, peers.len())
         );
         assert!(both.iter().all(|&c| w.ups(c) == 1 && w.clients[c].plane.opened > 50));
+    }
+}
+
+/// The id and the time of each message that a server sends to a client, unwrapped.
+fn messages(w: &mut World, c: usize) -> Vec<u32> {
+    let far = w.now + Duration::from_secs(3600);
+    let mut ids = Vec::new();
+    while let Some(packet) = w.clients[c].down.pop(far) {
+        let support::Packet::Control(bytes) = packet else { continue };
+        let acks = usize::from(bytes[9]);
+        let at = 10 + acks * 4 + if acks > 0 { 8 } else { 0 };
+        ids.extend(bytes.get(at..at + 4).map(|id| u32::from_be_bytes(id.try_into().expect("4"))));
+    }
+    ids
+}
+
+/// The time between two retransmissions grew without bound, and acknowledgements of messages that were not outstanding
+/// counted. Here they arrive all through a handshake that stands still, in clear, where they can be written by a stranger.
+#[test]
+fn cve_2026_84732_retransmissions_keep_their_pace_whatever_is_acknowledged() {
+    let (mut w, c, third) = before_the_third_packet(&WrapConfig::None, &WrapConfig::None);
+    let own = w.clients[c].address;
+    let parts = |at: std::ops::Range<usize>| SessionId(third[0][at].try_into().expect("eight"));
+    let (session, remote) = (parts(1..9), Some(parts(14..22)));
+    let ack = |ids: &[u32]| {
+        let acks = Acks::from_slice(ids).expect("they fit");
+        let (opcode, payload) = (Opcode::AckV1, &[][..]);
+        let mut packet = Vec::new();
+        Control { opcode, key_id: 0, session, acks, remote, message: None, payload }
+            .encode(&mut packet);
+        packet
+    };
+    let mut sent: std::collections::BTreeMap<u32, Vec<adit_engine::Instant>> = Default::default();
+    for packet in &third {
+        let link = w.server_link(c);
+        w.to_server(Input::Frame(link, &mut packet.clone()));
+    }
+    let start = w.now;
+    // What was never sent, what is long acknowledged, and the ends of the range.
+    let absent = [0, 100, 1000, u32::MAX, u32::MAX - 1, 1 << 31, 77, 78];
+    while w.now < start + 50 * SECOND {
+        for id in messages(&mut w, c) {
+            sent.entry(id).or_default().push(w.now);
+        }
+        assert!(w.stranger(own, &ack(&absent)).is_empty());
+        w.now = w.now + Duration::from_millis(50);
+        w.to_server(Input::Tick);
+    }
+    assert!(!sent.is_empty() && sent.keys().all(|id| *id < 7), "{:?}", sent.keys());
+    for (id, times) in &sent {
+        let gaps = times.windows(2).map(|pair| pair[1].since(pair[0]));
+        assert!(gaps.max() <= Some(Duration::from_millis(4100)), "message {id}: {times:?}");
+        assert!(times.len() >= 12, "message {id} is still outstanding, and was sent {times:?}");
+    }
+    assert_eq!(w.server.handshakes(), 1);
+    assert!(w.run(9 * SECOND, |w| w.is_up(c)), "the handshake goes on: {:?}", w.clients[c].events);
+}
+
+/// A client's first message that was too large ended the server.
+#[test]
+fn cve_2017_7478_a_first_message_of_any_size_ends_nothing() {
+    for (server, client) in wrappings() {
+        let opcode = match client {
+            WrapConfig::TlsCryptV2Client { .. } => Opcode::ControlWkcV1,
+            _ => Opcode::ControlV1,
+        };
+        for size in [0, 1, 1000, 1250, 1500, 4096, 16_384, 16_500, 65_000] {
+            let (mut w, c, third) = before_the_third_packet(&server, &client);
+            let own = w.clients[c].address;
+            let mut wrapper = Wrapper::client(&client).expect("a client's wrapping");
+            wrapper.set_next_id(0x0f00_0100);
+            // The ids of the handshake are in the packet's clear part, or known to the client that has the key.
+            let session = SessionId(third[0][1..9].try_into().expect("eight"));
+            let mut first = Vec::new();
+            let reset = Control {
+                opcode: match opcode {
+                    Opcode::ControlWkcV1 => Opcode::HardResetClientV3,
+                    _ => Opcode::HardResetClientV2,
+                },
+                key_id: 0,
+                session,
+                acks: Acks::default(),
+                remote: None,
+                message: Some(0),
+                payload: &[],
+            };
+            wrapper.seal(&reset, adit_engine::UnixTime(1), &mut first).expect("a packet");
+            let mut answer = w.stranger(own, &first).remove(0);
+            let remote = wrapper.open(&mut answer).expect("an answer").session;
+            let payload = vec![0x16; size];
+            let acks = Acks::from_slice(&[0]).expect("one fits");
+            let message = Some(1);
+            let large = Control {
+                opcode,
+                session,
+                acks,
+                remote: Some(remote),
+                message,
+                payload: &payload,
+                ..reset
+            };
+            let mut packet = Vec::new();
+            wrapper.seal(&large, adit_engine::UnixTime(1), &mut packet).expect("a packet");
+            w.stranger(own, &packet);
+            let honest = w.connect(client_config(with(&client)), Impairment::default(), 9);
+            assert!(w.run(5 * SECOND, |w| w.is_up(honest)), "{size} bytes: {:?}", w.events);
+        }
+    }
+}
+
+fn pushed(option: &str) -> Option<PushedOptions> {
+    let option = PushedOption::parse(option).ok()?;
+    PushedOptions::parse(&[option], &PullFilters::default()).ok()
+}
+
+/// Pushed names of domains reached a shell.
+#[test]
+fn cve_2025_10680_pushed_dns_settings_mean_nothing_to_a_shell() {
+    let hostile = [
+        "$(reboot)",
+        "`reboot`",
+        "a;reboot",
+        "a|reboot",
+        "a&reboot",
+        "a>b",
+        "a\\nb",
+        "-x",
+        "a'b",
+        "${IFS}",
+        "../../etc",
+        "a b",
+        "*",
+        "~",
+        "a#b",
+        "a!b",
+        "\u{a0}",
+        "a\u{202e}b",
+    ];
+    let forms = [
+        "dhcp-option DOMAIN",
+        "dhcp-option DOMAIN-SEARCH",
+        "dhcp-option ADAPTER_DOMAIN_SUFFIX",
+        "dhcp-option DOMAIN-ROUTE",
+        "dhcp-option DNS",
+        "dhcp-option DNS6",
+        "dns search-domains",
+        "dns server 1 address",
+        "dns server 1 resolve-domains",
+        "dns server 1 sni",
+        "dns server 1 dnssec",
+        "dns server 1 transport",
+    ];
+    for form in forms {
+        for value in hostile {
+            for option in [format!("{form} {value}"), format!("{form} \"{value}\"")] {
+                let Some(options) = pushed(&option) else { continue };
+                let lines = options.dns.lines();
+                let harmless = |line: &String| {
+                    line.bytes().all(|b| b.is_ascii_alphanumeric() || b" -._:[]".contains(&b))
+                        && !line.split(' ').any(|word| word.starts_with('-') || word.contains(".."))
+                };
+                assert!(lines.iter().all(harmless), "{option}: {lines:?}");
+            }
+        }
+    }
+    let good = pushed("dhcp-option DOMAIN corp.example").expect("good").dns.lines();
+    assert_eq!(good, ["dhcp-option DOMAIN corp.example"], "what is harmless is taken");
+}
+
+/// An IPv6 address that was too long, or cut short, was read beyond its end.
+#[test]
+fn cve_2025_12106_ipv6_addresses_of_any_length_are_taken_or_refused() {
+    let whole = "ifconfig-ipv6 2001:db8:1:2:3:4:5:6/64 2001:db8:1:2::1";
+    assert!(pushed(whole).expect("good").ipv6.is_some());
+    for cut in 0..whole.len() {
+        let _ = pushed(&whole[..cut]);
+    }
+    for address in
+        ["2001:db8::1", "::", "::ffff:1.2.3.4", "2001:db8::1%eth0", "1:2:3:4:5:6:7:8:9", "12345::"]
+    {
+        for filler in ["", ":", "0", "f", "::", "/", "%", "1.2.3.4"] {
+            for count in [1, 2, 45, 46, 47, 64, 255, 256, 900] {
+                let long = format!("{address}{}", filler.repeat(count));
+                let taken = |option: &str| pushed(option).is_some_and(|o| o.ipv6.is_some());
+                let good = long.parse::<std::net::Ipv6Addr>().is_ok();
+                assert_eq!(taken(&format!("ifconfig-ipv6 {long}/64 {long}")), good, "{long}");
+                for form in [
+                    "route-ipv6 {}/128 {}",
+                    "dns server 1 address [{}]:53",
+                    "route-ipv6-gateway {}",
+                ] {
+                    let _ = pushed(&form.replace("{}", &long));
+                }
+            }
+        }
     }
 }

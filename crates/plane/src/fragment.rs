@@ -413,8 +413,24 @@ mod tests {
         assert_eq!(piece_size(100, 3), 0);
     }
 
+    /// A size too small for a piece was divided by.
     #[test]
-    fn headers_that_nobody_sends_are_bad() {
+    fn cve_2023_46849_no_size_of_pieces_divides_by_zero() {
+        for most in (0..16).chain([usize::MAX - 1, usize::MAX]) {
+            for len in [0, 1, 3, 4, 5, 99, 100, 1500, 65_535] {
+                let (mut sequence, mut text) = (0, vec![7; HEADER + len]);
+                let Some(mut pieces) = Pieces::new(&mut text, most, &mut sequence) else {
+                    assert!(len > most, "{len} in pieces of {most}");
+                    continue;
+                };
+                let count = pieces.count();
+                assert_eq!(std::iter::from_fn(|| pieces.next().map(<[u8]>::len)).count(), count);
+            }
+        }
+    }
+
+    #[test]
+    fn headers_that_are_never_sent_are_bad() {
         let mut assembly = Assembly::default();
         let mut out = Vec::new();
         let mut bad = |word: u32, body: &[u8]| {

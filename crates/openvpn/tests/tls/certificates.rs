@@ -361,7 +361,7 @@ fn names_are_compared_as_the_directive_says() {
 
 /// CVE-2026-84790: a NUL within a name ended it early, and one client passed for another.
 #[test]
-fn hostile_names_are_refused() {
+fn cve_2026_84790_hostile_names_are_refused() {
     let issuer = rcgen_ca(2020);
     let common = CommonTlsOptions { ca: Some(issuer.pem()), time: at(2025), ..Default::default() };
     let judge = |pairs: &[(rcgen::DnType, &str)]| {
