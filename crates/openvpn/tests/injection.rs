@@ -5,10 +5,10 @@ mod support;
 use std::time::Duration;
 
 use adit_engine::{Input, Notice};
-use adit_openvpn::client::ClientEvent;
+use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::packet::{Control, Opcode, SessionId};
-use adit_openvpn::server::ServerEvent;
+use adit_openvpn::server::{ServerConfig, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::{Impairment, Loss, Pipe};
@@ -21,8 +21,11 @@ const GARBAGE: &[u8] = b"twenty bytes of junk";
 fn connected(wrap: &WrapConfig, dynamic: bool) -> (World, usize) {
     let settings =
         Settings { wrap: wrap.clone(), dynamic_tls_crypt: dynamic, ..Settings::default() };
-    let client = client_config(settings.clone());
-    let mut w = World::new(server_config(settings), 1);
+    with_configs(server_config(settings.clone()), client_config(settings))
+}
+
+fn with_configs(server: ServerConfig, client: ClientConfig) -> (World, usize) {
+    let mut w = World::new(server, 1);
     let c = w.connect(client, Impairment::default(), 1);
     assert!(w.run(SECOND, |w| w.is_up(c)));
     w.clients[c].traffic = true;
@@ -217,4 +220,57 @@ fn under_tls_crypt_a_violation_ends_the_session() {
     }
     w.run(SECOND, |w| !w.downs().is_empty());
     assert_eq!(w.downs().len(), 1, "{:?}", w.server.counters());
+}
+
+/// A renegotiation that another holder of a certificate of the same authority completes in the peer's name.
+#[test]
+fn a_renegotiation_of_another_identity_ends_no_session_that_anyone_can_write_into() {
+    let identities = ["somebody else", "client"];
+    let settings = Settings { dynamic_tls_crypt: false, ..Settings::default() };
+    let server = server_config(settings.clone());
+    let client = client_config(settings);
+    for name in identities {
+        let (mut w, c) = with_configs(server.clone(), client.clone());
+        let peer = *w.plane.peers.keys().next().expect("a peer");
+        w.clients[c].engine.set_tls(support::client_tls_named(name));
+        w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+        assert!(w.run(5 * SECOND, |w| failures(w, c) > 0), "{name}");
+        data_passes(&mut w, c);
+        session_stands(&w, c);
+        assert_eq!(w.rekeys(c), 0, "no key of another identity is installed");
+        let identity = |w: &World| w.server.clients().map(|info| info.identity.clone()).next();
+        let before = identity(&w);
+        // The client itself negotiates again.
+        w.clients[c].engine.set_tls(client.tls.clone());
+        assert!(w.run(200 * SECOND, |w| w.rekeys(c) > 0), "{name}: {:?}", w.clients[c].events);
+        assert_eq!(identity(&w), before);
+        data_passes(&mut w, c);
+        session_stands(&w, c);
+    }
+    let (mut w, c) = with_configs(server.clone(), client);
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    w.server.set_tls(support::server_tls_named("another server"));
+    w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    assert!(w.run(5 * SECOND, |w| failures(w, c) > 0), "{:?}", w.clients[c].events);
+    assert_eq!(w.rekeys(c), 0);
+    session_stands(&w, c);
+    w.server.set_tls(server.tls);
+    assert!(w.run(200 * SECOND, |w| w.rekeys(c) > 0), "{:?}", w.clients[c].events);
+    data_passes(&mut w, c);
+    session_stands(&w, c);
+}
+
+/// It keeps its session only for as long as keys live without a negotiation that succeeds.
+#[test]
+fn a_client_that_stays_another_identity_ends_in_time() {
+    let settings =
+        Settings { tran_window: 150 * SECOND, dynamic_tls_crypt: false, ..Settings::default() };
+    let client = client_config(settings.clone());
+    let mut w = World::new(server_config(settings), 1);
+    let c = w.connect(client, Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    w.clients[c].engine.set_tls(support::client_tls_named("somebody else"));
+    let peer = *w.plane.peers.keys().next().expect("a peer");
+    w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    assert!(w.run(400 * SECOND, |w| !w.downs().is_empty()), "{:?}", w.events);
 }

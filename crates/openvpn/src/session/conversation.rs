@@ -274,11 +274,11 @@ impl Conversation {
         self.established.is_some() && !authentic
     }
 
-    /// Whether the peer may begin a negotiation with this key id: the next one; or, where the newest has failed before our
-    /// keys went out, the same once more.
+    /// Whether the peer may begin a negotiation with this key id: the next one; or, where the newest has failed before both
+    /// ends' keys were exchanged, the same once more.
     fn may_begin(&self, key_id: u8) -> bool {
         let newest = &self.newest;
-        let again = newest.failed && !newest.has_sent_keys() && key_id == newest.key_id;
+        let again = newest.failed && !newest.is_complete() && key_id == newest.key_id;
         again || key_id == next_key_id(newest.key_id) && (newest.is_complete() || newest.failed)
     }
 
@@ -294,6 +294,20 @@ impl Conversation {
             None => (now, now),
         };
         self.failing = Some(Failing { since, again: again.max(self.pace.next(now)) });
+    }
+
+    /// Fails the negotiation under way, which authenticated another identity than the session's. Returns the fault to report
+    /// where anyone could have written this negotiation.
+    ///
+    /// # Errors
+    /// The fault, where only the peer can have written it: it ends the session.
+    pub(crate) fn reject(&mut self, now: Instant, fault: Fault) -> Result<Fault, Fault> {
+        let key_id = self.newest.key_id;
+        if !self.tolerates(key_id) {
+            return Err(fault);
+        }
+        self.fail(now, key_id);
+        Ok(fault)
     }
 
     /// When to negotiate again because the newest negotiation has failed.

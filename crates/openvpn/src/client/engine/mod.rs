@@ -512,7 +512,9 @@ impl ClientEngine {
                 let tls = tunnel.conversation.exchange().tls();
                 let server = tls.peer().cloned().unwrap_or_default();
                 if tls.peer().is_some() && server.subject != tunnel.server {
-                    return Err(Fault::Protocol("another certificate in a renegotiation"));
+                    let fault = Fault::Protocol("another certificate in a renegotiation");
+                    let fault = tunnel.conversation.reject(now, fault)?;
+                    return self.hear(now, Heard::Failed(fault), out);
                 }
                 out.event(ClientEvent::Reverified { server, tls: tls.description() });
                 let keys = tunnel.conversation.data_keys(tunnel.exporter)?;

@@ -103,14 +103,24 @@ impl PeerEngine {
         session.conversation.send_keys(keys)
     }
 
+    /// Checks that a renegotiation has authenticated the session's own peer. Returns what to report where it has not and
+    /// the session goes on.
+    pub(super) fn check_identity(&mut self, now: Instant) -> Result<Option<Fault>, Fault> {
+        let Some(session) = &mut self.session else { return Ok(None) };
+        let identity = session.conversation.exchange().tls().peer();
+        let fingerprint = identity.map_or("", |identity| &identity.fingerprint);
+        if fingerprint == session.identity.fingerprint {
+            return Ok(None);
+        }
+        let fault = Fault::Protocol("another certificate in a renegotiation");
+        session.conversation.reject(now, fault).map(Some)
+    }
+
     /// A renegotiation is complete.
     pub(super) fn rekeyed(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
         let Some(session) = &mut self.session else { return Ok(()) };
         let tls = session.conversation.exchange().tls();
         let identity = tls.peer().cloned().unwrap_or_default();
-        if identity.fingerprint != session.identity.fingerprint {
-            return Err(Fault::Protocol("another certificate in a renegotiation"));
-        }
         out.event(ClientEvent::Reverified { server: identity, tls: tls.description() });
         let keys = session.conversation.data_keys(session.exporter)?;
         let key_id = session.conversation.exchange().key_id;

@@ -395,6 +395,9 @@ impl PeerEngine {
                 Ok(())
             }
             Heard::Keys => {
+                if let Some(fault) = self.check_identity(now)? {
+                    return self.hear(now, Heard::Failed(fault), out);
+                }
                 if role == Role::Server {
                     self.send_keys_in_session()?;
                 }
