@@ -83,6 +83,8 @@ pub struct Grant {
     pub session_timeout: Option<Duration>,
     /// The groups that a packet filter knows it by (`@group:NAME`).
     pub groups: Vec<String>,
+    /// Warnings about what was written for this peer and has no effect.
+    pub warnings: Vec<String>,
 }
 
 /// Groups that one peer may be in at most.

@@ -109,7 +109,7 @@ fn client_key() -> Case {
     let client_key = server_key.client_key(key(), None).expect("a key");
     let mut client =
         Wrapper::client(&WrapConfig::TlsCryptV2Client { key: client_key }).expect("a wrapping");
-    let server = WrapServer::new(&WrapConfig::TlsCryptV2Server { key: server_key }).expect("one");
+    let server = WrapServer::new(&WrapConfig::tls_crypt_v2_server(server_key)).expect("one");
     let mut seal = |control: &Control<'_>| {
         let mut packet = Vec::new();
         client.seal(control, UnixTime(1), &mut packet).expect("a packet");

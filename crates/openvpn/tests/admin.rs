@@ -643,3 +643,39 @@ fn a_check_has_a_session_of_its_own_and_leaves_the_other_alone() {
     assert!(restarts(&w, first).is_empty());
     assert!(w.server.leases().all(|(name, _)| name == "bob"), "a check's address is not kept");
 }
+
+/// `server ... nopool` without `ifconfig-pool`: addresses come by `ifconfig-push` alone.
+#[test]
+fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
+    let server = "10.9.0.1/24".parse().expect("a network");
+    let mut config = server_config(Settings::default());
+    config.authorize = true;
+    config.duplicate_cn = true;
+    config.network4 =
+        Some(Network4 { server, pool: None, topology: Topology::Subnet, netmask: None });
+    let mut w = World::new(config, 1);
+    let ip = |text: &str| text.parse::<std::net::Ipv4Addr>().expect("an address");
+    w.reply = Reply::Accept(Grant {
+        ifconfig4: Some((ip("10.9.0.77"), ip("255.255.255.0"))),
+        ..Grant::default()
+    });
+    let first = w.connect(client_config(Settings::default()), Impairment::default(), 1);
+    assert!(w.run(5 * SECOND, |w| w.is_up(first)));
+    w.reply = Reply::Accept(Grant { warnings: vec!["of its file".into()], ..Grant::default() });
+    let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    assert!(w.run(5 * SECOND, |w| w.is_up(second)));
+    let mut given: Vec<_> =
+        w.server.clients().map(|info| (info.ipv4, info.ipv6.is_some())).collect();
+    given.sort();
+    assert_eq!(given, [(None, true), (Some(ip("10.9.0.77")), true)]);
+    let warnings: Vec<&str> = w
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            ServerEvent::Warning(Some(_), text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0] == "of its file" && warnings[1].contains("no pool"), "{warnings:?}");
+}

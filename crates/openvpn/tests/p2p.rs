@@ -267,7 +267,7 @@ fn every_wrapping_connects_and_rekeys_on_a_bad_line() {
         (auth(Some(Direction::Normal)), auth(Some(Direction::Inverse))),
         (WrapConfig::TlsCrypt { key: key(4) }, WrapConfig::TlsCrypt { key: key(4) }),
         (
-            WrapConfig::TlsCryptV2Server { key: master.clone() },
+            WrapConfig::tls_crypt_v2_server(master.clone()),
             WrapConfig::TlsCryptV2Client { key: issued.expect("a key") },
         ),
     ];

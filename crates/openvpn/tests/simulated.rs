@@ -443,7 +443,7 @@ fn every_wrapping_carries_handshakes_and_rekeys_through_loss() {
         (auth(Some(Normal)), auth(Some(Inverse))),
         (WrapConfig::TlsCrypt { key: key() }, WrapConfig::TlsCrypt { key: key() }),
         (
-            WrapConfig::TlsCryptV2Server { key: server_key },
+            WrapConfig::tls_crypt_v2_server(server_key),
             WrapConfig::TlsCryptV2Client { key: client_key },
         ),
     ];

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use adit_engine::{Engine, Input, Link, Notice, Outbox, Reply};
 use adit_openvpn::client::{ClientConfig, ClientEvent};
-use adit_openvpn::keys::{ServerKey, StaticKey};
+use adit_openvpn::keys::{Metadata, ServerKey, StaticKey};
 use adit_openvpn::packet::{Control, Opcode, SessionId};
-use adit_openvpn::server::ServerEvent;
+use adit_openvpn::server::{ServerConfig, ServerEvent};
 use adit_openvpn::session::Settings;
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
 use adit_sim::Impairment;
@@ -30,7 +30,7 @@ fn crypt() -> WrapConfig {
 fn crypt_v2() -> (WrapConfig, WrapConfig) {
     let key = ServerKey::new(&[42; ServerKey::LEN]);
     let client = key.client_key(StaticKey::new([3; StaticKey::LEN]), None).expect("a key");
-    (WrapConfig::TlsCryptV2Server { key }, WrapConfig::TlsCryptV2Client { key: client })
+    (WrapConfig::tls_crypt_v2_server(key), WrapConfig::TlsCryptV2Client { key: client })
 }
 
 /// Server's and client's halves of every wrapping.
@@ -420,7 +420,7 @@ fn a_push_that_cannot_be_sent_leaves_no_peer_and_no_lease_behind() {
     let route = |n: u32| format!("route 10.{}.{}.0 255.255.255.0", n >> 8 & 255, n & 255);
     config.push = (0..8000).map(route).collect();
     let pool = config.network4.as_mut().expect("a pool");
-    pool.last = pool.first;
+    pool.pool = pool.pool.map(|(first, _)| (first, first));
     let mut w = World::new(config, 1);
     let c = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     w.run(30 * SECOND, |_| false);
@@ -802,4 +802,82 @@ fn addresses_are_strangers_again_when_their_sessions_end() {
     assert!(w.plane.admitted.is_empty());
     assert_eq!(w.server.clients().count(), 0);
     assert!(w.run(60 * SECOND, |w| w.ups(c) == 1));
+}
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// A server that refuses keys older than 90 days, with tls-crypt for the others; and a client's key of this age.
+fn expiring(days: Option<u64>) -> (WrapConfig, WrapConfig) {
+    let key = ServerKey::new(&[42; ServerKey::LEN]);
+    // The world's clock begins here.
+    let made = days.map(|days| Metadata::Timestamp(1_800_000_000 - days * DAY));
+    let client = key.client_key(StaticKey::new([3; StaticKey::LEN]), made.as_ref()).expect("a key");
+    let server = WrapConfig::TlsCryptV2Server {
+        key,
+        max_age: Some(Duration::from_secs(90 * DAY)),
+        shared: Some(Box::new(crypt())),
+    };
+    (server, WrapConfig::TlsCryptV2Client { key: client })
+}
+
+#[test]
+fn a_server_with_both_kinds_of_keys_lets_both_kinds_of_clients_in_and_rekeys_them() {
+    let (server, young) = expiring(Some(89));
+    let mut w = World::new(ServerConfig { duplicate_cn: true, ..server_config(with(&server)) }, 1);
+    let both = [&young, &crypt()]
+        .map(|wrap| w.connect(client_config(with(wrap)), Impairment::default(), 1));
+    assert!(w.run(5 * SECOND, |w| both.iter().all(|&c| w.is_up(c))), "{:?}", w.events);
+    for c in both {
+        let peer = w.clients[c].plane.peers.keys().copied().next().expect("a peer");
+        w.to_client(c, Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    }
+    assert!(w.run(20 * SECOND, |w| both.iter().all(|&c| w.rekeys(c) == 1)), "{:?}", w.events);
+}
+
+#[test]
+fn a_key_that_is_too_old_or_of_no_age_starts_nothing_and_is_named_a_few_times() {
+    for (age, word) in [(Some(91), "older"), (None, "time stamp")] {
+        let (server, client) = expiring(age);
+        let mut w = World::new(server_config(with(&server)), 1);
+        let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
+        assert!(!w.run(20 * SECOND, |w| w.is_up(c)));
+        let named = |event: &ServerEvent| matches!(event, ServerEvent::HandshakeFailed(_, why) if why.contains(word));
+        assert!(w.events.iter().any(named), "{:?}", w.events);
+        assert_eq!((w.server.handshakes(), w.server.counters().resets_answered), (0, 0));
+        assert!(w.server.counters().keys_expired > 0);
+        // Within a second of a flood a few are named, and all are counted.
+        w.events.clear();
+        w.now = w.now + 5 * SECOND;
+        let before = w.server.counters().keys_expired;
+        for n in 0..500 {
+            assert!(w.stranger(address(n), &reset(&client, 77)).is_empty());
+        }
+        assert_eq!(w.server.counters().keys_expired - before, 500);
+        assert!((1..=5).contains(&w.events.iter().filter(|event| named(event)).count()));
+        // An altered packet says nothing of a key.
+        let mut altered = reset(&client, 77);
+        altered[20] ^= 1;
+        w.stranger(address(1), &altered);
+        assert_eq!(w.server.counters().keys_expired - before, 500);
+        // Over a stream it is hung up, and the reason is named once.
+        let link = Link::stream(7, address(3));
+        w.events.clear();
+        w.to_server(Input::LinkUp(link));
+        w.to_server(Input::Frame(link, &mut reset(&client, 78)));
+        assert_eq!(w.hung_up, [link]);
+        assert_eq!(w.events.iter().filter(|event| named(event)).count(), 1, "{:?}", w.events);
+    }
+}
+
+#[test]
+fn a_key_that_becomes_too_old_ends_no_session() {
+    let (server, client) = expiring(Some(89));
+    let mut w = World::new(server_config(with(&server)), 1);
+    let c = w.connect(client_config(with(&client)), Impairment::default(), 1);
+    assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+    w.server.set_unix_time(w.now, adit_engine::UnixTime(1_800_000_000 + 2 * DAY));
+    let peer = w.clients[c].plane.peers.keys().copied().next().expect("a peer");
+    w.to_client(c, Input::Notice(Notice::KeyNearLimit(peer, 0)));
+    assert!(w.run(20 * SECOND, |w| w.rekeys(c) == 1), "{:?}", w.clients[c].events);
+    assert!(w.downs().is_empty());
 }

@@ -38,7 +38,7 @@ fn crypt() -> WrapConfig {
 fn crypt_v2() -> (WrapConfig, WrapConfig) {
     let key = ServerKey::new(&[42; ServerKey::LEN]);
     let client = key.client_key(StaticKey::new([3; StaticKey::LEN]), None).expect("a key");
-    (WrapConfig::TlsCryptV2Server { key }, WrapConfig::TlsCryptV2Client { key: client })
+    (WrapConfig::tls_crypt_v2_server(key), WrapConfig::TlsCryptV2Client { key: client })
 }
 
 /// Server's and client's halves of every wrapping.

@@ -206,6 +206,19 @@ impl Policy {
         self.sockets.device.clone_from(&options.socket.device);
     }
 
+    fn add_wrap(&mut self, wrap: &Wrap) {
+        match wrap {
+            Wrap::None => {}
+            Wrap::TlsAuth { key, .. } | Wrap::TlsCrypt(key) => self.readable_source(Some(key)),
+            Wrap::TlsCryptV2 { key, shared, .. } => {
+                self.readable_source(Some(key));
+                if let Some(shared) = shared {
+                    self.add_wrap(shared);
+                }
+            }
+        }
+    }
+
     fn add_files(&mut self, options: &Options) {
         let tls = &options.tls;
         self.readable_source(tls.ca.as_ref());
@@ -221,12 +234,7 @@ impl Policy {
         if let Some(folder) = &tls.ca_path {
             self.folders.insert(folder.clone(), Names::All);
         }
-        match &options.wrap {
-            Wrap::None => {}
-            Wrap::TlsAuth { key, .. } | Wrap::TlsCrypt(key) | Wrap::TlsCryptV2(key) => {
-                self.readable_source(Some(key));
-            }
-        }
+        self.add_wrap(&options.wrap);
         if let LogTo::File(path) | LogTo::Append(path) = &options.log.to {
             self.writable.insert(path.clone());
         }

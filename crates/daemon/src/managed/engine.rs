@@ -38,11 +38,17 @@ const TUN_MTU: u16 = 1500;
 /// The addresses of the network's ends and the server in between.
 pub(super) fn network4(network: Ipv4Net) -> Network4 {
     let server = network.hosts().next().unwrap_or(network.addr());
-    let mut clients = network.hosts().skip(1);
-    let first = clients.next().unwrap_or(server);
+    let first = first_client4(network);
     // Not `last()`: that walks a /8 address by address.
     let last = Ipv4Addr::from(u32::from(network.broadcast()).saturating_sub(1)).max(first);
     Network4::subnet(with_prefix4(server, network), first, last)
+}
+
+/// The first address for clients.
+pub(super) fn first_client4(network: Ipv4Net) -> Ipv4Addr {
+    let mut hosts = network.hosts();
+    let server = hosts.next().unwrap_or(network.addr());
+    hosts.next().unwrap_or(server)
 }
 
 fn with_prefix4(address: Ipv4Addr, network: Ipv4Net) -> Ipv4Net {
@@ -137,7 +143,7 @@ pub(super) fn config(
         .map(|(name, address)| (name.clone(), IpNet::from(IpAddr::V4(*address))));
     Ok(ServerConfig {
         settings: SessionSettings {
-            wrap: WrapConfig::TlsCryptV2Server { key: server_key(store)? },
+            wrap: WrapConfig::tls_crypt_v2_server(server_key(store)?),
             ciphers: [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]
                 .map(Into::into)
                 .to_vec(),
@@ -206,10 +212,10 @@ mod tests {
     fn the_server_has_the_first_address_and_clients_the_rest() {
         let network = network4("10.9.9.0/24".parse().unwrap());
         assert_eq!(network.server.to_string(), "10.9.9.1/24");
-        assert_eq!(network.first, Ipv4Addr::new(10, 9, 9, 2));
-        assert_eq!(network.last, Ipv4Addr::new(10, 9, 9, 254));
+        let addresses = [2, 254].map(|host| Ipv4Addr::new(10, 9, 9, host));
+        assert_eq!(network.pool, Some((addresses[0], addresses[1])));
         let small = network4("10.9.9.0/29".parse().unwrap());
-        assert_eq!((small.first.octets()[3], small.last.octets()[3]), (2, 6));
+        assert_eq!(small.pool.map(|(a, b)| (a.octets()[3], b.octets()[3])), Some((2, 6)));
         let six = network6("fd12::/64".parse().unwrap());
         assert_eq!(six.server.to_string(), "fd12::1/64");
         assert_eq!(six.first.to_string(), "fd12::1000");

@@ -149,7 +149,7 @@ mod tests {
 
     /// What a server under `key` says to a first packet.
     fn answer_to(packet: &mut [u8], key: ServerKey) -> Vec<u8> {
-        let server = WrapServer::new(&WrapConfig::TlsCryptV2Server { key }).unwrap();
+        let server = WrapServer::new(&WrapConfig::tls_crypt_v2_server(key)).unwrap();
         let mut first = server.open_first(packet).unwrap();
         let reset = Control {
             opcode: Opcode::HardResetServerV2,

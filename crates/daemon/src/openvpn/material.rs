@@ -256,26 +256,34 @@ pub(crate) fn wrap(options: &Options) -> Result<WrapConfig, Fault> {
         Role::Client(_) => false,
         Role::Peer(peer) => peer.keys == PeerKeys::TlsServer,
     };
-    Ok(match &options.wrap {
+    wrap_of(&options.wrap, is_server, &options.auth)
+}
+
+fn wrap_of(wrap: &Wrap, is_server: bool, auth: &str) -> Result<WrapConfig, Fault> {
+    Ok(match wrap {
         Wrap::None => WrapConfig::None,
         Wrap::TlsAuth { key, direction } => WrapConfig::TlsAuth {
             key: key_file("tls-auth", key, StaticKey::parse)?,
             direction: direction.map(way),
-            digest: Digest::from_name(&options.auth).ok_or_else(|| {
+            digest: Digest::from_name(auth).ok_or_else(|| {
                 Fault::operator(format!(
-                    "auth {}: this digest is not supported with tls-auth; use SHA1, SHA256, SHA384 \
-                     or SHA512 at both ends",
-                    options.auth
+                    "auth {auth}: this digest is not supported with tls-auth; use SHA1, SHA256, SHA384 \
+                     or SHA512 at both ends"
                 ))
             })?,
         },
         Wrap::TlsCrypt(key) => {
             WrapConfig::TlsCrypt { key: key_file("tls-crypt", key, StaticKey::parse)? }
         }
-        Wrap::TlsCryptV2(key) if is_server => {
-            WrapConfig::TlsCryptV2Server { key: key_file("tls-crypt-v2", key, ServerKey::parse)? }
-        }
-        Wrap::TlsCryptV2(key) => {
+        Wrap::TlsCryptV2 { key, max_age, shared } if is_server => WrapConfig::TlsCryptV2Server {
+            key: key_file("tls-crypt-v2", key, ServerKey::parse)?,
+            max_age: *max_age,
+            shared: match shared {
+                Some(shared) => Some(Box::new(wrap_of(shared, is_server, auth)?)),
+                None => None,
+            },
+        },
+        Wrap::TlsCryptV2 { key, .. } => {
             WrapConfig::TlsCryptV2Client { key: key_file("tls-crypt-v2", key, ClientKey::parse)? }
         }
     })

@@ -496,6 +496,7 @@ impl Running {
             ("reset-limited", counters.resets_limited),
             ("stranger-bad", counters.strangers_bad),
             ("stranger-unchecked", counters.strangers_unchecked),
+            ("key-expired", counters.keys_expired),
             ("cookie-bad", counters.cookies_bad),
             ("cookie-used", counters.cookies_used),
             ("cookie-forgotten", counters.cookies_forgotten),

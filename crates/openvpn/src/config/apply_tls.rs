@@ -1,10 +1,15 @@
 //! Directives about certificates, keys, TLS and ciphers.
 
+use std::time::Duration;
+
 use super::ConfigError;
 use super::draft::Draft;
 use super::options::{AskPass, NameKind, TlsVersion, Usage, VerifyName, Wrap};
 use super::reader::Directive;
 use crate::tls::CertProfile;
+
+/// Seconds of a day.
+const DAY: u64 = 24 * 60 * 60;
 
 type Taken = Result<bool, ConfigError>;
 
@@ -99,7 +104,16 @@ fn wrap(draft: &mut Draft, d: &Directive) -> Taken {
                     ));
                 }
             }
-            d.source("tls-crypt-v2", base).map(Wrap::TlsCryptV2)
+            if let Some(key) = d.source("tls-crypt-v2", base) {
+                draft.crypt_v2 = Some((key, d.place.clone()));
+            }
+            return Ok(true);
+        }
+        "tls-crypt-v2-max-age" => {
+            d.shape("tls-crypt-v2-max-age DAYS", 1..=1)?;
+            let days: u64 = d.number(0, 1..=i32::MAX.unsigned_abs().into())?;
+            draft.max_key_age = Some(Duration::from_secs(days.saturating_mul(DAY)));
+            return Ok(true);
         }
         _ => return Ok(false),
     };
@@ -108,7 +122,7 @@ fn wrap(draft: &mut Draft, d: &Directive) -> Taken {
         && std::mem::discriminant(&draft.wrap) != std::mem::discriminant(&new)
     {
         return Err(d.error(
-            "there already is another of tls-auth, tls-crypt and tls-crypt-v2",
+            "there already is another of tls-auth and tls-crypt",
             "keep the one that the other end has",
         ));
     }

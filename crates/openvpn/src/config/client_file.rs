@@ -3,17 +3,21 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use adit_engine::verbs::{Framing, Inactive};
+use adit_engine::verbs::Inactive;
 use adit_engine::{Grant, MAX_GROUPS, is_group_name};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
 use super::apply_tunnel::inactive;
-use super::finish_server::check_push;
+use super::push_rules::{PushRules, Pushed};
 use super::reader::{self, Directive};
+use super::table::{self, Fate};
 
 /// Largest file, bytes.
 pub const MAX_CLIENT_FILE: usize = 64 << 10;
+
+/// Most warnings of one file.
+const MAX_WARNINGS: usize = 8;
 
 const ALLOWED: &str = "a client's file may have ifconfig-push, ifconfig-ipv6-push, iroute, iroute-ipv6, \
                        push, push-reset, push-remove, filter-group, max-routes-per-client, inactive, session-timeout \
@@ -26,13 +30,13 @@ pub struct ClientRules {
     pub max_routes: u32,
     /// `ifconfig-push-constraint`: where addresses of `ifconfig-push` must lie.
     pub constraint: Option<Ipv4Net>,
-    /// What the server frames packets with: nothing else may be pushed.
-    pub framing: Framing,
+    /// What may be pushed.
+    pub push: PushRules,
 }
 
 impl Default for ClientRules {
     fn default() -> Self {
-        Self { max_routes: 256, constraint: None, framing: Framing::None }
+        Self { max_routes: 256, constraint: None, push: PushRules::default() }
     }
 }
 
@@ -112,9 +116,12 @@ impl Draft {
             "push" => {
                 d.shape("push \"OPTION\"", 1..=1)?;
                 let option = d.arg(0);
-                check_push(option, rules.framing)
-                    .map_err(|(problem, remedy)| d.error(problem, remedy))?;
-                grant.push.push(option.to_owned());
+                match rules.push.judge(option) {
+                    Ok(Pushed::Kept) => grant.push.push(option.to_owned()),
+                    Ok(Pushed::Implied) => {}
+                    Ok(Pushed::LeftOut(warning)) => self.warn(d, &warning),
+                    Err((problem, remedy)) => return Err(d.error(problem, remedy)),
+                }
             }
             "push-reset" => {
                 d.shape("push-reset", 0..=0)?;
@@ -163,10 +170,22 @@ impl Draft {
                 d.shape("max-routes-per-client NUMBER", 1..=1)?;
                 self.max_routes = d.number(0, 1..=65_536)?;
             }
+            // A server's file is let have them too.
+            name if let Some(Fate::Harmless(why)) = table::fate(name) => {
+                self.warn(d, &format!("{name} has no effect: {why}"));
+            }
             _ if d.optional => {}
             _ => return Err(d.error("it has no place in the file of a single client", ALLOWED)),
         }
         Ok(())
+    }
+
+    fn warn(&mut self, d: &Directive, text: &str) {
+        let warning = format!("{}:{}: {text}", d.place.file, d.place.line);
+        let warnings = &mut self.file.grant.warnings;
+        if warnings.len() < MAX_WARNINGS {
+            warnings.push(warning);
+        }
     }
 
     fn route(&mut self, d: &Directive, net: IpNet) {
@@ -278,7 +297,6 @@ mod tests {
             ("iroute 10.0.0.0 255.0.255.0", "netmask"),
             ("iroute-ipv6 fd00::/129", "IPv6"),
             ("push", "OPTION"),
-            ("push \"ifconfig 10.8.0.9 255.255.255.0\"", "ifconfig-push"),
             ("push \"route 10.1.0.0,route 10.2.0.0\"", "comma"),
             ("push \"comp-lzo yes\"", "compress"),
             ("push-remove \"\"", "everything"),

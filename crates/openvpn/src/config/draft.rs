@@ -178,7 +178,10 @@ pub(super) struct Draft {
     pub(super) cipher_list: Option<Vec<String>>,
     pub(super) cipher_suites: Option<Vec<String>>,
     pub(super) groups: Option<Vec<String>>,
+    /// `tls-auth` or `tls-crypt`.
     pub(super) wrap: Wrap,
+    pub(super) crypt_v2: Option<(Source, Place)>,
+    pub(super) max_key_age: Option<Duration>,
     pub(super) key_direction: Option<u8>,
     pub(super) force_cookie: bool,
     pub(super) data_ciphers: Option<(String, Place)>,

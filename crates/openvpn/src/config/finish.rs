@@ -97,10 +97,12 @@ pub(super) fn finish(mut draft: Draft) -> Result<Options, ConfigError> {
             tls(&mut draft, server)?
         }
     };
+    let tls_server = server || draft.tls_server;
+    let wrap = wrap(&mut draft, tls_server)?;
     Ok(Options {
         occ_cipher: ciphers::named(&draft),
         renegotiation: renegotiation(&draft, server || draft.tls_server),
-        wrap: wrap(&mut draft),
+        wrap,
         peer_info: draft
             .environment
             .iter()
@@ -271,11 +273,33 @@ fn renegotiation(draft: &Draft, server: bool) -> Renegotiation {
     }
 }
 
-fn wrap(draft: &mut Draft) -> Wrap {
-    match std::mem::replace(&mut draft.wrap, Wrap::None) {
+/// `tls_server`: this end has the server's part in TLS.
+fn wrap(draft: &mut Draft, tls_server: bool) -> Result<Wrap, ConfigError> {
+    let shared = match std::mem::replace(&mut draft.wrap, Wrap::None) {
         Wrap::TlsAuth { key, .. } => Wrap::TlsAuth { key, direction: draft.key_direction },
         other => other,
+    };
+    let max_age = draft.max_key_age.take();
+    if max_age.is_some() && (draft.crypt_v2.is_none() || !tls_server) {
+        let why = match tls_server {
+            true => "there is no tls-crypt-v2",
+            false => "the server judges the age of clients' keys",
+        };
+        draft.warnings.push(format!("tls-crypt-v2-max-age has no effect: {why}"));
     }
+    let Some((key, place)) = draft.crypt_v2.take() else { return Ok(shared) };
+    let shared = match shared {
+        Wrap::None => None,
+        shared if tls_server => Some(Box::new(shared)),
+        _ => {
+            return Err(place.error(
+                "tls-crypt-v2",
+                "there already is another of tls-auth and tls-crypt, and a client uses one",
+                "keep the one that the server has",
+            ));
+        }
+    };
+    Ok(Wrap::TlsCryptV2 { key, max_age, shared })
 }
 
 fn client_options(draft: &mut Draft) -> Result<ClientOptions, ConfigError> {

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use adit_engine::verbs::{Framing, Keepalive};
+use adit_engine::verbs::Keepalive;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::ConfigError;
@@ -11,11 +11,8 @@ use super::bridge::{own_address, station_age};
 use super::client_file::ClientRules;
 use super::draft::{Draft, Pool};
 use super::options::ServerOptions;
-use crate::negotiate::compression;
+use super::push_rules::{PushRules, Pushed};
 use crate::server::{Network4, Network6, Topology};
-
-/// Longest option that fits into a PUSH_REPLY.
-const MAX_PUSH: usize = 980;
 
 pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigError> {
     if draft.sockets.nodelay {
@@ -72,7 +69,7 @@ pub(super) fn server_options(draft: &mut Draft) -> Result<ServerOptions, ConfigE
         client_rules: ClientRules {
             max_routes: draft.max_routes_per_client,
             constraint: draft.push_constraint,
-            framing: draft.framing,
+            push: push_rules(draft),
         },
         compress_migrate: draft.compress_migrate,
         bridged: draft.bridge.is_some(),
@@ -131,22 +128,18 @@ fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
             return Err(too_small());
         }
         let netmask = pool.as_ref().and_then(|pool| pool.netmask);
-        let (first, last) = match pool {
-            Some(pool) => (pool.first, pool.last),
-            None if draft.no_pool => {
-                return Err(place.error(
-                    "server",
-                    "with nopool clients get no address",
-                    "add ifconfig-pool, or remove nopool",
-                ));
-            }
-            None => (first.into(), last.into()),
+        let pool = match pool {
+            Some(pool) => Some((pool.first, pool.last)),
+            None if draft.no_pool => None,
+            None => Some((first.into(), last.into())),
         };
-        return in_network(draft, Network4 { server, first, last, topology, netmask }).map(Some);
+        return in_network(draft, Network4 { server, pool, topology, netmask }).map(Some);
     }
     match (draft.ifconfig_pair.clone(), pool) {
         (None, None) => Ok(None),
-        (Some((local, other, place)), Some(Pool { first, last, netmask, .. })) => {
+        (Some((local, other, place)), pool) => {
+            let netmask = pool.as_ref().and_then(|pool| pool.netmask);
+            let pool = pool.map(|Pool { first, last, .. }| (first, last));
             let server = match topology {
                 Topology::Subnet => Ipv4Net::with_netmask(local, other).map_err(|_| {
                     place.error(
@@ -157,13 +150,8 @@ fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
                 })?,
                 Topology::Net30 | Topology::P2p => Ipv4Net::from(local),
             };
-            in_network(draft, Network4 { server, first, last, topology, netmask }).map(Some)
+            in_network(draft, Network4 { server, pool, topology, netmask }).map(Some)
         }
-        (Some(_), None) => Err(draft.error(
-            "ifconfig",
-            "clients have no addresses",
-            "add ifconfig-pool FIRST LAST, or use server",
-        )),
         (None, Some(_)) => Err(draft.error(
             "ifconfig-pool",
             "the server has no address",
@@ -172,11 +160,20 @@ fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
     }
 }
 
-fn in_network(draft: &Draft, network: Network4) -> Result<Network4, ConfigError> {
+fn in_network(draft: &mut Draft, network: Network4) -> Result<Network4, ConfigError> {
+    let Some((first, last)) = network.pool else {
+        let mut warning =
+            "there is no pool: a client gets an IPv4 address by ifconfig-push alone".to_owned();
+        if draft.client_config_dir.is_none() {
+            warning.push_str(", and there is no client-config-dir");
+        }
+        draft.warnings.push(warning);
+        return Ok(network);
+    };
     let net: Ipv4Net = network.server;
     // A server with a single address, whose clients have single ones too, has no network.
     let has_network = net.prefix_len() < 32;
-    for address in [network.first, network.last] {
+    for address in [first, last] {
         let edge = address == net.network() || address == net.broadcast();
         if has_network && (!net.contains(&address) || edge) {
             return Err(draft.error(
@@ -186,7 +183,7 @@ fn in_network(draft: &Draft, network: Network4) -> Result<Network4, ConfigError>
             ));
         }
     }
-    if (network.first..=network.last).contains(&net.addr()) {
+    if (first..=last).contains(&net.addr()) {
         return Err(draft.error(
             "ifconfig-pool",
             format!("the server's own address {} is in it", net.addr()),
@@ -236,113 +233,23 @@ fn network6(draft: &Draft) -> Result<Option<Network6>, ConfigError> {
 
 /// The `push` lines, checked: a client that gets what the data channel cannot do is lost.
 fn push(draft: &mut Draft) -> Result<Vec<String>, ConfigError> {
+    let rules = push_rules(draft);
     let mut kept = Vec::new();
     for option in std::mem::take(&mut draft.push) {
-        if is_compression(&option, draft.framing) {
-            // The form that compresses nothing is pushed in its stead, as the configuration has it.
-            draft.warnings.push(format!(
-                "push \"{option}\": clients are told to frame packets and compress none"
-            ));
-            continue;
-        }
-        let mut words = option.split_whitespace();
-        if let Some(why) = overridden(draft, words.next().unwrap_or_default(), words.next()) {
-            draft.warnings.push(format!("push \"{option}\" has no effect: {why}"));
-            continue;
-        }
-        check_push(&option, draft.framing)
-            .map_err(|(problem, remedy)| draft.error("push", problem, remedy))?;
-        // Pushed anyway.
-        if option.split_whitespace().next() != Some("topology") {
-            kept.push(option);
+        match rules.judge(&option) {
+            Ok(Pushed::Kept) => kept.push(option),
+            Ok(Pushed::Implied) => {}
+            Ok(Pushed::LeftOut(warning)) => draft.warnings.push(warning),
+            Err((problem, remedy)) => return Err(draft.error("push", problem, remedy)),
         }
     }
     Ok(kept)
 }
 
-/// Why a pushed option means nothing to clients: in openvpn too, what the server says to each of them later
-/// counts.
-fn overridden(draft: &Draft, word: &str, rest: Option<&str>) -> Option<&'static str> {
-    Some(match word {
-        "ifconfig" => "each client gets an address of its own",
-        "ifconfig-ipv6" if draft.server6.is_some() || draft.pool6.is_some() => {
-            "each client gets an IPv6 address of its own"
-        }
-        "topology" if rest != Some(draft.topology().name()) => {
-            "clients get the topology that the server itself has"
-        }
-        "fragment" => "clients do not take it from a server; write it into their configurations",
-        "cipher" | "peer-id" | "key-derivation" | "protocol-flags" => {
-            "it is negotiated with each client"
-        }
-        "push-continuation" => "long lists of options are split without it",
-        "auth-token" | "auth-token-user" => "one token for all would let in who has it",
-        _ => return None,
-    })
-}
-
-/// Whether it would let clients compress, in the framing that the server itself has.
-fn is_compression(option: &str, framing: Framing) -> bool {
-    let mut words = option.split_whitespace();
-    let (word, rest) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    compression(word, rest) == Some((framing, true))
-}
-
-/// Whether an option may be pushed at all; problem and remedy where not.
-pub(super) fn check_push(option: &str, framing: Framing) -> Result<(), (String, String)> {
-    const OURS: [&str; 8] = [
-        "ifconfig",
-        "peer-id",
-        "cipher",
-        "key-derivation",
-        "protocol-flags",
-        "push-continuation",
-        "auth-token",
-        "fragment",
-    ];
-    let mut words = option.split_whitespace();
-    let (word, rest) = (words.next().unwrap_or_default(), words.next());
-    let pushed = match word {
-        "comp-lzo" | "compress" => match compression(word, rest.unwrap_or_default()) {
-            Some((pushed, false)) => Some(pushed),
-            _ => {
-                return Err((
-                    format!(
-                        "\"{option}\": packets are not compressed: it gives away their content (VORACLE)"
-                    ),
-                    "remove it".into(),
-                ));
-            }
-        },
-        _ => None,
-    };
-    if pushed.is_some_and(|pushed| pushed != framing) {
-        return Err((
-            format!("\"{option}\": the server itself is not set so"),
-            format!("add {option} to the server's configuration too, or remove it here"),
-        ));
+fn push_rules(draft: &Draft) -> PushRules {
+    PushRules {
+        framing: draft.framing,
+        topology: draft.topology(),
+        ipv6: draft.server6.is_some() || draft.pool6.is_some(),
     }
-    if OURS.contains(&word) {
-        let remedy = match word {
-            "ifconfig" => "remove it; a client's file may have ifconfig-push".into(),
-            _ => "remove it".into(),
-        };
-        return Err((format!("\"{option}\" is negotiated with each client"), remedy));
-    }
-    if option.contains(',') {
-        return Err((
-            "there is a comma in the option".into(),
-            "commas separate options on the wire; write one push line for each".into(),
-        ));
-    }
-    if option.chars().any(char::is_control) {
-        return Err(("there is a control character in the option".into(), "remove it".into()));
-    }
-    if option.len() > MAX_PUSH {
-        return Err((
-            format!("an option of {} bytes is too long", option.len()),
-            format!("write at most {MAX_PUSH} bytes"),
-        ));
-    }
-    Ok(())
 }

@@ -32,6 +32,7 @@ mod finish_server;
 mod lexer;
 mod options;
 mod proxies;
+mod push_rules;
 mod reader;
 mod sizes;
 mod table;
@@ -52,6 +53,8 @@ pub use options::{
     Remap, Role, Routes, ServerOptions, Socket, SocksProxy, Source, Status, Tls, TlsVersion, Usage,
     UserPass, VerifyName, Wrap,
 };
+
+pub use push_rules::PushRules;
 
 /// How config files are read.
 pub trait Files {

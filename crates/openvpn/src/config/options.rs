@@ -459,8 +459,15 @@ pub enum Wrap {
     },
     /// `tls-crypt`.
     TlsCrypt(Source),
-    /// `tls-crypt-v2`: the client's key with its wrapped form, or the server's key, by role.
-    TlsCryptV2(Source),
+    /// `tls-crypt-v2`.
+    TlsCryptV2 {
+        /// The client's key with its wrapped form, or the server's key, by role.
+        key: Source,
+        /// `tls-crypt-v2-max-age`, of a server.
+        max_age: Option<Duration>,
+        /// `tls-auth` or `tls-crypt` for the clients of a server that bring no key of their own.
+        shared: Option<Box<Wrap>>,
+    },
 }
 
 /// What a client's streams pass through.

@@ -348,6 +348,7 @@ pub(super) const HANDLED: &[&str] = &[
     "tls-client",
     "tls-crypt",
     "tls-crypt-v2",
+    "tls-crypt-v2-max-age",
     "tls-exit",
     "tls-groups",
     "tls-server",

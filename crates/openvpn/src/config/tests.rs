@@ -105,10 +105,7 @@ fn the_server_helpers_expand() {
     let server = as_server(&options);
     let network = server.network4.as_ref().unwrap();
     assert_eq!(network.server.to_string(), "10.8.0.1/24");
-    assert_eq!(
-        (network.first, network.last),
-        (Ipv4Addr::new(10, 8, 0, 2), Ipv4Addr::new(10, 8, 0, 254))
-    );
+    assert_eq!(network.pool.unwrap(), (Ipv4Addr::new(10, 8, 0, 2), Ipv4Addr::new(10, 8, 0, 254)));
     let network = server.network6.as_ref().unwrap();
     assert_eq!(network.server.to_string(), "fd00:1::1/64");
     assert_eq!(network.first.to_string(), "fd00:1::1000");
@@ -128,7 +125,7 @@ fn a_server_written_without_helpers_is_one() {
     let options = parse_file(text).unwrap();
     let network = as_server(&options).network4.clone().unwrap();
     assert_eq!(network.server.to_string(), "10.9.0.1/24");
-    assert_eq!((network.first.octets()[3], network.last.octets()[3]), (10, 20));
+    assert_eq!(network.pool.map(|(a, b)| (a.octets()[3], b.octets()[3])), Some((10, 20)));
     assert_eq!(options.device.name.as_deref(), Some("tun7"));
     let outside = text.replace("10.9.0.20", "10.9.1.20");
     assert!(parse_file(&outside).unwrap_err().problem.contains("10.9.1.20"));
@@ -151,7 +148,8 @@ fn files_of_install_scripts_run_unchanged() {
     assert_eq!(old.warnings, ["x.conf:16: tun-ipv6 has no effect: the tunnel always carries IPv6"]);
 
     let new = parse_file(include_str!("fixtures/script-a-server-new.conf")).unwrap();
-    assert_eq!(new.wrap, Wrap::TlsCryptV2(Source::File("tls-crypt-v2.key".into())));
+    let key = Source::File("tls-crypt-v2.key".into());
+    assert_eq!(new.wrap, Wrap::TlsCryptV2 { key, max_age: None, shared: None });
     assert_eq!(new.tls.peer_usage, Some(Usage::Client));
     assert!(as_server(&new).duplicate_cn);
     assert_eq!(new.management.as_ref().unwrap().last().unwrap(), "unix");
@@ -497,7 +495,8 @@ fn topologies_lay_out_the_network_as_openvpn_does() {
         let options = parse_file(&SERVER.replace("topology subnet\n", text)).unwrap();
         let server = as_server(&options).clone();
         let net = server.network4.clone().unwrap();
-        let ends = (net.server.addr().to_string(), net.first.to_string(), net.last.to_string());
+        let (first, last) = net.pool.unwrap();
+        let ends = (net.server.addr().to_string(), first.to_string(), last.to_string());
         (net.topology, ends, server.push)
     };
     let ends = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
@@ -540,7 +539,8 @@ fn a_server_of_single_directives_has_its_own_pool() {
     assert_eq!(far("server 10.8.4.0 255.255.255.0\ntopology subnet\n"), None);
     let wrong = "topology subnet\nifconfig 10.8.0.1 10.8.0.2\nifconfig-pool 10.8.0.9 10.8.0.20\n";
     assert!(parse(wrong).unwrap_err().problem.contains("netmask"));
-    assert!(parse("topology subnet\nifconfig 10.8.0.1 255.255.255.0\n").is_err());
+    let without = net("topology subnet\nifconfig 10.8.0.1 255.255.255.0\n");
+    assert_eq!((without.pool, without.server.to_string()), (None, "10.8.0.1/24".to_owned()));
 }
 
 #[test]
@@ -713,7 +713,8 @@ fn a_tap_server_has_one_network_whatever_the_topology() {
         let options = parse_file(&text).unwrap();
         let server = as_server(&options);
         let network = server.network4.clone().unwrap();
-        assert_eq!((network.topology, network.first.octets()[3]), (Topology::Subnet, 2));
+        let first = network.pool.map(|(first, _)| first.octets()[3]);
+        assert_eq!((network.topology, first), (Topology::Subnet, Some(2)));
         assert!(options.warnings.is_empty(), "{:?}", options.warnings);
         assert!(!server.bridged);
     }
@@ -732,7 +733,7 @@ fn bridges_have_their_addresses_elsewhere() {
     let server = as_server(&options);
     let network = server.network4.clone().unwrap();
     assert_eq!(network.server.to_string(), "10.8.0.4/24");
-    assert_eq!((network.first.octets()[3], network.last.octets()[3]), (50, 60));
+    assert_eq!(network.pool.map(|(a, b)| (a.octets()[3], b.octets()[3])), Some((50, 60)));
     assert!(server.bridged && server.push.is_empty());
     let dhcp = bridge("server-bridge").unwrap();
     assert_eq!(as_server(&dhcp).push, ["route-gateway dhcp"]);

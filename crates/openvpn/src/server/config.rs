@@ -34,10 +34,9 @@ impl Topology {
 pub struct Network4 {
     /// The server's own address with the network's prefix length.
     pub server: Ipv4Net,
-    /// First address of the pool.
-    pub first: Ipv4Addr,
-    /// Last address of the pool.
-    pub last: Ipv4Addr,
+    /// First and last address of the pool; without one, a client has an address only if the answer to its authorization
+    /// gives one.
+    pub pool: Option<(Ipv4Addr, Ipv4Addr)>,
     /// How clients see it.
     pub topology: Topology,
     /// With [`Topology::Subnet`], the netmask that clients get; `None`: the server's own.
@@ -47,7 +46,7 @@ pub struct Network4 {
 impl Network4 {
     /// A network with `topology subnet`.
     pub const fn subnet(server: Ipv4Net, first: Ipv4Addr, last: Ipv4Addr) -> Self {
-        Self { server, first, last, topology: Topology::Subnet, netmask: None }
+        Self { server, pool: Some((first, last)), topology: Topology::Subnet, netmask: None }
     }
 }
 

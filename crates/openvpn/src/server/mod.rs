@@ -16,4 +16,4 @@ mod starts;
 pub use config::{Network4, Network6, Offer, ServerConfig, Topology};
 pub use engine::{Farewell, ServerCounters, ServerEngine};
 pub use event::{Addresses, ClientInfo, ServerEvent, UsedElsewhere};
-pub(crate) use responder::Responder;
+pub(crate) use responder::{Refused, Responder};

@@ -57,7 +57,8 @@ impl Pool {
         network6: Option<Network6>,
         leases: &[(String, IpNet)],
     ) -> Self {
-        let next4 = network4.as_ref().map_or(0, |n| n.first.into());
+        let first4 = network4.as_ref().and_then(|n| n.pool).map(|(first, _)| first);
+        let next4 = first4.map_or(0, u32::from);
         let next6 = network6.as_ref().map_or(0, |n| n.first.into());
         let (taken, remembered) = (HashMap::new(), HashMap::new());
         let mut pool = Self { network4, network6, taken, remembered, next4, next6 };
@@ -92,7 +93,10 @@ impl Pool {
                 self.fixed(address.into(), network.map(|n| n.server.into()), fixed.anywhere)?;
                 Some(address)
             }
-            (None, Some(network)) => Some(self.ipv4(&network, former.ipv4)?),
+            (None, Some(network)) => match network.pool {
+                Some(pool) => Some(self.ipv4(&network, pool, former.ipv4)?),
+                None => None,
+            },
             (None, None) => None,
         };
         let ipv6 = match (fixed.ipv6, self.network6.clone()) {
@@ -146,11 +150,16 @@ impl Pool {
         self.remembered.iter().map(|(name, lease)| (name.as_str(), *lease))
     }
 
-    fn ipv4(&mut self, network: &Network4, former: Option<Ipv4Addr>) -> Result<Ipv4Addr, NoLease> {
+    fn ipv4(
+        &mut self,
+        network: &Network4,
+        (first, last): (Ipv4Addr, Ipv4Addr),
+        former: Option<Ipv4Addr>,
+    ) -> Result<Ipv4Addr, NoLease> {
         // With net30 the third of each four is a client's, and the second its far end.
         let (step, first, last) = match network.topology {
-            Topology::Net30 => (4, (u32::from(network.first) & !3) | 2, network.last.into()),
-            Topology::Subnet | Topology::P2p => (1, network.first.into(), network.last.into()),
+            Topology::Net30 => (4, (u32::from(first) & !3) | 2, last.into()),
+            Topology::Subnet | Topology::P2p => (1, first.into(), last.into()),
         };
         let usable = |address: Ipv4Addr| {
             let number = u32::from(address);

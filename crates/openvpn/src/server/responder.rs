@@ -36,6 +36,8 @@ pub(crate) enum Refused {
     Unchecked,
     /// Malformed or not authentic.
     Unauthentic,
+    /// Authentic, under a client's key of an age that is not accepted.
+    KeyAge(WrapError),
     /// Authentic, and not what a client begins with.
     NoReset,
     /// Too many resets of its network were answered.
@@ -97,7 +99,7 @@ impl Responder {
         packet: &mut [u8],
     ) -> Result<Vec<u8>, Refused> {
         let address = link.remote().ip();
-        let (control, mut wrapper, early) = self.open_reset(now, address, packet)?;
+        let (control, mut wrapper, early) = self.open_reset(now, unix, address, packet)?;
         if !self.answers.allow(now, address) {
             return Err(Refused::AnswersUsedUp);
         }
@@ -129,12 +131,13 @@ impl Responder {
     pub(crate) fn stream_reset<'p>(
         &mut self,
         now: Instant,
+        unix: UnixTime,
         link: Link,
         packet: &'p mut [u8],
         room: impl FnOnce() -> bool,
     ) -> Result<(Control<'p>, Wrapper), Refused> {
         let address = link.remote().ip();
-        let (control, wrapper, _) = self.open_reset(now, address, packet)?;
+        let (control, wrapper, _) = self.open_reset(now, unix, address, packet)?;
         self.start(now, address, room)?;
         Ok((control, wrapper))
     }
@@ -159,14 +162,18 @@ impl Responder {
     fn open_reset<'p>(
         &mut self,
         now: Instant,
+        unix: UnixTime,
         address: IpAddr,
         packet: &'p mut [u8],
     ) -> Result<(Control<'p>, Wrapper, bool), Refused> {
         self.check(now, address)?;
-        let Ok(First { control, early_negotiation, wrapper, .. }) = self.wrap.open_first(packet)
-        else {
+        let Ok(first) = self.wrap.open_first(packet) else {
             return Err(self.bad(now, address, Refused::Unauthentic));
         };
+        if let Err(error) = self.wrap.check_age(&first, unix) {
+            return Err(self.bad(now, address, Refused::KeyAge(error)));
+        }
+        let First { control, early_negotiation, wrapper, .. } = first;
         if control.message != Some(0) || control.key_id != 0 || !control.acks.is_empty() {
             return Err(self.bad(now, address, Refused::NoReset));
         }
@@ -178,6 +185,7 @@ impl Responder {
     pub(crate) fn third_packet<'p>(
         &mut self,
         now: Instant,
+        unix: UnixTime,
         link: Link,
         session: SessionId,
         packet: &'p mut [u8],
@@ -188,10 +196,17 @@ impl Responder {
         let key = (link.remote(), session);
         let opened = match self.half_open.get_mut(now, &key) {
             Some(wrapper) => wrapper.open(packet).map(|control| (control, None)),
-            None => self.wrap.open_first(packet).map(|first| (first.control, Some(first.wrapper))),
+            None => self.wrap.open_first(packet).and_then(|first| {
+                self.wrap.check_age(&first, unix)?;
+                Ok((first.control, Some(first.wrapper)))
+            }),
         };
-        let Ok((control, wrapper)) = opened else {
-            return Err(self.bad(now, address, Refused::Unauthentic));
+        let (control, wrapper) = match opened {
+            Ok(opened) => opened,
+            Err(error @ (WrapError::KeyTooOld | WrapError::KeyWithoutTime)) => {
+                return Err(self.bad(now, address, Refused::KeyAge(error)));
+            }
+            Err(_) => return Err(self.bad(now, address, Refused::Unauthentic)),
         };
         let kept = wrapper.is_none();
         let cookie = control.remote.unwrap_or_default();
@@ -318,7 +333,8 @@ mod tests {
     fn a_stream_without_room_costs_no_start() {
         let mut r = responder(WrapConfig::None);
         let packet = reset(&WrapConfig::None, 7);
-        let mut begin = |room| r.stream_reset(NOW, link(1), &mut packet.clone(), || room).err();
+        let mut begin =
+            |room| r.stream_reset(NOW, UnixTime(1), link(1), &mut packet.clone(), || room).err();
         assert!((0..1000).all(|_| begin(false) == Some(Refused::NoRoom)));
         assert!((0..500).all(|_| begin(true).is_none()));
         assert_eq!(begin(true), Some(Refused::StartsUsedUp));

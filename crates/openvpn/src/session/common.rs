@@ -179,8 +179,8 @@ pub(crate) fn options_string(
     link: Link,
     cipher: Option<DataCipher>,
 ) -> OptionsString<'_> {
-    let (tls_auth, key_direction) = match &settings.wrap {
-        WrapConfig::TlsAuth { direction, .. } => {
+    let (tls_auth, key_direction) = match settings.wrap.shared() {
+        Some(WrapConfig::TlsAuth { direction, .. }) => {
             (true, direction.map(|direction| u8::from(direction == Direction::Inverse)))
         }
         _ => (false, None),

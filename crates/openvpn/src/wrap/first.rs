@@ -1,6 +1,8 @@
 use std::fmt;
+use std::time::Duration;
 
 use adit_crypto::sha256;
+use adit_engine::UnixTime;
 
 use super::mode::{Mode, Stamp};
 use super::wrapper::WrappedKey;
@@ -9,13 +11,16 @@ use crate::keys::{Metadata, Role, ServerKey, UnwrapError, split_wkc};
 use crate::packet::{Control, Header, Opcode, PacketError, split_front};
 
 /// A server's side of the wrapping for packets from strangers; holds no state about them.
-pub struct WrapServer(Kind);
+pub struct WrapServer {
+    /// One key for all clients, or none; absent where every client must bring its own.
+    shared: Option<Mode>,
+    /// Clients bring keys of their own.
+    wrapped: Option<Wrapped>,
+}
 
-enum Kind {
-    /// One key for all clients, or none.
-    Shared(Mode),
-    /// Each client brings its own.
-    Wrapped(ServerKey),
+struct Wrapped {
+    key: ServerKey,
+    max_age: Option<Duration>,
 }
 
 /// A stranger's packet, unwrapped.
@@ -38,16 +43,42 @@ impl WrapServer {
     /// # Errors
     /// The configuration is a client's, or the cryptographic library failed.
     pub fn new(config: &WrapConfig) -> Result<Self, WrapError> {
-        let kind = match config {
-            WrapConfig::None => Kind::Shared(Mode::None),
+        let mode = |shared: &WrapConfig| match shared {
+            WrapConfig::None => Ok(Mode::None),
             WrapConfig::TlsAuth { key, direction, digest } => {
-                Kind::Shared(Mode::auth(key, *direction, *digest)?)
+                Ok(Mode::auth(key, *direction, *digest)?)
             }
-            WrapConfig::TlsCrypt { key } => Kind::Shared(Mode::crypt(key, Role::Server)?),
-            WrapConfig::TlsCryptV2Server { key } => Kind::Wrapped(key.clone()),
-            WrapConfig::TlsCryptV2Client { .. } => return Err(WrapError::WrongRole),
+            WrapConfig::TlsCrypt { key } => Ok(Mode::crypt(key, Role::Server)?),
+            WrapConfig::TlsCryptV2Server { .. } | WrapConfig::TlsCryptV2Client { .. } => {
+                Err(WrapError::WrongRole)
+            }
         };
-        Ok(Self(kind))
+        Ok(match config {
+            WrapConfig::TlsCryptV2Server { key, max_age, shared } => Self {
+                shared: shared.as_deref().map(mode).transpose()?,
+                wrapped: Some(Wrapped { key: key.clone(), max_age: *max_age }),
+            },
+            config => Self { shared: Some(mode(config)?), wrapped: None },
+        })
+    }
+
+    /// Checks the age of the key that a client brought.
+    ///
+    /// # Errors
+    /// [`WrapError::KeyTooOld`] or [`WrapError::KeyWithoutTime`].
+    pub fn check_age(&self, first: &First<'_>, now: UnixTime) -> Result<(), WrapError> {
+        let Some(max_age) = self.wrapped.as_ref().and_then(|wrapped| wrapped.max_age) else {
+            return Ok(());
+        };
+        match first.metadata {
+            _ if !first.wrapper.has_key_of_its_own() => Ok(()),
+            // A time to come is no age; openvpn takes such keys too.
+            Some(Metadata::Timestamp(made)) if now.0.saturating_sub(made) <= max_age.as_secs() => {
+                Ok(())
+            }
+            Some(Metadata::Timestamp(_)) => Err(WrapError::KeyTooOld),
+            Some(Metadata::User(_)) | None => Err(WrapError::KeyWithoutTime),
+        }
     }
 
     /// Unwraps a packet that belongs to no session: a client's reset, or the packet that brings
@@ -58,17 +89,19 @@ impl WrapServer {
     pub fn open_first<'a>(&self, packet: &'a mut [u8]) -> Result<First<'a>, WrapError> {
         let (header, session, _) = split_front(packet)?;
         self.check_header(header)?;
-        let (packet, mode, wrapped_key, metadata) = match &self.0 {
-            Kind::Shared(mode) => (packet, mode.clone(), WrappedKey::None, None),
-            Kind::Wrapped(server) => {
+        let brings_key = header.opcode.carries_wrapped_key();
+        let (packet, mode, wrapped_key, metadata) = match (&self.shared, &self.wrapped) {
+            (Some(mode), _) if !brings_key => (packet, mode.clone(), WrappedKey::None, None),
+            (_, Some(server)) if brings_key => {
                 let (before, wkc) = split_wkc(packet).ok_or(UnwrapError::BadLength)?;
-                let unwrapped = server.unwrap(wkc)?;
+                let unwrapped = server.key.unwrap(wkc)?;
                 let expect = WrappedKey::Expect(sha256(&[wkc]));
                 let mode = Mode::crypt(&unwrapped.kc, Role::Server)?;
                 let len = before.len();
                 let packet = packet.get_mut(..len).ok_or(PacketError::TooShort)?;
                 (packet, mode, expect, unwrapped.metadata)
             }
+            _ => return Err(PacketError::BadOpcode(header.opcode.number()).into()),
         };
         let (rest, stamp) = mode.open(packet)?;
         let control = Control::parse_rest(header, session, rest)?;
@@ -83,12 +116,9 @@ impl WrapServer {
 
     /// Strangers may send the packets that the stateless handshake consists of, and no others.
     fn check_header(&self, header: Header) -> Result<(), PacketError> {
-        let fits = match self.0 {
-            Kind::Shared(_) => matches!(
-                header.opcode,
-                Opcode::HardResetClientV2 | Opcode::ControlV1 | Opcode::AckV1
-            ),
-            Kind::Wrapped(_) => header.opcode.carries_wrapped_key(),
+        let fits = match header.opcode {
+            Opcode::HardResetClientV2 | Opcode::ControlV1 | Opcode::AckV1 => self.shared.is_some(),
+            opcode => opcode.carries_wrapped_key() && self.wrapped.is_some(),
         };
         if !fits {
             return Err(PacketError::BadOpcode(header.opcode.number()));
@@ -108,9 +138,10 @@ fn announces_early_negotiation(stamp: Stamp) -> bool {
 // By hand: keys never reach a log.
 impl fmt::Debug for WrapServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.0 {
-            Kind::Shared(_) => "shared",
-            Kind::Wrapped(_) => "tls-crypt-v2",
+        let kind = match (&self.shared, &self.wrapped) {
+            (_, None) => "shared",
+            (None, Some(_)) => "tls-crypt-v2",
+            (Some(_), Some(_)) => "tls-crypt-v2 and shared",
         };
         write!(f, "WrapServer({kind})")
     }

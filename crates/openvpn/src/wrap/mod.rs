@@ -22,6 +22,8 @@ mod mode;
 mod replay;
 mod wrapper;
 
+use std::time::Duration;
+
 use adit_crypto::{CryptoError, Digest};
 
 use crate::keys::{ClientKey, Direction, ServerKey, StaticKey, UnwrapError};
@@ -59,7 +61,27 @@ pub enum WrapConfig {
     TlsCryptV2Server {
         /// The key that unwraps the clients' keys.
         key: ServerKey,
+        /// `tls-crypt-v2-max-age`: clients' keys that are older, or have no time stamp, are refused.
+        max_age: Option<Duration>,
+        /// `tls-auth` or `tls-crypt` for clients that bring no key of their own.
+        shared: Option<Box<WrapConfig>>,
     },
+}
+
+impl WrapConfig {
+    /// `tls-crypt-v2` of a server that takes clients' keys of any age, and no other clients.
+    pub fn tls_crypt_v2_server(key: ServerKey) -> Self {
+        Self::TlsCryptV2Server { key, max_age: None, shared: None }
+    }
+
+    /// `tls-auth` or `tls-crypt` with one key for all clients, if there is such a key.
+    pub(crate) fn shared(&self) -> Option<&Self> {
+        match self {
+            Self::TlsAuth { .. } | Self::TlsCrypt { .. } => Some(self),
+            Self::TlsCryptV2Server { shared, .. } => shared.as_deref(),
+            Self::None | Self::TlsCryptV2Client { .. } => None,
+        }
+    }
 }
 
 /// Why a packet was not wrapped or unwrapped. Each variant is one check.
@@ -77,6 +99,12 @@ pub enum WrapError {
     /// The wrapped client key is missing, malformed or not ours.
     #[error(transparent)]
     BadWkc(#[from] UnwrapError),
+    /// An authentic client key that is older than `tls-crypt-v2-max-age`.
+    #[error("the tls-crypt-v2 client key is older than tls-crypt-v2-max-age allows")]
+    KeyTooOld,
+    /// An authentic client key whose age is unknown, where `tls-crypt-v2-max-age` limits it.
+    #[error("the tls-crypt-v2 client key has no time stamp, which tls-crypt-v2-max-age requires")]
+    KeyWithoutTime,
     /// Within a session, another wrapped key than the one it began with.
     #[error("the wrapped client key differs from the one the session began with")]
     WkcChanged,
@@ -102,7 +130,7 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), WrapError> {
         0 => WrapConfig::None,
         1 => WrapConfig::TlsAuth { key, direction: None, digest: Digest::Sha256 },
         2 => WrapConfig::TlsCrypt { key },
-        _ => WrapConfig::TlsCryptV2Server { key: ServerKey::new(&[7; ServerKey::LEN]) },
+        _ => WrapConfig::tls_crypt_v2_server(ServerKey::new(&[7; ServerKey::LEN])),
     };
     if let Ok(mut client) = Wrapper::client(&config) {
         let _ = client.open(&mut packet.to_vec());

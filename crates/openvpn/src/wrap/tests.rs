@@ -46,7 +46,7 @@ fn pairs() -> Vec<(WrapConfig, WrapConfig)> {
 fn v2_pair() -> (WrapConfig, WrapConfig) {
     (
         WrapConfig::TlsCryptV2Client { key: ClientKey::parse(UNIT_CLIENT_USER).unwrap() },
-        WrapConfig::TlsCryptV2Server { key: ServerKey::parse(UNIT_SERVER).unwrap() },
+        WrapConfig::tls_crypt_v2_server(ServerKey::parse(UNIT_SERVER).unwrap()),
     )
 }
 
@@ -215,9 +215,9 @@ mod captures {
              2e945f78966ecdfab3b5c57195",
         ];
         let [one, two] = fronts.map(|front| [unhex(front), client.wkc.clone()].concat());
-        let server = WrapServer::new(&WrapConfig::TlsCryptV2Server {
-            key: ServerKey::parse(STOCK_SERVER).unwrap(),
-        })
+        let server = WrapServer::new(&WrapConfig::tls_crypt_v2_server(
+            ServerKey::parse(STOCK_SERVER).unwrap(),
+        ))
         .unwrap();
         let mut packet = one.clone();
         let mut first = server.open_first(&mut packet).unwrap();
@@ -509,6 +509,115 @@ mod sessions {
 
 mod crypt_v2 {
     use super::*;
+
+    const DAY: u64 = 24 * 60 * 60;
+
+    fn server_key() -> ServerKey {
+        ServerKey::parse(UNIT_SERVER).unwrap()
+    }
+
+    fn limited(days: u64, shared: Option<WrapConfig>) -> WrapConfig {
+        WrapConfig::TlsCryptV2Server {
+            key: server_key(),
+            max_age: Some(Duration::from_secs(days * DAY)),
+            shared: shared.map(Box::new),
+        }
+    }
+
+    /// A client whose key has this metadata.
+    fn client_of(metadata: Option<&Metadata>) -> WrapConfig {
+        WrapConfig::TlsCryptV2Client { key: server_key().client_key(unit_key(), metadata).unwrap() }
+    }
+
+    fn judge(server: &WrapConfig, client: &WrapConfig, now: u64) -> Result<(), WrapError> {
+        let server = WrapServer::new(server).unwrap();
+        for opcode in [reset(client).opcode, third_of(client)] {
+            let mut c = Wrapper::client(client).unwrap();
+            let mut packet = seal(&mut c, &message(opcode, b"client01"));
+            let first = server.open_first(&mut packet).unwrap();
+            server.check_age(&first, UnixTime(now))?;
+        }
+        Ok(())
+    }
+
+    fn third_of(client: &WrapConfig) -> Opcode {
+        if is_v2(client) { Opcode::ControlWkcV1 } else { Opcode::ControlV1 }
+    }
+
+    #[test]
+    fn the_age_of_a_clients_key_is_judged_by_its_time_stamp() {
+        let made = 1_700_000_000;
+        let client = client_of(Some(&Metadata::Timestamp(made)));
+        for (days, now, outcome) in [
+            (90, made, Ok(())),
+            (90, made + 90 * DAY, Ok(())),
+            (90, made + 90 * DAY + 1, Err(WrapError::KeyTooOld)),
+            (1, made + DAY + 1, Err(WrapError::KeyTooOld)),
+            (90, u64::MAX, Err(WrapError::KeyTooOld)),
+            // Of the future, as openvpn has it.
+            (90, made - 1000 * DAY, Ok(())),
+            (90, 0, Ok(())),
+        ] {
+            assert_eq!(judge(&limited(days, None), &client, now), outcome, "{days} {now}");
+        }
+        for other in [None, Some(Metadata::User(made.to_be_bytes().to_vec()))] {
+            let client = client_of(other.as_ref());
+            let refused = Err(WrapError::KeyWithoutTime);
+            assert_eq!(judge(&limited(90, None), &client, made), refused);
+            assert_eq!(
+                judge(&WrapConfig::tls_crypt_v2_server(server_key()), &client, made),
+                Ok(())
+            );
+        }
+        // One key for many has no age.
+        let crypt = WrapConfig::TlsCrypt { key: stock_key() };
+        assert_eq!(judge(&limited(1, Some(crypt.clone())), &crypt, u64::MAX), Ok(()));
+    }
+
+    #[test]
+    fn a_server_with_both_kinds_of_keys_takes_both_kinds_of_clients() {
+        use Direction::{Inverse, Normal};
+        let shared = [
+            (
+                auth(stock_key(), Some(Inverse), Digest::Sha256),
+                auth(stock_key(), Some(Normal), Digest::Sha256),
+            ),
+            (WrapConfig::TlsCrypt { key: stock_key() }, WrapConfig::TlsCrypt { key: stock_key() }),
+        ];
+        for (with_shared, shared) in shared {
+            let own = client_of(None);
+            let both = WrapConfig::TlsCryptV2Server {
+                key: server_key(),
+                max_age: None,
+                shared: Some(Box::new(shared.clone())),
+            };
+            for client in [&own, &with_shared] {
+                let (mut c, mut s) = introduce(client, &both);
+                let answer = message(Opcode::ControlV1, b"server01");
+                s.set_next_id(2);
+                assert_eq!(c.open(&mut seal(&mut s, &answer)), Ok(answer));
+            }
+            // Each client's packets count under its own kind of key alone.
+            let server = WrapServer::new(&both).unwrap();
+            for (client, other) in [(&own, Opcode::ControlV1), (&with_shared, Opcode::ControlWkcV1)]
+            {
+                let mut c = Wrapper::client(client).unwrap();
+                let mut packet = seal(&mut c, &message(other, b"client01"));
+                assert!(server.open_first(&mut packet).is_err(), "{client:?}");
+            }
+            let mut c = Wrapper::client(&WrapConfig::None).unwrap();
+            let mut packet = seal(&mut c, &reset(&WrapConfig::None));
+            assert!(server.open_first(&mut packet).is_err());
+            // A client has one of the two, and a server's second key is no client's.
+            assert_eq!(Wrapper::client(&both).unwrap_err(), WrapError::WrongRole);
+            let nested = WrapConfig::TlsCryptV2Server {
+                key: server_key(),
+                max_age: None,
+                shared: Some(Box::new(both)),
+            };
+            assert_eq!(WrapServer::new(&nested).unwrap_err(), WrapError::WrongRole);
+        }
+    }
 
     fn third(c: &mut Wrapper) -> Vec<u8> {
         seal(c, &message(Opcode::ControlWkcV1, b"client01"))

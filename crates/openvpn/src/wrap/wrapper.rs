@@ -93,6 +93,11 @@ impl Wrapper {
         Ok(Self::new(self.role, Mode::crypt(&key, self.role)?, WrappedKey::None))
     }
 
+    /// Whether the client brought the key.
+    pub(super) fn has_key_of_its_own(&self) -> bool {
+        matches!(self.wrapped_key, WrappedKey::Expect(_))
+    }
+
     /// Whether packets are authenticated: without a wrapping whoever reads the line can write them.
     pub(crate) fn authenticates(&self) -> bool {
         !matches!(self.mode, Mode::None)

@@ -144,7 +144,8 @@ impl World {
             address(&end.ns, "outside", net).map_err(namespace_fault)?;
         }
         let network = engine::network4(settings.network);
-        (server.ipv4, client.ipv4) = (network.server.addr(), network.first);
+        (server.ipv4, client.ipv4) =
+            (network.server.addr(), engine::first_client4(settings.network));
         server.ipv6 = settings.network6.map(|net| engine::network6(net).server.addr());
         let client_run = folder.join("client");
         scrap.keep();
@@ -226,7 +227,7 @@ fn make_server(places: &Places) -> Outcome<(Settings, String)> {
     init(places, &Choices::default(), false)?;
     let wanted = Wanted {
         name: "demo".into(),
-        address: Some(engine::network4(settings.network).first),
+        address: Some(engine::first_client4(settings.network)),
         ..Wanted::default()
     };
     let profile = add(places, &wanted)?.profile.text().to_owned();

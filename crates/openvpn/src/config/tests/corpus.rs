@@ -102,6 +102,8 @@ fn client_profiles() {
         ("random numbers", "auth-user-pass | prng SHA256 32 | use-prediction-resistance", Starts(&["prng", "use-prediction-resistance"])),
         ("router firmware", "auth-user-pass | route-noexec | ifconfig-nowarn | verb 4 | mute 3 | syslog | writepid /run/vpn.pid | float | tmp-dir /tmp", Starts(&["ifconfig-nowarn", "tmp-dir"])),
         ("a line repeated warns once", "auth-user-pass | route-delay 5 | route-delay 5", Starts(&["route-delay"])),
+        ("two wrappings", "auth-user-pass | tls-crypt a.key | tls-crypt-v2 b.key", Refused("tls-crypt-v2", "another")),
+        ("a server's limit of keys' ages", "auth-user-pass | tls-crypt-v2 b.key | tls-crypt-v2-max-age 90", Starts(&["tls-crypt-v2-max-age"])),
         ("a certificate in the profile", "<cert> | C | </cert> | <key> | K | </key> | <tls-crypt> | T | </tls-crypt> | tls-cert-profile preferred", Starts(&[])),
         ("weak certificates allowed", "auth-user-pass | tls-cert-profile insecure", Starts(&["tls-cert-profile"])),
         ("Suite B", "auth-user-pass | tls-cert-profile suiteb", Starts(&["tls-cert-profile"])),
@@ -164,14 +166,123 @@ fn server_files() {
         ("VLANs", "dh none | vlan-tagging", Refused("vlan-tagging", "VLAN")),
         ("a directory of revoked serial numbers", "dh none | crl-verify /etc/crls dir", Refused("crl-verify", "easyrsa gen-crl")),
         ("all tls-crypt-v2", "dh none | tls-crypt-v2 server-v2.key force-cookie", Starts(&[])),
-        ("two wrappings", "dh none | tls-crypt a.key | tls-crypt-v2 b.key", Refused("tls-crypt-v2", "another")),
+        ("own keys and a shared one", "dh none | tls-crypt a.key | tls-crypt-v2 b.key", Starts(&[])),
+        ("own keys and an older shared one", "dh none | tls-crypt-v2 b.key | tls-auth a.key 0", Starts(&[])),
+        ("two shared keys", "dh none | tls-auth a.key 0 | tls-crypt b.key", Refused("tls-crypt", "another")),
+        ("own keys that expire", "dh none | tls-crypt-v2 b.key | tls-crypt-v2-max-age 90", Starts(&[])),
+        ("keys that expire and are not there", "dh none | tls-crypt a.key | tls-crypt-v2-max-age 90", Starts(&["tls-crypt-v2-max-age"])),
+        ("keys that expire at once", "dh none | tls-crypt-v2 b.key | tls-crypt-v2-max-age 0", Refused("tls-crypt-v2-max-age", "1 to")),
         ("a client's directive that is ignored", "dh none | pull-filter ignore route", Starts(&["pull-filter"])),
         ("a client's directive that is refused", "dh none | redirect-gateway def1", Refused("redirect-gateway", "push")),
+        ("no pool", "dh none | server 10.8.0.0 255.255.255.0 nopool | client-config-dir ccd", Starts(&["there"])),
+        ("no pool and no files", "dh none | server 10.8.0.0 255.255.255.0 nopool", Starts(&["there"])),
+        ("a pool of its own", "dh none | server 10.8.0.0 255.255.255.0 nopool | ifconfig-pool 10.8.0.10 10.8.0.20", Starts(&[])),
         ("a pool twice", "dh none | ifconfig-pool 10.8.0.10 10.8.0.20", Refused("ifconfig-pool", "nopool")),
         ("certificates tracked", "dh none | x509-track +CN", Starts(&["x509-track"])),
         ("statistics by memory", "dh none | memstats /run/stats", Starts(&["memstats"])),
         ("a server of a mesh", "dh none | remote-cert-tls client | verify-client-cert require", Starts(&[])),
     ]);
+}
+
+#[test]
+fn files_of_single_clients() {
+    let rules = as_server(&parse_file(&format!("{INSTALLED}\ndh none\n")).unwrap()).client_rules;
+    let rows = [
+        (
+            "addresses and networks",
+            "ifconfig-push 10.8.0.9 255.255.255.0 | iroute 192.168.9.0 255.255.255.0",
+            Starts(&[]),
+        ),
+        ("its own topology", "push \"topology subnet\"", Starts(&[])),
+        ("another topology", "push \"topology net30\"", Starts(&["push"])),
+        ("an address pushed", "push \"ifconfig 10.8.0.9 255.255.255.0\"", Starts(&["push"])),
+        ("an IPv6 address pushed", "push \"ifconfig-ipv6 fddd::2/64 fddd::1\"", Starts(&[])),
+        ("a fragment size pushed", "push \"fragment 1300\"", Starts(&["push"])),
+        (
+            "what is negotiated",
+            "push \"cipher AES-256-CBC\" | push \"peer-id 4\"",
+            Starts(&["push", "push"]),
+        ),
+        ("a token pushed", "push \"auth-token x\"", Starts(&["push"])),
+        ("compression pushed", "push \"compress lz4-v2\"", Refused("push", "VORACLE")),
+        (
+            "a comma",
+            "push \"ifconfig 10.8.0.9 255.255.255.0,route 10.0.0.0\"",
+            Refused("push", "comma"),
+        ),
+        (
+            "a directive without effect",
+            "tun-ipv6 | hash-size 1024 1024",
+            Starts(&["tun-ipv6", "hash-size"]),
+        ),
+        ("a directive of the server's", "verb 4", Refused("verb", "no place")),
+        ("a directive that is refused anywhere", "plugin x.so", Refused("plugin", "no place")),
+        ("unknown", "something-of-2-9", Refused("something-of-2-9", "no place")),
+    ];
+    for (name, lines, outcome) in rows {
+        let text = lines.replace(" | ", "\n");
+        match (ClientFile::parse("x.conf", text.as_bytes(), &rules), outcome) {
+            (Ok(file), Starts(warnings)) => {
+                let found: Vec<&str> = file.grant.warnings.iter().map(|text| about(text)).collect();
+                assert_eq!(found, warnings, "{name}: {:?}", file.grant.warnings);
+            }
+            (Err(error), Refused(directive, word)) => {
+                assert_eq!(error.directive, directive, "{name}");
+                assert!(error.to_string().contains(word), "{name}: {error}");
+            }
+            (result, _) => panic!("{name}: {result:?}"),
+        }
+    }
+    let many = "push \"peer-id 4\"\n".repeat(100);
+    let file = ClientFile::parse("x.conf", many.as_bytes(), &rules).unwrap();
+    assert!(file.grant.push.is_empty() && file.grant.warnings.len() < 10);
+}
+
+/// What a server's file and a client's file push is judged alike, so that a line can be moved from one to the other.
+#[test]
+fn pushed_options_are_judged_alike_in_both_files() {
+    for lines in ["", "server-ipv6 fd00::/64\n", "compress\n", "comp-lzo no\n"] {
+        let base = format!("{INSTALLED}\ndh none\n{lines}");
+        let rules = as_server(&parse_file(&base).unwrap()).client_rules;
+        let usual = as_server(&parse_file(&base).unwrap()).push.len();
+        for option in [
+            "route 10.1.0.0 255.255.0.0",
+            "ifconfig 10.8.0.9 255.255.255.0",
+            "ifconfig-ipv6 fd00::9/64",
+            "topology subnet",
+            "topology net30",
+            "fragment 1300",
+            "cipher AES-256-GCM",
+            "peer-id 4",
+            "key-derivation tls-ekm",
+            "protocol-flags cc-exit",
+            "push-continuation 1",
+            "auth-token x",
+            "auth-token-user x",
+            "comp-lzo",
+            "comp-lzo no",
+            "comp-lzo yes",
+            "compress",
+            "compress stub-v2",
+            "compress lz4",
+            "dhcp-option DNS 9.9.9.9",
+            "a,b",
+            "something-of-2-9 x",
+        ] {
+            let line = format!("push \"{option}\"\n");
+            let own = ClientFile::parse("x.conf", line.as_bytes(), &rules);
+            match (parse_file(&format!("{base}{line}")), own) {
+                (Ok(all), Ok(own)) => {
+                    let pushed = as_server(&all).push.len() - usual;
+                    assert_eq!(pushed, own.grant.push.len(), "{lines}{option}");
+                    let warned = all.warnings.iter().any(|text| text.contains(option));
+                    assert_eq!(warned, !own.grant.warnings.is_empty(), "{lines}{option}");
+                }
+                (Err(all), Err(own)) => assert_eq!(all.problem, own.problem, "{lines}{option}"),
+                (all, own) => panic!("{lines}{option}: {:?}, {own:?}", all.map(|o| o.warnings)),
+            }
+        }
+    }
 }
 
 #[test]

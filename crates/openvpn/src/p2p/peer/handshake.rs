@@ -12,6 +12,7 @@ use crate::p2p::agree::our_peer_info;
 use crate::p2p::lobby::{Room, There};
 use crate::p2p::occ;
 use crate::packet::{Opcode, SessionId};
+use crate::server::Refused;
 use crate::session::{Conversation, Fault, Heard, RESEND_WRAPPED_KEY, options_string};
 use crate::wrap::{WrapConfig, Wrapper};
 
@@ -107,10 +108,19 @@ impl PeerEngine {
             return;
         }
         let unix = self.clock.at(now);
-        let responder = self.responder.as_mut();
-        match responder.and_then(|r| r.reset(now, unix, link, opcode, packet).ok()) {
-            Some(answer) => out.send(link, answer),
+        match self.responder.as_mut().map(|r| r.reset(now, unix, link, opcode, packet)) {
+            Some(Ok(answer)) => out.send(link, answer),
+            Some(Err(refused)) => self.refused(now, refused, out),
             None => self.dropped = self.dropped.saturating_add(1),
+        }
+    }
+
+    /// Counts a stranger's packet that led to nothing. A key of an age that is not accepted is reported: the operator sees
+    /// otherwise nothing of a peer that never gets through.
+    fn refused(&mut self, now: Instant, refused: Refused, out: &mut Out) {
+        self.dropped = self.dropped.saturating_add(1);
+        if let Refused::KeyAge(error) = refused {
+            self.report(now, out, ClientEvent::Warning, || error.to_string());
         }
     }
 
@@ -142,12 +152,16 @@ impl PeerEngine {
     ) {
         let room = self.room_for(now, link);
         let has_room = || room != Room::None;
+        let unix = self.clock.at(now);
         let responder = self.responder.as_mut();
-        let opened =
-            responder.and_then(|r| r.third_packet(now, link, session, packet, has_room).ok());
-        let Some((control, wrapper)) = opened else {
-            self.dropped = self.dropped.saturating_add(1);
-            return;
+        let opened = responder.map(|r| r.third_packet(now, unix, link, session, packet, has_room));
+        let (control, wrapper) = match opened {
+            Some(Ok(opened)) => opened,
+            Some(Err(refused)) => return self.refused(now, refused, out),
+            None => {
+                self.dropped = self.dropped.saturating_add(1);
+                return;
+            }
         };
         let (Some(local), Ok(tls)) = (control.remote, new_tls(&self.config.tls)) else { return };
         let ids = (local, control.session);

@@ -16,11 +16,12 @@ use crate::negotiate::{
     choose_cipher,
 };
 use crate::server::client::{Connected, Hello, Stage};
+use crate::server::config::ServerConfig;
 use crate::server::event::{ClientInfo, ServerEvent};
 use crate::server::pool::{Fixed, Lease, NoLease};
 use crate::server::push::{Recipient, framing, pushed_options, uses_epochs};
 use crate::session::{
-    Fault, Idle, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, options_string,
+    Fault, Heard, Idle, KeySchedule, Settings, Sizes, fragment_size, inner_mtu, options_string,
     session_end,
 };
 
@@ -49,7 +50,9 @@ impl ServerEngine {
             let former = &connected.info;
             // The certificate itself, and not its name alone: the registry was asked about this one.
             if former.identity.fingerprint != identity.fingerprint || former.username != username {
-                return Err(Fault::Protocol("another identity in a renegotiation"));
+                let fault = Fault::Protocol("another identity in a renegotiation");
+                let fault = client.conversation.reject(now, fault)?;
+                return self.hear(now, peer, Heard::Failed(fault), out);
             }
             let ours = our_keys(&mut self.random, settings, client.conversation.link, Some(cipher));
             client.conversation.send_keys(ours)?;
@@ -241,7 +244,7 @@ impl ServerEngine {
         place: Place,
         out: &mut Out,
     ) -> Result<(), Fault> {
-        let Place { check, grant, lease, framing, options, push, keys, exporter } = place;
+        let Place { check, mut grant, lease, framing, options, push, keys, exporter } = place;
         let proto = hello.peer_info.proto();
         let Some(client) = self.clients.get(&peer) else { return Ok(()) };
         let settings = &self.config.settings;
@@ -285,6 +288,10 @@ impl ServerEngine {
             self.by_name.insert(info.identity.common_name.clone(), peer);
         }
         out.event(ServerEvent::ClientUp(Box::new(info.clone())));
+        let warnings = std::mem::take(&mut grant.warnings).into_iter();
+        for text in warnings.chain(no_address(&self.config, lease)) {
+            out.event(ServerEvent::Warning(Some(peer), text));
+        }
         let inactive = grant.inactive.or(settings.limits.inactive);
         let limit = check.then_some(CHECK_LASTS);
         let timeout = limit.or(grant.session_timeout).or(settings.limits.session);
@@ -432,4 +439,12 @@ pub(super) fn our_keys(
         password: Zeroizing::default(),
         peer_info: String::new(),
     }
+}
+
+/// The warning about a client that a server without a pool has no IPv4 address for.
+fn no_address(config: &ServerConfig, lease: Lease) -> Option<String> {
+    let without_pool = config.network4.as_ref().is_some_and(|network| network.pool.is_none());
+    (without_pool && lease.ipv4.is_none()).then(|| {
+        "the client has no IPv4 address: there is no pool, and no ifconfig-push for it".into()
+    })
 }

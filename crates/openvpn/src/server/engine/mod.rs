@@ -60,6 +60,8 @@ pub struct ServerCounters {
     pub strangers_bad: u64,
     /// Packets of strangers that were dropped unchecked: their network had sent too many bad ones.
     pub strangers_unchecked: u64,
+    /// Packets of strangers under a tls-crypt-v2 key that `tls-crypt-v2-max-age` refuses.
+    pub keys_expired: u64,
     /// Packets of strangers without a valid cookie.
     pub cookies_bad: u64,
     /// Packets of strangers whose cookie had started a handshake before.

@@ -9,7 +9,7 @@ use crate::server::event::ServerEvent;
 use crate::server::responder::Refused;
 use crate::session::{Budget, Conversation};
 use crate::tls::TlsSession;
-use crate::wrap::{WrapConfig, Wrapper};
+use crate::wrap::{WrapConfig, WrapError, Wrapper};
 
 impl ServerEngine {
     /// Answers a stranger's reset, and remembers nothing.
@@ -42,7 +42,8 @@ impl ServerEngine {
     ) {
         let handshakes = &mut self.handshakes;
         let room = || handshakes.take(link.remote().ip());
-        match self.responder.third_packet(now, link, session, packet, room) {
+        let unix = self.clock.at(now);
+        match self.responder.third_packet(now, unix, link, session, packet, room) {
             Ok((control, wrapper)) => self.begin(now, link, &control, wrapper, out),
             Err(refused) => self.refused(now, link, refused, out),
         }
@@ -54,6 +55,7 @@ impl ServerEngine {
         let counter = match refused {
             Refused::Unchecked => &mut counters.strangers_unchecked,
             Refused::Unauthentic => return self.unauthentic(now, link, out),
+            Refused::KeyAge(error) => return self.key_age(now, link, error, out),
             Refused::NoReset => &mut counters.strangers_bad,
             Refused::AnswersUsedUp => &mut counters.resets_limited,
             Refused::KeyNotKept => &mut counters.half_open_refused,
@@ -71,6 +73,14 @@ impl ServerEngine {
         // Without a wrapping nothing could have been authentic.
         if !matches!(self.config.settings.wrap, WrapConfig::None) && self.naming.allow(now) {
             out.event(ServerEvent::Unauthentic(link));
+        }
+    }
+
+    /// Of many, a few in a second are named. The end of a stream is an event of its own.
+    fn key_age(&mut self, now: Instant, link: Link, error: WrapError, out: &mut Out) {
+        self.counters.keys_expired += 1;
+        if !link.is_stream() && self.naming.allow(now) {
+            out.event(ServerEvent::HandshakeFailed(link, error.to_string()));
         }
     }
 

@@ -169,13 +169,15 @@ impl ServerEngine {
         }
         let handshakes = &mut self.handshakes;
         let room = || handshakes.take(link.remote().ip());
-        let (control, wrapper) = match self.responder.stream_reset(now, link, packet, room) {
+        let unix = self.clock.at(now);
+        let (control, wrapper) = match self.responder.stream_reset(now, unix, link, packet, room) {
             Ok(opened) => opened,
             Err(refused) => {
                 let why = match refused {
                     Refused::NoRoom => "too many handshakes are under way",
                     Refused::StartsUsedUp => "too many handshakes of this network have started",
                     Refused::NoReset => "its reset is not the first message",
+                    Refused::KeyAge(error) => &error.to_string(),
                     _ => "its reset is not authentic",
                 };
                 self.refused(now, link, refused, out);

@@ -1,0 +1,124 @@
+//! Which options may be pushed to clients, by the server's file or by the file of a single client.
+
+use adit_engine::verbs::Framing;
+
+use crate::negotiate::compression;
+use crate::server::Topology;
+
+/// Longest option that fits into a PUSH_REPLY.
+const MAX_PUSH: usize = 980;
+
+/// What the server itself has, which a pushed option must fit.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PushRules {
+    /// How packets are framed.
+    pub framing: Framing,
+    /// How IPv4 addresses are given.
+    pub topology: Topology,
+    /// Whether each client gets an IPv6 address of its own.
+    pub ipv6: bool,
+}
+
+impl Default for PushRules {
+    fn default() -> Self {
+        Self { framing: Framing::None, topology: Topology::Subnet, ipv6: false }
+    }
+}
+
+/// What becomes of an option that does not stop the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// It is pushed.
+    Kept,
+    /// The server pushes it anyway.
+    Implied,
+    /// It is not pushed; the warning says why.
+    LeftOut(String),
+}
+
+impl PushRules {
+    /// Judges an option. An error is the problem and the remedy.
+    pub(super) fn judge(&self, option: &str) -> Result<Pushed, (String, String)> {
+        let mut words = option.split_whitespace();
+        let (word, rest) = (words.next().unwrap_or_default(), words.next());
+        // Commas and control characters are an error whatever the option is about.
+        check_text(option)?;
+        if compression(word, rest.unwrap_or_default()) == Some((self.framing, true)) {
+            // The form that compresses nothing is pushed in its stead, as the configuration has it.
+            return Ok(Pushed::LeftOut(format!(
+                "push \"{option}\": clients are told to frame packets and compress none"
+            )));
+        }
+        if let Some(why) = self.overridden(word, rest) {
+            return Ok(Pushed::LeftOut(format!("push \"{option}\" has no effect: {why}")));
+        }
+        self.check_framing(option, word, rest)?;
+        Ok(if word == "topology" { Pushed::Implied } else { Pushed::Kept })
+    }
+
+    /// Why a pushed option means nothing to clients: in openvpn too, what the server says to each of them later
+    /// counts.
+    fn overridden(&self, word: &str, rest: Option<&str>) -> Option<&'static str> {
+        Some(match word {
+            "ifconfig" => {
+                "each client gets an address of its own; a client's file may have ifconfig-push"
+            }
+            "ifconfig-ipv6" if self.ipv6 => "each client gets an IPv6 address of its own",
+            "topology" if rest != Some(self.topology.name()) => {
+                "clients get the topology that the server itself has"
+            }
+            "fragment" => {
+                "clients do not take it from a server; write it into their configurations"
+            }
+            "cipher" | "peer-id" | "key-derivation" | "protocol-flags" => {
+                "it is negotiated with each client"
+            }
+            "push-continuation" => "long lists of options are split without it",
+            "auth-token" | "auth-token-user" => "a token in a file lets in everyone who reads it",
+            _ => return None,
+        })
+    }
+
+    fn check_framing(
+        &self,
+        option: &str,
+        word: &str,
+        rest: Option<&str>,
+    ) -> Result<(), (String, String)> {
+        if !matches!(word, "comp-lzo" | "compress") {
+            return Ok(());
+        }
+        match compression(word, rest.unwrap_or_default()) {
+            Some((pushed, false)) if pushed == self.framing => Ok(()),
+            Some((_, false)) => Err((
+                format!("\"{option}\": the server itself is not set so"),
+                format!("add {option} to the server's configuration too, or remove it here"),
+            )),
+            _ => Err((
+                format!(
+                    "\"{option}\": packets are not compressed: it gives away their content (VORACLE)"
+                ),
+                "remove it".into(),
+            )),
+        }
+    }
+}
+
+fn check_text(option: &str) -> Result<(), (String, String)> {
+    if option.contains(',') {
+        return Err((
+            "there is a comma in the option".into(),
+            "commas separate options on the wire; write one push line for each".into(),
+        ));
+    }
+    if option.chars().any(char::is_control) {
+        return Err(("there is a control character in the option".into(), "remove it".into()));
+    }
+    if option.len() > MAX_PUSH {
+        return Err((
+            format!("an option of {} bytes is too long", option.len()),
+            format!("write at most {MAX_PUSH} bytes"),
+        ));
+    }
+    Ok(())
+}
