@@ -84,7 +84,7 @@ pub struct Grant {
     /// The groups that a packet filter knows it by (`@group:NAME`).
     pub groups: Vec<String>,
     /// Warnings about what was written for this peer and has no effect.
-    pub warnings: Vec<String>,
+    pub warnings: Box<[String]>,
 }
 
 /// Groups that one peer may be in at most.

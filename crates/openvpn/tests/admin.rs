@@ -661,7 +661,7 @@ fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
     });
     let first = w.connect(client_config(Settings::default()), Impairment::default(), 1);
     assert!(w.run(5 * SECOND, |w| w.is_up(first)));
-    w.reply = Reply::Accept(Grant { warnings: vec!["of its file".into()], ..Grant::default() });
+    w.reply = Reply::Accept(Grant { warnings: ["of its file".into()].into(), ..Grant::default() });
     let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
     assert!(w.run(5 * SECOND, |w| w.is_up(second)));
     let mut given: Vec<_> =

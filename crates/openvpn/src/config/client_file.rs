@@ -79,6 +79,7 @@ impl ClientFile {
                 "remove some, or raise max-routes-per-client",
             ));
         }
+        draft.file.grant.warnings = draft.warnings.into();
         Ok(draft.file)
     }
 }
@@ -87,6 +88,7 @@ impl ClientFile {
 struct Draft {
     file: ClientFile,
     max_routes: u32,
+    warnings: Vec<String>,
     last_route: Option<Directive>,
 }
 
@@ -182,9 +184,8 @@ impl Draft {
 
     fn warn(&mut self, d: &Directive, text: &str) {
         let warning = format!("{}:{}: {text}", d.place.file, d.place.line);
-        let warnings = &mut self.file.grant.warnings;
-        if warnings.len() < MAX_WARNINGS {
-            warnings.push(warning);
+        if self.warnings.len() < MAX_WARNINGS {
+            self.warnings.push(warning);
         }
     }
 

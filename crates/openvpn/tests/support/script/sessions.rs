@@ -56,7 +56,7 @@ pub(super) fn wrappings(choice: u8) -> (WrapConfig, WrapConfig) {
             let master = ServerKey::new(&[9; ServerKey::LEN]);
             let issued = master.client_key(key(), None).expect("a client's key");
             let client = WrapConfig::TlsCryptV2Client { key: issued };
-            (WrapConfig::TlsCryptV2Server { key: master }, client)
+            (WrapConfig::tls_crypt_v2_server(master), client)
         }
     }
 }
