@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_engine::verbs::{KeySlot, PeerSpec};
+use adit_crypto::Cipher;
+use adit_engine::verbs::{DataKey, KeySlot, PeerSpec, Protection};
 use adit_engine::{Link, Notice, Op, PeerId};
 use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{DropReason, Relay};
@@ -225,17 +226,33 @@ fn an_address_that_two_take_at_once_is_ones() {
     assert_eq!(server.dropped(DropReason::WrongAddress), rounds as u64);
 }
 
+/// Every format with an AEAD, and the bytes of a datagram that name its nonce under a key.
+const SEALED: [(Protection, usize); 4] = [
+    (Protection::Aead(Cipher::Aes256Gcm), 8),
+    (Protection::Aead(Cipher::ChaCha20Poly1305), 8),
+    (Protection::Epoch(Cipher::Aes256Gcm), 12),
+    (Protection::Epoch(Cipher::ChaCha20Poly1305), 12),
+];
+
 /// Workers that seal for one peer while control changes its key: no packet id is used twice, none is lost, and none
 /// is sealed under a key that the other end has not got.
 #[test]
-fn packet_ids_are_given_once_whoever_seals() {
+fn packet_ids_are_given_once_by_all_workers() {
+    for (protection, nonce) in SEALED {
+        seal_on_all_workers(protection, nonce);
+    }
+}
+
+fn seal_on_all_workers(protection: Protection, nonce: usize) {
+    let key = |id, at_server| Box::new(DataKey { protection, ..*key(CLIENT, id, at_server) });
     let (server, [client]) = world(Relay::Kernel, [CLIENT]);
     // Threads take turns as they please: what one has sealed may wait while others go on.
     let wide = PeerSpec { replay_window: 65536, ..spec(link(200, 1194)) };
     let mut client = End { memory: client.memory, ..client };
     client.apply(Op::AddPeer(PeerId(0), PeerSpec { wire_id: Some(PEER.0), ..wide }));
     client.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-    let (threads, each) = (4, 5000);
+    server.apply(Op::InstallKey(PEER, KeySlot::Primary, key(0, true)));
+    let (threads, each) = (4, 3000);
     let sealed: Vec<Vec<Vec<u8>>> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|_| {
@@ -253,7 +270,7 @@ fn packet_ids_are_given_once_whoever_seals() {
             })
             .collect();
         for id in 1..=7 {
-            server.apply(Op::InstallKey(PEER, KeySlot::Secondary, key(CLIENT, id, true)));
+            server.apply(Op::InstallKey(PEER, KeySlot::Secondary, key(id, true)));
             server.apply(Op::SwapKeys(PEER));
             thread::yield_now();
         }
@@ -261,12 +278,13 @@ fn packet_ids_are_given_once_whoever_seals() {
     });
     let mut nonces = BTreeSet::new();
     for id in 0..=7u8 {
-        client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(CLIENT, id, false)));
+        client.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(id, false)));
         for datagram in sealed.iter().flatten().filter(|datagram| datagram[0] & 7 == id) {
-            assert!(nonces.insert(datagram[..8].to_vec()), "{:?}", &datagram[..8]);
-            assert_eq!(client.open(link(200, 1194), datagram).len(), 1);
+            let named = &datagram[..nonce];
+            assert!(nonces.insert(named.to_vec()), "{protection:?}: {named:?}");
+            assert_eq!(client.open(link(200, 1194), datagram).len(), 1, "{protection:?}");
         }
     }
-    assert_eq!(nonces.len(), threads * each);
+    assert_eq!(nonces.len(), threads * each, "{protection:?}");
     assert_eq!(server.memory.plane().counters(PEER).unwrap().tx_packets, (threads * each) as u64);
 }
