@@ -256,15 +256,51 @@ pub struct Traffic {
     pub aside_bytes: u64,
 }
 
-/// Traffic of one peer.
+/// Traffic of one peer, in one channel or in both.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Data packets received and authenticated.
+    /// Packets received and authenticated.
     pub rx_packets: u64,
     /// Bytes of these on the wire (UDP payload).
     pub rx_bytes: u64,
-    /// Data packets sent.
+    /// Packets sent.
     pub tx_packets: u64,
     /// Bytes of these on the wire (UDP payload).
     pub tx_bytes: u64,
+}
+
+impl Counters {
+    /// Counts a received packet.
+    pub fn received(&mut self, bytes: usize) {
+        self.rx_packets = self.rx_packets.saturating_add(1);
+        self.rx_bytes = self.rx_bytes.saturating_add(bytes as u64);
+    }
+
+    /// Counts a sent packet.
+    pub fn sent(&mut self, bytes: usize) {
+        self.tx_packets = self.tx_packets.saturating_add(1);
+        self.tx_bytes = self.tx_bytes.saturating_add(bytes as u64);
+    }
+
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            rx_packets: self.rx_packets.saturating_add(other.rx_packets),
+            rx_bytes: self.rx_bytes.saturating_add(other.rx_bytes),
+            tx_packets: self.tx_packets.saturating_add(other.tx_packets),
+            tx_bytes: self.tx_bytes.saturating_add(other.tx_bytes),
+        }
+    }
+
+    /// What came since these were `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            rx_packets: self.rx_packets.saturating_sub(earlier.rx_packets),
+            rx_bytes: self.rx_bytes.saturating_sub(earlier.rx_bytes),
+            tx_packets: self.tx_packets.saturating_sub(earlier.tx_packets),
+            tx_bytes: self.tx_bytes.saturating_sub(earlier.tx_bytes),
+        }
+    }
 }

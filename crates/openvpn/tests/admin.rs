@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use adit_engine::verbs::Framing;
-use adit_engine::{Engine, Grant, Input, Outbox, Reply, Ticket};
+use adit_engine::{Engine, Grant, Input, Notice, Outbox, Reply, Ticket, Transport};
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::negotiate::ControlMessage;
 use adit_openvpn::server::{Farewell, Network4, Offer, ServerConfig, ServerEvent, Topology};
@@ -678,4 +678,52 @@ fn without_a_pool_a_client_has_the_address_of_its_file_or_none() {
         .collect();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0] == "of its file" && warnings[1].contains("no pool"), "{warnings:?}");
+}
+
+/// As openvpn counts them: from the packet on for which a server has a client of its own. Over UDP that is the one behind
+/// the reset and its answer.
+#[test]
+fn the_control_channel_counts_in_a_sessions_traffic() {
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let mut w = World::new(server_config(Settings::default()), 1);
+        let mut config = client_config(Settings::default());
+        config.remotes[0].target.transport = transport;
+        let c = w.connect(config, Impairment::default(), 1);
+        let mut resets = (0, 0);
+        if transport == Transport::Udp {
+            assert!(w.run(SECOND, |w| w.clients[c].control.1 > 0));
+            resets = w.clients[c].control;
+        }
+        assert!(w.run(5 * SECOND, |w| w.is_up(c)));
+        let peer = *w.plane.peers.keys().next().expect("a peer");
+        let check = |w: &World| {
+            let (rx, tx) = w.clients[c].control;
+            let traffic = w.server.control_traffic(peer).expect("a client");
+            assert_eq!((traffic.rx_bytes, traffic.tx_bytes), (rx - resets.0, tx - resets.1));
+            assert!(traffic.rx_packets > 3 && traffic.tx_packets > 3, "{traffic:?}");
+            traffic
+        };
+        let before = check(&w);
+        w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
+        assert!(w.run(5 * SECOND, |w| w.rekeys(c) == 1));
+        w.run(5 * SECOND, |_| false);
+        let after = check(&w);
+        assert!(after.rx_bytes > before.rx_bytes + 500 && after.tx_bytes > before.tx_bytes + 500);
+        // What is not authentic is nobody's traffic: over a stream it ends the session.
+        if transport == Transport::Udp {
+            w.stranger(w.clients[c].address, &[0x38; 14]);
+            assert_eq!(check(&w), after);
+        }
+        let mut out = Outbox::new();
+        let (server, now) = (&mut w.server, w.now);
+        assert!(server.kick(now, peer, Farewell::ComeBack, "kicked", &mut out));
+        w.perform_server(out);
+        let last = w.events.iter().find_map(|event| match event {
+            ServerEvent::ClientDown(_, _, counters) => Some(*counters),
+            _ => None,
+        });
+        let last = last.expect("its end");
+        assert!(last.tx_bytes > after.tx_bytes && last.rx_bytes >= after.rx_bytes, "{last:?}");
+        assert_eq!(w.server.control_traffic(peer), None);
+    }
 }

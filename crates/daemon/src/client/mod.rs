@@ -81,6 +81,15 @@ pub enum Waits {
     Streams(TcpListener),
 }
 
+/// What a client's sessions have carried so far.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// The data channel.
+    pub data: Counters,
+    /// The control channel, with attempts that led to no session.
+    pub control: Counters,
+}
+
 /// What the owner of a [`Client`] hears and decides.
 pub trait Hooks {
     /// Every event of the engine, before it is acted upon.
@@ -127,7 +136,7 @@ pub trait Hooks {
     }
 
     /// Called every [`Options::tick`] with the traffic of all sessions so far.
-    fn tick(&mut self, traffic: &Counters) -> Next {
+    fn tick(&mut self, traffic: &Traffic) -> Next {
         let _ = traffic;
         Next::GoOn
     }
@@ -275,6 +284,7 @@ impl Client {
             tls: String::new(),
             routing: None,
             past: Counters::default(),
+            past_control: Counters::default(),
             session: Counters::default(),
             packets: log::Traffic::default(),
         };
@@ -331,6 +341,8 @@ struct Running<E: Drives> {
     routing: Option<String>,
     /// Traffic of former sessions.
     past: Counters,
+    /// The control channel's, up to the end of the session before.
+    past_control: Counters,
     /// Traffic of the present one.
     session: Counters,
     /// What passes, for the log.
@@ -538,7 +550,8 @@ impl<E: Drives> Running<E> {
     fn keep_traffic(&mut self) {
         self.refresh();
         let ended = std::mem::take(&mut self.session);
-        self.past = sum(&self.past, &ended);
+        self.past = self.past.plus(ended);
+        self.past_control = self.driver.control_traffic();
         self.peer = None;
     }
 
@@ -555,16 +568,7 @@ impl<E: Drives> Running<E> {
         }
     }
 
-    fn traffic(&self) -> Counters {
-        sum(&self.past, &self.session)
-    }
-}
-
-fn sum(a: &Counters, b: &Counters) -> Counters {
-    Counters {
-        rx_packets: a.rx_packets.saturating_add(b.rx_packets),
-        rx_bytes: a.rx_bytes.saturating_add(b.rx_bytes),
-        tx_packets: a.tx_packets.saturating_add(b.tx_packets),
-        tx_bytes: a.tx_bytes.saturating_add(b.tx_bytes),
+    fn traffic(&self) -> Traffic {
+        Traffic { data: self.past.plus(self.session), control: self.driver.control_traffic() }
     }
 }

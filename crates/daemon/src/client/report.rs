@@ -49,6 +49,8 @@ impl<E: Drives> Running<E> {
                 tunnel.ipv4.map(|net| net.addr().to_string()),
                 tunnel.ipv6.map(|net| net.addr().to_string()),
             ];
+            let control = self.driver.control_traffic().since(self.past_control);
+            let session = self.session.plus(control);
             report.peers.push(PeerReport {
                 id: peer.0,
                 name: self.server.clone(),
@@ -59,10 +61,10 @@ impl<E: Drives> Running<E> {
                 tls: self.tls.clone(),
                 since: self.since,
                 key_age_s: now().since(self.key_since).as_secs(),
-                rx_packets: self.session.rx_packets,
-                rx_bytes: self.session.rx_bytes,
-                tx_packets: self.session.tx_packets,
-                tx_bytes: self.session.tx_bytes,
+                rx_packets: session.rx_packets,
+                rx_bytes: session.rx_bytes,
+                tx_packets: session.tx_packets,
+                tx_bytes: session.tx_bytes,
                 path_mtu: self.path.mtu,
                 mss: Some(self.path.mss4).filter(|mss| *mss != 0),
                 ..PeerReport::default()

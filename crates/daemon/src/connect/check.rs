@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::ping::{echo, who_has};
 use super::{ConnectOptions, NO_DEVICE, explain, read};
-use crate::client::{self, Client, Ended, Hooks, HostReport, Next};
+use crate::client::{self, Client, Ended, Hooks, HostReport, Next, Traffic};
 use crate::clock::now;
 use crate::driver::{Dialled, ResolveRetry};
 use crate::fault::Fault;
@@ -492,8 +492,8 @@ impl Hooks for Checker {
         self.probe = Some(Probe::new(from, to, sizes, mtu));
     }
 
-    fn tick(&mut self, traffic: &Counters) -> Next {
-        if self.failed() { Next::End } else { self.probe(traffic) }
+    fn tick(&mut self, traffic: &Traffic) -> Next {
+        if self.failed() { Next::End } else { self.probe(&traffic.data) }
     }
 }
 
@@ -506,8 +506,8 @@ mod tests {
         HostReport { device: None, applied: &Applied::Same, capture: Capture::default() }
     }
 
-    fn traffic(rx_bytes: u64) -> Counters {
-        Counters { rx_bytes, ..Counters::default() }
+    fn traffic(rx_bytes: u64) -> Traffic {
+        Traffic { data: Counters { rx_bytes, ..Counters::default() }, ..Traffic::default() }
     }
 
     fn up(checker: &mut Checker) {

@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_engine::verbs::Counters;
 use adit_linux::privileges::Capability;
 use adit_openvpn::client::{ClientConfig, ClientEvent, Stop, TunnelConfig};
 use adit_openvpn::config::{self, ClientOptions, Files, Options, Role};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::client::{self, Client, Ended, Hooks, HostReport};
+use crate::client::{self, Client, Ended, Hooks, HostReport, Traffic};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::Dialled;
@@ -421,7 +420,7 @@ impl Hooks for Narrator<'_> {
         );
     }
 
-    fn tick(&mut self, traffic: &Counters) -> client::Next {
+    fn tick(&mut self, traffic: &Traffic) -> client::Next {
         let _ = traffic;
         if let Some((server, seconds)) = &mut self.unanswered {
             *seconds = seconds.saturating_add(1);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use adit_engine::verbs::Counters;
 use adit_engine::{
     Engine, Family, Input, Instant, Link, Outbox, Output, Reply, SocketId, Target, Ticket,
     Transport,
@@ -94,6 +95,8 @@ pub struct Driver<E: Engine, B: Backend> {
     looks: u32,
     news: VecDeque<News<E::Event>>,
     send_errors: SendErrors,
+    /// Packets of the control channel.
+    control: Counters,
     ticked: bool,
     /// The deadline that was logged last.
     sleeps_until: Option<Option<Instant>>,
@@ -160,6 +163,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
             looks: 0,
             news: VecDeque::new(),
             send_errors: SendErrors::default(),
+            control: Counters::default(),
             ticked: false,
             sleeps_until: None,
         })
@@ -198,6 +202,11 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         if let Some((target, address)) = &self.dialled_last {
             self.book.unreachable(target, *address);
         }
+    }
+
+    /// The control channel's packets that were sent and received.
+    pub fn control_traffic(&self) -> Counters {
+        self.control
     }
 
     /// What could not be sent.
@@ -364,6 +373,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         match arrival {
             Arrival::Frame(link, mut frame) => {
                 trace::read(&link, &frame);
+                self.control.received(frame.len());
                 self.feed(Input::Frame(link, &mut frame));
             }
             Arrival::Notice(notice) => {
@@ -443,7 +453,9 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     fn send(&mut self, link: Link, frame: &[u8]) {
         trace::write(&link, frame);
         if link.is_stream() {
-            if !self.backend.send_control(link, frame) {
+            if self.backend.send_control(link, frame) {
+                self.control.sent(frame.len());
+            } else {
                 // Nothing is sent twice on a stream: without this packet the session cannot go on.
                 self.send_errors.full += 1;
                 self.end_stream(link);
@@ -452,7 +464,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         }
         let Some(socket) = link.socket().and_then(|id| self.sockets.get(id)) else { return };
         match socket.send_to(link.remote(), link.local(), frame) {
-            Ok(()) => {}
+            Ok(()) => self.control.sent(frame.len()),
             // The reliability layer sends it again.
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.send_errors.full += 1,
             Err(e) => {

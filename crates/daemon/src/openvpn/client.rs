@@ -12,7 +12,7 @@ use adit_openvpn::config::{ClientOptions, Options, PeerKeys, Remap, Role};
 
 use super::status::{Status, StatusFile, Totals};
 use super::{Next, lines, mapping, material, peer, process::Ground};
-use crate::client::{self, Client, Ended, Hooks, HostReport, Kind, Reaction, Waits};
+use crate::client::{self, Client, Ended, Hooks, HostReport, Kind, Reaction, Traffic, Waits};
 use crate::clock::unix_time;
 use crate::control::CertificateReport;
 use crate::driver::{DialSettings, Dialled, Endpoint};
@@ -107,7 +107,7 @@ pub(super) async fn run(
         status,
         certificate,
         until_status: Duration::ZERO,
-        traffic: Counters::default(),
+        traffic: Traffic::default(),
         // As stock calls a peer without a certificate.
         server: if matches!(options.role, Role::Peer(_)) { "UNDEF".into() } else { String::new() },
         link: None,
@@ -190,7 +190,7 @@ struct Owner<'a> {
     status: Option<(StatusFile, Duration)>,
     certificate: Option<CertificateReport>,
     until_status: Duration,
-    traffic: Counters,
+    traffic: Traffic,
     server: String,
     link: Option<Link>,
     descriptor: i32,
@@ -338,7 +338,7 @@ impl Hooks for Owner<'_> {
         }
     }
 
-    fn tick(&mut self, traffic: &Counters) -> client::Next {
+    fn tick(&mut self, traffic: &Traffic) -> client::Next {
         self.traffic = *traffic;
         self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
         if let (Some((_, every)), true) = (&self.status, self.until_status.is_zero()) {
@@ -369,12 +369,13 @@ impl Owner<'_> {
         // The plane counts what is on the wire. What reaches the TUN is less by the framing of each
         // packet: 8 bytes of header and 16 of tag.
         let inside = |bytes: u64, packets: u64| bytes.saturating_sub(packets.saturating_mul(24));
-        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic;
+        let Counters { rx_packets, rx_bytes, tx_packets, tx_bytes } = self.traffic.data;
+        let link = self.traffic.data.plus(self.traffic.control);
         Status::Client(Totals {
             tun_read: inside(tx_bytes, tx_packets),
             tun_written: inside(rx_bytes, rx_packets),
-            link_read: rx_bytes,
-            link_written: tx_bytes,
+            link_read: link.rx_bytes,
+            link_written: link.tx_bytes,
         })
     }
 

@@ -466,8 +466,11 @@ impl Running {
     }
 
     fn refresh(&mut self) {
-        let plane = self.driver.backend().plane();
-        self.sessions.refresh(now(), unix_time().0, |peer| plane.counters(peer));
+        let (plane, engine) = (self.driver.backend().plane(), self.driver.engine());
+        self.sessions.refresh(now(), unix_time().0, |peer| {
+            let data = plane.counters(peer)?;
+            Some(engine.control_traffic(peer).map_or(data, |control| data.plus(control)))
+        });
     }
 
     fn report(&mut self, hooks: &mut dyn Hooks) -> StatusReport {

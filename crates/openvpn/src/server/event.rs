@@ -33,7 +33,7 @@ pub enum ServerEvent {
     Addresses(Box<Addresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
-    /// A client's session ended.
+    /// A client's session ended; why, and the traffic of both channels.
     ClientDown(PeerId, String, Counters),
     /// A handshake ended without a session; the reason names whose fault it is.
     HandshakeFailed(Link, String),

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use adit_engine::verbs::Counters;
 use adit_engine::{Instant, Link, Outbox, UnixTime};
 
 use super::budget::{Bucket, RENEGOTIATIONS};
@@ -45,6 +46,8 @@ pub(crate) struct Conversation {
     /// There is a session, whose keys live for so long without a new negotiation.
     established: Option<Duration>,
     failing: Option<Failing>,
+    /// Its authentic packets.
+    pub(crate) traffic: Counters,
 }
 
 /// Negotiations of a session that fail one after the other.
@@ -110,6 +113,7 @@ impl Conversation {
             put_off: 0,
             established: None,
             failing: None,
+            traffic: Counters::default(),
         }
     }
 
@@ -140,6 +144,7 @@ impl Conversation {
             put_off: 0,
             established: None,
             failing: None,
+            traffic: Counters::default(),
         }
     }
 
@@ -172,6 +177,7 @@ impl Conversation {
             put_off: 0,
             established: None,
             failing: None,
+            traffic: Counters::default(),
         }
     }
 
@@ -207,7 +213,9 @@ impl Conversation {
             Rewrapping::Made(rewrapper) if renegotiation => rewrapper,
             _ => &mut self.wrapper,
         };
+        let len = packet.len();
         let control = wrapper.open(packet)?;
+        self.traffic.received(len);
         self.take(now, &control, next_tls, settings)
     }
 
@@ -504,6 +512,7 @@ impl Conversation {
                     Control { opcode, key_id, session: local, acks, remote, message, payload };
                 let mut frame = Vec::new();
                 if wrapper.seal(&control, unix, &mut frame).is_ok() {
+                    self.traffic.sent(frame.len());
                     out.send(self.link, frame);
                 }
             };

@@ -52,6 +52,8 @@ pub struct ClientNode {
     pub stream: Option<u64>,
     /// Where it dialled, in order.
     pub dialled: Vec<adit_engine::Target>,
+    /// Bytes of control packets that reached the server, and that the server sent.
+    pub control: (u64, u64),
 }
 
 pub struct World {
@@ -188,6 +190,7 @@ impl World {
             impairment,
             stream: None,
             dialled: Vec::new(),
+            control: (0, 0),
         });
         self.clients.len() - 1
     }
@@ -276,6 +279,7 @@ impl World {
             }
             Packet::Control(mut bytes) => {
                 self.session_ids.0 = bytes[1..9].try_into().expect("eight bytes");
+                self.clients[n].control.0 += bytes.len() as u64;
                 self.to_server(Input::Frame(link, &mut bytes));
             }
             Packet::Data(datagram) => {
@@ -333,6 +337,7 @@ impl World {
                 Output::Send(link, frame) => {
                     self.wiretap.iter_mut().for_each(|tap| tap.keep(false, &frame));
                     if let Some(c) = self.clients.iter_mut().find(|c| c.is_behind(link)) {
+                        c.control.1 += frame.len() as u64;
                         c.down.push(self.now, Packet::Control(frame));
                     }
                 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use adit_engine::verbs::Counters;
 use adit_engine::{
     Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, Shares, Ticket,
     UnixTime,
@@ -92,6 +93,13 @@ pub struct ServerCounters {
     pub replaced_unnotified: u64,
 }
 
+/// A session that has ended, whose final counters the data plane has not given yet.
+struct Departing {
+    reason: String,
+    /// Its control channel.
+    control: Counters,
+}
+
 /// What a client is told when its session is ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Farewell {
@@ -123,7 +131,7 @@ pub struct ServerEngine {
     checks: HashMap<String, PeerId>,
     disputes: replaced::Disputes,
     /// Removed from the data plane, which has not told their final counters yet.
-    departing: HashMap<PeerId, String>,
+    departing: HashMap<PeerId, Departing>,
     timers: BTreeSet<(Instant, PeerId)>,
     next_peer: u32,
     next_ticket: u64,
@@ -184,6 +192,12 @@ impl ServerEngine {
     /// The connected clients.
     pub fn clients(&self) -> impl Iterator<Item = &ClientInfo> {
         self.clients.values().filter_map(|client| Some(&client.connected()?.info))
+    }
+
+    /// The control channel's traffic of a connected client, from the packet on that began its handshake.
+    pub fn control_traffic(&self, peer: PeerId) -> Option<Counters> {
+        let client = self.clients.get(&peer)?;
+        client.connected().map(|_| client.conversation.traffic)
     }
 
     /// Handshakes under way.
@@ -429,7 +443,10 @@ impl ServerEngine {
         }
         out.plane(Op::DismissLink(link));
         match client.stage {
-            Stage::Connected(connected) => self.end_session(peer, *connected, reason, out),
+            Stage::Connected(connected) => {
+                let departing = Departing { reason, control: client.conversation.traffic };
+                self.end_session(peer, *connected, departing, out);
+            }
             Stage::Replaced(_) => self.disputes.notified(),
             stage => {
                 if let Stage::Authorizing { ticket, .. } = &stage {
@@ -452,8 +469,8 @@ impl ServerEngine {
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
             Notice::PeerGone(peer, counters) => {
-                if let Some(reason) = self.departing.remove(&peer) {
-                    out.event(ServerEvent::ClientDown(peer, reason, counters));
+                if let Some(Departing { reason, control }) = self.departing.remove(&peer) {
+                    out.event(ServerEvent::ClientDown(peer, reason, counters.plus(control)));
                 }
             }
             Notice::PeerSilent(peer) => {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Op, PeerId};
 
-use super::{Out, ServerEngine, told};
+use super::{Departing, Out, ServerEngine, told};
 use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo};
 use crate::server::client::{Notified, Stage};
 use crate::server::event::{ServerEvent, UsedElsewhere};
@@ -119,8 +119,9 @@ impl ServerEngine {
         let name = connected.info.identity.common_name.clone();
         client.stage =
             Stage::Replaced(Box::new(Notified { until, name, by, knows_backoff, asked: true }));
+        let departing = Departing { reason: REPLACED.into(), control: client.conversation.traffic };
         self.disputes.notifying += 1;
-        self.end_session(former, *connected, REPLACED.into(), out);
+        self.end_session(former, *connected, departing, out);
         let text = format!("this profile is in use at {} now", by.ip().to_canonical());
         self.notify(now, former, &ControlMessage::Info(text), out);
     }
@@ -202,7 +203,7 @@ impl ServerEngine {
         &mut self,
         peer: PeerId,
         connected: crate::server::client::Connected,
-        reason: String,
+        departing: Departing,
         out: &mut Out,
     ) {
         let name = &connected.info.identity.common_name;
@@ -213,7 +214,7 @@ impl ServerEngine {
         self.pool.release(peer, connected.lease);
         self.disown(peer, &connected.prefixes);
         out.plane(Op::DelPeer(peer));
-        self.departing.insert(peer, reason);
+        self.departing.insert(peer, departing);
     }
 }
 

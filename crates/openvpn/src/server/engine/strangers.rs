@@ -42,9 +42,10 @@ impl ServerEngine {
     ) {
         let handshakes = &mut self.handshakes;
         let room = || handshakes.take(link.remote().ip());
+        let len = packet.len();
         let unix = self.clock.at(now);
         match self.responder.third_packet(now, unix, link, session, packet, room) {
-            Ok((control, wrapper)) => self.begin(now, link, &control, wrapper, out),
+            Ok((control, wrapper)) => self.begin(now, link, (&control, len), wrapper, out),
             Err(refused) => self.refused(now, link, refused, out),
         }
     }
@@ -88,7 +89,7 @@ impl ServerEngine {
         &mut self,
         now: Instant,
         link: Link,
-        first: &Control<'_>,
+        (first, len): (&Control<'_>, usize),
         wrapper: Wrapper,
         out: &mut Out,
     ) {
@@ -112,13 +113,14 @@ impl ServerEngine {
         };
         let ids = (local, first.session);
         let settings = &self.config.settings;
-        let conversation = match accepted {
+        let mut conversation = match accepted {
             Some(accepted) => {
                 let give_up = accepted + settings.hand_window;
                 Conversation::accept(now, link, ids, wrapper, tls, give_up)
             }
             None => Conversation::resume(now, link, ids, wrapper, tls, settings),
         };
+        conversation.traffic.received(len);
         let (session, stage) = (first.session, Stage::Negotiating);
         let client =
             Client { conversation, session, stage, scheduled: None, budget: Budget::default() };

@@ -169,7 +169,7 @@ impl ServerEngine {
         }
         let handshakes = &mut self.handshakes;
         let room = || handshakes.take(link.remote().ip());
-        let unix = self.clock.at(now);
+        let (unix, len) = (self.clock.at(now), packet.len());
         let (control, wrapper) = match self.responder.stream_reset(now, unix, link, packet, room) {
             Ok(opened) => opened,
             Err(refused) => {
@@ -186,7 +186,7 @@ impl ServerEngine {
                 return self.hang_up(link, why, out);
             }
         };
-        self.begin(now, link, &control, wrapper, out);
+        self.begin(now, link, (&control, len), wrapper, out);
         // There was no place, or no TLS.
         if self.streams.accepted(link).is_some() {
             self.hang_up(link, "no handshake can begin", out);
