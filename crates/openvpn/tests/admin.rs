@@ -588,6 +588,26 @@ fn a_device_whose_session_another_one_took_is_told_why_and_stays_away() {
     assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
 }
 
+/// Work that its budget had delayed was due for ever, and the engine never returned.
+#[test]
+fn a_replaced_session_leaves_no_delayed_work() {
+    let (mut w, first) = first_of_two();
+    for _ in 0..4 {
+        let mut out = Outbox::new();
+        let asked = w.clients[first].engine.say(w.now, &ControlMessage::PushRequest, &mut out);
+        assert!(asked);
+        w.perform_client(first, out);
+    }
+    w.run(SECOND / 5, |_| false);
+    // What tells it that it is replaced is lost: nothing is acknowledged.
+    w.clients[first].address = "192.0.2.99:9".parse().unwrap();
+    let second = w.connect(client_config(Settings::default()), Impairment::default(), 2);
+    assert!(w.run(SECOND, |w| w.is_up(second)));
+    assert!(w.server.counters().delayed > 0, "{:?}", w.server.counters());
+    w.run(10 * SECOND, |_| false);
+    assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
+}
+
 #[test]
 fn a_device_that_moved_is_not_taken_for_two() {
     let (mut w, first) = first_of_two();

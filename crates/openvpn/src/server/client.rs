@@ -113,6 +113,8 @@ impl Client {
                     .min()
             }
         };
-        [stage, self.conversation.deadline(), self.budget.deadline()].into_iter().flatten().min()
+        // Only a connected client's delayed work is done: that of one that is being replaced would be due for ever.
+        let delayed = self.connected().and_then(|_| self.budget.deadline());
+        [stage, self.conversation.deadline(), delayed].into_iter().flatten().min()
     }
 }
