@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::libc;
@@ -80,6 +80,8 @@ pub(super) fn fresh(path: &Path) -> io::Result<File> {
     let mode = former.as_ref().map_or(PRIVATE, |data| data.mode() & 0o777);
     let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(fresh)?;
     if let Some(former) = former {
+        // The process's umask has no say in the mode of a file that was there.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
         // Kept by its owner, who may be another one than root.
         let _ = std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()));
     }
@@ -118,7 +120,7 @@ impl Begin {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+    use std::os::unix::fs::{lchown, symlink};
 
     use super::*;
 
