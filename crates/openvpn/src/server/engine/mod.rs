@@ -590,12 +590,12 @@ impl ServerEngine {
 
     fn tick(&mut self, now: Instant, out: &mut Out) {
         self.end_silent(now, out);
-        while let Some(&(at, peer)) = self.timers.first() {
-            if at > now {
-                break;
-            }
-            self.timers.pop_first();
-            if let Some(client) = self.clients.get_mut(&peer) {
+        // Each client once: one that is due again at once must not hold up the others.
+        let due: Vec<_> = self.timers.range(..=(now, PeerId(u32::MAX))).copied().collect();
+        for (at, peer) in due {
+            if self.timers.remove(&(at, peer))
+                && let Some(client) = self.clients.get_mut(&peer)
+            {
                 client.scheduled = None;
                 self.tick_client(now, peer, out);
             }
