@@ -10,7 +10,7 @@ pub fn wrapped(head: &str, words: &str) -> String {
     let indent = head.chars().count();
     let mut text = head.to_owned();
     let mut column = indent;
-    for word in words.split(' ') {
+    for word in words.split_whitespace() {
         let length = word.chars().count();
         if column > indent && column + 1 + length > WIDTH {
             text.push('\n');
@@ -49,13 +49,13 @@ mod tests {
 
     #[test]
     fn a_fault_is_wrapped_for_people_alone() {
-        let fault = "word ".repeat(30);
+        let fault = ["word"; 32].join(" ");
         assert!(fault_line(&fault, true).lines().all(|line| line.chars().count() <= 80));
         assert_eq!(fault_line(&fault, false), format!("adit: {fault}\n"));
         let remedy = format!("{fault}\n  {fault}");
         let shown = fault_line(&remedy, true);
         assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-        assert!(shown.contains("\n  word word") && shown.ends_with("\n  word word \n"), "{shown}");
+        assert!(shown.contains("\n  word word") && shown.ends_with("\n  word word\n"), "{shown}");
         let carets = format!("{fault}\n    ^^^^");
         assert_eq!(fault_line(&carets, true), format!("adit: {carets}\n"));
     }
