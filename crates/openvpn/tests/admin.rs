@@ -720,7 +720,7 @@ fn the_control_channel_counts_in_a_sessions_traffic() {
             let (rx, tx) = w.clients[c].control;
             let traffic = w.server.control_traffic(peer).expect("a client");
             assert_eq!((traffic.rx_bytes, traffic.tx_bytes), (rx - resets.0, tx - resets.1));
-            assert!(traffic.rx_packets > 3 && traffic.tx_packets > 3, "{traffic:?}");
+            assert!(traffic.rx_packets > 2 && traffic.tx_packets > 2, "{traffic:?}");
             traffic
         };
         let before = check(&w);
@@ -729,7 +729,7 @@ fn the_control_channel_counts_in_a_sessions_traffic() {
         w.run(5 * SECOND, |_| false);
         let after = check(&w);
         assert!(after.rx_bytes > before.rx_bytes + 500 && after.tx_bytes > before.tx_bytes + 500);
-        // What is not authentic is nobody's traffic: over a stream it ends the session.
+        // A packet that is not authentic counts for no one: over a stream it ends the session.
         if transport == Transport::Udp {
             w.stranger(w.clients[c].address, &[0x38; 14]);
             assert_eq!(check(&w), after);
