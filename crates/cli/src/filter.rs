@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use adit_daemon::fault::Fault;
 use adit_daemon::managed::clients;
-use adit_filter::lang::{self, Diagnostics, MAX_FILE};
+use adit_filter::lang::{self, Diagnostics, MAX_FILE, Summary};
 use adit_filter::packet::Packet;
-use adit_filter::ruleset::{Members, Policy, Ruleset};
+use adit_filter::ruleset::{Members, Ruleset};
 use adit_filter::{Decision, IpRange, Nanos};
 use adit_wire::VnetHeader;
 use clap::{Args, Subcommand, ValueHint};
@@ -141,15 +141,15 @@ struct Error<'a> {
 
 fn check(options: &Check) -> Done {
     let name = options.file.display().to_string();
-    let read = parse(&options.file)?;
+    let read = parse(&options.file, true)?;
     if options.json {
         let empty = Ruleset::default();
-        let counts = Counts::of(read.as_ref().unwrap_or(&empty));
+        let counts = Summary::of(read.as_ref().unwrap_or(&empty));
         let errors = match &read {
             Ok(_) => Vec::new(),
             Err(diagnostics) => errors(diagnostics),
         };
-        let Counts { tables, chains, rules, sets, elements } = counts;
+        let Summary { tables, chains, rules, sets, elements, .. } = counts;
         let ok = read.is_ok();
         print_json(&Report { file: &name, ok, tables, chains, rules, sets, elements, errors })?;
         return Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(2) });
@@ -159,7 +159,7 @@ fn check(options: &Check) -> Done {
     }
     match read {
         Ok(ruleset) if options.print => print(&ruleset.to_string()),
-        Ok(ruleset) => print(&format!("{name}: {}\n", summary(&ruleset))),
+        Ok(ruleset) => print(&format!("{name}: {}\n", Summary::of(&ruleset))),
         Err(diagnostics) => {
             note(&format!("{diagnostics}\n"));
             return Ok(ExitCode::from(2));
@@ -169,7 +169,7 @@ fn check(options: &Check) -> Done {
 }
 
 fn explain(options: &Explain) -> Done {
-    let ruleset = match parse(&options.file)? {
+    let ruleset = match parse(&options.file, false)? {
         Ok(ruleset) => ruleset,
         Err(diagnostics) => {
             note(&format!("{diagnostics}\n"));
@@ -250,15 +250,16 @@ fn errors(diagnostics: &Diagnostics) -> Vec<Error<'_>> {
     .collect()
 }
 
-/// Reads a rule file and what it includes.
+/// Reads a rule file and what it includes; `hooked`: hooks must lead to its chains, as for rules that are put in force.
 ///
 /// # Errors
 ///
 /// A file that cannot be read; inside, what is wrong with its text.
-pub fn parse(file: &Path) -> Result<Result<Ruleset, Diagnostics>, Fault> {
+pub fn parse(file: &Path, hooked: bool) -> Result<Result<Ruleset, Diagnostics>, Fault> {
     let name = file.display().to_string();
     let text = read(file).map_err(|error| Fault::operator(format!("{name}: {error}")))?;
-    Ok(lang::parse(&name, &text, &mut |path| read(Path::new(path))))
+    let parse = if hooked { lang::parse_hooked } else { lang::parse };
+    Ok(parse(&name, &text, &mut |path| read(Path::new(path))))
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -271,51 +272,4 @@ fn read(path: &Path) -> io::Result<String> {
         File::open(path)?.take(most).read_to_string(&mut text)?;
     }
     Ok(text)
-}
-
-struct Counts {
-    tables: usize,
-    chains: usize,
-    rules: usize,
-    sets: usize,
-    elements: usize,
-}
-
-impl Counts {
-    fn of(ruleset: &Ruleset) -> Self {
-        let tables = &ruleset.tables;
-        let chains = || tables.iter().flat_map(|t| &t.chains);
-        let sets = || tables.iter().flat_map(|t| &t.sets);
-        let elements = sets().map(|s| match &s.members {
-            Members::Fixed(list) => list.len(),
-            Members::Client(_) | Members::Group(_) => 0,
-        });
-        Self {
-            tables: tables.len(),
-            chains: chains().count(),
-            rules: chains().map(|c| c.rules.len()).sum(),
-            sets: sets().count(),
-            elements: elements.sum(),
-        }
-    }
-}
-
-fn summary(ruleset: &Ruleset) -> String {
-    let Counts { tables, chains, rules, sets, elements } = Counts::of(ruleset);
-    let many = |count: usize, what: &str| {
-        let s = if count == 1 { "" } else { "s" };
-        format!("{count} {what}{s}")
-    };
-    let mut text =
-        format!("{}, {}, {}", many(tables, "table"), many(chains, "chain"), many(rules, "rule"));
-    if sets > 0 {
-        text += &format!(", {} with {}", many(sets, "set"), many(elements, "element"));
-    }
-    let bases = || ruleset.tables.iter().flat_map(|t| &t.chains).filter_map(|c| c.base);
-    text += match (bases().count(), bases().any(|b| b.policy == Policy::Drop)) {
-        (0, _) => "; no base chain, so everything passes",
-        (_, true) => "; what no rule accepts is dropped",
-        (_, false) => "; what no rule drops passes",
-    };
-    text
 }

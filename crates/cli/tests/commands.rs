@@ -268,6 +268,13 @@ bad.nft:4:7: `dprot` is not a field of `tcp`
     instead: did you mean `dport`?
 "
     );
+    // Rules to which no packet comes are refused as they are at the start.
+    fs::write(dir.path().join("open.nft"), "table inet f { chain c { drop; } }\n").unwrap();
+    let open = adit(dir.path(), "filter check open.nft");
+    assert_eq!((code(&open), out(&open)), (2, String::new()));
+    assert!(err(&open).starts_with("open.nft:1:22: no chain has a hook: every packet would pass"));
+    let json = adit(dir.path(), "filter check --json open.nft");
+    assert!(code(&json) == 2 && out(&json).contains("no chain has a hook"), "{}", out(&json));
     let json = adit(dir.path(), "filter check --json bad.nft");
     assert_eq!(code(&json), 2);
     assert!(out(&json).contains("\"line\": 4"), "{}", out(&json));

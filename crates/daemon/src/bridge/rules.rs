@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_bridge::Policy;
-use adit_filter::ruleset::Ruleset;
+use adit_filter::lang::Summary;
 use adit_filter::{Firewall, Nanos};
 use adit_linux::clock;
 
@@ -47,16 +47,24 @@ impl Rules {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        count(self.firewall().filter().ruleset())
+        self.in_force().rules
+    }
+
+    fn in_force(&self) -> Summary {
+        Summary::of(self.firewall().filter().ruleset())
     }
 
     /// For the log.
     pub fn summary(&self) -> String {
         let file = self.file.display();
-        match self.count() {
-            0 => format!("without a rule in {file}"),
-            1 => format!("forwarding only what the rule in {file} accepts"),
-            count => format!("forwarding only what the {count} rules in {file} accept"),
+        let Summary { rules, sees, drops, .. } = self.in_force();
+        let s = if rules == 1 { "" } else { "s" };
+        if sees == [false; 2] {
+            format!("forwarding everything: no chain in {file} has a hook")
+        } else if drops {
+            format!("forwarding only what the {rules} rule{s} in {file} let pass")
+        } else {
+            format!("forwarding what the {rules} rule{s} in {file} do not drop")
         }
     }
 
@@ -96,10 +104,6 @@ impl Rules {
     }
 }
 
-fn count(ruleset: &Ruleset) -> usize {
-    ruleset.tables.iter().flat_map(|table| &table.chains).map(|chain| chain.rules.len()).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,7 +112,11 @@ mod tests {
     fn each_worker_has_a_part_of_the_connections() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("fw.nft");
-        std::fs::write(&file, "table inet t { }\n").unwrap();
+        std::fs::write(
+            &file,
+            "table inet t { chain c { type filter hook forward priority 0; } }\n",
+        )
+        .unwrap();
         let rules = Rules::open(file, 3).unwrap();
         assert_eq!(rules.firewall().tracker().limits().shards, 3);
     }

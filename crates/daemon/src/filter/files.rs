@@ -36,7 +36,7 @@ fn read_into(path: &Path, texts: &mut BTreeMap<String, String>) -> Result<Rulese
     let text = text_of(path)
         .map_err(|error| Fault::operator(format!("cannot read the rules in {name}: {error}")))?;
     texts.insert(name.clone(), text.clone());
-    let parsed = lang::parse(&name, &text, &mut |included| {
+    let parsed = lang::parse_hooked(&name, &text, &mut |included| {
         if texts.len() >= MAX_FILES {
             return Err(io::Error::other("too many files"));
         }
@@ -54,7 +54,7 @@ fn read_into(path: &Path, texts: &mut BTreeMap<String, String>) -> Result<Rulese
 pub fn parse(files: &RuleFiles) -> Result<Ruleset, Fault> {
     let missing = || Fault::ours(format!("the text of {} was not sent", files.name));
     let text = files.texts.get(&files.name).ok_or_else(missing)?;
-    let parsed = lang::parse(&files.name, text, &mut |included| {
+    let parsed = lang::parse_hooked(&files.name, text, &mut |included| {
         files.texts.get(included).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     });
     parsed.map_err(|problems| Fault::operator(problems.to_string()))

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use adit_engine::PeerId;
 use adit_filter::firewall::{Firewall, Limits};
+use adit_filter::lang::Summary;
 use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
 use adit_openvpn::server::Addresses;
@@ -129,11 +130,12 @@ impl Live {
 
     fn replace(&mut self, filter: Filter, file: String) {
         // The firewall gives it the members before it is in force.
+        let summary = Summary::of(filter.ruleset());
         self.firewall.replace(filter);
         self.file = file;
         self.since = unix_time().0;
         self.reloads = self.reloads.saturating_add(1);
-        say!(1, "filter: the rules of {} are in force", self.file);
+        say!(1, "filter: the rules of {} are in force: {summary}", self.file);
     }
 
     /// A client has these addresses from now on. To be called before its first packet can pass.

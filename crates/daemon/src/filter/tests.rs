@@ -108,6 +108,38 @@ fn rules_with_a_mistake_change_nothing_and_name_its_place() {
 }
 
 #[test]
+fn rules_to_which_no_hook_leads_are_refused_at_start_and_at_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = live(&dir);
+    alice(&mut live, &["staff"]);
+    let path = dir.path().join("rules.nft");
+    let forgotten = RULES.replace("type filter hook forward priority 0; policy drop;", "");
+    let lost = format!("{RULES}table ip other {{ chain c {{ drop; }} }}\n");
+    for (text, why) in [
+        ("", "no chain has a hook"),
+        ("flush ruleset\n", "no chain has a hook"),
+        (forgotten.as_str(), "no chain has a hook"),
+        (lost.as_str(), "no hook leads to chain `c` of table `other`"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let wrong = live.reread().unwrap_err().to_string();
+        assert!(wrong.contains(why) && wrong.contains("stay in force"), "{wrong}");
+        let wrong = Live::open(&path, None).unwrap_err().to_string();
+        assert!(wrong.contains(why), "{wrong}");
+        let name = "sent.nft".to_owned();
+        let files = RuleFiles { texts: [(name.clone(), text.to_owned())].into(), name };
+        let answer = live.answer(&Request::FilterReload { files: Some(files) });
+        let Some(Response::Error { message }) = answer else { panic!("{answer:?}") };
+        assert!(message.contains(why), "{message}");
+        let asking = format!("define adit_allow_unhooked = 1\n{text}");
+        fs::write(&path, asking).unwrap();
+        assert!(Live::open(&path, None).is_ok(), "{text}");
+    }
+    assert_eq!(report(&mut live).reloads, 0);
+    assert!(passes(&live));
+}
+
+#[test]
 fn rules_that_were_sent_take_the_place_of_the_file_s() {
     let dir = tempfile::tempdir().unwrap();
     let mut live = live(&dir);

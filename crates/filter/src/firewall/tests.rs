@@ -23,7 +23,7 @@ fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
         chains: vec![chain],
         counters: Vec::new(),
     };
-    Filter::compile(Ruleset { tables: vec![table] }).unwrap()
+    Filter::compile(Ruleset { tables: vec![table], ..Ruleset::default() }).unwrap()
 }
 
 fn place() -> Place {

@@ -238,7 +238,8 @@ fn reject_with_a_protocol_matches_that_protocol_and_plain_reject_everything() {
 fn ruleset(chains: Vec<Chain>) -> Ruleset {
     let family = crate::ruleset::Family::Bridge;
     let (sets, counters) = (vec![], vec![]);
-    Ruleset { tables: vec![Table { family, name: "t".into(), sets, chains, counters }] }
+    let tables = vec![Table { family, name: "t".into(), sets, chains, counters }];
+    Ruleset { tables, ..Ruleset::default() }
 }
 
 #[test]

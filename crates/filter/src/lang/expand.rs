@@ -104,7 +104,7 @@ impl<'a> Expander<'a> {
         }
     }
 
-    fn lookup(&self, name: &str) -> Option<Rc<[Token]>> {
+    pub fn lookup(&self, name: &str) -> Option<Rc<[Token]>> {
         self.scopes.iter().rev().find_map(|scope| scope.get(name)).cloned()
     }
 

@@ -18,11 +18,13 @@ mod expand;
 mod explain;
 mod fields;
 mod finish;
+mod hooks;
 mod lex;
 mod names;
 mod print;
 mod rule;
 mod set;
+mod summary;
 mod table;
 mod value;
 
@@ -32,7 +34,9 @@ use std::io;
 pub use describe::{DescribeError, MAX_DESCRIPTION, PacketDescription, describe};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use explain::explain;
+pub use hooks::ALLOW_UNHOOKED;
 pub use print::{Counted, field_text, listing, reject_text, rule_text, statement_text, value_text};
+pub use summary::Summary;
 
 use crate::ruleset::Ruleset;
 use cursor::Parser;
@@ -83,17 +87,49 @@ pub fn parse(
     text: &str,
     files: &mut dyn FnMut(&str) -> io::Result<String>,
 ) -> Result<Ruleset, Diagnostics> {
+    parse_as(name, text, files, false)
+}
+
+/// As [`parse`], for rules that are to be put in force: a hook has to lead to every chain, and there has to be one,
+/// unless the file defines [`ALLOW_UNHOOKED`].
+///
+/// # Errors
+///
+/// As [`parse`]; chains without a hook only where nothing else is wrong.
+pub fn parse_hooked(
+    name: &str,
+    text: &str,
+    files: &mut dyn FnMut(&str) -> io::Result<String>,
+) -> Result<Ruleset, Diagnostics> {
+    parse_as(name, text, files, true)
+}
+
+fn parse_as(
+    name: &str,
+    text: &str,
+    files: &mut dyn FnMut(&str) -> io::Result<String>,
+    hooked: bool,
+) -> Result<Ruleset, Diagnostics> {
     let mut expander = Expander::new(files);
     expander.file(name, text, None, 0);
+    let consent = hooks::consents(expander.lookup(ALLOW_UNHOOKED).as_deref());
     let Expander { sources, tokens, mut errors, .. } = expander;
     let mut parser = Parser::new(tokens);
     parser.file();
     let mut later = parser.errors;
-    let ruleset = finish::finish(parser.drafts, &mut later);
+    let unreached: Vec<Oops> = parser.drafts.iter().flat_map(hooks::unreached).collect();
+    let mut ruleset = finish::finish(parser.drafts, &mut later);
+    ruleset.allow_unhooked = consent.unwrap_or_else(|oops| {
+        later.push(oops);
+        true
+    });
     // What follows from a word that could not be read is not news.
     let unread: HashSet<(u16, u32)> = errors.iter().map(|e| (e.at.file, e.at.line)).collect();
     later.retain(|e| !unread.contains(&(e.at.file, e.at.line)));
     errors.append(&mut later);
+    if hooked && errors.is_empty() && !ruleset.allow_unhooked {
+        errors = hooks::without_a_base(&ruleset, unreached);
+    }
     if errors.is_empty() { Ok(ruleset) } else { Err(diagnostics(errors, &sources)) }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::hooks::ALLOW_UNHOOKED;
 use super::rule::{ICMPX, PERIODS};
 use super::table::priorities;
 use super::value::{is_bits, largest};
@@ -74,6 +75,9 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn ruleset(mut self, ruleset: &Ruleset) -> String {
+        if ruleset.allow_unhooked {
+            self.line(0, &format!("define {ALLOW_UNHOOKED} = 1"));
+        }
         for (index, table) in ruleset.tables.iter().enumerate() {
             self.table(table, index);
         }

@@ -141,7 +141,10 @@ struct World {
 pub fn ruleset(source: &mut Source<'_>) -> Ruleset {
     let mut handle = 0;
     let tables = 1 + source.below(3);
-    Ruleset { tables: (0..tables).map(|at| table(at, source, &mut handle)).collect() }
+    Ruleset {
+        tables: (0..tables).map(|at| table(at, source, &mut handle)).collect(),
+        ..Ruleset::default()
+    }
 }
 
 fn table(at: usize, source: &mut Source<'_>, handle: &mut u32) -> Table {

@@ -14,6 +14,8 @@ pub use field::{CtDirection, CtState, Field, Kind};
 pub struct Ruleset {
     /// The tables.
     pub tables: Vec<Table>,
+    /// Whether the file asks to be taken although no hook leads to some chain, or to any.
+    pub allow_unhooked: bool,
 }
 
 /// Which packets a table sees.

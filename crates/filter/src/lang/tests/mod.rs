@@ -44,6 +44,7 @@ fn what_is_printed_reads_back() {
 }
 
 mod errors;
+mod hooks;
 mod nft;
 mod random;
 

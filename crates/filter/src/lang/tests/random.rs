@@ -401,7 +401,10 @@ impl Maker {
 
     fn ruleset(&mut self) -> Ruleset {
         let tables = 1 + self.below(3);
-        Ruleset { tables: (0..tables).map(|index| self.table(index)).collect() }
+        Ruleset {
+            tables: (0..tables).map(|index| self.table(index)).collect(),
+            ..Ruleset::default()
+        }
     }
 }
 

@@ -1,0 +1,94 @@
+//! Whether packets come to a rule set's chains at all.
+//!
+//! A file that was cut short, or whose `type filter hook forward` line is missing, is valid and lets every packet
+//! pass. A firewall must not take it by accident, so it is refused unless it says that this is meant.
+
+use super::draft::Draft;
+use super::lex::{Oops, Span, Tok, Token};
+use crate::ruleset::{Members, Ruleset, Statement, Table, Verdict};
+
+/// The definition by which a file asks to be taken although no hook leads to some chain, or to any.
+pub const ALLOW_UNHOOKED: &str = "adit_allow_unhooked";
+
+const HINT: &str = "`type filter hook forward priority filter;` in the chain, or a jump to it; if it is meant, \
+                    `define adit_allow_unhooked = 1` on a line of its own";
+
+/// Whether the definition's value consents.
+pub(super) fn consents(value: Option<&[Token]>) -> Result<bool, Oops> {
+    match value {
+        None => Ok(false),
+        Some([Token { tok: Tok::Number(number), at }]) => match &**number {
+            "1" => Ok(true),
+            "0" => Ok(false),
+            _ => Err(wrong(*at)),
+        },
+        Some(other) => {
+            let start = Span { file: 0, line: 1, column: 1, length: 1 };
+            Err(wrong(other.first().map_or(start, |token| token.at)))
+        }
+    }
+}
+
+fn wrong(at: Span) -> Oops {
+    Oops::new(at, format!("`{ALLOW_UNHOOKED}` is 1 or 0"))
+        .hint(format!("define {ALLOW_UNHOOKED} = 1"))
+}
+
+/// The chains of a table to which no base chain leads, as errors at their places.
+pub(super) fn unreached(draft: &Draft) -> Vec<Oops> {
+    let reached = reached(&draft.table);
+    let chains = draft.table.chains.iter().zip(&draft.chains).zip(reached);
+    let lost = chains.filter(|(_, reached)| !reached);
+    lost.map(|((chain, note), _)| {
+        let message = format!(
+            "no hook leads to chain `{}` of table `{}`: no packet would come to it",
+            chain.name, draft.table.name
+        );
+        Oops::new(note.at, message).hint(HINT)
+    })
+    .collect()
+}
+
+/// One error in place of those, where no chain at all has a hook.
+pub(super) fn without_a_base(ruleset: &Ruleset, unreached: Vec<Oops>) -> Vec<Oops> {
+    let mut chains = ruleset.tables.iter().flat_map(|table| &table.chains);
+    if chains.any(|chain| chain.base.is_some()) {
+        return unreached;
+    }
+    let start = Span { file: 0, line: 1, column: 1, length: 1 };
+    let at = unreached.first().map_or(start, |first| first.at);
+    vec![Oops::new(at, "no chain has a hook: every packet would pass").hint(HINT)]
+}
+
+/// By chain: whether a base chain is it or leads to it by jumps, gotos and verdict maps.
+fn reached(table: &Table) -> Vec<bool> {
+    let mut reached = vec![false; table.chains.len()];
+    let bases = table.chains.iter().enumerate().filter(|(_, chain)| chain.base.is_some());
+    let mut open: Vec<usize> = bases.map(|(at, _)| at).collect();
+    while let Some(at) = open.pop() {
+        match reached.get_mut(at) {
+            Some(known @ false) => *known = true,
+            _ => continue,
+        }
+        let rules = table.chains.get(at).map_or(&[][..], |chain| &chain.rules);
+        for statement in rules.iter().flat_map(|rule| &rule.statements) {
+            match statement {
+                Statement::Verdict(verdict) => open.extend(target(*verdict)),
+                Statement::VerdictMap { map, .. } => {
+                    let map = table.sets.get(map.0).map(|set| &set.members);
+                    let Some(Members::Fixed(elements)) = map else { continue };
+                    open.extend(elements.iter().filter_map(|one| target(one.verdict?)));
+                }
+                _ => {}
+            }
+        }
+    }
+    reached
+}
+
+const fn target(verdict: Verdict) -> Option<usize> {
+    match verdict {
+        Verdict::Jump(chain) | Verdict::Goto(chain) => Some(chain.0),
+        _ => None,
+    }
+}
