@@ -7,7 +7,7 @@ use std::time::Duration;
 use adit_filter::Nanos;
 use adit_filter::packet::{Layer, Packet};
 use adit_filter::ruleset::CtState;
-use adit_filter::track::{Limits, Tracker};
+use adit_filter::track::{Crossing, Limits, Tracker};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::Sum;
 
@@ -69,13 +69,19 @@ fn judge(tracker: &Tracker, bytes: &[u8], now: Nanos, accept: bool) {
     let vouched = VnetHeader { needs_csum: true, ..VnetHeader::default() };
     let Ok(packet) = Packet::parse(bytes, Layer::Ip, None, &vouched) else { return };
     let mut burst = tracker.burst(now);
-    let tracked = burst.look(&packet);
+    // Between either port, or without ports.
+    let crossing = match bytes.last().map_or(0, |last| last % 4) {
+        1 => Crossing::Up,
+        2 => Crossing::Down,
+        _ => Crossing::Nowhere,
+    };
+    let tracked = burst.look(&packet, crossing);
     assert_eq!(tracked.state.0.count_ones(), 1);
     let without = [CtState::INVALID, CtState::UNTRACKED].contains(&tracked.state);
     assert_eq!(tracked.protocol.is_none(), without);
     let entered = accept && !without && burst.confirm(&tracked, &packet);
     if entered && tracked.state == CtState::NEW {
-        let again = burst.look(&packet);
+        let again = burst.look(&packet, crossing);
         assert!(again.state != CtState::NEW || burst.memo(&again).is_some(), "{again:?}");
     }
     drop(burst);

@@ -140,6 +140,17 @@ fn page(report: &FilterReport, now: u64) -> String {
     text.push_str(&format!("# connections: {} of {}", flows.now, flows.limit));
     text.push_str(&listed(&flows.states));
     text.push('\n');
+    let counts = [
+        (flows.evicted, "made room for others"),
+        (flows.evicted_share, "of them of sources with more than their share"),
+        (flows.refused_full, "refused for lack of room"),
+        (flows.refused_source, "refused of sources with too many that have no answer"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    if !counts.is_empty() {
+        text.push_str(&format!("# full table: {}\n", counts.join(", ")));
+    }
     if !report.drops.is_empty() {
         text.push_str(&format!("# dropped packets{}\n", listed(&report.drops)));
     }

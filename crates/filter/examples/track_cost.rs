@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use adit_filter::Nanos;
 use adit_filter::packet::{Layer, Packet};
-use adit_filter::track::{Burst, Limits, Tracker};
+use adit_filter::track::{Burst, Crossing, Limits, Tracker};
 use adit_wire::VnetHeader;
 
 const BURST: u32 = 64;
@@ -65,7 +65,7 @@ fn one(bytes: &mut [u8], vouched: &VnetHeader, flow: u32, on: Option<(&mut Burst
         std::hint::black_box(packet.segments());
         return;
     };
-    let tracked = std::hint::black_box(burst.look(&packet));
+    let tracked = std::hint::black_box(burst.look(&packet, Crossing::Nowhere));
     assert!(!confirm || burst.confirm(&tracked, &packet));
 }
 

@@ -3,7 +3,7 @@
 
 use adit_filter::Nanos;
 use adit_filter::packet::{Layer, Packet};
-use adit_filter::track::{Limits, Tracker};
+use adit_filter::track::{Crossing, Limits, Tracker};
 use adit_wire::VnetHeader;
 
 const FLOWS: u64 = 1_000_000;
@@ -35,7 +35,7 @@ fn a_million_flows_fit_in_256_mb() {
         for number in run * 1000..(run + 1) * 1000 {
             frame[16..24].copy_from_slice(&number.to_be_bytes());
             let packet = Packet::parse(&frame, Layer::Ip, None, &vouched).unwrap();
-            let tracked = burst.look(&packet);
+            let tracked = burst.look(&packet, Crossing::Nowhere);
             assert!(burst.confirm(&tracked, &packet));
         }
     }

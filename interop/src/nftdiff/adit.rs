@@ -7,7 +7,7 @@ use adit_filter::firewall::{Firewall, Limits, Place, Ruling, Worker};
 use adit_filter::fragment::FragmentStats;
 use adit_filter::packet::{Layer, Packet, Transport};
 use adit_filter::ruleset::{Counter, CounterId, CtState, Statement};
-use adit_filter::track::{Invalid, Tracker};
+use adit_filter::track::{Crossing, Invalid, Tracker};
 use adit_filter::{Filter, IfName, Nanos, lang};
 use adit_wire::VnetHeader;
 use adit_wire::transport::flags;
@@ -81,6 +81,7 @@ impl Adit {
             oif: IfName::new(side.other().interface()),
             zone: side as u32,
         };
+        let crossing = Crossing::between(place.iif, place.oif);
         let before = self.pieces(&frame);
         let mut burst = self.worker.burst(self.now);
         let ruling = burst.judge(&frame, &place);
@@ -95,7 +96,7 @@ impl Adit {
             Ruling::Answer(answer) => Seen::Answered(seen::answer(seen::network(answer))),
         };
         drop(burst);
-        let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen);
+        let why = self.why(whole.as_deref().unwrap_or(&frame), before.as_ref(), seen, crossing);
         let parsed = Packet::parse(&frame, Layer::Ethernet, None, &VnetHeader::default());
         let transport = parsed.map_or(Transport::None, |packet| packet.transport);
         let flags = if let Transport::Tcp(tcp) = transport { Some(tcp.flags) } else { None };
@@ -108,7 +109,13 @@ impl Adit {
         packet.is_fragment().then(|| self.firewall.stats().fragments)
     }
 
-    fn why(&mut self, frame: &[u8], before: Option<&FragmentStats>, seen: Seen) -> String {
+    fn why(
+        &mut self,
+        frame: &[u8],
+        before: Option<&FragmentStats>,
+        seen: Seen,
+        crossing: Crossing,
+    ) -> String {
         let packet = match Packet::parse(frame, Layer::Ethernet, None, &VnetHeader::default()) {
             Ok(packet) => packet,
             Err(wrong) => return format!("malformed: {wrong}"),
@@ -136,7 +143,7 @@ impl Adit {
         let reset = matches!(packet.transport, Transport::Tcp(tcp) if tcp.flags & flags::RST != 0);
         let before = reset.then(|| self.shadow.stats());
         let mut burst = self.shadow.burst(self.now);
-        let tracked = burst.look(&packet);
+        let tracked = burst.look(&packet, crossing);
         if tracked.state == CtState::INVALID {
             drop(burst);
             return format!("invalid: {}", self.reason());

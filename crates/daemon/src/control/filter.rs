@@ -75,6 +75,12 @@ pub struct FlowTotals {
     pub expired: u64,
     /// They made room for others.
     pub evicted: u64,
+    /// Those of them whose source had more than its share of the table.
+    pub evicted_share: u64,
+    /// New connections that were refused because the table was full.
+    pub refused_full: u64,
+    /// New connections that were refused because their source has too many without an answer.
+    pub refused_source: u64,
 }
 
 /// One connection.
@@ -86,6 +92,9 @@ pub struct FlowReport {
     pub source: String,
     /// Address and port of the other.
     pub destination: String,
+    /// VLANs that it is in, the outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<u16>,
     /// What it waits for.
     pub state: String,
     /// Seconds since its first packet.

@@ -9,6 +9,7 @@
 
 mod capture;
 mod files;
+mod full;
 mod line;
 mod members;
 mod report;
@@ -30,6 +31,7 @@ pub use members::Members;
 pub use verbs::{capture, reload, show};
 
 use self::capture::Capture;
+use self::full::Full;
 use self::line::Lines;
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, RuleFiles};
@@ -50,6 +52,7 @@ pub struct Live {
     members: Members,
     capture: Capture,
     lines: Lines,
+    full: Full,
 }
 
 /// Names that rules may mean.
@@ -91,6 +94,7 @@ impl Live {
             members: Members::default(),
             capture: Capture::default(),
             lines: Lines::default(),
+            full: Full::default(),
         }
     }
 
@@ -171,6 +175,9 @@ impl Live {
     pub fn tick(&mut self) {
         let moment = Nanos(now().as_nanos());
         self.firewall.sweep(moment);
+        if let Some(line) = self.full.line(&self.firewall.tracker().stats(), moment) {
+            tracing::warn!("{line}");
+        }
         self.drain(moment);
     }
 

@@ -102,6 +102,9 @@ fn totals(track: &TrackStats) -> FlowTotals {
         entered: track.entered,
         expired: track.expired,
         evicted: track.evicted,
+        evicted_share: track.evicted_share,
+        refused_full: track.refused_full,
+        refused_source: track.refused_source,
     }
 }
 
@@ -121,6 +124,7 @@ fn flow(flow: &FlowInfo) -> FlowReport {
         },
         source: end(flow.source),
         destination: end(flow.destination),
+        vlans: flow.vlans.into_iter().filter(|id| *id != 0).collect(),
         state: words(&flow.state),
         age_s: flow.age.as_secs(),
         left_s: flow.left.as_secs(),

@@ -30,7 +30,7 @@ use crate::fragment::{self, Assembled, Outcome, Reassembler};
 use crate::judge::{Context, Decision, IfName, Judge};
 use crate::packet::{Layer, Malformed, Packet};
 use crate::ruleset::{CtDirection, CtState, Members, Reject};
-use crate::track::{self, Tracker};
+use crate::track::{self, Crossing, Tracker};
 use crate::{Nanos, judge};
 
 /// ICMP errors that one worker sends in a second, as Linux does (`icmp_msgs_per_sec`). Resets of TCP
@@ -51,6 +51,8 @@ pub struct Limits {
 pub struct Firewall {
     filter: ArcSwap<Filter>,
     tracker: Tracker,
+    /// Of connections, where a rule file states nothing else.
+    track: track::Limits,
     /// Pieces are rare, and those of one packet may come to different workers.
     fragments: Mutex<Reassembler>,
     /// Of clients and groups: a new rule set has to know them from its first packet on.
@@ -64,12 +66,13 @@ impl Firewall {
     /// their flows lie.
     pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
         Arc::new(Self {
-            filter: ArcSwap::from_pointee(filter),
-            tracker: Tracker::new(limits.track, seed),
+            tracker: Tracker::new(limits.track.stated(&filter.ruleset().limits), seed),
+            track: limits.track,
             fragments: Mutex::new(Reassembler::new(limits.fragments)),
             members: Mutex::default(),
             logs: LogQueue::default(),
             totals: Totals::default(),
+            filter: ArcSwap::from_pointee(filter),
         })
     }
 
@@ -77,6 +80,7 @@ impl Firewall {
     pub fn replace(&self, filter: Filter) {
         let members = lock(&self.members);
         filter.set_all_members(&members);
+        self.tracker.resize(&self.track.stated(&filter.ruleset().limits));
         self.filter.store(Arc::new(filter));
     }
 
@@ -258,7 +262,8 @@ impl Burst<'_> {
         place: &Place,
         explicit: bool,
     ) -> Result<(), Option<Reject>> {
-        let tracked = self.track.as_mut().map(|track| track.look(packet));
+        let crossing = Crossing::between(place.iif, place.oif);
+        let tracked = self.track.as_mut().map(|track| track.look(packet, crossing));
         let context = Context {
             now: self.now,
             iif: place.iif,

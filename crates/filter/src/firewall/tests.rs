@@ -223,3 +223,41 @@ fn a_super_packet_is_no_longer_than_it_says() {
     let malformed = Drop::Malformed(Malformed::Offload);
     assert_eq!(firewall.stats().dropped, [(malformed, 2)]);
 }
+
+/// TCP between two hosts of a bridge, by the sides that their packets come from.
+fn crossing(iif: &str, oif: &str) -> Place {
+    Place { iif: IfName::new(iif), oif: IfName::new(oif), ..place() }
+}
+
+#[test]
+fn a_forged_answer_from_the_same_port_opens_nothing_and_bounds_follow_the_file() {
+    let parse = |text: &str| {
+        let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Filter::compile(crate::lang::parse("t", text, none).unwrap()).unwrap()
+    };
+    let text = "define adit_flows = 10\ntable inet f { chain c { type filter hook forward priority 0; policy drop;
+        ct state vmap { established : accept, invalid : drop }; udp dport 53 accept; } }\n";
+    let firewall = firewall(parse(text));
+    let passes = |from: [u8; 4], ports: [u16; 2], to: [u8; 4], place: &Place| {
+        let mut l4 = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
+        l4.extend([0, 8, 0, 0]);
+        let packet = crate::testing::v4_of(from.into(), to.into(), 1, 0, 17, &l4);
+        firewall.worker().burst(Nanos(1)).judge(&packet, place).passes()
+    };
+    let (there, back) = (crossing("eth1", "eth2"), crossing("eth2", "eth1"));
+    let server = [10, 0, 0, 53];
+    for number in 0..10 {
+        let client = [172, 16, 0, number];
+        assert!(passes(client, [7, 53], server, &there));
+        assert!(!passes(server, [53, 7], client, &there), "forged");
+        assert!(passes(server, [53, 7], client, &back));
+    }
+    assert!(passes([172, 16, 1, 1], [7, 53], server, &there), "in the place of another");
+    assert_eq!((firewall.stats().track.limit, firewall.stats().track.flows), (10, 10));
+    firewall.replace(parse(&text.replace("= 10", "= 20")));
+    assert!(passes([172, 16, 1, 2], [7, 53], server, &there));
+    assert_eq!(firewall.stats().track.flows, 11);
+    assert_eq!(firewall.stats().track.limit, 20);
+    firewall.replace(parse(&text.replace("define adit_flows = 10", "")));
+    assert_eq!(firewall.stats().track.limit, 262_144);
+}

@@ -104,7 +104,17 @@ impl<'a> Expander<'a> {
         }
     }
 
-    pub fn lookup(&self, name: &str) -> Option<Rc<[Token]>> {
+    /// The definitions outside all blocks whose names begin like this, by their names.
+    pub fn definitions(&self, prefix: &str) -> Vec<(Rc<str>, Rc<[Token]>)> {
+        let outermost = self.scopes.iter().take(1).flatten();
+        let named = outermost.filter(|(name, _)| name.starts_with(prefix));
+        let mut all: Vec<_> =
+            named.map(|(name, value)| (Rc::clone(name), Rc::clone(value))).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+
+    fn lookup(&self, name: &str) -> Option<Rc<[Token]>> {
         self.scopes.iter().rev().find_map(|scope| scope.get(name)).cloned()
     }
 

@@ -4,7 +4,7 @@
 //! pass. A firewall must not take it by accident, so it is refused unless it says that this is meant.
 
 use super::draft::Draft;
-use super::lex::{Oops, Span, Tok, Token};
+use super::lex::{Oops, Span};
 use crate::ruleset::{Members, Ruleset, Statement, Table, Verdict};
 
 /// The definition by which a file asks to be taken although no hook leads to some chain, or to any.
@@ -12,27 +12,6 @@ pub const ALLOW_UNHOOKED: &str = "adit_allow_unhooked";
 
 const HINT: &str = "`type filter hook forward priority filter;` in the chain, or a jump to it; if it is meant, \
                     `define adit_allow_unhooked = 1` on a line of its own";
-
-/// Whether the definition's value consents.
-pub(super) fn consents(value: Option<&[Token]>) -> Result<bool, Oops> {
-    match value {
-        None => Ok(false),
-        Some([Token { tok: Tok::Number(number), at }]) => match &**number {
-            "1" => Ok(true),
-            "0" => Ok(false),
-            _ => Err(wrong(*at)),
-        },
-        Some(other) => {
-            let start = Span { file: 0, line: 1, column: 1, length: 1 };
-            Err(wrong(other.first().map_or(start, |token| token.at)))
-        }
-    }
-}
-
-fn wrong(at: Span) -> Oops {
-    Oops::new(at, format!("`{ALLOW_UNHOOKED}` is 1 or 0"))
-        .hint(format!("define {ALLOW_UNHOOKED} = 1"))
-}
 
 /// The chains of a table to which no base chain leads, as errors at their places.
 pub(super) fn unreached(draft: &Draft) -> Vec<Oops> {

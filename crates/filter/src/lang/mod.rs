@@ -24,6 +24,7 @@ mod names;
 mod print;
 mod rule;
 mod set;
+mod settings;
 mod summary;
 mod table;
 mod value;
@@ -36,6 +37,7 @@ pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use explain::explain;
 pub use hooks::ALLOW_UNHOOKED;
 pub use print::{Counted, field_text, listing, reject_text, rule_text, statement_text, value_text};
+pub use settings::MAX_FLOWS;
 pub use summary::Summary;
 
 use crate::ruleset::Ruleset;
@@ -112,17 +114,15 @@ fn parse_as(
 ) -> Result<Ruleset, Diagnostics> {
     let mut expander = Expander::new(files);
     expander.file(name, text, None, 0);
-    let consent = hooks::consents(expander.lookup(ALLOW_UNHOOKED).as_deref());
+    let definitions = expander.definitions(settings::PREFIX);
     let Expander { sources, tokens, mut errors, .. } = expander;
     let mut parser = Parser::new(tokens);
     parser.file();
     let mut later = parser.errors;
     let unreached: Vec<Oops> = parser.drafts.iter().flat_map(hooks::unreached).collect();
     let mut ruleset = finish::finish(parser.drafts, &mut later);
-    ruleset.allow_unhooked = consent.unwrap_or_else(|oops| {
-        later.push(oops);
-        true
-    });
+    let settings = settings::read(definitions.into_iter(), &mut later);
+    (ruleset.allow_unhooked, ruleset.limits) = (settings.allow_unhooked, settings.limits);
     // What follows from a word that could not be read is not news.
     let unread: HashSet<(u16, u32)> = errors.iter().map(|e| (e.at.file, e.at.line)).collect();
     later.retain(|e| !unread.contains(&(e.at.file, e.at.line)));

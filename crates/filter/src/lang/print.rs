@@ -3,11 +3,10 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::hooks::ALLOW_UNHOOKED;
 use super::rule::{ICMPX, PERIODS};
 use super::table::priorities;
 use super::value::{is_bits, largest};
-use super::{fields, names};
+use super::{fields, names, settings};
 use crate::ruleset::{
     Base, Chain, Count, Counter, CounterId, Element, Family, Field, Icmpx, Kind, Limit, Log, Match,
     Members, Policy, Range, Reject, Rule, Ruleset, Set, SetId, Statement, Table, Test, Verdict,
@@ -75,8 +74,8 @@ struct Printer<'a> {
 
 impl Printer<'_> {
     fn ruleset(mut self, ruleset: &Ruleset) -> String {
-        if ruleset.allow_unhooked {
-            self.line(0, &format!("define {ALLOW_UNHOOKED} = 1"));
+        for setting in settings::lines(ruleset.allow_unhooked, &ruleset.limits) {
+            self.line(0, &setting);
         }
         for (index, table) in ruleset.tables.iter().enumerate() {
             self.table(table, index);

@@ -16,6 +16,8 @@ use std::net::IpAddr;
 
 /// Extension headers of IPv6 that are walked before the packet counts as malformed.
 pub const MAX_EXTENSIONS: usize = 8;
+/// The EtherType of a service provider's VLAN tag (IEEE 802.1ad).
+const SERVICE_TAG: u16 = 0x88a8;
 
 /// What a device hands out.
 #[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
@@ -57,6 +59,37 @@ pub struct Ether {
     pub vlan: Option<u16>,
     /// Whether that tag stands beside the frame, which then must be sent with it.
     pub beside: bool,
+}
+
+impl Packet<'_> {
+    /// The networks that VLAN tags put the packet in: the ids of the two outermost tags, and whether the first is a
+    /// service tag (802.1ad). 0 without tags. A tag with id 0 carries a priority only.
+    #[inline]
+    pub fn vlans(&self) -> u32 {
+        match self.ether {
+            Some(ether) if ether.vlan.is_some() => self.tags(ether),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    fn tags(&self, ether: Ether) -> u32 {
+        let end = match self.network {
+            Network::Ip(Ip { at, .. }) | Network::Arp(at) | Network::Other(at) => at,
+        };
+        let inside = self.bytes.get(adit_wire::ethernet::HEADER_LEN..end).unwrap_or_default();
+        let inside = inside.chunks_exact(4).filter_map(|tag| tag.first_chunk().copied());
+        let beside = ether.vlan.filter(|_| ether.beside);
+        let ids = beside.into_iter().chain(inside.map(u16::from_be_bytes));
+        let mut ids = ids.map(|tag| u32::from(tag & 0xfff)).filter(|id| *id != 0);
+        match (ids.next(), ids.next()) {
+            (None, _) => 0,
+            (Some(first), second) => {
+                let service = u32::from(ether.outer == SERVICE_TAG);
+                first | second.unwrap_or(0) << 12 | service << 24
+            }
+        }
+    }
 }
 
 /// What a frame carries.

@@ -16,6 +16,19 @@ pub struct Ruleset {
     pub tables: Vec<Table>,
     /// Whether the file asks to be taken although no hook leads to some chain, or to any.
     pub allow_unhooked: bool,
+    /// What the file says of the table of connections.
+    pub limits: FlowLimits,
+}
+
+/// Bounds of the table of connections, where a file states them.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct FlowLimits {
+    /// Flows at most.
+    pub flows: Option<u32>,
+    /// Flows that one source keeps in a full table.
+    pub per_source: Option<u32>,
+    /// Flows without an answer that one source may have.
+    pub unanswered_per_source: Option<u32>,
 }
 
 /// Which packets a table sees.

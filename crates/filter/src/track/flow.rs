@@ -13,13 +13,12 @@ pub(super) const NONE: u32 = u32::MAX;
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub(super) key: Key,
-    /// When the last packet that counts came.
-    pub(super) seen: Nanos,
     /// The next flow of the same bucket, or the next free slot.
     pub(super) chain: u32,
-    /// Neighbours in the queue of its class.
+    /// When the last packet that counts came.
+    pub(super) seen: Nanos,
+    /// The next in the queue of its class.
     pub(super) newer: u32,
-    pub(super) older: u32,
     /// [`seconds`] when it was put at the end of its queue.
     pub(super) queued: u16,
     pub(super) class: Class,
@@ -30,6 +29,8 @@ pub(super) struct Flow {
     pub(super) memos: [Memo; 2],
     pub(super) packets: [u64; 2],
     pub(super) bytes: [u64; 2],
+    /// The one before it in the queue of its class.
+    pub(super) older: u32,
 }
 
 /// The first packet went from the higher end to the lower.

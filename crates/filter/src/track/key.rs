@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::Invalid;
 use super::hash::Seed;
+use crate::judge::IfName;
 use crate::packet::{Ip, MAX_EXTENSIONS, Packet, Transport};
 
 /// Protocols that have ports where TCP has them, and are not looked into further.
@@ -13,20 +14,74 @@ const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 
 /// The lower end's address, the higher end's (two words each), and `ports << 32 | class << 16 |
-/// protocol << 8 | bits`, ports in the same order.
+/// protocol << 8 | bits`, ports in the same order; then [`Packet::vlans`].
+///
+/// Packed, so that a flow's record stays within its cache lines.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Key([u64; 5]);
+#[repr(C, packed(4))]
+pub(super) struct Key([u64; 5], u32);
 
 /// Addresses are IPv6's.
 const V6: u64 = 1;
 /// ICMP: the end that asks is the lower one.
 const LOW_ASKS: u64 = 2;
+/// It runs between two ports.
+const PORTS: u64 = 4;
+/// The lower end is behind the port that [`Crossing::Down`] comes from.
+const LOW_IS_DOWN: u64 = 8;
+
+/// Which way a packet crosses between two ports. An answer crosses the other way.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Crossing {
+    /// It leaves by the port that it came by, or ports are not told apart.
+    #[default]
+    Nowhere,
+    /// To the port with the higher name.
+    Up,
+    /// To the port with the lower name.
+    Down,
+}
+
+impl Crossing {
+    /// Of a packet that comes by `iif` and leaves by `oif`.
+    #[inline]
+    pub fn between(iif: IfName, oif: IfName) -> Self {
+        match iif.0.cmp(&oif.0) {
+            std::cmp::Ordering::Less => Self::Up,
+            std::cmp::Ordering::Equal => Self::Nowhere,
+            std::cmp::Ordering::Greater => Self::Down,
+        }
+    }
+
+    /// The way of an answer.
+    pub(super) const fn back(self) -> Self {
+        match self {
+            Self::Nowhere => Self::Nowhere,
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+        }
+    }
+}
 
 /// A key, and whether the packet goes from the higher end to the lower.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Way {
     pub(super) key: Key,
     pub(super) downwards: bool,
+}
+
+impl Way {
+    /// The same between these ports and in these VLANs: flows of others with the same addresses are others.
+    #[inline]
+    pub(super) fn within(mut self, vlans: u32, crossing: Crossing) -> Self {
+        let Key([a, b, c, d, mut tail], _) = self.key;
+        if crossing != Crossing::Nowhere {
+            let low_is_down = (crossing == Crossing::Down) != self.downwards;
+            tail |= PORTS | if low_is_down { LOW_IS_DOWN } else { 0 };
+        }
+        self.key = Key([a, b, c, d, tail], vlans);
+        self
+    }
 }
 
 /// What an ICMP type is to connection tracking.
@@ -61,7 +116,7 @@ impl IcmpRole {
 }
 
 impl Key {
-    pub(super) const EMPTY: Self = Self([0; 5]);
+    pub(super) const EMPTY: Self = Self([0; 5], 0);
 
     /// Of a whole packet; of ICMP, only queries and replies have one.
     pub(super) fn of(packet: &Packet<'_>, ip: &Ip) -> Result<Way, Invalid> {
@@ -147,13 +202,13 @@ impl Key {
     fn new(low: IpAddr, high: IpAddr, tail: u64) -> Option<Self> {
         match (low, high) {
             (IpAddr::V4(low), IpAddr::V4(high)) => {
-                Some(Self([0, low.to_bits().into(), 0, high.to_bits().into(), tail]))
+                Some(Self([0, low.to_bits().into(), 0, high.to_bits().into(), tail], 0))
             }
             (IpAddr::V6(low), IpAddr::V6(high)) => {
                 let (low, high) = (low.to_bits(), high.to_bits());
                 let words = [(low >> 64) as u64, low as u64, (high >> 64) as u64, high as u64];
                 let [a, b, c, d] = words;
-                Some(Self([a, b, c, d, tail | V6]))
+                Some(Self([a, b, c, d, tail | V6], 0))
             }
             _ => None,
         }
@@ -161,8 +216,13 @@ impl Key {
 
     #[inline]
     pub(super) fn hash(&self, seed: &Seed) -> u64 {
-        let [_, low, _, high, tail] = self.0;
-        if self.is_v6() { seed.hash(self.0) } else { seed.hash([low << 32 | high, tail]) }
+        let Self([low0, low, high0, high, tail], vlans) = *self;
+        match (self.is_v6(), vlans) {
+            (false, 0) => seed.hash([low << 32 | high, tail]),
+            (false, vlans) => seed.hash([low << 32 | high, tail, vlans.into()]),
+            (true, 0) => seed.hash([low0, low, high0, high, tail]),
+            (true, vlans) => seed.hash([low0, low, high0, high, tail, vlans.into()]),
+        }
     }
 
     /// The address that answers for how many flows it starts: IPv6 in units of a /64.
@@ -178,6 +238,11 @@ impl Key {
 
     pub(super) const fn protocol(&self) -> u8 {
         (self.0[4] >> 8) as u8
+    }
+
+    /// The ids of its VLANs, the outermost first; 0 for none.
+    pub(super) const fn vlans(&self) -> [u16; 2] {
+        [(self.1 & 0xfff) as u16, (self.1 >> 12 & 0xfff) as u16]
     }
 
     /// Source and destination with ports (for ICMP: the identifier, then type and code), as a

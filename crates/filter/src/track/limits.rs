@@ -1,13 +1,19 @@
 use std::time::Duration;
 
+use crate::ruleset::FlowLimits;
+
 /// How much a [`super::Tracker`] keeps, and for how long.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Flows in all shards together. At the bound, those that no answer came to make room first.
+    /// Flows in all shards together. At the bound, those make room that are over, that no answer came to, or whose
+    /// source has more than its share.
     /// About 200 bytes each, taken only as they come.
     pub flows: usize,
     /// Flows without an answer that one source (an IPv4 address, an IPv6 /64) may have.
     pub unanswered_per_source: usize,
+    /// Flows that one source keeps in a full table. A source with more makes room for others and for itself.
+    /// `None`: a 256th of all.
+    pub flows_per_source: Option<usize>,
     /// Parts with a lock of their own: as many as threads use it.
     pub shards: usize,
     /// Whether TCP connections that were there before are taken up in the middle, as new
@@ -17,11 +23,37 @@ pub struct Limits {
     pub timeouts: Timeouts,
 }
 
+impl Limits {
+    /// Of [`Self::flows_per_source`], where nothing is said of it.
+    const SOURCES: usize = 256;
+
+    /// These, but for what a rule file states.
+    pub fn stated(&self, by: &FlowLimits) -> Self {
+        let or = |stated: Option<u32>, own: usize| {
+            stated.and_then(|stated| usize::try_from(stated).ok()).unwrap_or(own)
+        };
+        let per_source = by.per_source.and_then(|stated| usize::try_from(stated).ok());
+        Self {
+            flows: or(by.flows, self.flows),
+            unanswered_per_source: or(by.unanswered_per_source, self.unanswered_per_source),
+            flows_per_source: per_source.or(self.flows_per_source),
+            ..self.clone()
+        }
+    }
+
+    /// What one source keeps in a full table; at least 1.
+    pub(super) fn source_share(&self) -> usize {
+        let share = self.flows_per_source.unwrap_or(self.flows / Self::SOURCES);
+        share.max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             flows: 262_144,
             unanswered_per_source: 32_768,
+            flows_per_source: None,
             shards: 1,
             loose: true,
             timeouts: Timeouts::default(),

@@ -31,6 +31,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
+pub use key::Crossing;
 pub use limits::{Limits, Timeouts};
 pub use stats::{FlowInfo, FlowState, Invalid, TrackStats};
 
@@ -47,6 +48,8 @@ const SWEEP: u32 = 1024;
 #[derive(Debug)]
 pub struct Tracker {
     limits: Limits,
+    /// Flows at most, now.
+    most: AtomicU64,
     seed: Seed,
     shards: Box<[Mutex<Shard>]>,
     invalid: [AtomicU64; Invalid::COUNT],
@@ -57,7 +60,15 @@ impl Tracker {
     pub fn new(limits: Limits, seed: [u8; 16]) -> Self {
         let seed = Seed::new(seed);
         let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
-        Self { seed, shards: shards.collect(), limits, invalid: Default::default() }
+        let most = AtomicU64::new(limits.flows as u64);
+        Self { seed, shards: shards.collect(), most, limits, invalid: Default::default() }
+    }
+
+    /// Changes the numbers of flows that there may be; those that are there stay until others need their place.
+    pub fn resize(&self, limits: &Limits) {
+        self.most.store(limits.flows as u64, Ordering::Relaxed);
+        let limits = Limits { shards: self.limits.shards, ..limits.clone() };
+        self.shards.iter().for_each(|shard| lock(shard).resize(&limits));
     }
 
     /// The bounds it was made with.
@@ -73,7 +84,8 @@ impl Tracker {
 
     /// Counts, of all shards.
     pub fn stats(&self) -> TrackStats {
-        let mut stats = TrackStats { limit: self.limits.flows as u64, ..TrackStats::default() };
+        let mut stats =
+            TrackStats { limit: self.most.load(Ordering::Relaxed), ..TrackStats::default() };
         for shard in &self.shards {
             stats.add(&mut lock(shard));
         }
@@ -154,11 +166,13 @@ impl Burst<'_> {
     /// whatever becomes of the packet, as the kernel does; a new one waits for
     /// [`Self::confirm`].
     ///
+    /// `crossing` and VLAN tags tell flows with the same addresses apart: an answer has to come by the other port.
+    ///
     /// Takes whole packets: a fragment, and whatever fails its checksum, is invalid.
     #[inline]
-    pub fn look(&mut self, packet: &Packet<'_>) -> Tracked {
+    pub fn look(&mut self, packet: &Packet<'_>, crossing: Crossing) -> Tracked {
         let Network::Ip(ip) = &packet.network else { return Tracked::without(CtState::UNTRACKED) };
-        match self.track(packet, ip) {
+        match self.track(packet, ip, crossing) {
             Ok(tracked) => tracked,
             Err(reason) => {
                 if let Some(count) = self.invalid.get_mut(reason as usize) {
@@ -169,7 +183,12 @@ impl Burst<'_> {
         }
     }
 
-    fn track(&mut self, packet: &Packet<'_>, ip: &Ip) -> Result<Tracked, Invalid> {
+    fn track(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        crossing: Crossing,
+    ) -> Result<Tracked, Invalid> {
         if ip.fragment.is_some_and(|piece| piece.more || piece.offset != 0) {
             return Err(Invalid::Headers);
         }
@@ -179,13 +198,13 @@ impl Burst<'_> {
         let segment = match packet.transport {
             Transport::Tcp(_) => Some(Segment::of(packet).ok_or(Invalid::Flags)?),
             Transport::Icmp(icmp) => match IcmpRole::of(ip.source.is_ipv6(), icmp.kind) {
-                IcmpRole::Error => return self.related(packet, ip),
+                IcmpRole::Error => return self.related(packet, ip, crossing),
                 IcmpRole::Neighbour => return Ok(Tracked::without(CtState::UNTRACKED)),
                 _ => None,
             },
             _ => None,
         };
-        let way = Key::of(packet, ip)?;
+        let way = Key::of(packet, ip)?.within(packet.vlans(), crossing);
         let hash = way.key.hash(&self.tracker.seed);
         let now = self.now;
         let shard = self.shard(hash).ok_or(Invalid::State)?;
@@ -234,12 +253,19 @@ impl Burst<'_> {
 
     /// An ICMP error: of the flow whose packet it carries the head of, if it goes to where that
     /// packet came from. It changes nothing there.
-    fn related(&mut self, packet: &Packet<'_>, ip: &Ip) -> Result<Tracked, Invalid> {
+    fn related(
+        &mut self,
+        packet: &Packet<'_>,
+        ip: &Ip,
+        crossing: Crossing,
+    ) -> Result<Tracked, Invalid> {
         let head = packet.transport_bytes().get(8..).ok_or(Invalid::IcmpError)?;
         let (way, source) = Key::embedded(ip.source.is_ipv6(), head).ok_or(Invalid::IcmpError)?;
         if source != ip.destination {
             return Err(Invalid::IcmpError);
         }
+        // That packet went the other way.
+        let way = way.within(packet.vlans(), crossing.back());
         let hash = way.key.hash(&self.tracker.seed);
         let now = self.now;
         let shard = self.shard(hash).ok_or(Invalid::IcmpError)?;

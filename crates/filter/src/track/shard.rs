@@ -20,6 +20,11 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: u16 = 300;
 /// Of so many that have waited longest, the one silent for longest makes room.
 const CANDIDATES: usize = 8;
+/// Flows that are looked at for one of a source that has more than its share, and slots, free ones among them.
+const SAMPLE: u32 = 64;
+const SAMPLE_SLOTS: u32 = 512;
+/// How far apart they are, modulo all slots: a prime, so that a sample of all reaches all.
+const STRIDE: u64 = 2_654_435_761;
 /// How long a full table refuses without looking for room.
 const FULL_FOR: Duration = Duration::from_millis(1);
 /// UDP: who still talks after so many sixteenths of a second is a stream.
@@ -32,7 +37,11 @@ pub(super) struct Shard {
     sources: Sources,
     timeouts: Timeouts,
     most: u32,
-    most_per_source: u32,
+    most_unanswered: u32,
+    /// What one source keeps when the table is full.
+    share: u32,
+    /// Where the next sample begins.
+    hand: u32,
     next_sweep: Nanos,
     full_until: Nanos,
     pub(super) counts: Counts,
@@ -44,6 +53,7 @@ pub(super) struct Counts {
     pub(super) entered: u64,
     pub(super) expired: u64,
     pub(super) evicted: u64,
+    pub(super) evicted_share: u64,
     pub(super) refused_full: u64,
     pub(super) refused_source: u64,
 }
@@ -62,22 +72,33 @@ pub(super) enum Seen {
 
 impl Shard {
     pub(super) fn new(limits: &Limits, seed: Seed) -> Self {
-        let share = |whole: usize| {
-            let share = whole.div_ceil(limits.shards.max(1));
-            // Slots are numbered with 32 bits, buckets are twice as many.
-            u32::try_from(share).unwrap_or(u32::MAX).min(1 << 30)
-        };
-        Self {
+        let mut shard = Self {
             table: Table::new(seed),
             seed,
             sources: Sources::new(),
             timeouts: limits.timeouts.clone(),
-            most: share(limits.flows),
-            most_per_source: share(limits.unanswered_per_source),
+            most: 0,
+            most_unanswered: 0,
+            share: 0,
+            hand: 0,
             next_sweep: Nanos(0),
             full_until: Nanos(0),
             counts: Counts::default(),
-        }
+        };
+        shard.resize(limits);
+        shard
+    }
+
+    /// Takes its part of these numbers.
+    pub(super) fn resize(&mut self, limits: &Limits) {
+        let part = |whole: usize| {
+            let part = whole.div_ceil(limits.shards.max(1));
+            // Slots are numbered with 32 bits, buckets are twice as many.
+            u32::try_from(part).unwrap_or(u32::MAX).min(1 << 30)
+        };
+        self.most = part(limits.flows);
+        self.most_unanswered = part(limits.unanswered_per_source);
+        self.share = part(limits.source_share());
     }
 
     pub(super) fn table(&mut self) -> &mut Table {
@@ -190,9 +211,9 @@ impl Shard {
         flow.count(direction, packet.segments().into(), packet.length() as u64);
         let before = flow.class;
         if class != before {
-            if before.unanswered() && !class.unanswered() {
+            if before.unanswered() != class.unanswered() {
                 let source = flow.key.source_hash(flow.downwards(), &self.seed);
-                self.sources.remove(source);
+                self.sources.answered(source, before.unanswered());
             }
             self.table.requeue(slot, class, now);
         }
@@ -205,13 +226,12 @@ impl Shard {
             return true;
         }
         let source = way.key.source_hash(way.downwards, &self.seed);
-        // Twice what others add on average: a flood from forged addresses must not count for all.
-        let others = (self.table.len() / Sources::WIDTH).saturating_mul(2);
-        if self.sources.count(source) >= self.most_per_source.saturating_add(others) {
+        let has = self.sources.count(source).unanswered;
+        if has >= self.most_unanswered.saturating_add(self.others()) {
             self.counts.refused_source = self.counts.refused_source.saturating_add(1);
             return false;
         }
-        if self.table.len() >= self.most && !self.make_room(now) {
+        if self.table.len() >= self.most && !self.make_room(source, now) {
             self.counts.refused_full = self.counts.refused_full.saturating_add(1);
             return false;
         }
@@ -230,23 +250,30 @@ impl Shard {
             self.counts.refused_full = self.counts.refused_full.saturating_add(1);
             return false;
         }
-        self.sources.add(source);
+        self.sources.add(source, class.unanswered());
         self.counts.entered = self.counts.entered.saturating_add(1);
         true
     }
 
     fn forget(&mut self, slot: u32) {
-        if let Some(flow) = self.table.remove(slot)
-            && flow.class.unanswered()
-        {
-            self.sources.remove(flow.key.source_hash(flow.downwards(), &self.seed));
+        if let Some(flow) = self.table.remove(slot) {
+            let source = flow.key.source_hash(flow.downwards(), &self.seed);
+            self.sources.remove(source, flow.class.unanswered());
         }
     }
 
-    /// Gives up a flow for another: one that is over, else one that no one answered, of the kind
-    /// that there is most of, else one that is not open in both directions, else an established
-    /// one that was silent for [`Timeouts::IDLE`].
-    fn make_room(&mut self, now: Nanos) -> bool {
+    /// Twice what others add to a source's counts on average: a flood from forged addresses must not count for all.
+    fn others(&self) -> u32 {
+        (self.table.len() / Sources::WIDTH).saturating_mul(2)
+    }
+
+    /// Gives up a flow for one of `source`. False if there is none to give up.
+    ///
+    /// First goes what is over. Unanswered flows that take more than a quarter of the table are a flood: the oldest of
+    /// them. Then a flow of the source that has most, if that is more than its share and more than `source` has; a
+    /// source beyond its share takes the place of its own flows only. Then unanswered and half-open flows, and
+    /// established ones that were silent for [`Timeouts::IDLE`].
+    fn make_room(&mut self, source: u64, now: Nanos) -> bool {
         const OVER: [Class; 2] = [Class::Close, Class::TimeWait];
         const UNANSWERED: [Class; 6] = [
             Class::SynSent,
@@ -267,13 +294,22 @@ impl Shard {
         if now < self.full_until {
             return false;
         }
-        let victim = [&OVER[..], &UNANSWERED, &HALF]
-            .into_iter()
-            .find_map(|group| {
-                let longest = group.iter().max_by_key(|class| self.table.class_len(**class))?;
-                self.silent_longest(*longest)
-            })
-            .or_else(|| self.idle(now));
+        let waiting = UNANSWERED.iter().map(|class| self.table.class_len(*class)).sum::<u32>();
+        let first: &[&[Class]] =
+            if waiting > self.most / 4 { &[&OVER, &UNANSWERED] } else { &[&OVER] };
+        let mut victim = self.oldest_of(first);
+        if victim.is_none() {
+            let own = self.sources.count(source).all.saturating_sub(self.others());
+            let selfish = own >= self.share;
+            victim = self.heaviest(selfish.then_some(source), own.max(self.share));
+            if victim.is_some() {
+                self.counts.evicted_share = self.counts.evicted_share.saturating_add(1);
+            } else if selfish {
+                return false;
+            }
+        }
+        let victim =
+            victim.or_else(|| self.oldest_of(&[&UNANSWERED, &HALF])).or_else(|| self.idle(now));
         let Some(victim) = victim else {
             self.full_until = now.after(FULL_FOR);
             return false;
@@ -281,6 +317,42 @@ impl Shard {
         self.forget(victim);
         self.counts.evicted = self.counts.evicted.saturating_add(1);
         true
+    }
+
+    /// Of the first of these groups that has a flow: one of the kind that there is most of.
+    fn oldest_of(&self, groups: &[&[Class]]) -> Option<u32> {
+        groups.iter().find_map(|group| {
+            let longest = group.iter().max_by_key(|class| self.table.class_len(**class))?;
+            self.silent_longest(*longest)
+        })
+    }
+
+    /// A flow of `own`, or of the source that has most, if that is more than `least`: of a sample the one that was
+    /// silent for longest. What takes a large part of the table is in each sample.
+    fn heaviest(&mut self, own: Option<u64>, least: u32) -> Option<u32> {
+        let others = self.others();
+        let mut best: Option<(u32, std::cmp::Reverse<u64>, u32)> = None;
+        let mut left = SAMPLE;
+        for _ in 0..SAMPLE_SLOTS.min(self.table.slots()) {
+            let slot = self.hand;
+            let next = u64::from(slot).saturating_add(STRIDE);
+            self.hand = next.checked_rem(self.table.slots().into()).unwrap_or(0) as u32;
+            let Some(flow) = self.table.get(slot).filter(|flow| flow.class != Class::Free) else {
+                continue;
+            };
+            left = left.saturating_sub(1);
+            if left == 0 {
+                break;
+            }
+            let source = flow.key.source_hash(flow.downwards(), &self.seed);
+            let count = self.sources.count(source).all.saturating_sub(others);
+            let fits = own.map_or(count > least, |own| own == source);
+            let rank = (count, std::cmp::Reverse(flow.seen.0), slot);
+            if fits && best.is_none_or(|best| rank > best) {
+                best = Some(rank);
+            }
+        }
+        best.map(|(.., slot)| slot)
     }
 
     /// Of the flows of a class that were queued first, the one that was silent for longest.
@@ -326,6 +398,7 @@ impl Shard {
             protocol: flow.key.protocol(),
             source,
             destination,
+            vlans: flow.key.vlans(),
             state: flow.class.state(),
             assured: matches!(flow.class, Class::Established | Class::UdpStream),
             age: Duration::from_nanos(u64::from(age).saturating_mul(62_500_000)),
@@ -364,38 +437,72 @@ const fn tcp_class(state: State, answered: bool) -> Class {
     }
 }
 
-/// How many unanswered flows each source has, in a fixed space: two counters for each, shared with
-/// others; the smaller is never too small.
+/// How many flows each source has, in a fixed space: two counters for each, shared with others; the
+/// smaller is never too small.
 #[derive(Debug)]
 struct Sources {
-    rows: [Box<[u32]>; 2],
+    rows: [Box<[Count]>; 2],
+}
+
+/// Flows of a source.
+#[derive(Copy, Clone, Debug, Default)]
+struct Count {
+    all: u32,
+    /// Those of them without an answer.
+    unanswered: u32,
 }
 
 impl Sources {
     const WIDTH: u32 = 4096;
-    const BYTES: usize = Self::WIDTH as usize * 2 * size_of::<u32>();
+    const BYTES: usize = Self::WIDTH as usize * 2 * size_of::<Count>();
 
     fn new() -> Self {
-        Self { rows: [(); 2].map(|()| vec![0; Self::WIDTH as usize].into_boxed_slice()) }
+        let row = || vec![Count::default(); Self::WIDTH as usize].into_boxed_slice();
+        Self { rows: [row(), row()] }
     }
 
-    fn places(&mut self, source: u64) -> impl Iterator<Item = &mut u32> {
-        let places = [source as u32, (source >> 32) as u32];
-        self.rows
-            .iter_mut()
-            .zip(places)
-            .filter_map(|(row, place)| row.get_mut((place % Self::WIDTH) as usize))
+    fn place(source: u64, row: usize) -> usize {
+        let half = if row == 0 { source as u32 } else { (source >> 32) as u32 };
+        (half % Self::WIDTH) as usize
     }
 
-    fn count(&mut self, source: u64) -> u32 {
-        self.places(source).map(|count| *count).min().unwrap_or(0)
+    fn places(&mut self, source: u64) -> impl Iterator<Item = &mut Count> {
+        let rows = self.rows.iter_mut().enumerate();
+        rows.filter_map(move |(row, counts)| counts.get_mut(Self::place(source, row)))
     }
 
-    fn add(&mut self, source: u64) {
-        self.places(source).for_each(|count| *count = count.saturating_add(1));
+    fn count(&self, source: u64) -> Count {
+        let rows = self.rows.iter().enumerate();
+        let counts = rows.filter_map(|(row, counts)| counts.get(Self::place(source, row)));
+        let least = |least: Option<Count>, count: &Count| {
+            let least = least.unwrap_or(*count);
+            let (all, unanswered) = (least.all, least.unanswered);
+            Some(Count { all: all.min(count.all), unanswered: unanswered.min(count.unanswered) })
+        };
+        counts.fold(None, least).unwrap_or_default()
     }
 
-    fn remove(&mut self, source: u64) {
-        self.places(source).for_each(|count| *count = count.saturating_sub(1));
+    fn add(&mut self, source: u64, unanswered: bool) {
+        for count in self.places(source) {
+            count.all = count.all.saturating_add(1);
+            count.unanswered = count.unanswered.saturating_add(unanswered.into());
+        }
+    }
+
+    fn remove(&mut self, source: u64, unanswered: bool) {
+        for count in self.places(source) {
+            count.all = count.all.saturating_sub(1);
+            count.unanswered = count.unanswered.saturating_sub(unanswered.into());
+        }
+    }
+
+    /// A flow of the source has an answer now, or waits for one again.
+    fn answered(&mut self, source: u64, now: bool) {
+        for count in self.places(source) {
+            count.unanswered = match now {
+                true => count.unanswered.saturating_sub(1),
+                false => count.unanswered.saturating_add(1),
+            };
+        }
     }
 }

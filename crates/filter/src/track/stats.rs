@@ -21,6 +21,8 @@ pub struct TrackStats {
     pub expired: u64,
     /// Flows that made room for others.
     pub evicted: u64,
+    /// Those of them whose source had more than its share.
+    pub evicted_share: u64,
     /// Packets refused because the table was full of flows that make no room.
     pub refused_full: u64,
     /// Packets refused because their source has too many unanswered flows.
@@ -37,6 +39,7 @@ impl TrackStats {
         self.entered = self.entered.saturating_add(counts.entered);
         self.expired = self.expired.saturating_add(counts.expired);
         self.evicted = self.evicted.saturating_add(counts.evicted);
+        self.evicted_share = self.evicted_share.saturating_add(counts.evicted_share);
         self.refused_full = self.refused_full.saturating_add(counts.refused_full);
         self.refused_source = self.refused_source.saturating_add(counts.refused_source);
         for class in Class::ALL {
@@ -120,6 +123,8 @@ pub struct FlowInfo {
     pub source: (IpAddr, u16),
     /// Destination address and port (ICMP: type and code) of the first packet.
     pub destination: (IpAddr, u16),
+    /// The ids of its VLANs, the outermost first; 0 for none.
+    pub vlans: [u16; 2],
     /// Its state.
     pub state: FlowState,
     /// Whether it is past its handshake and makes no room for others.

@@ -57,6 +57,11 @@ impl Table {
         self.queue(class).len
     }
 
+    /// Slots that there are, free ones among them.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.segments.len()).unwrap_or(u32::MAX).saturating_mul(SEGMENT)
+    }
+
     /// All that it has allocated.
     pub(super) fn bytes(&self) -> usize {
         let flows = self.segments.len().saturating_mul(SEGMENT as usize);

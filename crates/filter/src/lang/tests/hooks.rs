@@ -88,6 +88,31 @@ fn a_file_may_ask_for_it() {
 }
 
 #[test]
+fn a_file_sets_the_bounds_of_the_table_of_connections() {
+    let text = format!(
+        "define adit_flows = 500000\ndefine adit_flows_per_source = 2000\n\
+         define adit_unanswered_per_source = 100\ntable inet t {{ {BASE} }} }}\n"
+    );
+    let ruleset = hooked(&text).unwrap();
+    let limits = crate::ruleset::FlowLimits {
+        flows: Some(500_000),
+        per_source: Some(2000),
+        unanswered_per_source: Some(100),
+    };
+    assert_eq!(ruleset.limits, limits);
+    assert_eq!(without_lines(good(&ruleset.to_string())), without_lines(ruleset));
+    for (from, to, why) in [
+        ("500000", "0", "fw.nft:1:21: `adit_flows` is a number from 1 to 16777216"),
+        ("500000", "16777217", "fw.nft:1:21: `adit_flows` is a number from 1 to 16777216"),
+        ("500000", "{ 1, 2 }", "fw.nft:1:21: `adit_flows` is a number"),
+        ("adit_flows =", "adit_flaws =", "fw.nft:1:21: `adit_flaws` is not a setting of adit's"),
+    ] {
+        let wrong = hooked(&text.replacen(from, to, 1)).unwrap_err();
+        assert!(wrong.starts_with(why), "{wrong}");
+    }
+}
+
+#[test]
 fn the_summary_says_what_passes() {
     let said = |text: &str| Summary::of(&good(text)).to_string();
     assert_eq!(

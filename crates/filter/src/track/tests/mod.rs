@@ -11,9 +11,11 @@ use adit_wire::{Gso, VnetHeader};
 mod icmp;
 mod model;
 mod reset;
+mod shares;
 mod table;
 mod tcp;
 mod time;
+mod zones;
 
 pub(super) const FIN: u8 = 1;
 pub(super) const SYN: u8 = 2;
@@ -169,14 +171,18 @@ impl World {
     /// Looks only, as if the rules dropped it.
     pub(super) fn look(&self, bytes: &[u8]) -> Tracked {
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
-        self.tracker.burst(self.now).look(&packet)
+        self.tracker.burst(self.now).look(&packet, Crossing::Nowhere)
     }
 
     /// Looks, and confirms what is not invalid: its state, and whether there was room.
     pub(super) fn enter(&self, bytes: &[u8]) -> (View, bool) {
+        self.enter_by(bytes, Crossing::Nowhere)
+    }
+
+    pub(super) fn enter_by(&self, bytes: &[u8], crossing: Crossing) -> (View, bool) {
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
         let mut burst = self.tracker.burst(self.now);
-        let tracked = burst.look(&packet);
+        let tracked = burst.look(&packet, crossing);
         let room = tracked.state == CtState::INVALID || burst.confirm(&tracked, &packet);
         ((tracked.state, tracked.direction), room)
     }

@@ -203,7 +203,7 @@ fn a_super_packet_counts_whole() {
     let bytes = seg(ACK | FIN, 1001, 5001).len(60_000).bytes();
     let vnet = VnetHeader { gso: Gso::TcpV4, gso_size: 1000, hdr_len: 40, ..VnetHeader::default() };
     let packet = Packet::parse(&bytes, Layer::Ip, None, &vnet).unwrap();
-    let tracked = world.tracker.burst(world.now).look(&packet);
+    let tracked = world.tracker.burst(world.now).look(&packet, Crossing::Nowhere);
     assert_eq!(tracked.state, CtState::ESTABLISHED);
     assert_eq!(world.only().state, FlowState::FinWait, "its FIN is that of its last segment");
     assert_eq!(world.only().packets[0], 2 + 60);

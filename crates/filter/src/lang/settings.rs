@@ -1,0 +1,84 @@
+//! Definitions by which a rule file sets what nftables' language has no words for: `define adit_flows = 500000`.
+//! `nft` takes them for definitions that no rule uses.
+
+use std::rc::Rc;
+
+use super::hooks::ALLOW_UNHOOKED;
+use super::lex::{Oops, Span, Tok, Token};
+use crate::ruleset::FlowLimits;
+
+/// What the names of such definitions begin with; others of that kind are refused.
+pub(super) const PREFIX: &str = "adit_";
+
+const FLOWS: &str = "adit_flows";
+const PER_SOURCE: &str = "adit_flows_per_source";
+const UNANSWERED: &str = "adit_unanswered_per_source";
+
+/// The most flows that a file may ask for: about 3 GiB.
+pub const MAX_FLOWS: u32 = 1 << 24;
+
+/// What a file has set.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Settings {
+    pub allow_unhooked: bool,
+    pub limits: FlowLimits,
+}
+
+/// Reads the definitions outside all blocks whose names begin with [`PREFIX`].
+pub(super) fn read(
+    definitions: impl Iterator<Item = (Rc<str>, Rc<[Token]>)>,
+    errors: &mut Vec<Oops>,
+) -> Settings {
+    let mut settings = Settings::default();
+    for (name, value) in definitions {
+        let start = Span { file: 0, line: 1, column: 1, length: 1 };
+        let at = value.first().map_or(start, |token| token.at);
+        let number = match &*value {
+            [Token { tok: Tok::Number(number), .. }] => number.parse::<u32>().ok(),
+            _ => None,
+        };
+        let Settings { allow_unhooked, limits } = &mut settings;
+        let limit = match &*name {
+            ALLOW_UNHOOKED => {
+                match number {
+                    Some(number @ 0..=1) => *allow_unhooked = number == 1,
+                    _ => {
+                        let oops = Oops::new(at, format!("`{name}` is 1 or 0"));
+                        errors.push(oops.hint(format!("define {name} = 1")));
+                    }
+                }
+                continue;
+            }
+            FLOWS => &mut limits.flows,
+            PER_SOURCE => &mut limits.per_source,
+            UNANSWERED => &mut limits.unanswered_per_source,
+            _ => {
+                let known = [ALLOW_UNHOOKED, FLOWS, PER_SOURCE, UNANSWERED].join("`, `");
+                let oops = Oops::new(at, format!("`{name}` is not a setting of adit's"));
+                errors.push(oops.hint(format!("a name without `{PREFIX}`, or one of `{known}`")));
+                continue;
+            }
+        };
+        match number {
+            Some(number @ 1..=MAX_FLOWS) => *limit = Some(number),
+            _ => {
+                let oops = Oops::new(at, format!("`{name}` is a number from 1 to {MAX_FLOWS}"));
+                errors.push(oops.hint(format!("define {name} = 100000")));
+            }
+        }
+    }
+    settings
+}
+
+/// The definitions that a file with these settings has.
+pub(super) fn lines(allow_unhooked: bool, limits: &FlowLimits) -> impl Iterator<Item = String> {
+    let FlowLimits { flows, per_source, unanswered_per_source } = *limits;
+    [
+        (ALLOW_UNHOOKED, allow_unhooked.then_some(1)),
+        (FLOWS, flows),
+        (PER_SOURCE, per_source),
+        (UNANSWERED, unanswered_per_source),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(format!("define {name} = {}", value?)))
+}
