@@ -65,6 +65,15 @@ If something is wrong with them, the former rules stay in force. Known
 connections are evaluated again.")]
     Reload(live::Reload),
 
+    /// End connections of a running server or bridge: their next packet is judged as a first one
+    #[command(after_help = "Examples:
+  sudo adit filter flush
+  sudo adit filter flush --client alice
+  sudo adit filter flush --address 10.8.0.0/24
+
+A reload needs none: what the new rules would not accept ends by itself.")]
+    Flush(live::Flush),
+
     /// Write what `log group` rules log into a file that Wireshark reads
     #[command(after_help = "Examples:
   sudo adit filter capture denied.pcapng --group 1
@@ -112,6 +121,7 @@ pub fn run(verb: Filter) -> Done {
         Filter::Explain(options) => explain(&options),
         Filter::Show(options) => live::show(&options),
         Filter::Reload(options) => live::reload(&options),
+        Filter::Flush(options) => live::flush(&options),
         Filter::Capture(options) => live::capture(&options),
     }
 }

@@ -49,6 +49,23 @@ pub struct Reload {
 }
 
 #[derive(Debug, Args)]
+pub struct Flush {
+    /// Which server or bridge [default: the only one with a filter]
+    pub name: Option<String>,
+
+    /// Only those of this client, connected or not
+    #[arg(long, value_name = "NAME", conflicts_with = "address")]
+    pub client: Option<String>,
+
+    /// Only those from or to this address or network
+    #[arg(long, value_name = "ADDRESS[/LENGTH]")]
+    pub address: Option<String>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Debug, Args)]
 pub struct Capture {
     /// Write the packets here, as pcapng; - is stdout
     #[arg(value_hint = ValueHint::FilePath)]
@@ -84,6 +101,15 @@ pub fn reload(options: &Reload) -> Done {
         "{}: the rules of {} are in force; known connections are evaluated again\n",
         report.instance, report.file
     ));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn flush(options: &Flush) -> Done {
+    let run = places(&options.place)?.run;
+    let (client, address) = (options.client.as_deref(), options.address.as_deref());
+    let (instance, count) = filter::flush(&run, options.name.as_deref(), client, address)?;
+    let s = if count == 1 { "" } else { "s" };
+    print(&format!("{instance}: {count} connection{s} ended\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,6 +174,12 @@ fn page(report: &FilterReport, now: u64) -> String {
     ];
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    if flows.withdrawn > 0 {
+        text.push_str(&format!(
+            "# ended by other rules or clients, or on request: {}\n",
+            flows.withdrawn
+        ));
+    }
     if !counts.is_empty() {
         text.push_str(&format!("# full table: {}\n", counts.join(", ")));
     }
@@ -179,7 +211,14 @@ fn connections(list: &[FlowReport]) -> String {
         let [out, home] = flow.bytes;
         rows.push(vec![
             format!("# {}", flow.protocol),
-            flow.source.clone(),
+            match flow.vlans.as_slice() {
+                [] => flow.source.clone(),
+                ids => format!(
+                    "{} vlan {}",
+                    flow.source,
+                    ids.iter().map(u16::to_string).collect::<Vec<_>>().join(".")
+                ),
+            },
             flow.destination.clone(),
             flow.state.clone(),
             span(flow.age_s),
@@ -209,6 +248,9 @@ mod tests {
                 now: 3,
                 limit: 262_144,
                 states: [("established".to_owned(), 2), ("udp".to_owned(), 1)].into(),
+                evicted: 12,
+                evicted_share: 7,
+                withdrawn: 3,
                 ..FlowTotals::default()
             },
             drops: [("rules".to_owned(), 7)].into(),
@@ -221,6 +263,7 @@ mod tests {
                 protocol: "tcp".into(),
                 source: "10.8.0.2:4000".into(),
                 destination: "10.8.0.1:80".into(),
+                vlans: vec![10, 20],
                 state: "established".into(),
                 age_s: 61,
                 left_s: 432_000,
@@ -240,7 +283,9 @@ mod tests {
             "# @client:alice: 10.8.0.2/32\n",
             "# @group:staff: nobody\n",
             "# tcp",
-            "10.8.0.2:4000",
+            "10.8.0.2:4000 vlan 10.20",
+            "# full table: 12 made room for others, 7 of them of sources with more than their share",
+            "# ended by other rules or clients, or on request: 3\n",
         ] {
             assert!(page.contains(said), "{said} is missing in:\n{page}");
         }

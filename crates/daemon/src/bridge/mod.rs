@@ -259,6 +259,7 @@ impl Running {
             },
             Request::FilterShow { .. }
             | Request::FilterReload { .. }
+            | Request::FilterFlush { .. }
             | Request::FilterCapture { .. } => (self.ask_filter(request), false),
             Request::Kick { .. } | Request::ReloadClients => {
                 let message = "a bridge has no sessions and no certificates".into();

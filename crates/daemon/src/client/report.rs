@@ -17,6 +17,7 @@ impl<E: Drives> Running<E> {
             | Request::Kick { .. }
             | Request::FilterShow { .. }
             | Request::FilterReload { .. }
+            | Request::FilterFlush { .. }
             | Request::FilterCapture { .. } => Response::Error {
                 message: "this is a client: it can be asked for its status, or to stop".into(),
             },

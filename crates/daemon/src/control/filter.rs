@@ -77,6 +77,8 @@ pub struct FlowTotals {
     pub evicted: u64,
     /// Those of them whose source had more than its share of the table.
     pub evicted_share: u64,
+    /// Ended because the rules or the clients in force would not accept them, or on request.
+    pub withdrawn: u64,
     /// New connections that were refused because the table was full.
     pub refused_full: u64,
     /// New connections that were refused because their source has too many without an answer.

@@ -45,6 +45,16 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         files: Option<RuleFiles>,
     },
+    /// Ends connections: of a client, of an address or network, or all. Answered with [`Response::Done`].
+    #[serde(rename = "filter.flush")]
+    FilterFlush {
+        /// A client's name; also one that is not connected now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<String>,
+        /// An address, or a network with its length.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
+    },
     /// Packets of `log group` rules that came since the last question. The first begins a capture, which
     /// ends when nobody has asked for some seconds. Answered with [`Response::Capture`].
     #[serde(rename = "filter.capture")]
@@ -315,7 +325,8 @@ mod tests {
         };
         let reload = Request::FilterReload { files: Some(files) };
         let capture = Request::FilterCapture { id: Some(7), end: true };
-        for request in [show, reload, capture, Request::FilterReload { files: None }] {
+        let flush = Request::FilterFlush { client: Some("alice".into()), address: None };
+        for request in [show, reload, flush, capture, Request::FilterReload { files: None }] {
             assert_eq!(serde_json::from_str::<Request>(&line(&request)).unwrap(), request);
         }
         let least = serde_json::from_str::<Request>(r#"{"do":"filter.show"}"#).unwrap();

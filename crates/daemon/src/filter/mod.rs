@@ -12,9 +12,11 @@ mod files;
 mod full;
 mod line;
 mod members;
+mod owners;
 mod report;
 mod verbs;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,15 +26,17 @@ use adit_filter::lang::Summary;
 use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
 use adit_openvpn::server::Addresses;
+use ipnet::IpNet;
 
 pub(crate) use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
-pub use verbs::{capture, reload, show};
+pub use verbs::{capture, flush, reload, show};
 
 use self::capture::Capture;
 use self::full::Full;
 use self::line::Lines;
+use self::owners::Owners;
 use crate::clock::{now, unix_time};
 use crate::control::{Request, Response, RuleFiles};
 use crate::fault::Fault;
@@ -50,6 +54,7 @@ pub struct Live {
     since: u64,
     reloads: u64,
     members: Members,
+    owners: Owners,
     capture: Capture,
     lines: Lines,
     full: Full,
@@ -92,6 +97,7 @@ impl Live {
             since: unix_time().0,
             reloads: 0,
             members: Members::default(),
+            owners: Owners::default(),
             capture: Capture::default(),
             lines: Lines::default(),
             full: Full::default(),
@@ -126,6 +132,34 @@ impl Live {
         Ok(())
     }
 
+    fn flush(&self, client: Option<&str>, address: Option<&str>) -> Result<usize, Fault> {
+        let ranges = match (client, address) {
+            (Some(_), Some(_)) => {
+                return Err(Fault::operator("name a client or an address, not both"));
+            }
+            (Some(name), None) => {
+                let nets = self.owners.of(name);
+                if nets.is_empty() {
+                    let message = format!("client {name:?} has had no address since the start");
+                    return Err(Fault::operator(message));
+                }
+                Some(members::ranges(&nets))
+            }
+            (None, Some(text)) => {
+                let host = text.parse::<IpAddr>().map(IpNet::from);
+                let net = text.parse::<IpNet>().or(host).map_err(|_| {
+                    let message = format!("{text:?} is no address, like 10.8.0.2 or 10.8.0.0/24");
+                    Fault::operator(message)
+                })?;
+                Some(members::ranges(&[net]))
+            }
+            (None, None) => None,
+        };
+        let count = self.firewall.flush(ranges.as_deref());
+        say!(1, "filter: {count} connections ended: asked for by the control socket");
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
+    }
+
     fn take(&mut self, files: &RuleFiles) -> Result<(), Fault> {
         let filter = compile(&files.name, parse(files)?)?;
         self.replace(filter, files.name.clone());
@@ -142,13 +176,18 @@ impl Live {
         say!(1, "filter: the rules of {} are in force: {summary}", self.file);
     }
 
-    /// A client has these addresses from now on. To be called before its first packet can pass.
+    /// A client has these addresses from now on. To be called before its first packet can pass. Connections of an address
+    /// belong to the client that had it last: if that is another one, they end.
     pub fn put(&mut self, addresses: Addresses) {
+        let taken = self.owners.claim(&addresses.name, &addresses.prefixes);
+        if !taken.is_empty() {
+            self.firewall.flush(Some(&members::ranges(&taken)));
+        }
         let changed = self.members.put(addresses);
         self.publish(&changed);
     }
 
-    /// A client is gone.
+    /// A client is gone. Its connections wait for it until their time is over.
     pub fn remove(&mut self, peer: PeerId) {
         let changed = self.members.remove(peer);
         self.publish(&changed);
@@ -204,6 +243,12 @@ impl Live {
                 };
                 Some(match done {
                     Ok(()) => Response::Done { count: 1 },
+                    Err(fault) => Response::Error { message: fault.to_string() },
+                })
+            }
+            Request::FilterFlush { client, address } => {
+                Some(match self.flush(client.as_deref(), address.as_deref()) {
+                    Ok(count) => Response::Done { count },
                     Err(fault) => Response::Error { message: fault.to_string() },
                 })
             }

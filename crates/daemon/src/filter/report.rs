@@ -103,6 +103,7 @@ fn totals(track: &TrackStats) -> FlowTotals {
         expired: track.expired,
         evicted: track.evicted,
         evicted_share: track.evicted_share,
+        withdrawn: track.withdrawn,
         refused_full: track.refused_full,
         refused_source: track.refused_source,
     }

@@ -107,6 +107,120 @@ fn rules_with_a_mistake_change_nothing_and_name_its_place() {
     assert!(passes(&live));
 }
 
+/// Rules that ask who a client is for its first packet only, as most do.
+const STATEFUL: &str = "table inet vpn {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ct state established,related accept
+        ip saddr @client:alice udp dport 53 accept
+        ip saddr 10.0.0.0/24 udp dport 53 ct state new log prefix \"x\" drop
+    }
+}
+";
+
+/// [`UDP`] from 10.0.0.1, or the answer to it.
+fn goes(live: &Live, answer: bool) -> bool {
+    let mut bytes = UDP;
+    let (mut iif, mut oif) = (IfName::new("tun0"), IfName::new("host"));
+    if answer {
+        (bytes[12..16]).copy_from_slice(&UDP[16..20]);
+        (bytes[16..20]).copy_from_slice(&UDP[12..16]);
+        (bytes[20..22]).copy_from_slice(&UDP[22..24]);
+        (bytes[22..24]).copy_from_slice(&UDP[20..22]);
+        std::mem::swap(&mut iif, &mut oif);
+    }
+    let vnet =
+        VnetHeader { needs_csum: true, csum_start: 20, csum_offset: 6, ..VnetHeader::default() };
+    let place = Place { layer: Layer::Ip, vlan: None, vnet, iif, oif, zone: 0 };
+    let mut worker = live.firewall().worker();
+    worker.burst(Nanos(now().as_nanos())).judge(&bytes, &place).passes()
+}
+
+fn client(live: &mut Live, peer: u32, name: &str) {
+    live.put(Addresses {
+        peer: PeerId(peer),
+        name: name.into(),
+        groups: Vec::new(),
+        prefixes: vec!["10.0.0.1/32".parse().unwrap()],
+    });
+}
+
+fn stateful(dir: &tempfile::TempDir, rules: &str) -> Live {
+    let path = dir.path().join("rules.nft");
+    fs::write(&path, rules).unwrap();
+    let mut live = Live::open(&path, None).unwrap();
+    client(&mut live, 1, "alice");
+    assert!(goes(&live, false) && goes(&live, true));
+    live
+}
+
+#[test]
+fn connections_wait_for_their_client_and_for_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    // Also where the rules would accept either client: an open connection is not inherited.
+    let anybody = STATEFUL.replace("@client:alice", "10.0.0.0/24");
+    for rules in [STATEFUL, &anybody] {
+        let mut live = stateful(&dir, rules);
+        live.remove(PeerId(1));
+        assert_eq!(report(&mut live).flows.now, 1, "frozen");
+        client(&mut live, 2, "alice");
+        assert!(goes(&live, true), "the answer to what was asked before");
+        live.remove(PeerId(2));
+        client(&mut live, 3, "bob");
+        assert_eq!(report(&mut live).flows.now, 0);
+        assert!(!goes(&live, true), "nor do answers come to who has the address now");
+        assert_eq!(goes(&live, false), rules == anybody);
+    }
+}
+
+#[test]
+fn a_reload_ends_what_it_would_not_accept_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = stateful(&dir, STATEFUL);
+    let path = dir.path().join("rules.nft");
+    fs::write(
+        &path,
+        STATEFUL.replace("udp dport 53 accept", "udp dport { 53, 54 } counter accept"),
+    )
+    .unwrap();
+    live.reread().unwrap();
+    assert!(goes(&live, true) && goes(&live, false));
+    fs::write(&path, STATEFUL.replace("udp dport 53 accept", "udp dport 54 accept")).unwrap();
+    live.reread().unwrap();
+    assert!(!goes(&live, true) && !goes(&live, false));
+    let flows = report(&mut live).flows;
+    assert_eq!((flows.now, flows.withdrawn), (0, 1));
+}
+
+#[test]
+fn connections_are_ended_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut live = stateful(&dir, STATEFUL);
+    let flush = |live: &mut Live, client: Option<&str>, address: Option<&str>| {
+        let (client, address) = (client.map(str::to_owned), address.map(str::to_owned));
+        match live.answer(&Request::FilterFlush { client, address }) {
+            Some(Response::Done { count }) => Ok(count),
+            Some(Response::Error { message }) => Err(message),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(flush(&mut live, Some("bob"), None).unwrap_err().contains("has had no address"));
+    assert!(flush(&mut live, None, Some("10.0.0")).unwrap_err().contains("is no address"));
+    assert_eq!(flush(&mut live, None, Some("10.0.9.0/24")), Ok(0));
+    assert!(goes(&live, true));
+    for (client, address) in
+        [(Some("alice"), None), (None, Some("10.0.0.2")), (None, Some("10.0.0.0/24")), (None, None)]
+    {
+        assert!(goes(&live, false) && goes(&live, true));
+        assert_eq!(flush(&mut live, client, address), Ok(1), "{client:?} {address:?}");
+        assert!(!goes(&live, true));
+    }
+    // Of a client that is away, too.
+    assert!(goes(&live, false));
+    live.remove(PeerId(1));
+    assert_eq!(flush(&mut live, Some("alice"), None), Ok(1));
+}
+
 #[test]
 fn rules_to_which_no_hook_leads_are_refused_at_start_and_at_reload() {
     let dir = tempfile::tempdir().unwrap();

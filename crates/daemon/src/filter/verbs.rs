@@ -46,6 +46,25 @@ pub fn reload(run: &Path, name: Option<&str>, file: Option<&Path>) -> Result<Fil
     }
 }
 
+/// Ends connections in a running process: of a client, of an address or network, or all. Returns its name and how many.
+///
+/// # Errors
+/// There is no such process, no such client, or no such address.
+pub fn flush(
+    run: &Path,
+    name: Option<&str>,
+    client: Option<&str>,
+    address: Option<&str>,
+) -> Result<(String, usize), Fault> {
+    let (socket, report) = find(run, name, false)?;
+    let (client, address) = (client.map(str::to_owned), address.map(str::to_owned));
+    match control::request(&socket, &Request::FilterFlush { client, address })? {
+        Response::Done { count } => Ok((report.instance, count)),
+        Response::Error { message } => Err(Fault::operator(message)),
+        _ => Err(another()),
+    }
+}
+
 /// Writes what `log group` rules log as pcapng into `out`, until Ctrl-C, SIGTERM, or until nobody reads
 /// it any more. Only packets of `group`, if there is one. Returns how many packets were written and lost.
 ///

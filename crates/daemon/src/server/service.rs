@@ -352,6 +352,7 @@ impl Running {
             }
             Request::FilterShow { .. }
             | Request::FilterReload { .. }
+            | Request::FilterFlush { .. }
             | Request::FilterCapture { .. } => self.ask_filter(&request, hooks),
             Request::Stop => {
                 let count = self.sessions.len();

@@ -46,6 +46,12 @@ impl IpRange {
         }
     }
 
+    /// Whether `address` is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        // Addresses of one family only are compared; IPv4's come before all of IPv6's.
+        self.first <= address && address <= self.last
+    }
+
     /// As numbers, if it is of the family asked for.
     fn of(self, v6: bool) -> Option<Range> {
         match (self.first, self.last) {

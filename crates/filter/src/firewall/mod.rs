@@ -30,7 +30,7 @@ use crate::fragment::{self, Assembled, Outcome, Reassembler};
 use crate::judge::{Context, Decision, IfName, Judge};
 use crate::packet::{Layer, Malformed, Packet};
 use crate::ruleset::{CtDirection, CtState, Members, Reject};
-use crate::track::{self, Crossing, Tracker};
+use crate::track::{self, Crossing, MAX_FIRST, Tracked, Tracker, first_packet};
 use crate::{Nanos, judge};
 
 /// ICMP errors that one worker sends in a second, as Linux does (`icmp_msgs_per_sec`). Resets of TCP
@@ -76,7 +76,8 @@ impl Firewall {
         })
     }
 
-    /// Puts other rules in force, from every worker's next burst on. Known flows are evaluated again.
+    /// Puts other rules in force, from every worker's next burst on. Each flow is judged again when its next packet comes:
+    /// it goes on if its first packet would be accepted, else it ends.
     pub fn replace(&self, filter: Filter) {
         let members = lock(&self.members);
         filter.set_all_members(&members);
@@ -114,6 +115,13 @@ impl Firewall {
     pub fn stats(&self) -> Stats {
         let fragments = lock(&self.fragments).stats();
         self.totals.read(self.tracker.stats(), fragments, self.logs.lost())
+    }
+
+    /// Ends the flows from or to these addresses; all flows without any. Returns how many there were.
+    pub fn flush(&self, addresses: Option<&[IpRange]>) -> u64 {
+        let within =
+            |address| addresses.is_none_or(|all| all.iter().any(|one| one.contains(address)));
+        self.tracker.flush(|source, destination| within(source) || within(destination))
     }
 
     /// Forgets what is over. Bursts do so too; this is for when no packets come. True if there is
@@ -263,7 +271,15 @@ impl Burst<'_> {
         explicit: bool,
     ) -> Result<(), Option<Reject>> {
         let crossing = Crossing::between(place.iif, place.oif);
-        let tracked = self.track.as_mut().map(|track| track.look(packet, crossing));
+        let mut tracked = None;
+        if let Some(track) = &mut self.track {
+            track.judged_by(self.judge.generation());
+            let mut found = track.look(packet, crossing);
+            if found.stale {
+                found = self.again(packet, place, crossing, found, explicit);
+            }
+            tracked = Some(found);
+        }
         let context = Context {
             now: self.now,
             iif: place.iif,
@@ -302,6 +318,42 @@ impl Burst<'_> {
         }
         self.pending.pass(packet.length());
         Ok(())
+    }
+
+    /// Judges the flow of a packet again: by what its record says, as if it was new. It goes on as if nothing had been, or
+    /// it ends, and the packet is looked at once more.
+    #[cold]
+    fn again(
+        &mut self,
+        packet: &Packet<'_>,
+        place: &Place,
+        crossing: Crossing,
+        tracked: Tracked,
+        explicit: bool,
+    ) -> Tracked {
+        let Some(track) = &mut self.track else { return tracked };
+        let Some(ends) = track.ends(&tracked) else { return tracked };
+        let (iif, oif) = match tracked.direction {
+            CtDirection::Original => (place.iif, place.oif),
+            CtDirection::Reply => (place.oif, place.iif),
+        };
+        let direction = CtDirection::Original;
+        let protocol = Some(ends.protocol);
+        let context = Context { now: self.now, iif, oif, state: CtState::NEW, direction, protocol };
+        let mut bytes = [0; MAX_FIRST];
+        let written = first_packet(&ends, packet, tracked.direction, &mut bytes);
+        let first = written.and_then(|len| bytes.get(..len)).and_then(|bytes| {
+            Packet::parse(bytes, place.layer, place.vlan, &VnetHeader::default()).ok()
+        });
+        let accepted = first.is_some_and(|first| {
+            let judge::Judgement { decision, by } = self.judge.would(&first, &context);
+            decision == Decision::Accept && (by.is_some() || !explicit)
+        });
+        track.judged_again(&tracked, accepted);
+        if accepted {
+            return tracked;
+        }
+        track.look(packet, crossing)
     }
 
     #[cold]

@@ -261,3 +261,241 @@ fn a_forged_answer_from_the_same_port_opens_nothing_and_bounds_follow_the_file()
     firewall.replace(parse(&text.replace("define adit_flows = 10", "")));
     assert_eq!(firewall.stats().track.limit, 262_144);
 }
+
+mod again {
+    //! Flows are judged again when rules or members change.
+
+    use super::*;
+    use crate::testing::v4_of;
+
+    fn parse(text: &str) -> Filter {
+        let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Filter::compile(crate::lang::parse("t", text, none).unwrap()).unwrap()
+    }
+
+    fn base(rules: &str) -> String {
+        format!(
+            "table inet f {{ chain c {{ type filter hook forward priority 0; policy drop;
+             ct state {{ established, related }} accept\n {rules}\n }} }}\n"
+        )
+    }
+
+    const ALICE: [u8; 4] = [10, 8, 0, 2];
+    const SERVER: [u8; 4] = [10, 0, 0, 1];
+
+    fn datagram(from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
+        let mut l4 = [from.1.to_be_bytes(), to.1.to_be_bytes()].concat();
+        l4.extend([0, 8, 0, 0]);
+        v4_of(from.0.into(), to.0.into(), 1, 0, 17, &l4)
+    }
+
+    fn segment(from: ([u8; 4], u16), to: ([u8; 4], u16), flags: u8, seq: u32, ack: u32) -> Vec<u8> {
+        let mut l4 = [from.1.to_be_bytes(), to.1.to_be_bytes()].concat();
+        l4.extend(seq.to_be_bytes());
+        l4.extend(ack.to_be_bytes());
+        l4.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        v4_of(from.0.into(), to.0.into(), 1, 0, 6, &l4)
+    }
+
+    struct World {
+        firewall: Arc<Firewall>,
+        worker: Worker,
+    }
+
+    impl World {
+        fn new(rules: &str) -> Self {
+            let firewall = firewall(parse(&base(rules)));
+            let worker = firewall.worker();
+            Self { firewall, worker }
+        }
+
+        fn rules(&self, rules: &str) {
+            self.firewall.replace(parse(&base(rules)));
+        }
+
+        /// Whether it passes from the tunnel to the host, or back. The checksum is vouched for.
+        fn passes(&mut self, bytes: &[u8], back: bool) -> bool {
+            let needs_csum = bytes[9] != 1;
+            let csum_offset = if bytes[9] == 6 { 16 } else { 6 };
+            let vnet =
+                VnetHeader { needs_csum, csum_start: 20, csum_offset, ..VnetHeader::default() };
+            let place = if back { crossing("host", "tun0") } else { crossing("tun0", "host") };
+            let place = Place { vnet, ..place };
+            self.worker.burst(Nanos(5_000_000_000)).judge(bytes, &place).passes()
+        }
+
+        fn members(&self, name: &str, addresses: &[[u8; 4]]) {
+            let ranges = addresses.iter().map(|a| std::net::IpAddr::from(*a).into()).collect();
+            self.firewall.set_members(&Members::Client(name.into()), ranges);
+        }
+
+        fn flows(&self) -> u64 {
+            self.firewall.stats().track.flows
+        }
+    }
+
+    #[test]
+    fn a_flow_whose_rule_is_gone_ends_and_another_loses_nothing() {
+        for back_first in [false, true] {
+            let mut world = World::new("udp dport { 53, 123 } accept");
+            let there = |port| datagram((ALICE, 7), (SERVER, port));
+            let back = |port| datagram((SERVER, port), (ALICE, 7));
+            for port in [53, 123] {
+                assert!(world.passes(&there(port), false) && world.passes(&back(port), true));
+            }
+            world.rules("udp dport 53 accept");
+            // Whichever way the next packet goes.
+            if back_first {
+                assert!(world.passes(&back(53), true) && !world.passes(&back(123), true));
+            }
+            assert!(world.passes(&there(53), false) && world.passes(&back(53), true));
+            assert!(!world.passes(&there(123), false) && !world.passes(&back(123), true));
+            let track = world.firewall.stats().track;
+            assert_eq!((track.flows, track.withdrawn), (1, 1));
+            world.rules("drop");
+            assert!(!world.passes(&back(53), true));
+            assert_eq!(world.flows(), 0);
+        }
+    }
+
+    #[test]
+    fn a_connection_of_tcp_is_judged_by_the_packet_that_would_open_it() {
+        let open = "tcp flags & (fin|syn|rst|ack) == syn tcp dport 22 ct state new accept";
+        let mut world = World::new(open);
+        let (a, b) = ((ALICE, 4000), (SERVER, 22));
+        assert!(world.passes(&segment(a, b, 2, 100, 0), false));
+        assert!(world.passes(&segment(b, a, 18, 500, 101), true));
+        assert!(world.passes(&segment(a, b, 16, 101, 501), false));
+        // A length, a rate that is used up and a log do not matter; interfaces and addresses do.
+        for rules in [
+            "ip saddr 10.8.0.0/24 limit rate 1/hour burst 1 packets accept",
+            "iifname \"tun0\" oifname \"host\" log prefix \"x\" accept",
+            "limit rate over 1/hour burst 1 packets drop\n tcp dport 22 accept",
+        ] {
+            world.rules(rules);
+            world.passes(&datagram((ALICE, 9), (SERVER, 9)), false);
+            assert!(world.passes(&segment(b, a, 16, 501, 101), true), "{rules}");
+            assert!(world.passes(&segment(a, b, 16, 101, 501), false), "{rules}");
+        }
+        assert_eq!(world.firewall.stats().track.withdrawn, 1, "that of the datagrams");
+        world.rules("iifname \"host\" accept\n tcp dport 80 accept");
+        assert!(!world.passes(&segment(a, b, 16, 101, 501), false));
+        assert_eq!(world.firewall.stats().track.withdrawn, 2);
+    }
+
+    #[test]
+    fn an_error_about_a_flow_that_ended_is_related_no_more() {
+        let mut world = World::new("udp dport 53 accept");
+        let there = datagram((ALICE, 7), (SERVER, 53));
+        assert!(world.passes(&there, false));
+        let mut error = vec![3, 3, 0, 0, 0, 0, 0, 0];
+        error.extend(&there);
+        let sum = crate::testing::naive_checksum(&error).to_be_bytes();
+        error[2..4].copy_from_slice(&sum);
+        let error = v4_of([10, 0, 0, 254].into(), ALICE.into(), 1, 0, 1, &error);
+        assert!(world.passes(&error, true));
+        world.rules("udp dport 54 accept");
+        assert!(!world.passes(&error, true));
+        assert_eq!(world.flows(), 0);
+    }
+
+    #[test]
+    fn a_client_that_leaves_a_set_loses_its_flows_and_one_that_comes_back_has_them() {
+        let mut world = World::new("ip saddr @client:alice udp dport 53 accept");
+        let (there, back) =
+            (datagram((ALICE, 7), (SERVER, 53)), datagram((SERVER, 53), (ALICE, 7)));
+        world.members("alice", &[ALICE]);
+        assert!(world.passes(&there, false) && world.passes(&back, true));
+        // Away and back, with the same rights: as if nothing had been.
+        world.members("alice", &[]);
+        world.members("alice", &[ALICE]);
+        assert!(world.passes(&back, true));
+        assert_eq!(world.firewall.stats().track.withdrawn, 0);
+        // The address is another client's now.
+        world.members("alice", &[]);
+        world.members("bob", &[ALICE]);
+        assert!(!world.passes(&there, false) && !world.passes(&back, true));
+        assert_eq!(world.flows(), 0);
+    }
+
+    #[test]
+    fn what_only_a_policy_accepts_does_not_keep_a_flow_where_a_rule_has_to() {
+        let open = base("udp dport 53 accept").replace("policy drop", "policy accept");
+        let firewall = firewall(parse(&open));
+        let mut worker = firewall.worker();
+        let mut passes = |bytes: &[u8]| {
+            let place = crossing("tun0", "tun0");
+            worker.burst(Nanos(5)).judge_explicit(bytes, &place).passes()
+        };
+        let (there, back) =
+            (datagram((ALICE, 7), (SERVER, 53)), datagram((SERVER, 53), (ALICE, 7)));
+        assert!(passes(&there) && passes(&back));
+        firewall.replace(parse(&open.replace("udp dport 53 accept", "")));
+        assert!(!passes(&there) && !passes(&back));
+    }
+
+    #[test]
+    fn flows_of_an_address_can_be_ended() {
+        let mut world = World::new("accept");
+        let others = [10, 8, 0, 3];
+        for from in [ALICE, others] {
+            for port in 1..=300 {
+                assert!(world.passes(&datagram((from, port), (SERVER, 53)), false));
+            }
+        }
+        assert!(world.passes(&datagram((SERVER, 9), (ALICE, 9)), true));
+        let one = |address: [u8; 4]| vec![std::net::IpAddr::from(address).into()];
+        assert_eq!(world.firewall.flush(Some(&one(ALICE))), 301);
+        assert_eq!(world.flows(), 300);
+        let of_alice = world.firewall.tracker().flows(Nanos(6_000_000_000), 0).0;
+        assert!(of_alice.iter().all(|flow| flow.source.0 != std::net::IpAddr::from(ALICE)));
+        assert_eq!(world.firewall.flush(None), 300);
+        assert_eq!((world.flows(), world.firewall.stats().track.withdrawn), (0, 601));
+        assert!(world.passes(&datagram((ALICE, 1), (SERVER, 53)), false), "it may start again");
+    }
+
+    #[test]
+    fn the_first_packet_of_any_flow_can_be_made() {
+        // Each protocol, both families, with and without link headers and tags, from both directions.
+        let mut made = 0;
+        for v6 in [false, true] {
+            for (protocol, l4) in [
+                (17, udp(v6, b"x")),
+                (6, crate::testing::tcp(v6, 1, 0, 2, b"")),
+                (132, vec![0x0f, 0xa0, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0]),
+                (47, vec![0; 8]),
+            ] {
+                let packet = ip(v6, protocol, &l4);
+                let frames = [
+                    packet.clone(),
+                    ether(&[if v6 { 0x86dd } else { 0x0800 }], &packet),
+                    ether(&[0x88a8, 0x8100, if v6 { 0x86dd } else { 0x0800 }], &packet),
+                ];
+                for (layer, frame) in
+                    [Layer::Ip, Layer::Ethernet, Layer::Ethernet].iter().zip(&frames)
+                {
+                    let vnet = VnetHeader { needs_csum: true, ..VnetHeader::default() };
+                    let parsed = Packet::parse(frame, *layer, None, &vnet).unwrap();
+                    let tracker = Tracker::new(Default::default(), [7; 16]);
+                    let mut burst = tracker.burst(Nanos(1));
+                    let tracked = burst.look(&parsed, Crossing::Up);
+                    assert!(burst.confirm(&tracked, &parsed));
+                    let known = burst.look(&parsed, Crossing::Up);
+                    let ends = burst.ends(&known).unwrap();
+                    let mut bytes = [0; MAX_FIRST];
+                    let len = first_packet(&ends, &parsed, known.direction, &mut bytes).unwrap();
+                    let first =
+                        Packet::parse(&bytes[..len], *layer, None, &VnetHeader::default()).unwrap();
+                    let (a, b) = (first.ip().unwrap(), parsed.ip().unwrap());
+                    assert_eq!(
+                        (a.source, a.destination, a.protocol),
+                        (b.source, b.destination, b.protocol)
+                    );
+                    assert_eq!(first.vlans(), parsed.vlans());
+                    made += 1;
+                }
+            }
+        }
+        assert_eq!(made, 24);
+    }
+}

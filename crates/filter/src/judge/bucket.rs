@@ -66,6 +66,11 @@ impl Bucket {
         }
     }
 
+    /// Whether the statement matches while the rate is not reached.
+    pub(crate) const fn matches_below(&self) -> bool {
+        !self.limit.over
+    }
+
     /// Whether the statement would match; takes nothing.
     pub(crate) fn would(&self, now: Nanos, segments: u64, bytes: u64) -> bool {
         let tokens = self.tokens(self.empty_at.load(Ordering::Relaxed), moment(now));

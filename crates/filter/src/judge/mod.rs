@@ -157,6 +157,7 @@ impl Judge {
             logs,
             unsteady: &unsteady,
             counted: slot.is_some().then_some(&mut self.counted),
+            dry: false,
         };
         let judgement = run.judge(filter.starts(packet));
         if let Some((memo, now)) = slot
@@ -166,6 +167,32 @@ impl Judge {
             *memo = kept;
         }
         judgement
+    }
+
+    /// The generation of the rules and members by which it judges from now on.
+    #[inline]
+    pub(crate) fn generation(&mut self) -> u32 {
+        self.filter.refresh(&mut self.live);
+        self.live.generation
+    }
+
+    /// What the rules say of a packet, without counting, logging or taking tokens: no rate is reached.
+    #[cold]
+    pub(crate) fn would(&mut self, packet: &Packet<'_>, context: &Context) -> Judgement {
+        let filter = &*self.filter;
+        let mut run = Run {
+            filter,
+            program: filter.program(),
+            live: &self.live,
+            packet,
+            context,
+            counts: &mut self.counts,
+            logs: &mut (),
+            unsteady: &Cell::new(true),
+            counted: None,
+            dry: true,
+        };
+        run.judge(filter.starts(packet))
     }
 
     /// Whether the memo holds for this packet.

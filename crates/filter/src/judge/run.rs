@@ -22,6 +22,8 @@ pub(crate) struct Run<'a, 'p> {
     pub unsteady: &'a Cell<bool>,
     /// The counters that counted, if the caller wants them.
     pub counted: Option<&'a mut Vec<u32>>,
+    /// Only the decision matters: nothing is counted or logged, and no rate is reached.
+    pub dry: bool,
 }
 
 /// How a chain ends early.
@@ -246,6 +248,9 @@ impl Run<'_, '_> {
 
     #[inline]
     fn count(&mut self, counter: u32) {
+        if self.dry {
+            return;
+        }
         let (segments, bytes) = measure(self.packet);
         self.counts.add(counter as usize, segments, bytes);
         if let Some(counted) = &mut self.counted {
@@ -256,6 +261,10 @@ impl Run<'_, '_> {
     #[inline(never)]
     fn limit(&mut self, bucket: u32) -> bool {
         self.unsteady.set(true);
+        if self.dry {
+            let bucket = self.filter.bucket(bucket as usize);
+            return bucket.is_none_or(super::bucket::Bucket::matches_below);
+        }
         let (segments, bytes) = measure(self.packet);
         let take = |bucket: &super::bucket::Bucket| bucket.take(self.context.now, segments, bytes);
         self.filter.bucket(bucket as usize).is_none_or(take)
@@ -264,6 +273,9 @@ impl Run<'_, '_> {
     #[inline(never)]
     fn log(&mut self, rule: u32, log: u32) {
         self.unsteady.set(true);
+        if self.dry {
+            return;
+        }
         if let Some(log) = self.program.logs.get(log as usize) {
             self.logs.log(rule, log, self.packet);
         }

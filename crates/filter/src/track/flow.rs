@@ -31,6 +31,8 @@ pub(super) struct Flow {
     pub(super) bytes: [u64; 2],
     /// The one before it in the queue of its class.
     pub(super) older: u32,
+    /// The generation of rules and members by which its first packet was accepted.
+    pub(super) generation: u32,
 }
 
 /// The first packet went from the higher end to the lower.
@@ -59,6 +61,7 @@ impl Flow {
             memos: [Memo::default(); 2],
             packets: [0; 2],
             bytes: [0; 2],
+            generation: 0,
         }
     }
 

@@ -12,6 +12,7 @@
 //! After a start the table is empty, and what was open before is taken up from the middle
 //! ([`Limits::loose`]): its next packet is new, the answer to that is established.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,7 @@ use crate::judge::Memo;
 use crate::packet::{Ip, Network, Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
+mod first;
 mod flow;
 mod hash;
 mod key;
@@ -35,6 +37,8 @@ pub use key::Crossing;
 pub use limits::{Limits, Timeouts};
 pub use stats::{FlowInfo, FlowState, Invalid, TrackStats};
 
+use first::Ends;
+pub(crate) use first::{MAX_FIRST, write as first_packet};
 use flow::Class;
 use hash::Seed;
 use key::{IcmpRole, Key, Way};
@@ -79,7 +83,7 @@ impl Tracker {
     /// For a run of packets, all taken to be of the moment `now`. It holds the lock of one shard
     /// at a time, until it is dropped: keep none while waiting, and one at a time in a thread.
     pub fn burst(&self, now: Nanos) -> Burst<'_> {
-        Burst { tracker: self, now, held: None, invalid: [0; Invalid::COUNT] }
+        Burst { tracker: self, now, generation: 0, held: None, invalid: [0; Invalid::COUNT] }
     }
 
     /// Counts, of all shards.
@@ -112,6 +116,21 @@ impl Tracker {
         }
     }
 
+    /// Ends the flows between these addresses, source and destination of the first packet, that `matches` names.
+    /// Returns how many there were.
+    pub fn flush(&self, matches: impl Fn(IpAddr, IpAddr) -> bool) -> u64 {
+        let mut ended = 0u64;
+        for shard in &self.shards {
+            // A part at a time: workers wait for the lock.
+            let mut segment = 0usize;
+            while let Some(some) = lock(shard).flush(segment, &matches) {
+                ended = ended.saturating_add(some);
+                segment = segment.saturating_add(1);
+            }
+        }
+        ended
+    }
+
     /// Removes flows whose time is over, at most a thousand of each shard at a time; true if more are left.
     /// Bursts do this too: it is for when no packets come.
     pub fn sweep(&self, now: Nanos) -> bool {
@@ -134,21 +153,45 @@ pub struct Tracked {
     /// The flow's transport protocol: for an ICMP error, that of the flow it is about. `None`
     /// without a flow (invalid, untracked): there, `ct direction` and `ct l4proto` do not match.
     pub protocol: Option<u8>,
+    /// Whether its flow was accepted by other rules than those in force, or for other members.
+    pub stale: bool,
     place: Place,
 }
 
 #[derive(Copy, Clone, Debug)]
 enum Place {
     Nowhere,
-    Known { slot: u32, key: Key, hash: u64 },
-    New { way: Way, hash: u64 },
+    /// About a flow, but not of it.
+    About {
+        slot: u32,
+        key: Key,
+        hash: u64,
+    },
+    Known {
+        slot: u32,
+        key: Key,
+        hash: u64,
+    },
+    New {
+        way: Way,
+        hash: u64,
+    },
 }
 
 impl Tracked {
+    const fn flow(&self) -> Option<(u32, Key, u64)> {
+        match self.place {
+            Place::Known { slot, key, hash } | Place::About { slot, key, hash } => {
+                Some((slot, key, hash))
+            }
+            Place::Nowhere | Place::New { .. } => None,
+        }
+    }
+
     /// For a packet of no flow: not tracked at all, or invalid.
     pub const fn without(state: CtState) -> Self {
         let direction = CtDirection::Original;
-        Self { state, direction, protocol: None, place: Place::Nowhere }
+        Self { state, direction, protocol: None, stale: false, place: Place::Nowhere }
     }
 }
 
@@ -157,6 +200,7 @@ impl Tracked {
 pub struct Burst<'a> {
     tracker: &'a Tracker,
     now: Nanos,
+    generation: u32,
     held: Option<(usize, MutexGuard<'a, Shard>)>,
     invalid: [u32; Invalid::COUNT],
 }
@@ -206,19 +250,21 @@ impl Burst<'_> {
         };
         let way = Key::of(packet, ip)?.within(packet.vlans(), crossing);
         let hash = way.key.hash(&self.tracker.seed);
-        let now = self.now;
+        let (now, generation) = (self.now, self.generation);
         let shard = self.shard(hash).ok_or(Invalid::State)?;
         let tracked = |state, direction, place| Tracked {
             state,
             direction,
             protocol: Some(way.key.protocol()),
+            stale: false,
             place,
         };
         if let Some(slot) = shard.find(&way, hash, now) {
             match shard.advance(slot, way.downwards, packet, segment.as_ref(), now) {
                 Seen::Known(state, direction) => {
                     let place = Place::Known { slot, key: way.key, hash };
-                    return Ok(tracked(state, direction, place));
+                    let stale = shard.is_stale(slot, generation);
+                    return Ok(Tracked { stale, ..tracked(state, direction, place) });
                 }
                 Seen::Last(state, direction) => {
                     return Ok(tracked(state, direction, Place::Nowhere));
@@ -267,15 +313,17 @@ impl Burst<'_> {
         // That packet went the other way.
         let way = way.within(packet.vlans(), crossing.back());
         let hash = way.key.hash(&self.tracker.seed);
-        let now = self.now;
+        let (now, generation) = (self.now, self.generation);
         let shard = self.shard(hash).ok_or(Invalid::IcmpError)?;
         let slot = shard.find(&way, hash, now).ok_or(Invalid::IcmpError)?;
+        let stale = shard.is_stale(slot, generation);
         let flow = shard.table().get(slot).ok_or(Invalid::IcmpError)?;
         Ok(Tracked {
+            stale,
             state: CtState::RELATED,
             direction: flow.direction(!way.downwards),
             protocol: Some(way.key.protocol()),
-            place: Place::Nowhere,
+            place: Place::About { slot, key: way.key, hash },
         })
     }
 
@@ -284,8 +332,34 @@ impl Burst<'_> {
     #[inline]
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
         let Place::New { way, hash } = &tracked.place else { return true };
-        let now = self.now;
-        self.shard(*hash).is_some_and(|shard| shard.enter(way, *hash, packet, now))
+        let (now, generation) = (self.now, self.generation);
+        let shard = self.shard(*hash);
+        shard.is_some_and(|shard| shard.enter(way, *hash, packet, generation, now))
+    }
+
+    /// By which rules and members the packets from here on are judged. Flows that were accepted by others are
+    /// [`Tracked::stale`].
+    #[inline]
+    pub(crate) fn judged_by(&mut self, generation: u32) {
+        self.generation = generation;
+    }
+
+    /// The ends of the flow that a packet is of or about.
+    pub(crate) fn ends(&mut self, tracked: &Tracked) -> Option<Ends> {
+        let (slot, key, hash) = tracked.flow()?;
+        let flow = self.shard(hash)?.table().get(slot).filter(|flow| flow.key == key)?;
+        let [source, destination] = key.ends(flow.downwards());
+        Some(Ends { protocol: key.protocol(), source, destination })
+    }
+
+    /// A stale flow was judged again: it goes on, or it ends.
+    pub(crate) fn judged_again(&mut self, tracked: &Tracked, accepted: bool) {
+        let (Some((slot, key, hash)), generation) = (tracked.flow(), self.generation) else {
+            return;
+        };
+        if let Some(shard) = self.shard(hash) {
+            shard.judged_again(slot, &key, accepted.then_some(generation));
+        }
     }
 
     /// A place for what the rules said of the last packet of the flow in the same direction.

@@ -2,14 +2,15 @@
 
 use super::flow::{Class, Flow, seconds, sixteenths};
 use super::hash::Seed;
-use super::key::Way;
-use super::table::Table;
+use super::key::{Key, Way};
+use super::table::{SEGMENT, Table};
 use super::tcp::{Outcome, Segment, State, Tcp};
 use super::{FlowInfo, Invalid, Limits, Timeouts};
 use crate::Nanos;
 use crate::packet::Packet;
 use crate::ruleset::{CtDirection, CtState};
 use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Flows that are looked at for their time in one go, at most.
@@ -54,6 +55,7 @@ pub(super) struct Counts {
     pub(super) expired: u64,
     pub(super) evicted: u64,
     pub(super) evicted_share: u64,
+    pub(super) withdrawn: u64,
     pub(super) refused_full: u64,
     pub(super) refused_source: u64,
 }
@@ -221,7 +223,14 @@ impl Shard {
     }
 
     /// Enters the flow of a packet, unless it is there; false if there is no room.
-    pub(super) fn enter(&mut self, way: &Way, hash: u64, packet: &Packet<'_>, now: Nanos) -> bool {
+    pub(super) fn enter(
+        &mut self,
+        way: &Way,
+        hash: u64,
+        packet: &Packet<'_>,
+        generation: u32,
+        now: Nanos,
+    ) -> bool {
         if self.find(way, hash, now).is_some() {
             return true;
         }
@@ -245,6 +254,7 @@ impl Shard {
             _ => (Class::Other, Tcp::EMPTY),
         };
         let mut flow = Flow::new(way.key, way.downwards, class, tcp, now);
+        flow.generation = generation;
         flow.count(CtDirection::Original, packet.segments().into(), packet.length() as u64);
         if self.table.insert(flow, hash, now).is_none() {
             self.counts.refused_full = self.counts.refused_full.saturating_add(1);
@@ -253,6 +263,42 @@ impl Shard {
         self.sources.add(source, class.unanswered());
         self.counts.entered = self.counts.entered.saturating_add(1);
         true
+    }
+
+    /// Whether a flow was accepted by another generation.
+    #[inline]
+    pub(super) fn is_stale(&self, slot: u32, generation: u32) -> bool {
+        self.table.get(slot).is_some_and(|flow| flow.generation != generation)
+    }
+
+    /// Notes the generation that has accepted a flow; `None` ends it.
+    pub(super) fn judged_again(&mut self, slot: u32, key: &Key, generation: Option<u32>) {
+        let Some(flow) = self.table.get_mut(slot).filter(|flow| flow.key == *key) else { return };
+        match generation {
+            Some(generation) => flow.generation = generation,
+            None => {
+                self.forget(slot);
+                self.counts.withdrawn = self.counts.withdrawn.saturating_add(1);
+            }
+        }
+    }
+
+    /// Ends the flows of one segment of slots whose ends match, and says how many; `None` behind the last.
+    pub(super) fn flush(
+        &mut self,
+        segment: usize,
+        matches: &impl Fn(IpAddr, IpAddr) -> bool,
+    ) -> Option<u64> {
+        let first = u32::try_from(segment).ok()?.checked_mul(SEGMENT)?;
+        let flows = self.table.segment(segment)?.iter().zip(first..);
+        let ended = flows.filter(|(flow, _)| {
+            let [(source, _), (destination, _)] = flow.key.ends(flow.downwards());
+            flow.class != Class::Free && matches(source, destination)
+        });
+        let ended: Vec<u32> = ended.map(|(_, slot)| slot).collect();
+        ended.iter().for_each(|slot| self.forget(*slot));
+        self.counts.withdrawn = self.counts.withdrawn.saturating_add(ended.len() as u64);
+        Some(ended.len() as u64)
     }
 
     fn forget(&mut self, slot: u32) {

@@ -23,6 +23,8 @@ pub struct TrackStats {
     pub evicted: u64,
     /// Those of them whose source had more than its share.
     pub evicted_share: u64,
+    /// Flows that ended because the rules or clients in force would not accept them, or by [`super::Tracker::flush`].
+    pub withdrawn: u64,
     /// Packets refused because the table was full of flows that make no room.
     pub refused_full: u64,
     /// Packets refused because their source has too many unanswered flows.
@@ -39,6 +41,7 @@ impl TrackStats {
         self.entered = self.entered.saturating_add(counts.entered);
         self.expired = self.expired.saturating_add(counts.expired);
         self.evicted = self.evicted.saturating_add(counts.evicted);
+        self.withdrawn = self.withdrawn.saturating_add(counts.withdrawn);
         self.evicted_share = self.evicted_share.saturating_add(counts.evicted_share);
         self.refused_full = self.refused_full.saturating_add(counts.refused_full);
         self.refused_source = self.refused_source.saturating_add(counts.refused_source);

@@ -8,7 +8,7 @@ use super::key::Key;
 use crate::Nanos;
 
 /// Flows that are allocated at a time.
-const SEGMENT: u32 = 256;
+pub(super) const SEGMENT: u32 = 256;
 /// Buckets that are allocated at a time.
 const CHUNK: u32 = 1024;
 /// Buckets at the start; a power of two.
