@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -54,7 +55,7 @@ impl Server {
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let listener = files::control(path)?;
         // Whoever connects is told the process that listens: this one, and not the helper that opened the socket.
-        let _ = rustix::net::listen(&listener, BACKLOG);
+        let _ = net::listen(&listener, BACKLOG);
         let listener =
             listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
         let listener =
@@ -109,12 +110,18 @@ pub(crate) fn bind(path: &Path) -> Result<BlockingListener, Fault> {
         }
         Err(_) => {}
     }
-    // A socket gets its mode from the umask; changing it afterwards would leave a gap.
-    let mode = nix::sys::stat::Mode::from_bits_truncate(0o177);
-    let former = nix::sys::stat::umask(mode);
-    let bound = BlockingListener::bind(path);
-    nix::sys::stat::umask(former);
-    bound.map_err(|e| problem("cannot be opened", &e))
+    private_listener(path).map_err(|e| problem("cannot be opened", &e))
+}
+
+/// A file of a socket has the socket's mode when it is bound. Changing it afterwards would leave a gap, and the umask
+/// belongs to all threads: files that others make meanwhile would have it, too.
+fn private_listener(path: &Path) -> io::Result<BlockingListener> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Another process has the socket.
@@ -132,7 +139,7 @@ fn in_use(path: &Path, holder: Option<u32>) -> Fault {
 
 /// The process that listens at the other end.
 pub(crate) fn listener_of(stream: &BlockingStream) -> Option<u32> {
-    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    let credentials = net::sockopt::socket_peercred(stream).ok()?;
     u32::try_from(credentials.pid.as_raw_nonzero().get()).ok()
 }
 
