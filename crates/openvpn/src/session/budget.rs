@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use adit_engine::{Instant, Link};
+use adit_engine::{Instant, Link, Outbox};
 
 /// How often something may happen: `burst` times at once, and once in each `every` from then on.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -116,6 +116,19 @@ impl Budget {
             0 => text,
             more => format!("{text} ({more} more were not reported)"),
         })
+    }
+
+    /// Reports what the peer said or did, as far as the budget goes.
+    pub(crate) fn report_event<E>(
+        &mut self,
+        now: Instant,
+        out: &mut Outbox<E>,
+        event: impl FnOnce(String) -> E,
+        text: impl FnOnce() -> String,
+    ) {
+        if let Some(text) = self.report(now, text) {
+            out.event(event(text));
+        }
     }
 
     /// Whether the peer's options may be sent again now. Otherwise they become due; requests meanwhile add nothing.

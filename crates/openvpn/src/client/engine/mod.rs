@@ -414,7 +414,8 @@ impl ClientEngine {
             }
             Heard::TlsReady => self.send_keys(),
             Heard::Failed(fault) => {
-                self.report(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+                self.budget
+                    .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
                 Ok(())
             }
             Heard::Keys => self.keys_exchanged(now, out),
@@ -422,24 +423,12 @@ impl ClientEngine {
                 ControlMessage::parse_record(&record).try_for_each(|message| match message {
                     Ok(message) => self.message(now, message, out),
                     Err(error) => {
-                        self.report(now, out, ClientEvent::Warning, || error.to_string());
+                        self.budget
+                            .report_event(now, out, ClientEvent::Warning, || error.to_string());
                         Ok(())
                     }
                 })
             }
-        }
-    }
-
-    /// Reports what the server said, as far as its budget goes.
-    fn report(
-        &mut self,
-        now: Instant,
-        out: &mut Out,
-        event: impl FnOnce(String) -> ClientEvent,
-        text: impl FnOnce() -> String,
-    ) {
-        if let Some(text) = self.budget.report(now, text) {
-            out.event(event(text));
         }
     }
 

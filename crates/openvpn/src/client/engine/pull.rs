@@ -59,7 +59,7 @@ impl ClientEngine {
                     pull.give_up = now + wait.min(MAX_AUTH_PENDING);
                 }
                 let text = "the server waits for an external authentication";
-                self.report(now, out, ClientEvent::Note, || text.into());
+                self.budget.report_event(now, out, ClientEvent::Note, || text.into());
             }
             ControlMessage::Restart(restart) => {
                 let reason = match restart.reason.as_str() {
@@ -76,11 +76,11 @@ impl ClientEngine {
             ControlMessage::Exit => self.lost(now, "remote-exit".into(), out),
             ControlMessage::Info(text) | ControlMessage::InfoPre(text) => {
                 let text = || format!("Info command was pushed by server ('{text}')");
-                self.report(now, out, ClientEvent::Note, text);
+                self.budget.report_event(now, out, ClientEvent::Note, text);
             }
             other => {
                 let text = || format!("ignored control message '{other}'");
-                self.report(now, out, ClientEvent::Note, text);
+                self.budget.report_event(now, out, ClientEvent::Note, text);
             }
         }
         Ok(())

@@ -120,7 +120,7 @@ impl PeerEngine {
     fn refused(&mut self, now: Instant, refused: Refused, out: &mut Out) {
         self.dropped = self.dropped.saturating_add(1);
         if let Refused::KeyAge(error) = refused {
-            self.report(now, out, ClientEvent::Warning, || error.to_string());
+            self.budget.report_event(now, out, ClientEvent::Warning, || error.to_string());
         }
     }
 

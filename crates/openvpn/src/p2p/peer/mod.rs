@@ -391,7 +391,8 @@ impl PeerEngine {
             Heard::TlsReady if role == Role::Client => self.send_keys_in_session(),
             Heard::TlsReady => Ok(()),
             Heard::Failed(fault) => {
-                self.report(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+                self.budget
+                    .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
                 Ok(())
             }
             Heard::Keys => {
@@ -408,28 +409,16 @@ impl PeerEngine {
                     Ok(ControlMessage::Exit) => Err(Fault::Exit),
                     Ok(other) => {
                         let text = || format!("ignored control message '{other}'");
-                        self.report(now, out, ClientEvent::Note, text);
+                        self.budget.report_event(now, out, ClientEvent::Note, text);
                         Ok(())
                     }
                     Err(error) => {
-                        self.report(now, out, ClientEvent::Warning, || error.to_string());
+                        self.budget
+                            .report_event(now, out, ClientEvent::Warning, || error.to_string());
                         Ok(())
                     }
                 })
             }
-        }
-    }
-
-    /// Reports what the peer said or did, as far as its budget goes.
-    fn report(
-        &mut self,
-        now: Instant,
-        out: &mut Out,
-        event: impl FnOnce(String) -> ClientEvent,
-        text: impl FnOnce() -> String,
-    ) {
-        if let Some(text) = self.budget.report(now, text) {
-            out.event(event(text));
         }
     }
 
@@ -486,7 +475,7 @@ impl PeerEngine {
                 session.conversation.link = link;
                 session.sizes.moved(now, link);
                 let text = || format!("the peer moved to {}", link.remote());
-                self.report(now, out, ClientEvent::Note, text);
+                self.budget.report_event(now, out, ClientEvent::Note, text);
             }
             Notice::Misframed(peer, wrong) if peer == ours => {
                 out.event(ClientEvent::Warning(format!("the peer: {}", misframed(wrong))));

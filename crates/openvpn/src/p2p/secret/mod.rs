@@ -277,13 +277,6 @@ impl StaticEngine {
         }
     }
 
-    /// Reports what the peer did, as far as its budget goes.
-    fn report(&mut self, now: Instant, out: &mut Out, text: impl FnOnce() -> String) {
-        if let Some(text) = self.budget.report(now, text) {
-            out.event(ClientEvent::Note(text));
-        }
-    }
-
     fn notice(&mut self, now: Instant, notice: Notice, out: &mut Out) {
         match notice {
             Notice::KeyFirstUse(PEER, _) | Notice::PeerHeard(PEER) => self.hear(out),
@@ -291,7 +284,9 @@ impl StaticEngine {
             Notice::Floated(PEER, link) if matches!(self.state, State::Open) => {
                 self.link = Some(link);
                 if self.heard {
-                    self.report(now, out, || format!("the peer moved to {}", link.remote()));
+                    self.budget.report_event(now, out, ClientEvent::Note, || {
+                        format!("the peer moved to {}", link.remote())
+                    });
                 }
             }
             // Until somebody came there is nobody to miss.

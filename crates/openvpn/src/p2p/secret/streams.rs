@@ -52,7 +52,7 @@ impl StaticEngine {
                 out.push(Output::Hangup(former));
             }
             if self.heard {
-                self.report(now, out, || {
+                self.budget.report_event(now, out, ClientEvent::Note, || {
                     format!("the peer has connected anew, from {}", link.remote())
                 });
             }
