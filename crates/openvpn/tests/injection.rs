@@ -33,6 +33,17 @@ fn with_configs(server: ServerConfig, client: ClientConfig) -> (World, usize) {
     (w, c)
 }
 
+/// A session whose keys live for 150 s without a new negotiation.
+fn with_short_lived_keys() -> (World, usize) {
+    let settings =
+        Settings { tran_window: 150 * SECOND, dynamic_tls_crypt: false, ..Settings::default() };
+    let client = client_config(settings.clone());
+    let mut w = World::new(server_config(settings), 1);
+    let c = w.connect(client, Impairment::default(), 1);
+    assert!(w.run(SECOND, |w| w.is_up(c)));
+    (w, c)
+}
+
 /// One end of a session.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum At {
@@ -172,12 +183,7 @@ fn an_injected_request_to_renegotiate_ends_nothing() {
 /// Keys live for the transition window without a new negotiation, and no longer.
 #[test]
 fn a_session_that_can_negotiate_no_more_ends_in_time() {
-    let settings =
-        Settings { tran_window: 150 * SECOND, dynamic_tls_crypt: false, ..Settings::default() };
-    let client = client_config(settings.clone());
-    let mut w = World::new(server_config(settings), 1);
-    let c = w.connect(client, Impairment::default(), 1);
-    assert!(w.run(SECOND, |w| w.is_up(c)));
+    let (mut w, c) = with_short_lived_keys();
     w.run(SECOND, |_| false);
     let start = w.now;
     // Nothing of the client's negotiations arrives.
@@ -225,7 +231,7 @@ fn under_tls_crypt_a_violation_ends_the_session() {
 /// A renegotiation that another holder of a certificate of the same authority completes in the peer's name.
 #[test]
 fn a_renegotiation_of_another_identity_ends_no_session_that_anyone_can_write_into() {
-    let identities = ["somebody else", "client"];
+    let identities = ["someone else", "client"];
     let settings = Settings { dynamic_tls_crypt: false, ..Settings::default() };
     let server = server_config(settings.clone());
     let client = client_config(settings);
@@ -263,13 +269,8 @@ fn a_renegotiation_of_another_identity_ends_no_session_that_anyone_can_write_int
 /// It keeps its session only for as long as keys live without a negotiation that succeeds.
 #[test]
 fn a_client_that_stays_another_identity_ends_in_time() {
-    let settings =
-        Settings { tran_window: 150 * SECOND, dynamic_tls_crypt: false, ..Settings::default() };
-    let client = client_config(settings.clone());
-    let mut w = World::new(server_config(settings), 1);
-    let c = w.connect(client, Impairment::default(), 1);
-    assert!(w.run(SECOND, |w| w.is_up(c)));
-    w.clients[c].engine.set_tls(support::client_tls_named("somebody else"));
+    let (mut w, c) = with_short_lived_keys();
+    w.clients[c].engine.set_tls(support::client_tls_named("someone else"));
     let peer = *w.plane.peers.keys().next().expect("a peer");
     w.to_server(Input::Notice(Notice::KeyNearLimit(peer, 0)));
     assert!(w.run(400 * SECOND, |w| !w.downs().is_empty()), "{:?}", w.events);

@@ -10,6 +10,7 @@
 #![allow(dead_code, unused_imports)]
 
 mod bytes;
+mod forge;
 mod pair;
 #[path = "../points.rs"]
 mod points;
@@ -22,10 +23,13 @@ pub use sessions::run as sessions;
 
 use std::time::Duration;
 
+const SECOND: Duration = Duration::from_secs(1);
 /// Events in one script; what follows is not read.
 const MAX_EVENTS: usize = 48;
 /// The most outputs of one input, with the few clients that a script may have.
 const MAX_OUTPUTS: usize = 128;
+/// Packets under way in one direction.
+const MAX_UNDER_WAY: usize = 1024;
 /// How often an engine may be due at one moment before it rests.
 const MAX_TICKS: usize = 8;
 /// Steps of time.

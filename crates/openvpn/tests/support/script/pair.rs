@@ -4,24 +4,21 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Digest};
 use adit_engine::verbs::{BlockSuite, Keepalive, Misframed, Probed};
-use adit_engine::{Input, Instant, Link, Notice, PeerId, SocketId, Transport, UnixTime};
+use adit_engine::{Input, Instant, Link, Notice, PeerId, SocketId, Transport};
 use adit_openvpn::keys::{Direction, StaticKey};
 use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
-use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::session::{Renegotiation, Settings};
-use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_openvpn::wrap::WrapConfig;
 use adit_sim::Impairment;
 
 use super::bytes::Bytes;
+use super::forge::forged;
 use super::points::{A, B, Config, End, Packet, World, address, remote};
 use super::sessions::{client_tls, server_tls, wrappings};
-use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, SHORT_TIMES, TIMES};
+use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, MAX_UNDER_WAY, SECOND, SHORT_TIMES, TIMES};
 
-const SECOND: Duration = Duration::from_secs(1);
 /// `MAX_ATTEMPTS` of the engine.
 const MAX_HANDSHAKES: usize = 64;
-/// Packets under way in one direction.
-const MAX_UNDER_WAY: usize = 1024;
 /// After so long two ends have a session again once the line is good: the longest wait is 300 s.
 const RECOVERY: Duration = Duration::from_secs(400);
 
@@ -218,30 +215,8 @@ impl Play {
             _ => [0; 8],
         };
         let (from_id, to_id) = (id(1 - to), id(to));
-        let made_up = flags & 2 != 0;
-        let opcode = script.choose(Opcode::ALL);
-        let (key_id, message) = (script.u8() & 7, script.u8());
-        let control = Control {
-            opcode,
-            key_id,
-            session: SessionId(if made_up { [script.u8(); 8] } else { from_id }),
-            acks: (flags & 4 != 0)
-                .then(|| Acks::from_slice(&[script.u8().into(), script.u8().into()]))
-                .flatten()
-                .unwrap_or_default(),
-            remote: (flags & 8 == 0).then_some(SessionId(to_id)),
-            message: (opcode != Opcode::AckV1).then_some(message.into()),
-            payload: script.bytes(),
-        };
-        let wrap = match (&self.client_wrap, self.steadfast) {
-            (WrapConfig::None, _) => WrapConfig::None,
-            (_, true) => WrapConfig::TlsCrypt { key: StaticKey::new([0x55; StaticKey::LEN]) },
-            (wrap, false) => wrap.clone(),
-        };
-        let Ok(mut wrapper) = Wrapper::client(&wrap) else { return };
-        wrapper.set_next_id(1000 + u32::from(script.u8()));
-        let mut packet = Vec::new();
-        if wrapper.seal(&control, UnixTime(1_800_000_000), &mut packet).is_ok() {
+        let wrap = (&self.client_wrap, self.steadfast);
+        if let Some(packet) = forged(script, flags, (from_id, to_id), wrap) {
             self.deliver(to, from, Packet::Control(packet));
         }
     }

@@ -11,22 +11,19 @@ use adit_engine::{
 use adit_openvpn::client::{ClientConfig, ClientEvent};
 use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
 use adit_openvpn::negotiate::ControlMessage;
-use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::server::{Farewell, Offer, ServerConfig};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::tls::{ClientTls, ServerTls};
-use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_openvpn::wrap::WrapConfig;
 use adit_sim::Impairment;
 
 use super::bytes::Bytes;
+use super::forge::forged;
 use super::world::{self, Wiretap, World};
-use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, SHORT_TIMES, TIMES};
+use super::{MAX_EVENTS, MAX_OUTPUTS, MAX_TICKS, MAX_UNDER_WAY, SECOND, SHORT_TIMES, TIMES};
 
-const SECOND: Duration = Duration::from_secs(1);
 /// Clients in one script.
 const MAX_CLIENTS: usize = 3;
-/// Packets under way in one direction.
-const MAX_UNDER_WAY: usize = 1024;
 /// After so long a client has a session again once the line is good, whatever it waited for.
 const RECOVERY: Duration = Duration::from_secs(400);
 /// In so many of these times: for the longest, a server may ask a client for patience.
@@ -281,30 +278,8 @@ impl Play {
         let to_server = flags & 1 == 0;
         let (client, server) = self.world.session_ids;
         let (from_id, to_id) = if to_server { (client, server) } else { (server, client) };
-        let made_up = flags & 2 != 0;
-        let opcode = script.choose(Opcode::ALL);
-        let (key_id, message) = (script.u8() & 7, script.u8());
-        let control = Control {
-            opcode,
-            key_id,
-            session: SessionId(if made_up { [script.u8(); 8] } else { from_id }),
-            acks: (flags & 4 != 0)
-                .then(|| Acks::from_slice(&[script.u8().into(), script.u8().into()]))
-                .flatten()
-                .unwrap_or_default(),
-            remote: (flags & 8 == 0).then_some(SessionId(to_id)),
-            message: (opcode != Opcode::AckV1).then_some(message.into()),
-            payload: script.bytes(),
-        };
-        let mut packet = Vec::new();
-        let wrap = match (&self.client_wrap, self.steadfast) {
-            (WrapConfig::None, _) => WrapConfig::None,
-            (_, true) => WrapConfig::TlsCrypt { key: StaticKey::new([0x55; StaticKey::LEN]) },
-            (wrap, false) => wrap.clone(),
-        };
-        let Ok(mut wrapper) = Wrapper::client(&wrap) else { return };
-        wrapper.set_next_id(1000 + u32::from(script.u8()));
-        if wrapper.seal(&control, UnixTime(1_800_000_000), &mut packet).is_ok() {
+        let wrap = (&self.client_wrap, self.steadfast);
+        if let Some(packet) = forged(script, flags, (from_id, to_id), wrap) {
             self.deliver(to_server, from, packet);
         }
     }
