@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 
-/// Addresses that are remembered; beyond, all are forgotten and count as somebody else's.
+/// Addresses that are remembered; beyond, all are forgotten and count as another client's.
 const MAX_OWNERS: usize = 1 << 16;
 
 /// By address or network.

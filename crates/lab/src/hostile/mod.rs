@@ -164,7 +164,7 @@ impl Adversary {
 impl Drop for Adversary {
     fn drop(&mut self) {
         if self.thread.is_some() {
-            // There is nobody to tell of its failure.
+            // No one is left to tell of its failure.
             let _ = self.join();
         }
     }

@@ -213,7 +213,7 @@ words! {
 words! {
     /// Who does its worst.
     Hostile {
-        /// Nobody: the control.
+        /// No attacker: the control.
         None = "none",
         /// A client with a certificate.
         Client = "client",

@@ -60,7 +60,7 @@ fn a_source_beyond_its_share_takes_the_place_of_its_own_flows_only() {
     for number in 0..300 {
         assert!(is_open(&world, source(number + 1000), 1), "{number}");
     }
-    // Somebody new gets in, as often as not all have their share.
+    // A new source gets in, as often as not all have their share.
     for number in 0..500 {
         assert!(open(&world, source(number + 3000), 1));
     }
