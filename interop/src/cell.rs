@@ -2,27 +2,19 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::failure::{Context, Result, ensure};
+use crate::failure::{Result, ensure};
 use crate::matrix::{Cell, Roles, Tls, Wrapping};
-use crate::net::{End, Namespace, Pair};
+use crate::net::{End, Pair};
 use crate::peer::Program;
 use crate::pki::{Maker, Pki};
 use crate::process::Daemon;
 use crate::traffic::{Delivery, Stream, ping, tcp};
 use crate::world::{World, text};
 
-/// What every program says, to the letter, when the tunnel stands.
-pub const READY: &str = "Initialization Sequence Completed";
-/// What every program says once for each TLS handshake, the first and each rekey.
-pub const HANDSHAKE: &str = "Control Channel: TLSv1";
-/// What a server says when a client takes its leave, in band or on the control channel.
-pub const FAREWELL: &[&str] = &["exit message received by peer", "remote-exit"];
-/// How long a tunnel may take to stand. Under loss retransmissions start at 2 s and double.
-pub const SETUP: Duration = Duration::from_secs(40);
+pub use adit_testbed::tunnel::{FAREWELL, HANDSHAKE, Inner, READY, SETUP, inner_of, inner_on};
 
 /// What all cells of a run share.
 #[derive(Debug)]
@@ -127,23 +119,6 @@ pub struct Tunnel {
     pub client_inner: Inner,
 }
 
-/// Addresses in the tunnel.
-#[derive(Debug, Clone, Copy)]
-pub struct Inner {
-    /// IPv4.
-    pub v4: IpAddr,
-    /// IPv6, where the tunnel has it.
-    pub v6: Option<IpAddr>,
-}
-
-impl Inner {
-    /// IPv6 where the tunnel has it, else IPv4.
-    #[must_use]
-    pub fn newest(self) -> IpAddr {
-        self.v6.unwrap_or(self.v4)
-    }
-}
-
 impl Tunnel {
     /// Writes the config files into `folder` and starts both ends, until both say that they are ready.
     ///
@@ -208,24 +183,6 @@ pub fn dial(pair: &Pair, folder: &Path, configs: &Configs, program: &Program) ->
     let path = folder.join("client.conf");
     fs::write(&path, &configs.client)?;
     Daemon::spawn(&format!("client ({})", program.label()), program.command(&pair.client, &path))
-}
-
-/// The addresses of the tunnel's interface at one end.
-pub(crate) fn inner_of(namespace: &Namespace) -> Result<Inner> {
-    inner_on(namespace, "tun0")
-}
-
-/// The addresses of an interface.
-pub(crate) fn inner_on(namespace: &Namespace, device: &str) -> Result<Inner> {
-    let listing =
-        namespace.run("ip", &["-o", "address", "show", "dev", device, "scope", "global"])?;
-    let address = |family: &str| -> Option<IpAddr> {
-        let address = listing.split_whitespace().skip_while(|word| *word != family).nth(1)?;
-        address.split('/').next()?.parse().ok()
-    };
-    let v4 = address("inet")
-        .context(format!("no IPv4 address on {device} in {}: {listing}", namespace.name()))?;
-    Ok(Inner { v4, v6: address("inet6") })
 }
 
 /// What a cell showed.

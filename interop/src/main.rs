@@ -12,11 +12,11 @@ use adit_interop::crowd::{self, Soak};
 use adit_interop::matrix::{self, Cell, Roles};
 use adit_interop::modes::{self, Mode};
 use adit_interop::nftdiff;
-use adit_interop::peer::Program;
-use adit_interop::pki::Pki;
 use adit_interop::scenario::{self, Test};
-use adit_interop::world::{self, Entered};
 use adit_interop::{Failure, Result};
+use adit_testbed::peer::Program;
+use adit_testbed::pki::Pki;
+use adit_testbed::world::{self, Entered};
 use clap::{Parser, Subcommand, ValueEnum};
 
 const ROOTS: &str = "target/roots";

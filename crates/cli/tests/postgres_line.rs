@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use adit_interop::postgres::{Certificate, Cluster, Options, missing, scratch};
+use adit_testbed::postgres::{Certificate, Cluster, Options, missing, scratch};
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 /// Says that this process is already in the namespace.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use adit_interop::postgres::{Cluster, Options, missing, scratch};
+use adit_testbed::postgres::{Cluster, Options, missing, scratch};
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 const VERIFIER: &str = "'SCRAM-SHA-256$4096:' || repeat('a', 22) || '==$' || repeat('b', 43) || '=:' || repeat('c', 43) || '='";

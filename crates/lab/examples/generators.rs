@@ -5,13 +5,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_interop::failure::Result;
-use adit_interop::net::{End, Pair};
-use adit_interop::world::{Entered, enter};
 use adit_lab::work::{
     Edge, Route, Search, Sizes, Window, echo_latency, iperf3, requests, tcp_bulk, udp_open_loop,
     udp_search,
 };
+use adit_testbed::failure::Result;
+use adit_testbed::net::{End, Pair};
+use adit_testbed::world::{Entered, enter};
 
 const WINDOW: Window = Window { warmup: Duration::from_secs(1), length: Duration::from_secs(2) };
 

@@ -36,7 +36,7 @@ mod tests;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 use serde::Serialize;
 
 pub use judge::compare;

@@ -7,14 +7,14 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::net::Namespace;
-use adit_interop::process::Daemon;
-use adit_interop::world::{self, Entered};
 use adit_lab::bed::{Bed, LinkMode, Relay, RelayCounters};
 use adit_lab::measure::{Edge, Meter};
 use adit_lab::record::Measurement;
 use adit_sim::{Impairment, Loss};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::Daemon;
+use adit_testbed::world::{self, Entered};
 
 type Case = (&'static str, fn() -> Result<()>);
 

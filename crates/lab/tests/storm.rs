@@ -5,13 +5,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_interop::failure::{Result, ensure};
-use adit_interop::world::{self, Entered, World};
 use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::record::Measurement;
 use adit_lab::storm::scene::{Scene, program};
 use adit_lab::storm::schedule::{burst, steady};
 use adit_lab::subject::{Kit, Subject};
+use adit_testbed::failure::{Result, ensure};
+use adit_testbed::world::{self, Entered, World};
 
 const SUBJECTS: [Subject; 2] = [Subject::Adit(None), Subject::Openvpn];
 

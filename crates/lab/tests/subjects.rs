@@ -5,11 +5,11 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::world::{self, Entered, World};
 use adit_lab::bed::{Bed, LinkMode};
 use adit_lab::subject::{Kit, Subject, TunnelSpec, check, prepare};
 use adit_sim::Impairment;
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::world::{self, Entered, World};
 
 const SUBJECTS: [Subject; 13] = [
     Subject::Bare,

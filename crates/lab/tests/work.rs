@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Failure, Result, ensure};
-use adit_interop::net::{CABLE, End, Namespace, Pair};
-use adit_interop::world::{Entered, enter};
 use adit_lab::work::{
     Echo, Edge, Limit, Measured, Route, Search, Sizes, Window, echo_latency, iperf3, requests,
     tcp_bulk, udp_open_loop, udp_search, unreachable,
 };
+use adit_testbed::failure::{Failure, Result, ensure};
+use adit_testbed::net::{CABLE, End, Namespace, Pair};
+use adit_testbed::world::{Entered, enter};
 
 type Check = fn(&Pair) -> Result<()>;
 

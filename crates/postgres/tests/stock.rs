@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::Path;
 
-use adit_interop::postgres::{Cluster, Options, SUPERUSER, missing, scratch};
 use adit_postgres::limits::PACKET_RANGE;
 use adit_postgres::row::{Row, copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sql::{self, SENT_COLUMNS};
 use adit_postgres::{Audit, EpochNo, LeafNo, Seq, StreamId};
+use adit_testbed::postgres::{Cluster, Options, SUPERUSER, missing, scratch};
 
 const EPOCH: EpochNo = EpochNo(1);
 const LEAF: LeafNo = LeafNo(1);

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::{CABLE, Namespace};
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::{CABLE, Namespace};
 
 use super::Drops;
 

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::postgres::{Cluster, Options};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::postgres::{Cluster, Options};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use tempfile::TempDir;
 

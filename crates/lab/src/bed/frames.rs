@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::net::{CABLE, Namespace};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::net::{CABLE, Namespace};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, recvfrom, socket,

@@ -9,9 +9,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::net::{self, Host, Namespace, Offload};
 use adit_sim::Impairment;
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::net::{self, Host, Namespace, Offload};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 

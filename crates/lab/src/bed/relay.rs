@@ -20,13 +20,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use adit_engine::Instant;
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::{CABLE, Namespace};
 use adit_linux::clock::boottime;
 use adit_linux::poll::EventFd;
 use adit_linux::process::set_nice;
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions, TunQueue, VNET_LEN};
 use adit_sim::{Impairment, Pipe};
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::{CABLE, Namespace};
 use hdrhistogram::Histogram;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;

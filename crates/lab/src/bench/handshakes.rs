@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant as Clock, SystemTime, UNIX_EPOCH};
 
 use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, Target, UnixTime};
-use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent, Remote};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
@@ -14,6 +13,7 @@ use adit_openvpn::tls::{
     ClientTls, ClientTlsOptions, CommonTlsOptions, Pem, ServerTls, ServerTlsOptions,
 };
 use adit_openvpn::wrap::WrapConfig;
+use adit_testbed::failure::{Context, Failure, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 /// What one handshake costs: TLS 1.3, ECDSA P-256 at both ends, tls-crypt, a cookie.

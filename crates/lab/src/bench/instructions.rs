@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use adit_interop::failure::Result;
 use adit_pieces::{count, piece};
+use adit_testbed::failure::Result;
 
 /// Does a piece of the data path a fixed number of times, for callgrind to count.
 #[derive(Debug, Clone, clap::Args)]

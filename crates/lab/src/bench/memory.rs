@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use adit_crypto::Cipher;
-use adit_interop::failure::{Result, ensure};
 use adit_pieces::packets;
 use adit_pieces::tunnel::{Train, Tunnel};
+use adit_testbed::failure::{Result, ensure};
 use adit_wire::VnetHeader;
 
 /// Lengths of the packets that go through the tunnel.

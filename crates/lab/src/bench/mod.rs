@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_crypto::Cipher;
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 use serde::Serialize;
 
 use crate::table::table;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 
 use crate::record::{Record, TRIALS};
 use crate::report::Manifest;

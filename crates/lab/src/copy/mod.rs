@@ -11,11 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_linux::net::{Address, Net};
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::tun::{TunDevice, TunOptions, TunQueue};
 use adit_linux::udp::{RecvBatch, SendScratch, Train, UdpOptions, UdpSocket};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
 use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
 

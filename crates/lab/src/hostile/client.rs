@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use adit_crypto::Cipher;
 use adit_crypto::aead::SealKey;
 use adit_engine::UnixTime;
-use adit_interop::failure::{Context, Failure, Result, ensure};
 use adit_linux::clock;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_openvpn::client::ClientConfig;
@@ -16,6 +15,7 @@ use adit_openvpn::keys::{DataKeys, KeyMethod2, PrfInput, Randoms, Role};
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::tls::{ClientTls, TlsSession};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
 use zeroize::Zeroizing;
 
 use super::{Attack, Counts, Scene};

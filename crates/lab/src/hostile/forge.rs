@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, SocketAddrV4};
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
 const IP_HEADER: usize = 20;

@@ -21,9 +21,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::net::Namespace;
 use adit_openvpn::client::ClientConfig;
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::Namespace;
 
 pub use client::Client;
 pub use forge::local_port;

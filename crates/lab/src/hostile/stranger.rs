@@ -4,11 +4,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use adit_engine::UnixTime;
-use adit_interop::failure::{Context, Result, ensure};
 use adit_linux::clock;
 use adit_openvpn::client::ClientConfig;
 use adit_openvpn::packet::{Acks, Control, Opcode, SessionId};
 use adit_openvpn::wrap::{WrapConfig, Wrapper};
+use adit_testbed::failure::{Context, Result, ensure};
 
 use super::forge::Forger;
 use super::{Attack, Counts, Scene};

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Failure, Result};
+use adit_testbed::failure::{Failure, Result};
 
 use crate::bed::{Bed, Counters, Drops};
 use crate::record::{Measurement, Sample};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 

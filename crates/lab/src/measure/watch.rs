@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 
 use super::proc::{Machine, Process, Scheduled, Ticks};
 use super::{Edge, RoleUsage, Usage};

@@ -15,7 +15,7 @@ pub use order::Trial;
 
 use std::path::Path;
 
-use adit_interop::failure::{Context, Failure, Result};
+use adit_testbed::failure::{Context, Failure, Result};
 
 use crate::record::Point;
 use crate::subject::Subject;

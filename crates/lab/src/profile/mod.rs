@@ -21,7 +21,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
 use inferno::collapse::{Collapse, perf};
 use inferno::{differential as difference, flamegraph};
 use nix::fcntl::OFlag;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use adit_interop::failure::{Context, Result, ensure};
+use adit_testbed::failure::{Context, Result, ensure};
 
 use crate::subject::{Bridging, Subject};
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::world::{self, Entered};
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::world::{self, Entered};
 
 use super::{CALLS, DOT, FLAME, FOLDED, Owner, Recording, differential, graphs};
 use crate::plan::{Kind, Plan, Trial};

@@ -4,9 +4,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-use adit_interop::failure::{Context, Result};
 use adit_linux::net::Net;
 use adit_linux::tun::plain_tap;
+use adit_testbed::failure::{Context, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// What it prints when frames can pass.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::document::{Document, Headline, Section, Stand, Table, Text, Tone, Validity, capital};
 use super::figures::{self, Figure, Styles};

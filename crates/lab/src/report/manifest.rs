@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// The manifest's name in a run's folder.

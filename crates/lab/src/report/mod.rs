@@ -42,7 +42,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 
 pub use manifest::Manifest;
 

@@ -3,9 +3,9 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use adit_interop::failure::{Context, Result};
 use adit_linux::net::{Address, Net};
 use adit_linux::tun::{TunDevice, TunOffloads, TunOptions, TunQueue};
+use adit_testbed::failure::{Context, Result};
 use adit_wire::VnetHeader;
 use tokio::io::unix::AsyncFd;
 

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use adit_interop::failure::{Context, Failure, Result};
+use adit_testbed::failure::{Context, Failure, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use ledger::MARK;

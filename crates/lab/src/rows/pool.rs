@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 use tokio::sync::Semaphore;
 use tokio_postgres::{Client, NoTls, Statement};
 

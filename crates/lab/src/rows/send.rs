@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use adit_interop::failure::{Context, Failure, Result};
+use adit_testbed::failure::{Context, Failure, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{Semaphore, mpsc};

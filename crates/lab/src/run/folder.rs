@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use adit_interop::failure::{Context, Result, ensure};
+use adit_testbed::failure::{Context, Result, ensure};
 
 use crate::record::{Record, TRIALS, TrialKey};
 use crate::report::manifest;

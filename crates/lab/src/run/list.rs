@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use crate::plan::{Axis, KINDS, PRESETS, Plan};
 use crate::subject::{Subject, here};

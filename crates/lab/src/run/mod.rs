@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::CABLE;
-use adit_interop::world::{self, Entered, World};
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::CABLE;
+use adit_testbed::world::{self, Entered, World};
 
 pub use self::list::run as list;
 

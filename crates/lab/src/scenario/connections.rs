@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_interop::failure::{Result, ensure};
+use adit_testbed::failure::{Result, ensure};
 
 use crate::bed::Bed;
 use crate::record::Measurement;

@@ -10,12 +10,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use adit_interop::cell::HANDSHAKE;
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::net::Namespace;
-use adit_interop::process::{Daemon, output};
-use adit_interop::traffic::ping;
 use adit_openvpn::client::ClientConfig;
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::{Daemon, output};
+use adit_testbed::traffic::ping;
+use adit_testbed::tunnel::HANDSHAKE;
 use tempfile::TempDir;
 
 use crate::bed::Bed;

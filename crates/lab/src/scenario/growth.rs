@@ -1,6 +1,6 @@
 //! The same total rate over more and more clients: what each of them costs the server.
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::lab::Lab;
 use super::stage::Direction;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 
 use super::lab::Lab;
 use super::latency;

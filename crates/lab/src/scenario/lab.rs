@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::world::World;
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::world::World;
 
 use super::stage::Stage;
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::lab::Lab;
 use super::stage::{Direction, Stage};

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_interop::failure::Result;
 use adit_sim::{Impairment, Loss};
+use adit_testbed::failure::Result;
 
 use super::lab::Lab;
 use super::latency::idle;

@@ -1,6 +1,6 @@
 //! adit's own engines and data path without any I/O, inside this process.
 
-use adit_interop::failure::{Context, Failure, Result};
+use adit_testbed::failure::{Context, Failure, Result};
 
 use crate::bench::{self, Size};
 use crate::plan::{Packet, Settings};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use crate::bed::Bed;
 use crate::record::Measurement;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Result};
+use adit_testbed::failure::{Context, Result};
 
 use super::lab::Lab;
 use crate::bed::Database;
@@ -69,7 +69,7 @@ fn measure(database: &Database, nodes: &mut Nodes, window: &Window) -> Result<Me
 
 /// The server's processes and the nodes'. Its backends are those that it has when all nodes have connected.
 pub(super) fn roles(database: &Database, nodes: &Nodes) -> Result<Vec<(&'static str, Vec<u32>)>> {
-    let nodes = nodes.daemons.iter().map(adit_interop::process::Daemon::pid).collect();
+    let nodes = nodes.daemons.iter().map(adit_testbed::process::Daemon::pid).collect();
     Ok(vec![("database", database.pids()?), ("nodes", nodes)])
 }
 

@@ -5,10 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_interop::cell::READY;
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::peer::Program;
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::peer::Program;
+use adit_testbed::process::Daemon;
+use adit_testbed::tunnel::READY;
 
 use crate::bed::Bed;
 use crate::measure::Meter;

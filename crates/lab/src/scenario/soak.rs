@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::Namespace;
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::Daemon;
 
 use super::lab::Lab;
 use super::postgres::ratio;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use crate::bed::Bed;
 use crate::measure::{Meter, Usage};
@@ -63,8 +63,8 @@ impl Stage {
     }
 
     /// A failure with the daemons' last words.
-    pub(super) fn broken(&self, failure: &adit_interop::Failure) -> adit_interop::Failure {
-        adit_interop::Failure(format!("{failure}\n{}", self.tunnels.logs()))
+    pub(super) fn broken(&self, failure: &adit_testbed::Failure) -> adit_testbed::Failure {
+        adit_testbed::Failure(format!("{failure}\n{}", self.tunnels.logs()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Trials in which clients come, not bytes.
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::connections::{self, ConnectionsSpec, Pattern};
 use super::control::{self, ControlSpec};

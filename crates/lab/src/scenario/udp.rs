@@ -1,6 +1,6 @@
 //! Datagrams on a fixed schedule: the highest rates, and the delay at half of the one without loss.
 
-use adit_interop::failure::{Failure, Result};
+use adit_testbed::failure::{Failure, Result};
 
 use super::lab::Lab;
 use super::stage::Direction;

@@ -1,6 +1,6 @@
 //! Whether memory grows with what was carried.
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::lab::Lab;
 use super::stage::Direction;

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use adit_engine::Target;
-use adit_interop::failure::{Context, Result};
 use adit_openvpn::client::{ClientConfig, Remote};
 use adit_openvpn::keys::StaticKey;
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
 use adit_openvpn::wrap::WrapConfig;
+use adit_testbed::failure::{Context, Result};
 
 use super::pushed::Expected;
 

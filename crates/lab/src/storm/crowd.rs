@@ -7,9 +7,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::Namespace;
 use adit_openvpn::client::ClientConfig;
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::Namespace;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::arrivals::{Ran, count};

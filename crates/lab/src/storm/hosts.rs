@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::Namespace;
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::Namespace;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use adit_interop::failure::{Context, Result};
 use adit_openvpn::client::ClientConfig;
 use adit_openvpn::keys::ClientKey;
 use adit_openvpn::session::Settings;
 use adit_openvpn::tls::{ClientTls, ClientTlsOptions, CommonTlsOptions, Pem};
 use adit_openvpn::wrap::WrapConfig;
+use adit_testbed::failure::{Context, Result};
 
 use super::config;
 

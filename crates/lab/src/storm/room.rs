@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use adit_engine::{Engine, Input, Instant, Link, Outbox, Output, UnixTime};
-use adit_interop::failure::{Context, Result, ensure};
 use adit_linux::clock;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_openvpn::client::{ClientConfig, ClientEngine, ClientEvent};
 use adit_openvpn::negotiate::ControlMessage;
+use adit_testbed::failure::{Context, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use super::arrivals::{Arrival, Ran, count};

@@ -5,9 +5,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::net::Namespace;
-use adit_interop::peer::Program;
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::Namespace;
+use adit_testbed::peer::Program;
 use tempfile::TempDir;
 
 use super::arrivals::count;

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use adit_interop::cell::{READY, SETUP};
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::Namespace;
-use adit_interop::peer::Program;
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::peer::Program;
+use adit_testbed::process::Daemon;
+use adit_testbed::tunnel::{READY, SETUP};
 
 use super::config;
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::Namespace;
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::Namespace;
 
 use super::directives::{self, Carrier, End};
 use super::kit::{Kit, first_line};

@@ -1,7 +1,7 @@
 //! The cable itself.
 
-use adit_interop::cell::Inner;
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
+use adit_testbed::tunnel::Inner;
 
 use super::start::no_lines;
 use super::{TunnelSpec, Tunnels};

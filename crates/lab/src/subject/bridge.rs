@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::net::{Namespace, ip};
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::{Namespace, ip};
+use adit_testbed::process::Daemon;
 use serde::{Deserialize, Serialize};
 
 use super::start::{Processes, SETUP, inner, inners, no_lines};
@@ -155,7 +155,7 @@ pub(super) fn start(
 fn set_up(
     host: &Namespace,
     device: &'static str,
-    inner: &adit_interop::cell::Inner,
+    inner: &adit_testbed::tunnel::Inner,
     bed: &Bed,
 ) -> Result<()> {
     let offload = bed.mode().offload();

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use adit_interop::failure::{Result, ensure};
-use adit_interop::traffic::ping;
+use adit_testbed::failure::{Result, ensure};
+use adit_testbed::traffic::ping;
 
 use super::{Kit, Subject, TunnelSpec};
 use crate::bed::Bed;

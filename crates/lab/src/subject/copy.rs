@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use adit_interop::cell::Inner;
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::Namespace;
-use adit_interop::process::{Daemon, show};
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::{Daemon, show};
+use adit_testbed::tunnel::Inner;
 
 use super::start::{Processes, SETUP, endpoint, inner, inners, no_lines};
 use super::{TunnelSpec, Tunnels, reach};

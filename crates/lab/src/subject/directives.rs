@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use adit_interop::cell::READY;
-use adit_interop::failure::{Context, Result};
-use adit_interop::net::Namespace;
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::Daemon;
+use adit_testbed::tunnel::READY;
 
 use super::kit::Kit;
 use super::start::{PORT, Processes, SETUP};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use adit_interop::failure::Result;
-use adit_interop::world::World;
+use adit_testbed::failure::Result;
+use adit_testbed::world::World;
 use tempfile::TempDir;
 
 use super::directives::Carrier;

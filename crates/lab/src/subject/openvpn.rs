@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use adit_interop::failure::Result;
-use adit_interop::net::Namespace;
+use adit_testbed::failure::Result;
+use adit_testbed::net::Namespace;
 
 use super::directives::{self, Carrier, End};
 use super::kit::{Kit, first_line};

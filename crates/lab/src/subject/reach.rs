@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use adit_interop::cell::Inner;
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::Namespace;
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::tunnel::Inner;
 use nix::ifaddrs::getifaddrs;
 use socket2::{Domain, Protocol, Socket, Type};
 

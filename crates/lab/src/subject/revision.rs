@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::process::output;
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::process::output;
 
 use super::Subject;
 
 /// Builds what `adit@REVISION` names, where it is not built yet, and says where each lies, by the revision as written.
 ///
-/// To be called before [`adit_interop::world::enter`]: cargo may need the registry, and the private world has no network.
+/// To be called before [`adit_testbed::world::enter`]: cargo may need the registry, and the private world has no network.
 /// Costs milliseconds where everything is there.
 ///
 /// # Errors

@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use adit_interop::cell::Inner;
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::net::Namespace;
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::Daemon;
+use adit_testbed::tunnel::Inner;
 
 use super::TunnelSpec;
 use super::tunnels::end;

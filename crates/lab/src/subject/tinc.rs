@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use adit_interop::cell::Inner;
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::net::Namespace;
-use adit_interop::process::{Daemon, output};
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::{Daemon, output};
+use adit_testbed::tunnel::Inner;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 

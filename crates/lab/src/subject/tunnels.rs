@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_interop::cell::Inner;
-use adit_interop::process::Daemon;
+use adit_testbed::process::Daemon;
+use adit_testbed::tunnel::Inner;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 

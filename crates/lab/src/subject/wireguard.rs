@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use adit_interop::cell::Inner;
-use adit_interop::failure::{Context, Result, ensure};
-use adit_interop::net::Namespace;
-use adit_interop::process::{Daemon, output, run};
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::{Daemon, output, run};
+use adit_testbed::tunnel::Inner;
 
 use super::kit::{Kit, first_line};
 use super::start::{

@@ -3,9 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use adit_interop::failure::Result;
 use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest, Poller};
+use adit_testbed::failure::Result;
 
 use super::run::{Course, sleep_until, together};
 use super::window::{Account, judge};

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use adit_interop::failure::{Result, ensure};
-use adit_interop::net::Namespace;
 use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{RecvBatch, UdpSocket};
+use adit_testbed::failure::{Result, ensure};
+use adit_testbed::net::Namespace;
 
 use super::ledger::Header;
 use super::run::{LOOK, be_punctual};

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::Namespace;
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::Daemon;
 use serde_json::Value;
 
 use super::{Edge, Measured, Window};

@@ -25,7 +25,7 @@ pub mod window;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use adit_interop::net::Namespace;
+use adit_testbed::net::Namespace;
 
 pub use crate::measure::Edge;
 use crate::record::{Flow, Measurement};

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Result, ensure};
 use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{RecvBatch, SendScratch, Train};
+use adit_testbed::failure::{Context, Result, ensure};
 
 use super::ledger::{Arrival, Header, Schedule, Seen};
 use super::run::{Course, LOOK, be_punctual, sleep_until, together};

@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use adit_interop::failure::{Result, ensure};
 use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest};
+use adit_testbed::failure::{Result, ensure};
 
 use super::bulk::{passing, watch};
 use super::run::{Course, sleep_until, together};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use adit_interop::failure::Result;
 use adit_linux::clock::boottime;
+use adit_testbed::failure::Result;
 use nix::sys::prctl;
 
 use super::sockets::nanos;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::open_loop::{over, sockets};
 use super::{Route, Sizes, UdpMeasured, Window};

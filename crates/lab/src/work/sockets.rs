@@ -4,11 +4,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::Namespace;
 use adit_linux::clock::boottime;
 use adit_linux::poll::{Events, Interest, Poller};
 use adit_linux::udp::{UdpOptions, UdpSocket};
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::Namespace;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result};
-use adit_interop::net::Namespace;
-use adit_interop::process::{Daemon, output};
+use adit_testbed::failure::{Context, Failure, Result};
+use adit_testbed::net::Namespace;
+use adit_testbed::process::{Daemon, output};
 use serde_json::Value;
 
 use super::super::start::SETUP;

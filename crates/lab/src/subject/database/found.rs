@@ -1,6 +1,6 @@
 //! Whether what was delivered lies in the tables.
 
-use adit_interop::failure::Result;
+use adit_testbed::failure::Result;
 
 use super::{Nodes, rows};
 use crate::bed::Database;

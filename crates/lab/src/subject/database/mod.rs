@@ -7,8 +7,8 @@ mod rows;
 
 use std::net::IpAddr;
 
-use adit_interop::failure::{Failure, Result};
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Failure, Result};
+use adit_testbed::process::Daemon;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -114,14 +114,14 @@ impl Scheme {
 /// # Errors
 /// One of them is not here.
 pub(super) fn version(scheme: Scheme) -> std::result::Result<String, String> {
-    if let Some(why) = adit_interop::postgres::missing() {
+    if let Some(why) = adit_testbed::postgres::missing() {
         return Err(why);
     }
     let program = match scheme.options() {
         None => copy::version()?,
         Some(_) => super::kit::here(&super::Subject::Adit(None))?,
     };
-    let server = adit_interop::postgres::programs().map_err(|Failure(why)| why)?.join("postgres");
+    let server = adit_testbed::postgres::programs().map_err(|Failure(why)| why)?.join("postgres");
     let server = super::kit::first_line(&server, &["--version"], "apt install postgresql")?;
     Ok(format!("{program}; {server}"))
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use adit_interop::failure::{Context, Failure, Result, ensure};
-use adit_interop::process::Daemon;
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+use adit_testbed::process::Daemon;
 
 use super::super::copy;
 use super::super::start::{SETUP, inner};

@@ -99,6 +99,7 @@ impl World {
 }
 
 /// A path as text; all paths here are of our own making.
-pub(crate) fn text(path: &Path) -> &str {
+#[must_use]
+pub fn text(path: &Path) -> &str {
     path.to_str().unwrap_or_default()
 }

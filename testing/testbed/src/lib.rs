@@ -1,0 +1,23 @@
+//! The test bed: what interoperability tests, measurements, demos and the programs' own tests run in.
+//!
+//! [`world`] makes a private world (mounts, pids, network) in which everything that a run creates lives and with
+//! which it ends, however the run ends. [`net`] joins namespaces by cables, [`process`] runs daemons and watches
+//! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`peer`] names the programs under test, [`tunnel`] knows
+//! what they say, [`traffic`] sends and counts. [`laptop`] is a laptop's surroundings: access networks behind NAT and a host
+//! outside. [`postgres`] makes throw-away database clusters.
+//!
+//! The crate knows `adit-linux` and none of the crates under test, so that a defect of theirs cannot hide a failure.
+#![forbid(unsafe_code)]
+
+pub mod failure;
+pub mod laptop;
+pub mod net;
+pub mod peer;
+pub mod pki;
+pub mod postgres;
+pub mod process;
+pub mod traffic;
+pub mod tunnel;
+pub mod world;
+
+pub use failure::{Failure, Result};

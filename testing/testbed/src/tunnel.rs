@@ -1,0 +1,57 @@
+//! What programs that speak OpenVPN say about a tunnel, and the addresses in it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::failure::{Context, Result};
+use crate::net::Namespace;
+
+/// What every program says, to the letter, when the tunnel stands.
+pub const READY: &str = "Initialization Sequence Completed";
+/// What every program says once for each TLS handshake, the first and each rekey.
+pub const HANDSHAKE: &str = "Control Channel: TLSv1";
+/// What a server says when a client takes its leave, in band or on the control channel.
+pub const FAREWELL: &[&str] = &["exit message received by peer", "remote-exit"];
+/// How long a tunnel may take to stand. Under loss retransmissions start at 2 s and double.
+pub const SETUP: Duration = Duration::from_secs(40);
+
+/// Addresses in the tunnel.
+#[derive(Debug, Clone, Copy)]
+pub struct Inner {
+    /// IPv4.
+    pub v4: IpAddr,
+    /// IPv6, where the tunnel has it.
+    pub v6: Option<IpAddr>,
+}
+
+impl Inner {
+    /// IPv6 where the tunnel has it, else IPv4.
+    #[must_use]
+    pub fn newest(self) -> IpAddr {
+        self.v6.unwrap_or(self.v4)
+    }
+}
+
+/// The addresses of the tunnel's interface at one end.
+///
+/// # Errors
+/// `ip` failed, or there is no IPv4 address.
+pub fn inner_of(namespace: &Namespace) -> Result<Inner> {
+    inner_on(namespace, "tun0")
+}
+
+/// The addresses of an interface.
+///
+/// # Errors
+/// As [`inner_of`].
+pub fn inner_on(namespace: &Namespace, device: &str) -> Result<Inner> {
+    let listing =
+        namespace.run("ip", &["-o", "address", "show", "dev", device, "scope", "global"])?;
+    let address = |family: &str| -> Option<IpAddr> {
+        let address = listing.split_whitespace().skip_while(|word| *word != family).nth(1)?;
+        address.split('/').next()?.parse().ok()
+    };
+    let v4 = address("inet")
+        .context(format!("no IPv4 address on {device} in {}: {listing}", namespace.name()))?;
+    Ok(Inner { v4, v6: address("inet6") })
+}
