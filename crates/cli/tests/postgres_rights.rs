@@ -1,8 +1,9 @@
 //! Networks in a throw-away cluster, made with the command itself: who gets in, and what each role may do there. The
 //! database refuses, not adit.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use adit_testbed::postgres::{Cluster, Options, missing, scratch};
 
@@ -168,7 +169,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         "SELECT tag, mac FROM adit.network".into(),
         "SELECT name, sign_key FROM adit.node".into(),
         "LISTEN adit_2; NOTIFY adit_1, '1.1'".into(),
-        format!("SELECT pg_try_advisory_lock(1633970548, {a_hub})"),
+        "SELECT held_by FROM adit.begin_writing()".into(),
     ]);
     let seen = |sql: &str| net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned();
     assert_eq!(seen("SELECT adit.me()"), "2");
@@ -531,13 +532,122 @@ fn init_asks_for_no_more_than_it_needs_and_can_be_repeated() {
     let said = text(&run("vpn", "vpn", &["--dir", &dir("y")]));
     assert!(said.contains("adit postgres invite"), "{said}");
     // Another version's.
-    cluster.sql("vpn", "UPDATE adit.network SET version = 2").unwrap();
+    cluster.sql("vpn", "UPDATE adit.network SET version = 99").unwrap();
     let said = text(&run("vpn", "vpn", &["--dir", &dir("x")]));
-    assert!(said.contains("of version 2, and this adit knows 1"), "{said}");
+    assert!(said.contains("of version 99, and this adit knows 2"), "{said}");
     // Someone's own schema of that name.
     cluster.sql("other", "CREATE SCHEMA adit").unwrap();
     let said = text(&run("other", "other", &["--dir", &dir("z")]));
     assert!(said.contains("not a network's"), "{said}");
+}
+
+/// A session of a node that writes, until it is killed.
+fn writing(net: &Net, role: &str) -> Child {
+    session(net, role, "SELECT 'held', held_by FROM adit.begin_writing()", "held|")
+}
+
+/// A session that shares every advisory lock that a stream of a small network could have had, by number.
+fn locking(net: &Net, role: &str) -> Child {
+    let locks =
+        "SELECT count(pg_advisory_lock_shared(1633970548, n)) FROM generate_series(1, 500) n";
+    session(net, role, locks, "500")
+}
+
+/// A session that has said that, and stays.
+fn session(net: &Net, role: &str, sql: &str, said: &str) -> Child {
+    let mut psql = net.cluster.psql(role, "vpn");
+    psql.args([
+        "--no-align",
+        "--tuples-only",
+        "--command",
+        sql,
+        "--command",
+        "SELECT pg_sleep(60)",
+    ]);
+    let mut child = psql.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), said, "{role}");
+    child
+}
+
+#[test]
+fn locks_of_a_stranger_neither_stop_a_node_nor_let_two_sessions_write() {
+    let Some(net) = Net::new() else { return };
+    net.sql("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE vpn TO stranger");
+    let mut strangers = [locking(&net, "stranger"), locking(&net, "stranger")];
+    let holder = |role: &str| {
+        let sql = "SELECT held_by FROM adit.begin_writing()";
+        net.cluster.sql_as(role, "vpn", sql).unwrap().trim().to_owned()
+    };
+    let a = "adit_vpn_node_a";
+    assert_eq!(holder(a), "", "a session writes in spite of the locks");
+    let mut first = writing(&net, a);
+    // A lock with the number that the first session drew: it is queued for, and says nothing afterwards.
+    let drawn = net.sql("SELECT lock FROM adit.writer WHERE node = 2").trim().to_owned();
+    let mut waits = net.cluster.psql("stranger", "vpn");
+    waits.args(["--command", &format!("SELECT pg_advisory_lock({drawn}), pg_sleep(60)")]);
+    let mut waits = waits.spawn().unwrap();
+    let second = holder(a);
+    let pid = net.sql(&format!("SELECT usename FROM pg_stat_activity WHERE pid = {second}"));
+    assert_eq!(pid.trim(), a, "the second session learns which one writes");
+    assert_eq!(holder("adit_vpn_node_b"), "", "another node writes beside it");
+    net.sql(&format!("SELECT pg_terminate_backend({second})"));
+    first.wait().unwrap();
+    let begun = std::time::Instant::now();
+    while !holder(a).is_empty() {
+        assert!(begun.elapsed().as_secs() < 30, "the killed session still writes");
+    }
+    net.may_not(
+        "stranger",
+        &[
+            ("SELECT adit.begin_writing()".into(), "42501"),
+            ("SELECT * FROM adit.writing".into(), "42501"),
+        ],
+    );
+    net.may_not(
+        a,
+        &[
+            ("SELECT * FROM adit.writer".into(), "42501"),
+            ("SELECT * FROM adit.writing".into(), "42501"),
+        ],
+    );
+    for psql in strangers.iter_mut().chain([&mut waits]) {
+        psql.kill().unwrap();
+        psql.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_database_of_its_own_is_closed_to_other_roles_and_a_shared_one_is_not() {
+    let Some((folder, cluster)) = cluster() else { return };
+    let dir = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    cluster.sql("postgres", "CREATE ROLE stranger LOGIN").unwrap();
+    for (database, table) in [("own", false), ("shared", true)] {
+        cluster.create(database, "secret", "CREATEROLE").unwrap();
+        if table {
+            cluster.sql(database, "CREATE TABLE public.others (n int)").unwrap();
+        }
+        let url = cluster.socket_url(database, database);
+        let made = adit(&[
+            "init",
+            &url,
+            "--network",
+            "10.9.0.0/24",
+            "--name",
+            "hub",
+            "--dir",
+            &dir(database),
+        ]);
+        assert!(made.status.success(), "{}", text(&made));
+        let said = text(&made);
+        let warned =
+            said.contains(&format!("REVOKE CONNECT ON DATABASE \"{database}\" FROM PUBLIC"));
+        assert_eq!(warned, table, "{said}");
+        assert_eq!(cluster.sql_as("stranger", database, "SELECT 1").is_ok(), table, "{database}");
+        let joined = adit(&["join", &invitation(&said), "--name", "a", "--dir", &dir("a")]);
+        assert!(joined.status.success(), "{}", text(&joined));
+    }
 }
 
 #[test]
@@ -576,25 +686,16 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
 
     // Too old goes however little it is, but not what its sender holds open.
     net.sql("UPDATE adit.network SET retention_age = '0', retention_bytes = 1000000000");
-    let held = net
-        .cluster
-        .psql("adit_vpn_node_a", "vpn")
-        .args(["--command", &format!("SELECT pg_advisory_lock(1633970548, {a_hub}), pg_sleep(20)")])
-        .spawn();
-    let mut held = held.unwrap();
-    // Someone else's lock on a stream keeps nothing.
-    let alien = net
-        .cluster
-        .psql("adit_vpn_node_a", "vpn")
-        .args(["--command", &format!("SELECT pg_advisory_lock(1633970548, {b_hub}), pg_sleep(20)")])
-        .spawn();
-    let mut alien = alien.unwrap();
-    while net.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted").trim()
-        != "2"
-    {}
+    let mut held = writing(&net, "adit_vpn_node_a");
+    // Locks of another role keep nothing, nor those of its own that the table does not name.
+    net.sql("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE vpn TO stranger");
+    let mut alien = locking(&net, "stranger");
+    let mut other = locking(&net, "adit_vpn_node_b");
     net.done(&["expire", "--dir", &net.path("hub")]);
-    held.kill().unwrap();
-    alien.kill().unwrap();
+    for psql in [&mut held, &mut alien, &mut other] {
+        psql.kill().unwrap();
+        psql.wait().unwrap();
+    }
     let left = net.sql("SELECT stream, no FROM adit.leaf WHERE dropped IS NULL ORDER BY 1, 2");
     assert_eq!(left.trim(), format!("{a_hub}|4"));
 
@@ -607,7 +708,6 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
         left.sort_by_key(|line| line.split('|').next().unwrap().parse::<u32>().unwrap());
         left
     });
-    let _ = (held.wait(), alien.wait());
 }
 
 #[test]
@@ -628,9 +728,7 @@ fn a_sender_that_never_begins_a_new_leaf_is_made_to() {
     );
     net.sql("UPDATE adit.network SET retention_bytes = 64000000");
     // It is open and held, so it cannot be dropped; that must not be at the others' cost.
-    let lock = format!("SELECT pg_advisory_lock(1633970548, {a_hub}), pg_sleep(20)");
-    let mut held = net.cluster.psql(a, "vpn").args(["--command", &lock]).spawn().unwrap();
-    while net.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").trim() != "1" {}
+    let mut held = writing(&net, a);
     net.done(&["expire", "--dir", &net.path("hub")]);
     held.kill().unwrap();
     let _ = held.wait();

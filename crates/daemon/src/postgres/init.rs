@@ -174,6 +174,7 @@ async fn run(
     match maker.make(&mut client, name, options, &mut random).await {
         Ok((settings, invitation)) => {
             let mut notes = target.warnings().to_vec();
+            notes.extend(open_to_all(&client, target).await?);
             notes.extend(invitation.notes.iter().cloned());
             let done = done(&network, target, &settings, auditor.as_deref());
             let (places, settings) = (Box::new(places), Box::new(settings));
@@ -186,6 +187,20 @@ async fn run(
             Err(fault)
         }
     }
+}
+
+/// What to know where roles of other programs may connect.
+async fn open_to_all(client: &Client, target: &Target) -> Outcome<Option<String>> {
+    let open = "SELECT has_database_privilege('public', current_database(), 'CONNECT')";
+    let row = client.query_one(open, &[]).await.and_then(|row| row.try_get(0));
+    let open: bool = row.map_err(|error| said(&error))?;
+    let database = target.database();
+    Ok(open.then(|| {
+        format!(
+            "every role of the server may connect to the database {database:?}, send false wake-ups there and use up connections; \
+             where no other program needs that, as its owner: REVOKE CONNECT ON DATABASE \"{database}\" FROM PUBLIC"
+        )
+    }))
 }
 
 /// A network is there: this machine's own, then nothing is to be done; or somebody else's.
@@ -245,6 +260,8 @@ struct Server {
     may_make_roles: bool,
     may_make_schema: bool,
     may_grant_connect: bool,
+    /// No tables in the database yet: no one else uses it.
+    empty: bool,
 }
 
 impl Server {
@@ -253,7 +270,10 @@ impl Server {
             .query_one(
                 "SELECT current_setting('server_version_num')::int, rolsuper, rolcreaterole, \
                  has_database_privilege(current_database(), 'CREATE'), \
-                 has_database_privilege(current_database(), 'CONNECT WITH GRANT OPTION') \
+                 has_database_privilege(current_database(), 'CONNECT WITH GRANT OPTION'), \
+                 NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid >= 16384 \
+                     AND c.relnamespace <> 'pg_catalog'::pg_catalog.regnamespace \
+                     AND c.relnamespace <> 'pg_toast'::pg_catalog.regnamespace) \
                  FROM pg_catalog.pg_roles WHERE rolname = current_user",
                 &[],
             )
@@ -266,6 +286,7 @@ impl Server {
                 may_make_roles: row.try_get(2)?,
                 may_make_schema: row.try_get(3)?,
                 may_grant_connect: row.try_get(4)?,
+                empty: row.try_get(5)?,
             })
         };
         read().map_err(|error| said(&error))
@@ -337,7 +358,8 @@ fn statements(network: &NetworkRecord, server: &Server) -> Outcome<String> {
     let roles = sql::roles(tag, !server.superuser).map_err(bad)?;
     let schema = sql::schema(tag).map_err(bad)?;
     Ok(format!(
-        "BEGIN;\n{roles}{schema}\n-- then the network's row ({network:?}),\n-- SELECT adit.reserve(...), adit.register(...) for this \
+        "BEGIN;\n{roles}{schema}\n-- then GRANT CONNECT ON DATABASE to the groups, and, where the database is empty, \
+         REVOKE CONNECT ON DATABASE FROM PUBLIC,\n-- the network's row ({network:?}),\n-- SELECT adit.reserve(...), adit.register(...) for this \
          node, adit.invite(...) for the next\nCOMMIT;\n"
     ))
 }
@@ -421,6 +443,9 @@ impl Maker<'_> {
                 &groups.join(", "),
             )
             .await?;
+            if self.server.empty {
+                self.close(transaction).await?;
+            }
         }
         if let Some(space) = &network.leaf_space {
             self.grant(transaction, "TABLESPACE", space, "CREATE", &sql::owner(&network.tag))
@@ -456,6 +481,18 @@ impl Maker<'_> {
             .map_err(|error| said(&error))
     }
 
+    /// Keeps roles out of the database that are not of this network. Only its owner's word counts.
+    async fn close(&self, transaction: &Transaction<'_>) -> Outcome<()> {
+        let database = self.quoted(transaction, self.target.database()).await?;
+        let revoke = format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC");
+        transaction.batch_execute(&revoke).await.map_err(|error| said(&error))
+    }
+
+    async fn quoted(&self, transaction: &Transaction<'_>, name: &str) -> Outcome<String> {
+        let row = transaction.query_one("SELECT pg_catalog.quote_ident($1)", &[&name]).await;
+        row.and_then(|row| row.try_get(0)).map_err(|error| said(&error))
+    }
+
     /// A name in a statement that takes no parameters is quoted by the server itself.
     async fn grant(
         &self,
@@ -465,11 +502,7 @@ impl Maker<'_> {
         right: &str,
         to: &str,
     ) -> Outcome<()> {
-        let quoted: String = transaction
-            .query_one("SELECT pg_catalog.quote_ident($1)", &[&name])
-            .await
-            .and_then(|row| row.try_get(0))
-            .map_err(|error| said(&error))?;
+        let quoted = self.quoted(transaction, name).await?;
         transaction
             .batch_execute(&format!("GRANT {right} ON {kind} {quoted} TO {to}"))
             .await

@@ -22,7 +22,7 @@ pub struct Config {
 /// What the driver should do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Take the stream's lock, ask `resume`, and answer with [`super::Sender::resumed`] or [`super::Sender::failed`].
+    /// Ask `resume`, and answer with [`super::Sender::resumed`] or [`super::Sender::failed`].
     Resume {
         /// The stream.
         stream: StreamId,

@@ -6,10 +6,7 @@ use crate::{LeafNo, StreamId};
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Version of the schema.
-pub const VERSION: i32 = 1;
-
-/// First key of the advisory locks: one session writes a stream, whose number is the second key.
-pub const LOCK_CLASS: i32 = 0x6164_6974;
+pub const VERSION: i32 = 2;
 
 /// Columns that a sender fills, in the order of its COPY.
 pub const SENT_COLUMNS: &str =

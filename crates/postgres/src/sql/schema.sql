@@ -59,6 +59,22 @@ CREATE TABLE stream (
     CHECK (sender <> receiver)
 );
 
+-- Which session writes a node's streams: the one that holds the advisory lock with this number. Each session draws
+-- another number, so that no other role can take the lock beforehand.
+CREATE TABLE writer (
+    node integer PRIMARY KEY REFERENCES node,
+    lock bigint  NOT NULL
+);
+
+-- The sessions that write, each of its node's own role: a lock that another role holds says nothing.
+CREATE VIEW writing AS
+    SELECT w.node, a.pid
+    FROM writer w JOIN node n ON n.id = w.node
+    JOIN pg_locks k ON k.locktype = 'advisory' AND k.granted AND k.objsubid = 1
+        AND k.classid::bigint = (w.lock >> 32) & 4294967295 AND k.objid::bigint = w.lock & 4294967295
+        AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    JOIN pg_stat_activity a ON a.pid = k.pid AND a.usename = n.role;
+
 -- A stream's packets lie in leaves, table packet_STREAM_NO each, one after the other.
 CREATE TABLE leaf (
     stream    integer NOT NULL REFERENCES stream,
@@ -315,6 +331,28 @@ BEGIN
     NOTIFY adit_nodes;
 END $$;
 
+-- Makes this session the one that writes the node's streams, or names the session that does. The lock on the row of
+-- the table lets one session ask at a time; no other role may take it.
+CREATE FUNCTION begin_writing(OUT held_by integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+DECLARE
+    mine integer := me();
+    drawn bigint := ('x' || substr(replace(gen_random_uuid()::text, '-', ''), 1, 16))::bit(64)::bigint;
+BEGIN
+    IF mine IS NULL THEN
+        RAISE insufficient_privilege USING MESSAGE = 'only a node of this network may do that';
+    END IF;
+    INSERT INTO writer VALUES (mine, 0) ON CONFLICT DO NOTHING;
+    PERFORM FROM writer WHERE node = mine FOR UPDATE;
+    SELECT w.pid INTO held_by FROM writing w WHERE w.node = mine AND w.pid <> pg_backend_pid() LIMIT 1;
+    IF held_by IS NULL THEN
+        IF NOT pg_try_advisory_lock(drawn) THEN
+            RAISE lock_not_available USING MESSAGE = 'another session holds the lock that was just drawn';
+        END IF;
+        UPDATE writer SET lock = drawn WHERE node = mine;
+    END IF;
+END $$;
+
 -- Where a sender goes on in the stream to `receiver`: it may not read what it wrote.
 CREATE FUNCTION resume(to_node integer, OUT stream integer, OUT last_seq bigint, OUT last_epoch integer, OUT last_leaf integer,
                        OUT last_chain bytea)
@@ -444,10 +482,7 @@ BEGIN
             FROM sized)
         SELECT * FROM summed d
         WHERE closed IS NOT NULL OR NOT EXISTS (
-            SELECT FROM pg_locks k JOIN pg_stat_activity a ON a.pid = k.pid
-                        JOIN stream s ON s.id = d.stream JOIN node n ON n.id = s.sender AND n.role = a.usename
-            WHERE k.locktype = 'advisory' AND k.classid = 1633970548 AND k.objid = d.stream::oid AND k.granted
-              AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+            SELECT FROM writing w JOIN stream s ON s.sender = w.node WHERE s.id = d.stream)
         ORDER BY too_old DESC, from_newest DESC
         LIMIT 500
     LOOP
@@ -485,7 +520,7 @@ GRANT EXECUTE ON FUNCTION reserve(text, cidr[]), register(integer, text, bytea, 
 GRANT SELECT ON network, node, stream, leaf, epoch, wrap TO {nodes}, {auditors};
 GRANT SELECT ON packet, log TO {auditors};
 GRANT EXECUTE ON FUNCTION me(), usage() TO {nodes}, {auditors};
-GRANT EXECUTE ON FUNCTION invite(text, interval), remove(text), resume(integer), expire(),
+GRANT EXECUTE ON FUNCTION invite(text, interval), remove(text), begin_writing(), resume(integer), expire(),
     open_epoch(integer, integer, integer, bigint, boolean, bytea, bytea, integer[], bytea[], bytea[]) TO {nodes};
 
 ALTER TABLE stream ENABLE ROW LEVEL SECURITY;

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use super::super::{Scene, Stage};
-use super::bed::{Bed, LIMIT, Plan, until};
+use super::bed::{ADMIN, Bed, LIMIT, Plan, until};
 use super::faults::{Both, flows, lost};
 use super::flow;
 use crate::failure::{Failure, Result, ensure};
+use crate::process::Daemon;
 
 pub(super) const SCENES: &[(&str, Scene)] = &[
     ("altered-rows", altered_rows),
@@ -14,6 +15,7 @@ pub(super) const SCENES: &[(&str, Scene)] = &[
     ("forged-epochs", forged_epochs),
     ("swapped-keys", swapped_keys),
     ("forged-policy", forged_policy),
+    ("locks", locks),
 ];
 
 /// What becomes of rows by their port, before they are stored. Port 5009 is left alone, 5008 is stored twice.
@@ -84,6 +86,33 @@ fn altered_rows(stage: &Stage<'_>) -> Result<String> {
         format!("only {dropped} rows are counted as dropped")
     })?;
     Ok(format!("{dropped} rows dropped, {EACH} of {EACH} honest ones delivered"))
+}
+
+/// Two sessions of another role share the advisory locks that could be taken by number. Nodes that are started again, one
+/// after a kill, still send, and one copy of a node's files still waits for the other.
+fn locks(stage: &Stage<'_>) -> Result<String> {
+    let mut bed = Bed::new(stage, 2, &Plan::default())?;
+    bed.sql(&format!("CREATE ROLE stranger LOGIN; GRANT CONNECT ON DATABASE {ADMIN} TO stranger"))?;
+    let hold = "SELECT count(pg_advisory_lock_shared(1633970548, n)) FROM generate_series(1, 2000) n; SELECT pg_sleep(300)";
+    let mut strangers = Vec::new();
+    for _ in 0..2 {
+        let mut psql = bed.cluster.psql("stranger", ADMIN);
+        psql.args(["--command", hold]);
+        strangers.push(Daemon::spawn("stranger", psql)?);
+    }
+    until("both sessions of the stranger hold locks", LIMIT, || {
+        let held = "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ShareLock'";
+        Ok(bed.number(held)? == 2)
+    })?;
+    for at in [0, 1] {
+        let node = bed.node_mut(at)?;
+        node.kill()?;
+        node.spawn()?;
+        node.wait_up()?;
+    }
+    bed.reach(0, 1)?;
+    bed.reach(1, 0)?;
+    Ok("both nodes send beside 2000 locks of two sessions".into())
 }
 
 /// SQL that does `what` to the newest leaf of the stream from the first to the second node, `LEAF`, and `OTHER` of the way

@@ -14,7 +14,7 @@ use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
 use adit_postgres::sender::{Opening, Resumed, Sender, Want};
-use adit_postgres::{NodeId, StreamId, sql};
+use adit_postgres::{NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
 use tokio_postgres::Client;
@@ -40,19 +40,16 @@ const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, last_chain FROM ad
 
 const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
-const LOCK: &str = "SELECT pg_try_advisory_lock($1, $2)";
+const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
 /// How often a lock is asked for on one connection, and the pause between: one whose process was killed is free in a
 /// moment.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Who holds a lock, and whether it is this node's role.
-const HOLDER: &str = "SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'this machine'), \
-    coalesce(a.usename = session_user, false) \
-    FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
-    WHERE l.locktype = 'advisory' AND l.classid::bigint = $1 AND l.objid::bigint = $2 AND l.granted \
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+/// What the database shows of another session of this node's role.
+const HOLDER: &str = "SELECT coalesce(application_name, ''), coalesce(host(client_addr), 'this machine') \
+    FROM pg_stat_activity WHERE pid = $1";
 
 /// Empties the device without ever waiting for the database.
 pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
@@ -96,6 +93,7 @@ pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
 async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, Cause> {
     let made = Writer::new(&link.client, shared.settings.durability);
     let mut writer = within(LIMIT, made).await?;
+    within(LIMIT, begin_writing(shared, &link.client)).await?;
     shared.health.borrow_mut().up(now(), Side::Writer);
     loop {
         let want = match &mut *shared.sender.borrow_mut() {
@@ -158,7 +156,6 @@ async fn resume(
     receiver: NodeId,
 ) -> Result<(), Cause> {
     let found = within(LIMIT, async {
-        lock(shared, client, stream).await?;
         let row = client.query_one(RESUME, &[&receiver.0]).await?;
         let chain: Option<&[u8]> = row.try_get(3)?;
         Ok(Resumed {
@@ -175,55 +172,33 @@ async fn resume(
     Ok(())
 }
 
-/// Only one session in all the world writes a stream.
-async fn lock(shared: &Shared, client: &Client, stream: StreamId) -> Result<(), Cause> {
+/// Waits until this session is the only one that writes the node's streams.
+async fn begin_writing(shared: &Shared, client: &Client) -> Result<(), Cause> {
     let mut cause = Cause::closed();
     for _ in 0..LOCK_TRIES {
-        let locked = client.query_one(LOCK, &[&sql::LOCK_CLASS, &stream.0]).await?.try_get(0)?;
-        if locked {
-            return Ok(());
-        }
-        match holder(shared, client, stream).await? {
-            Holder::Ours(said) => cause = said,
-            // Anybody who may log in can take any advisory lock; who cannot write the stream shall not stop it.
-            Holder::Stranger => return Ok(()),
-        }
+        let row = client.query_one(BEGIN_WRITING, &[]).await?;
+        let Some(pid) = row.try_get(0)? else { return Ok(()) };
+        cause = held(shared, client, pid).await?;
         sleep(LOCK_PAUSE).await;
     }
     Err(cause)
 }
 
-/// Who keeps a stream from this session.
-enum Holder {
-    /// A session of this node's own role, which may write the stream; what to say of it.
-    Ours(Cause),
-    /// One of another role.
-    Stranger,
-}
-
-/// Who holds the lock. A connection of ours that died on the way, which the database has not noticed, is ended there.
-async fn holder(shared: &Shared, client: &Client, stream: StreamId) -> Result<Holder, Cause> {
-    let (class, number) = (i64::from(sql::LOCK_CLASS), i64::from(stream.0));
-    let Some(row) = client.query_opt(HOLDER, &[&class, &number]).await? else {
-        let words = "another session writes this node's streams: waiting for its end";
-        return Ok(Holder::Ours(Cause::new(words)));
+/// Says which session of this node's role writes. Ends a connection of this process that died on the way and that the
+/// database has not noticed yet.
+async fn held(shared: &Shared, client: &Client, pid: i32) -> Result<Cause, Cause> {
+    let Some(row) = client.query_opt(HOLDER, &[&pid]).await? else {
+        return Ok(Cause::new("another session writes this node's streams: waiting for its end"));
     };
-    let (pid, name, from): (i32, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (name, from): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
     let (name, from) = (crate::log::clean(name), crate::log::clean(from));
-    if !row.try_get::<_, bool>(3)? {
-        tracing::warn!(
-            "another role ({name}, from {from}) holds this node's lock on stream {stream}: going on without it"
-        );
-        return Ok(Holder::Stranger);
-    }
     if name.contains(&shared.instance) {
         client.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;
-        let words = "a former connection of this node is still there and does not end";
-        return Ok(Holder::Ours(Cause::new(words)));
+        return Ok(Cause::new("a former connection of this node is still there and does not end"));
     }
-    Ok(Holder::Ours(Cause::new(format!(
+    Ok(Cause::new(format!(
         "another process is this node, from {from} ({name}): this one waits until it has ended"
-    ))))
+    )))
 }
 
 async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(), Cause> {
