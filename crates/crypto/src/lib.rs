@@ -25,7 +25,7 @@ pub use digest::{
 };
 pub use key::KeyHalf;
 pub use prf::tls1_prf;
-pub use scrub::scrub_stack;
+pub use scrub::{scrub_packet_stack, scrub_stack};
 
 /// The cryptographic library refused to work: our fault or the machine's, never the peer's.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

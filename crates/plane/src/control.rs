@@ -102,6 +102,8 @@ pub(crate) struct Shared {
     pub pieces: AtomicBool,
     /// How often the workers were asked to give back the memory of their buffers.
     pub rests: AtomicU64,
+    /// How often keys were taken out of use: the workers clear their stacks, where copies may lie.
+    pub retired: AtomicU64,
     /// When the first worker looks after the peers next, nanoseconds; [`NO_SWEEP`]: not before it is woken.
     pub sweep_at: AtomicU64,
     /// Makes the workers look at sockets, timers and `stop` again.
@@ -248,6 +250,7 @@ impl Plane {
             failure: OnceLock::new(),
             pieces: AtomicBool::new(false),
             rests: AtomicU64::new(0),
+            retired: AtomicU64::new(0),
             sweep_at: AtomicU64::new(NO_SWEEP),
             wake: (0..workers).map(|_| EventFd::new()).collect::<io::Result<_>>()?,
             pollers: (0..workers)
@@ -307,21 +310,34 @@ impl Plane {
                         switch.macs.remove(id);
                     }
                     upcalls.notice(stats, Notice::PeerGone(id, peer.counters()));
+                    let had_keys = !peer.keys.load().is_empty();
+                    drop(peer);
+                    if had_keys {
+                        self.clear_stacks();
+                    }
                 }
             }
             Op::InstallKey(id, slot, key) => {
                 if let Protection::Static(_) = key.protection {
                     tables.statics.store(true, Ordering::Relaxed);
                 }
-                self.with(id, |peer| install(peer, slot, &key));
+                let mut replaces = false;
+                self.with(id, |peer| {
+                    replaces = peer.keys.load().has(slot);
+                    install(peer, slot, &key);
+                });
                 drop(key);
-                adit_crypto::scrub_stack();
+                match replaces {
+                    true => self.clear_stacks(),
+                    false => adit_crypto::scrub_stack(),
+                }
             }
             Op::SwapKeys(id) => self.with(id, |peer| {
                 change_keys(peer, |keys| std::mem::swap(&mut keys.primary, &mut keys.secondary));
             }),
             Op::DelKey(id, slot) => {
                 self.with(id, |peer| change_keys(peer, |keys| *keys.slot(slot) = None));
+                self.clear_stacks();
             }
             Op::SetRoutes(id, prefixes) => {
                 if tables.peers.load().get(id).is_some() {
@@ -483,6 +499,14 @@ impl Plane {
 
     fn wake(&self) {
         self.shared.wake_all();
+    }
+
+    /// Clears the stacks of all threads that may have worked with a key that has just been taken out of use. A worker does
+    /// so after the burst in which it may still use it.
+    fn clear_stacks(&self) {
+        adit_crypto::scrub_stack();
+        self.shared.retired.fetch_add(1, Ordering::Relaxed);
+        self.wake();
     }
 
     /// Verbs for a peer that is gone are harmless: it may have been removed in the same moment.

@@ -124,6 +124,17 @@ impl Keys {
         [&self.primary, &self.secondary].into_iter().flatten().find(|key| key.id == id)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.primary.is_none() && self.secondary.is_none()
+    }
+
+    pub fn has(&self, slot: KeySlot) -> bool {
+        match slot {
+            KeySlot::Primary => self.primary.is_some(),
+            KeySlot::Secondary => self.secondary.is_some(),
+        }
+    }
+
     pub fn slot(&mut self, slot: KeySlot) -> &mut Option<Arc<Key>> {
         match slot {
             KeySlot::Primary => &mut self.primary,

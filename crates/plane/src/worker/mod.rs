@@ -91,6 +91,8 @@ pub(crate) struct Worker {
     next_sweep: Option<Instant>,
     /// Of [`Shared::rests`], those obeyed.
     rests: u64,
+    /// Of [`Shared::retired`], those obeyed.
+    retired: u64,
 }
 
 impl Worker {
@@ -122,6 +124,7 @@ impl Worker {
             packet: vec![0; MAX_PACKET].into(),
             next_sweep: None,
             rests: 0,
+            retired: 0,
         };
         worker.watch_sockets();
         Ok(worker)
@@ -142,6 +145,11 @@ impl Worker {
                 self.dispatch(event);
             }
             self.sweep_if_due();
+            // From here, above all that works with keys.
+            let retired = self.shared.retired.load(Ordering::Relaxed);
+            if retired != mem::replace(&mut self.retired, retired) {
+                adit_crypto::scrub_packet_stack();
+            }
         }
     }
 

@@ -1,15 +1,10 @@
-//! What is left of a session in the memory of its process: nothing that is secret. Alone in its process, because it
-//! searches all of the writable memory, by /proc/self/mem.
+//! A client and a server.
 
-use std::alloc::System;
 use std::collections::VecDeque;
-use std::fs::File;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher};
-use adit_daemon::Wiping;
 use adit_engine::verbs::KeySlot;
 use adit_engine::{
     Engine, Grant, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Question, Random,
@@ -19,115 +14,17 @@ use adit_openvpn::client::{ClientConfig, ClientEngine, Credentials, Remote};
 use adit_openvpn::negotiate::DataCipher;
 use adit_openvpn::server::{Network4, ServerConfig, ServerEngine};
 use adit_openvpn::session::Settings;
-use adit_openvpn::tls::{
-    ClientTls, ClientTlsOptions, CommonTlsOptions, Pem, ServerTls, ServerTlsOptions,
-};
+use adit_openvpn::tls::{ClientTls, ClientTlsOptions, ServerTls, ServerTlsOptions};
 use adit_plane::memory::Memory;
 use adit_plane::{Relay, Upcall, Upcalls};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-/// As in `adit` itself.
-#[global_allocator]
-static ALLOCATOR: Wiping<System> = Wiping(System);
+use crate::alone;
+use crate::pki::Pki;
+use crate::search::{MASK, Secret, aside, of_key, search};
 
-/// What is searched for is kept only like this, or the search would find itself.
-const MASK: u8 = 0xa5;
-/// So many bytes of a secret count as the secret.
-const PART: usize = 16;
-const UNIX: UnixTime = UnixTime(1_800_000_000);
-const START: Instant = Instant::from_nanos(1_000_000_000_000);
-
-/// A secret with its name, masked.
-#[derive(Clone)]
-struct Secret(String, Vec<u8>);
-
-impl Secret {
-    fn new(name: impl Into<String>, secret: &[u8]) -> Self {
-        Self(name.into(), secret.iter().map(|byte| byte ^ MASK).collect())
-    }
-}
-
-/// Searches the writable memory of the process; names what it finds, and where.
-fn search(secrets: &[Secret]) -> Vec<String> {
-    const CHUNK: usize = 1 << 20;
-    let mut buffer = vec![0_u8; CHUNK + PART];
-    let own = buffer.as_ptr() as u64..buffer.as_ptr() as u64 + buffer.len() as u64;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let memory = File::open("/proc/self/mem").unwrap();
-    // Each part of 16 bytes of each secret, by its first byte.
-    let mut parts: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 256];
-    for (n, Secret(_, masked)) in secrets.iter().enumerate() {
-        for at in (0..=masked.len() - PART).step_by(PART) {
-            parts[usize::from(masked[at] ^ MASK)].push((n, at));
-        }
-    }
-    let mut found = Vec::new();
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
-        let (from, to) = range.split_once('-').unwrap();
-        let (from, to) =
-            (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap());
-        if !rights.starts_with("rw") || line.contains("[vvar") {
-            continue;
-        }
-        let mut at = from;
-        while at < to {
-            let len = buffer.len().min((to - at) as usize);
-            let Ok(read) = memory.read_at(&mut buffer[..len], at) else { break };
-            for (n, window) in buffer[..read].windows(PART).enumerate() {
-                for &(which, offset) in &parts[usize::from(window[0])] {
-                    let Secret(name, masked) = &secrets[which];
-                    let place = at + n as u64;
-                    let same = || {
-                        window
-                            .iter()
-                            .zip(&masked[offset..])
-                            .all(|(byte, masked)| byte ^ MASK == *masked)
-                    };
-                    if !own.contains(&place) && same() {
-                        let region = line.split_whitespace().nth(5).unwrap_or("anonymous");
-                        found.push(format!("{name}, byte {offset}, at {place:x} in {region}"));
-                    }
-                }
-            }
-            at += CHUNK as u64;
-        }
-    }
-    // It is too long for the allocator to wipe it.
-    buffer.zeroize();
-    found
-}
-
-struct Pki {
-    ca: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Pki {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "test CA");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = params.self_signed(&key).unwrap().pem();
-        Self { ca, issuer: Issuer::new(params, key) }
-    }
-
-    fn common(&self, name: &str) -> CommonTlsOptions {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        let cert = params.signed_by(&key, &self.issuer).unwrap();
-        CommonTlsOptions {
-            ca: Some(Pem::new("ca", self.ca.as_bytes())),
-            cert: Some(Pem::new("cert", cert.pem().as_bytes())),
-            key: Some(Pem::new("key", key.serialize_pem().as_bytes())),
-            ..CommonTlsOptions::default()
-        }
-    }
-}
+pub const UNIX: UnixTime = UnixTime(1_800_000_000);
+pub const START: Instant = Instant::from_nanos(1_000_000_000_000);
 
 /// An engine with its data plane.
 struct End<E: Engine> {
@@ -143,14 +40,16 @@ struct World {
     server: End<ServerEngine>,
     client: End<ClientEngine>,
     secrets: Vec<Secret>,
+    /// Those of the first negotiation, until they were found in use.
+    key_method: Vec<Secret>,
     asked: usize,
 }
 
-fn address(port: u16) -> SocketAddr {
+pub fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1], port))
 }
 
-fn clock() -> Instant {
+pub fn clock() -> Instant {
     START
 }
 
@@ -183,7 +82,8 @@ impl World {
         };
         let target = Target { host: "vpn.example".into(), port: 1194, ..Target::default() };
         let tls = ClientTls::new(ClientTlsOptions { common: pki.common("client") }).unwrap();
-        let mut client = ClientConfig::new(settings.clone(), tls, vec![Remote { target }]);
+        let settings = Settings { exit_notify: Some(1), ..settings.clone() };
+        let mut client = ClientConfig::new(settings, tls, vec![Remote { target }]);
         let mut own = Zeroizing::new(String::with_capacity(password.len()));
         password.iter().for_each(|byte| own.push(char::from(byte ^ MASK)));
         client.credentials = Some(Credentials { username: "alice".into(), password: own });
@@ -203,6 +103,7 @@ impl World {
             server: End { engine: server, plane: sp, upcalls: su, link: sl },
             client: End { engine: client, plane: cp, upcalls: cu, link: cl },
             secrets: Vec::new(),
+            key_method: key_method(seed),
             asked: 0,
         }
     }
@@ -245,6 +146,7 @@ impl World {
                     _ => {}
                 }
             }
+            self.expect_key_method();
             let mut out = Outbox::new();
             match to_client.pop_front() {
                 Some(mut frame) => {
@@ -274,6 +176,43 @@ impl World {
             }
             self.now = self.now + Duration::from_millis(1);
         }
+    }
+
+    /// The server has derived its first data keys, and the client has still to do so.
+    fn expect_key_method(&mut self) {
+        if !self.secrets.is_empty() {
+            for secret in std::mem::take(&mut self.key_method) {
+                assert!(
+                    !search(std::slice::from_ref(&secret)).is_empty(),
+                    "{} is not in use",
+                    secret.0
+                );
+            }
+        }
+    }
+
+    /// The client leaves.
+    fn end(&mut self) {
+        let mut out = Outbox::new();
+        self.client.engine.shutdown(self.now, &mut out);
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Send(_, mut frame) => {
+                    let input = Input::Frame(self.server.link, &mut frame);
+                    let mut answer = Outbox::new();
+                    self.server.engine.handle(self.now, input, &mut answer);
+                    while let Some(output) = answer.pop() {
+                        if let Output::Plane(op) = output {
+                            self.server.plane.plane().apply(op);
+                        }
+                    }
+                }
+                Output::Plane(op) => self.client.plane.plane().apply(op),
+                _ => {}
+            }
+        }
+        self.run(Duration::from_secs(15));
+        assert_eq!(self.server.engine.clients().count(), 0, "the session has ended");
     }
 
     /// A packet each way under the newest key.
@@ -315,20 +254,21 @@ impl World {
 }
 
 /// Applies a verb; of keys, remembers what they are.
-fn apply(secrets: &mut Vec<Secret>, plane: &Memory, end: &str, op: Op) {
+pub fn apply(secrets: &mut Vec<Secret>, plane: &Memory, end: &str, op: Op) {
     if let Op::InstallKey(_, slot, key) = &op {
         let slot = if *slot == KeySlot::Primary { "first" } else { "next" };
-        for (direction, half) in [("seal", &key.seal), ("open", &key.open)] {
-            let name = |part| format!("{end}'s {slot} data key to {direction}, {part}");
-            secrets.push(Secret::new(name("cipher"), &half.cipher));
-            secrets.push(Secret::new(name("hmac"), &half.hmac));
-        }
+        secrets.extend(of_key(&format!("{end}'s {slot}"), key));
     }
     plane.plane().apply(op);
 }
 
 /// What the client's key method 2 message is made of: all that its generator gave out, but for what travels in clear.
 fn key_method(seed: u8) -> Vec<Secret> {
+    aside(|| derive_key_method(seed))
+}
+
+#[inline(never)]
+fn derive_key_method(seed: u8) -> Vec<Secret> {
     let mut random = Random::new([seed ^ 0xff; 32]);
     let mut secrets = Vec::new();
     // The session id.
@@ -341,7 +281,7 @@ fn key_method(seed: u8) -> Vec<Secret> {
 }
 
 /// One session from its start to its end.
-fn session(settings: &Settings, seed: u8) -> Vec<Secret> {
+fn session(settings: &Settings, seed: u8) {
     let password =
         Secret::new("password", &[b"only-to-be-found-", &[b'A' + seed; 20][..]].concat());
     let mut world = World::new(settings, seed, &password.1);
@@ -358,28 +298,29 @@ fn session(settings: &Settings, seed: u8) -> Vec<Secret> {
     let mut secrets = key_method(seed);
     secrets.append(&mut world.secrets);
     assert!(secrets.len() >= 3 + 8, "data keys: {}", secrets.len());
-    secrets.push(password);
-    adit_crypto::scrub_stack();
     // The search finds what is there: the client keeps its password for renegotiations, the planes their keys.
-    let found = search(&secrets);
+    let found = search(&[&secrets[..], std::slice::from_ref(&password)].concat());
     assert!(found.iter().any(|found| found.starts_with("password")), "{found:#?}");
     assert!(found.iter().any(|found| found.contains("data key")), "{found:#?}");
+    // Both processes go on; the client has its password in its configuration.
+    world.end();
+    let found = search(&secrets);
+    assert!(found.is_empty(), "{:?}, ended: {found:#?}", settings.ciphers);
     drop(world);
-    secrets
+    secrets.push(password);
+    let found = search(&secrets);
+    assert!(found.is_empty(), "{:?}, gone: {found:#?}", settings.ciphers);
 }
 
 #[test]
 fn nothing_secret_of_a_session_is_left_in_memory_after_its_end() {
+    let _alone = alone();
     let ciphers = [
         DataCipher::Aead(Cipher::Aes256Gcm),
         DataCipher::Aead(Cipher::ChaCha20Poly1305),
         DataCipher::Block(Some(BlockCipher::Aes256Cbc)),
     ];
     for (seed, cipher) in (1..).zip(ciphers) {
-        let settings = Settings { ciphers: vec![cipher], ..Settings::default() };
-        let secrets = session(&settings, seed);
-        adit_crypto::scrub_stack();
-        let found = search(&secrets);
-        assert!(found.is_empty(), "{cipher:?}: {found:#?}");
+        session(&Settings { ciphers: vec![cipher], ..Settings::default() }, seed);
     }
 }

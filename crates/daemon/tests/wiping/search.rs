@@ -1,0 +1,149 @@
+//! The search, and what is searched for.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use adit_crypto::{KeyHalf, hkdf_expand_sha256};
+use adit_engine::verbs::{DataKey, Protection};
+use zeroize::{Zeroize, Zeroizing};
+
+/// What is searched for is kept only like this, or the search would find itself.
+pub const MASK: u8 = 0xa5;
+/// So many bytes of a secret count as the secret.
+const PART: usize = 16;
+/// A secret with its name, masked.
+#[derive(Clone)]
+pub struct Secret(pub String, pub Vec<u8>);
+
+impl Secret {
+    pub fn new(name: impl Into<String>, secret: &[u8]) -> Self {
+        Self(name.into(), secret.iter().map(|byte| byte ^ MASK).collect())
+    }
+}
+
+/// Epochs whose keys are searched for: the first, those that are awaited after it, and one more.
+const EPOCHS: u16 = 6;
+
+/// Works with secrets in a thread of its own, and clears that thread's stack: a search must find no copies of the test's.
+pub fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let work = || {
+        let done = work();
+        adit_crypto::scrub_stack();
+        done
+    };
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+/// A data key with what is derived from it.
+pub fn of_key(end: &str, key: &DataKey) -> Vec<Secret> {
+    aside(|| {
+        let mut secrets = Vec::new();
+        for (direction, half) in [("seal", &key.seal), ("open", &key.open)] {
+            let name = |part: &str| format!("{end} data key to {direction}, {part}");
+            of_half(&mut secrets, &name, key.protection, half);
+        }
+        secrets
+    })
+}
+
+#[inline(never)]
+fn of_half(
+    secrets: &mut Vec<Secret>,
+    name: &dyn Fn(&str) -> String,
+    protection: Protection,
+    half: &KeyHalf,
+) {
+    secrets.push(Secret::new(name("cipher"), &half.cipher));
+    secrets.push(Secret::new(name("hmac"), &half.hmac));
+    match protection {
+        Protection::Aead(_) => {}
+        Protection::Epoch(cipher) => {
+            let mut secret = Zeroizing::new([0; 32]);
+            secret.copy_from_slice(&half.cipher[..32]);
+            for epoch in 1..=EPOCHS {
+                let mut key = Zeroizing::new([0; 32]);
+                let key = &mut key[..cipher.key_len()];
+                expand(&secret, b"data_key", key);
+                secrets.push(Secret::new(name(&format!("key of epoch {epoch}")), key));
+                secrets.push(Secret::new(name(&format!("secret of epoch {epoch}")), &*secret));
+                let mut next = Zeroizing::new([0; 32]);
+                expand(&secret, b"datakey upd", &mut *next);
+                secret = next;
+            }
+        }
+        Protection::Block(suite) | Protection::Static(suite) => {
+            // The key is in HMAC's first blocks, masked.
+            let len = suite.digest.map_or(0, |digest| digest.output_len());
+            for (pad, mask) in [("inner", 0x36), ("outer", 0x5c)] {
+                let mut block = Zeroizing::new(half.hmac);
+                block.iter_mut().for_each(|byte| *byte ^= mask);
+                if len >= PART {
+                    secrets.push(Secret::new(name(&format!("{pad} hmac block")), &block[..len]));
+                }
+            }
+        }
+    }
+}
+
+/// The derivation of the epoch format (`openvpn-wire-protocol`).
+fn expand(secret: &[u8; 32], label: &[u8], out: &mut [u8]) {
+    let lead = [0, out.len() as u8, 5 + label.len() as u8];
+    hkdf_expand_sha256(secret, &[&lead, b"ovpn ", label, &[0]], out).unwrap();
+}
+
+/// Searches the writable memory of the process; names what it finds, and where.
+pub fn search(secrets: &[Secret]) -> Vec<String> {
+    const CHUNK: usize = 1 << 20;
+    const PAGE: usize = 4096;
+    const ZEROS: [u8; PAGE + PART] = [0; PAGE + PART];
+    let mut buffer = vec![0_u8; CHUNK + PART];
+    let own = buffer.as_ptr() as u64..buffer.as_ptr() as u64 + buffer.len() as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = File::open("/proc/self/mem").unwrap();
+    // Each part of 16 bytes of each secret, by its first byte.
+    let mut parts: Vec<Vec<(usize, usize)>> = vec![Vec::new(); 256];
+    for (n, Secret(_, masked)) in secrets.iter().enumerate() {
+        for at in (0..=masked.len() - PART).step_by(PART) {
+            parts[usize::from(masked[at] ^ MASK)].push((n, at));
+        }
+    }
+    let mut found = Vec::new();
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
+        let (from, to) = range.split_once('-').unwrap();
+        let (from, to) =
+            (u64::from_str_radix(from, 16).unwrap(), u64::from_str_radix(to, 16).unwrap());
+        if !rights.starts_with("rw") || line.contains("[vvar") {
+            continue;
+        }
+        let mut at = from;
+        while at < to {
+            let len = buffer.len().min((to - at) as usize);
+            let Ok(read) = memory.read_at(&mut buffer[..len], at) else { break };
+            for page in (0..read).step_by(PAGE) {
+                let bytes = &buffer[page..read.min(page + PAGE + PART - 1)];
+                // Most of the memory, and no part of a secret.
+                if *bytes == ZEROS[..bytes.len()] {
+                    continue;
+                }
+                for (n, window) in bytes.windows(PART).enumerate() {
+                    let place = at + (page + n) as u64;
+                    for &(which, offset) in &parts[usize::from(window[0])] {
+                        let Secret(name, masked) = &secrets[which];
+                        let masked = &masked[offset..offset + PART];
+                        let same = || window.iter().zip(masked).all(|(a, b)| a ^ MASK == *b);
+                        if !own.contains(&place) && same() {
+                            let region = line.split_whitespace().nth(5).unwrap_or("anonymous");
+                            found.push(format!("{name}, byte {offset}, at {place:x} in {region}"));
+                        }
+                    }
+                }
+            }
+            at += CHUNK as u64;
+        }
+    }
+    // It is too long for the allocator to wipe it.
+    buffer.zeroize();
+    found
+}
