@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::failure::{Result, ensure};
 use crate::matrix::{Cell, Roles, Tls, Wrapping};
@@ -12,6 +12,7 @@ use crate::peer::Program;
 use crate::pki::{Maker, Pki};
 use crate::process::Daemon;
 use crate::traffic::{Delivery, Stream, ping, tcp};
+use crate::wait::Moment;
 use crate::world::{World, text};
 
 pub use adit_testbed::tunnel::{FAREWELL, HANDSHAKE, Inner, READY, SETUP, inner_of, inner_on};
@@ -282,10 +283,10 @@ fn check_negotiated(cell: &Cell, tunnel: &mut Tunnel) -> Result<()> {
 
 /// Waits under traffic until both ends have seen the rekeys, then a moment more.
 fn wait_for_rekeys(tunnel: &mut Tunnel) -> Result<usize> {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Moment::now() + Duration::from_secs(60);
     let Tunnel { server, client, .. } = tunnel;
     while rekeys(server).min(rekeys(client)) < REKEYS {
-        ensure(Instant::now() < end, || {
+        ensure(Moment::now() < end, || {
             format!("{}\n{}", server.failure("too few rekeys"), client.failure("meanwhile"))
         })?;
         std::thread::sleep(Duration::from_millis(100));
@@ -325,7 +326,7 @@ fn judge(delivery: &Delivery, loss: u32, dropped: u64, adit_sends: bool) -> Resu
 /// The client leaves; the server must hear of it at once, not by timeout.
 fn part(tunnel: &mut Tunnel, lossy: bool) -> Result<()> {
     tunnel.client.signal(nix::sys::signal::Signal::SIGTERM)?;
-    let left = Instant::now();
+    let left = Moment::now();
     if !lossy {
         tunnel.server.wait_for_any(FAREWELL, Duration::from_secs(5))?;
     }

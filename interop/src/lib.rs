@@ -2,7 +2,7 @@
 //!
 //! [`matrix`] declares what is combined with what within a TLS tunnel over UDP, and [`cell`] runs one combination; [`modes`] declares
 //! and runs the combinations of transports, devices, credentials and formats; [`crowd`] has many clients at once; [`nftdiff`]
-//! compares the filter with the kernel's nftables; [`scenario`] holds what is no combination.
+//! compares the filter with the kernel's nftables; [`scenario`] holds what is no combination; [`runner`] runs all of them.
 #![forbid(unsafe_code)]
 
 pub mod cell;
@@ -11,8 +11,11 @@ pub mod crowd;
 pub mod matrix;
 pub mod modes;
 pub mod nftdiff;
+pub mod runner;
 pub mod scenario;
 
 // Scenarios name the test bed's modules as their own.
 pub use adit_testbed::{Failure, Result};
-pub(crate) use adit_testbed::{failure, laptop, net, peer, pki, postgres, process, traffic, world};
+pub(crate) use adit_testbed::{
+    failure, laptop, net, peer, pki, postgres, process, traffic, wait, world,
+};

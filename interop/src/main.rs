@@ -1,10 +1,8 @@
 //! `adit-interop`: runs the interoperability tests against the real programs.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_interop::cell::{self, Bench, Outcome};
@@ -12,6 +10,7 @@ use adit_interop::crowd::{self, Soak};
 use adit_interop::matrix::{self, Cell, Roles};
 use adit_interop::modes::{self, Mode};
 use adit_interop::nftdiff;
+use adit_interop::runner::{self, Attempt, Case, Ended};
 use adit_interop::scenario::{self, Test};
 use adit_interop::{Failure, Result};
 use adit_testbed::peer::Program;
@@ -160,10 +159,13 @@ fn run(arguments: &Run) -> Result<ExitCode> {
     if tests.is_empty() {
         return Err("no test has such a name: see adit-interop list".into());
     }
-    let failed = run_all(&bench, &tests, arguments.jobs);
-    let seconds = started.elapsed().as_secs();
-    println!("interop: {} passed, {failed} failed, {seconds} s", tests.len() - failed);
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let cases: Vec<Case<'_>> = tests
+        .iter()
+        .map(|test| Case { name: &test.name, run: Box::new(|| (test.run)(&bench)) })
+        .collect();
+    let tally = runner::run(&cases, arguments.jobs, runner::WALL_CLOCK, &report);
+    println!("interop: {tally}, {} s", started.elapsed().as_secs());
+    Ok(if tally.ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs one long test by itself.
@@ -184,37 +186,15 @@ fn nft_diff(work: impl FnOnce() -> Result<()>) -> Result<ExitCode> {
     }
 }
 
-/// Runs all tests on `jobs` threads and returns how many failed.
-fn run_all(bench: &Bench, tests: &[Test], jobs: usize) -> usize {
-    let queue: Mutex<VecDeque<&Test>> = Mutex::new(tests.iter().collect());
-    let failed = Mutex::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                let next = || lock(&queue).pop_front();
-                while let Some(test) = next() {
-                    let started = Instant::now();
-                    let outcome = (test.run)(bench);
-                    report(test, outcome.as_ref(), started.elapsed());
-                    if outcome.is_err() {
-                        *lock(&failed) += 1;
-                    }
-                }
-            });
+fn report(ended: &Ended<'_>) {
+    let (seconds, name) = (ended.took.as_secs_f64(), ended.name);
+    let second = if ended.attempt == Attempt::Second { " (second attempt)" } else { "" };
+    match &ended.outcome {
+        Ok(what) => println!("ok    {seconds:5.1} s  {name}{second}  {what}"),
+        Err(failure) if ended.again => {
+            println!("AGAIN {seconds:5.1} s  {name}, later: it measures time\n    {failure}");
         }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn report(test: &Test, outcome: std::result::Result<&String, &Failure>, took: Duration) {
-    let seconds = took.as_secs_f64();
-    match outcome {
-        Ok(what) => println!("ok    {:5.1} s  {}  {what}", seconds, test.name),
-        Err(failure) => println!("FAIL  {:5.1} s  {}\n    {failure}", seconds, test.name),
+        Err(failure) => println!("FAIL  {seconds:5.1} s  {name}{second}\n    {failure}"),
     }
 }
 
@@ -251,7 +231,7 @@ fn version_tests(suite: &'static str, adit: &Program, old: Old, roots: &Path) ->
         if old == Old::Required {
             return Err(Failure(format!("{missing}: make roots")));
         }
-        eprintln!("interop: SKIPPED: {missing} (make interop-old fetches it)");
+        eprintln!("interop: {missing}: those tests are not part of this run (make interop-old)");
         return Ok(Vec::new());
     };
     let mut tests = Vec::new();
@@ -294,4 +274,17 @@ fn crowd_test(adit: &Program) -> Test {
     let unique = name.clone();
     let run = move |bench: &Bench| crowd::throng(bench, &unique, &adit, &Program::Stock, CROWD);
     Test { name, run: Box::new(run) }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn every_case_that_may_run_twice_exists() {
+        let all = tests(&Program::Adit("adit".into()), Old::Skip, Path::new(ROOTS)).unwrap();
+        for (name, _) in runner::WALL_CLOCK {
+            assert!(all.iter().any(|test| test.name == *name), "{name}");
+        }
+    }
 }

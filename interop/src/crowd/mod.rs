@@ -16,6 +16,7 @@ use crate::net::{Host, Namespace, Offload, star};
 use crate::peer::Program;
 use crate::pki::Maker;
 use crate::process::Daemon;
+use crate::wait::Moment;
 
 pub use soak::{Soak, soak};
 pub use throng::throng;
@@ -162,7 +163,7 @@ fn join_all(crowd: &Crowd<'_>) -> Result<Vec<Member>> {
 
 /// Waits until the server's own ledger holds this many sessions.
 fn wait_for_sessions(crowd: &Crowd<'_>, count: usize, limit: Duration) -> Result<ledger::Ledger> {
-    let begin = std::time::Instant::now();
+    let begin = Moment::now();
     loop {
         let ledger = crowd.ledger()?;
         if ledger.sessions.len() == count {

@@ -1,7 +1,7 @@
 //! Runs one mode.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -14,6 +14,7 @@ use crate::peer::Program;
 use crate::pki::{Maker, Pki};
 use crate::process::{Daemon, run as run_program};
 use crate::traffic::{Stream, ping, tcp};
+use crate::wait::Moment;
 
 /// How long traffic may stand still after a move or a death. A datagram's end is noticed by silence ([`KEEPALIVE`]),
 /// after which openvpn waits for up to a few seconds before it dials.
@@ -123,10 +124,10 @@ impl<'a> Stage<'a> {
     /// Waits for a rekey under traffic; nothing may be missing, changed or doubled.
     fn rekey(&mut self) -> Result<String> {
         let up = Stream::start(&self.pair.client, &self.pair.server, self.inner[0].v4, 1300)?;
-        let end = Instant::now() + Duration::from_secs(40);
+        let end = Moment::now() + Duration::from_secs(40);
         let before = rekeys(&self.client).min(rekeys(&self.server));
         while rekeys(&self.client).min(rekeys(&self.server)) <= before {
-            ensure(Instant::now() < end, || "no rekey".to_owned())?;
+            ensure(Moment::now() < end, || "no rekey".to_owned())?;
             std::thread::sleep(Duration::from_millis(100));
         }
         // The initiator keeps sending under the old key for a while: its switch is part of the test.
@@ -164,7 +165,7 @@ impl<'a> Stage<'a> {
     }
 
     fn wait_for_ping(&self) -> Result<Duration> {
-        let (begin, address) = (Instant::now(), self.inner[0].v4);
+        let (begin, address) = (Moment::now(), self.inner[0].v4);
         while ping(&self.pair.client, address, 56, 1)? == 0 {
             ensure(begin.elapsed() < RECOVERY, || format!("{address} does not answer any more"))?;
         }

@@ -13,6 +13,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, run};
+use crate::wait::Moment;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -214,13 +215,13 @@ pub(super) fn leases_survive(stage: &Stage<'_>) -> Result<String> {
         let tunnel = stage.tunnel(&configs)?;
         has_address(&tunnel.pair.client, address)?;
         tunnel.ping_all(4)?;
-        let end = Instant::now() + SOON;
+        let end = Moment::now() + SOON;
         // openvpn fills in the IPv6 address; the line begins so all the same.
         while !fs::read_to_string(&file)?
             .lines()
             .any(|l| l.starts_with(line) && l.len() > line.len())
         {
-            ensure(Instant::now() < end, || {
+            ensure(Moment::now() < end, || {
                 format!("{line} was expected: {}", fs::read_to_string(&file).unwrap_or_default())
             })?;
             std::thread::sleep(Duration::from_millis(100));
@@ -294,11 +295,11 @@ pub(super) fn fingerprints(stage: &Stage<'_>) -> Result<String> {
         tunnel.server.wait_for(READY, SETUP)?;
         tunnel.client = dial(&tunnel.pair, folder, &configs, stage.client)?;
         let signs = ["fingerprint", "tls_error", "tls error", "tls handshake failed", "alert"];
-        let end = Instant::now() + SETUP;
+        let end = Moment::now() + SETUP;
         let moment = Duration::from_millis(100);
         while tunnel.server.wait_for_any(&signs, moment).is_err() {
             if let Err(failure) = tunnel.client.wait_for_any(&signs, moment) {
-                ensure(Instant::now() < end, || failure.0)?;
+                ensure(Moment::now() < end, || failure.0)?;
             } else {
                 break;
             }
@@ -420,13 +421,13 @@ pub(super) fn push_update(stage: &Stage<'_>) -> Result<String> {
     let client = &tunnel.pair.client;
     let until = |command: &str, done: &dyn Fn(&str) -> bool| -> Result<()> {
         writeln!(&management, "push-update-broad \"{command}\"")?;
-        let end = Instant::now() + SOON;
+        let end = Moment::now() + SOON;
         loop {
             let known = routes(client)?;
             if done(&known) {
                 return Ok(());
             }
-            ensure(Instant::now() < end, || {
+            ensure(Moment::now() < end, || {
                 format!("{command} had no effect: {known}\n{}", tunnel.client.failure(""))
             })?;
             std::thread::sleep(Duration::from_millis(100));
@@ -476,13 +477,13 @@ pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
         ensure(text.contains(from), || format!("{from} is not in the settings: {text}"))?;
         fs::write(&settings, text.replace(from, to))?;
         ask("reload")?;
-        let end = Instant::now() + SOON;
+        let end = Moment::now() + SOON;
         loop {
             let known = routes(&pair.client)?;
             if ["10.62.0.0/16", "10.63.0.0/16"].iter().all(|net| known.contains(net) == there) {
                 break;
             }
-            ensure(Instant::now() < end, || {
+            ensure(Moment::now() < end, || {
                 format!(
                     "{to} had no effect: {known}\n{}\n{}",
                     client.failure(""),
@@ -493,7 +494,7 @@ pub(super) fn reload_reaches_clients(stage: &Stage<'_>) -> Result<String> {
         }
         // openvpn 2.7 takes the device's addresses away for a moment.
         while !ping_ok(&pair.client).unwrap_or(false) {
-            ensure(Instant::now() < end, || client.failure("no ping after an update").0)?;
+            ensure(Moment::now() < end, || client.failure("no ping after an update").0)?;
             std::thread::sleep(Duration::from_millis(100));
         }
     }

@@ -19,6 +19,7 @@ use crate::net::{Namespace, ip};
 use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::tcp_to_port;
+use crate::wait::Moment;
 
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -135,7 +136,7 @@ impl<'a> Place<'a> {
 
 /// Pings until an answer comes.
 fn reach(from: &Namespace, to: &str) -> Result<()> {
-    let began = Instant::now();
+    let began = Moment::now();
     loop {
         match from.run("ping", &["-c", "1", "-W", "1", to]) {
             Ok(_) => return Ok(()),
@@ -284,8 +285,8 @@ fn experiments_within(
     limit: Duration,
 ) -> Result<Vec<Vec<u8>>> {
     let (mut batch, mut seen) = (FrameBatch::new(16), Vec::new());
-    let end = Instant::now() + limit;
-    while seen.len() < wanted && Instant::now() < end {
+    let end = Moment::now() + limit;
+    while seen.len() < wanted && Moment::now() < end {
         let mut ready = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         poll(&mut ready, PollTimeout::from(50u8))?;
         if socket.receive(&mut batch).is_err() {

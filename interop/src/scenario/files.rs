@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Stage;
 use crate::cell::{Configs, HANDSHAKE, READY, SETUP, Tunnel, dial, inner_of};
@@ -11,6 +11,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::net::{CABLE, End, Pair};
 use crate::pki::{Maker, PASSWORD, Pki};
 use crate::process::Daemon;
+use crate::wait::Moment;
 
 /// `<ca>`, `<cert>`, `<key>` and a wrapping key inline, as profiles carry them.
 fn inline(pki: &Pki, wrapping: &str) -> Result<String> {
@@ -193,7 +194,7 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
     client.wait_for(READY, SETUP)?;
     server.wait_for(HANDSHAKE, SETUP)?;
     inner_of(&pair.client)?;
-    let end = Instant::now() + Duration::from_secs(15);
+    let end = Moment::now() + Duration::from_secs(15);
     loop {
         let text = fs::read_to_string(&status).unwrap_or_default();
         if text.contains("CLIENT_LIST,client,192.0.2.2:")
@@ -201,7 +202,7 @@ pub(super) fn service_of_debian(stage: &Stage<'_>) -> Result<String> {
         {
             break;
         }
-        ensure(Instant::now() < end, || format!("the status file lacks the client:\n{text}"))?;
+        ensure(Moment::now() < end, || format!("the status file lacks the client:\n{text}"))?;
         std::thread::sleep(Duration::from_millis(200));
     }
     client.stop()?;

@@ -15,7 +15,8 @@ use crate::failure::{Context, Result, ensure};
 use crate::net::{Namespace, Pair, Star};
 use crate::peer::Program;
 use crate::process::{Daemon, output, run};
-use crate::traffic::{Stream, ping, tcp};
+use crate::traffic::{Stream, ping, silent, tcp};
+use crate::wait::Moment;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -126,9 +127,9 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
         is_refused(from, to)?;
     }
     for (from, to) in [(staff, at_printer), (print, at_staff), (print, at_server)] {
-        ensure(ping(from, to, 56, 1)? == 0, || format!("{to} answers {}", from.name()))?;
+        ensure(silent(from, to)?, || format!("{to} answers {}", from.name()))?;
     }
-    ensure(ping(&star.server, at_staff, 56, 1)? == 0, || "staff answers the server".to_owned())?;
+    ensure(silent(&star.server, at_staff)?, || "staff answers the server".to_owned())?;
 
     let steering = Steering { adit: adit.clone(), name: format!("openvpn-{}", server.pid()) };
     let shown = steering.show()?;
@@ -137,7 +138,7 @@ pub(super) fn groups_of_clients(stage: &Stage<'_>) -> Result<String> {
     }
     reloads_under_traffic(&steering, stage.folder(), [&star.server, staff], at_server)?;
     let captured = denied_is_captured(&steering, &path("denied.pcapng"), || {
-        ping(print, at_server, 56, 2).map(drop)
+        silent(print, at_server).map(drop)
     })?;
 
     // A mistake changes nothing, and names its place.
@@ -225,7 +226,7 @@ pub(super) fn frames_over_tcp(stage: &Stage<'_>) -> Result<String> {
         ensure(ping(from, inner.v4, 3000, 2)? == 2, || server.failure("no large pings").0)?;
         tcp(from, to, inner.v4, 2_000_000)?;
         let v6 = inner.v6.context("no IPv6 inside")?;
-        ensure(ping(from, v6, 56, 1)? == 0, || format!("{v6} answers"))?;
+        ensure(silent(from, v6)?, || format!("{v6} answers"))?;
     }
     client.stop()?;
     server.stop()?;
@@ -242,9 +243,9 @@ fn denied_is_captured(
     let command = steering.command(&["capture", &shown, &steering.name, "--group", "7"]);
     let mut capture = Daemon::spawn("capture", command)?;
     // Its head is written when it runs.
-    let last = std::time::Instant::now() + SOON;
+    let last = Moment::now() + SOON;
     while fs::metadata(file).map_or(0, |data| data.len()) == 0 {
-        ensure(std::time::Instant::now() < last, || capture.failure("no capture began").0)?;
+        ensure(Moment::now() < last, || capture.failure("no capture began").0)?;
         std::thread::sleep(Duration::from_millis(20));
     }
     act()?;

@@ -1,11 +1,12 @@
 //! Formats of data packets: CBC for peers that know nothing newer, and the epochs of 2.7.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Stage;
 use crate::cell::{Tunnel, rekeys};
 use crate::failure::{Result, ensure};
 use crate::traffic::tcp;
+use crate::wait::Moment;
 
 const SOON: Duration = Duration::from_secs(5);
 const BYTES: usize = 3_000_000;
@@ -17,9 +18,9 @@ fn carries(mut tunnel: Tunnel, cipher: &str) -> Result<String> {
         daemon.wait_for(&format!("ipher '{cipher}'"), SOON)?;
     }
     traffic(&tunnel)?;
-    let end = Instant::now() + Duration::from_secs(40);
+    let end = Moment::now() + Duration::from_secs(40);
     while rekeys(&tunnel.server).min(rekeys(&tunnel.client)) < 2 {
-        ensure(Instant::now() < end, || {
+        ensure(Moment::now() < end, || {
             let client = tunnel.client.failure("meanwhile");
             format!("{}\n{client}", tunnel.server.failure("too few rekeys"))
         })?;

@@ -22,7 +22,7 @@ mod workers;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cell::{Bench, Configs, Tunnel, programs};
 use crate::failure::{Result, ensure};
@@ -31,6 +31,7 @@ use crate::net::{Namespace, Pair};
 use crate::peer::Program;
 use crate::pki::Maker;
 use crate::traffic::ping;
+use crate::wait::Moment;
 
 /// A test: its name, and what runs it and says in a few words what it saw.
 pub struct Test {
@@ -304,7 +305,7 @@ impl Stage<'_> {
 /// # Errors
 /// None came in time.
 fn ping_until(from: &Namespace, to: IpAddr, limit: Duration) -> Result<Duration> {
-    let started = Instant::now();
+    let started = Moment::now();
     while ping(from, to, 56, 1)? == 0 {
         ensure(started.elapsed() < limit, || format!("no ping to {to} in {} s", limit.as_secs()))?;
     }

@@ -10,6 +10,7 @@ use crate::cell::{Configs, Tunnel};
 use crate::failure::{Context, Result, ensure};
 use crate::net::{End, Pair};
 use crate::process::Daemon;
+use crate::wait::Moment;
 
 /// The server's address, which only the proxy's host can reach.
 const HIDDEN: &str = "198.18.0.1";
@@ -155,11 +156,9 @@ fn needs(tunnel: &Tunnel, mut proxy: Daemon) -> Result<String> {
     proxy.signal(nix::sys::signal::Signal::SIGKILL)?;
     proxy.wait_exit(Duration::from_secs(5))?;
     let address = tunnel.server_inner.v4;
-    let end = std::time::Instant::now() + Duration::from_secs(10);
-    while crate::traffic::ping(&tunnel.pair.client, address, 56, 1)? == 1 {
-        ensure(std::time::Instant::now() < end, || {
-            tunnel.client.failure("it does not need the proxy").0
-        })?;
+    let end = Moment::now() + Duration::from_secs(10);
+    while !crate::traffic::silent(&tunnel.pair.client, address)? {
+        ensure(Moment::now() < end, || tunnel.client.failure("it does not need the proxy").0)?;
     }
     Ok(String::new())
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -17,6 +17,7 @@ use crate::peer::Program;
 use crate::pki::Maker;
 use crate::process::{Daemon, show};
 use crate::traffic::{Stream, ping, tcp};
+use crate::wait::Moment;
 
 /// What every program says at both ends when a TCP connection ends under a session; a number follows.
 const CUT: &str = "Connection reset, restarting [";
@@ -79,9 +80,9 @@ fn rekeyed(stage: &Stage<'_>, wrapping: Wrapping, v6: bool, client_rekeys: bool)
     tunnel.ping_all(4)?;
     let to = tunnel.server_inner.newest();
     let up = Stream::start(&tunnel.pair.client, &tunnel.pair.server, to, 1400)?;
-    let end = Instant::now() + Duration::from_secs(40);
+    let end = Moment::now() + Duration::from_secs(40);
     while rekeys(&tunnel.server).min(rekeys(&tunnel.client)) < 2 {
-        ensure(Instant::now() < end, || {
+        ensure(Moment::now() < end, || {
             let (server, client) = (tunnel.server.failure(""), tunnel.client.failure(""));
             format!("too few rekeys\n{server}\n{client}")
         })?;
@@ -126,7 +127,7 @@ pub(super) fn connection_reset(stage: &Stage<'_>) -> Result<String> {
     let Tunnel { server, client, pair, .. } = &mut tunnel;
     cut(&pair.server, || {
         // The end that sends first meets the rule.
-        let _ = ping(&pair.client, inside, 56, 2)?;
+        let _ = crate::traffic::silent(&pair.client, inside)?;
         client.wait_for(CUT, Duration::from_secs(10)).map(drop)
     })?;
     client.wait_for_nth(READY, 2, SETUP).map_err(|e| format!("{e}\n{}", server.failure("")))?;
@@ -250,13 +251,13 @@ pub(super) fn slow_strangers(stage: &Stage<'_>) -> Result<String> {
     client.wait_for(READY, SETUP).map_err(|e| format!("{e}\n{}", server.failure("")))?;
     let inner = inner_of(&pair.server)?.v4;
     ensure(ping(&pair.client, inner, 56, 4)? == 4, || "pings are missing".into())?;
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Moment::now() + Duration::from_secs(30);
     for stranger in &mut strangers {
         stranger.set_read_timeout(Some(
-            end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
+            end.saturating_duration_since(Moment::now()).max(Duration::from_millis(1)),
         ))?;
         let ended = matches!(stranger.read(&mut [0; 64]), Ok(0) | Err(_));
-        ensure(ended && Instant::now() < end, || "a stranger is still there".into())?;
+        ensure(ended && Moment::now() < end, || "a stranger is still there".into())?;
     }
     ensure(ping(&pair.client, inner, 56, 4)? == 4, || "pings are missing".into())?;
     let spent = server.cpu_seconds()? - before;

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Stage, ping_until};
 use crate::cell::{Inner, READY, SETUP, inner_of, rekeys};
@@ -13,6 +13,7 @@ use crate::net::Star;
 use crate::peer::Program;
 use crate::process::Daemon;
 use crate::traffic::{Delivery, Stream, ping, tcp};
+use crate::wait::Moment;
 
 /// What says how many workers adit has.
 const VARIABLE: &str = "ADIT_WORKERS";
@@ -52,8 +53,8 @@ fn talk(stage: &Stage<'_>, workers: usize, over_tcp: bool) -> Result<String> {
     let mut server = Daemon::spawn("server", start(stage.server, &star.server, "server.conf"))?;
     server.wait_for(READY, SETUP)?;
     // A thread takes its name when it first runs.
-    let soon = Instant::now() + Duration::from_secs(5);
-    while threads(&server)?.len() < workers && Instant::now() < soon {
+    let soon = Moment::now() + Duration::from_secs(5);
+    while threads(&server)?.len() < workers && Moment::now() < soon {
         sleep(Duration::from_millis(10));
     }
     ensure(threads(&server)?.len() == workers, || format!("{:?}", threads(&server)))?;
@@ -104,9 +105,9 @@ fn under_rekeys(
     if let Some(first) = star.clients.first() {
         streams.push(Stream::start(first, &star.server, at_server, 1300)?);
     }
-    let (before, end) = (rekeys(server), Instant::now() + Duration::from_secs(40));
+    let (before, end) = (rekeys(server), Moment::now() + Duration::from_secs(40));
     while rekeys(server) < before + 2 * usize::from(CLIENTS) {
-        ensure(Instant::now() < end, || server.failure("too few rekeys").0)?;
+        ensure(Moment::now() < end, || server.failure("too few rekeys").0)?;
         sleep(Duration::from_millis(100));
     }
     streams.into_iter().try_for_each(|stream| judge(&stream.finish()?, share))

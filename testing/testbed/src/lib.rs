@@ -3,12 +3,13 @@
 //! [`world`] makes a private world (mounts, pids, network) in which everything that a run creates lives and with
 //! which it ends, however the run ends. [`net`] joins namespaces by cables, [`process`] runs daemons and watches
 //! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`peer`] names the programs under test, [`tunnel`] knows
-//! what they say, [`traffic`] sends and counts. [`laptop`] is a laptop's surroundings: access networks behind NAT and a host
+//! what they say, [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] names the checks that do not run. [`laptop`] is a laptop's surroundings: access networks behind NAT and a host
 //! outside. [`postgres`] makes throw-away database clusters.
 //!
 //! The crate knows `adit-linux` and none of the crates under test, so that a defect of theirs cannot hide a failure.
 #![forbid(unsafe_code)]
 
+pub mod echo;
 pub mod failure;
 pub mod laptop;
 pub mod net;
@@ -16,8 +17,10 @@ pub mod peer;
 pub mod pki;
 pub mod postgres;
 pub mod process;
+pub mod skip;
 pub mod traffic;
 pub mod tunnel;
+pub mod wait;
 pub mod world;
 
 pub use failure::{Failure, Result};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_linux::ethtool;
 use adit_linux::net::Address;
@@ -15,6 +15,7 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::process::{Daemon, feed, output};
+use crate::wait::Moment;
 
 /// Where `ip netns` keeps its names.
 const NAMES: &str = "/run/netns";
@@ -211,7 +212,7 @@ const BRIDGE: &str = "bridge";
 /// # Errors
 /// They cannot after five seconds.
 pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Moment::now() + Duration::from_secs(5);
     at_once(namespaces, |part| {
         part.iter().try_for_each(|namespace| {
             let handle = namespace.handle()?;
@@ -223,7 +224,7 @@ pub fn settle(namespaces: &[&Namespace]) -> Result<()> {
                 else {
                     return Ok(());
                 };
-                ensure(Instant::now() < end, || {
+                ensure(Moment::now() < end, || {
                     format!("{} in {} stays without a carrier", dead.name, namespace.name())
                 })?;
                 thread::sleep(Duration::from_millis(1));
@@ -451,18 +452,12 @@ impl Pair {
         Ok(total)
     }
 
-    /// How many packets the kernel has dropped so far at full sockets and at full devices, at both ends.
+    /// As [`dropped`], at both ends.
     ///
     /// # Errors
     /// The counters could not be read.
     pub fn dropped(&self) -> Result<u64> {
-        let script =
-            "cat /proc/net/snmp /proc/net/snmp6; cat /sys/class/net/*/statistics/tx_dropped";
-        let mut total = 0;
-        for namespace in [&self.server, &self.client] {
-            total += dropped(&namespace.run("sh", &["-c", script])?);
-        }
-        Ok(total)
+        dropped(&[&self.server, &self.client])
     }
 
     /// Moves the client to another outer address, as a phone that changes its network.
@@ -505,8 +500,28 @@ impl Star {
     }
 }
 
+/// How many packets the kernel has dropped so far: at full sockets and full devices of these namespaces, and at the
+/// processors' full queues between devices, which all namespaces of the machine share. No program is to blame for these.
+///
+/// # Errors
+/// The counters could not be read.
+pub fn dropped(namespaces: &[&Namespace]) -> Result<u64> {
+    let script = "cat /proc/net/snmp /proc/net/snmp6; cat /sys/class/net/*/statistics/tx_dropped";
+    let mut total = between_devices(&std::fs::read_to_string("/proc/net/softnet_stat")?);
+    for namespace in namespaces {
+        total += at_ends(&namespace.run("sh", &["-c", script])?);
+    }
+    Ok(total)
+}
+
+/// The second number of each processor's line, in hexadecimal.
+fn between_devices(softnet: &str) -> u64 {
+    let dropped = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
+    dropped.filter_map(|number| u64::from_str_radix(number, 16).ok()).sum()
+}
+
 /// The sum of the receive buffer errors of UDP and of bare numbers, which are the devices' counters.
-fn dropped(counters: &str) -> u64 {
+fn at_ends(counters: &str) -> u64 {
     let mut total = 0;
     let mut names: Vec<&str> = Vec::new();
     for line in counters.lines() {
@@ -532,6 +547,8 @@ mod tests {
     fn reads_drops_from_the_kernels_tables() {
         let tables = "Tcp: A B\nTcp: 1 2\nUdp: InDatagrams RcvbufErrors X\nUdp: 100 7 9\nUdp6RcvbufErrors 30\n\
                       Udp6InErrors 1\n5\n0\n";
-        assert_eq!(super::dropped(tables), 42);
+        assert_eq!(super::at_ends(tables), 42);
+        let softnet = "00001f 0000000a 00 00\n000001 00000001 00 00\n";
+        assert_eq!(super::between_devices(softnet), 11);
     }
 }

@@ -5,12 +5,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::failure::{Context, Failure, Result};
+use crate::wait::Moment;
 
 /// Runs a program to its end and returns what it printed.
 ///
@@ -115,14 +116,14 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::wait_for`].
     pub fn wait_for_nth(&mut self, needle: &str, count: usize, limit: Duration) -> Result<String> {
-        let end = Instant::now() + limit;
+        let end = Moment::now() + limit;
         loop {
             let ended = self.child.try_wait()?;
             let lines = self.log.lock();
             if let Some(line) = lines.iter().filter(|l| l.contains(needle)).nth(count.max(1) - 1) {
                 return Ok(line.clone());
             }
-            let left = end.saturating_duration_since(Instant::now());
+            let left = end.saturating_duration_since(Moment::now());
             // After the end of the process its last lines may still be on their way through the pipe.
             let ended = ended.filter(|_| Arc::strong_count(&self.log) == 1);
             if left.is_zero() || ended.is_some() {
@@ -146,7 +147,7 @@ impl Daemon {
     /// # Errors
     /// None came in time.
     pub fn wait_for_any(&self, texts: &[&str], limit: Duration) -> Result<String> {
-        let end = Instant::now() + limit;
+        let end = Moment::now() + limit;
         let fits = |line: &&String| {
             let line = line.to_lowercase();
             texts.iter().any(|text| line.contains(text))
@@ -155,7 +156,7 @@ impl Daemon {
             if let Some(line) = self.log.lock().iter().find(fits) {
                 return Ok(line.clone());
             }
-            if Instant::now() >= end {
+            if Moment::now() >= end {
                 return Err(
                     self.failure(&format!("said none of {texts:?} in {} s", limit.as_secs()))
                 );
@@ -219,12 +220,12 @@ impl Daemon {
     /// # Errors
     /// It still runs when the time is over.
     pub fn wait_exit(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let end = Instant::now() + limit;
+        let end = Moment::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if Instant::now() >= end {
+            if Moment::now() >= end {
                 return Err(self.failure(&format!("still runs after {} s", limit.as_secs())));
             }
             std::thread::sleep(Duration::from_millis(20));

@@ -9,23 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
+use crate::wait::Moment;
 
-/// Pings `to` from inside `from` and returns how many answers came.
-///
-/// # Errors
-/// `ping` could not be run.
-pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32> {
-    let mut command = from.command("ping");
-    command.args(["-q", "-n", "-i", "0.05", "-W", "1", "-w", "8"]);
-    command.args(["-c", &count.to_string(), "-s", &size.to_string(), &to.to_string()]);
-    let done = command.output().context("ping")?;
-    let said = String::from_utf8_lossy(&done.stdout);
-    let received = said.split(", ").find_map(|part| part.trim().strip_suffix(" received"));
-    let Some(received) = received else {
-        return Err(format!("ping {to}: {said}{}", String::from_utf8_lossy(&done.stderr)).into());
-    };
-    received.trim().parse().context("ping's count")
-}
+pub use crate::echo::{Echoes, echo_all, ping, silent};
 
 /// Median round trip of `count` pings, in milliseconds.
 ///
@@ -205,11 +191,11 @@ pub fn tcp_to_port(
         let listener = TcpListener::bind(target).context(target)?;
         let _ = ready.send(());
         listener.set_nonblocking(true)?;
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Moment::now() + Duration::from_secs(20);
         let mut stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
-                Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+                Err(_) if Moment::now() < end => std::thread::sleep(Duration::from_millis(2)),
                 Err(error) => return Err(format!("no connection to {target}: {error}").into()),
             }
         };

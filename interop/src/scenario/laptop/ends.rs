@@ -11,6 +11,7 @@ use super::Control::{Fails, Passes};
 use super::{BOTH, CONNECT, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup, family, is_alive};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::laptop::{Access, Answer, WEB, WEB6};
+use crate::wait::Moment;
 
 /// The scenes of this module.
 pub(super) const SCENES: &[Scene] = &[
@@ -71,7 +72,7 @@ fn half_killed(day: &Day<'_>) -> Result<String> {
     let facing = facing.context("no process of the client runs under another user than root")?;
     kill(Pid::from_raw(i32::try_from(facing).context("process id")?), Signal::SIGKILL)?;
     day.client.wait_exit(PATIENCE)?;
-    let started = Instant::now();
+    let started = Moment::now();
     loop {
         let changes = day.before.changes(&day.internet.state()?);
         if changes.is_empty() {
@@ -116,7 +117,7 @@ impl Connected<'_> {
         let killed = family(self.client.pid())?;
         self.signal_all(Signal::SIGKILL)?;
         self.client.wait_exit(PATIENCE)?;
-        let started = Instant::now();
+        let started = Moment::now();
         while killed.iter().any(|pid| is_alive(*pid)) {
             ensure(started.elapsed() < PATIENCE, || "a killed process does not end".to_owned())?;
             std::thread::sleep(Duration::from_millis(10));

@@ -1,13 +1,14 @@
 //! Traffic that must not get around the tunnel.
 
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Control::{Fails, Passes};
 use super::{BOTH, CONNECT, Client, Connected, Day, IN_VAIN, PATIENCE, Scene, Setup};
 use crate::failure::{Failure, Result, ensure};
 use crate::laptop::{Access, Answer, LAPTOP6, Query, Resolver, VPN_RESOLVER, VPS, VPS6, WEB, WEB6};
 use crate::net::ip;
+use crate::wait::Moment;
 
 /// The scenes of this module.
 pub(super) const SCENES: &[Scene] = &[
@@ -140,7 +141,7 @@ fn pushed_dns_elsewhere(day: &Day<'_>) -> Result<String> {
     day.internet.leave(Access::Home)?;
     day.internet.join(Access::Cafe)?;
     day.back(PATIENCE)?;
-    let started = Instant::now();
+    let started = Moment::now();
     // Until the client has noticed, names go to the resolver that DHCP named, through the tunnel.
     while day.asked_through("secret-2").is_err() && started.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(200));

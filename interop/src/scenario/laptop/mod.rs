@@ -23,6 +23,7 @@ use crate::net::Namespace;
 use crate::peer::Program;
 use crate::pki::Maker;
 use crate::process::Daemon;
+use crate::wait::Moment;
 
 /// The program that runs on the laptop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -335,7 +336,7 @@ impl Connected<'_> {
 
     /// Sends until the host outside sees the laptop with this address.
     fn until_seen_as(&self, address: IpAddr) -> Result<Duration> {
-        let started = Instant::now();
+        let started = Moment::now();
         loop {
             let (seen, _) = self.internet.probe().until_answered(WEB, PATIENCE)?;
             if seen == address {

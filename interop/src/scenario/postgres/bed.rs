@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use nix::sys::signal::Signal;
@@ -17,6 +17,7 @@ use crate::peer::Program;
 use crate::postgres::{Cluster, Options};
 use crate::process::{Daemon, output, show};
 use crate::traffic::ping;
+use crate::wait::Moment;
 
 /// How long anything here may take: what a person would wait, and many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -175,7 +176,7 @@ impl Bed {
 
     /// Waits until an answer to a ping from one node comes from the other.
     pub(super) fn reach(&self, from: usize, to: usize) -> Result<()> {
-        let begun = Instant::now();
+        let begun = Moment::now();
         let address = self.node(to)?.v4()?;
         while ping(&self.node(from)?.space, address, 56, 1)? == 0 {
             ensure(begun.elapsed() < LIMIT, || self.told(&format!("no ping to {address}")))?;
@@ -379,7 +380,7 @@ pub(super) fn until(
     limit: Duration,
     mut seen: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
-    let begun = Instant::now();
+    let begun = Moment::now();
     while !seen()? {
         ensure(begun.elapsed() < limit, || format!("not within {} s: {what}", limit.as_secs()))?;
         std::thread::sleep(Duration::from_millis(50));

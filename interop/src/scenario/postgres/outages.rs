@@ -15,6 +15,7 @@ use crate::net::Namespace;
 use crate::postgres::proxy::Proxy;
 use crate::postgres::{Cluster, Ending, Options, PORT};
 use crate::traffic::ping_median_ms;
+use crate::wait::Moment;
 
 pub(super) const SCENES: &[(&str, Scene)] = &[
     ("stopped", stopped),
@@ -91,7 +92,7 @@ fn ten_minutes_away(stage: &Stage<'_>) -> Result<String> {
     let cpu: Vec<f64> =
         bed.nodes.iter_mut().map(|node| node.running()?.cpu_seconds()).collect::<Result<_>>()?;
     bed.cluster.resume_service()?;
-    let begun = std::time::Instant::now();
+    let begun = Moment::now();
     flows(&bed)?;
     let took = begun.elapsed();
     ensure(took < Duration::from_secs(8), || format!("traffic took {took:?} to come back"))?;

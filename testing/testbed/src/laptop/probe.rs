@@ -2,11 +2,12 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::services::PORT;
 use crate::failure::{Result, ensure};
 use crate::net::Namespace;
+use crate::wait::Moment;
 
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl<'a> Probe<'a> {
         to: impl Into<IpAddr>,
         limit: Duration,
     ) -> Result<(IpAddr, Duration)> {
-        let (to, started) = (to.into(), Instant::now());
+        let (to, started) = (to.into(), Moment::now());
         loop {
             let answer = self.udp(to, TRY)?;
             if let Answer::From(address) = answer {

@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User, chown};
@@ -24,6 +24,7 @@ use nix::unistd::{Uid, User, chown};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::Namespace;
 use crate::process::{Daemon, feed, output};
+use crate::wait::Moment;
 use crate::world::text;
 
 pub use certificate::Certificate;
@@ -263,7 +264,7 @@ impl Cluster {
         });
         let daemon = daemon.recv().context("the thread that starts the cluster is gone")??;
         let mut running = Running { daemon, _keeper: keeper };
-        let begun = Instant::now();
+        let begun = Moment::now();
         while self.sql(SUPERUSER, "SELECT 1").is_err() {
             if let Some(status) = running.daemon.ended()? {
                 return Err(running.daemon.failure(&format!("ended with {status}")));

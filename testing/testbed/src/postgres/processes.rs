@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::failure::{Result, ensure};
+use crate::wait::Moment;
 
 /// The process and its children, itself first.
 pub(super) fn tree(parent: u32) -> Vec<u32> {
@@ -35,7 +36,7 @@ pub(super) fn signal_tree(parent: u32, signal: Signal) {
 /// Some still live after `limit`.
 pub(super) fn wait_without(data: &Path, limit: Duration) -> Result<()> {
     let data = data.canonicalize()?;
-    let begun = Instant::now();
+    let begun = Moment::now();
     loop {
         let left: Vec<u32> = all()
             .filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == data))

@@ -1,0 +1,297 @@
+//! Echo requests and their answers, counted until the last one has had its time.
+//!
+//! The program `ping` gives the last answer 50 ms, or twice the longest round trip: on a busy machine an answer that is on its
+//! way then counts as lost.
+
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::failure::{Context, Result};
+use crate::net::Namespace;
+use crate::wait::Moment;
+
+/// Time for all answers to [`ping`].
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Time for an answer that must not come. Where one comes it takes a millisecond.
+const IN_VAIN: Duration = Duration::from_millis(600);
+/// Time for the answers that are missing when the last request of [`echo_all`] is sent.
+const LATE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Type, code, checksum, identifier, sequence number.
+const HEADER: usize = 8;
+
+/// Sends requests with `size` bytes from inside `from` until `count` answers came or eight seconds have passed on
+/// [`Moment`]'s clock; returns how many came. Ends early where the kernel reports that there is no way.
+///
+/// # Errors
+/// No socket.
+pub fn ping(from: &Namespace, to: IpAddr, size: usize, count: u32) -> Result<u32> {
+    ping_within(from, to, size, count, PATIENCE)
+}
+
+/// Whether requests stay without an answer, as they must.
+///
+/// # Errors
+/// No socket.
+pub fn silent(from: &Namespace, to: IpAddr) -> Result<bool> {
+    Ok(ping_within(from, to, 56, 1, IN_VAIN)? == 0)
+}
+
+fn ping_within(
+    from: &Namespace,
+    to: IpAddr,
+    size: usize,
+    count: u32,
+    limit: Duration,
+) -> Result<u32> {
+    let answered = from.thread(move || {
+        let mut session = Session::open(to, size)?;
+        let (end, mut next) = (Moment::now() + limit, Instant::now());
+        while session.times.len() < count as usize && Moment::now() < end {
+            if Instant::now() >= next {
+                session.send();
+                next = Instant::now() + PAUSE;
+            }
+            let refused = session.listen(next);
+            if refused && session.times.is_empty() {
+                break;
+            }
+        }
+        Ok(u32::try_from(session.times.len()).unwrap_or(u32::MAX).min(count))
+    })?;
+    answered.join().unwrap_or_else(|_| Err("a thread that sends requests panicked".into()))
+}
+
+/// Requests and answers of several hosts.
+#[derive(Debug, Clone, Default)]
+pub struct Echoes {
+    /// Requests that left.
+    pub sent: u64,
+    /// Round trips in milliseconds, sorted.
+    pub times: Vec<f64>,
+}
+
+impl Echoes {
+    /// Requests without an answer.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.sent.saturating_sub(self.times.len() as u64)
+    }
+
+    /// The round trip that 99 of 100 do not exceed.
+    #[must_use]
+    pub fn p99(&self) -> Option<f64> {
+        let last = self.times.len().checked_sub(1)?;
+        self.times.get((self.times.len() * 99 / 100).min(last)).copied()
+    }
+}
+
+/// All of them send `count` requests at the same time, one every `pause`, and wait for the answers.
+///
+/// # Errors
+/// No socket.
+pub fn echo_all(from: &[&Namespace], to: IpAddr, count: u32, pause: Duration) -> Result<Echoes> {
+    let work = move || {
+        let mut session = Session::open(to, 56)?;
+        let mut next = Instant::now();
+        for _ in 0..count {
+            session.send();
+            next += pause;
+            while Instant::now() < next {
+                session.listen(next);
+            }
+        }
+        let end = Moment::now() + LATE;
+        while session.times.len() < session.sent.len() && Moment::now() < end {
+            session.listen(Instant::now() + LOOK_EVERY);
+        }
+        Ok(session)
+    };
+    let running = from.iter().map(|space| space.thread(work)).collect::<Result<Vec<_>>>()?;
+    let mut all = Echoes::default();
+    for thread in running {
+        let session = thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))?;
+        all.sent += session.sent.len() as u64;
+        all.times.extend(session.times);
+    }
+    all.times.sort_by(f64::total_cmp);
+    Ok(all)
+}
+
+/// One host's requests.
+struct Session {
+    /// Not connected: that would keep the address that the host has now, which may not be the tunnel's yet.
+    socket: Socket,
+    to: SockAddr,
+    v6: bool,
+    id: u16,
+    size: usize,
+    /// When each was sent; `None` once it is answered.
+    sent: Vec<Option<Instant>>,
+    /// Round trips in milliseconds.
+    times: Vec<f64>,
+}
+
+impl Session {
+    fn open(to: IpAddr, size: usize) -> Result<Session> {
+        static NEXT: AtomicU16 = AtomicU16::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (domain, protocol) = match to {
+            IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
+            IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
+        };
+        let socket = Socket::new(domain, Type::RAW, Some(protocol)).context("an ICMP socket")?;
+        socket.set_read_timeout(Some(LOOK_EVERY))?;
+        if to.is_ipv4() {
+            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
+        } else {
+            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
+        }
+        let to = SocketAddr::new(to, 0);
+        Ok(Session {
+            socket,
+            to: to.into(),
+            v6: to.is_ipv6(),
+            id,
+            size,
+            sent: Vec::new(),
+            times: Vec::new(),
+        })
+    }
+
+    /// A request that the kernel refuses was not sent: where there is no route yet, a later one may find it.
+    fn send(&mut self) {
+        let number = u16::try_from(self.sent.len()).unwrap_or(u16::MAX);
+        let request = request(self.v6, self.id, number, self.size);
+        let at = Instant::now();
+        if self.socket.send_to(&request, &self.to).is_ok() {
+            self.sent.push(Some(at));
+        }
+    }
+
+    /// Takes answers until then; whether the kernel reports that requests do not arrive.
+    fn listen(&mut self, until: Instant) -> bool {
+        let mut buffer = [0; 65536];
+        loop {
+            match (&self.socket).read(&mut buffer) {
+                Ok(length) => {
+                    self.take(buffer.get(..length).unwrap_or_default());
+                    // The caller may have what it waits for.
+                    return false;
+                }
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+        }
+    }
+
+    fn take(&mut self, packet: &[u8]) {
+        let arrived = Instant::now();
+        let number = answer(self.v6, self.id, self.size, packet);
+        let slot = number.and_then(|number| self.sent.get_mut(usize::from(number)));
+        if let Some(sent) = slot.and_then(Option::take) {
+            self.times.push(arrived.saturating_duration_since(sent).as_secs_f64() * 1e3);
+        }
+    }
+}
+
+/// An echo request; of ICMPv6 the kernel adds the checksum.
+fn request(v6: bool, id: u16, number: u16, size: usize) -> Vec<u8> {
+    let [id, number] = [id, number].map(u16::to_be_bytes);
+    let mut packet = vec![if v6 { 128 } else { 8 }, 0, 0, 0, id[0], id[1], number[0], number[1]];
+    packet.extend((0..size).map(pattern));
+    if !v6 {
+        let sum = checksum(&packet).to_be_bytes();
+        packet.splice(2..4, sum);
+    }
+    packet
+}
+
+/// The number of the request that a packet answers, if it is an answer to one of these with the same content.
+fn answer(v6: bool, id: u16, size: usize, packet: &[u8]) -> Option<u16> {
+    // Raw sockets of IPv4 see the IP header.
+    let header = if v6 { 0 } else { usize::from(packet.first()? & 15) * 4 };
+    let message = packet.get(header..)?;
+    let (fields, content) = message.split_at_checked(HEADER)?;
+    let [kind, 0, _, _, id0, id1, number0, number1] = *fields else { return None };
+    let same = kind == if v6 { 129 } else { 0 }
+        && u16::from_be_bytes([id0, id1]) == id
+        && content.len() == size
+        && content.iter().enumerate().all(|(at, byte)| *byte == pattern(at));
+    same.then(|| u16::from_be_bytes([number0, number1]))
+}
+
+fn pattern(at: usize) -> u8 {
+    u8::try_from(at % 251).unwrap_or_default()
+}
+
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| match *pair {
+        [high, low] => u32::from(u16::from_be_bytes([high, low])),
+        [high] => u32::from(u16::from_be_bytes([high, 0])),
+        _ => 0,
+    });
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn as_answer(v6: bool, mut packet: Vec<u8>) -> Vec<u8> {
+        packet[0] = if v6 { 129 } else { 0 };
+        let header = if v6 { Vec::new() } else { [vec![0x45], vec![0; 19]].concat() };
+        [header, packet].concat()
+    }
+
+    #[test]
+    fn takes_its_own_answers_and_no_others() {
+        for v6 in [false, true] {
+            let sent = request(v6, 7, 300, 57);
+            let whole = as_answer(v6, sent.clone());
+            assert_eq!(answer(v6, 7, 57, &whole), Some(300));
+            assert_eq!(answer(v6, 8, 57, &whole), None, "of another session");
+            assert_eq!(answer(v6, 7, 56, &whole), None, "of another size");
+            let mut changed = whole.clone();
+            *changed.last_mut().unwrap() ^= 1;
+            assert_eq!(answer(v6, 7, 57, &changed), None);
+            let not_one = [vec![0x45; if v6 { 0 } else { 20 }], sent].concat();
+            assert_eq!(answer(v6, 7, 57, &not_one), None, "a request");
+            for cut in 0..whole.len() {
+                assert_eq!(answer(v6, 7, 57, &whole[..cut]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_of_ipv4_has_its_checksum() {
+        // The sum over a packet with its checksum is all ones, so that the checksum of it is zero.
+        for size in [0, 1, 56, 3000] {
+            assert_eq!(checksum(&request(false, 0xfefe, 0xffff, size)), 0, "{size}");
+        }
+    }
+
+    #[test]
+    fn counts_what_is_lost_and_finds_the_percentile() {
+        let times = (1..=200).map(f64::from).collect();
+        let echoes = Echoes { sent: 203, times };
+        assert_eq!((echoes.lost(), echoes.p99()), (3, Some(199.0)));
+        assert_eq!(Echoes { sent: 1, times: vec![5.0] }.p99(), Some(5.0));
+        assert_eq!(Echoes::default().p99(), None);
+    }
+}

@@ -1,0 +1,20 @@
+//! Checks that cannot run on this machine are named, so that none is left out silently.
+
+use std::fs::File;
+use std::io::Write;
+
+/// Names the file that collects skipped checks over a whole run, one a line.
+pub const COLLECTED_IN: &str = "ADIT_SKIPPED";
+
+/// Says that a check does not run, and why; `make test` names all of them in its last line.
+///
+/// # Panics
+/// The file that collects them cannot be written.
+pub fn skip(check: &str, why: &str) {
+    eprintln!("SKIPPED: {check}: {why}");
+    if let Some(path) = std::env::var_os(COLLECTED_IN) {
+        let mut file = File::options().append(true).create(true).open(path).unwrap();
+        // One write, so that the lines of processes that run at once stay whole.
+        file.write_all(format!("{check}: {why}\n").as_bytes()).unwrap();
+    }
+}
