@@ -21,7 +21,7 @@ id! {
     NodeId(i32)
 }
 id! {
-    /// What one node sends to another; positive.
+    /// What one node sends to another; positive: the sender's number, then 16 bits of the receiver's.
     StreamId(i32)
 }
 id! {
@@ -29,7 +29,7 @@ id! {
     EpochNo(i32)
 }
 id! {
-    /// A stream's leaf table, counted from 1.
+    /// A sender's leaf table, counted from 1.
     LeafNo(i32)
 }
 id! {
@@ -37,7 +37,36 @@ id! {
     Seq(i64)
 }
 
+impl StreamId {
+    /// The stream from one node to another; `None` if a number is not positive or takes too many bits.
+    pub fn between(sender: NodeId, receiver: NodeId) -> Option<Self> {
+        let sender = u16::try_from(sender.0).ok().filter(|sender| (1..0x8000).contains(sender))?;
+        let receiver = u16::try_from(receiver.0).ok().filter(|receiver| *receiver > 0)?;
+        Some(Self((i32::from(sender) << 16) | i32::from(receiver)))
+    }
+
+    /// The node that sends it.
+    pub fn sender(self) -> NodeId {
+        NodeId(self.0 >> 16)
+    }
+}
+
 impl NodeId {
     /// Who reads as the auditor, in the wraps of an epoch's secret.
     pub const AUDITOR: Self = Self(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_streams_number_is_made_of_its_ends() {
+        let stream = StreamId::between(NodeId(3), NodeId(65_535)).unwrap();
+        assert_eq!((stream, stream.sender()), (StreamId(262_143), NodeId(3)));
+        assert!(StreamId::between(NodeId(32_767), NodeId(1)).is_some_and(|stream| stream.0 > 0));
+        for (sender, receiver) in [(0, 1), (-1, 1), (32_768, 1), (1, 0), (1, 65_536), (1, -1)] {
+            assert_eq!(StreamId::between(NodeId(sender), NodeId(receiver)), None);
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! The way in: one incoming stream, read from its leaves in order and never twice.
 //!
 //! ```text
-//!   wake (notification, poll) ─► query: Epochs, Page, Skip ─► epochs | page | skipped ─► packets
+//!   wake (notification), look (Watch) ─► query: Epochs, Page, Skip ─► epochs | page | skipped ─► packets
 //! ```
 //!
 //! The driver asks [`Receiver::query`] after each call and when [`Receiver::deadline`] has come, runs the one query
 //! that it gets, and answers it with the call named there, or with [`Receiver::gone`] or [`Receiver::lost`].
 
+mod watch;
 mod words;
 
 use std::collections::VecDeque;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use adit_engine::{Instant, Random, Seed};
 use adit_wire::ip::Ip;
 
+pub use self::watch::{Look, Watch};
 pub use self::words::{Dated, Delivery, Epoch, Hint, Position, Query, Stats};
 use crate::limits::{EPOCHS_AHEAD, EXPIRED_MS, FORGED_PAGES, PAGE_BYTES, PAGE_ROWS, SEQ_WINDOW};
 use crate::queue::{count, later};
@@ -43,9 +45,11 @@ pub struct Receiver {
     unknown_asked: bool,
     /// The leaf that is read is not there.
     leaf_gone: bool,
+    /// A notification came, and no authentic row since.
+    woken: bool,
     wants: Wants,
     asked: Option<Query>,
-    /// The next poll.
+    /// When the stream is looked at without a notification.
     poll: Instant,
     /// No sooner are epochs asked for again: the last time there was none.
     no_epochs_before: Instant,
@@ -88,9 +92,12 @@ enum Verdict {
     Unknown,
 }
 
-/// A stream is polled this often while packets come, and when none came for [`ACTIVE`].
+/// A stream with something unfinished is looked at this often: while packets come, and when none came for [`ACTIVE`].
 const POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 const ACTIVE: Duration = Duration::from_secs(2);
+
+/// Any other stream is: what is new there, notifications and [`Watch`] tell.
+const QUIET: Duration = Duration::from_secs(3600);
 
 /// Between two questions for epochs of which the first found none.
 const EPOCHS_PAUSE: Duration = Duration::from_millis(5);
@@ -113,6 +120,7 @@ impl Receiver {
             forged_pages: 0,
             unknown_asked: false,
             leaf_gone: false,
+            woken: false,
             wants: Wants { epochs: true, page: true, ..Wants::default() },
             asked: None,
             poll: now,
@@ -127,8 +135,17 @@ impl Receiver {
     /// A notification said that there is something new in `leaf`; anybody may have sent it.
     pub fn wake(&mut self, leaf: LeafNo) {
         let known = self.reading.iter().chain(&self.ahead).any(|epoch| epoch.leaf == leaf);
-        self.wants.epochs |= !known;
+        self.wants.epochs |= !known || self.leaf_gone;
         self.wants.page = true;
+        self.woken = true;
+    }
+
+    /// Looks at the stream, for there may be something new of which no notification came.
+    pub fn look(&mut self, now: Instant) {
+        let far = !self.is_active(now);
+        self.woken &= !far;
+        self.wants = Wants { epochs: true, page: true, far, ..self.wants };
+        self.poll = self.next_poll(now);
     }
 
     /// What to ask now; `None` while a query is outstanding or nothing is due.
@@ -136,10 +153,11 @@ impl Receiver {
         if self.asked.is_some() {
             return None;
         }
+        if self.woken {
+            self.poll = self.poll.min(self.next_poll(now));
+        }
         if now >= self.poll {
-            let idle = self.is_idle(now);
-            self.poll = self.next_poll(now);
-            self.wants = Wants { epochs: true, page: true, far: idle, ..self.wants };
+            self.look(now);
         }
         let query = self.next_query(now)?;
         match query {
@@ -181,13 +199,23 @@ impl Receiver {
         self.wants.page.then_some(page)
     }
 
-    fn is_idle(&self, now: Instant) -> bool {
-        self.last_authentic.is_none_or(|last| now.since(last) >= ACTIVE)
+    /// Whether packets have come lately.
+    pub fn is_active(&self, now: Instant) -> bool {
+        self.last_authentic.is_some_and(|last| now.since(last) < ACTIVE)
+    }
+
+    /// Whether forged rows are being passed, the start is not found yet, or a notification has led to nothing.
+    fn is_unfinished(&self) -> bool {
+        self.woken || self.starting.is_some() || self.scan != self.position.seq
     }
 
     /// Between three and five quarters of the interval.
     fn next_poll(&mut self, now: Instant) -> Instant {
-        let interval = if self.is_idle(now) { POLL.1 } else { POLL.0 };
+        let interval = match self.is_unfinished() {
+            true if self.is_active(now) => POLL.0,
+            true => POLL.1,
+            false => QUIET,
+        };
         let quarter = interval.checked_div(4).unwrap_or(interval);
         let jitter = quarter.mul_f64(f64::from(self.random.below(2049)) / 1024.0);
         later(now, quarter.saturating_mul(3).saturating_add(jitter))
@@ -225,6 +253,7 @@ impl Receiver {
         if !news {
             self.no_epochs_before = later(now, EPOCHS_PAUSE);
         }
+        self.poll = self.poll.min(self.next_poll(now));
         if news {
             self.wants.page = true;
         }
@@ -304,6 +333,7 @@ impl Receiver {
         }
         if seen.authentic > 0 {
             self.last_authentic = Some(now);
+            self.woken = false;
         }
         if newest_first {
             self.started(&seen, limit, until);

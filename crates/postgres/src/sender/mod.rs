@@ -20,10 +20,10 @@ use adit_engine::{Instant, UnixTime};
 use adit_wire::VnetHeader;
 
 use self::sealing::{Sealing, cost};
-use self::stream::{Leaf, State, Stream};
-pub use self::words::{Batch, Config, Opening, Part, Previous, Resumed, Stats, Want};
+use self::stream::{Leaves, State, Stream};
+pub use self::words::{Batch, Config, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Want};
 use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
-use crate::queue::{Patience, Queues, count, later};
+use crate::queue::{Patience, Queues, count};
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
@@ -33,7 +33,7 @@ const SPARE_BYTES: usize = 4 * BATCH_BYTES;
 /// All outgoing streams of a node.
 #[derive(Debug)]
 pub struct Sender {
-    config: Config,
+    leaves: Leaves,
     streams: BTreeMap<StreamId, Stream>,
     queues: Queues,
     /// The batch that is being committed.
@@ -60,7 +60,7 @@ impl Sender {
     /// Without any stream.
     pub fn new(config: Config) -> Self {
         Self {
-            config,
+            leaves: Leaves { config, newest: None, refused: None },
             streams: BTreeMap::new(),
             queues: Queues::new(),
             flight: None,
@@ -81,9 +81,8 @@ impl Sender {
             return;
         }
         self.queues.add(stream);
-        let (state, committed, leaf) = (State::Down, None, None);
-        let new =
-            Stream { receiver, state, given, committed, leaf, failures: 0, credit: 0, part: None };
+        let (state, committed) = (State::Down, None);
+        let new = Stream { receiver, state, given, committed, failures: 0, credit: 0, part: None };
         self.streams.insert(stream, new);
     }
 
@@ -119,7 +118,7 @@ impl Sender {
             && self
                 .streams
                 .iter()
-                .any(|(id, stream)| stream.is_sealing() && self.queues.is_waiting(*id));
+                .any(|(id, stream)| stream.is_sealing(&self.leaves) && self.queues.is_waiting(*id));
         if batch && self.batch_first {
             return Want::Batch;
         }
@@ -160,25 +159,30 @@ impl Sender {
                 return Want::Resume { stream: id, receiver: stream.receiver };
             }
             State::Known(found) => *found,
-            // Not while its rows are in doubt: the record tells how the epoch before ended.
-            State::Open { .. } if !flying && stream.is_due(now, &self.config) => {
-                stream.own_knowledge()
+            // While its rows are in doubt no record can tell how the epoch ended.
+            State::Open { .. } if flying => return Want::Nothing(None),
+            // The first stream that finds the leaf full begins the next one; the others follow when they have packets.
+            State::Open { used_up, leaf, .. } => {
+                let newest = self.leaves.newest.filter(|newest| newest.no == *leaf);
+                let full = newest.is_some() && self.leaves.is_full(now);
+                if !full && !(waiting && (*used_up || newest.is_none())) {
+                    let written = newest.filter(|leaf| leaf.bytes > 0);
+                    return Want::Nothing(written.map(|leaf| leaf.due));
+                }
+                stream.own_knowledge(&self.leaves)
             }
-            State::Open { .. } => {
-                let written = stream.leaf.filter(|leaf| leaf.bytes > 0 && !flying);
-                return Want::Nothing(written.map(|leaf| later(leaf.opened, self.config.leaf_age)));
-            }
-            State::Down | State::Refused(_) | State::Resuming | State::Opening(_) => {
+            State::Down | State::Refused(_) | State::Resuming | State::Opening(..) => {
                 return Want::Nothing(None);
             }
         };
-        let Some(opening) = stream.opening(now, unix, id, &self.config, &found) else {
+        let opening = stream.opening(now, unix, id, &self.leaves, &found);
+        let Some((opening, continued)) = opening else {
             stream.refuse(now);
             return Want::Nothing(None);
         };
         // From now on: whether the database will have it is not known before it answers.
         stream.given.0 = opening.epoch;
-        stream.state = State::Opening(opening.clone());
+        stream.state = State::Opening(opening.clone(), continued);
         Want::Open(opening)
     }
 
@@ -194,26 +198,33 @@ impl Sender {
     /// Answer to [`Want::Open`]: the epoch is in the database, `seal` has its key.
     pub fn opened(&mut self, now: Instant, stream: StreamId, seal: Sealer) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
-        let State::Opening(opening) = &stream.state else { return };
+        let State::Opening(opening, continued) = &stream.state else { return };
         let last_seq = Seq(opening.first_seq.0.saturating_sub(1));
         if seal.epoch() != opening.epoch {
             return stream.refuse(now);
         }
-        if stream.leaf.is_none_or(|leaf| leaf.no != opening.leaf) {
-            stream.leaf = Some(Leaf { no: opening.leaf, bytes: 0, opened: now, unfit: false });
-        }
+        self.leaves.opened(now, opening.leaf, *continued);
         stream.committed =
             Some(Previous { epoch: opening.epoch, last_seq, chain: Some(seal.chain_value()) });
         stream.failures = 0;
-        stream.state = State::Open { seal, next: opening.first_seq, used_up: false };
+        let (next, leaf) = (opening.first_seq, opening.leaf);
+        stream.state = State::Open { seal, next, used_up: false, leaf };
         count(&mut self.stats.epochs);
     }
 
     /// The database refused a [`Want::Resume`] or [`Want::Open`], and the connection goes on: the stream is tried again
     /// later, from `resume` on, in a new leaf.
     pub fn failed(&mut self, now: Instant, stream: StreamId) {
+        if let Some(Stream { state: State::Opening(opening, _), .. }) = self.streams.get(&stream) {
+            self.leaves.refuse(opening.leaf);
+        }
+        self.delayed(now, stream);
+    }
+
+    /// As [`Self::failed`], but not for the leaf's sake: the stream is tried again later, in the same one.
+    pub fn delayed(&mut self, now: Instant, stream: StreamId) {
         if let Some(stream) = self.streams.get_mut(&stream)
-            && matches!(stream.state, State::Resuming | State::Opening(_))
+            && matches!(stream.state, State::Resuming | State::Opening(..))
         {
             stream.refuse(now);
         }
@@ -242,7 +253,7 @@ impl Sender {
                 part.stream,
                 Previous { epoch: seal.epoch(), last_seq, chain: Some(chain) },
             ));
-            if let Some(leaf) = &mut stream.leaf {
+            if let Some(leaf) = &mut self.leaves.newest {
                 leaf.bytes = leaf.bytes.saturating_add(part.bytes.len() as u64);
             }
             rows = rows.saturating_add(part.rows as u64);
@@ -262,7 +273,7 @@ impl Sender {
         let behind = (Bound::Excluded(self.last_served), Bound::Unbounded);
         let order = self.streams.range(behind).chain(self.streams.range(..=self.last_served));
         let ready = |(id, stream): &(&StreamId, &Stream)| {
-            stream.is_sealing() && self.queues.is_waiting(**id)
+            stream.is_sealing(&self.leaves) && self.queues.is_waiting(**id)
         };
         let mut order: Vec<StreamId> = order.filter(ready).map(|(id, _)| *id).collect();
         for stream in self.streams.values_mut() {
@@ -286,14 +297,15 @@ impl Sender {
                         full = true;
                         return true;
                     }
-                    let State::Open { seal, next, used_up: used_up @ false } = &mut stream.state
+                    let State::Open { seal, next, used_up: used_up @ false, .. } =
+                        &mut stream.state
                     else {
                         break;
                     };
                     let Some(mut waiting) = self.queues.pop(*id) else { break };
                     stream.credit = stream.credit.saturating_sub(len);
                     let index = *stream.part.get_or_insert_with(|| {
-                        let leaf = stream.leaf.map_or(LeafNo(0), |leaf| leaf.no);
+                        let leaf = self.leaves.newest.map_or(LeafNo(0), |leaf| leaf.no);
                         let bytes = self.spare.pop().unwrap_or_default();
                         batch.parts.push(Part {
                             stream: *id,
@@ -312,7 +324,7 @@ impl Sender {
                         given: &mut stream.given.1,
                         used_up,
                         part,
-                        packet_size: self.config.packet_size,
+                        packet_size: self.leaves.config.packet_size,
                     };
                     sealing.all(&mut waiting, &mut self.stats, &mut self.queues.dropped);
                     room = room.saturating_sub(part.bytes.len().saturating_sub(before));
@@ -357,8 +369,8 @@ impl Sender {
         }
         for stream in self.streams.values_mut() {
             // Whether it was about this leaf is not known; another one is safe.
-            if let (State::Opening(_), Some(leaf)) = (&stream.state, &mut stream.leaf) {
-                leaf.unfit = true;
+            if let State::Opening(opening, _) = &stream.state {
+                self.leaves.refuse(opening.leaf);
             }
             stream.state = State::Down;
             stream.failures = 0;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
 
-use super::{Config, Opening, Previous, Resumed};
+use super::{Config, OpenLeaf, Opening, Previous, Resumed};
 use crate::queue::later;
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
@@ -28,7 +28,6 @@ pub(super) struct Stream {
     pub(super) given: (EpochNo, Seq),
     /// The last that this process knows to be committed.
     pub(super) committed: Option<Previous>,
-    pub(super) leaf: Option<Leaf>,
     /// Refusals one after the other.
     pub(super) failures: u32,
     /// Bytes that it may still have in this batch, and the part that it has; both count only while one is built.
@@ -44,46 +43,49 @@ pub(super) enum State {
     Resuming,
     /// As the database says.
     Known(Resumed),
-    /// [`Want::Open`] was given.
-    Opening(Opening),
+    /// [`Want::Open`] was given, for this leaf.
+    Opening(Opening, Option<Leaf>),
     Open {
         seal: Sealer,
         next: Seq,
         used_up: bool,
+        leaf: LeafNo,
     },
     /// The database refused; try again then.
     Refused(Instant),
 }
 
-/// The newest leaf that this process has opened.
+/// The newest leaf of all streams that this process writes to.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
     pub(super) bytes: u64,
-    pub(super) opened: Instant,
+    /// From then on it is old.
+    pub(super) due: Instant,
     /// The database refused to go on in it.
     pub(super) unfit: bool,
 }
 
 impl Stream {
-    /// The epoch after the one that is open, or after what the database says.
+    /// The epoch after the one that is open, or after what the database says; with the leaf that it continues.
     pub(super) fn opening(
         &self,
         now: Instant,
         unix: UnixTime,
         stream: StreamId,
-        config: &Config,
+        leaves: &Leaves,
         found: &Resumed,
-    ) -> Option<Opening> {
+    ) -> Option<(Opening, Option<Leaf>)> {
         let Seq(given) = self.given.1;
         let first_seq = found.last_seq.max(given).max(0).checked_add(1)?;
         let clock = unix.0.saturating_sub(CLOCK_ZERO).min(CLOCK_MAX);
         let after = found.last_epoch.max(self.given.0.0).max(0).checked_add(1)?;
         let epoch = after.max(i32::try_from(clock).ok()?);
         let newest = found.last_leaf.max(0);
-        let leaf = match self.leaf {
-            Some(leaf) if leaf.no.0 == newest && !leaf.is_full(now, config) => newest,
-            _ => newest.checked_add(1)?,
+        let continued = leaves.continued(now, LeafNo(newest), found.open_leaf);
+        let leaf = match continued {
+            Some(_) => newest,
+            None => newest.checked_add(1)?,
         };
         let previous = self.committed.or_else(|| {
             (found.last_epoch > 0).then_some(Previous {
@@ -92,57 +94,94 @@ impl Stream {
                 chain: found.last_chain,
             })
         });
-        Some(Opening {
+        let opening = Opening {
             stream,
             receiver: self.receiver,
             epoch: EpochNo(epoch),
             leaf: LeafNo(leaf),
             first_seq: Seq(first_seq),
             previous,
-        })
+        };
+        Some((opening, continued))
     }
 
-    pub(super) fn is_sealing(&self) -> bool {
-        matches!(self.state, State::Open { used_up: false, .. })
-    }
-
-    /// Whether the open epoch is to be followed by another.
-    pub(super) fn is_due(&self, now: Instant, config: &Config) -> bool {
-        match self.state {
-            State::Open { used_up, .. } => {
-                used_up || self.leaf.is_none_or(|leaf| leaf.is_full(now, config))
-            }
-            _ => false,
-        }
+    /// Whether packets can be sealed for the leaf that is written to.
+    pub(super) fn is_sealing(&self, leaves: &Leaves) -> bool {
+        let State::Open { used_up, leaf, .. } = &self.state else { return false };
+        !*used_up && leaves.newest.is_some_and(|newest| newest.no == *leaf)
     }
 
     /// What `resume` would say, were it asked: this process knows.
-    pub(super) fn own_knowledge(&self) -> Resumed {
+    pub(super) fn own_knowledge(&self, leaves: &Leaves) -> Resumed {
         Resumed {
             last_seq: self.given.1.0,
             last_epoch: self.given.0.0,
-            last_leaf: self.leaf.map_or(0, |leaf| leaf.no.0),
-            last_chain: None,
+            last_leaf: leaves.newest.map_or(0, |leaf| leaf.no.0),
+            ..Resumed::default()
         }
+    }
+}
+
+/// What is known of the leaves, which all streams of a sender share.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Leaves {
+    pub(super) config: Config,
+    pub(super) newest: Option<Leaf>,
+    /// A leaf of a former process in which an epoch was refused.
+    pub(super) refused: Option<LeafNo>,
+}
+
+impl Leaves {
+    /// The leaf with that number if an epoch may open in it: this process's own, or a former process's.
+    fn continued(&self, now: Instant, no: LeafNo, found: Option<OpenLeaf>) -> Option<Leaf> {
+        let leaf = match self.newest {
+            Some(leaf) if leaf.no == no => leaf,
+            Some(leaf) if leaf.no > no => return None,
+            _ if self.refused == Some(no) => return None,
+            _ => {
+                let OpenLeaf { bytes, age } = found?;
+                let due = later(now, self.config.leaf_age.saturating_sub(age));
+                Leaf { no, bytes, due, unfit: false }
+            }
+        };
+        (!leaf.is_full(now, self.config.leaf_bytes)).then_some(leaf)
+    }
+
+    /// The database refused an epoch in that leaf: another one is safe.
+    pub(super) fn refuse(&mut self, no: LeafNo) {
+        match &mut self.newest {
+            Some(leaf) if leaf.no == no => leaf.unfit = true,
+            _ => self.refused = Some(no),
+        }
+    }
+
+    /// An epoch was opened in that leaf.
+    pub(super) fn opened(&mut self, now: Instant, no: LeafNo, continued: Option<Leaf>) {
+        if self.newest.is_none_or(|leaf| leaf.no < no) {
+            let due = later(now, self.config.leaf_age);
+            let new = Leaf { no, bytes: 0, due, unfit: false };
+            self.newest = Some(continued.filter(|leaf| leaf.no == no).unwrap_or(new));
+        }
+    }
+
+    /// Whether the newest leaf is to be followed by another.
+    pub(super) fn is_full(&self, now: Instant) -> bool {
+        self.newest.is_none_or(|leaf| leaf.is_full(now, self.config.leaf_bytes))
     }
 }
 
 impl Leaf {
-    pub(super) fn is_full(&self, now: Instant, config: &Config) -> bool {
-        let old = now.since(self.opened) >= config.leaf_age;
-        self.unfit || (self.bytes > 0 && (self.bytes >= config.leaf_bytes || old))
+    fn is_full(&self, now: Instant, most: u64) -> bool {
+        self.unfit || (self.bytes > 0 && (self.bytes >= most || now >= self.due))
     }
 }
 
 impl Stream {
-    /// To be tried again later, in a new leaf: the refusal may be about this one.
+    /// To be tried again later.
     pub(super) fn refuse(&mut self, now: Instant) {
         let doubled = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         let pause = RETRY.0.saturating_mul(doubled).min(RETRY.1);
         self.failures = self.failures.saturating_add(1).min(16);
-        if let Some(leaf) = &mut self.leaf {
-            leaf.unfit = true;
-        }
         self.state = State::Refused(later(now, pause));
     }
 }

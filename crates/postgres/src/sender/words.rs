@@ -29,7 +29,8 @@ pub enum Want {
         /// To whom it leads.
         receiver: NodeId,
     },
-    /// Make an epoch's secret and record, call `open_epoch`, and answer with [`super::Sender::opened`] or [`super::Sender::failed`].
+    /// Make an epoch's secret and record, call `open_epoch`, and answer with [`super::Sender::opened`],
+    /// [`super::Sender::failed`] or [`super::Sender::delayed`].
     Open(Opening),
     /// Call [`super::Sender::batch`].
     Batch,
@@ -77,6 +78,17 @@ pub struct Resumed {
     pub last_leaf: i32,
     /// The newest chain value.
     pub last_chain: Option<ChainValue>,
+    /// What the newest leaf is like, if more can be written to it.
+    pub open_leaf: Option<OpenLeaf>,
+}
+
+/// A leaf that another process of this node has begun and not ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct OpenLeaf {
+    /// Bytes of its rows, about.
+    pub bytes: u64,
+    /// How long ago it was opened.
+    pub age: Duration,
 }
 
 /// Rows of one stream in a batch.

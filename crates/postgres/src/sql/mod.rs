@@ -1,6 +1,6 @@
 //! What is said to the database. Values are always parameters; names are made here, of numbers.
 
-use crate::{LeafNo, StreamId};
+use crate::{LeafNo, NodeId};
 
 /// The tables, functions and rights; `{owner}` and its like are filled in by [`schema`].
 const SCHEMA: &str = include_str!("schema.sql");
@@ -78,13 +78,23 @@ pub fn auditors(tag: &str) -> String {
     format!("adit_{tag}_auditors")
 }
 
-/// The table of a leaf, with its schema.
-pub fn leaf(stream: StreamId, no: LeafNo) -> String {
-    format!("adit.packet_{stream}_{no}")
+/// The table of a sender's leaf, with its schema.
+pub fn leaf(sender: NodeId, no: LeafNo) -> String {
+    format!("adit.packet_{sender}_{no}")
+}
+
+/// The view of a leaf that shows a node what is addressed to it, with its schema.
+pub fn inbox(sender: NodeId, no: LeafNo) -> String {
+    format!("adit.inbox_{sender}_{no}")
+}
+
+/// The sequence that counts the wake-ups of a node, with its schema.
+pub fn bell(node: NodeId) -> String {
+    format!("adit.bell_{node}")
 }
 
 /// The channel on which a node is woken. The notification's payload is `STREAM.LEAF`.
-pub fn channel(node: crate::NodeId) -> String {
+pub fn channel(node: NodeId) -> String {
     format!("adit_{node}")
 }
 

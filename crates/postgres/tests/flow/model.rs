@@ -67,6 +67,7 @@ impl Db {
             last_epoch,
             last_leaf: *last_leaf,
             last_chain: chained.and_then(|row| row.chain.as_deref()?.try_into().ok()),
+            ..Resumed::default()
         }
     }
 

@@ -32,7 +32,7 @@ fn a_lost_notification_costs_a_poll_and_no_packet() {
     world.check();
     assert_eq!(world.came.len(), 2050);
     assert!(world.waits.iter().all(|wait| *wait <= 140), "{:?}", world.waits.iter().max());
-    // After a silence, in which it is polled once in a second, also a new leaf is found.
+    // After a silence, in which the count is asked for once in a second, also a new leaf is found.
     world.pass(70_000);
     world.waits.clear();
     world.traffic(20, 5);
@@ -42,14 +42,14 @@ fn a_lost_notification_costs_a_poll_and_no_packet() {
 }
 
 #[test]
-fn an_idle_stream_is_polled_twice_a_second_at_most() {
+fn an_idle_stream_is_not_asked_for_and_its_node_asks_one_question_a_second() {
     let mut world = World::new();
     world.check_it_works();
     world.pass(5000);
     world.queries = 0;
     world.pass(100_000);
-    // Rows and epochs, each once in three quarters of a second to five.
-    assert!((160..=270).contains(&world.queries), "{}", world.queries);
+    // The count, once in three quarters of a second to five.
+    assert!((80..=135).contains(&world.queries), "{}", world.queries);
 }
 
 #[test]

@@ -276,8 +276,8 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
     assert_eq!(before.1, Seq(2));
     for found in [
         Resumed::default(),
-        Resumed { last_seq: -5, last_epoch: i32::MIN, last_leaf: -1, last_chain: None },
-        Resumed { last_seq: 1, last_epoch: 1, last_leaf: 1, last_chain: None },
+        Resumed { last_seq: -5, last_epoch: i32::MIN, last_leaf: -1, ..Resumed::default() },
+        Resumed { last_seq: 1, last_epoch: 1, last_leaf: 1, ..Resumed::default() },
     ] {
         plain(&mut sender, A, 100);
         assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
@@ -317,7 +317,13 @@ fn the_record_tells_how_the_epoch_before_ended() {
     let mut sender = sender(CONFIG);
     plain(&mut sender, A, 100);
     assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
-    let found = Resumed { last_seq: 77, last_epoch: 8, last_leaf: 4, last_chain: Some([9; 32]) };
+    let found = Resumed {
+        last_seq: 77,
+        last_epoch: 8,
+        last_leaf: 4,
+        last_chain: Some([9; 32]),
+        ..Resumed::default()
+    };
     sender.resumed(A, found);
     let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
     let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: Some([9; 32]) };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_engine::{Instant, Random, UnixTime};
-use adit_postgres::receiver::{Dated, Delivery, Epoch, Position, Query, Receiver};
+use adit_postgres::receiver::{Dated, Delivery, Epoch, Look, Position, Query, Receiver, Watch};
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{Batch, Config, Opening, Sender, Want};
@@ -52,6 +52,9 @@ pub struct World {
     leaf_bytes: u64,
     pub sender: Sender,
     pub receiver: Receiver,
+    watch: Watch,
+    /// Wake-ups that the database has counted.
+    rung: i64,
     pub records: Vec<Record>,
     /// Commits take this long.
     pub latency: u64,
@@ -126,6 +129,8 @@ impl World {
             sender: Sender::new(config(leaf_bytes)),
             leaf_bytes,
             receiver: Receiver::new(instant(now), STREAM, Position::default(), [7; 32]),
+            watch: Watch::new(instant(now), [8; 32]),
+            rung: 0,
             records: Vec::new(),
             latency: 4,
             lose_notifications: false,
@@ -194,11 +199,18 @@ impl World {
         let now = self.db_now();
         for part in &batch.parts {
             self.db.write(part, now);
-            if !self.lose_notifications && self.receiver_up {
-                self.receiver.wake(part.leaf);
-            }
+            self.ring(part.leaf);
         }
         self.sender.committed(instant(self.now), batch);
+    }
+
+    /// A wake-up, which the database counts and the reader hears or not.
+    pub fn ring(&mut self, leaf: LeafNo) {
+        self.rung += 1;
+        if !self.lose_notifications && self.receiver_up {
+            self.receiver.wake(leaf);
+            self.watch.heard(instant(self.now));
+        }
     }
 
     fn write(&mut self) {
@@ -254,6 +266,16 @@ impl World {
 
     fn read(&mut self) {
         let at = instant(self.now);
+        if self.watch.ask(at) {
+            self.queries += 1;
+            let active = self.receiver.is_active(at);
+            match self.watch.answer(at, self.rung, active) {
+                Look::Everywhere => self.receiver.look(at),
+                Look::Active if active => self.receiver.look(at),
+                Look::Active | Look::Nowhere => {}
+            }
+        }
+        assert!(self.watch.deadline().is_some_and(|deadline| deadline > at));
         for _ in 0..200 {
             let Some(query) = self.receiver.query(at) else {
                 // Whoever sleeps until the deadline misses nothing.
@@ -344,7 +366,10 @@ impl World {
             && fate == Fate::Present
         {
             let now = self.db_now();
-            batch.parts.iter().for_each(|part| self.db.write(part, now));
+            for part in &batch.parts {
+                self.db.write(part, now);
+                self.ring(part.leaf);
+            }
         }
         self.sender.lost();
         self.sender_up = false;
@@ -361,6 +386,7 @@ impl World {
     pub fn connect_receiver(&mut self) {
         self.receiver_up = true;
         self.receiver.lost();
+        self.watch.reset(instant(self.now));
     }
 
     /// The sending process ends and another starts, which knows nothing but the database and, perhaps, what was kept.
@@ -378,6 +404,7 @@ impl World {
         let position = if kept { self.receiver.position() } else { Position::default() };
         let seed = self.random.bytes();
         self.receiver = Receiver::new(instant(self.now), STREAM, position, seed);
+        self.watch.reset(instant(self.now));
         self.receiver_up = true;
     }
 

@@ -1,0 +1,204 @@
+//! Finds lost wake-ups: one question for all streams of a node instead of a poll per stream.
+//!
+//! The database counts the wake-ups that it sends to a node. A reader that has heard as many as were counted has missed
+//! nothing, whichever streams they were of.
+
+use std::time::Duration;
+
+use adit_engine::{Instant, Random, Seed};
+
+use crate::queue::later;
+
+/// Between two questions: while packets come, and else.
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// Between two looks at all streams because of a wake-up that was lost.
+const ALL_PAUSE: Duration = Duration::from_millis(500);
+
+/// All streams are looked at this often without any reason.
+const ALL_AGAIN: Duration = Duration::from_secs(600);
+
+/// Which streams are to be looked at.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// None: every wake-up was heard.
+    Nowhere,
+    /// Those that packets have come in lately.
+    Active,
+    /// All.
+    Everywhere,
+}
+
+/// Compares the wake-ups that a node hears with those that the database counts.
+#[derive(Debug)]
+pub struct Watch {
+    due: Instant,
+    asked: bool,
+    /// The database's count at the last answer; none before the first on a connection.
+    counted: Option<i64>,
+    /// Wake-ups that were counted at the last answer and had not been heard by then: they may be on their way.
+    pending: u64,
+    /// Wake-ups heard since.
+    heard: u64,
+    /// A look at all streams that had to wait.
+    owed: bool,
+    all_before: Instant,
+    all_due: Instant,
+    random: Random,
+}
+
+impl Watch {
+    /// Asks at once. `seed` is for the jitter of its questions alone.
+    pub fn new(now: Instant, seed: impl Into<Seed>) -> Self {
+        Self {
+            due: now,
+            asked: false,
+            counted: None,
+            pending: 0,
+            heard: 0,
+            owed: false,
+            all_before: now,
+            all_due: later(now, ALL_AGAIN),
+            random: Random::new(seed),
+        }
+    }
+
+    /// A wake-up was heard.
+    pub fn heard(&mut self, now: Instant) {
+        self.heard = self.heard.saturating_add(1);
+        let soon = self.next(now, true);
+        self.due = self.due.min(soon);
+    }
+
+    /// Whether to ask for the count now. It is answered by [`Self::answer`] or, on a new connection, by [`Self::reset`].
+    pub fn ask(&mut self, now: Instant) -> bool {
+        let ask = !self.asked && now >= self.due;
+        self.asked |= ask;
+        ask
+    }
+
+    /// When to ask [`Self::ask`] again; `None` while a question is outstanding.
+    pub fn deadline(&self) -> Option<Instant> {
+        (!self.asked).then_some(self.due)
+    }
+
+    /// The database's count. `active` says whether packets have come in any stream lately.
+    pub fn answer(&mut self, now: Instant, count: i64, active: bool) -> Look {
+        self.asked = false;
+        let new = count.saturating_sub(self.counted.unwrap_or(count));
+        let new = u64::try_from(new).unwrap_or(0);
+        let heard = std::mem::take(&mut self.heard);
+        let overdue = self.pending.saturating_sub(heard);
+        self.pending = new.saturating_sub(heard.saturating_sub(self.pending));
+        self.counted = Some(count);
+        let silence = new > 0 && heard == 0;
+        if silence {
+            self.pending = 0;
+        }
+        self.due = self.next(now, active || self.pending > 0);
+        self.owed |= overdue > 0 || silence || now >= self.all_due;
+        if !self.owed {
+            return Look::Nowhere;
+        }
+        if now < self.all_before {
+            return Look::Active;
+        }
+        self.owed = false;
+        (self.all_before, self.all_due) = (later(now, ALL_PAUSE), later(now, ALL_AGAIN));
+        Look::Everywhere
+    }
+
+    /// A new connection, on which all streams are looked at.
+    pub fn reset(&mut self, now: Instant) {
+        (self.due, self.asked, self.owed) = (now, false, false);
+        (self.counted, self.pending, self.heard) = (None, 0, 0);
+        self.all_due = later(now, ALL_AGAIN);
+    }
+
+    /// Between three and five quarters of the interval.
+    fn next(&mut self, now: Instant, active: bool) -> Instant {
+        let interval = if active { INTERVAL.0 } else { INTERVAL.1 };
+        let quarter = interval.checked_div(4).unwrap_or(interval);
+        let jitter = quarter.mul_f64(f64::from(self.random.below(2049)) / 1024.0);
+        later(now, quarter.saturating_mul(3).saturating_add(jitter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn watch() -> Watch {
+        let mut watch = Watch::new(ms(0), [1; 32]);
+        assert!(watch.ask(ms(0)) && !watch.ask(ms(0)));
+        assert_eq!(watch.answer(ms(0), 1000, false), Look::Nowhere, "nothing is known before");
+        watch
+    }
+
+    #[test]
+    fn it_asks_once_in_a_second_and_ten_times_where_something_comes() {
+        let mut watch = watch();
+        let due = watch.deadline().unwrap();
+        assert!((ms(750)..=ms(1250)).contains(&due));
+        watch.heard(ms(10));
+        assert!(watch.deadline().unwrap() <= ms(135), "{:?}", watch.deadline());
+        assert!(watch.ask(ms(200)));
+        assert_eq!(watch.deadline(), None);
+        assert_eq!(watch.answer(ms(200), 1001, true), Look::Nowhere);
+        assert!((ms(275)..=ms(325)).contains(&watch.deadline().unwrap()));
+    }
+
+    #[test]
+    fn a_count_without_any_wake_up_is_a_loss_at_once() {
+        let mut watch = watch();
+        assert_eq!(watch.answer(ms(1000), 1003, false), Look::Everywhere);
+        assert_eq!(watch.answer(ms(1100), 1003, false), Look::Nowhere);
+        assert_eq!(watch.answer(ms(1200), 1004, true), Look::Active, "no sooner everywhere");
+        assert_eq!(watch.answer(ms(1600), 1004, true), Look::Everywhere, "but then");
+        assert_eq!(watch.answer(ms(2600), 1004, true), Look::Nowhere);
+    }
+
+    #[test]
+    fn a_wake_up_on_its_way_is_no_loss_and_one_that_does_not_come_is() {
+        let mut watch = watch();
+        watch.heard(ms(900));
+        assert_eq!(watch.answer(ms(1000), 1002, true), Look::Nowhere);
+        watch.heard(ms(1001));
+        assert_eq!(watch.answer(ms(1100), 1002, true), Look::Nowhere);
+        watch.heard(ms(1150));
+        assert_eq!(watch.answer(ms(1200), 1004, true), Look::Nowhere);
+        assert_eq!(watch.answer(ms(1300), 1004, true), Look::Everywhere);
+    }
+
+    #[test]
+    fn made_up_wake_ups_hide_no_later_loss() {
+        let mut watch = watch();
+        (0..50).for_each(|_| watch.heard(ms(10)));
+        assert_eq!(watch.answer(ms(1000), 1000, true), Look::Nowhere);
+        assert_eq!(watch.answer(ms(2000), 1001, false), Look::Everywhere);
+    }
+
+    #[test]
+    fn a_count_that_lies_costs_two_looks_in_a_second() {
+        let mut watch = watch();
+        let looks = (1..=1000).filter(|at| {
+            let count = if at % 2 == 0 { i64::MIN } else { i64::MAX };
+            watch.answer(ms(at * 10), count, true) == Look::Everywhere
+        });
+        assert!(looks.count() <= 20);
+    }
+
+    #[test]
+    fn all_streams_are_looked_at_now_and_then() {
+        let mut watch = watch();
+        assert_eq!(watch.answer(ms(599_000), 1000, false), Look::Nowhere);
+        assert_eq!(watch.answer(ms(600_000), 1000, false), Look::Everywhere);
+        watch.reset(ms(700_000));
+        assert!(watch.ask(ms(700_000)));
+        assert_eq!(watch.answer(ms(700_000), 5, false), Look::Nowhere);
+    }
+}
