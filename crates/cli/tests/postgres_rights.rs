@@ -124,6 +124,11 @@ impl Net {
     }
 }
 
+/// The table or view of a leaf of the stream's sender.
+fn named(kind: &str, stream: &str, no: u32) -> String {
+    format!("{kind}_{}_{no}", stream.parse::<u32>().unwrap() / 65_536)
+}
+
 fn open_epoch(stream: &str, readers: &str) -> String {
     format!(
         "SELECT adit.open_epoch({stream}, 1, 1, 1, true, 'r', 's', '{readers}',
@@ -144,7 +149,8 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     let [hub_a, a_hub, a_b, b_a, hub_b] =
         [("hub", "a"), ("a", "hub"), ("a", "b"), ("b", "a"), ("hub", "b")]
             .map(|(f, t)| net.stream(f, t));
-    let leaf = |stream: &str| format!("packet_{stream}_1");
+    let (leaf, inbox) =
+        (|stream: &str| named("packet", stream, 1), |stream: &str| named("inbox", stream, 1));
     net.may(
         hub,
         &[
@@ -162,7 +168,8 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         open_epoch(&a_b, "{0,2,3}"),
         insert(&leaf(&a_hub), &a_hub),
         format!("COPY adit.{} (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) FROM STDIN", leaf(&a_hub)),
-        format!("SELECT seq, ts, payload FROM adit.{}", leaf(&hub_a)),
+        format!("SELECT seq, ts, payload FROM adit.{}", inbox(&hub_a)),
+        "SELECT last_value FROM adit.bell_2; SELECT nextval('adit.bell_1'), pg_notify('adit_1', '131073.1')".into(),
         "SELECT * FROM adit.resume(1)".into(),
         "SELECT * FROM adit.expire()".into(),
         "SELECT * FROM adit.usage()".into(),
@@ -173,13 +180,17 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     ]);
     let seen = |sql: &str| net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned();
     assert_eq!(seen("SELECT adit.me()"), "2");
-    assert_eq!(seen(&format!("SELECT count(*), min(seq) FROM adit.{}", leaf(&hub_a))), "1|1");
+    assert_eq!(
+        seen(&format!("SELECT count(*), min(stream) FROM adit.{}", inbox(&hub_a))),
+        format!("1|{hub_a}")
+    );
+    assert_eq!(seen(&format!("SELECT count(*) FROM adit.{}", inbox(&a_hub))), "0");
     assert_eq!(seen(&format!("SELECT last_seq FROM adit.resume(1) WHERE stream = {a_hub}")), "1");
 
     // Rows of others are not there for it.
     assert_eq!(seen("SELECT count(*) FROM adit.stream"), "4");
     assert_eq!(seen(&format!("SELECT count(*) FROM adit.stream WHERE id = {hub_b}")), "0");
-    assert_eq!(seen("SELECT count(*) FROM adit.leaf"), "4");
+    assert_eq!(seen("SELECT count(*) FROM adit.leaf"), "3");
     assert_eq!(seen("SELECT count(*) FROM adit.epoch"), "4");
     assert_eq!(seen("SELECT count(*), min(reader), max(reader) FROM adit.wrap"), "4|2|2");
     assert_eq!(net.sql("SELECT count(*) FROM adit.wrap").trim(), "15");
@@ -189,7 +200,8 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         // Others' streams, and more of its own than to append.
         denied(insert(&leaf(&hub_a), &hub_a)),
         denied(insert(&leaf(&hub_b), &hub_b)),
-        (insert(&leaf(&a_hub), &a_b), "23514"),
+        (insert(&leaf(&a_hub), &hub_a), "23514"),
+        (insert(&leaf(&a_hub), &b_a), "23514"),
         denied(format!(
             "INSERT INTO adit.{} (seq, ts, stream, epoch, tag, payload) VALUES (2, now(), {a_hub}, 1, 't', 'p')",
             leaf(&a_hub)
@@ -201,6 +213,14 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         denied(insert("packet", &a_hub)),
         denied(format!("SELECT * FROM adit.{}", leaf(&a_hub))),
         denied(format!("SELECT * FROM adit.{}", leaf(&hub_b))),
+        denied(format!(
+            "INSERT INTO adit.{} (seq, stream, epoch, tag, payload) VALUES (2, {hub_a}, 1, 't', 'p')",
+            inbox(&hub_a)
+        )),
+        denied(format!("DELETE FROM adit.{}", inbox(&hub_a))),
+        denied("SELECT last_value FROM adit.bell_1".into()),
+        denied("SELECT setval('adit.bell_2', 9)".into()),
+        denied("SELECT adit.size(l) FROM adit.leaf l".into()),
         denied("SELECT * FROM adit.packet".into()),
         denied("SELECT * FROM adit.log".into()),
         denied("SELECT * FROM adit.invitation".into()),
@@ -267,7 +287,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
         ("network", "audit"),
         ("node", "sign_key"),
         ("stream", "sender"),
-        ("leaf", "first_seq"),
+        ("leaf", "durable"),
         ("epoch", "record"),
         ("wrap", "sealed"),
     ] {
@@ -293,8 +313,8 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     assert_eq!(net.sql("SELECT count(*) FROM adit.packet").trim(), "3");
 
     // (PostgreSQL says of a right that is not one's own to give no more than a warning.)
-    net.may(a, &[format!("GRANT ALL ON adit.{} TO PUBLIC", leaf(&hub_a))]);
-    let others = format!("SELECT has_table_privilege('{b}', 'adit.{}', 'SELECT')", leaf(&hub_a));
+    net.may(a, &[format!("GRANT ALL ON adit.{} TO PUBLIC", inbox(&hub_a))]);
+    let others = format!("SELECT has_table_privilege('{b}', 'adit.{}', 'INSERT')", inbox(&hub_a));
     assert_eq!(net.sql(&others).trim(), "f");
 
     // An auditor reads everything and writes nothing.
@@ -318,7 +338,7 @@ fn a_node_does_what_is_its_own_and_the_database_refuses_the_rest() {
     let script = format!(
         "SELECT 'before', count(*) FROM adit.{0};\n{remove}\nSELECT 'leaf', count(*) FROM adit.{0};\nINSERT INTO adit.{1} (seq, stream, epoch, \
          tag, payload) VALUES (9, {a_hub}, 1, 't', 'p');\nSELECT 'node', count(*) FROM adit.node;\nSELECT 'resume' FROM adit.resume(1);\n",
-        leaf(&hub_a),
+        inbox(&hub_a),
         leaf(&a_hub)
     );
     let file = net.path("script");
@@ -659,8 +679,9 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
     };
     let fill = |stream: &str, no: u32, rows: u32| {
         format!(
-            "INSERT INTO adit.packet_{stream}_{no} (seq, stream, epoch, tag, payload) \
-             SELECT {no}, {stream}, {no}, 't', convert_to(repeat('x', 7000), 'UTF8') FROM generate_series(1, {rows})"
+            "INSERT INTO adit.{} (seq, stream, epoch, tag, payload) \
+             SELECT {no}, {stream}, {no}, 't', convert_to(repeat('x', 7000), 'UTF8') FROM generate_series(1, {rows})",
+            named("packet", stream, no)
         )
     };
     // The quiet one first: by age alone it would be the first to go.
@@ -674,7 +695,7 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
         .lines()
         .filter_map(|line| line.strip_prefix("dropped ")?.split(',').next())
         .collect();
-    assert_eq!(dropped, [format!("packet_{a_hub}_1"), format!("packet_{a_hub}_2")]);
+    assert_eq!(dropped, ["packet_2_1", "packet_2_2"]);
     assert_eq!(
         net.sql(&format!("SELECT count(*) FROM adit.wrap WHERE stream = {a_hub}")).trim(),
         "2"
@@ -696,18 +717,14 @@ fn one_stream_that_floods_sweeps_out_itself_and_not_the_others() {
         psql.kill().unwrap();
         psql.wait().unwrap();
     }
-    let left = net.sql("SELECT stream, no FROM adit.leaf WHERE dropped IS NULL ORDER BY 1, 2");
-    assert_eq!(left.trim(), format!("{a_hub}|4"));
+    let left = net.sql("SELECT sender, no FROM adit.leaf WHERE dropped IS NULL ORDER BY 1, 2");
+    assert_eq!(left.trim(), "2|4");
 
     // What is remembered of dropped leaves goes after a day, but for the newest.
     net.sql("UPDATE adit.leaf SET dropped = dropped - interval '2 days'");
     net.done(&["expire", "--dir", &net.path("hub")]);
-    let left = net.sql("SELECT stream, no FROM adit.leaf ORDER BY 1, 2");
-    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), {
-        let mut left = vec![format!("{a_hub}|4"), format!("{b_hub}|2")];
-        left.sort_by_key(|line| line.split('|').next().unwrap().parse::<u32>().unwrap());
-        left
-    });
+    let left = net.sql("SELECT sender, no FROM adit.leaf ORDER BY 1, 2");
+    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), ["2|4", "3|2"]);
 }
 
 #[test]
@@ -715,13 +732,13 @@ fn a_sender_that_never_begins_a_new_leaf_is_made_to() {
     let Some(net) = Net::new() else { return };
     let (a_hub, b_hub) = (net.stream("a", "hub"), net.stream("b", "hub"));
     let (a, b) = ("adit_vpn_node_a", "adit_vpn_node_b");
-    net.may(b, &[open_epoch(&b_hub, "{1}"), insert(&format!("packet_{b_hub}_1"), &b_hub)]);
+    net.may(b, &[open_epoch(&b_hub, "{1}"), insert("packet_3_1", &b_hub)]);
     net.may(
         a,
         &[
             open_epoch(&a_hub, "{1}"),
             format!(
-                "INSERT INTO adit.packet_{a_hub}_1 (seq, stream, epoch, tag, payload) SELECT n, {a_hub}, 1, 't', \
+                "INSERT INTO adit.packet_2_1 (seq, stream, epoch, tag, payload) SELECT n, {a_hub}, 1, 't', \
                  convert_to(repeat('x', 7000), 'UTF8') FROM generate_series(1, 8500) n"
             ),
         ],
@@ -732,11 +749,11 @@ fn a_sender_that_never_begins_a_new_leaf_is_made_to() {
     net.done(&["expire", "--dir", &net.path("hub")]);
     held.kill().unwrap();
     let _ = held.wait();
-    let left = net.sql("SELECT stream FROM adit.leaf WHERE dropped IS NULL");
-    assert_eq!(left.trim(), b_hub);
+    let left = net.sql("SELECT sender FROM adit.leaf WHERE dropped IS NULL");
+    assert_eq!(left.trim(), "3");
     let next = |no: &str| open_epoch(&a_hub, "{1}").replace(", 1, 1, 1,", no);
     net.may_not(a, &[(next(", 2, 1, 9000,"), "22023")]);
-    net.may(a, &[next(", 2, 2, 9000,"), insert(&format!("packet_{a_hub}_2"), &a_hub)]);
+    net.may(a, &[next(", 2, 2, 9000,"), insert("packet_2_2", &a_hub)]);
 }
 
 #[test]
@@ -753,19 +770,19 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1,", ", 1, 1, 7,")]);
     assert_eq!(resume(), format!("{stream}|6|1|1|"));
     let put = format!(
-        "INSERT INTO adit.packet_{stream}_1 (seq, stream, epoch, tag, chain, payload) VALUES (8, {stream}, 1, 't', 'c', 'p'), \
+        "INSERT INTO adit.packet_2_1 (seq, stream, epoch, tag, chain, payload) VALUES (8, {stream}, 1, 't', 'c', 'p'), \
          (9, {stream}, 1, 't', NULL, 'p')"
     );
     net.may(a, &[put]);
     assert_eq!(resume(), format!("{stream}|9|1|1|\\x63"));
     // Gone, no matter who dropped it.
-    net.sql(&format!("DROP TABLE adit.packet_{stream}_1"));
+    net.sql("DROP TABLE adit.packet_2_1 CASCADE");
     assert_eq!(resume(), format!("{stream}|6|1|1|"));
     // Emptied by a crash of the database: what was sent is not known, so far behind it.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1, true", ", 2, 2, 10, false")]);
-    net.may(a, &[insert(&format!("packet_{stream}_2"), &stream).replace("(1,", "(12,")]);
+    net.may(a, &[insert("packet_2_2", &stream).replace("(1,", "(12,")]);
     assert_eq!(resume(), format!("{stream}|12|2|2|"));
-    net.sql(&format!("TRUNCATE adit.packet_{stream}_2"));
+    net.sql("TRUNCATE adit.packet_2_2");
     assert_eq!(resume(), format!("{stream}|{}|2|2|", 9 + (1_u64 << 40)));
 }
 

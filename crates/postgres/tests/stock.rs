@@ -18,7 +18,7 @@ const PAGE: i64 = 8192;
 
 /// The stream of a policy's rows.
 fn stream(audit: Audit) -> StreamId {
-    StreamId(audit as i32 + 1)
+    StreamId(((audit as i32 + 1) << 16) | 9)
 }
 
 /// A TCP segment over IPv6, which has all columns and the longest ones.
@@ -67,7 +67,7 @@ fn rows_pass_through_a_real_server_and_the_longest_fill_one_page_each() {
     let secret = EpochSecret::new([2; 32]);
     for &audit in Audit::ALL {
         let (stream, longest) = (stream(audit), *PACKET_RANGE.end());
-        let leaf = sql::leaf(stream, LEAF);
+        let leaf = sql::leaf(stream.sender(), LEAF);
         create_leaf(&cluster, "vpn", &leaf);
         let mut sealer = Sealer::new(&secret, audit, stream, EPOCH, HASH).unwrap();
         let mut packets = vec![packet(longest); 5];

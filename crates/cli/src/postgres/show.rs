@@ -143,7 +143,7 @@ fn database_lines(database: &DatabaseSurvey) -> String {
     };
     format!(
         "    PostgreSQL {}, {tls}, answers in {}\n    durability {}, audit {}{auditor}, packets of at most {} bytes\n    keeps {} \
-         of at most {}{age}, in {} leaf tables\n",
+         of at most {}{age}, in {} leaf tables; {} of it are records and keys of epochs\n",
         database.version,
         millis(database.round_trip_us),
         database.durability,
@@ -152,6 +152,7 @@ fn database_lines(database: &DatabaseSurvey) -> String {
         bytes(database.bytes),
         bytes(database.retention_bytes),
         database.leaves,
+        bytes(database.key_bytes),
     )
 }
 

@@ -20,7 +20,7 @@ use crate::managed::Outcome;
 
 /// How long the database may take for all questions together.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Leaves of a stream that are looked into for its newest row: the newest may still be empty.
+/// Leaves of a sender that are looked into for a stream's newest row: the newest may still be empty.
 const LEAVES: usize = 2;
 
 /// A node of a network, from this machine.
@@ -68,8 +68,10 @@ pub struct DatabaseSurvey {
     pub auditor: bool,
     /// Leaf tables there are.
     pub leaves: u64,
-    /// Bytes that they take.
+    /// Bytes that they take, with the records and wrapped keys of their epochs.
     pub bytes: u64,
+    /// Of these, the records' and wrapped keys'.
+    pub key_bytes: u64,
     /// Bytes that they may take.
     pub retention_bytes: u64,
     /// How long packets are kept, seconds.
@@ -191,7 +193,7 @@ async fn answers(
     client.simple_query("").await?;
     let round_trip = asked.elapsed();
     let about = "SELECT current_setting('server_version'), (SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = \
-                 pg_backend_pid() AND ssl), leaves, bytes FROM adit.usage()";
+                 pg_backend_pid() AND ssl), leaves, bytes, keys FROM adit.usage()";
     let about = client.query_one(about, &[]).await?;
     let network = &directory.network;
     let mut survey = DatabaseSurvey {
@@ -204,6 +206,7 @@ async fn answers(
         auditor: directory.auditor.is_some(),
         leaves: count(about.try_get(2)?),
         bytes: count(about.try_get(3)?),
+        key_bytes: count(about.try_get(4)?),
         retention_bytes: count(network.retention_bytes),
         retention_age_s: network.retention_age.as_secs(),
         nodes: Vec::new(),
@@ -220,14 +223,14 @@ async fn answers(
 /// Number, age in seconds.
 type Epochs = BTreeMap<StreamId, (i32, i64)>;
 /// Newest first.
-type Leaves = BTreeMap<StreamId, Vec<LeafNo>>;
+type Leaves = BTreeMap<NodeId, Vec<LeafNo>>;
 
 async fn leaves(client: &Client) -> Result<Leaves, tokio_postgres::Error> {
-    let newest = "SELECT stream, no FROM (SELECT stream, no, row_number() OVER (PARTITION BY stream ORDER BY no DESC) AS nth \
-                  FROM adit.leaf WHERE dropped IS NULL) l WHERE nth <= $1 ORDER BY stream, no DESC";
+    let newest = "SELECT sender, no FROM (SELECT sender, no, row_number() OVER (PARTITION BY sender ORDER BY no DESC) AS nth \
+                  FROM adit.leaf WHERE dropped IS NULL) l WHERE nth <= $1 ORDER BY sender, no DESC";
     let mut leaves = Leaves::new();
     for row in client.query(newest, &[&i64::try_from(LEAVES).unwrap_or(1)]).await? {
-        leaves.entry(StreamId(row.try_get(0)?)).or_default().push(LeafNo(row.try_get(1)?));
+        leaves.entry(NodeId(row.try_get(0)?)).or_default().push(LeafNo(row.try_get(1)?));
     }
     Ok(leaves)
 }
@@ -249,7 +252,7 @@ async fn one(
 ) -> Result<NodeSurvey, tokio_postgres::Error> {
     let begin = |stream: StreamId| {
         let epoch = epochs.get(&stream);
-        let leaf = leaves.get(&stream).and_then(|leaves| leaves.first());
+        let leaf = leaves.get(&stream.sender()).and_then(|leaves| leaves.first());
         StreamSurvey {
             stream: stream.0,
             leaf: leaf.map_or(0, |leaf| leaf.0),
@@ -269,13 +272,14 @@ async fn one(
     let resumed =
         client.query_one("SELECT last_seq FROM adit.resume($1)", &[&node.record.id.0]).await?;
     survey.sent.seq = resumed.try_get::<_, Option<i64>>(0)?.unwrap_or(0);
-    for leaf in leaves.get(&node.incoming).into_iter().flatten() {
+    for leaf in leaves.get(&node.record.id).into_iter().flatten() {
         let newest = format!(
-            "SELECT seq, (extract(epoch FROM statement_timestamp() - ts) * 1000)::bigint FROM {} ORDER BY seq DESC LIMIT 1",
-            sql::leaf(node.incoming, *leaf)
+            "SELECT seq, (extract(epoch FROM statement_timestamp() - ts) * 1000)::bigint FROM {} WHERE stream = $1 \
+             ORDER BY seq DESC LIMIT 1",
+            sql::inbox(node.record.id, *leaf)
         );
         // A leaf may be dropped at any time.
-        let Ok(Some(row)) = client.query_opt(&newest, &[]).await else { continue };
+        let Ok(Some(row)) = client.query_opt(&newest, &[&node.incoming.0]).await else { continue };
         survey.received.seq = row.try_get(0)?;
         survey.received.age_ms = Some(count(row.try_get(1)?));
         break;

@@ -63,9 +63,9 @@ impl Watch {
         }
     }
 
-    /// A wake-up was heard.
-    pub fn heard(&mut self, now: Instant) {
-        self.heard = self.heard.saturating_add(1);
+    /// So many wake-ups were heard.
+    pub fn heard(&mut self, now: Instant, times: u32) {
+        self.heard = self.heard.saturating_add(times.into());
         let soon = self.next(now, true);
         self.due = self.due.min(soon);
     }
@@ -144,7 +144,7 @@ mod tests {
         let mut watch = watch();
         let due = watch.deadline().unwrap();
         assert!((ms(750)..=ms(1250)).contains(&due));
-        watch.heard(ms(10));
+        watch.heard(ms(10), 1);
         assert!(watch.deadline().unwrap() <= ms(135), "{:?}", watch.deadline());
         assert!(watch.ask(ms(200)));
         assert_eq!(watch.deadline(), None);
@@ -165,11 +165,11 @@ mod tests {
     #[test]
     fn a_wake_up_on_its_way_is_no_loss_and_one_that_does_not_come_is() {
         let mut watch = watch();
-        watch.heard(ms(900));
+        watch.heard(ms(900), 1);
         assert_eq!(watch.answer(ms(1000), 1002, true), Look::Nowhere);
-        watch.heard(ms(1001));
+        watch.heard(ms(1001), 1);
         assert_eq!(watch.answer(ms(1100), 1002, true), Look::Nowhere);
-        watch.heard(ms(1150));
+        watch.heard(ms(1150), 1);
         assert_eq!(watch.answer(ms(1200), 1004, true), Look::Nowhere);
         assert_eq!(watch.answer(ms(1300), 1004, true), Look::Everywhere);
     }
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn made_up_wake_ups_hide_no_later_loss() {
         let mut watch = watch();
-        (0..50).for_each(|_| watch.heard(ms(10)));
+        watch.heard(ms(10), 50);
         assert_eq!(watch.answer(ms(1000), 1000, true), Look::Nowhere);
         assert_eq!(watch.answer(ms(2000), 1001, false), Look::Everywhere);
     }

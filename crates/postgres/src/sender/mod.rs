@@ -215,8 +215,10 @@ impl Sender {
     /// The database refused a [`Want::Resume`] or [`Want::Open`], and the connection goes on: the stream is tried again
     /// later, from `resume` on, in a new leaf.
     pub fn failed(&mut self, now: Instant, stream: StreamId) {
-        if let Some(Stream { state: State::Opening(opening, _), .. }) = self.streams.get(&stream) {
-            self.leaves.refuse(opening.leaf);
+        if let Some(Stream { state: State::Opening(opening, continued), .. }) =
+            self.streams.get(&stream)
+        {
+            self.leaves.refuse(opening.leaf, continued.is_some());
         }
         self.delayed(now, stream);
     }
@@ -369,8 +371,8 @@ impl Sender {
         }
         for stream in self.streams.values_mut() {
             // Whether it was about this leaf is not known; another one is safe.
-            if let State::Opening(opening, _) = &stream.state {
-                self.leaves.refuse(opening.leaf);
+            if let State::Opening(opening, continued) = &stream.state {
+                self.leaves.refuse(opening.leaf, continued.is_some());
             }
             stream.state = State::Down;
             stream.failures = 0;

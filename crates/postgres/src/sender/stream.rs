@@ -147,11 +147,12 @@ impl Leaves {
         (!leaf.is_full(now, self.config.leaf_bytes)).then_some(leaf)
     }
 
-    /// The database refused an epoch in that leaf: another one is safe.
-    pub(super) fn refuse(&mut self, no: LeafNo) {
+    /// The database refused an epoch in that leaf: another one is safe. `continued` says whether the leaf was there before.
+    pub(super) fn refuse(&mut self, no: LeafNo, continued: bool) {
         match &mut self.newest {
             Some(leaf) if leaf.no == no => leaf.unfit = true,
-            _ => self.refused = Some(no),
+            _ if continued => self.refused = Some(no),
+            _ => {}
         }
     }
 

@@ -27,9 +27,10 @@ CREATE TABLE network (
     mac             bytea   NOT NULL
 );
 
--- Whoever takes part. `mac` covers id, name, addresses, subnets and keys under the network's key.
+-- Whoever takes part. `mac` covers id, name, addresses, subnets and keys under the network's key. A number is never
+-- given twice.
 CREATE TABLE node (
-    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id         integer PRIMARY KEY CHECK (id BETWEEN 1 AND 32767),
     name       text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9_]{1,24}$'),
     role       name NOT NULL UNIQUE,
     address4   inet UNIQUE,
@@ -50,13 +51,15 @@ CREATE TABLE invitation (
     node  integer REFERENCES node           -- who came by it
 );
 
--- What one node sends to another.
+-- What one node sends to another. The number is made of both ends' numbers, so that rows and records show by themselves
+-- whose they are.
 CREATE TABLE stream (
-    id       integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id       integer PRIMARY KEY,
     sender   integer NOT NULL REFERENCES node,
     receiver integer NOT NULL REFERENCES node,
     UNIQUE (sender, receiver),
-    CHECK (sender <> receiver)
+    CHECK (sender <> receiver),
+    CHECK (id = sender * 65536 + receiver)
 );
 
 -- Which session writes a node's streams: the one that holds the advisory lock with this number. Each session draws
@@ -75,29 +78,28 @@ CREATE VIEW writing AS
         AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     JOIN pg_stat_activity a ON a.pid = k.pid AND a.usename = n.role;
 
--- A stream's packets lie in leaves, table packet_STREAM_NO each, one after the other.
+-- A sender's packets lie in leaves, table packet_SENDER_NO each, one after the other, whoever they are for.
 CREATE TABLE leaf (
-    stream    integer NOT NULL REFERENCES stream,
+    sender    integer NOT NULL REFERENCES node,
     no        integer NOT NULL,
-    first_seq bigint  NOT NULL,
     durable   boolean NOT NULL,
     opened    timestamptz NOT NULL DEFAULT statement_timestamp(),
     closed    timestamptz,                  -- when the next one was opened
     dropped   timestamptz,                  -- when its packets and keys were
-    PRIMARY KEY (stream, no)
+    keys      bigint  NOT NULL DEFAULT 0,   -- bytes of its epochs' records and wraps
+    PRIMARY KEY (sender, no)
 );
 
 -- A key's time. It never reaches beyond a leaf. `record` is what the sender signed: see key/record.rs.
 CREATE TABLE epoch (
-    stream    integer NOT NULL,
+    stream    integer NOT NULL REFERENCES stream,
     no        integer NOT NULL,
-    leaf      integer NOT NULL,
+    leaf      integer NOT NULL,             -- of the stream's sender
     first_seq bigint  NOT NULL,
     opened    timestamptz NOT NULL DEFAULT statement_timestamp(),
     record    bytea   NOT NULL,
     signature bytea   NOT NULL,
-    PRIMARY KEY (stream, no),
-    FOREIGN KEY (stream, leaf) REFERENCES leaf
+    PRIMARY KEY (stream, no)
 );
 
 -- The epoch's secret, wrapped to one reader: a node, or 0 for the auditor. Dropping the wraps shreds the packets.
@@ -263,8 +265,8 @@ BEGIN
         RAISE program_limit_exceeded USING MESSAGE = 'the network has 1024 nodes';
     END IF;
     PERFORM check_subnets(routed);
-    INSERT INTO node (name, role, address4, address6, subnets, may_invite)
-    SELECT wanted, 'adit_' || w.tag || '_node_' || wanted,
+    INSERT INTO node (id, name, role, address4, address6, subnets, may_invite)
+    SELECT (SELECT coalesce(max(n.id), 0) + 1 FROM node n), wanted, 'adit_' || w.tag || '_node_' || wanted,
            free_address(w.network4, (SELECT array_agg(n.address4) FROM node n)),
            free_address(w.network6, (SELECT array_agg(n.address6) FROM node n)), routed, first
     FROM network w
@@ -294,10 +296,13 @@ BEGIN
         RAISE unique_violation USING MESSAGE = 'this node is registered already';
     END IF;
     EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE {nodes} CONNECTION LIMIT 8', who, verifier);
-    INSERT INTO stream (sender, receiver)
-        SELECT a, b FROM (SELECT node_id, id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL) p(a, b)
+    EXECUTE format('CREATE SEQUENCE adit.bell_%s', node_id);
+    EXECUTE format('GRANT SELECT ON SEQUENCE adit.bell_%s TO %I', node_id, who);
+    EXECUTE format('GRANT USAGE ON SEQUENCE adit.bell_%s TO {nodes}', node_id);
+    INSERT INTO stream (id, sender, receiver)
+        SELECT a * 65536 + b, a, b FROM (SELECT node_id, id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL) p(a, b)
         UNION ALL
-        SELECT id, node_id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL;
+        SELECT id * 65536 + node_id, id, node_id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL;
     IF EXISTS (SELECT FROM invitation WHERE role = session_user) THEN
         EXECUTE format('ALTER ROLE %I NOLOGIN', session_user);
     END IF;
@@ -321,8 +326,8 @@ BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = gone.role) THEN
         EXECUTE format('ALTER ROLE %I NOLOGIN', gone.role);
         EXECUTE format('REVOKE {nodes} FROM %I', gone.role);
-        FOR old IN SELECT format('packet_%s_%s', l.stream, l.no) AS name FROM leaf l JOIN stream s ON s.id = l.stream
-                   WHERE l.dropped IS NULL AND gone.id IN (s.sender, s.receiver) LOOP
+        FOR old IN SELECT format('packet_%s_%s', l.sender, l.no) AS name FROM leaf l
+                   WHERE l.dropped IS NULL AND l.sender = gone.id LOOP
             IF to_regclass('adit.' || old.name) IS NOT NULL THEN
                 EXECUTE format('REVOKE ALL ON adit.%I FROM %I', old.name, gone.role);
             END IF;
@@ -353,47 +358,56 @@ BEGIN
     END IF;
 END $$;
 
--- Where a sender goes on in the stream to `receiver`: it may not read what it wrote.
+-- Where a sender goes on in the stream to `receiver`: it may not read what it wrote. `leaf_bytes` and `leaf_age` are null
+-- where its newest leaf cannot be continued.
 CREATE FUNCTION resume(to_node integer, OUT stream integer, OUT last_seq bigint, OUT last_epoch integer, OUT last_leaf integer,
-                       OUT last_chain bytea)
+                       OUT last_chain bytea, OUT leaf_durable boolean, OUT leaf_bytes bigint, OUT leaf_age interval)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+    me integer := me();
+    held leaf;
     present boolean;
 BEGIN
-    SELECT s.id INTO stream FROM stream s WHERE s.sender = me() AND s.receiver = to_node;
+    SELECT s.id INTO stream FROM stream s WHERE s.sender = me AND s.receiver = to_node;
     IF stream IS NULL THEN
         RAISE insufficient_privilege USING MESSAGE = 'no stream of this node leads there';
     END IF;
-    SELECT coalesce(max(no), 0) INTO last_epoch FROM epoch e WHERE e.stream = resume.stream;
-    SELECT coalesce(max(no), 0), coalesce(max(first_seq), 1) - 1, coalesce(bool_or(dropped IS NULL), false)
-        INTO last_leaf, last_seq, present
-        FROM (SELECT * FROM leaf l WHERE l.stream = resume.stream ORDER BY no DESC LIMIT 1) newest;
-    -- What the record of the last epoch says was given out, too.
-    SELECT greatest(last_seq, max(e.first_seq) - 1) INTO last_seq FROM epoch e WHERE e.stream = resume.stream;
-    present := present AND to_regclass(format('adit.packet_%s_%s', stream, last_leaf)) IS NOT NULL;
+    SELECT coalesce(max(no), 0), coalesce(max(first_seq), 1) - 1 INTO last_epoch, last_seq FROM epoch e WHERE e.stream = resume.stream;
+    -- The newest rows lie in the newest epoch's leaf.
+    SELECT l.* INTO held FROM epoch e JOIN leaf l ON l.sender = me AND l.no = e.leaf WHERE e.stream = resume.stream AND e.no = last_epoch;
+    present := held.no IS NOT NULL AND held.dropped IS NULL AND to_regclass(format('adit.packet_%s_%s', me, held.no)) IS NOT NULL;
     IF present THEN
-        EXECUTE format('SELECT greatest($1, max(seq)), (SELECT chain FROM adit.%1$I WHERE chain IS NOT NULL ORDER BY seq DESC LIMIT 1), max(seq) IS NOT NULL FROM adit.%1$I',
-                       format('packet_%s_%s', stream, last_leaf))
-            INTO last_seq, last_chain, present USING last_seq;
+        EXECUTE format('SELECT greatest($1, max(seq)), (SELECT chain FROM adit.%1$I WHERE stream = $2 AND chain IS NOT NULL ORDER BY seq DESC LIMIT 1),
+                               max(seq) IS NOT NULL FROM adit.%1$I WHERE stream = $2', format('packet_%s_%s', me, held.no))
+            INTO last_seq, last_chain, present USING last_seq, stream;
     END IF;
     -- A crash empties an unlogged leaf, and with it what is known of the numbers that were given: far beyond them.
-    IF NOT present AND EXISTS (SELECT FROM leaf l WHERE l.stream = resume.stream AND l.no = last_leaf AND NOT l.durable) THEN
+    IF NOT present AND NOT held.durable THEN
         last_seq := last_seq + 1099511627776;
+    END IF;
+    SELECT l.* INTO held FROM leaf l WHERE l.sender = me ORDER BY no DESC LIMIT 1;
+    last_leaf := coalesce(held.no, 0);
+    leaf_durable := held.durable;
+    IF held.closed IS NULL AND held.dropped IS NULL THEN
+        leaf_bytes := pg_relation_size(to_regclass(format('adit.packet_%s_%s', me, held.no)));
+        leaf_age := statement_timestamp() - held.opened;
     END IF;
 END $$;
 
--- Opens an epoch of one of this node's streams, in the newest leaf or, with the number after it, in a new one.
+-- Opens an epoch of one of this node's streams, in the newest leaf or, with the number after it, in a new one. Nodes read a
+-- leaf by a view that shows each what is addressed to it.
 CREATE FUNCTION open_epoch(of_stream integer, epoch_no integer, leaf_no integer, first bigint, durably boolean,
                            signed bytea, by_sender bytea, readers integer[], encs bytea[], sealeds bytea[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 DECLARE
-    leaf_name text := format('packet_%s_%s', of_stream, leaf_no);
+    from_node integer := of_stream / 65536;
+    suffix text := format('%s_%s', of_stream / 65536, leaf_no);
     sender_role name;
-    receiver_role name;
-    newest integer;
+    newest leaf;
+    space text := coalesce((SELECT format('TABLESPACE %I', leaf_space) FROM network WHERE leaf_space IS NOT NULL), '');
 BEGIN
-    SELECT f.role, t.role INTO sender_role, receiver_role
+    SELECT f.role INTO sender_role
         FROM stream s JOIN node f ON f.id = s.sender JOIN node t ON t.id = s.receiver
         WHERE s.id = of_stream AND s.sender = me() AND t.removed IS NULL;
     IF sender_role IS NULL THEN
@@ -407,42 +421,56 @@ BEGIN
     IF EXISTS (SELECT FROM unnest(readers) r WHERE r <> 0 AND NOT EXISTS (SELECT FROM stream WHERE id = of_stream AND r IN (sender, receiver))) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an epoch is for the ends of its stream and the auditor';
     END IF;
-    SELECT coalesce(max(no), 0) INTO newest FROM leaf WHERE stream = of_stream;
-    IF leaf_no = newest + 1 THEN
-        IF (SELECT count(*) FROM leaf WHERE stream = of_stream AND dropped IS NULL) >= 1024 THEN
-            RAISE program_limit_exceeded USING MESSAGE = 'this stream has 1024 leaves: have old ones dropped first (adit.expire)';
+    SELECT l.* INTO newest FROM leaf l WHERE l.sender = from_node ORDER BY no DESC LIMIT 1;
+    IF leaf_no = coalesce(newest.no, 0) + 1 THEN
+        IF (SELECT count(*) FROM leaf WHERE sender = from_node AND dropped IS NULL) >= 128 THEN
+            RAISE program_limit_exceeded USING MESSAGE = 'this node has 128 leaves: have old ones dropped first (adit.expire)';
         END IF;
-        UPDATE leaf SET closed = statement_timestamp() WHERE stream = of_stream AND no = newest AND closed IS NULL;
-        INSERT INTO leaf (stream, no, first_seq, durable) VALUES (of_stream, leaf_no, first, durably);
-        EXECUTE format('CREATE %s TABLE adit.%I (CHECK (stream = %s)) INHERITS (adit.packet) %s',
-                       CASE WHEN durably THEN '' ELSE 'UNLOGGED' END, leaf_name, of_stream,
-                       coalesce((SELECT format('TABLESPACE %I', leaf_space) FROM network WHERE leaf_space IS NOT NULL), ''));
-        EXECUTE format('CREATE INDEX ON adit.%I (seq) %s', leaf_name,
-                       coalesce((SELECT format('TABLESPACE %I', leaf_space) FROM network WHERE leaf_space IS NOT NULL), ''));
-        EXECUTE format('GRANT INSERT (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) ON adit.%I TO %I',
-                       leaf_name, sender_role);
-        EXECUTE format('GRANT SELECT ON adit.%I TO %I, {auditors}', leaf_name, receiver_role);
-    ELSIF leaf_no <> newest OR EXISTS (SELECT FROM leaf WHERE stream = of_stream AND no = newest AND closed IS NOT NULL) THEN
+        UPDATE leaf SET closed = statement_timestamp() WHERE sender = from_node AND no = newest.no AND closed IS NULL;
+        INSERT INTO leaf (sender, no, durable) VALUES (from_node, leaf_no, durably);
+        -- What was inserted is frozen by the first vacuum that looks at it, and not read again for that.
+        EXECUTE format('CREATE %s TABLE adit.packet_%s (CHECK (stream BETWEEN %s AND %s)) INHERITS (adit.packet) WITH (autovacuum_freeze_min_age = 0) %s',
+                       CASE WHEN durably THEN '' ELSE 'UNLOGGED' END, suffix, from_node * 65536, from_node * 65536 + 65535, space);
+        EXECUTE format('CREATE INDEX ON adit.packet_%s (stream, seq) %s', suffix, space);
+        EXECUTE format('CREATE VIEW adit.inbox_%1$s WITH (security_barrier) AS
+                        SELECT * FROM adit.packet_%1$s WHERE stream & 65535 = (SELECT adit.me())', suffix);
+        EXECUTE format('GRANT INSERT (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) ON adit.packet_%s TO %I',
+                       suffix, sender_role);
+        EXECUTE format('GRANT SELECT ON adit.packet_%s TO {auditors}', suffix);
+        EXECUTE format('GRANT SELECT ON adit.inbox_%s TO {nodes}', suffix);
+    ELSIF newest.no IS NULL OR leaf_no <> newest.no OR newest.closed IS NOT NULL OR newest.dropped IS NOT NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an epoch opens in the newest leaf or in the one after it';
     END IF;
-    -- Their records and wraps count for nobody's retention.
+    -- Each epoch costs kilobytes, of which a connection that comes and goes makes many.
+    IF (SELECT e.opened > statement_timestamp() - interval '1 minute' AND e.leaf = leaf_no
+        FROM epoch e WHERE e.stream = of_stream ORDER BY no DESC OFFSET 59 LIMIT 1) THEN
+        RAISE configuration_limit_exceeded USING MESSAGE = 'this stream has opened 60 epochs in a minute: the next one has to wait';
+    END IF;
     IF (SELECT count(*) FROM epoch WHERE stream = of_stream AND leaf = leaf_no) >= 4096 THEN
-        RAISE program_limit_exceeded USING MESSAGE = 'this leaf has 4096 epochs: the next one opens in a new leaf';
+        RAISE program_limit_exceeded USING MESSAGE = 'this leaf has 4096 epochs of this stream: the next one opens in a new leaf';
     END IF;
     INSERT INTO epoch (stream, no, leaf, first_seq, record, signature) VALUES (of_stream, epoch_no, leaf_no, first, signed, by_sender);
     INSERT INTO wrap SELECT of_stream, epoch_no, r, e, s FROM unnest(readers, encs, sealeds) w(r, e, s);
+    -- What the rows take, with what each row of a table costs beside.
+    UPDATE leaf SET keys = keys + 100 + octet_length(signed) + octet_length(by_sender)
+            + (SELECT coalesce(sum(80 + octet_length(e) + octet_length(s)), 0) FROM unnest(encs, sealeds) w(e, s))
+        WHERE sender = from_node AND no = leaf_no;
 END $$;
 
--- Bytes that the leaves take.
-CREATE FUNCTION usage(OUT leaves bigint, OUT bytes bigint)
+-- Bytes of a leaf: its table with the index, and the records and wraps of its epochs.
+CREATE FUNCTION size(of_leaf leaf) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = adit, pg_temp
+RETURN of_leaf.keys + coalesce(pg_total_relation_size(to_regclass(format('adit.packet_%s_%s', of_leaf.sender, of_leaf.no))), 0);
+
+-- Bytes that the leaves take, and how many of them are records and wrapped keys.
+CREATE FUNCTION usage(OUT leaves bigint, OUT bytes bigint, OUT keys bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = adit, pg_temp
 BEGIN ATOMIC
-    SELECT count(*), coalesce(sum(pg_total_relation_size(to_regclass(format('adit.packet_%s_%s', stream, no)))), 0)
-    FROM leaf WHERE dropped IS NULL;
+    SELECT count(*), coalesce(sum(size(l)), 0), coalesce(sum(l.keys), 0) FROM leaf l WHERE dropped IS NULL;
 END;
 
 -- Drops leaves beyond the retention, with the keys of their epochs: what is too old; and, while there is too much, the
--- oldest leaf of the stream that takes the most, so that a node which floods the log sweeps out its own streams and not the
+-- oldest leaf of the node that sends the most, so that a node which floods the log sweeps out its own packets and not the
 -- others'. A leaf still written to is kept, and one that somebody reads is left for the next time. Any node may ask: it
 -- does no more than the network's retention says.
 CREATE FUNCTION expire() RETURNS TABLE (dropped_leaf text, freed bigint)
@@ -462,53 +490,54 @@ BEGIN
     END IF;
     -- A sender begins a new leaf long before this. One that does not is made to: what it has is then dropped before the others'.
     FOR old IN
-        SELECT l.stream, l.no, format('packet_%s_%s', l.stream, l.no) AS name, n.role
-        FROM leaf l JOIN stream s ON s.id = l.stream JOIN node n ON n.id = s.sender
-        WHERE l.closed IS NULL AND l.dropped IS NULL
-          AND pg_total_relation_size(to_regclass(format('adit.packet_%s_%s', l.stream, l.no))) > greatest(keep.retention_bytes / 4, 67108864)
+        SELECT l.sender, l.no, format('packet_%s_%s', l.sender, l.no) AS name, n.role
+        FROM leaf l JOIN node n ON n.id = l.sender
+        WHERE l.closed IS NULL AND l.dropped IS NULL AND size(l) > greatest(keep.retention_bytes / 4, 67108864)
     LOOP
         EXECUTE format('REVOKE ALL ON adit.%I FROM %I', old.name, old.role);
-        UPDATE leaf SET closed = statement_timestamp() WHERE stream = old.stream AND no = old.no;
+        UPDATE leaf SET closed = statement_timestamp() WHERE sender = old.sender AND no = old.no;
     END LOOP;
     SELECT u.bytes INTO rest FROM usage() u;
     FOR old IN
         WITH sized AS (
-            SELECT l.stream, l.no, l.closed, l.opened, format('packet_%s_%s', l.stream, l.no) AS name,
-                   coalesce(pg_total_relation_size(to_regclass(format('adit.packet_%s_%s', l.stream, l.no))), 0) AS bytes
+            SELECT l.sender, l.no, l.closed, l.opened, format('packet_%s_%s', l.sender, l.no) AS name, size(l) AS bytes
             FROM leaf l WHERE l.dropped IS NULL),
         summed AS (
             SELECT *, coalesce(closed, opened) < now() - keep.retention_age AS too_old,
-                   sum(bytes) OVER (PARTITION BY stream ORDER BY no DESC) AS from_newest
+                   sum(bytes) OVER (PARTITION BY sender ORDER BY no DESC) AS from_newest
             FROM sized)
         SELECT * FROM summed d
-        WHERE closed IS NOT NULL OR NOT EXISTS (
-            SELECT FROM writing w JOIN stream s ON s.sender = w.node WHERE s.id = d.stream)
+        WHERE closed IS NOT NULL OR NOT EXISTS (SELECT FROM writing w WHERE w.node = d.sender)
         ORDER BY too_old DESC, from_newest DESC
         LIMIT 500
     LOOP
         EXIT WHEN NOT old.too_old AND rest <= keep.retention_bytes;
         BEGIN
             IF to_regclass('adit.' || old.name) IS NOT NULL THEN
-                EXECUTE format('DROP TABLE adit.%I', old.name);
+                EXECUTE format('DROP TABLE adit.%I CASCADE', old.name);
             END IF;
         EXCEPTION WHEN lock_not_available THEN
             CONTINUE;
         END;
-        DELETE FROM wrap w USING epoch e WHERE e.stream = old.stream AND e.leaf = old.no AND w.stream = e.stream AND w.epoch = e.no;
+        DELETE FROM wrap w USING epoch e
+            WHERE e.stream BETWEEN old.sender * 65536 AND old.sender * 65536 + 65535 AND e.leaf = old.no AND w.stream = e.stream AND w.epoch = e.no;
         UPDATE leaf SET dropped = statement_timestamp(), closed = coalesce(closed, statement_timestamp())
-            WHERE stream = old.stream AND no = old.no;
+            WHERE sender = old.sender AND no = old.no;
         rest := rest - old.bytes;
         dropped_leaf := old.name;
         freed := old.bytes;
         RETURN NEXT;
     END LOOP;
-    -- What is left of a leaf, for a day, for who was about to read it; and the newest, from which its sender goes on.
-    DELETE FROM epoch e USING leaf l
-        WHERE l.stream = e.stream AND l.no = e.leaf AND l.dropped < now() - interval '1 day'
+    -- What is left of a leaf, for a day, for who was about to read it, as long as these are few; and the newest of a stream and
+    -- of a sender, from which it goes on.
+    DELETE FROM epoch e USING (
+            SELECT sender, no, dropped, row_number() OVER (PARTITION BY sender ORDER BY no DESC) AS nth FROM leaf WHERE dropped IS NOT NULL) l
+        WHERE l.sender = e.stream / 65536 AND l.no = e.leaf AND (l.dropped < now() - interval '1 day' OR l.nth > 256)
           AND e.no < (SELECT max(n.no) FROM epoch n WHERE n.stream = e.stream);
     DELETE FROM leaf l
-        WHERE l.dropped < now() - interval '1 day' AND l.no < (SELECT max(n.no) FROM leaf n WHERE n.stream = l.stream)
-          AND NOT EXISTS (SELECT FROM epoch e WHERE e.stream = l.stream AND e.leaf = l.no);
+        WHERE l.dropped IS NOT NULL AND l.no < (SELECT max(n.no) FROM leaf n WHERE n.sender = l.sender)
+          AND (l.dropped < now() - interval '1 day' OR (SELECT count(*) FROM leaf n WHERE n.sender = l.sender AND n.dropped IS NOT NULL AND n.no > l.no) > 256)
+          AND NOT EXISTS (SELECT FROM epoch e WHERE e.stream BETWEEN l.sender * 65536 AND l.sender * 65536 + 65535 AND e.leaf = l.no);
     PERFORM forget_invitations();
 END $$;
 
@@ -528,8 +557,8 @@ ALTER TABLE leaf ENABLE ROW LEVEL SECURITY;
 ALTER TABLE epoch ENABLE ROW LEVEL SECURITY;
 ALTER TABLE wrap ENABLE ROW LEVEL SECURITY;
 CREATE POLICY ends ON stream TO {nodes} USING ((SELECT me()) IN (sender, receiver));
-CREATE POLICY ends ON leaf TO {nodes} USING (stream IN (SELECT id FROM stream));
-CREATE POLICY ends ON epoch TO {nodes} USING (stream IN (SELECT id FROM stream));
+CREATE POLICY nodes ON leaf TO {nodes} USING ((SELECT me()) IS NOT NULL);
+CREATE POLICY ends ON epoch TO {nodes} USING ((SELECT me()) IN (stream / 65536, stream & 65535));
 CREATE POLICY own ON wrap TO {nodes} USING (reader = (SELECT me()));
 CREATE POLICY everything ON stream TO {auditors} USING (true);
 CREATE POLICY everything ON leaf TO {auditors} USING (true);

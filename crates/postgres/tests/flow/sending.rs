@@ -6,7 +6,9 @@ use adit_engine::{Instant, UnixTime};
 use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
 use adit_postgres::row::{copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
-use adit_postgres::sender::{Batch, Config, Opening, Part, Previous, Resumed, Sender, Want};
+use adit_postgres::sender::{
+    Batch, Config, OpenLeaf, Opening, Part, Previous, Resumed, Sender, Want,
+};
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::{Gso, VnetHeader};
 use proptest::prelude::*;
@@ -525,5 +527,97 @@ proptest! {
             }
             sender.committed(ms(21), batch);
         }
+    }
+}
+
+/// A batch of what waits, committed.
+fn send_off(sender: &mut Sender, now: u64) -> Batch {
+    let batch = sender.batch(ms(now)).unwrap();
+    sender.committed(ms(now), batch.clone());
+    batch
+}
+
+#[test]
+fn streams_share_the_leaf_and_follow_to_the_next_when_they_have_packets() {
+    let config = Config { leaf_bytes: 3000, leaf_age: Duration::from_secs(60), ..CONFIG };
+    let mut sender = sender(config);
+    for stream in [A, B] {
+        plain(&mut sender, stream, 50);
+        let (opened, _) = open_all(&mut sender, ms(10));
+        assert_eq!(opened.iter().map(|o| o.leaf.0).collect::<Vec<_>>(), [1]);
+        send_off(&mut sender, 10);
+    }
+    plain(&mut sender, A, 50);
+    plain(&mut sender, B, 50);
+    let batch = send_off(&mut sender, 10);
+    assert!(batch.parts.len() == 2 && batch.parts.iter().all(|part| part.leaf == LeafNo(1)));
+    // Of both together it is full. B is silent and opens nothing.
+    plain(&mut sender, A, 2900);
+    send_off(&mut sender, 11);
+    let (opened, _) = open_all(&mut sender, ms(12));
+    assert_eq!(opened.iter().map(|o| (o.stream, o.leaf.0)).collect::<Vec<_>>(), [(A, 2)]);
+    assert!(matches!(sender.wants(ms(13), UNIX), Want::Nothing(_)));
+    // No packet of B goes to the leaf that has ended.
+    plain(&mut sender, B, 100);
+    plain(&mut sender, A, 100);
+    assert_eq!(
+        sender.batch(ms(13)).map(|batch| (batch.parts.len(), batch.parts[0].stream)),
+        Some((1, A))
+    );
+    sender.committed(ms(13), Batch::default());
+    let (opened, want) = open_all(&mut sender, ms(14));
+    assert_eq!(opened.iter().map(|o| (o.stream, o.leaf.0)).collect::<Vec<_>>(), [(B, 2)]);
+    assert_eq!(want, Want::Batch);
+    let batch = send_off(&mut sender, 14);
+    assert!(batch.parts.iter().all(|part| part.leaf == LeafNo(2)));
+    // Old, with nothing to send: one epoch in a new leaf lets the old one expire, not one of each stream.
+    let (opened, _) = open_all(&mut sender, ms(60_020));
+    assert_eq!(opened.iter().map(|o| o.leaf.0).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
+fn a_process_goes_on_in_the_leaf_of_a_former_one_until_that_is_full_or_refused() {
+    let found = |bytes, age| Resumed {
+        last_leaf: 4,
+        open_leaf: Some(OpenLeaf { bytes, age: Duration::from_secs(age) }),
+        ..Resumed::default()
+    };
+    for (bytes, age, leaf) in [(10, 0, 4), (10, 59, 4), (3000, 0, 5), (10, 60, 5)] {
+        let config = Config { leaf_bytes: 3000, leaf_age: Duration::from_secs(60), ..CONFIG };
+        let mut sender = sender(config);
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        sender.resumed(A, found(bytes, age));
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        assert_eq!(opening.leaf.0, leaf, "{bytes} {age}");
+        if leaf == 5 {
+            continue;
+        }
+        // It counts what was there: after a second it is old, or soon full.
+        sender.opened(ms(10), A, sealer(&opening));
+        send_off(&mut sender, 10);
+        let (opened, _) = open_all(&mut sender, ms(1_100));
+        assert_eq!(opened.len(), usize::from(age == 59), "{bytes} {age}");
+    }
+    let mut sender = sender(CONFIG);
+    for leaf in [4, 5, 5] {
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        sender.resumed(A, found(10, 0));
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        assert_eq!(opening.leaf.0, leaf, "not again where it was refused");
+        sender.failed(ms(10), A);
+        sender.lost();
+    }
+    // A refusal for another reason leaves the leaf as it is.
+    let mut sender = self::sender(CONFIG);
+    for _ in 0..2 {
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        sender.resumed(A, found(10, 0));
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        assert_eq!(opening.leaf.0, 4);
+        sender.delayed(ms(10), A);
+        sender.lost();
     }
 }

@@ -209,7 +209,7 @@ impl World {
         self.rung += 1;
         if !self.lose_notifications && self.receiver_up {
             self.receiver.wake(leaf);
-            self.watch.heard(instant(self.now));
+            self.watch.heard(instant(self.now), 1);
         }
     }
 

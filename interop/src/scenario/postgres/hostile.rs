@@ -115,26 +115,27 @@ fn locks(stage: &Stage<'_>) -> Result<String> {
     Ok("both nodes send beside 2000 locks of two sessions".into())
 }
 
-/// SQL that does `what` to the newest leaf of the stream from the first to the second node, `LEAF`, and `OTHER` of the way
-/// back; `STREAM` is its number, `TOP` its greatest seq.
+/// SQL that does `what` to the newest leaf of the first of two nodes, `LEAF`, and `OTHER` of the second; `STREAM` is the
+/// number of the stream from the first to the second, `TOP` its greatest seq.
 fn at_leaf(bed: &Bed, what: &str) -> Result<String> {
-    let leaf = |from: &str, to: &str| {
+    let leaf = |from: &str| {
         bed.sql(&format!(
-            "SELECT l.stream, max(l.no) FROM adit.leaf l JOIN adit.stream s ON s.id = l.stream \
-             JOIN adit.node f ON f.id = s.sender JOIN adit.node t ON t.id = s.receiver \
-             WHERE f.name = '{from}' AND t.name = '{to}' GROUP BY 1"
+            "SELECT l.sender, max(l.no) FROM adit.leaf l JOIN adit.node f ON f.id = l.sender WHERE f.name = '{from}' GROUP BY 1"
         ))
     };
-    let there = leaf("n1", "n2")?;
-    let (stream, _) = there.split_once('|').unwrap_or_default();
+    let there = leaf("n1")?;
+    let stream = bed.number(
+        "SELECT s.id FROM adit.stream s JOIN adit.node f ON f.id = s.sender JOIN adit.node t ON t.id = s.receiver \
+         WHERE f.name = 'n1' AND t.name = 'n2'",
+    )?;
     let table = |text: &str| format!("adit.packet_{}", text.replace('|', "_"));
     let top =
         bed.number(&format!("SELECT max(seq) FROM {} WHERE seq < 1000000000000", table(&there)))?;
     bed.sql(
         &what
             .replace("LEAF", &table(&there))
-            .replace("OTHER", &table(&leaf("n2", "n1")?))
-            .replace("STREAM", stream)
+            .replace("OTHER", &table(&leaf("n2")?))
+            .replace("STREAM", &stream.to_string())
             .replace("TOP", &top.to_string()),
     )
 }

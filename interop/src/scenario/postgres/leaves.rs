@@ -21,7 +21,7 @@ fn rotation(stage: &Stage<'_>) -> Result<String> {
         .map_err(|failure| Failure(bed.told(&failure.0)))?;
     both.finish(&bed, u32::MAX)?;
     let leaves =
-        bed.number("SELECT max(c) FROM (SELECT count(*) c FROM adit.leaf GROUP BY stream) x")?;
+        bed.number("SELECT max(c) FROM (SELECT count(*) c FROM adit.leaf GROUP BY sender) x")?;
     ensure(leaves >= 3, || bed.told(&format!("{leaves} leaves")))?;
     let late = bed.all_accounted(0, 1)? + bed.all_accounted(1, 0)?;
     let edges = bed.number(
@@ -56,7 +56,7 @@ fn retention(stage: &Stage<'_>) -> Result<String> {
     ensure(dropped >= 3, || bed.told(&format!("{dropped} of {leaves} leaves were dropped")))?;
     let keys = bed.number(
         "SELECT count(*) FROM adit.wrap w JOIN adit.epoch e ON e.stream = w.stream AND e.no = w.epoch \
-         JOIN adit.leaf l ON l.stream = e.stream AND l.no = e.leaf WHERE l.dropped IS NOT NULL",
+         JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf WHERE l.dropped IS NOT NULL",
     )?;
     ensure(keys == 0, || format!("{keys} keys of dropped leaves are still there"))?;
     let tables = bed.number(

@@ -49,10 +49,8 @@ fn verify(stage: &Stage<'_>) -> Result<String> {
     let (said, right) = verified(&bed, &[])?;
     ensure(right && said.contains("n1 > n2") && !said.contains("n2 > n1"), || said.clone())?;
 
-    let stream = bed.number(
-        "SELECT s.id FROM adit.stream s JOIN adit.node n ON n.id = s.sender WHERE n.name = 'n1'",
-    )?;
-    let leaf = format!("adit.packet_{stream}_1");
+    let sender = bed.number("SELECT id FROM adit.node WHERE name = 'n1'")?;
+    let leaf = format!("adit.packet_{sender}_1");
     bed.sql(&format!("CREATE TABLE saved AS TABLE {leaf}"))?;
     // Rows whose batch ends with them and rows whose does not are both there: each ping is a batch of its own at rest.
     let row = bed.number(&format!("SELECT min(seq) + 3 FROM {leaf}"))?;

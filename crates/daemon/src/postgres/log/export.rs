@@ -223,7 +223,7 @@ impl<'a> Cursor<'a> {
                 until: Micros(self.options.until),
                 limit: i64::try_from(self.limit).unwrap_or(i64::MAX),
             };
-            match page(&view.client, self.way.id, no, span).await? {
+            match page(view, self.way.id, no, span).await? {
                 None => {
                     self.expired += 1;
                     self.leaf = None;

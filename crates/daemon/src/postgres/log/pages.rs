@@ -2,22 +2,47 @@
 
 use adit_postgres::{LeafNo, Seq, StreamId, sql};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, GenericClient, Row};
 
 use super::time::Micros;
+use super::view::View;
 use crate::managed::Outcome;
 use crate::postgres::admin::said;
 
-const NEXT_LEAF: &str = "SELECT no, first_seq, opened, closed, dropped FROM adit.leaf \
-    WHERE stream = $1 AND no > $2 ORDER BY no LIMIT 1";
-const LAST_LEAF: &str = "SELECT no, first_seq, opened, closed, dropped FROM adit.leaf \
-    WHERE stream = $1 AND dropped IS NULL ORDER BY no DESC LIMIT 1";
+/// Of all leaves of the stream's sender: also one without an epoch of the stream may have rows that say they are of it.
+const NEXT_LEAF: &str = "SELECT l.no, (SELECT min(e.first_seq) FROM adit.epoch e WHERE e.stream = $1 AND e.leaf = l.no), \
+    l.opened, l.closed, l.dropped FROM adit.leaf l WHERE l.sender = $1 / 65536 AND l.no > $2 ORDER BY l.no LIMIT 1";
+/// That of the stream's newest epoch.
+const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped \
+    FROM adit.epoch e JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf \
+    WHERE e.stream = $1 AND l.dropped IS NULL ORDER BY e.no DESC LIMIT 1";
+
+/// Where packets are read from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The leaves themselves, as an auditor.
+    Leaves,
+    /// The views that show a node what is addressed to it.
+    Inboxes,
+}
+
+impl Source {
+    /// The table or view with the rows of a stream in a leaf.
+    pub(super) fn of(self, stream: StreamId, leaf: LeafNo) -> String {
+        match self {
+            Self::Leaves => sql::leaf(stream.sender(), leaf),
+            Self::Inboxes => sql::inbox(stream.sender(), leaf),
+        }
+    }
+}
 
 /// A row of the table `leaf`.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) no: LeafNo,
-    pub(super) first_seq: Seq,
+    /// Of the stream's first epoch in it; none if it has no epoch there.
+    pub(super) first_seq: Option<Seq>,
     pub(super) opened: Micros,
     pub(super) closed: Option<Micros>,
     pub(super) dropped: Option<Micros>,
@@ -27,7 +52,7 @@ impl Leaf {
     fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
         Ok(Self {
             no: LeafNo(row.try_get(0)?),
-            first_seq: Seq(row.try_get(1)?),
+            first_seq: row.try_get::<_, Option<i64>>(1)?.map(Seq),
             opened: row.try_get(2)?,
             closed: row.try_get(3)?,
             dropped: row.try_get(4)?,
@@ -67,32 +92,34 @@ pub(super) struct Span {
 
 /// The next rows of a leaf, ascending; `None` if it has been dropped meanwhile.
 pub(super) async fn page(
-    client: &Client,
+    view: &View<'_>,
     stream: StreamId,
     leaf: LeafNo,
     span: Span,
 ) -> Outcome<Option<Vec<Row>>> {
     let statement = format!(
-        "SELECT {}, ts FROM {} WHERE seq > $1 AND ts >= $2 AND ts < $3 ORDER BY seq LIMIT $4",
+        "SELECT {}, ts FROM {} WHERE stream = $5 AND seq > $1 AND ts >= $2 AND ts < $3 ORDER BY seq LIMIT $4",
         sql::SENT_COLUMNS,
-        sql::leaf(stream, leaf)
+        view.source.of(stream, leaf)
     );
-    there(client.query(&statement, &[&span.after.0, &span.since, &span.until, &span.limit]).await)
+    let of: [&(dyn ToSql + Sync); 5] =
+        [&span.after.0, &span.since, &span.until, &span.limit, &stream.0];
+    there(view.client.query(&statement, &of).await)
 }
 
 /// The last rows of a leaf, descending; `None` if it has been dropped meanwhile.
 pub(super) async fn last(
-    client: &Client,
+    view: &View<'_>,
     stream: StreamId,
     leaf: LeafNo,
     limit: i64,
 ) -> Outcome<Option<Vec<Row>>> {
     let statement = format!(
-        "SELECT {}, ts FROM {} ORDER BY seq DESC LIMIT $1",
+        "SELECT {}, ts FROM {} WHERE stream = $2 ORDER BY seq DESC LIMIT $1",
         sql::SENT_COLUMNS,
-        sql::leaf(stream, leaf)
+        view.source.of(stream, leaf)
     );
-    there(client.query(&statement, &[&limit]).await)
+    there(view.client.query(&statement, &[&limit, &stream.0]).await)
 }
 
 fn there(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Outcome<Option<Vec<Row>>> {

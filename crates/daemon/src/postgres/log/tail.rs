@@ -133,7 +133,7 @@ impl Tail<'_, '_> {
         };
         cursor.leaf = leaf.no;
         // One is needed to know where the stream stands.
-        let rows = last(&self.view.client, way.id, leaf.no, lines.max(1)).await?;
+        let rows = last(self.view, way.id, leaf.no, lines.max(1)).await?;
         let mut rows = rows.unwrap_or_default();
         if let Some(row) = rows.first() {
             cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);
@@ -153,7 +153,7 @@ impl Tail<'_, '_> {
             Span { after: cursor.after, since: Micros::FIRST, until: Micros::LAST, limit: ROWS };
         let rows = match cursor.leaf {
             LeafNo(0) => Vec::new(),
-            leaf => page(client, cursor.way.id, leaf, span).await?.unwrap_or_default(),
+            leaf => page(self.view, cursor.way.id, leaf, span).await?.unwrap_or_default(),
         };
         if let Some(row) = rows.last() {
             cursor.after = Seq(row.try_get(0).map_err(|error| said(&error))?);

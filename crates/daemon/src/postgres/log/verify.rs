@@ -133,6 +133,7 @@ impl Sight<'_> {
         before: LeafNo,
         say: &mut dyn FnMut(&str),
     ) -> Outcome<Option<LeafNo>> {
+        let source = view.source;
         let snapshot = view.client.build_transaction().read_only(true);
         let snapshot = snapshot.isolation_level(IsolationLevel::RepeatableRead).start().await;
         let snapshot = snapshot.map_err(|error| said(&error))?;
@@ -140,12 +141,12 @@ impl Sight<'_> {
             return Ok(None);
         };
         let statement = format!(
-            "SELECT {} FROM {} ORDER BY seq",
+            "SELECT {} FROM {} WHERE stream = $1 ORDER BY seq",
             sql::SENT_COLUMNS,
-            sql::leaf(self.way.id, leaf.no)
+            source.of(self.way.id, leaf.no)
         );
         if leaf.dropped.is_none() {
-            match snapshot.bind(&statement, &[]).await {
+            match snapshot.bind(&statement, &[&self.way.id.0]).await {
                 Ok(rows) => {
                     self.rows(&snapshot, leaf.no, &rows, say).await?;
                     return Ok(Some(leaf.no));
@@ -171,11 +172,10 @@ impl Sight<'_> {
         let snapshot = view.client.transaction().await.map_err(|error| said(&error))?;
         let leaf = Leaf::after(&snapshot, self.way.id, before).await?;
         let Some(leaf) = leaf.filter(|leaf| leaf.no == no) else { return Ok(Some(no)) };
-        if leaf.dropped.is_none() {
+        if let (None, Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
             say(&format!(
-                "{}: leaf {no} with the rows from {} on is missing, and it has not expired",
-                self.way.name(),
-                leaf.first_seq
+                "{}: leaf {no} with the rows from {first_seq} on is missing, and it has not expired",
+                self.way.name()
             ));
             self.extra += 1;
         }
@@ -194,12 +194,11 @@ impl Sight<'_> {
             epoch.show(&mut self.verifier, true);
             self.tell(say);
         }
-        if let Some(dropped) = leaf.dropped {
+        if let (Some(dropped), Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
             say(&format!(
-                "{}: leaf {} with the rows from {} on has expired ({}): not looked at",
+                "{}: leaf {} with the rows from {first_seq} on has expired ({}): not looked at",
                 self.way.name(),
                 leaf.no,
-                leaf.first_seq,
                 super::tail::time(dropped)
             ));
         }

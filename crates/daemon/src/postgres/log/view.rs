@@ -6,6 +6,7 @@ use adit_postgres::key::{NetworkKey, NodePublic, Reader};
 use adit_postgres::{NodeId, StreamId};
 use tokio_postgres::{Client, Row};
 
+use super::pages::Source;
 use super::{Eyes, Keys};
 use crate::fault::Fault;
 use crate::log::clean;
@@ -43,6 +44,7 @@ pub(super) struct View<'k> {
     /// The network's tag.
     pub(super) tag: String,
     pub(super) key: Option<(Reader<'k>, &'k NetworkKey)>,
+    pub(super) source: Source,
     pub(super) ways: Vec<Way>,
     /// What the network's key does not vouch for, in words.
     pub(super) doubts: Vec<String>,
@@ -66,8 +68,12 @@ impl<'k> View<'k> {
             client.query_opt(directory::NETWORK, &[]).await.map_err(|error| missing(&error))?;
         let row = row.ok_or_else(no_network)?;
         let tag = row.try_get::<_, String>(1).map_err(|_| no_network())?;
-        let mut view =
-            Self { client, tag, key, ways: Vec::new(), doubts: Vec::new(), notes: Vec::new() };
+        let source = match &eyes.keys {
+            Keys::Node(_) => Source::Inboxes,
+            Keys::Auditor(_) | Keys::None => Source::Leaves,
+        };
+        let (ways, doubts, notes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut view = Self { client, tag, key, source, ways, doubts, notes };
         view.network(&row);
         let nodes = view.nodes().await?;
         view.streams(eyes, &nodes).await?;

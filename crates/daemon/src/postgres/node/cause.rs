@@ -9,11 +9,22 @@ pub(in crate::postgres) struct Cause {
     pub(in crate::postgres) words: String,
     /// Whether the table asked for is gone.
     pub(super) no_table: bool,
+    /// Which bound of the network was reached, if that is the reason.
+    pub(super) bound: Option<Bound>,
+}
+
+/// A bound that the schema sets to a stream.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(in crate::postgres) enum Bound {
+    /// Of the leaf: another one is needed.
+    Leaf,
+    /// Of the time: later.
+    Time,
 }
 
 impl Cause {
     pub(super) fn new(words: impl Into<String>) -> Self {
-        Self { words: words.into(), no_table: false }
+        Self { words: words.into(), no_table: false, bound: None }
     }
 
     /// The connection has ended, and nobody said why.
@@ -42,7 +53,12 @@ impl From<tokio_postgres::Error> for Cause {
                 db.code().code()
             ),
         };
-        Self { words, no_table: *db.code() == SqlState::UNDEFINED_TABLE }
+        let bound = match *db.code() {
+            SqlState::PROGRAM_LIMIT_EXCEEDED => Some(Bound::Leaf),
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED => Some(Bound::Time),
+            _ => None,
+        };
+        Self { words, no_table: *db.code() == SqlState::UNDEFINED_TABLE, bound }
     }
 }
 

@@ -194,7 +194,8 @@ impl Taken {
 
 fn ends(row: &Row) -> Option<Ends> {
     let number = |at| row.try_get::<_, i32>(at).ok();
-    Some((StreamId(number(0)?), NodeId(number(1)?), NodeId(number(2)?)))
+    let ends = (StreamId(number(0)?), NodeId(number(1)?), NodeId(number(2)?));
+    (StreamId::between(ends.1, ends.2) == Some(ends.0)).then_some(ends)
 }
 
 /// The network's row and its MAC; `None` if its values make no sense.

@@ -1,18 +1,23 @@
 //! From the database to the device.
 //!
 //! ```text
-//!   notification, poll ──► query of a stream ──► page ──► open, check ──► position ──► device
+//!   notification ─┐                     ┌─► epochs of several streams ─► check ─► receiver
+//!   count ────────┴─► queries, pipelined ─┴─► page of a stream ─► open, check ─► position ─► device
 //! ```
 
 use std::convert::Infallible;
+use std::ops::Bound;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, EpochRecord, Expected, Wrap};
 use adit_postgres::key::{Fingerprint, SealPublic};
-use adit_postgres::receiver::{Delivery, Epoch, Query};
+use adit_postgres::receiver::{Delivery, Epoch, Look, Query, Watch};
 use adit_postgres::seal::Opener;
-use adit_postgres::{Audit, EpochNo, Seq, StreamId, sql};
+use adit_postgres::{Audit, Seq, StreamId, sql};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio_postgres::{Client, Row};
 
 use super::cause::Cause;
@@ -33,10 +38,11 @@ const LIMIT: Duration = Duration::from_secs(5);
 const NODES_AGAIN: Duration = Duration::from_secs(60);
 const NODES_PAUSE: Duration = Duration::from_millis(200);
 
-const EPOCHS: &str = "SELECT e.record, e.signature, w.enc, w.sealed, \
-    (extract(epoch FROM statement_timestamp() - e.opened) * 1000)::bigint \
-    FROM adit.epoch e JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $4 \
-    WHERE e.stream = $1 AND e.no > $2 ORDER BY e.no DESC LIMIT $3";
+/// Questions for packets that are under way at the same time: a page has up to a megabyte.
+const PAGES: usize = 8;
+
+/// Streams whose epochs are asked for in one question.
+const EPOCHS: usize = 64;
 
 /// Reads until the connection fails.
 pub(super) async fn read(shared: &Shared) -> Result<Infallible, Cause> {
@@ -52,55 +58,180 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
         Ok(link.client.batch_execute(&format!("LISTEN {channel}; LISTEN adit_nodes")).await?)
     })
     .await?;
-    let mut reader = within(LIMIT, Reader::new(&link.client)).await?;
+    let reader = within(LIMIT, Reader::new(&link.client, shared.me())).await?;
     nodes(shared, &link.client).await?;
     for receiver in shared.receivers.borrow_mut().values_mut() {
         receiver.lost();
     }
     shared.health.borrow_mut().up(now(), Side::Reader);
-    let mut delivery = Delivery::default();
+    let mut round = Round {
+        shared,
+        reader: &reader,
+        watch: Watch::new(now(), shared.pause_seed_bytes()),
+        under_way: FuturesUnordered::new(),
+        pages: 0,
+        last_asked: StreamId(0),
+        delivery: Delivery::default(),
+    };
     let mut looked = now();
     let mut look_again = looked + NODES_AGAIN;
     loop {
-        let mut asked = false;
-        let streams: Vec<StreamId> = shared.receivers.borrow().keys().copied().collect();
-        for stream in streams {
-            asked |= ask(shared, &mut reader, &link.client, stream, &mut delivery).await?;
-        }
+        round.ask();
         if now() >= look_again {
             nodes(shared, &link.client).await?;
             looked = now();
             look_again = looked + NODES_AGAIN;
         }
-        if !asked {
-            let due = shared.receivers.borrow().values().filter_map(|r| r.deadline()).min();
-            let due = due.map_or(look_again, |due| due.min(look_again));
-            tokio::select! {
-                () = bell.rung() => {}
-                () = sleep_until(Some(due)) => {}
-                cause = link.ended() => return Err(cause),
-            }
+        let due = round.deadline().map_or(look_again, |due| due.min(look_again));
+        tokio::select! {
+            Some(answer) = round.under_way.next() => round.take(answer?),
+            () = bell.rung() => {}
+            () = sleep_until(Some(due)) => {}
+            cause = link.ended() => return Err(cause),
         }
-        if listen(shared, bell) {
+        if round.listen(bell) {
             look_again = look_again.min(looked + NODES_PAUSE);
         }
     }
 }
 
-/// Passes on what the notifications said. Whether nodes have come or gone.
-fn listen(shared: &Shared, bell: &Bell) -> bool {
-    let woken = bell.take();
-    shared.counters.notifications.set(bell.count());
-    let mut receivers = shared.receivers.borrow_mut();
-    for (stream, leaf) in woken.streams {
-        if let Some(receiver) = receivers.get_mut(&stream) {
-            receiver.wake(leaf);
+/// An answer of the database.
+enum Answer {
+    Epochs(Vec<StreamId>, Vec<Row>),
+    Page(StreamId, Vec<Row>),
+    Skip(StreamId, Option<i64>),
+    /// The leaf is not there.
+    Gone(StreamId),
+    /// How many wake-ups the database has counted.
+    Count(i64),
+}
+
+type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, Cause>> + 'a>>;
+
+/// What is asked of the database and answered, all streams side by side on one connection.
+struct Round<'a> {
+    shared: &'a Shared,
+    reader: &'a Reader<'a>,
+    watch: Watch,
+    under_way: FuturesUnordered<Asked<'a>>,
+    /// Of those, how many bring packets.
+    pages: usize,
+    /// The turn of the streams behind it is next.
+    last_asked: StreamId,
+    delivery: Delivery,
+}
+
+impl<'a> Round<'a> {
+    /// Sends what is to be asked now.
+    fn ask(&mut self) {
+        let (shared, reader) = (self.shared, self.reader);
+        if self.watch.ask(now()) {
+            let asked = async { Ok(Answer::Count(reader.count().await?)) };
+            self.under_way.push(Box::pin(within(LIMIT, asked)));
+        }
+        let mut epochs = Vec::new();
+        let mut limit = 0;
+        let mut receivers = shared.receivers.borrow_mut();
+        let behind = (Bound::Excluded(self.last_asked), Bound::Unbounded);
+        let mut order: Vec<StreamId> = receivers.range(behind).map(|(id, _)| *id).collect();
+        order.extend(receivers.range(..=self.last_asked).map(|(id, _)| *id));
+        for stream in order {
+            if self.pages >= PAGES || epochs.len() >= EPOCHS {
+                break;
+            }
+            let Some(query) = receivers.get_mut(&stream).and_then(|r| r.query(now())) else {
+                continue;
+            };
+            self.last_asked = stream;
+            match query {
+                Query::Epochs { after, limit: of_each } => {
+                    limit = of_each;
+                    epochs.push((stream, after));
+                    continue;
+                }
+                Query::Page { .. } => self.under_way.push(Box::pin(async move {
+                    match within(LIMIT, reader.page(stream, query)).await {
+                        Ok(rows) => Ok(Answer::Page(stream, rows)),
+                        Err(cause) if cause.no_table => Ok(Answer::Gone(stream)),
+                        Err(cause) => Err(cause),
+                    }
+                })),
+                Query::Skip { leaf, after } => self.under_way.push(Box::pin(async move {
+                    match within(LIMIT, reader.skip(stream, leaf, after.0)).await {
+                        Ok(newest) => Ok(Answer::Skip(stream, newest)),
+                        Err(cause) if cause.no_table => Ok(Answer::Gone(stream)),
+                        Err(cause) => Err(cause),
+                    }
+                })),
+            }
+            self.pages = self.pages.saturating_add(1);
+        }
+        if !epochs.is_empty() {
+            let me = shared.me();
+            self.under_way.push(Box::pin(async move {
+                let rows = within(LIMIT, reader.epochs(&epochs, limit, me)).await?;
+                Ok(Answer::Epochs(epochs.into_iter().map(|(stream, _)| stream).collect(), rows))
+            }));
         }
     }
-    if woken.all {
-        receivers.values_mut().for_each(|receiver| receiver.lost());
+
+    /// When to ask again, if nothing comes before.
+    fn deadline(&self) -> Option<Instant> {
+        let receivers = self.shared.receivers.borrow();
+        let full = self.pages >= PAGES;
+        let streams = receivers.values().filter_map(|r| r.deadline()).min().filter(|_| !full);
+        streams.into_iter().chain(self.watch.deadline()).min()
     }
-    woken.nodes
+
+    fn take(&mut self, answer: Answer) {
+        let shared = self.shared;
+        if !matches!(answer, Answer::Epochs(..) | Answer::Count(_)) {
+            self.pages = self.pages.saturating_sub(1);
+        }
+        match answer {
+            Answer::Count(count) => self.look(count),
+            Answer::Epochs(streams, rows) => epochs(shared, &streams, &rows),
+            Answer::Page(stream, rows) => deliver(shared, stream, &rows, &mut self.delivery),
+            Answer::Skip(stream, newest) => {
+                if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
+                    receiver.skipped(newest.map(Seq));
+                    shared.remember(Way::Received, stream, receiver.position());
+                }
+            }
+            Answer::Gone(stream) => {
+                if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
+                    receiver.gone();
+                }
+            }
+        }
+    }
+
+    /// Looks at streams whose wake-ups may have been lost.
+    fn look(&mut self, count: i64) {
+        let at = now();
+        let mut receivers = self.shared.receivers.borrow_mut();
+        let active = receivers.values().any(|receiver| receiver.is_active(at));
+        let look = self.watch.answer(at, count, active);
+        for receiver in receivers.values_mut() {
+            if look == Look::Everywhere || (look == Look::Active && receiver.is_active(at)) {
+                receiver.look(at);
+            }
+        }
+    }
+
+    /// Passes on what the notifications said. Whether nodes have come or gone.
+    fn listen(&mut self, bell: &Bell) -> bool {
+        let woken = bell.take();
+        self.shared.counters.notifications.set(bell.count());
+        let mut receivers = self.shared.receivers.borrow_mut();
+        for (stream, leaf, times) in woken.streams {
+            if let Some(receiver) = receivers.get_mut(&stream) {
+                receiver.wake(leaf);
+                self.watch.heard(now(), times);
+            }
+        }
+        woken.nodes
+    }
 }
 
 /// Reads the nodes again and takes them over.
@@ -139,45 +270,6 @@ fn agreed(
     Ok(())
 }
 
-/// Asks one question of a stream. Whether there was one.
-async fn ask(
-    shared: &Shared,
-    reader: &mut Reader<'_>,
-    client: &Client,
-    stream: StreamId,
-    delivery: &mut Delivery,
-) -> Result<bool, Cause> {
-    let query = shared.receivers.borrow_mut().get_mut(&stream).and_then(|r| r.query(now()));
-    let Some(query) = query else { return Ok(false) };
-    match query {
-        Query::Epochs { after, limit } => epochs(shared, client, stream, after, limit).await?,
-        Query::Page { .. } => match within(LIMIT, reader.page(stream, query)).await {
-            Ok(rows) => deliver(shared, stream, &rows, delivery),
-            Err(cause) if cause.no_table => gone(shared, stream),
-            Err(cause) => return Err(cause),
-        },
-        Query::Skip { leaf, after } => {
-            match within(LIMIT, reader.skip(stream, leaf, after.0)).await {
-                Ok(newest) => {
-                    if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
-                        receiver.skipped(newest.map(Seq));
-                        shared.remember(Way::Received, stream, receiver.position());
-                    }
-                }
-                Err(cause) if cause.no_table => gone(shared, stream),
-                Err(cause) => return Err(cause),
-            }
-        }
-    }
-    Ok(true)
-}
-
-fn gone(shared: &Shared, stream: StreamId) {
-    if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
-        receiver.gone();
-    }
-}
-
 /// Opens a page and hands it to the device. The position goes first: after `kill -9` in between packets are lost, which
 /// networks do, and none comes twice. Without it nothing is delivered.
 fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Delivery) {
@@ -204,44 +296,43 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
     add(&counters.refused, delivered.refused);
 }
 
-async fn epochs(
-    shared: &Shared,
-    client: &Client,
-    stream: StreamId,
-    after: EpochNo,
-    limit: u32,
-) -> Result<(), Cause> {
-    let me = shared.me().0;
-    let limit = i64::from(limit);
-    let rows = within(LIMIT, async {
-        Ok(client.query(EPOCHS, &[&stream.0, &after.0, &limit, &me]).await?)
-    })
-    .await?;
+/// Gives each stream the epochs that were found for it.
+fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
     let directory = shared.directory.borrow().clone();
-    let Some((directory, sender)) =
-        directory.as_ref().and_then(|directory| Some((directory, directory.sender(stream)?)))
-    else {
-        // Who has just been removed. The reader waits for an answer all the same; and it has not been told that there is nothing.
-        if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
-            receiver.epochs(now(), [], 1);
-        }
-        return Ok(());
-    };
-    let found: Vec<_> = rows
-        .iter()
-        .filter_map(|row| match take(shared, &directory.network.tag, sender, stream, row) {
-            Ok(epoch) => Some(epoch),
-            Err(reason) => {
-                tracing::debug!("an epoch of stream {stream} is refused: {reason}");
-                None
+    for stream in streams {
+        let of_stream = || {
+            let is = |row: &&Row| row.try_get::<_, i32>(0).is_ok_and(|id| id == stream.0);
+            rows.iter().filter(is)
+        };
+        let sender = directory.as_ref().and_then(|d| Some((d, d.sender(*stream)?)));
+        let (found, refused) = match sender {
+            // The node was just removed. The question is answered all the same, but not by "no epochs".
+            None => (Vec::new(), 1),
+            Some((directory, sender)) => {
+                let tag = &directory.network.tag;
+                let found: Vec<_> = of_stream()
+                    .filter_map(|row| accepted(shared, tag, sender, *stream, row))
+                    .collect();
+                let refused = of_stream().count().saturating_sub(found.len()) as u64;
+                (found, refused)
             }
-        })
-        .collect();
-    let refused = rows.len().saturating_sub(found.len()) as u64;
-    if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
-        receiver.epochs(now(), found, refused);
+        };
+        if let Some(receiver) = shared.receivers.borrow_mut().get_mut(stream) {
+            receiver.epochs(now(), found, refused);
+        }
     }
-    Ok(())
+}
+
+fn accepted(
+    shared: &Shared,
+    network: &str,
+    sender: &Known,
+    stream: StreamId,
+    row: &Row,
+) -> Option<Epoch> {
+    take(shared, network, sender, stream, row)
+        .inspect_err(|reason| tracing::debug!("stream {stream}: epoch refused: {reason}"))
+        .ok()
 }
 
 fn take(
@@ -252,9 +343,9 @@ fn take(
     row: &Row,
 ) -> Result<Epoch, String> {
     let bytes = |at| row.try_get::<_, &[u8]>(at).map_err(|error| error.to_string());
-    let (record, signature) = (bytes(0)?, bytes(1)?);
-    let wrap = Wrap { reader: shared.me(), enc: bytes(2)?.to_vec(), sealed: bytes(3)?.to_vec() };
-    let age_ms: i64 = row.try_get(4).map_err(|error| error.to_string())?;
+    let (record, signature) = (bytes(1)?, bytes(2)?);
+    let wrap = Wrap { reader: shared.me(), enc: bytes(3)?.to_vec(), sealed: bytes(4)?.to_vec() };
+    let age_ms: i64 = row.try_get(5).map_err(|error| error.to_string())?;
     let expected = Expected { network, stream, sender: &sender.public, receiver: shared.me() };
     let reader = shared.keys.reader(shared.me());
     let accepted = epoch::accept(reader, &shared.network_key, &expected, record, signature, &wrap);

@@ -20,7 +20,7 @@ use crate::postgres::database::{Connection, Opened, Target, connect};
 /// How long connecting may take in all, TLS and password included.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Streams whose wake-ups are told apart. A flood of made-up ones beyond it wakes all.
+/// Streams whose wake-ups are told apart. A flood of made-up ones beyond it is left out.
 const STREAMS: usize = 4096;
 
 /// On the database's side: nothing is waited for longer, and a dead connection is noticed there too, since it
@@ -34,9 +34,9 @@ const SESSION: &str = "SET statement_timeout = '5s'; SET lock_timeout = '2s'; \
 /// What notifications have said since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
-    woken: RefCell<BTreeMap<StreamId, LeafNo>>,
+    /// Newest leaf and number of notifications.
+    woken: RefCell<BTreeMap<StreamId, (LeafNo, u32)>>,
     nodes: Cell<bool>,
-    all: Cell<bool>,
     count: Cell<u64>,
     bell: Notify,
 }
@@ -44,10 +44,8 @@ pub(super) struct Bell {
 /// What a [`Bell`] had to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Woken {
-    /// Stream and newest leaf said of it. Anybody in the database may say anything here.
-    pub(super) streams: Vec<(StreamId, LeafNo)>,
-    /// All streams are to be looked at.
-    pub(super) all: bool,
+    /// Stream, newest leaf said of it, and how often it was named. Any role in the database may say anything here.
+    pub(super) streams: Vec<(StreamId, LeafNo, u32)>,
     /// Nodes have come or gone.
     pub(super) nodes: bool,
 }
@@ -60,8 +58,10 @@ impl Bell {
 
     pub(super) fn take(&self) -> Woken {
         Woken {
-            streams: std::mem::take(&mut *self.woken.borrow_mut()).into_iter().collect(),
-            all: self.all.take(),
+            streams: std::mem::take(&mut *self.woken.borrow_mut())
+                .into_iter()
+                .map(|(stream, (leaf, times))| (stream, leaf, times))
+                .collect(),
             nodes: self.nodes.take(),
         }
     }
@@ -77,14 +77,13 @@ impl Bell {
             self.nodes.set(true);
         } else {
             let mut woken = self.woken.borrow_mut();
-            match Hint::parse(payload) {
-                Some(Hint { stream, leaf })
-                    if woken.len() < STREAMS || woken.contains_key(&stream) =>
-                {
-                    let newest = woken.entry(stream).or_insert(leaf);
-                    *newest = leaf.max(*newest);
-                }
-                _ => self.all.set(true),
+            // What makes no sense, or is one too many, is not counted as heard: then the database's own count says that
+            // something may be missing.
+            if let Some(Hint { stream, leaf }) = Hint::parse(payload)
+                && (woken.len() < STREAMS || woken.contains_key(&stream))
+            {
+                let (newest, times) = woken.entry(stream).or_insert((leaf, 0));
+                (*newest, *times) = (leaf.max(*newest), times.saturating_add(1));
             }
         }
         self.bell.notify_one();
@@ -190,22 +189,21 @@ mod tests {
             bell.ring("adit_2", payload);
         }
         let woken = bell.take();
-        assert_eq!(woken.streams, [(StreamId(7), LeafNo(3)), (StreamId(9), LeafNo(1))]);
-        assert!(!woken.all && !woken.nodes);
+        assert_eq!(woken.streams, [(StreamId(7), LeafNo(3), 3), (StreamId(9), LeafNo(1), 1)]);
+        assert!(!woken.nodes);
         assert_eq!(bell.take(), Woken::default());
     }
 
     #[test]
-    fn nonsense_and_floods_wake_all_and_take_no_memory() {
+    fn nonsense_wakes_nothing_and_floods_take_no_memory() {
         let bell = Bell::default();
         bell.ring("adit_2", "hello");
-        assert!(bell.take().all);
+        assert_eq!(bell.take(), Woken::default());
         for stream in 0..3 * STREAMS {
             bell.ring("adit_2", &format!("{}.1", stream + 1));
         }
         let woken = bell.take();
         assert_eq!(woken.streams.len(), STREAMS);
-        assert!(woken.all);
         bell.ring("adit_nodes", "");
         assert!(bell.take().nodes);
     }

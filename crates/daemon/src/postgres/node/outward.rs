@@ -13,13 +13,13 @@ use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
-use adit_postgres::sender::{Opening, Resumed, Sender, Want};
+use adit_postgres::sender::{OpenLeaf, Opening, Resumed, Sender, Want};
 use adit_postgres::{NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
 use tokio_postgres::Client;
 
-use super::cause::Cause;
+use super::cause::{Bound, Cause};
 use super::device::ReadBuffer;
 use super::health::Side;
 use super::link::{Link, within};
@@ -36,7 +36,8 @@ const COMMIT_LIMIT: Duration = Duration::from_secs(5);
 /// How long anything else on this connection may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, last_chain FROM adit.resume($1)";
+const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, last_chain, leaf_durable, leaf_bytes, \
+    (extract(epoch FROM leaf_age) * 1000)::bigint FROM adit.resume($1)";
 
 const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
@@ -91,7 +92,7 @@ pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
 }
 
 async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, Cause> {
-    let made = Writer::new(&link.client, shared.settings.durability);
+    let made = Writer::new(&link.client, shared.me(), shared.settings.durability);
     let mut writer = within(LIMIT, made).await?;
     within(LIMIT, begin_writing(shared, &link.client)).await?;
     shared.health.borrow_mut().up(now(), Side::Writer);
@@ -158,11 +159,19 @@ async fn resume(
     let found = within(LIMIT, async {
         let row = client.query_one(RESUME, &[&receiver.0]).await?;
         let chain: Option<&[u8]> = row.try_get(3)?;
+        let durable = shared.settings.durability != adit_postgres::Durability::Volatile;
+        let same = row.try_get::<_, Option<bool>>(4)? == Some(durable);
+        let (bytes, age_ms): (Option<i64>, Option<i64>) = (row.try_get(5)?, row.try_get(6)?);
+        let open_leaf = bytes.zip(age_ms).filter(|_| same).map(|(bytes, age_ms)| OpenLeaf {
+            bytes: u64::try_from(bytes).unwrap_or(0),
+            age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)),
+        });
         Ok(Resumed {
             last_seq: row.try_get::<_, Option<i64>>(0)?.unwrap_or(0),
             last_epoch: row.try_get::<_, Option<i32>>(1)?.unwrap_or(0),
             last_leaf: row.try_get::<_, Option<i32>>(2)?.unwrap_or(0),
             last_chain: chain.and_then(|chain| chain.try_into().ok()),
+            open_leaf,
         })
     })
     .await?;
@@ -209,7 +218,7 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
         .filter(|(_, receiver)| receiver.record.id == opening.receiver)
     else {
         if let Some(sender) = &mut *shared.sender.borrow_mut() {
-            sender.failed(now(), opening.stream);
+            sender.delayed(now(), opening.stream);
         }
         return Ok(());
     };
@@ -245,7 +254,7 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
     let encs: Vec<&[u8]> = opened.wraps.iter().map(|wrap| wrap.enc.as_slice()).collect();
     let sealed: Vec<&[u8]> = opened.wraps.iter().map(|wrap| wrap.sealed.as_slice()).collect();
     let durable = settings.durability != adit_postgres::Durability::Volatile;
-    within(LIMIT, async {
+    let asked = within(LIMIT, async {
         client
             .query_one(
                 OPEN,
@@ -265,7 +274,18 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
             .await?;
         Ok(())
     })
-    .await?;
+    .await;
+    if let Err(cause) = asked {
+        let Some(bound) = cause.bound else { return Err(cause) };
+        tracing::debug!("stream {}: no epoch opened: {}", opening.stream, cause.words);
+        if let Some(sender) = &mut *shared.sender.borrow_mut() {
+            match bound {
+                Bound::Leaf => sender.failed(now(), opening.stream),
+                Bound::Time => sender.delayed(now(), opening.stream),
+            }
+        }
+        return Ok(());
+    }
     tracing::debug!(
         "stream {} epoch {} opened in leaf {}",
         opening.stream,

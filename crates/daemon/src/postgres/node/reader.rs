@@ -1,19 +1,28 @@
 //! Pages out of the database.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use adit_postgres::receiver::{Dated, Query};
 use adit_postgres::row::copy::FIELDS;
 use adit_postgres::row::decode;
-use adit_postgres::{LeafNo, StreamId, sql};
+use adit_postgres::{EpochNo, LeafNo, NodeId, StreamId, sql};
 use futures_util::{StreamExt, TryStreamExt};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::cause::Cause;
 use crate::postgres::fields::{fields, value};
 
-/// Statements that are remembered.
-const STATEMENTS: usize = 512;
+/// Statements that are remembered: some for each of as many senders as a node may know.
+const STATEMENTS: usize = 2048;
+
+const EPOCHS: &str = "SELECT s.stream, e.record, e.signature, e.enc, e.sealed, \
+    (extract(epoch FROM statement_timestamp() - e.opened) * 1000)::bigint \
+    FROM unnest($1::integer[], $2::integer[]) s(stream, after) CROSS JOIN LATERAL ( \
+        SELECT e.record, e.signature, e.opened, w.enc, w.sealed \
+        FROM adit.epoch e JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $4 \
+        WHERE e.stream = s.stream AND e.no > s.after ORDER BY e.no DESC LIMIT $3) e";
 
 /// The row, and how old it is by the database's clock; `None` if it is none.
 pub(super) fn dated(row: &Row) -> Option<Dated<'_>> {
@@ -23,10 +32,12 @@ pub(super) fn dated(row: &Row) -> Option<Dated<'_>> {
     Some(Dated { row: decode::row(fields(row)).ok()?, age_ms: age_us / 1000 })
 }
 
-/// A connection that reads.
+/// A connection that reads. Questions may be asked at the same time: they are sent one behind the other, without waiting.
 pub(super) struct Reader<'a> {
     client: &'a Client,
-    statements: HashMap<(StreamId, LeafNo, Kind), Statement>,
+    statements: RefCell<HashMap<(NodeId, LeafNo, Kind), Statement>>,
+    epochs: Statement,
+    count: Statement,
 }
 
 /// How a leaf is asked.
@@ -38,7 +49,7 @@ enum Kind {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) async fn new(client: &'a Client) -> Result<Self, Cause> {
+    pub(super) async fn new(client: &'a Client, me: NodeId) -> Result<Self, Cause> {
         // One plan for ever: a leaf grows from nothing to millions of rows, and only the index is right for both.
         client
             .batch_execute(
@@ -46,68 +57,94 @@ impl<'a> Reader<'a> {
                  SET enable_bitmapscan = off; SET enable_sort = off",
             )
             .await?;
-        Ok(Self { client, statements: HashMap::new() })
+        let epochs = client.prepare(EPOCHS).await?;
+        let count = client.prepare(&format!("SELECT last_value FROM {}", sql::bell(me))).await?;
+        Ok(Self { client, statements: RefCell::default(), epochs, count })
+    }
+
+    /// The epochs behind the given one of each stream, newest first, at most `limit` of each, with the wraps for `me`.
+    pub(super) async fn epochs(
+        &self,
+        after: &[(StreamId, EpochNo)],
+        limit: u32,
+        me: NodeId,
+    ) -> Result<Vec<Row>, Cause> {
+        let streams: Vec<i32> = after.iter().map(|(stream, _)| stream.0).collect();
+        let epochs: Vec<i32> = after.iter().map(|(_, epoch)| epoch.0).collect();
+        let of: [&(dyn ToSql + Sync); 4] = [&streams, &epochs, &i64::from(limit), &me.0];
+        let rows = self.client.query_raw(&self.epochs, of).await?;
+        // A limit is the database's to keep, or not.
+        let most = (limit as usize).saturating_mul(after.len());
+        Ok(rows.take(most).try_collect().await?)
+    }
+
+    /// How many wake-ups were sent to this node.
+    pub(super) async fn count(&self) -> Result<i64, Cause> {
+        Ok(self.client.query_one(&self.count, &[]).await?.try_get(0)?)
     }
 
     /// Asks for the rows of a [`Query::Page`]; for other queries there are none.
-    pub(super) async fn page(&mut self, stream: StreamId, query: Query) -> Result<Vec<Row>, Cause> {
+    pub(super) async fn page(&self, stream: StreamId, query: Query) -> Result<Vec<Row>, Cause> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else {
             return Ok(Vec::new());
         };
         let kind = if newest_first { Kind::NewestFirst } else { Kind::Forward };
-        let statement = self.statement(stream, leaf, kind).await?;
-        let rows = self.client.query_raw(&statement, [after.0, until.0, i64::from(limit)]).await?;
-        // A limit is the database's to keep, or not.
+        let statement = self.statement(stream.sender(), leaf, kind).await?;
+        let limit_of_rows = i64::from(limit);
+        let of: [&(dyn ToSql + Sync); 4] = [&stream.0, &after.0, &until.0, &limit_of_rows];
+        let rows = self.client.query_raw(&statement, of).await?;
         Ok(rows.take(limit as usize).try_collect().await?)
     }
 
     /// The newest row behind `after` that is too old to be delivered.
     pub(super) async fn skip(
-        &mut self,
+        &self,
         stream: StreamId,
         leaf: LeafNo,
         after: i64,
     ) -> Result<Option<i64>, Cause> {
-        let statement = self.statement(stream, leaf, Kind::Skip).await?;
-        Ok(self.client.query_one(&statement, &[&after]).await?.try_get(0)?)
+        let statement = self.statement(stream.sender(), leaf, Kind::Skip).await?;
+        let row = self.client.query_opt(&statement, &[&stream.0, &after]).await?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
     async fn statement(
-        &mut self,
-        stream: StreamId,
+        &self,
+        sender: NodeId,
         leaf: LeafNo,
         kind: Kind,
     ) -> Result<Statement, Cause> {
-        if let Some(statement) = self.statements.get(&(stream, leaf, kind)) {
+        if let Some(statement) = self.statements.borrow().get(&(sender, leaf, kind)) {
             return Ok(statement.clone());
         }
-        let statement = self.client.prepare(&select(stream, leaf, kind)).await?;
-        if self.statements.len() >= STATEMENTS {
-            self.statements.clear();
+        let statement = self.client.prepare(&select(sender, leaf, kind)).await?;
+        let mut statements = self.statements.borrow_mut();
+        if statements.len() >= STATEMENTS {
+            statements.clear();
         }
-        self.statements.insert((stream, leaf, kind), statement.clone());
+        statements.insert((sender, leaf, kind), statement.clone());
         Ok(statement)
     }
 }
 
-fn select(stream: StreamId, leaf: LeafNo, kind: Kind) -> String {
-    let table = sql::leaf(stream, leaf);
+fn select(sender: NodeId, leaf: LeafNo, kind: Kind) -> String {
+    let view = sql::inbox(sender, leaf);
     let order = match kind {
         Kind::Forward => "seq",
         Kind::NewestFirst => "seq DESC",
         Kind::Skip => {
             let expired = adit_postgres::limits::EXPIRED_MS;
             return format!(
-                "SELECT seq FROM {table} WHERE seq > $1 AND ts < statement_timestamp() - interval '{expired} ms' \
-                 ORDER BY seq DESC LIMIT 1"
+                "SELECT seq FROM {view} WHERE stream = $1 AND seq > $2 \
+                 AND ts < statement_timestamp() - interval '{expired} ms' ORDER BY seq DESC LIMIT 1"
             );
         }
     };
     // Of `chain` only auditors know what to do with it; its place stays.
     let columns = sql::SENT_COLUMNS.replace("chain", "NULL::bytea");
     format!(
-        "SELECT {columns}, ts, statement_timestamp() FROM {table} WHERE seq > $1 AND seq <= $2 \
-         ORDER BY {order} LIMIT $3"
+        "SELECT {columns}, ts, statement_timestamp() FROM {view} WHERE stream = $1 AND seq > $2 AND seq <= $3 \
+         ORDER BY {order} LIMIT $4"
     )
 }
 
@@ -117,9 +154,9 @@ mod tests {
 
     #[test]
     fn a_page_is_asked_by_number_alone() {
-        let text = select(StreamId(3), LeafNo(4), Kind::NewestFirst);
+        let text = select(NodeId(3), LeafNo(4), Kind::NewestFirst);
         assert!(text.contains(
-            "FROM adit.packet_3_4 WHERE seq > $1 AND seq <= $2 ORDER BY seq DESC LIMIT $3"
+            "FROM adit.inbox_3_4 WHERE stream = $1 AND seq > $2 AND seq <= $3 ORDER BY seq DESC LIMIT $4"
         ));
         assert_eq!(text.split(" FROM ").next().unwrap().split(',').count(), FIELDS + 2);
     }

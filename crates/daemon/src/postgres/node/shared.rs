@@ -22,7 +22,7 @@ use crate::postgres::Settings;
 use crate::postgres::database::Target;
 
 /// A leaf is open this long at least, and at most.
-const LEAF_AGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(86_400));
+const LEAF_AGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 86_400));
 
 /// The state of a running node.
 pub(super) struct Shared {
@@ -121,6 +121,11 @@ impl Shared {
             leaf_bytes: bytes.max(limits::LEAF_BYTES_MIN),
             leaf_age: age.clamp(LEAF_AGE.0, LEAF_AGE.1),
         }
+    }
+
+    /// A seed for the jitter of questions.
+    pub(super) fn pause_seed_bytes(&self) -> [u8; 32] {
+        self.random.borrow_mut().bytes()
     }
 
     /// A seed for pauses.
