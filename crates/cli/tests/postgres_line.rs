@@ -20,7 +20,7 @@ fn inside(test: &str) -> bool {
         return true;
     }
     if let Some(why) = missing() {
-        eprintln!("SKIPPED: {why}");
+        adit_testbed::skip::skip(test, &why);
         return false;
     }
     let mut again = Command::new("unshare");

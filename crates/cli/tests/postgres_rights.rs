@@ -39,7 +39,8 @@ fn invitation(printed: &str) -> String {
 
 fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
-        eprintln!("SKIPPED: {why}");
+        let thread = std::thread::current();
+        adit_testbed::skip::skip(thread.name().unwrap_or("postgres"), &why);
         return None;
     }
     let folder = scratch().unwrap();

@@ -30,6 +30,7 @@ fn sessions(server: &Server) -> Vec<u64> {
 
 #[test]
 fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let elsewhere = server.client("other", "");
@@ -56,6 +57,7 @@ fn a_check_leaves_a_running_session_of_the_same_profile_alone() {
 /// A server that knows nothing of checks ends a session for a second one: there the check stops in time.
 #[test]
 fn a_check_against_openvpns_server_stops_before_it_replaces_a_session() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let pki = server.dir.path().join("vpn/data/pki");
@@ -97,6 +99,7 @@ fn a_check_against_openvpns_server_stops_before_it_replaces_a_session() {
 
 #[test]
 fn two_devices_with_one_profile_are_told_and_do_not_fight() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let (one, other) = (server.client("ann", ""), server.client("second", ""));
     let running = server.run();
@@ -121,6 +124,7 @@ fn two_devices_with_one_profile_are_told_and_do_not_fight() {
 
 #[test]
 fn status_sees_a_drop_in_and_names_one_that_is_stopped() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -147,6 +151,7 @@ fn status_sees_a_drop_in_and_names_one_that_is_stopped() {
 
 #[test]
 fn a_server_of_another_folder_is_seen_too() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     let running = server.run();
     let pid = running.child.id();
@@ -163,6 +168,7 @@ fn a_server_of_another_folder_is_seen_too() {
 
 #[test]
 fn what_a_killed_server_left_is_named_and_undone_by_the_doctor() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     server.ns.set_sysctl("net.ipv4.ip_forward", "0").unwrap();
     let mut running = server.run();
@@ -193,6 +199,7 @@ fn what_a_killed_server_left_is_named_and_undone_by_the_doctor() {
 
 #[test]
 fn a_reload_says_what_it_did_and_whose_profiles_are_old() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -252,6 +259,7 @@ fn a_bridge_shows_the_mistakes_in_its_rules_as_the_check_does() {
 
 #[test]
 fn a_disabled_client_is_told_and_comes_back_when_it_is_enabled() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -271,6 +279,7 @@ fn a_disabled_client_is_told_and_comes_back_when_it_is_enabled() {
 
 #[test]
 fn a_server_that_does_not_answer_is_hinted_at_before_a_minute_is_over() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let file = server.dir.path().join("ann.ovpn");
@@ -297,6 +306,7 @@ const STEPS: [(u8, &str); 8] = [
 
 #[test]
 fn each_step_of_verb_says_more_than_the_one_below() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("ann", "");
     let _running = server.run();
@@ -322,6 +332,7 @@ fn each_step_of_verb_says_more_than_the_one_below() {
 /// What TLS leaves out or doubts is said where the configuration is read, not when a peer is refused.
 #[test]
 fn doubts_about_certificates_and_tls_reach_the_log() {
+    adit_testbed::needs_root!();
     let dir = tempfile::tempdir().unwrap();
     let ns = NetNs::unnamed().unwrap();
     for name in ["one", "other"] {
@@ -354,6 +365,7 @@ fn doubts_about_certificates_and_tls_reach_the_log() {
 
 #[test]
 fn a_private_address_is_pointed_out_where_a_server_is_made() {
+    adit_testbed::needs_root!();
     let (home, router) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     home.connect("eth0", &router, "lan").unwrap();
     world::address(&home, "eth0", "192.168.1.50/24");
@@ -377,6 +389,7 @@ fn a_private_address_is_pointed_out_where_a_server_is_made() {
 
 #[test]
 fn a_second_server_takes_a_free_port_and_writes_nothing_where_it_cannot_start() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     let _running = server.run();
     let init = "server init --host h --network 10.75.0.0/24 --network6 fd75::/64 --dir second";

@@ -73,6 +73,7 @@ impl Bridged {
 
 #[test]
 fn a_bridge_has_no_rights_and_its_helper_opens_ports_and_rules_again() {
+    adit_testbed::needs_root!();
     let net = Bridged::new();
     write_rules(net.dir.path(), "accept");
     let mut bridge = net.start(&[]);
@@ -121,6 +122,7 @@ fn a_bridge_has_no_rights_and_its_helper_opens_ports_and_rules_again() {
 
 #[test]
 fn a_bridge_runs_as_the_user_that_is_asked_for_and_ends_without_its_helper() {
+    adit_testbed::needs_root!();
     let net = Bridged::new();
     write_rules(net.dir.path(), "accept");
     let mut bridge = net.start(&["--user", "daemon"]);
@@ -168,6 +170,7 @@ fn device(ns: &NetNs) -> bool {
 
 #[test]
 fn a_node_has_no_rights_and_owns_no_file() {
+    adit_testbed::needs_root!();
     let dir = tempfile::tempdir().unwrap();
     let ns = NetNs::unnamed().unwrap();
     let key = node(dir.path());
@@ -213,6 +216,7 @@ fn a_node_has_no_rights_and_owns_no_file() {
 
 #[test]
 fn a_check_has_no_rights() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     let mut running = server.run();
@@ -260,6 +264,7 @@ fn assert_root_with_few_rights(pid: u32) {
 
 #[test]
 fn without_the_right_to_change_the_user_the_default_is_left_out_and_a_wish_ends_the_start() {
+    adit_testbed::needs_root!();
     let bounding = ["--bounding-set=-setuid"];
     let (_dir, bridge) = started_by("setpriv", &bounding, &[]);
     until("the bridge is up", || bridge.log().contains("the bridge is up"));
@@ -273,6 +278,7 @@ fn without_the_right_to_change_the_user_the_default_is_left_out_and_a_wish_ends_
 
 #[test]
 fn in_a_user_namespace_without_other_users_the_process_stays_that_root() {
+    adit_testbed::needs_root!();
     let unshare = ["--user", "--map-root-user", "--net", "--"];
     let (_dir, bridge) = started_by("unshare", &unshare, &[]);
     until("the bridge is up", || bridge.log().contains("the bridge is up"));
@@ -287,6 +293,7 @@ fn in_a_user_namespace_without_other_users_the_process_stays_that_root() {
 /// The program's file is not to be executed any more when the helper is to start.
 #[test]
 fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--full-tunnel");
     let _running = server.run();
     let ns = server.client("laptop", "");
@@ -323,6 +330,7 @@ fn where_no_helper_can_be_started_the_process_keeps_one_capability_and_says_so()
 /// Started by the dynamic linker, /proc/self/exe is that: what is started as the helper is none.
 #[test]
 fn a_helper_that_ends_at_once_ends_the_start() {
+    adit_testbed::needs_root!();
     let linker = Command::new("ldd").arg(ADIT).output().unwrap();
     let text = String::from_utf8(linker.stdout).unwrap();
     let words = text.split_whitespace().find(|word| word.starts_with('/') && word.contains("/ld-"));

@@ -19,6 +19,7 @@ fn forwarding(server: &Server, value: &str) {
 
 #[test]
 fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     forwarding(&server, "0");
     let assert_running = || {
@@ -56,6 +57,7 @@ fn what_a_server_changes_it_undoes_and_after_kill_the_next_start_does() {
 
 #[test]
 fn a_serving_process_has_given_up_what_it_does_not_need() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     let running = server.run();
     let pid = running.child.id();
@@ -79,6 +81,7 @@ fn a_serving_process_has_given_up_what_it_does_not_need() {
 
 #[test]
 fn a_serving_process_does_without_the_authoritys_key() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let ns = server.client("laptop", "");
     fs::remove_dir_all(server.dir.path().join("vpn/data/pki/private")).unwrap();
@@ -92,6 +95,7 @@ fn a_serving_process_does_without_the_authoritys_key() {
 
 #[test]
 fn a_server_has_the_workers_that_its_settings_say() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--workers 3");
     let ns = server.client("laptop", "");
     let _running = server.run();
@@ -106,6 +110,7 @@ fn a_server_has_the_workers_that_its_settings_say() {
 
 #[test]
 fn a_server_that_cannot_start_leaves_the_machine_as_it_was() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     forwarding(&server, "0");
     let taken = server.ns.run(|| std::net::UdpSocket::bind("[::]:1194").unwrap()).unwrap();
@@ -118,6 +123,7 @@ fn a_server_that_cannot_start_leaves_the_machine_as_it_was() {
 
 #[test]
 fn a_client_reaches_the_outside_by_masquerade_and_loses_it_when_revoked() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--route 198.51.100.0/24");
     let _running = server.run();
     let ns = server.client("laptop", "");
@@ -137,6 +143,7 @@ fn a_client_reaches_the_outside_by_masquerade_and_loses_it_when_revoked() {
 
 #[test]
 fn kick_disable_enable_and_renew_act_on_a_connected_client() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let _running = server.run();
     let ns = server.client("laptop", "--ip 10.73.0.77");
@@ -162,6 +169,7 @@ fn kick_disable_enable_and_renew_act_on_a_connected_client() {
 
 #[test]
 fn clients_are_kept_apart_unless_the_settings_let_them_meet() {
+    adit_testbed::needs_root!();
     for together in [false, true] {
         let mut server = Server::new("");
         if together {
@@ -182,6 +190,7 @@ fn clients_are_kept_apart_unless_the_settings_let_them_meet() {
 
 #[test]
 fn a_reload_drops_no_tunnel_and_takes_over_what_it_can() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let mut running = server.run();
     let ns = server.client("laptop", "");
@@ -232,6 +241,7 @@ fn route(ns: &NetNs, to: &str) -> String {
 
 #[test]
 fn a_client_that_crashed_comes_back_to_its_fixed_address() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let _running = server.run();
     let ns = server.client("laptop", "--ip 10.73.0.9");
@@ -246,6 +256,7 @@ fn a_client_that_crashed_comes_back_to_its_fixed_address() {
 
 #[test]
 fn an_address_in_use_is_not_given_away() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("");
     let _running = server.run();
     let ns = server.client("first", "");
@@ -264,6 +275,7 @@ fn an_address_in_use_is_not_given_away() {
 
 #[test]
 fn up_goes_the_whole_way_and_is_safe_to_repeat() {
+    adit_testbed::needs_root!();
     let server = Server::new("");
     address(&server.ns, "lo", "192.0.2.1/32");
     let arguments = ["server", "up", "--client", "laptop", "--dir", "vpn"];
@@ -280,6 +292,7 @@ fn up_goes_the_whole_way_and_is_safe_to_repeat() {
 
 #[test]
 fn a_stock_client_connects_with_the_same_profile() {
+    adit_testbed::needs_root!();
     if Command::new("openvpn").arg("--version").output().is_err() {
         panic!("openvpn is missing: apt-get install openvpn");
     }
@@ -297,6 +310,7 @@ fn a_stock_client_connects_with_the_same_profile() {
 
 #[test]
 fn where_no_udp_passes_a_profile_leads_to_the_tcp_port() {
+    adit_testbed::needs_root!();
     let mut server = Server::new("--listen tcp/443 --listen udp/1194");
     let ns = server.client("ann", "");
     let path = server.dir.path().join("ann.ovpn");

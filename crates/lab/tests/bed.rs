@@ -46,7 +46,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !nix::unistd::geteuid().is_root() {
-        chosen.iter().for_each(|(name, _)| println!("test {name} ... skipped: needs root"));
+        chosen
+            .iter()
+            .for_each(|(name, _)| adit_testbed::skip::skip(name, adit_testbed::skip::NEEDS_ROOT));
         return ExitCode::SUCCESS;
     }
     match world::enter() {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 fn has_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("{test}: SKIPPED: needs root");
+        adit_testbed::skip::skip(test, adit_testbed::skip::NEEDS_ROOT);
     }
     root
 }

@@ -17,7 +17,7 @@ const SUBJECTS: [Subject; 2] = [Subject::Adit(None), Subject::Openvpn];
 
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: the_crowd_comes_up: namespaces need root");
+        adit_testbed::skip::skip("the_crowd_comes_up", adit_testbed::skip::NEEDS_ROOT);
         return ExitCode::SUCCESS;
     }
     let outcome = world::enter().and_then(|entered| match entered {
@@ -34,7 +34,10 @@ fn all(world: &World) -> Result<()> {
     let kit = Kit::new(world, &SUBJECTS)?;
     for subject in &SUBJECTS {
         match program(&kit, subject) {
-            Err(why) => println!("skipped: the_crowd_comes_up: {subject}: {why}"),
+            Err(why) => adit_testbed::skip::skip(
+                &format!("the_crowd_comes_up: {subject}"),
+                &why.to_string(),
+            ),
             Ok(_) => {
                 the_crowd_comes_up(&kit, subject)?;
                 println!("passed: the_crowd_comes_up: {subject}");

@@ -29,7 +29,7 @@ const SUBJECTS: [Subject; 13] = [
 
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("subjects: SKIPPED: namespaces need root");
+        adit_testbed::skip::skip("subjects", adit_testbed::skip::NEEDS_ROOT);
         return ExitCode::SUCCESS;
     }
     let subjects = subjects();
@@ -62,7 +62,7 @@ fn run(world: &World, subjects: &[Subject]) -> Result<()> {
     for subject in subjects {
         match kit.available(subject) {
             Ok(version) => println!("{subject}: {version}"),
-            Err(why) => eprintln!("{subject}: SKIPPED: {why}"),
+            Err(why) => adit_testbed::skip::skip(&subject.to_string(), &why.to_string()),
         }
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();

@@ -33,7 +33,7 @@ const SLOW: &str = "a_silent_path_fails_in_ten_seconds";
 fn main() -> ExitCode {
     if !nix::unistd::geteuid().is_root() {
         for (name, _) in CHECKS {
-            println!("test {name} ... skipped: network namespaces need root");
+            adit_testbed::skip::skip(name, adit_testbed::skip::NEEDS_ROOT);
         }
         return ExitCode::SUCCESS;
     }

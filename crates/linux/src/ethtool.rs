@@ -152,6 +152,7 @@ mod tests {
 
     #[test]
     fn switches_what_is_named_and_nothing_else() {
+        adit_testbed::needs_root!();
         let (ns, other) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         ns.connect("cable", &other, "cable").unwrap();
         ns.run(|| {
@@ -171,6 +172,7 @@ mod tests {
 
     #[test]
     fn says_what_cannot_be_switched_and_who_is_missing() {
+        adit_testbed::needs_root!();
         let ns = NetNs::unnamed().unwrap();
         ns.run(|| {
             let error = set_features("lo", &[("rx-checksum", false)]).unwrap_err();

@@ -219,6 +219,7 @@ mod tests {
 
     #[test]
     fn a_named_namespace_lives_as_long_as_its_value() {
+        adit_testbed::needs_root!();
         let ns = NetNs::new("adit-test").unwrap();
         let path = Path::new(DIRECTORY).join(ns.name().unwrap());
         assert!(path.exists());
@@ -234,6 +235,7 @@ mod tests {
 
     #[test]
     fn threads_and_commands_run_inside() {
+        adit_testbed::needs_root!();
         let ns = NetNs::unnamed().unwrap();
         let own = fs::read_link(OWN).unwrap();
         let inside = ns.run(|| fs::read_link(OWN).unwrap()).unwrap();
@@ -245,6 +247,7 @@ mod tests {
 
     #[test]
     fn connected_namespaces_reach_each_other() {
+        adit_testbed::needs_root!();
         let (a, b) = (NetNs::new("adit-test").unwrap(), NetNs::unnamed().unwrap());
         a.connect("left", &b, "right").unwrap();
         let right = b.configure(async |net| net.link("right").await).unwrap().unwrap();
@@ -254,6 +257,7 @@ mod tests {
 
     #[test]
     fn sysctls_are_the_namespaces_own() {
+        adit_testbed::needs_root!();
         let ns = NetNs::unnamed().unwrap();
         let key = "/proc/sys/net/ipv4/ip_default_ttl";
         let outside = fs::read_to_string(key).unwrap();
@@ -265,6 +269,7 @@ mod tests {
 
     #[test]
     fn a_sweep_removes_only_what_the_dead_left() {
+        adit_testbed::needs_root!();
         let alive = NetNs::new("adit-sweep").unwrap();
         // No process has this id: it is above the kernel's highest limit (2^22).
         let dead = Path::new(DIRECTORY).join("adit-sweep-4194305-0");

@@ -50,6 +50,7 @@ fn limited(tasks: u32) -> usize {
 
 #[test]
 fn threads_that_cannot_be_started_are_done_without() {
+    adit_testbed::needs_root!();
     if std::env::var_os(CHILD).is_some() {
         println!("workers: {}", started());
         return;

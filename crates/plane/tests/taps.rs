@@ -130,6 +130,7 @@ fn all_hear(from: &Side, to: &[&Side], n: u8) {
 
 #[test]
 fn frames_of_the_transport_that_come_back_are_dropped() {
+    adit_testbed::needs_root!();
     let [server, client, _other] = &world(Relay::Direct, boot_clock);
     let listener = server.ns.run(|| StdUdp::bind("10.9.0.1:1194")).unwrap().unwrap();
     listener.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -154,6 +155,7 @@ fn frames_of_the_transport_that_come_back_are_dropped() {
 
 #[test]
 fn a_server_and_its_clients_are_one_network() {
+    adit_testbed::needs_root!();
     let [server, a, b] = &world(Relay::Direct, boot_clock);
     for (n, from, to) in [(1, server, [a, b]), (2, a, [server, b]), (3, b, [server, a])] {
         all_hear(from, &to, n);
@@ -178,6 +180,7 @@ fn a_server_and_its_clients_are_one_network() {
 /// On a clock that stands still what one peer may cause in a second is all that it may ever.
 #[test]
 fn a_flood_is_limited_and_counted() {
+    adit_testbed::needs_root!();
     const COPIES: u64 = 20_000;
     let [server, a, b] = &world(Relay::Direct, || Instant::from_nanos(1_000_000_000));
     let sender = a.ns.run(|| StdUdp::bind("0.0.0.0:0")).unwrap().unwrap();

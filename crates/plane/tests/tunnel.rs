@@ -181,6 +181,7 @@ fn everything_passes_between((a, b): (Side, Side)) -> (Side, Side) {
 
 #[test]
 fn traffic_passes_with_all_offloads_in_trains() {
+    adit_testbed::needs_root!();
     let (a, b) = everything_passes(Offloads::ALL, 1400);
     for side in [&a, &b] {
         let totals = side.plane.totals();
@@ -195,12 +196,14 @@ fn traffic_passes_with_all_offloads_in_trains() {
 
 #[test]
 fn datagrams_larger_than_the_path_go_singly_and_gso_stays_on() {
+    adit_testbed::needs_root!();
     let (a, _b) = everything_passes(Offloads::ALL, 0);
     assert!(a.plane.totals().offloads.udp_gso);
 }
 
 #[test]
 fn traffic_passes_without_any_offload() {
+    adit_testbed::needs_root!();
     let (a, _b) = everything_passes(Offloads::NONE, 1400);
     let totals = a.plane.totals();
     assert_eq!(totals.sent.batches, totals.sent.packets);
@@ -222,6 +225,7 @@ fn nothing_is_missing(a: &Side, b: &Side) {
 
 #[test]
 fn traffic_passes_over_a_stream() {
+    adit_testbed::needs_root!();
     for gates in [Offloads::ALL, Offloads::NONE] {
         let (a, b) = everything_passes_between(tunnel_over_stream(gates, 1));
         nothing_is_missing(&a, &b);
@@ -234,6 +238,7 @@ fn traffic_passes_over_a_stream() {
 /// What a client cannot send stays where its queue can act on it: in the TUN device.
 #[test]
 fn a_client_whose_stream_is_full_stops_reading_the_device() {
+    adit_testbed::needs_root!();
     let (_a, b) = tunnel(Offloads::ALL, 1400);
     let listener = b.ns.run(|| TcpListener::bind("10.77.0.2:0")).unwrap().unwrap();
     let to = listener.local_addr().unwrap();
@@ -284,6 +289,7 @@ fn a_client_whose_stream_is_full_stops_reading_the_device() {
 
 #[test]
 fn two_workers_share_a_stream() {
+    adit_testbed::needs_root!();
     let (a, b) = tunnel_over_stream(Offloads::ALL, 2);
     std::thread::scope(|scope| {
         for port in 7000..7006 {
@@ -296,11 +302,13 @@ fn two_workers_share_a_stream() {
 
 #[test]
 fn a_rekey_under_load_loses_nothing() {
+    adit_testbed::needs_root!();
     rekeys_under_load(tunnel(Offloads::ALL, 1400));
 }
 
 #[test]
 fn a_rekey_under_load_over_a_stream_loses_nothing() {
+    adit_testbed::needs_root!();
     let (a, b) = rekeys_under_load(tunnel_over_stream(Offloads::ALL, 1));
     nothing_is_missing(&a, &b);
 }
@@ -335,6 +343,7 @@ fn rekeys_under_load((a, b): (Side, Side)) -> (Side, Side) {
 /// trains overtake each other and the other end's replay window drops them.
 #[test]
 fn two_workers_keep_the_order_of_packet_ids() {
+    adit_testbed::needs_root!();
     let (a, b) = tunnel_with_queues(Offloads::ALL, 1400, 2);
     std::thread::scope(|scope| {
         for port in 7000..7006 {
@@ -351,6 +360,7 @@ fn two_workers_keep_the_order_of_packet_ids() {
 
 #[test]
 fn packets_of_the_transport_that_come_back_are_dropped_and_counted() {
+    adit_testbed::needs_root!();
     let (_a, b) = tunnel(Offloads::ALL, 0);
     b.plane.set_own_transport(Some(OwnTransport {
         remote: "10.77.0.1:5000".parse().unwrap(),
@@ -382,6 +392,7 @@ fn packets_of_the_transport_that_come_back_are_dropped_and_counted() {
 
 #[test]
 fn a_removed_device_is_reported() {
+    adit_testbed::needs_root!();
     let (a, _b) = tunnel(Offloads::ALL, 1400);
     assert_eq!(a.plane.failure(), None);
     let index = a.tun;

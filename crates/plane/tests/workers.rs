@@ -308,6 +308,7 @@ fn echoes(
 
 #[test]
 fn each_packet_arrives_once_and_in_order() {
+    adit_testbed::needs_root!();
     for workers in [2, 3, 4] {
         let world = echoes(workers, 30, true, |_, _, _| {});
         assert_eq!(world.plane.totals().offloads, Offloads::ALL);
@@ -317,6 +318,7 @@ fn each_packet_arrives_once_and_in_order() {
 /// A client's new port is another worker's: its packets, and the answers, go on without one lost.
 #[test]
 fn peers_float_between_workers_while_traffic_runs() {
+    adit_testbed::needs_root!();
     let mut world = echoes(4, 40, false, |world, client, _| {
         client.at = (client.at + 1) % client.sockets.len();
         let id = PeerId(u32::from(client.n));
@@ -334,6 +336,7 @@ fn peers_float_between_workers_while_traffic_runs() {
 
 #[test]
 fn keys_change_while_all_workers_run() {
+    adit_testbed::needs_root!();
     echoes(3, 40, true, |world, client, _| client.rekey(&world.plane));
     echoes(4, 40, false, |world, client, window| {
         client.rekey(&world.plane);
@@ -344,6 +347,7 @@ fn keys_change_while_all_workers_run() {
 /// Workers that relay between the same two peers in opposite directions at the same time.
 #[test]
 fn clients_reach_each_other_across_workers_in_both_directions() {
+    adit_testbed::needs_root!();
     let world = World::new(4, Relay::Direct);
     let mut clients: Vec<_> = (2..10).map(|n| world.client(n, 1)).collect();
     let windows = 60;
@@ -373,6 +377,7 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
 /// is said once, whoever sees it.
 #[test]
 fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
+    adit_testbed::needs_root!();
     let mut world = World::new(4, Relay::Kernel);
     let mut client = world.client(2, 1);
     let mut limited = key(2, 1, true);
@@ -422,6 +427,7 @@ fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
 /// the counters, of each client and of all workers together, are exact.
 #[test]
 fn clients_come_move_and_go_while_all_talk_across_workers() {
+    adit_testbed::needs_root!();
     const LIVES: u32 = 3;
     const WINDOWS: u32 = 12;
     for (queues, steered) in [(8, true), (2, false)] {
@@ -532,6 +538,7 @@ fn live(world: &World, n: u8, windows: u32, both: &Meeting) {
 /// One sweep looks after all peers, however many workers there are.
 #[test]
 fn a_peer_is_pinged_by_one_worker() {
+    adit_testbed::needs_root!();
     let world = World::new(4, Relay::Kernel);
     let client = world.client(2, 1);
     let interval = Duration::from_millis(300);
@@ -553,6 +560,7 @@ fn a_peer_is_pinged_by_one_worker() {
 /// new one.
 #[test]
 fn all_sockets_of_a_port_can_be_exchanged() {
+    adit_testbed::needs_root!();
     let mut world = World::new(3, Relay::Kernel);
     world.plane.add_sockets(ID, group(&world.server, 5001, 3, false));
     let senders: Vec<_> = (0..24)
@@ -582,6 +590,7 @@ fn all_sockets_of_a_port_can_be_exchanged() {
 /// device alone, and all go on when it has room: whoever filled it.
 #[test]
 fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
+    adit_testbed::needs_root!();
     let (near, far) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     near.connect("cable", &far, "cable").unwrap();
     configure(&near, "cable", "10.77.0.2/24");

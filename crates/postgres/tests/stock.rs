@@ -56,7 +56,7 @@ fn read_back(cluster: &Cluster, folder: &Path, leaf: &str) -> Vec<u8> {
 fn rows_pass_through_a_real_server_and_the_longest_fill_one_page_each() {
     let name = "rows_pass_through_a_real_server_and_the_longest_fill_one_page_each";
     if let Some(why) = missing() {
-        println!("test {name} ... skipped: {why}");
+        adit_testbed::skip::skip(name, &why);
         return;
     }
     let folder = scratch().unwrap();

@@ -3,12 +3,11 @@
 //! The program `ping` gives the last answer 50 ms, or twice the longest round trip: on a busy machine an answer that is on its
 //! way then counts as lost.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::failure::{Context, Result};
@@ -27,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const HEADER: usize = 8;
 
 /// Sends requests with `size` bytes from inside `from` until `count` answers came or eight seconds have passed on
-/// [`Moment`]'s clock; returns how many came. Ends early where the kernel reports that there is no way.
+/// [`Moment`]'s clock; returns how many came.
 ///
 /// # Errors
 /// No socket.
@@ -58,10 +57,7 @@ fn ping_within(
                 session.send();
                 next = Instant::now() + PAUSE;
             }
-            let refused = session.listen(next);
-            if refused && session.times.is_empty() {
-                break;
-            }
+            session.listen(next);
         }
         Ok(u32::try_from(session.times.len()).unwrap_or(u32::MAX).min(count))
     })?;
@@ -148,11 +144,6 @@ impl Session {
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).context("an ICMP socket")?;
         socket.set_read_timeout(Some(LOOK_EVERY))?;
-        if to.is_ipv4() {
-            setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?;
-        } else {
-            setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?;
-        }
         let to = SocketAddr::new(to, 0);
         Ok(Session {
             socket,
@@ -175,23 +166,20 @@ impl Session {
         }
     }
 
-    /// Takes answers until then; whether the kernel reports that requests do not arrive.
-    fn listen(&mut self, until: Instant) -> bool {
+    /// Takes answers until then, or one. That a host is not reachable now, which the kernel reports for neighbours that are
+    /// slow to answer, does not mean that it will not be.
+    fn listen(&mut self, until: Instant) {
         let mut buffer = [0; 65536];
         loop {
             match (&self.socket).read(&mut buffer) {
                 Ok(length) => {
                     self.take(buffer.get(..length).unwrap_or_default());
                     // The caller may have what it waits for.
-                    return false;
+                    return;
                 }
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return true,
-            }
-            if Instant::now() >= until {
-                return false;
+                // Also that of an earlier request: each error is reported once.
+                Err(_) if Instant::now() >= until => return,
+                Err(_) => {}
             }
         }
     }

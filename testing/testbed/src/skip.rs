@@ -6,6 +6,33 @@ use std::io::Write;
 /// Names the file that collects skipped checks over a whole run, one a line.
 pub const COLLECTED_IN: &str = "ADIT_SKIPPED";
 
+/// Ends a test that needs root where there is none, and counts it as skipped.
+#[macro_export]
+macro_rules! needs_root {
+    () => {
+        if $crate::skip::without_root() {
+            return;
+        }
+    };
+}
+
+/// Whether this is not root; then the calling test is skipped. For [`needs_root!`].
+///
+/// # Panics
+/// As [`skip`].
+#[must_use]
+pub fn without_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        let thread = std::thread::current();
+        skip(thread.name().unwrap_or("a test"), NEEDS_ROOT);
+    }
+    !root
+}
+
+/// The reason of [`needs_root!`].
+pub const NEEDS_ROOT: &str = "needs root";
+
 /// Says that a check does not run, and why; `make test` names all of them in its last line.
 ///
 /// # Panics

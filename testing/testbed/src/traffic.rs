@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+
 use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
 use crate::wait::Moment;
@@ -76,6 +78,7 @@ impl Stream {
         let (ready, wait) = std::sync::mpsc::channel();
         let receiver = to.thread(move || {
             let socket = UdpSocket::bind(target).context(target)?;
+            roomy(&socket)?;
             // The sender may start now; it does not matter if it has given up.
             let _ = ready.send(());
             receive(&socket)
@@ -100,6 +103,15 @@ impl Stream {
         let delivery = join(self.receiver)?;
         Ok(Delivery { sent, ..delivery })
     }
+}
+
+/// Gives a receiver room for some thousand datagrams: a receiver that waits for a processor loses none.
+///
+/// # Errors
+/// No root.
+pub fn roomy(socket: &UdpSocket) -> Result<()> {
+    const ROOM: usize = 16 << 20;
+    setsockopt(socket, RcvBufForce, &ROOM).context("a receive buffer")
 }
 
 fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {

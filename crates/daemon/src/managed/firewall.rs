@@ -345,6 +345,7 @@ mod tests {
     /// With real nft: the remedies are commands that work, and that we then see.
     #[test]
     fn the_remedies_can_be_typed_as_they_are() {
+        adit_testbed::needs_root!();
         let ns = adit_linux::netns::NetNs::unnamed().unwrap();
         ns.run(|| {
             load(

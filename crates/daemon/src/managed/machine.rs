@@ -385,6 +385,7 @@ mod tests {
     /// the next start's undoing.
     #[test]
     fn rules_are_loaded_and_a_killed_servers_are_removed() {
+        adit_testbed::needs_root!();
         let dir = tempfile::tempdir().unwrap();
         let places = Places::new(Some(dir.path())).unwrap();
         let table = firewall::table_name(&places.instance);

@@ -223,6 +223,7 @@ mod tests {
 
     #[test]
     fn replies_pass_a_strict_filter_only_while_they_are_marked() {
+        adit_testbed::needs_root!();
         let (left, right) = strict_pair();
         assert!(!answered(&left, &right), "without the table the filter drops the reply");
         let table = left.run(|| MarkedReplies::start(MARK)).unwrap().unwrap();

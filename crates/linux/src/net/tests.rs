@@ -35,6 +35,7 @@ fn inside(ns: &NetNs, work: impl AsyncFnOnce(&Net) -> Result<(), NetError> + Sen
 
 #[test]
 fn links_change_as_told() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         let link = n.link("eth").await?;
@@ -57,6 +58,7 @@ fn links_change_as_told() {
 
 #[test]
 fn addresses_come_and_go() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         let link = n.link("eth").await?.index;
@@ -82,6 +84,7 @@ fn addresses_come_and_go() {
 
 #[test]
 fn a_new_ipv6_address_can_be_bound_at_once() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     let bound = left.run(|| std::net::UdpSocket::bind("[2001:db8::1]:0")).unwrap();
     assert!(bound.is_ok(), "{bound:?}");
@@ -89,6 +92,7 @@ fn a_new_ipv6_address_can_be_bound_at_once() {
 
 #[test]
 fn routes_by_gateway_and_by_interface() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         let link = n.link("eth").await?.index;
@@ -122,6 +126,7 @@ fn routes_by_gateway_and_by_interface() {
 
 #[test]
 fn the_default_route_is_the_one_with_the_lowest_metric() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         let link = n.link("eth").await?.index;
@@ -146,6 +151,7 @@ fn the_default_route_is_the_one_with_the_lowest_metric() {
 
 #[test]
 fn unusual_routes() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         let link = n.link("eth").await?.index;
@@ -175,6 +181,7 @@ fn unusual_routes() {
 
 #[test]
 fn a_handle_in_another_namespace() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -187,6 +194,7 @@ fn a_handle_in_another_namespace() {
 
 #[test]
 fn rules_and_routes_without_a_hop_come_and_go() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         for (v6, all, hop) in
@@ -248,6 +256,7 @@ fn rules_and_routes_without_a_hop_come_and_go() {
 
 #[test]
 fn changes_of_links_addresses_and_routes_are_heard() {
+    adit_testbed::needs_root!();
     let (left, _right) = pair();
     inside(&left, async |n| {
         let link = n.link("eth").await?.index;

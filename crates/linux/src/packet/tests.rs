@@ -28,6 +28,7 @@ fn frame(mark: u8) -> Vec<u8> {
 
 #[test]
 fn frames_of_others_arrive_whole_and_own_ones_are_not_seen() {
+    adit_testbed::needs_root!();
     let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     for ns in [&a, &b] {
         ns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
@@ -59,6 +60,7 @@ fn frames_of_others_arrive_whole_and_own_ones_are_not_seen() {
 
 #[test]
 fn a_burst_leaves_without_what_is_not_kept() {
+    adit_testbed::needs_root!();
     let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     for ns in [&a, &b] {
         ns.set_sysctl("net.ipv6.conf.default.disable_ipv6", "1").unwrap();
@@ -82,6 +84,7 @@ fn a_burst_leaves_without_what_is_not_kept() {
 
 #[test]
 fn an_interface_that_is_switched_off_is_not_lost_and_one_that_is_removed_is() {
+    adit_testbed::needs_root!();
     let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     a.connect("left", &b, "right").unwrap();
     let left = index(&a, "left");
@@ -104,6 +107,7 @@ fn an_interface_that_is_switched_off_is_not_lost_and_one_that_is_removed_is() {
 
 #[test]
 fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
+    adit_testbed::needs_root!();
     let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
     a.connect("left", &b, "right").unwrap();
     for (ns, address) in [(&a, "192.0.2.1/24"), (&b, "192.0.2.2/24")] {

@@ -149,6 +149,7 @@ fn both_ends_of_a_stream_can_be_bound_to_a_device() {
 
 #[test]
 fn it_is_known_what_the_far_end_has_not_acknowledged() {
+    adit_testbed::needs_root!();
     use crate::net::{Address, Net};
     use crate::netns::NetNs;
     let (left, right) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());

@@ -55,6 +55,7 @@ fn drain(queue: &TunQueue) -> (Vec<([u8; VNET_LEN], usize)>, Vec<u8>) {
 
 #[test]
 fn a_super_packet_goes_out_and_comes_back_whole() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let options = TunOptions { name: Some("adit0".into()), ..TunOptions::default() };
     let (device, socket) = device(&ns, &options);
@@ -84,6 +85,7 @@ fn a_super_packet_goes_out_and_comes_back_whole() {
 
 #[test]
 fn a_tap_hands_out_super_packets_as_frames_and_takes_them_back() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let options = TunOptions { mode: TunMode::Tap, ..TunOptions::default() };
     let (device, socket) = device(&ns, &options);
@@ -136,6 +138,7 @@ fn a_tap_hands_out_super_packets_as_frames_and_takes_them_back() {
 
 #[test]
 fn without_offloads_every_packet_comes_singly_and_finished() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let wanted = TunOptions { offloads: TunOffloads::NONE, ..TunOptions::default() };
     let (device, socket) = device(&ns, &wanted);
@@ -148,6 +151,7 @@ fn without_offloads_every_packet_comes_singly_and_finished() {
 
 #[test]
 fn offloads_can_be_switched_while_running() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let (device, socket) = device(&ns, &TunOptions::default());
     let queue = &device.queues[0];
@@ -165,6 +169,7 @@ fn offloads_can_be_switched_while_running() {
 
 #[test]
 fn a_bad_header_is_refused_and_the_queue_lives_on() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let (device, _socket) = device(&ns, &TunOptions::default());
     let queue = &device.queues[0];
@@ -180,6 +185,7 @@ fn a_bad_header_is_refused_and_the_queue_lives_on() {
 
 #[test]
 fn several_queues_and_frames() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let options = TunOptions { queues: 3, mode: TunMode::Tap, ..TunOptions::default() };
     let device = ns.run(|| TunDevice::open(&options)).unwrap().unwrap();
@@ -196,6 +202,7 @@ fn several_queues_and_frames() {
 /// The mask belongs to the device, and attaching a queue must not have reset it.
 #[test]
 fn offloads_hold_with_several_queues() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let (device, socket) = device(&ns, &TunOptions { queues: 4, ..TunOptions::default() });
     assert_eq!((device.queues.len(), device.offloads), (4, TunOffloads::ALL));
@@ -220,6 +227,7 @@ fn offloads_hold_with_several_queues() {
 /// `openvpn --mktun`, `ip tuntap add`: a device that exists without a user, for one queue.
 #[test]
 fn a_device_made_before_is_taken_with_the_queues_it_has() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let open = |queues| {
         let options = TunOptions { name: Some("kept0".into()), queues, ..TunOptions::default() };
@@ -265,6 +273,7 @@ fn flows(ns: &NetNs) -> Vec<UdpSocket> {
 
 #[test]
 fn a_flow_with_little_to_say_does_not_wait_behind_one_with_much() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let (device, _socket) = device(&ns, &TunOptions { lanes: 16, ..TunOptions::default() });
     assert_eq!((device.queues.len(), device.queues[0].lanes()), (1, 16));
@@ -299,6 +308,7 @@ fn early(order: &[u16]) -> Vec<u16> {
 
 #[test]
 fn a_device_without_lanes_is_read_in_the_order_of_its_packets() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let (device, _socket) = device(&ns, &TunOptions::default());
     assert_eq!(device.queues[0].lanes(), 1);
@@ -308,6 +318,7 @@ fn a_device_without_lanes_is_read_in_the_order_of_its_packets() {
 
 #[test]
 fn a_device_that_exists_or_has_several_queues_gets_no_lanes() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let open = |queues, lanes| {
         let name = Some("kept1".into());
@@ -333,6 +344,7 @@ fn persist(queue: &TunQueue, on: bool) {
 
 #[test]
 fn errors_say_what_to_do() {
+    adit_testbed::needs_root!();
     let ns = NetNs::unnamed().unwrap();
     let open = |name: &str, mode| {
         let options = TunOptions { name: Some(name.into()), mode, ..TunOptions::default() };

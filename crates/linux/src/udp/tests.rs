@@ -158,6 +158,7 @@ fn across(version: &str) -> (crate::netns::NetNs, UdpSocket, UdpSocket) {
 
 #[test]
 fn trains_cross_an_ethernet_whole() {
+    adit_testbed::needs_root!();
     for version in ["v4", "v6"] {
         let (_ns, a, b) = across(version);
         let payload = vec![3; 40 * 1400 + 9];
@@ -178,6 +179,7 @@ fn trains_cross_an_ethernet_whole() {
 
 #[test]
 fn segments_larger_than_the_path_stop_at_their_train_and_pass_singly() {
+    adit_testbed::needs_root!();
     for version in ["v4", "v6"] {
         let (_ns, a, b) = across(version);
         let (fits, large) = ([1; 2800], [2; 5000]);
@@ -203,6 +205,7 @@ fn segments_larger_than_the_path_stop_at_their_train_and_pass_singly() {
 
 #[test]
 fn too_long_trains_are_refused_by_index() {
+    adit_testbed::needs_root!();
     let (_ns, a, b) = across("v4");
     let to = b.local_addr();
     let bytes = vec![0; 70_000];
@@ -218,6 +221,7 @@ fn too_long_trains_are_refused_by_index() {
 
 #[test]
 fn a_full_socket_would_block_at_the_first_train_that_does_not_fit() {
+    adit_testbed::needs_root!();
     let (ns, a, _b) = across("v4");
     let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
     options.send_buffer = 1;
@@ -235,6 +239,7 @@ fn a_full_socket_would_block_at_the_first_train_that_does_not_fit() {
 
 #[test]
 fn fragmentation_is_as_asked() {
+    adit_testbed::needs_root!();
     let (ns, a, b) = across("v4");
     let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
     options.fragmentation = Fragmentation::Forbidden;
@@ -251,6 +256,7 @@ fn fragmentation_is_as_asked() {
 
 #[test]
 fn link_local_peers_are_answered_through_their_interface() {
+    adit_testbed::needs_root!();
     let (left, a, b) = across("v6");
     drop(a);
     let index = left.configure(async |net| net.link("eth").await).unwrap().unwrap().index;

@@ -3,16 +3,26 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::failure::{Context, Result};
 use crate::net::Namespace;
 use crate::process::feed;
+use crate::traffic::roomy;
+use crate::wait::Moment;
 
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(1);
+/// For datagrams that are missing.
+const PATIENCE: Duration = Duration::from_secs(8);
 const BEGIN: Duration = Duration::from_secs(20);
+/// Fewer than a device's queue holds (500).
+const WINDOW: u32 = 200;
 
-/// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns what arrived, in order.
+/// Sends `count` datagrams of all sizes up to `largest`, in bursts of eight, and returns what arrived, in order. No more than
+/// [`WINDOW`] are on their way at once: queues of the kernel that overflow while a program waits for a processor lose
+/// datagrams of which no program knows.
 pub(super) fn datagrams(
     from: &Namespace,
     to: &Namespace,
@@ -21,13 +31,25 @@ pub(super) fn datagrams(
     largest: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let (ready, wait) = std::sync::mpsc::channel();
+    let progress = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&progress);
     let receiver = to.thread(move || {
         let socket = UdpSocket::bind(target).context(target)?;
-        socket.set_read_timeout(Some(SILENCE))?;
+        roomy(&socket)?;
+        socket.set_read_timeout(Some(Duration::from_millis(100)))?;
         let _ = ready.send(());
         let (mut buffer, mut arrived) = (vec![0; 65536], Vec::new());
-        while let Ok((length, _)) = socket.recv_from(&mut buffer) {
-            arrived.push(buffer.get(..length).unwrap_or_default().to_vec());
+        let mut last = Moment::now();
+        // After the last one a moment more, for one that comes twice.
+        let patience = |arrived: &Vec<_>| {
+            if arrived.len() < count as usize { PATIENCE } else { SILENCE }
+        };
+        while last.elapsed() < patience(&arrived) {
+            if let Ok((length, _)) = socket.recv_from(&mut buffer) {
+                arrived.push(buffer.get(..length).unwrap_or_default().to_vec());
+                counted.fetch_add(1, Relaxed);
+                last = Moment::now();
+            }
         }
         Ok(arrived)
     })?;
@@ -36,6 +58,12 @@ pub(super) fn datagrams(
         let local: IpAddr = if target.is_ipv6() { [0; 16].into() } else { [0; 4].into() };
         let socket = UdpSocket::bind((local, 0))?;
         for number in 0..count {
+            let waiting = Moment::now();
+            while number.saturating_sub(progress.load(Relaxed)) > WINDOW
+                && waiting.elapsed() < PATIENCE
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
             socket.send_to(&content(number, largest), target)?;
             if number % 8 == 7 {
                 std::thread::sleep(Duration::from_millis(4));

@@ -76,9 +76,7 @@ pub struct Options<'a> {
 pub fn missing() -> Option<String> {
     match programs() {
         Err(failure) => Some(failure.0),
-        Ok(_) if !Uid::effective().is_root() => {
-            Some("a throw-away PostgreSQL cluster needs root".to_owned())
-        }
+        Ok(_) if !Uid::effective().is_root() => Some(crate::skip::NEEDS_ROOT.to_owned()),
         Ok(_) => None,
     }
 }

@@ -5,7 +5,8 @@ use super::*;
 /// A cluster in a temporary folder, or the reason why there can be none here, printed.
 fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
     if let Some(why) = missing() {
-        eprintln!("SKIPPED: {why}");
+        let thread = thread::current();
+        crate::skip::skip(thread.name().unwrap_or("cluster"), &why);
         return None;
     }
     let folder = scratch().unwrap();

@@ -26,7 +26,8 @@ const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus C
 "#;
 
 fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
+    let thread = std::thread::current();
+    adit_testbed::skip::skip(thread.name().unwrap_or("DNS"), why);
 }
 
 /// Runs `work` where /usr, /etc and /var are overlays, with the programs of one of the roots, /run is
@@ -38,7 +39,7 @@ fn world(root: Option<&str>, work: impl AsyncFnOnce() + Send) {
         return skip(&format!("{} is missing: scripts/dns-roots.sh fetches it", lower.display()));
     }
     if !nix::unistd::geteuid().is_root() {
-        return skip("namespaces need root");
+        return skip(adit_testbed::skip::NEEDS_ROOT);
     }
     let scratch = tempfile::tempdir().unwrap();
     let scratch = scratch.path();

@@ -278,6 +278,7 @@ mod tests {
     /// The generator against itself, without a tunnel between.
     #[test]
     fn bytes_and_pings_cross_a_veth() {
+        adit_testbed::needs_root!();
         let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
         a.connect("left", &b, "right").unwrap();
         super::super::world::address(&a, "left", "192.0.2.1/24".parse().unwrap()).unwrap();

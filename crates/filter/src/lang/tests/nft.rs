@@ -28,7 +28,7 @@ fn can_ask(test: &str) -> bool {
     let asked = Command::new("unshare").args(["-n", "nft", "--version"]).output();
     let can = asked.is_ok_and(|output| output.status.success());
     if !can {
-        eprintln!("{test}: skipped, needs nft and the right to make a network namespace");
+        adit_testbed::skip::skip(test, "needs nft and the right to make a network namespace");
     }
     can
 }
