@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use adit_crypto::{BlockCipher, Cipher, Digest};
 use adit_engine::verbs::{BlockSuite, Keepalive};
-use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport};
+use adit_engine::{Input, Link, Notice, PeerId, SocketId, Transport, UnixTime};
 use adit_openvpn::client::{ClientEvent, Stop};
-use adit_openvpn::keys::{Direction, ServerKey, StaticKey};
+use adit_openvpn::keys::{Direction, Metadata, ServerKey, StaticKey};
 use adit_openvpn::p2p::{Ends, Inside4, PeerConfig, PeerTls, Reach, StaticConfig};
 use adit_openvpn::session::{Renegotiation, Settings};
 use adit_openvpn::wrap::WrapConfig;
@@ -690,5 +690,151 @@ fn an_injected_packet_ends_no_session_between_two_points() {
             assert!(w.passes());
             assert!(w.both_up(1) && !w.both_up(2), "the session is the same");
         }
+    }
+}
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// A server that refuses keys older than 90 days, and a client whose key has this age.
+fn expiring(days: Option<u64>) -> [Config; 2] {
+    let master = ServerKey::new(&[42; ServerKey::LEN]);
+    let made = days.map(|days| Metadata::Timestamp(points::UNIX.0 - days * DAY));
+    let client = master.client_key(key(3), made.as_ref()).expect("a key");
+    let server = WrapConfig::TlsCryptV2Server {
+        key: master,
+        max_age: Some(Duration::from_secs(90 * DAY)),
+        shared: None,
+    };
+    let with = |wrap| Settings { wrap, ..settings() };
+    [
+        tls(true, with(server), anybody()),
+        tls(false, with(WrapConfig::TlsCryptV2Client { key: client }), reach()),
+    ]
+}
+
+#[test]
+fn a_key_that_is_too_old_or_of_no_age_starts_nothing_between_two_points() {
+    for (age, word) in [(Some(91), "older"), (None, "time stamp")] {
+        let mut w = World::new(expiring(age), &line(), 1);
+        assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
+        let named = |e: &&ClientEvent| matches!(e, ClientEvent::Warning(why) if why.contains(word));
+        assert!(w.nodes[A].events.iter().any(|e| named(&e)), "{:?}", w.nodes[A].events);
+        assert_eq!(handshakes(&w, A), 0);
+        assert!(w.nodes[A].sent.is_empty(), "it is not answered");
+        // A flood of the same packet is named a few times.
+        let reset = w.nodes[B].sent.iter().find_map(|packet| match packet {
+            Packet::Control(bytes) => Some(bytes.clone()),
+            Packet::Data(_) => None,
+        });
+        let reset = reset.expect("the client has begun");
+        w.nodes[A].events.clear();
+        for _ in 0..1000 {
+            w.deliver(A, address(B), Packet::Control(reset.clone()));
+        }
+        assert!(w.nodes[A].events.len() <= 20, "{}", w.nodes[A].events.len());
+    }
+}
+
+#[test]
+fn a_key_that_becomes_too_old_ends_no_session_between_two_points() {
+    let mut w = up(expiring(Some(89)));
+    match w.nodes[A].end.as_mut() {
+        Some(points::End::Peer(engine)) => {
+            engine.set_unix_time(w.now, UnixTime(points::UNIX.0 + 2 * DAY));
+        }
+        _ => unreachable!(),
+    }
+    w.feed(B, Input::Notice(Notice::KeyNearLimit(PeerId(0), 0)));
+    assert!(
+        w.run(20 * SECOND, |w| w.rekeys(A) == 1 && w.rekeys(B) == 1),
+        "{:?}",
+        w.nodes[A].events
+    );
+    assert!(w.restarts(A).is_empty() && w.restarts(B).is_empty());
+    assert!(w.passes());
+}
+
+// A change of the network, at an end that moves with its machine.
+
+fn path_changed(w: &mut World, n: usize, stale: bool) {
+    w.act(n, |end, now, out| end.path_changed(now, stale, out));
+}
+
+/// An end with a fixed place, and one that moves: its address becomes another one.
+fn mobile_pairs() -> [[Config; 2]; 3] {
+    [
+        [
+            fixed(secret(Some(Direction::Inverse), anybody())),
+            fixed(secret(Some(Direction::Normal), reach())),
+        ],
+        [tls(true, settings(), anybody()), tls(false, settings(), reach())],
+        [tls(false, settings(), anybody()), tls(true, settings(), reach())],
+    ]
+}
+
+#[test]
+fn an_end_that_gets_another_address_keeps_its_tunnel() {
+    for (n, configs) in mobile_pairs().into_iter().enumerate() {
+        let mut w = up(configs);
+        assert!(w.passes());
+        for port in [4000, 5000] {
+            w.nodes[B].address.set_port(port);
+            // A datagram socket has no address of its own, so that none is stale.
+            path_changed(&mut w, B, port == 5000);
+            // The driver's ping.
+            w.traffic(B);
+            let moved = |e: &ClientEvent| matches!(e, ClientEvent::Note(text) if text.contains(&format!(":{port}")));
+            assert!(w.run(SECOND, |w| w.nodes[A].events.iter().any(moved)), "{n}");
+            assert!(w.passes(), "{n}");
+        }
+        // Control packets find their way, too.
+        if n > 0 {
+            w.feed(A, Input::Notice(Notice::KeyNearLimit(PeerId(0), 0)));
+            assert!(w.run(5 * SECOND, |w| w.rekeys(A) == 1 && w.rekeys(B) == 1), "{n}");
+        }
+        assert!(w.restarts(A).is_empty() && w.restarts(B).is_empty(), "{n}");
+        assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 2), "{n}");
+    }
+}
+
+#[test]
+fn a_change_of_the_network_ends_the_wait_of_a_point() {
+    for (n, [a, b]) in mobile_pairs().into_iter().enumerate() {
+        let slow = match b {
+            Config::Static(mut config) => {
+                config.reach.connect_retry = (300 * SECOND, 300 * SECOND);
+                Config::Static(config)
+            }
+            Config::Peer(mut config) => {
+                config.reach.connect_retry = (300 * SECOND, 300 * SECOND);
+                Config::Peer(config)
+            }
+        };
+        let mut w = up([a, slow]);
+        // The network is gone for long enough that the end gives the session up.
+        w.kill(A);
+        assert!(w.run(60 * SECOND, |w| w.restarts(B).len() == 1), "{n}");
+        w.revive(A);
+        assert!(!w.run(100 * SECOND, |w| w.ups(B) == 2), "{n}: it waits");
+        path_changed(&mut w, B, false);
+        // Under a static key by each end's next ping.
+        let soon = if n == 0 { 5 * SECOND } else { SECOND };
+        assert!(w.run(soon, |w| w.both_up(2)), "{n}: {:?}", w.nodes[B].events);
+        assert!(w.passes(), "{n}");
+    }
+}
+
+#[test]
+fn a_change_of_the_network_begins_a_handshake_between_two_points_again() {
+    for configs in mobile_pairs().into_iter().skip(1) {
+        let mut w = World::new(configs, &line(), 1);
+        w.kill(A);
+        assert!(!w.run(20 * SECOND, |w| w.ups(B) == 1));
+        assert!(w.restarts(B).is_empty(), "the first attempt is under way");
+        w.revive(A);
+        path_changed(&mut w, B, false);
+        assert_eq!(w.restarts(B), ["the network changed"]);
+        assert!(w.run(SECOND, |w| w.both_up(1)), "{:?}", w.nodes[B].events);
+        assert!(w.passes());
     }
 }

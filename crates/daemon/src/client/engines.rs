@@ -48,26 +48,24 @@ pub(super) trait Drives: Engine<Event = ClientEvent> {
     /// Begin again.
     fn restart(&mut self, now: Instant, out: &mut Out);
     /// The way to the other end is another one; `stale`: the stream's own address is gone.
-    fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
-        if stale {
-            self.restart(now, out);
-        }
-    }
+    fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out);
     /// End for good.
     fn shutdown(&mut self, now: Instant, out: &mut Out);
 }
 
 macro_rules! drives {
-    ($($engine:ty { $($more:item)* })*) => {$(
+    ($($engine:ty),*) => {$(
         impl Drives for $engine {
-            $($more)*
-
             fn set_unix_time(&mut self, now: Instant, unix_time: UnixTime) {
                 self.set_unix_time(now, unix_time);
             }
 
             fn restart(&mut self, now: Instant, out: &mut Out) {
                 self.restart(now, out);
+            }
+
+            fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+                self.path_changed(now, stale, out);
             }
 
             fn shutdown(&mut self, now: Instant, out: &mut Out) {
@@ -77,12 +75,4 @@ macro_rules! drives {
     )*};
 }
 
-drives! {
-    ClientEngine {
-        fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
-            self.path_changed(now, stale, out);
-        }
-    }
-    StaticEngine {}
-    PeerEngine {}
-}
+drives!(ClientEngine, StaticEngine, PeerEngine);

@@ -72,6 +72,25 @@ impl Network {
         passed > tick + SLEPT
     }
 
+    /// The path has changed, at `now`, when so many packets of the session had come. Their connection is looked at in a while;
+    /// one that is `stale` ends without that, and datagrams have none.
+    fn watch_connection(
+        &mut self,
+        now: tokio::time::Instant,
+        received: u64,
+        stream: bool,
+        stale: bool,
+    ) {
+        self.check = (stream && !stale).then(|| (now + STALLED, received));
+    }
+
+    /// Whether the connection is to be dialled again, asked once when the look at it is due: it has delivered nothing since
+    /// the path changed, and what it sent is not acknowledged. It waits for the kernel's next retransmission then, which a
+    /// new connection does not.
+    fn has_stalled(&mut self, received: u64, unacknowledged: bool) -> bool {
+        self.check.take().is_some_and(|(_, before)| unacknowledged && received == before)
+    }
+
     /// Whether the recursive packets so far are worth a line: there are more, and the last line is old.
     fn log_recursion(&mut self, now: Instant, count: u64) -> bool {
         let (logged, at) = self.recursive;
@@ -136,8 +155,8 @@ impl<E: Drives> Running<E> {
         self.driver.backend().plane().resumed();
         self.network.pings_left = PINGS;
         self.ping();
-        self.network.check = (self.stream && !stale)
-            .then(|| (tokio::time::Instant::now() + STALLED, self.session_packets()));
+        let received = self.session_packets();
+        self.network.watch_connection(tokio::time::Instant::now(), received, self.stream, stale);
     }
 
     /// Packets of the present session that came.
@@ -151,14 +170,13 @@ impl<E: Drives> Running<E> {
         self.network.check.map(|(at, _)| at)
     }
 
-    /// The path has changed a while ago. A connection that has delivered nothing since waits for the
-    /// kernel's next retransmission, which a new connection does not.
+    /// Looks at the connection a while after the path has changed.
     pub(super) fn check_stream(&mut self) {
-        let Some((_, received)) = self.network.check.take() else { return };
         let plane = self.driver.backend().plane();
         let link = self.peer.and_then(|peer| plane.link(peer));
         let unacknowledged = link.is_some_and(|link| plane.is_unacknowledged(link));
-        if unacknowledged && self.session_packets() == received {
+        let received = self.session_packets();
+        if self.network.has_stalled(received, unacknowledged) {
             say!(1, "network: the connection stalled on the changed path: connecting again");
             self.path_changed(true);
         }
@@ -257,5 +275,35 @@ mod tests {
         assert!(!network.log_recursion(at(3000), 500_000));
         assert!(network.log_recursion(at(62_000), 900_000));
         assert!(!network.log_recursion(at(200_000), 900_000), "it has ended");
+    }
+
+    #[test]
+    fn a_connection_that_stalled_on_a_changed_path_is_dialled_again() {
+        let start = tokio::time::Instant::now();
+        let mut network = Network::new(false);
+        let mut stalled = |stream, stale, received, unacknowledged| {
+            network.watch_connection(start, 100, stream, stale);
+            let due = network.check.map(|(at, _)| at);
+            assert_eq!(due, (stream && !stale).then_some(start + STALLED));
+            let stalled = network.has_stalled(received, unacknowledged);
+            assert!(!network.has_stalled(received, unacknowledged), "asked once");
+            assert_eq!(network.check, None);
+            stalled
+        };
+        assert!(stalled(true, false, 100, true));
+        assert!(!stalled(true, false, 101, true), "the other end was heard");
+        assert!(!stalled(true, false, 100, false), "an idle one has all acknowledged");
+        assert!(!stalled(true, true, 100, true), "it is replaced already");
+        assert!(!stalled(false, false, 100, true), "datagrams have no connection");
+    }
+
+    #[test]
+    fn a_second_change_of_the_path_counts_packets_from_there() {
+        let start = tokio::time::Instant::now();
+        let mut network = Network::new(false);
+        network.watch_connection(start, 100, true, false);
+        network.watch_connection(start + STALLED / 2, 150, true, false);
+        assert_eq!(network.check.map(|(at, _)| at), Some(start + STALLED / 2 + STALLED));
+        assert!(network.has_stalled(150, true));
     }
 }

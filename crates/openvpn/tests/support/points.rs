@@ -66,6 +66,13 @@ impl End {
         }
     }
 
+    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Outbox<ClientEvent>) {
+        match self {
+            Self::Static(engine) => engine.path_changed(now, stale, out),
+            Self::Peer(engine) => engine.path_changed(now, stale, out),
+        }
+    }
+
     pub fn deadline(&self) -> Option<Instant> {
         let deadline = match self {
             Self::Static(engine) => engine.deadline(),

@@ -9,6 +9,7 @@ use adit_engine::{
 };
 use zeroize::Zeroizing;
 
+use super::PATH_CHANGED;
 use super::config::{ClientConfig, Credentials};
 use super::event::{ClientEvent, Stop};
 use super::remotes::{Next, Remotes};
@@ -633,9 +634,6 @@ impl ClientEngine {
         }
     }
 }
-
-/// The machine's way to the server is another one.
-const PATH_CHANGED: &str = "the network changed";
 
 /// The stream ended, by whomever.
 const CUT_OFF: &str = "connection reset";

@@ -6,6 +6,7 @@
 
 mod admission;
 mod handshake;
+mod restart;
 mod streams;
 
 use std::collections::VecDeque;
@@ -17,14 +18,14 @@ use adit_engine::{
 
 use super::config::{PeerConfig, PeerTls};
 use super::lobby::Lobby;
-use crate::client::{ClientEvent, Next, Remotes, Stop};
+use crate::client::{ClientEvent, Remotes, Stop};
 use crate::keys::Role;
 use crate::negotiate::ControlMessage;
 use crate::packet::{Opcode, SessionId, split_front};
 use crate::server::Responder;
 use crate::session::{
     Budget, Conversation, Fault, Heard, Idle, KeySchedule, Sizes, WallClock, exit_notice,
-    failed_negotiation, is_exit_notice, misframed, session_end, silence_end,
+    failed_negotiation, is_exit_notice, misframed,
 };
 use crate::tls::{PeerIdentity, TlsSession};
 use crate::wrap::{WrapError, Wrapper};
@@ -179,130 +180,6 @@ impl PeerEngine {
     /// Handshakes under way.
     pub fn handshakes(&self) -> usize {
         self.attempts.len()
-    }
-
-    /// Ends the session and begins again.
-    pub fn restart(&mut self, now: Instant, out: &mut Out) {
-        self.lost(now, "restart requested".into(), out);
-    }
-
-    /// Ends for good, after an exit notice where the configuration wants one.
-    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
-        self.end(now, Stop::Requested, out);
-    }
-
-    fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
-        let times = self.config.settings.exit_notify;
-        match (&mut self.session, &self.state, times) {
-            (_, State::Stopped, _) => {}
-            // The end of a connection is notice enough.
-            (Some(session), State::Open(_), Some(times))
-                if !session.conversation.link.is_stream() =>
-            {
-                let times = times.max(1);
-                let by_control = session.exit_by_control;
-                if by_control {
-                    let message = ControlMessage::Exit.encode();
-                    let _ = session.conversation.send_message(message);
-                }
-                let patience = EXIT_PATIENCE.saturating_mul(times.into());
-                self.state = match by_control {
-                    true => State::Leaving { notices_left: 0, next: now + patience, why },
-                    false => State::Leaving { notices_left: times, next: now, why },
-                };
-                self.tick(now, out);
-            }
-            _ => self.stop(why, out),
-        }
-    }
-
-    /// The good-bye is said.
-    fn gone(&mut self, out: &mut Out) {
-        let why = match &self.state {
-            State::Leaving { why, .. } => why.clone(),
-            _ => Stop::Requested,
-        };
-        self.stop(why, out);
-    }
-
-    fn stop(&mut self, why: Stop, out: &mut Out) {
-        self.take_down(out);
-        self.hang_up_all(out);
-        self.state = State::Stopped;
-        out.event(ClientEvent::Stopped(why));
-    }
-
-    /// Takes down what there is in the world.
-    fn take_down(&mut self, out: &mut Out) {
-        if !self.listens() {
-            self.attempts.clear();
-        }
-        let session = self.session.take();
-        if let Some(session) = &session {
-            out.plane(Op::DelPeer(session.peer));
-        }
-        let link = match (&self.state, session) {
-            (State::Open(Some(link)), _) => Some(*link),
-            (State::Leaving { .. }, Some(session)) => Some(session.conversation.link),
-            (State::Open(None), Some(session)) if session.conversation.link.is_stream() => {
-                Some(session.conversation.link)
-            }
-            _ => None,
-        };
-        if let Some(link) = link {
-            out.push(Output::Hangup(link));
-        }
-    }
-
-    /// Begins again: after a session was lost or, where we dialled, after the handshake failed.
-    fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
-        match self.state {
-            State::Stopped => return,
-            // We were going anyway.
-            State::Leaving { .. } => return self.gone(out),
-            _ => {}
-        }
-        let had_session = self.session.is_some();
-        self.take_down(out);
-        out.event(ClientEvent::Restarting(reason));
-        if self.config.reach.remotes.is_empty() {
-            self.begin_times(now);
-            self.state = State::Open(None);
-            return;
-        }
-        let next = match had_session {
-            true => Next::After(self.remotes.after_loss()),
-            false => self.remotes.advance(),
-        };
-        match next {
-            Next::After(wait) => self.state = State::Waiting { until: now + wait },
-            Next::Exhausted => {
-                self.state = State::Dialing;
-                self.stop(Stop::RetriesExhausted, out);
-            }
-        }
-    }
-
-    fn begin_times(&mut self, now: Instant) {
-        self.ends = session_end(now, self.config.settings.limits.session);
-    }
-
-    /// Something came, or may come from now on, of which `ping-exit` waits.
-    fn hope(&mut self, now: Instant) {
-        let settings = &self.config.settings;
-        self.silent_at = silence_end(now, &settings.limits, settings.keepalive);
-    }
-
-    fn start(&mut self, now: Instant, out: &mut Out) {
-        self.begin_times(now);
-        let Some(remote) = self.remotes.current() else {
-            self.state = State::Open(None);
-            return;
-        };
-        let target = remote.target.clone();
-        out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
-        out.push(Output::Dial(target));
-        self.state = State::Dialing;
     }
 
     fn role(&self) -> Role {

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use super::config::StaticConfig;
 use super::lobby::Lobby;
 use super::occ;
-use crate::client::{ClientEvent, Next, Remotes, Stop};
+use crate::client::{ClientEvent, Next, PATH_CHANGED, Remotes, Stop};
 use crate::session::{
     Budget, Idle, exit_notice, fragment_size, inner_mtu, is_exit_notice, misframed, session_end,
 };
@@ -118,6 +118,22 @@ impl StaticEngine {
     /// Begins again: looks the other end up anew.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
         self.begin_again(now, "restart requested".into(), out);
+    }
+
+    /// This machine reaches the other end another way than before, or again after an outage. A wait or an attempt begins
+    /// again at once; a connection that is `stale`, since its own address is gone, ends.
+    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+        match &mut self.state {
+            State::Waiting { until } => *until = now,
+            State::Dialing => self.start(now, out),
+            State::Open if stale && self.link.is_some_and(|link| link.is_stream()) => {
+                self.begin_again(now, PATH_CHANGED.into(), out);
+                if let State::Waiting { until } = &mut self.state {
+                    *until = now;
+                }
+            }
+            State::New | State::Open | State::Leaving { .. } | State::Stopped => {}
+        }
     }
 
     /// Ends for good, after exit notices where the configuration wants them.

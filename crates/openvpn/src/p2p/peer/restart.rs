@@ -1,0 +1,159 @@
+//! How an end begins, ends, and begins again.
+
+use adit_engine::{Instant, Op, Output};
+
+use super::{EXIT_PATIENCE, Out, PeerEngine, State};
+use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
+use crate::negotiate::ControlMessage;
+use crate::session::{session_end, silence_end};
+
+impl PeerEngine {
+    /// Ends the session and begins again.
+    pub fn restart(&mut self, now: Instant, out: &mut Out) {
+        self.lost(now, "restart requested".into(), out);
+    }
+
+    /// This machine reaches the other end another way than before, or again after an outage. What waits or is under way
+    /// begins at once; a session goes on, and looks for the path's MTU. A connection that is `stale`, since its own address
+    /// is gone, ends.
+    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+        match (&mut self.state, &mut self.session) {
+            (State::Waiting { until }, _) => *until = now,
+            (State::Dialing, _) => self.start(now, out),
+            (State::Open(_), Some(session)) if stale && session.conversation.link.is_stream() => {
+                self.lost(now, PATH_CHANGED.into(), out);
+                if let State::Waiting { until } = &mut self.state {
+                    *until = now;
+                }
+            }
+            (State::Open(_), Some(session)) => session.sizes.moved(now, session.conversation.link),
+            (State::Open(Some(_)), None) => {
+                self.take_down(out);
+                out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
+                self.start(now, out);
+            }
+            // Handshakes of others are theirs to begin again.
+            (State::Open(None), None) => {}
+            (State::New | State::Leaving { .. } | State::Stopped, _) => {}
+        }
+    }
+
+    /// Ends for good, after an exit notice where the configuration wants one.
+    pub fn shutdown(&mut self, now: Instant, out: &mut Out) {
+        self.end(now, Stop::Requested, out);
+    }
+
+    pub(super) fn end(&mut self, now: Instant, why: Stop, out: &mut Out) {
+        let times = self.config.settings.exit_notify;
+        match (&mut self.session, &self.state, times) {
+            (_, State::Stopped, _) => {}
+            // The end of a connection is notice enough.
+            (Some(session), State::Open(_), Some(times))
+                if !session.conversation.link.is_stream() =>
+            {
+                let times = times.max(1);
+                let by_control = session.exit_by_control;
+                if by_control {
+                    let message = ControlMessage::Exit.encode();
+                    let _ = session.conversation.send_message(message);
+                }
+                let patience = EXIT_PATIENCE.saturating_mul(times.into());
+                self.state = match by_control {
+                    true => State::Leaving { notices_left: 0, next: now + patience, why },
+                    false => State::Leaving { notices_left: times, next: now, why },
+                };
+                self.tick(now, out);
+            }
+            _ => self.stop(why, out),
+        }
+    }
+
+    /// The good-bye is said.
+    pub(super) fn gone(&mut self, out: &mut Out) {
+        let why = match &self.state {
+            State::Leaving { why, .. } => why.clone(),
+            _ => Stop::Requested,
+        };
+        self.stop(why, out);
+    }
+
+    pub(super) fn stop(&mut self, why: Stop, out: &mut Out) {
+        self.take_down(out);
+        self.hang_up_all(out);
+        self.state = State::Stopped;
+        out.event(ClientEvent::Stopped(why));
+    }
+
+    /// Takes down what there is in the world.
+    pub(super) fn take_down(&mut self, out: &mut Out) {
+        if !self.listens() {
+            self.attempts.clear();
+        }
+        let session = self.session.take();
+        if let Some(session) = &session {
+            out.plane(Op::DelPeer(session.peer));
+        }
+        let link = match (&self.state, session) {
+            (State::Open(Some(link)), _) => Some(*link),
+            (State::Leaving { .. }, Some(session)) => Some(session.conversation.link),
+            (State::Open(None), Some(session)) if session.conversation.link.is_stream() => {
+                Some(session.conversation.link)
+            }
+            _ => None,
+        };
+        if let Some(link) = link {
+            out.push(Output::Hangup(link));
+        }
+    }
+
+    /// Begins again: after a session was lost or, where we dialled, after the handshake failed.
+    pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+        match self.state {
+            State::Stopped => return,
+            // We were going anyway.
+            State::Leaving { .. } => return self.gone(out),
+            _ => {}
+        }
+        let had_session = self.session.is_some();
+        self.take_down(out);
+        out.event(ClientEvent::Restarting(reason));
+        if self.config.reach.remotes.is_empty() {
+            self.begin_times(now);
+            self.state = State::Open(None);
+            return;
+        }
+        let next = match had_session {
+            true => Next::After(self.remotes.after_loss()),
+            false => self.remotes.advance(),
+        };
+        match next {
+            Next::After(wait) => self.state = State::Waiting { until: now + wait },
+            Next::Exhausted => {
+                self.state = State::Dialing;
+                self.stop(Stop::RetriesExhausted, out);
+            }
+        }
+    }
+
+    pub(super) fn begin_times(&mut self, now: Instant) {
+        self.ends = session_end(now, self.config.settings.limits.session);
+    }
+
+    /// Something came, or may come from now on, of which `ping-exit` waits.
+    pub(super) fn hope(&mut self, now: Instant) {
+        let settings = &self.config.settings;
+        self.silent_at = silence_end(now, &settings.limits, settings.keepalive);
+    }
+
+    pub(super) fn start(&mut self, now: Instant, out: &mut Out) {
+        self.begin_times(now);
+        let Some(remote) = self.remotes.current() else {
+            self.state = State::Open(None);
+            return;
+        };
+        let target = remote.target.clone();
+        out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
+        out.push(Output::Dial(target));
+        self.state = State::Dialing;
+    }
+}
