@@ -9,6 +9,8 @@ pub enum Network {
     V4([u8; 4]),
     /// The first 64 bits of an IPv6 address.
     V6Link([u8; 8]),
+    /// The first 56 bits of an IPv6 address: what many providers delegate to a household.
+    V6Delegated([u8; 7]),
     /// The first 48 bits of an IPv6 address.
     V6Site([u8; 6]),
 }
@@ -26,11 +28,26 @@ impl Network {
         }
     }
 
+    /// Returns every block around an address, the smallest first: a /64, a /56 and a /48, or the one IPv4 address.
+    pub fn around(address: IpAddr) -> impl Iterator<Item = Self> {
+        let smallest = Self::of(address);
+        let delegated = match smallest {
+            Self::V6Link([a, b, c, d, e, f, g, _]) => {
+                Some(Self::V6Delegated([a, b, c, d, e, f, g]))
+            }
+            _ => None,
+        };
+        let site = smallest.is_ipv6().then(|| smallest.site());
+        [Some(smallest), delegated, site].into_iter().flatten()
+    }
+
     /// Returns the /48 around this network; of an IPv4 address the address itself.
     #[must_use]
     pub fn site(self) -> Self {
         match self {
-            Self::V6Link([a, b, c, d, e, f, ..]) => Self::V6Site([a, b, c, d, e, f]),
+            Self::V6Link([a, b, c, d, e, f, ..]) | Self::V6Delegated([a, b, c, d, e, f, _]) => {
+                Self::V6Site([a, b, c, d, e, f])
+            }
             other => other,
         }
     }
@@ -47,6 +64,7 @@ impl std::fmt::Display for Network {
         let (bytes, prefix): (&[u8], u8) = match self {
             Self::V4(v4) => return IpAddr::from(*v4).fmt(f),
             Self::V6Link(bytes) => (bytes, 64),
+            Self::V6Delegated(bytes) => (bytes, 56),
             Self::V6Site(bytes) => (bytes, 48),
         };
         let mut whole = [0; 16];
@@ -71,5 +89,15 @@ mod tests {
         let shown = ["192.0.2.1", "2001:db8:1:2:3::1"].map(|text| of(text).to_string());
         assert_eq!(shown, ["192.0.2.1", "2001:db8:1:2::/64"]);
         assert_eq!(of("2001:db8:1:2::1").site().to_string(), "2001:db8:1::/48");
+        let around = |text: &str| -> Vec<_> {
+            let networks = Network::around(text.parse().expect("an address"));
+            networks.map(|network| (network.to_string(), network.site().to_string())).collect()
+        };
+        let site = "2001:db8:1::/48".to_string();
+        let blocks = ["2001:db8:1:203::/64", "2001:db8:1:200::/56", "2001:db8:1::/48"];
+        let blocks = blocks.map(|block| (block.to_string(), site.clone()));
+        assert_eq!(around("2001:db8:1:203::1"), blocks);
+        let alone = "192.0.2.1".to_string();
+        assert_eq!(around("::ffff:192.0.2.1"), [(alone.clone(), alone)]);
     }
 }

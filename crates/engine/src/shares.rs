@@ -3,33 +3,17 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Prefix lengths at which the addresses of IPv6 are counted: a host, a site, and a provider's customer at most.
-const IPV6_BLOCKS: [u8; 3] = [64, 56, 48];
-/// The share of a block of each of these lengths, in quarters of the share of one IPv4 address.
-const QUARTERS: [usize; 3] = [4, 5, 6];
+use crate::Network;
+
 /// One in so many places is kept for IPv4: an attacker has more blocks of IPv6 than any table has places.
 const RESERVED_FOR_IPV4: usize = 4;
 
-/// A block of addresses that one party may hold alone.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-enum Block {
-    V4(u32),
-    /// The prefix length and the first 64 bits.
-    V6(u8, u64),
-}
-
-impl Block {
-    /// The blocks around an address, and what share each may have. An IPv4 address mapped into IPv6 counts as IPv4.
-    fn around(address: IpAddr) -> impl Iterator<Item = (Self, usize)> {
-        let (v4, v6) = match address.to_canonical() {
-            IpAddr::V4(v4) => (Some((Self::V4(u32::from(v4)), 4)), None),
-            IpAddr::V6(v6) => (None, Some((u128::from(v6) >> 64) as u64)),
-        };
-        let blocks = IPV6_BLOCKS.into_iter().zip(QUARTERS).filter_map(move |(length, quarters)| {
-            let kept = u64::MAX.checked_shl(64 - u32::from(length)).unwrap_or(0);
-            Some((Self::V6(length, v6? & kept), quarters))
-        });
-        v4.into_iter().chain(blocks)
+/// The share of a block, in quarters of the share of one IPv4 address.
+fn quarters(network: Network) -> usize {
+    match network {
+        Network::V4(_) | Network::V6Link(_) => 4,
+        Network::V6Delegated(_) => 5,
+        Network::V6Site(_) => 6,
     }
 }
 
@@ -44,7 +28,7 @@ pub struct Shares {
     free_per_place: usize,
     total: usize,
     total_ipv6: usize,
-    taken: HashMap<Block, usize>,
+    taken: HashMap<Network, usize>,
 }
 
 impl Shares {
@@ -60,18 +44,17 @@ impl Shares {
     #[must_use]
     pub fn take(&mut self, address: IpAddr) -> bool {
         let free = self.free(address);
-        let share = |quarters: usize| {
-            let share = free.saturating_mul(quarters) / self.free_per_place.saturating_mul(4);
+        let share = |network: Network| {
+            let share =
+                free.saturating_mul(quarters(network)) / self.free_per_place.saturating_mul(4);
             share.max(1)
         };
-        let taken = |block: &Block| self.taken.get(block).copied().unwrap_or(0);
-        if free == 0
-            || Block::around(address).any(|(block, quarters)| taken(&block) >= share(quarters))
-        {
+        let taken = |network: Network| self.taken.get(&network).copied().unwrap_or(0);
+        if free == 0 || Network::around(address).any(|network| taken(network) >= share(network)) {
             return false;
         }
-        for (block, _) in Block::around(address) {
-            *self.taken.entry(block).or_default() += 1;
+        for network in Network::around(address) {
+            *self.taken.entry(network).or_default() += 1;
         }
         self.total += 1;
         self.total_ipv6 += usize::from(is_ipv6(address));
@@ -91,14 +74,14 @@ impl Shares {
 
     /// Gives a place back. An address that has none gives nothing back.
     pub fn give_back(&mut self, address: IpAddr) {
-        if !Block::around(address).all(|(block, _)| self.taken.contains_key(&block)) {
+        if !Network::around(address).all(|network| self.taken.contains_key(&network)) {
             return;
         }
-        for (block, _) in Block::around(address) {
-            if let Some(count) = self.taken.get_mut(&block) {
+        for network in Network::around(address) {
+            if let Some(count) = self.taken.get_mut(&network) {
                 *count = count.saturating_sub(1);
                 if *count == 0 {
-                    self.taken.remove(&block);
+                    self.taken.remove(&network);
                 }
             }
         }

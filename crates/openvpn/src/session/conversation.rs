@@ -98,23 +98,7 @@ impl Conversation {
             _ => Role::Client,
         };
         let newest = Exchange::open(now, (role, 0), reset, tls, reliable, give_up);
-        Self {
-            link,
-            role,
-            local,
-            remote: None,
-            wrapper,
-            rewrapping: Rewrapping::None,
-            newest,
-            former: None,
-            pace: Bucket::new(RENEGOTIATIONS),
-            postponed: None,
-            soiled: false,
-            put_off: 0,
-            established: None,
-            failing: None,
-            traffic: Counters::default(),
-        }
+        Self::begin(link, role, (local, None), wrapper, newest)
     }
 
     /// A server's, continuing after the stateless exchange of resets.
@@ -128,24 +112,7 @@ impl Conversation {
     ) -> Self {
         let reliable = Reliable::resume(settings.first_timeout(), 1);
         let newest = Exchange::resume(tls, reliable, now + settings.hand_window);
-        let remote = Some(remote);
-        Self {
-            link,
-            role: Role::Server,
-            local,
-            remote,
-            wrapper,
-            rewrapping: Rewrapping::None,
-            newest,
-            former: None,
-            pace: Bucket::new(RENEGOTIATIONS),
-            postponed: None,
-            soiled: false,
-            put_off: 0,
-            established: None,
-            failing: None,
-            traffic: Counters::default(),
-        }
+        Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
     }
 
     /// A server's over a stream, whose address needs no cookie: it begins at the client's reset, and
@@ -161,10 +128,20 @@ impl Conversation {
         let reset = Opcode::HardResetServerV2;
         let reliable = Reliable::over_stream();
         let newest = Exchange::open(now, (Role::Server, 0), reset, tls, reliable, give_up);
-        let remote = Some(remote);
+        Self::begin(link, Role::Server, (local, Some(remote)), wrapper, newest)
+    }
+
+    /// A session whose first negotiation begins.
+    fn begin(
+        link: Link,
+        role: Role,
+        (local, remote): (SessionId, Option<SessionId>),
+        wrapper: Wrapper,
+        newest: Exchange,
+    ) -> Self {
         Self {
             link,
-            role: Role::Server,
+            role,
             local,
             remote,
             wrapper,
