@@ -1,3 +1,7 @@
+mod process;
+mod proxy;
+mod tls;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +16,10 @@ use crate::negotiate::{PullFilter, RouteSpec};
 use crate::p2p::Ends;
 use crate::server::{Network4, Network6};
 use crate::session::{Fragment, Limits, Mssfix, Renegotiation};
-use crate::tls::{CertProfile, IssuerHash};
+
+pub use process::{Log, LogTo, Process, Remap, Status};
+pub use proxy::{HttpProxy, Proxy, ProxyScheme, SocksProxy};
+pub use tls::{AskPass, Identity, NameKind, Tls, TlsVersion, Usage, VerifyName, Wrap};
 
 /// A whole configuration: command line and files, helpers expanded, defaults filled in, checked.
 ///
@@ -342,185 +349,6 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Certificates and TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
-    /// `ca`; with [`Self::peer_fingerprints`] there may be none.
-    pub ca: Option<Source>,
-    /// `capath`: a directory with authorities and revocation lists, named by their hashes.
-    pub ca_path: Option<PathBuf>,
-    /// `peer-fingerprint`: SHA-256 of the certificates that may in, lower-case hex.
-    pub peer_fingerprints: Vec<String>,
-    /// `cert` and `key`; a client may have none if it has a user name.
-    pub identity: Option<Identity>,
-    /// `askpass`: the key's password; without it an encrypted key is asked for on the terminal.
-    pub askpass: Option<AskPass>,
-    /// `crl-verify`.
-    pub crl: Option<Source>,
-    /// `verify-x509-name`.
-    pub verify_name: Option<VerifyName>,
-    /// `remote-cert-tls`, `remote-cert-eku`: what the peer's certificate must be for.
-    pub peer_usage: Option<Usage>,
-    /// `remote-cert-ku`: as [`crate::tls::VerifyOptions::key_usage`].
-    pub key_usage: Option<Vec<u8>>,
-    /// `ns-cert-type`: the old form of [`Self::peer_usage`].
-    pub netscape_usage: Option<Usage>,
-    /// `tls-cert-profile`.
-    pub profile: CertProfile,
-    /// `dh`: not used, but it must exist.
-    pub dh: Option<Source>,
-    /// `verify-hash`.
-    pub issuer: Option<IssuerHash>,
-    /// Server: `verify-client-cert`; default yes.
-    pub require_client_cert: bool,
-    /// `tls-version-min`, at least 1.2.
-    pub min_version: TlsVersion,
-    /// `tls-version-max`.
-    pub max_version: Option<TlsVersion>,
-    /// `tls-cipher`: TLS 1.2 suites as written; `None` for the default.
-    pub cipher_list: Option<Vec<String>>,
-    /// `tls-ciphersuites`: TLS 1.3 suites as written.
-    pub cipher_suites: Option<Vec<String>>,
-    /// `tls-groups`, or `ecdh-curve`; as written.
-    pub groups: Option<Vec<String>>,
-}
-
-/// Our own certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// `cert`: the certificate, perhaps followed by its chain.
-    pub cert: Source,
-    /// `extra-certs`.
-    pub extra: Option<Source>,
-    /// `key`.
-    pub key: Source,
-}
-
-/// Where a key's password comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AskPass {
-    /// The terminal.
-    Prompt,
-    /// The first line of a file.
-    File(PathBuf),
-}
-
-/// `verify-x509-name`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerifyName {
-    /// What to compare with.
-    pub name: String,
-    /// What to compare.
-    pub kind: NameKind,
-}
-
-/// The second argument of `verify-x509-name`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum NameKind {
-    /// The whole subject.
-    Subject,
-    /// The common name.
-    Name,
-    /// The beginning of the common name.
-    NamePrefix,
-}
-
-/// What a certificate is for.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Usage {
-    /// TLS server.
-    Server,
-    /// TLS client.
-    Client,
-}
-
-/// A TLS version.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TlsVersion {
-    /// 1.2
-    #[default]
-    V12,
-    /// 1.3
-    V13,
-}
-
-/// Control channel wrapping.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Wrap {
-    /// None.
-    #[default]
-    None,
-    /// `tls-auth`; the digest is [`Options::auth`].
-    TlsAuth {
-        /// The static key.
-        key: Source,
-        /// 0 or 1 (`key-direction`); `None`: one key for both ways.
-        direction: Option<u8>,
-    },
-    /// `tls-crypt`.
-    TlsCrypt(Source),
-    /// `tls-crypt-v2`.
-    TlsCryptV2 {
-        /// The client's key with its wrapped form, or the server's key, by role.
-        key: Source,
-        /// `tls-crypt-v2-max-age`, of a server.
-        max_age: Option<Duration>,
-        /// `tls-auth` or `tls-crypt` for the clients of a server that bring no key of their own.
-        shared: Option<Box<Wrap>>,
-    },
-}
-
-/// What a client's streams pass through.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proxy {
-    /// `http-proxy`.
-    Http(HttpProxy),
-    /// `socks-proxy`.
-    Socks(SocksProxy),
-}
-
-/// `http-proxy`, `http-proxy-option`, `http-proxy-user-pass`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpProxy {
-    /// Name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// User name and password, one line each, or from the terminal.
-    pub login: Option<UserPass>,
-    /// How to authenticate.
-    pub scheme: ProxyScheme,
-    /// Of HTTP: 1.0 or 1.1.
-    pub version: String,
-    /// User agent.
-    pub agent: Option<String>,
-    /// Further headers.
-    pub headers: Vec<(String, String)>,
-}
-
-/// `socks-proxy`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SocksProxy {
-    /// Name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// User name and password, one line each, or from the terminal.
-    pub login: Option<UserPass>,
-}
-
-/// How an HTTP proxy is told who asks.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum ProxyScheme {
-    /// Basic.
-    #[default]
-    Basic,
-    /// `auto`: as the proxy wants it, Digest rather than Basic.
-    Auto,
-    /// `auto-nct`: as the proxy wants it, but not Basic.
-    AutoNct,
-}
-
 /// `port-share`: where connections go that are not the tunnel's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortShare {
@@ -594,76 +422,4 @@ pub struct Routes {
     pub dns: DnsOptions,
     /// `dns-updown`: whether DNS settings are applied; `None`: not said.
     pub apply_dns: Option<bool>,
-}
-
-/// User, pid file and the like.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
-    /// `cd`; already joined to every path.
-    pub directory: Option<PathBuf>,
-    /// `daemon [NAME]`: go to the background; the name for the system log.
-    pub daemon: Option<String>,
-    /// `writepid`.
-    pub pid_file: Option<PathBuf>,
-    /// `user`.
-    pub user: Option<String>,
-    /// `group`.
-    pub group: Option<String>,
-    /// `nice`.
-    pub nice: i32,
-    /// `mlock`.
-    pub mlock: bool,
-    /// `persist-key`: do not read key files again on a restart.
-    pub persist_key: bool,
-    /// `remap-usr1 SIGHUP|SIGTERM`.
-    pub remap_usr1: Option<Remap>,
-}
-
-/// `remap-usr1`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Remap {
-    /// SIGHUP.
-    Hangup,
-    /// SIGTERM.
-    Terminate,
-}
-
-/// Where the log goes and how much.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
-    /// Where to.
-    pub to: LogTo,
-    /// `verb`, 0 to 11; default 1.
-    pub verb: u8,
-    /// `mute`: at most this many consecutive messages of a kind.
-    pub mute: Option<u32>,
-    /// Not `suppress-timestamps`.
-    pub timestamps: bool,
-    /// `machine-readable-output`.
-    pub machine_readable: bool,
-}
-
-/// Where the log goes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum LogTo {
-    /// Standard output, as stock does; the system log after `daemon`.
-    #[default]
-    Standard,
-    /// `log`: truncated at the start.
-    File(PathBuf),
-    /// `log-append`.
-    Append(PathBuf),
-    /// `syslog [NAME]`.
-    Syslog(String),
-}
-
-/// `status FILE [SECONDS]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// The file.
-    pub path: PathBuf,
-    /// How often it is written; default 60 s. Zero: it is only read at the start.
-    pub every: Duration,
-    /// `status-version`, 1 to 3.
-    pub version: u8,
 }

@@ -1,28 +1,24 @@
+mod control;
 mod leaving;
 mod pull;
+mod restart;
 mod update;
 
 use std::time::Duration;
 
 use adit_engine::{
-    Engine, Input, Instant, Link, Notice, Op, Outbox, Output, PeerId, Random, Seed, UnixTime,
+    Engine, Input, Instant, Link, Notice, Outbox, Output, PeerId, Random, Seed, UnixTime,
 };
-use zeroize::Zeroizing;
 
-use super::PATH_CHANGED;
 use super::config::{ClientConfig, Credentials};
 use super::event::{ClientEvent, Stop};
-use super::remotes::{Next, Remotes};
-use crate::keys::{KeyMethod2, Randoms, Role};
-use crate::negotiate::{AdvanceTo, ControlMessage, LocalInfo, PushAssembler, ReplyItem};
+use super::remotes::Remotes;
+use crate::negotiate::{ControlMessage, PushAssembler, ReplyItem};
 use crate::p2p::Reach;
-use crate::packet::{Opcode, SessionId};
 use crate::session::{
-    Budget, Conversation, Fault, Heard, Idle, KeySchedule, RESEND_WRAPPED_KEY, Sizes, WallClock,
-    failed_negotiation, is_exit_notice, misframed, options_string, session_end, silence_end,
+    Budget, Conversation, Fault, Idle, KeySchedule, Sizes, WallClock, is_exit_notice, misframed,
 };
 use crate::tls::{ClientTls, TlsSession};
-use crate::wrap::{WrapConfig, Wrapper};
 
 type Out = Outbox<ClientEvent>;
 
@@ -164,116 +160,6 @@ impl ClientEngine {
         true
     }
 
-    /// Ends the session and begins again with the same server.
-    pub fn restart(&mut self, now: Instant, out: &mut Out) {
-        self.lost(now, "restart requested".into(), out);
-    }
-
-    /// The machine reaches the server another way than before, or again after an outage. What waits
-    /// or is under way begins at once; a session goes on, and looks for the path's MTU. A stream that
-    /// is `stale`, since its own address is gone, ends.
-    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
-        match &mut self.state {
-            State::Waiting { until } => *until = now,
-            State::Dialing => self.dial(out),
-            State::Connecting(_) => {
-                self.leave(out);
-                out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
-                self.dial(out);
-            }
-            State::Up(tunnel) if stale && tunnel.conversation.link.is_stream() => {
-                self.lost(now, PATH_CHANGED.into(), out);
-                self.state = State::Waiting { until: now };
-            }
-            State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.conversation.link),
-            State::New | State::Leaving(_) | State::Stopped => {}
-        }
-    }
-
-    fn stop(&mut self, why: Stop, out: &mut Out) {
-        self.leave(out);
-        self.state = State::Stopped;
-        out.event(ClientEvent::Stopped(why));
-    }
-
-    /// Takes down what the state has in the world.
-    fn leave(&mut self, out: &mut Out) {
-        let link = match std::mem::replace(&mut self.state, State::Stopped) {
-            State::Connecting(attempt) => attempt.conversation.link,
-            State::Up(tunnel) => take_down(&tunnel, out),
-            State::Leaving(leaving) => take_down(&leaving.tunnel, out),
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => return,
-        };
-        out.push(Output::Hangup(link));
-    }
-
-    /// The session is lost: again from the same server.
-    fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
-        if matches!(self.state, State::Leaving(_)) {
-            // We were going anyway; a farewell that crossed ours must not bring us back.
-            return self.gone(out);
-        }
-        self.leave(out);
-        out.event(ClientEvent::Restarting(reason));
-        self.state = State::Waiting { until: now + self.remotes.after_loss() };
-    }
-
-    /// The stream of a session ended: from the next server, which may be the same one by another
-    /// transport.
-    fn cut_off(&mut self, now: Instant, out: &mut Out) {
-        let wait = self.remotes.move_on();
-        self.lost(now, CUT_OFF.into(), out);
-        if let State::Waiting { until } = &mut self.state {
-            *until = now + wait;
-        }
-    }
-
-    /// The attempt failed: on to the next server.
-    fn failed(&mut self, now: Instant, reason: String, out: &mut Out) {
-        self.failed_with(now, reason, AdvanceTo::Address, None, out);
-    }
-
-    fn failed_with(
-        &mut self,
-        now: Instant,
-        reason: String,
-        advance: AdvanceTo,
-        at_least: Option<Duration>,
-        out: &mut Out,
-    ) {
-        if matches!(self.state, State::Leaving(_)) {
-            return self.gone(out);
-        }
-        self.leave(out);
-        let next = match advance {
-            AdvanceTo::Stay => Next::After(self.remotes.after_loss()),
-            AdvanceTo::Address | AdvanceTo::Remote => self.remotes.advance(),
-        };
-        match next {
-            Next::Exhausted => {
-                out.event(ClientEvent::Restarting(reason));
-                self.stop(Stop::RetriesExhausted, out);
-            }
-            Next::After(wait) => {
-                out.event(ClientEvent::Restarting(reason));
-                // A server may ask for patience, but not for more than `connect-retry` has; so in stock.
-                let (first, longest) = self.config.connect_retry;
-                let asked = at_least.unwrap_or_default().min(longest.max(first));
-                self.state = State::Waiting { until: now + wait.max(asked) };
-            }
-        }
-    }
-
-    fn dial(&mut self, out: &mut Out) {
-        let Some(remote) = self.remotes.current() else {
-            return self.stop(Stop::RetriesExhausted, out);
-        };
-        let target = remote.target.clone();
-        out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
-        out.push(Output::Dial(target));
-        self.state = State::Dialing;
-    }
-
     /// The path of the attempt or session.
     fn link(&self) -> Option<Link> {
         match &self.state {
@@ -281,242 +167,6 @@ impl ClientEngine {
             State::Up(tunnel) => Some(tunnel.conversation.link),
             State::Leaving(leaving) => Some(leaving.tunnel.conversation.link),
             State::New | State::Waiting { .. } | State::Dialing | State::Stopped => None,
-        }
-    }
-
-    fn connect(&mut self, now: Instant, link: Link, out: &mut Out) {
-        let settings = &self.config.settings;
-        let attempt = Wrapper::client(&settings.wrap).map_err(Fault::from).and_then(|wrapper| {
-            let reset = match settings.wrap {
-                WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
-                _ => Opcode::HardResetClientV2,
-            };
-            let local = SessionId(self.random.bytes());
-            let tls = TlsSession::client(&self.config.tls)?;
-            let mut conversation =
-                Conversation::open(now, link, local, reset, wrapper, tls, settings);
-            conversation.flush(now, self.clock.at(now), out)?;
-            Ok(conversation)
-        });
-        match attempt {
-            Ok(conversation) => {
-                let own = self.remotes.current().and_then(|remote| remote.target.wait);
-                let answer_by = Some(now + own.unwrap_or(self.config.server_poll_timeout));
-                let limits = &self.config.settings.limits;
-                let silent_at = silence_end(now, limits, self.config.keepalive);
-                let ends = session_end(now, limits.session);
-                let attempt = Attempt {
-                    conversation,
-                    answer_by,
-                    silent_at,
-                    ends,
-                    pull: None,
-                    checked_at: None,
-                };
-                self.state = State::Connecting(Box::new(attempt));
-            }
-            Err(fault) => {
-                out.push(Output::Hangup(link));
-                self.failed(now, fault.to_string(), out);
-            }
-        }
-    }
-
-    fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
-        let up = matches!(self.state, State::Up(_));
-        let conversation = match &mut self.state {
-            State::Connecting(attempt) => &mut attempt.conversation,
-            State::Up(tunnel) => &mut tunnel.conversation,
-            State::Leaving(leaving) => &mut leaving.tunnel.conversation,
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => {
-                self.dropped = self.dropped.saturating_add(1);
-                return;
-            }
-        };
-        let elsewhere = !same_path(conversation.link, link);
-        // `float`: a server with several addresses may give its first answer from another one. In a
-        // session the data plane sees who moved, by packets that are authentic.
-        let first = !up && conversation.remote().is_none();
-        let streams = conversation.link.is_stream() || link.is_stream();
-        if elsewhere && !(first && self.config.settings.float && !streams) {
-            self.dropped = self.dropped.saturating_add(1);
-            return;
-        }
-        let tls = &self.config.tls;
-        let next_tls = || match up {
-            true => Ok(TlsSession::client(tls)?),
-            // The options make the first negotiation's keys: it must be the only one until then.
-            false => Err(Fault::Ignored("a renegotiation before there is a session")),
-        };
-        let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
-        if elsewhere && conversation.remote().is_some() {
-            conversation.link = link;
-        }
-        if let (State::Connecting(attempt), Ok(_)) = (&mut self.state, &heard) {
-            attempt.silent_at =
-                silence_end(now, &self.config.settings.limits, self.config.keepalive);
-        }
-        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
-        self.settle(now, result, out);
-    }
-
-    /// Sends what a step produced, and ends the session if it failed.
-    fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
-        let unix = self.clock.at(now);
-        let link = self.link();
-        let flushed = match &mut self.state {
-            State::Connecting(attempt) => attempt.conversation.flush(now, unix, out),
-            State::Up(tunnel) => tunnel.conversation.flush(now, unix, out),
-            State::Leaving(leaving) => leaving.tunnel.conversation.flush(now, unix, out),
-            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => Ok(()),
-        };
-        match result.and(flushed) {
-            Ok(()) => {}
-            Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => {
-                self.dropped = self.dropped.saturating_add(1)
-            }
-            // A session that is up goes on without the new key until its end.
-            Err(fault)
-                if self.config.settings.limits.exit_on_tls_failure
-                    && matches!(self.state, State::Connecting(_)) =>
-            {
-                self.stop(Stop::HandshakeFailed(fault.to_string()), out);
-            }
-            Err(fault) => match self.state {
-                State::Up(_) => self.lost(now, fault.to_string(), out),
-                State::Connecting(_) => self.failed(now, fault.to_string(), out),
-                _ => {}
-            },
-        }
-    }
-
-    fn hear_all(&mut self, now: Instant, heard: Vec<Heard>, out: &mut Out) -> Result<(), Fault> {
-        heard.into_iter().try_for_each(|item| self.hear(now, item, out))
-    }
-
-    fn hear(&mut self, now: Instant, heard: Heard, out: &mut Out) -> Result<(), Fault> {
-        match heard {
-            Heard::Reset(payload) => {
-                if let State::Connecting(attempt) = &mut self.state {
-                    attempt.answer_by = None;
-                    let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
-                    attempt.conversation.newest().resend_wrapped_key = resend;
-                    let (link, session) =
-                        (attempt.conversation.link, attempt.conversation.remote());
-                    out.event(ClientEvent::ServerAnswered(link, session.unwrap_or_default()));
-                }
-                Ok(())
-            }
-            Heard::TlsReady if self.ends_here() => {
-                if let State::Connecting(attempt) = &mut self.state {
-                    attempt.checked_at = Some(now + ALERT_PATIENCE);
-                }
-                Ok(())
-            }
-            Heard::TlsReady => self.send_keys(),
-            Heard::Failed(fault) => {
-                self.budget
-                    .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
-                Ok(())
-            }
-            Heard::Keys => self.keys_exchanged(now, out),
-            Heard::Message(record) => {
-                ControlMessage::parse_record(&record).try_for_each(|message| match message {
-                    Ok(message) => self.message(now, message, out),
-                    Err(error) => {
-                        self.budget
-                            .report_event(now, out, ClientEvent::Warning, || error.to_string());
-                        Ok(())
-                    }
-                })
-            }
-        }
-    }
-
-    /// A check whose server does not take part in it.
-    fn ends_here(&self) -> bool {
-        match &self.state {
-            State::Connecting(attempt) => {
-                self.config.check && !attempt.conversation.exchange().tls().is_check()
-            }
-            _ => false,
-        }
-    }
-
-    /// No alert came: the server accepted the certificate.
-    fn checked(&mut self, out: &mut Out) {
-        if let State::Connecting(attempt) = &self.state {
-            let tls = attempt.conversation.exchange().tls();
-            let server = tls.peer().cloned().unwrap_or_default();
-            out.event(ClientEvent::Authenticated { server, tls: tls.description() });
-        }
-        self.stop(Stop::Checked, out);
-    }
-
-    fn send_keys(&mut self) -> Result<(), Fault> {
-        let settings = &self.config.settings;
-        let (conversation, cipher) = match &mut self.state {
-            State::Connecting(attempt) => (&mut attempt.conversation, None),
-            State::Up(tunnel) => (&mut tunnel.conversation, Some(tunnel.schedule.cipher())),
-            _ => return Ok(()),
-        };
-        let options = options_string(settings, Role::Client, conversation.link, cipher).to_string();
-        let peer_info = LocalInfo {
-            ciphers: &settings.ciphers,
-            pull: true,
-            max_mtu: settings.tun_mtu_max.max(settings.tun_mtu),
-            dynamic_tls_crypt: settings.dynamic_tls_crypt,
-            version: env!("CARGO_PKG_VERSION"),
-            full: settings.push_peer_info,
-            extra: &settings.peer_info,
-        };
-        let (username, password) = match &self.config.credentials {
-            Some(c) => (c.username.clone(), c.password.clone()),
-            None => Default::default(),
-        };
-        let randoms = Randoms { random1: self.random.bytes(), random2: self.random.bytes() };
-        conversation.send_keys(KeyMethod2 {
-            pre_master: Some(Zeroizing::new(self.random.bytes())),
-            randoms,
-            options,
-            username,
-            password,
-            peer_info: peer_info.encode(),
-        })
-    }
-
-    fn keys_exchanged(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
-        match &mut self.state {
-            State::Connecting(attempt) => {
-                let tls = attempt.conversation.exchange().tls();
-                let server = tls.peer().cloned().unwrap_or_default();
-                out.event(ClientEvent::Authenticated { server, tls: tls.description() });
-                attempt.pull = Some(Pull {
-                    assembler: PushAssembler::default(),
-                    next_request: now,
-                    give_up: now + self.config.settings.hand_window,
-                });
-                self.request_options(now)
-            }
-            State::Up(tunnel) => {
-                let tls = tunnel.conversation.exchange().tls();
-                let server = tls.peer().cloned().unwrap_or_default();
-                if tls.peer().is_some() && server.subject != tunnel.server {
-                    let fault = Fault::Protocol("another certificate in a renegotiation");
-                    let fault = tunnel.conversation.reject(now, fault)?;
-                    return self.hear(now, Heard::Failed(fault), out);
-                }
-                out.event(ClientEvent::Reverified { server, tls: tls.description() });
-                let keys = tunnel.conversation.data_keys(tunnel.exporter)?;
-                let key_id = tunnel.conversation.exchange().key_id;
-                tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);
-                if tunnel.conversation.is_recovering() {
-                    tunnel.schedule.first_use(now, key_id, out);
-                }
-                out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.schedule.cipher() });
-                Ok(())
-            }
-            _ => Ok(()),
         }
     }
 
@@ -732,9 +382,4 @@ impl Engine for ClientEngine {
             }
         }
     }
-}
-
-fn take_down(tunnel: &Tunnel, out: &mut Out) -> Link {
-    out.plane(Op::DelPeer(tunnel.peer));
-    tunnel.conversation.link
 }

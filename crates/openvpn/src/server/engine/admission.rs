@@ -8,8 +8,9 @@ use adit_engine::{
 };
 use zeroize::Zeroizing;
 
+use super::control::{send_push, told};
 use super::replaced::CHECK_LASTS;
-use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine, send_push, told};
+use super::{Farewell, Out, REFUSAL_PATIENCE, ServerEngine};
 use crate::keys::{DataKeys, KeyMethod2, Randoms, Role};
 use crate::negotiate::{
     AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo, RemoteOptions, build_push_reply,

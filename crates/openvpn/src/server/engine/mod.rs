@@ -1,9 +1,12 @@
 mod admission;
+mod control;
+mod counters;
 mod ownership;
 mod replaced;
 mod rest;
 mod strangers;
 mod streams;
+mod timers;
 mod update;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,14 +26,11 @@ use super::naming::Naming;
 use super::pool::Pool;
 use super::responder::Responder;
 use crate::negotiate::{ControlMessage, Restart};
-use crate::packet::{Header, Opcode, SessionId, split_front};
-use crate::session::budget::MESSAGES_PER_RECORD;
-use crate::session::{
-    Fault, Heard, KeySchedule, PathReport, Settings, WallClock, failed_negotiation, is_exit_notice,
-    misframed,
-};
-use crate::tls::{ServerTls, TlsSession};
+use crate::packet::SessionId;
+use crate::session::{KeySchedule, PathReport, WallClock, is_exit_notice, misframed};
+use crate::tls::ServerTls;
 use crate::wrap::WrapError;
+pub use counters::ServerCounters;
 use streams::Streams;
 
 pub(super) type Out = Outbox<ServerEvent>;
@@ -49,49 +49,6 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Why sessions end by themselves.
 const INACTIVE: &str = "inactive: too little passed through the tunnel";
 const SESSION_OVER: &str = "session-timeout is over";
-
-/// What the server dropped or refused, by reason.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerCounters {
-    /// Resets answered.
-    pub resets_answered: u64,
-    /// Resets not answered: their network had too many.
-    pub resets_limited: u64,
-    /// Packets of strangers that were malformed or not authentic.
-    pub strangers_bad: u64,
-    /// Packets of strangers that were dropped unchecked: their network had sent too many bad ones.
-    pub strangers_unchecked: u64,
-    /// Packets of strangers under a tls-crypt-v2 key that `tls-crypt-v2-max-age` refuses.
-    pub keys_expired: u64,
-    /// Packets of strangers without a valid cookie.
-    pub cookies_bad: u64,
-    /// Packets of strangers whose cookie had started a handshake before.
-    pub cookies_used: u64,
-    /// Used cookies that a full table forgot before they expired.
-    pub cookies_forgotten: u64,
-    /// Handshakes refused because too many had started, of their network or in all.
-    pub starts_limited: u64,
-    /// Clients older than 2.6 with tls-crypt-v2 that the half-open table or `force-cookie` refused.
-    pub half_open_refused: u64,
-    /// Keys of such clients that a full table forgot for newer ones.
-    pub half_open_forgotten: u64,
-    /// Handshakes refused because too many were under way.
-    pub handshakes_refused: u64,
-    /// Streams refused because too many without a session were open, in all or from their network.
-    pub streams_refused: u64,
-    /// Streams ended because their first packet did not come in time.
-    pub streams_silent: u64,
-    /// Streams ended because they did not begin with an authentic reset.
-    pub streams_bad: u64,
-    /// Packets within a session that were malformed, not authentic or replayed.
-    pub session_bad: u64,
-    /// Renegotiations, moves and push replies that were delayed, because their client had used up its budget.
-    pub delayed: u64,
-    /// Control messages that were not read: more in one record, or more records, than a client's budget has.
-    pub messages_excess: u64,
-    /// Replaced sessions whose clients were not told, because too many were being told already.
-    pub replaced_unnotified: u64,
-}
 
 /// A session that has ended, whose final counters the data plane has not given yet.
 struct Departing {
@@ -256,183 +213,6 @@ impl ServerEngine {
         }
     }
 
-    fn say(&mut self, now: Instant, peer: PeerId, message: &ControlMessage, out: &mut Out) {
-        let unix = self.clock.at(now);
-        if let Some(client) = self.clients.get_mut(&peer)
-            && client.connected().is_some()
-        {
-            let _ = client.conversation.send_message(message.encode());
-            let _ = client.conversation.flush(now, unix, out);
-            told(peer, client, message.to_string(), out);
-        }
-    }
-
-    fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
-        if link.is_stream() {
-            return self.stream_frame(now, link, packet, out);
-        }
-        let Ok((Header { opcode, .. }, session, _)) = split_front(packet) else {
-            self.counters.strangers_bad += 1;
-            return;
-        };
-        if let Some(&peer) = self.by_session.get(&(link.remote(), session)) {
-            return self.session_frame(now, peer, packet, out);
-        }
-        match opcode {
-            Opcode::HardResetClientV2 | Opcode::HardResetClientV3 => {
-                self.reset(now, link, opcode, packet, out);
-            }
-            Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1 => {
-                self.third_packet(now, link, session, packet, out);
-            }
-            _ => self.counters.strangers_bad += 1,
-        }
-    }
-
-    fn session_frame(&mut self, now: Instant, peer: PeerId, packet: &mut [u8], out: &mut Out) {
-        self.step(now, peer, out, |client, tls, settings| {
-            // What was asked about a client must be what it is let in with: no other certificate, and
-            // no further attempts, until it has a session.
-            let connected = client.connected().is_some();
-            client.conversation.frame(now, packet, || next_tls(connected, tls), settings)
-        });
-    }
-
-    /// Lets a client take something, works on what it heard, sends what came of it, and ends it if
-    /// that failed.
-    fn step(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        out: &mut Out,
-        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Heard>, Fault>,
-    ) {
-        let unix = self.clock.at(now);
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        let heard = take(client, &self.config.tls, &self.config.settings);
-        self.counters.delayed += std::mem::take(&mut client.conversation.put_off);
-        let result = heard.and_then(|heard| {
-            heard.into_iter().try_for_each(|item| self.hear(now, peer, item, out))
-        });
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        let flushed = client.conversation.flush(now, unix, out);
-        self.soiled |= client.conversation.take_soiled();
-        match result.and(flushed) {
-            Ok(()) => {}
-            Err(fault) if fault.is_harmless_on(client.conversation.link) => {
-                self.counters.session_bad += 1;
-            }
-            Err(fault) if fault.is_harmless() => {
-                self.counters.session_bad += 1;
-                let why = format!("the TCP connection is out of step: {fault}");
-                return self.remove(peer, why, out);
-            }
-            Err(fault) => return self.remove(peer, fault.to_string(), out),
-        }
-        self.schedule(peer);
-    }
-
-    fn hear(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        heard: Heard,
-        out: &mut Out,
-    ) -> Result<(), Fault> {
-        match heard {
-            Heard::Reset(_) | Heard::TlsReady => Ok(()),
-            Heard::Keys => self.keys_arrived(now, peer, out),
-            Heard::Failed(fault) => {
-                self.report(now, peer, out, ServerEvent::Warning, || failed_negotiation(&fault));
-                Ok(())
-            }
-            Heard::Message(record) => self.record(now, peer, &record, out),
-        }
-    }
-
-    /// Reads the control messages in one TLS record, as far as the client's budget goes.
-    fn record(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        record: &[u8],
-        out: &mut Out,
-    ) -> Result<(), Fault> {
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        if !client.budget.may_read(now) {
-            self.counters.messages_excess += 1;
-            return Ok(());
-        }
-        let mut messages = ControlMessage::parse_record(record);
-        for message in messages.by_ref().take(MESSAGES_PER_RECORD) {
-            match message {
-                Ok(message) => self.message(now, peer, message, out)?,
-                Err(error) => {
-                    self.report(now, peer, out, ServerEvent::Warning, || error.to_string())
-                }
-            }
-        }
-        self.counters.messages_excess += u64::from(messages.next().is_some());
-        Ok(())
-    }
-
-    /// Reports what a client said, as far as its budget goes.
-    fn report(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        out: &mut Out,
-        event: impl FnOnce(Option<PeerId>, String) -> ServerEvent,
-        text: impl FnOnce() -> String,
-    ) {
-        let budget = self.clients.get_mut(&peer).map(|client| &mut client.budget);
-        if let Some(text) = budget.and_then(|budget| budget.report(now, text)) {
-            out.event(event(Some(peer), text));
-        }
-    }
-
-    fn message(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        message: ControlMessage,
-        out: &mut Out,
-    ) -> Result<(), Fault> {
-        match message {
-            ControlMessage::PushRequest => {
-                // The first request crosses the unrequested answer; a later one is a repetition.
-                if let Some(client) = self.clients.get_mut(&peer)
-                    && let Stage::Connected(connected) = &mut client.stage
-                    && std::mem::replace(&mut connected.asked, true)
-                {
-                    self.push_again(now, peer, out)?;
-                }
-            }
-            // The acknowledgement still goes out, so that the client need not repeat it and wait.
-            ControlMessage::Exit => return Err(Fault::Exit),
-            // Nobody asked, and what it says may be a secret.
-            ControlMessage::ChallengeResponse(_) => {
-                let text = "ignored CR_RESPONSE: no challenge is open";
-                self.report(now, peer, out, ServerEvent::Note, || text.into());
-            }
-            other => {
-                let text = || format!("ignored control message '{other}'");
-                self.report(now, peer, out, ServerEvent::Note, text);
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends a client its options once more, now or as soon as its budget allows.
-    fn push_again(&mut self, now: Instant, peer: PeerId, out: &mut Out) -> Result<(), Fault> {
-        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
-        if !client.budget.may_push(now) {
-            self.counters.delayed += 1;
-            return Ok(());
-        }
-        send_push(peer, client, out)
-    }
-
     /// Ends a handshake or a session.
     fn remove(&mut self, peer: PeerId, reason: String, out: &mut Out) {
         let Some(client) = self.clients.remove(&peer) else { return };
@@ -571,130 +351,6 @@ impl ServerEngine {
             self.by_session.remove(&key);
         }
     }
-
-    /// Puts a client where it belongs in the timer table.
-    fn schedule(&mut self, peer: PeerId) {
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        let next = client.deadline().map(|(at, _)| at);
-        let former = std::mem::replace(&mut client.scheduled, next);
-        if former == next {
-            return;
-        }
-        if let Some(at) = former {
-            self.timers.remove(&(at, peer));
-        }
-        if let Some(at) = next {
-            self.timers.insert((at, peer));
-        }
-    }
-
-    fn tick(&mut self, now: Instant, out: &mut Out) {
-        self.end_silent(now, out);
-        // Each client once: one that is due again at once must not hold up the others.
-        let due: Vec<_> = self.timers.range(..=(now, PeerId(u32::MAX))).copied().collect();
-        for (at, peer) in due {
-            if self.timers.remove(&(at, peer))
-                && let Some(client) = self.clients.get_mut(&peer)
-            {
-                client.scheduled = None;
-                self.tick_client(now, peer, out);
-            }
-        }
-    }
-
-    fn tick_client(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        if client.conversation.expired(now) {
-            return self.remove(peer, Fault::TimedOut.to_string(), out);
-        }
-        match &mut client.stage {
-            Stage::Replaced(notified)
-                if notified.until <= now || client.conversation.all_acknowledged() =>
-            {
-                return self.tick_replaced(now, peer, out);
-            }
-            Stage::Refused { until, reason }
-                if *until <= now || client.conversation.all_acknowledged() =>
-            {
-                let reason = reason.clone();
-                return self.remove(peer, reason, out);
-            }
-            Stage::Authorizing { until, .. } if *until <= now => {
-                let reason = "the authorization took longer than the hand-window";
-                return self.remove(peer, reason.into(), out);
-            }
-            Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
-                // It may connect anew at once: the end is that of this session.
-                self.kick(now, peer, Farewell::ComeBack, SESSION_OVER, out);
-                return;
-            }
-            Stage::Connected(connected) => {
-                if let Some(idle) = &mut connected.idle {
-                    idle.tick(now, out);
-                }
-                let report = connected.sizes.tick(now, &self.config.settings, out);
-                let wanted = connected.schedule.wants_key(now, &client.conversation, out);
-                self.found_path(now, peer, report, out);
-                if wanted {
-                    return self.step(now, peer, out, |client, tls, settings| {
-                        let tls = TlsSession::server(tls)?;
-                        client.conversation.renegotiate(now, tls, settings)?;
-                        Ok(Vec::new())
-                    });
-                }
-                self.tick_delayed(now, peer, out);
-            }
-            _ => {}
-        }
-        self.step(now, peer, out, |client, tls, settings| {
-            let connected = client.connected().is_some();
-            client.conversation.resume_postponed(now, || next_tls(connected, tls), settings)
-        });
-    }
-
-    /// Does what a client's budget delayed.
-    fn tick_delayed(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
-        let Some(client) = self.clients.get(&peer) else { return };
-        if let Some(link) = client.budget.due_move(now) {
-            self.floated(now, peer, link, out);
-        }
-        if self.clients.get(&peer).is_some_and(|client| client.budget.push_is_due(now)) {
-            let result = self.push_again(now, peer, out);
-            self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
-        }
-    }
-}
-
-/// The TLS session of a renegotiation.
-fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Fault> {
-    match connected {
-        true => Ok(TlsSession::server(tls)?),
-        false => Err(Fault::Ignored("a renegotiation before there is a session")),
-    }
-}
-
-/// Sends a client its options.
-fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Result<(), Fault> {
-    let Stage::Connected(connected) = &client.stage else { return Ok(()) };
-    for bundle in &connected.push {
-        client.conversation.send_message(terminated(bundle))?;
-    }
-    connected.push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
-    Ok(())
-}
-
-/// Tells the driver of a control message to a client.
-fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
-    let identity = client.conversation.exchange().tls().peer();
-    let name = identity.map(|identity| identity.common_name.clone()).unwrap_or_default();
-    out.event(ServerEvent::Told { peer, link: client.conversation.link, name, message });
-}
-
-/// Control messages end in NUL.
-fn terminated(text: &str) -> Vec<u8> {
-    let mut bytes = text.as_bytes().to_vec();
-    bytes.push(0);
-    bytes
 }
 
 impl ServerEngine {

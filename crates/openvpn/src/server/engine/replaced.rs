@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Op, PeerId};
 
-use super::{Departing, Out, ServerEngine, told};
+use super::control::told;
+use super::{Departing, Out, ServerEngine};
 use crate::negotiate::{AdvanceTo, AuthFailed, ControlMessage, IvProto, PeerInfo};
 use crate::server::client::{Notified, Stage};
 use crate::server::event::{ServerEvent, UsedElsewhere};

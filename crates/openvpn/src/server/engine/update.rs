@@ -2,7 +2,8 @@
 
 use adit_engine::{Instant, PeerId};
 
-use super::{Out, ServerEngine, terminated, told};
+use super::control::{terminated, told};
+use super::{Out, ServerEngine};
 use crate::negotiate::{IvProto, PeerInfo, build_push_reply, build_push_update, updates};
 use crate::server::client::Stage;
 use crate::server::config::Offer;

@@ -1,0 +1,218 @@
+//! The control channel: from packets to messages, and the exchange of keys.
+
+use adit_engine::{Instant, Link};
+use zeroize::Zeroizing;
+
+use super::{ALERT_PATIENCE, ClientEngine, Out, Pull, State, same_path};
+use crate::client::{ClientEvent, Stop};
+use crate::keys::{KeyMethod2, Randoms, Role};
+use crate::negotiate::{ControlMessage, LocalInfo, PushAssembler};
+use crate::session::{
+    Fault, Heard, RESEND_WRAPPED_KEY, failed_negotiation, options_string, silence_end,
+};
+use crate::tls::TlsSession;
+
+impl ClientEngine {
+    pub(super) fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        let up = matches!(self.state, State::Up(_));
+        let conversation = match &mut self.state {
+            State::Connecting(attempt) => &mut attempt.conversation,
+            State::Up(tunnel) => &mut tunnel.conversation,
+            State::Leaving(leaving) => &mut leaving.tunnel.conversation,
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => {
+                self.dropped = self.dropped.saturating_add(1);
+                return;
+            }
+        };
+        let elsewhere = !same_path(conversation.link, link);
+        // `float`: a server with several addresses may give its first answer from another one. In a
+        // session the data plane sees who moved, by packets that are authentic.
+        let first = !up && conversation.remote().is_none();
+        let streams = conversation.link.is_stream() || link.is_stream();
+        if elsewhere && !(first && self.config.settings.float && !streams) {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
+        let tls = &self.config.tls;
+        let next_tls = || match up {
+            true => Ok(TlsSession::client(tls)?),
+            // The options make the first negotiation's keys: it must be the only one until then.
+            false => Err(Fault::Ignored("a renegotiation before there is a session")),
+        };
+        let heard = conversation.frame(now, packet, next_tls, &self.config.settings);
+        if elsewhere && conversation.remote().is_some() {
+            conversation.link = link;
+        }
+        if let (State::Connecting(attempt), Ok(_)) = (&mut self.state, &heard) {
+            attempt.silent_at =
+                silence_end(now, &self.config.settings.limits, self.config.keepalive);
+        }
+        let result = heard.and_then(|heard| self.hear_all(now, heard, out));
+        self.settle(now, result, out);
+    }
+
+    /// Sends what a step produced, and ends the session if it failed.
+    pub(super) fn settle(&mut self, now: Instant, result: Result<(), Fault>, out: &mut Out) {
+        let unix = self.clock.at(now);
+        let link = self.link();
+        let flushed = match &mut self.state {
+            State::Connecting(attempt) => attempt.conversation.flush(now, unix, out),
+            State::Up(tunnel) => tunnel.conversation.flush(now, unix, out),
+            State::Leaving(leaving) => leaving.tunnel.conversation.flush(now, unix, out),
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => Ok(()),
+        };
+        match result.and(flushed) {
+            Ok(()) => {}
+            Err(fault) if link.is_none_or(|link| fault.is_harmless_on(link)) => {
+                self.dropped = self.dropped.saturating_add(1)
+            }
+            // A session that is up goes on without the new key until its end.
+            Err(fault)
+                if self.config.settings.limits.exit_on_tls_failure
+                    && matches!(self.state, State::Connecting(_)) =>
+            {
+                self.stop(Stop::HandshakeFailed(fault.to_string()), out);
+            }
+            Err(fault) => match self.state {
+                State::Up(_) => self.lost(now, fault.to_string(), out),
+                State::Connecting(_) => self.failed(now, fault.to_string(), out),
+                _ => {}
+            },
+        }
+    }
+
+    pub(super) fn hear_all(
+        &mut self,
+        now: Instant,
+        heard: Vec<Heard>,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        heard.into_iter().try_for_each(|item| self.hear(now, item, out))
+    }
+
+    pub(super) fn hear(&mut self, now: Instant, heard: Heard, out: &mut Out) -> Result<(), Fault> {
+        match heard {
+            Heard::Reset(payload) => {
+                if let State::Connecting(attempt) = &mut self.state {
+                    attempt.answer_by = None;
+                    let resend = payload.starts_with(&RESEND_WRAPPED_KEY);
+                    attempt.conversation.newest().resend_wrapped_key = resend;
+                    let (link, session) =
+                        (attempt.conversation.link, attempt.conversation.remote());
+                    out.event(ClientEvent::ServerAnswered(link, session.unwrap_or_default()));
+                }
+                Ok(())
+            }
+            Heard::TlsReady if self.ends_here() => {
+                if let State::Connecting(attempt) = &mut self.state {
+                    attempt.checked_at = Some(now + ALERT_PATIENCE);
+                }
+                Ok(())
+            }
+            Heard::TlsReady => self.send_keys(),
+            Heard::Failed(fault) => {
+                self.budget
+                    .report_event(now, out, ClientEvent::Warning, || failed_negotiation(&fault));
+                Ok(())
+            }
+            Heard::Keys => self.keys_exchanged(now, out),
+            Heard::Message(record) => {
+                ControlMessage::parse_record(&record).try_for_each(|message| match message {
+                    Ok(message) => self.message(now, message, out),
+                    Err(error) => {
+                        self.budget
+                            .report_event(now, out, ClientEvent::Warning, || error.to_string());
+                        Ok(())
+                    }
+                })
+            }
+        }
+    }
+
+    /// A check whose server does not take part in it.
+    pub(super) fn ends_here(&self) -> bool {
+        match &self.state {
+            State::Connecting(attempt) => {
+                self.config.check && !attempt.conversation.exchange().tls().is_check()
+            }
+            _ => false,
+        }
+    }
+
+    /// No alert came: the server accepted the certificate.
+    pub(super) fn checked(&mut self, out: &mut Out) {
+        if let State::Connecting(attempt) = &self.state {
+            let tls = attempt.conversation.exchange().tls();
+            let server = tls.peer().cloned().unwrap_or_default();
+            out.event(ClientEvent::Authenticated { server, tls: tls.description() });
+        }
+        self.stop(Stop::Checked, out);
+    }
+
+    pub(super) fn send_keys(&mut self) -> Result<(), Fault> {
+        let settings = &self.config.settings;
+        let (conversation, cipher) = match &mut self.state {
+            State::Connecting(attempt) => (&mut attempt.conversation, None),
+            State::Up(tunnel) => (&mut tunnel.conversation, Some(tunnel.schedule.cipher())),
+            _ => return Ok(()),
+        };
+        let options = options_string(settings, Role::Client, conversation.link, cipher).to_string();
+        let peer_info = LocalInfo {
+            ciphers: &settings.ciphers,
+            pull: true,
+            max_mtu: settings.tun_mtu_max.max(settings.tun_mtu),
+            dynamic_tls_crypt: settings.dynamic_tls_crypt,
+            version: env!("CARGO_PKG_VERSION"),
+            full: settings.push_peer_info,
+            extra: &settings.peer_info,
+        };
+        let (username, password) = match &self.config.credentials {
+            Some(c) => (c.username.clone(), c.password.clone()),
+            None => Default::default(),
+        };
+        let randoms = Randoms { random1: self.random.bytes(), random2: self.random.bytes() };
+        conversation.send_keys(KeyMethod2 {
+            pre_master: Some(Zeroizing::new(self.random.bytes())),
+            randoms,
+            options,
+            username,
+            password,
+            peer_info: peer_info.encode(),
+        })
+    }
+
+    pub(super) fn keys_exchanged(&mut self, now: Instant, out: &mut Out) -> Result<(), Fault> {
+        match &mut self.state {
+            State::Connecting(attempt) => {
+                let tls = attempt.conversation.exchange().tls();
+                let server = tls.peer().cloned().unwrap_or_default();
+                out.event(ClientEvent::Authenticated { server, tls: tls.description() });
+                attempt.pull = Some(Pull {
+                    assembler: PushAssembler::default(),
+                    next_request: now,
+                    give_up: now + self.config.settings.hand_window,
+                });
+                self.request_options(now)
+            }
+            State::Up(tunnel) => {
+                let tls = tunnel.conversation.exchange().tls();
+                let server = tls.peer().cloned().unwrap_or_default();
+                if tls.peer().is_some() && server.subject != tunnel.server {
+                    let fault = Fault::Protocol("another certificate in a renegotiation");
+                    let fault = tunnel.conversation.reject(now, fault)?;
+                    return self.hear(now, Heard::Failed(fault), out);
+                }
+                out.event(ClientEvent::Reverified { server, tls: tls.description() });
+                let keys = tunnel.conversation.data_keys(tunnel.exporter)?;
+                let key_id = tunnel.conversation.exchange().key_id;
+                tunnel.schedule.install_next(now, key_id, &mut self.random, keys, out);
+                if tunnel.conversation.is_recovering() {
+                    tunnel.schedule.first_use(now, key_id, out);
+                }
+                out.event(ClientEvent::Rekeyed { key_id, cipher: tunnel.schedule.cipher() });
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

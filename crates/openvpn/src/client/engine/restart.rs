@@ -1,0 +1,168 @@
+//! How a client dials, ends, and begins again.
+
+use std::time::Duration;
+
+use adit_engine::{Instant, Link, Op, Output};
+
+use super::{Attempt, CUT_OFF, ClientEngine, Out, State, Tunnel};
+use crate::client::{ClientEvent, Next, PATH_CHANGED, Stop};
+use crate::negotiate::AdvanceTo;
+use crate::packet::{Opcode, SessionId};
+use crate::session::{Conversation, Fault, session_end, silence_end};
+use crate::tls::TlsSession;
+use crate::wrap::{WrapConfig, Wrapper};
+
+impl ClientEngine {
+    /// Ends the session and begins again with the same server.
+    pub fn restart(&mut self, now: Instant, out: &mut Out) {
+        self.lost(now, "restart requested".into(), out);
+    }
+
+    /// The machine reaches the server another way than before, or again after an outage. What waits
+    /// or is under way begins at once; a session goes on, and looks for the path's MTU. A stream that
+    /// is `stale`, since its own address is gone, ends.
+    pub fn path_changed(&mut self, now: Instant, stale: bool, out: &mut Out) {
+        match &mut self.state {
+            State::Waiting { until } => *until = now,
+            State::Dialing => self.dial(out),
+            State::Connecting(_) => {
+                self.leave(out);
+                out.event(ClientEvent::Restarting(PATH_CHANGED.into()));
+                self.dial(out);
+            }
+            State::Up(tunnel) if stale && tunnel.conversation.link.is_stream() => {
+                self.lost(now, PATH_CHANGED.into(), out);
+                self.state = State::Waiting { until: now };
+            }
+            State::Up(tunnel) => tunnel.sizes.moved(now, tunnel.conversation.link),
+            State::New | State::Leaving(_) | State::Stopped => {}
+        }
+    }
+
+    pub(super) fn stop(&mut self, why: Stop, out: &mut Out) {
+        self.leave(out);
+        self.state = State::Stopped;
+        out.event(ClientEvent::Stopped(why));
+    }
+
+    /// Takes down what the state has in the world.
+    pub(super) fn leave(&mut self, out: &mut Out) {
+        let link = match std::mem::replace(&mut self.state, State::Stopped) {
+            State::Connecting(attempt) => attempt.conversation.link,
+            State::Up(tunnel) => take_down(&tunnel, out),
+            State::Leaving(leaving) => take_down(&leaving.tunnel, out),
+            State::New | State::Waiting { .. } | State::Dialing | State::Stopped => return,
+        };
+        out.push(Output::Hangup(link));
+    }
+
+    /// The session is lost: again from the same server.
+    pub(super) fn lost(&mut self, now: Instant, reason: String, out: &mut Out) {
+        if matches!(self.state, State::Leaving(_)) {
+            // We were going anyway; a farewell that crossed ours must not bring us back.
+            return self.gone(out);
+        }
+        self.leave(out);
+        out.event(ClientEvent::Restarting(reason));
+        self.state = State::Waiting { until: now + self.remotes.after_loss() };
+    }
+
+    /// The stream of a session ended: from the next server, which may be the same one by another
+    /// transport.
+    pub(super) fn cut_off(&mut self, now: Instant, out: &mut Out) {
+        let wait = self.remotes.move_on();
+        self.lost(now, CUT_OFF.into(), out);
+        if let State::Waiting { until } = &mut self.state {
+            *until = now + wait;
+        }
+    }
+
+    /// The attempt failed: on to the next server.
+    pub(super) fn failed(&mut self, now: Instant, reason: String, out: &mut Out) {
+        self.failed_with(now, reason, AdvanceTo::Address, None, out);
+    }
+
+    pub(super) fn failed_with(
+        &mut self,
+        now: Instant,
+        reason: String,
+        advance: AdvanceTo,
+        at_least: Option<Duration>,
+        out: &mut Out,
+    ) {
+        if matches!(self.state, State::Leaving(_)) {
+            return self.gone(out);
+        }
+        self.leave(out);
+        let next = match advance {
+            AdvanceTo::Stay => Next::After(self.remotes.after_loss()),
+            AdvanceTo::Address | AdvanceTo::Remote => self.remotes.advance(),
+        };
+        match next {
+            Next::Exhausted => {
+                out.event(ClientEvent::Restarting(reason));
+                self.stop(Stop::RetriesExhausted, out);
+            }
+            Next::After(wait) => {
+                out.event(ClientEvent::Restarting(reason));
+                // A server may ask for patience, but not for more than `connect-retry` has; so in stock.
+                let (first, longest) = self.config.connect_retry;
+                let asked = at_least.unwrap_or_default().min(longest.max(first));
+                self.state = State::Waiting { until: now + wait.max(asked) };
+            }
+        }
+    }
+
+    pub(super) fn dial(&mut self, out: &mut Out) {
+        let Some(remote) = self.remotes.current() else {
+            return self.stop(Stop::RetriesExhausted, out);
+        };
+        let target = remote.target.clone();
+        out.event(ClientEvent::Connecting(format!("{}:{}", target.host, target.port)));
+        out.push(Output::Dial(target));
+        self.state = State::Dialing;
+    }
+
+    pub(super) fn connect(&mut self, now: Instant, link: Link, out: &mut Out) {
+        let settings = &self.config.settings;
+        let attempt = Wrapper::client(&settings.wrap).map_err(Fault::from).and_then(|wrapper| {
+            let reset = match settings.wrap {
+                WrapConfig::TlsCryptV2Client { .. } => Opcode::HardResetClientV3,
+                _ => Opcode::HardResetClientV2,
+            };
+            let local = SessionId(self.random.bytes());
+            let tls = TlsSession::client(&self.config.tls)?;
+            let mut conversation =
+                Conversation::open(now, link, local, reset, wrapper, tls, settings);
+            conversation.flush(now, self.clock.at(now), out)?;
+            Ok(conversation)
+        });
+        match attempt {
+            Ok(conversation) => {
+                let own = self.remotes.current().and_then(|remote| remote.target.wait);
+                let answer_by = Some(now + own.unwrap_or(self.config.server_poll_timeout));
+                let limits = &self.config.settings.limits;
+                let silent_at = silence_end(now, limits, self.config.keepalive);
+                let ends = session_end(now, limits.session);
+                let attempt = Attempt {
+                    conversation,
+                    answer_by,
+                    silent_at,
+                    ends,
+                    pull: None,
+                    checked_at: None,
+                };
+                self.state = State::Connecting(Box::new(attempt));
+            }
+            Err(fault) => {
+                out.push(Output::Hangup(link));
+                self.failed(now, fault.to_string(), out);
+            }
+        }
+    }
+}
+
+pub(super) fn take_down(tunnel: &Tunnel, out: &mut Out) -> Link {
+    out.plane(Op::DelPeer(tunnel.peer));
+    tunnel.conversation.link
+}

@@ -1,0 +1,74 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// User, pid file and the like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// `cd`; already joined to every path.
+    pub directory: Option<PathBuf>,
+    /// `daemon [NAME]`: go to the background; the name for the system log.
+    pub daemon: Option<String>,
+    /// `writepid`.
+    pub pid_file: Option<PathBuf>,
+    /// `user`.
+    pub user: Option<String>,
+    /// `group`.
+    pub group: Option<String>,
+    /// `nice`.
+    pub nice: i32,
+    /// `mlock`.
+    pub mlock: bool,
+    /// `persist-key`: do not read key files again on a restart.
+    pub persist_key: bool,
+    /// `remap-usr1 SIGHUP|SIGTERM`.
+    pub remap_usr1: Option<Remap>,
+}
+
+/// `remap-usr1`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Remap {
+    /// SIGHUP.
+    Hangup,
+    /// SIGTERM.
+    Terminate,
+}
+
+/// Where the log goes and how much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// Where to.
+    pub to: LogTo,
+    /// `verb`, 0 to 11; default 1.
+    pub verb: u8,
+    /// `mute`: at most this many consecutive messages of a kind.
+    pub mute: Option<u32>,
+    /// Not `suppress-timestamps`.
+    pub timestamps: bool,
+    /// `machine-readable-output`.
+    pub machine_readable: bool,
+}
+
+/// Where the log goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogTo {
+    /// Standard output, as stock does; the system log after `daemon`.
+    #[default]
+    Standard,
+    /// `log`: truncated at the start.
+    File(PathBuf),
+    /// `log-append`.
+    Append(PathBuf),
+    /// `syslog [NAME]`.
+    Syslog(String),
+}
+
+/// `status FILE [SECONDS]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The file.
+    pub path: PathBuf,
+    /// How often it is written; default 60 s. Zero: it is only read at the start.
+    pub every: Duration,
+    /// `status-version`, 1 to 3.
+    pub version: u8,
+}

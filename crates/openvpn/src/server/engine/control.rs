@@ -1,0 +1,240 @@
+//! The control channels: from packets to messages, and messages to clients.
+
+use adit_engine::{Instant, Link, PeerId};
+
+use super::{Out, ServerEngine};
+use crate::negotiate::ControlMessage;
+use crate::packet::{Header, Opcode, split_front};
+use crate::server::client::{Client, Stage};
+use crate::server::event::ServerEvent;
+use crate::session::budget::MESSAGES_PER_RECORD;
+use crate::session::{Fault, Heard, Settings, failed_negotiation};
+use crate::tls::{ServerTls, TlsSession};
+
+impl ServerEngine {
+    pub(super) fn say(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        message: &ControlMessage,
+        out: &mut Out,
+    ) {
+        let unix = self.clock.at(now);
+        if let Some(client) = self.clients.get_mut(&peer)
+            && client.connected().is_some()
+        {
+            let _ = client.conversation.send_message(message.encode());
+            let _ = client.conversation.flush(now, unix, out);
+            told(peer, client, message.to_string(), out);
+        }
+    }
+
+    pub(super) fn frame(&mut self, now: Instant, link: Link, packet: &mut [u8], out: &mut Out) {
+        if link.is_stream() {
+            return self.stream_frame(now, link, packet, out);
+        }
+        let Ok((Header { opcode, .. }, session, _)) = split_front(packet) else {
+            self.counters.strangers_bad += 1;
+            return;
+        };
+        if let Some(&peer) = self.by_session.get(&(link.remote(), session)) {
+            return self.session_frame(now, peer, packet, out);
+        }
+        match opcode {
+            Opcode::HardResetClientV2 | Opcode::HardResetClientV3 => {
+                self.reset(now, link, opcode, packet, out);
+            }
+            Opcode::ControlV1 | Opcode::AckV1 | Opcode::ControlWkcV1 => {
+                self.third_packet(now, link, session, packet, out);
+            }
+            _ => self.counters.strangers_bad += 1,
+        }
+    }
+
+    pub(super) fn session_frame(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        packet: &mut [u8],
+        out: &mut Out,
+    ) {
+        self.step(now, peer, out, |client, tls, settings| {
+            // What was asked about a client must be what it is let in with: no other certificate, and
+            // no further attempts, until it has a session.
+            let connected = client.connected().is_some();
+            client.conversation.frame(now, packet, || next_tls(connected, tls), settings)
+        });
+    }
+
+    /// Lets a client take something, works on what it heard, sends what came of it, and ends it if
+    /// that failed.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+        take: impl FnOnce(&mut Client, &ServerTls, &Settings) -> Result<Vec<Heard>, Fault>,
+    ) {
+        let unix = self.clock.at(now);
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let heard = take(client, &self.config.tls, &self.config.settings);
+        self.counters.delayed += std::mem::take(&mut client.conversation.put_off);
+        let result = heard.and_then(|heard| {
+            heard.into_iter().try_for_each(|item| self.hear(now, peer, item, out))
+        });
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let flushed = client.conversation.flush(now, unix, out);
+        self.soiled |= client.conversation.take_soiled();
+        match result.and(flushed) {
+            Ok(()) => {}
+            Err(fault) if fault.is_harmless_on(client.conversation.link) => {
+                self.counters.session_bad += 1;
+            }
+            Err(fault) if fault.is_harmless() => {
+                self.counters.session_bad += 1;
+                let why = format!("the TCP connection is out of step: {fault}");
+                return self.remove(peer, why, out);
+            }
+            Err(fault) => return self.remove(peer, fault.to_string(), out),
+        }
+        self.schedule(peer);
+    }
+
+    pub(super) fn hear(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        heard: Heard,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match heard {
+            Heard::Reset(_) | Heard::TlsReady => Ok(()),
+            Heard::Keys => self.keys_arrived(now, peer, out),
+            Heard::Failed(fault) => {
+                self.report(now, peer, out, ServerEvent::Warning, || failed_negotiation(&fault));
+                Ok(())
+            }
+            Heard::Message(record) => self.record(now, peer, &record, out),
+        }
+    }
+
+    /// Reads the control messages in one TLS record, as far as the client's budget goes.
+    pub(super) fn record(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        record: &[u8],
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        if !client.budget.may_read(now) {
+            self.counters.messages_excess += 1;
+            return Ok(());
+        }
+        let mut messages = ControlMessage::parse_record(record);
+        for message in messages.by_ref().take(MESSAGES_PER_RECORD) {
+            match message {
+                Ok(message) => self.message(now, peer, message, out)?,
+                Err(error) => {
+                    self.report(now, peer, out, ServerEvent::Warning, || error.to_string())
+                }
+            }
+        }
+        self.counters.messages_excess += u64::from(messages.next().is_some());
+        Ok(())
+    }
+
+    /// Reports what a client said, as far as its budget goes.
+    pub(super) fn report(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+        event: impl FnOnce(Option<PeerId>, String) -> ServerEvent,
+        text: impl FnOnce() -> String,
+    ) {
+        let budget = self.clients.get_mut(&peer).map(|client| &mut client.budget);
+        if let Some(text) = budget.and_then(|budget| budget.report(now, text)) {
+            out.event(event(Some(peer), text));
+        }
+    }
+
+    pub(super) fn message(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        message: ControlMessage,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        match message {
+            ControlMessage::PushRequest => {
+                // The first request crosses the unrequested answer; a later one is a repetition.
+                if let Some(client) = self.clients.get_mut(&peer)
+                    && let Stage::Connected(connected) = &mut client.stage
+                    && std::mem::replace(&mut connected.asked, true)
+                {
+                    self.push_again(now, peer, out)?;
+                }
+            }
+            // The acknowledgement still goes out, so that the client need not repeat it and wait.
+            ControlMessage::Exit => return Err(Fault::Exit),
+            // Nobody asked, and what it says may be a secret.
+            ControlMessage::ChallengeResponse(_) => {
+                let text = "ignored CR_RESPONSE: no challenge is open";
+                self.report(now, peer, out, ServerEvent::Note, || text.into());
+            }
+            other => {
+                let text = || format!("ignored control message '{other}'");
+                self.report(now, peer, out, ServerEvent::Note, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a client its options once more, now or as soon as its budget allows.
+    pub(super) fn push_again(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        out: &mut Out,
+    ) -> Result<(), Fault> {
+        let Some(client) = self.clients.get_mut(&peer) else { return Ok(()) };
+        if !client.budget.may_push(now) {
+            self.counters.delayed += 1;
+            return Ok(());
+        }
+        send_push(peer, client, out)
+    }
+}
+
+/// The TLS session of a renegotiation.
+pub(super) fn next_tls(connected: bool, tls: &ServerTls) -> Result<TlsSession, Fault> {
+    match connected {
+        true => Ok(TlsSession::server(tls)?),
+        false => Err(Fault::Ignored("a renegotiation before there is a session")),
+    }
+}
+
+/// Sends a client its options.
+pub(super) fn send_push(peer: PeerId, client: &mut Client, out: &mut Out) -> Result<(), Fault> {
+    let Stage::Connected(connected) = &client.stage else { return Ok(()) };
+    for bundle in &connected.push {
+        client.conversation.send_message(terminated(bundle))?;
+    }
+    connected.push.iter().for_each(|bundle| told(peer, client, bundle.clone(), out));
+    Ok(())
+}
+
+/// Tells the driver of a control message to a client.
+pub(super) fn told(peer: PeerId, client: &Client, message: String, out: &mut Out) {
+    let identity = client.conversation.exchange().tls().peer();
+    let name = identity.map(|identity| identity.common_name.clone()).unwrap_or_default();
+    out.event(ServerEvent::Told { peer, link: client.conversation.link, name, message });
+}
+
+/// Control messages end in NUL.
+pub(super) fn terminated(text: &str) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.push(0);
+    bytes
+}

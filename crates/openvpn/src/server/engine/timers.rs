@@ -1,0 +1,103 @@
+//! What clients' timers bring.
+
+use adit_engine::{Instant, PeerId};
+
+use super::control::next_tls;
+use super::{Farewell, Out, SESSION_OVER, ServerEngine};
+use crate::server::client::Stage;
+use crate::session::Fault;
+use crate::tls::TlsSession;
+
+impl ServerEngine {
+    /// Puts a client where it belongs in the timer table.
+    pub(super) fn schedule(&mut self, peer: PeerId) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let next = client.deadline().map(|(at, _)| at);
+        let former = std::mem::replace(&mut client.scheduled, next);
+        if former == next {
+            return;
+        }
+        if let Some(at) = former {
+            self.timers.remove(&(at, peer));
+        }
+        if let Some(at) = next {
+            self.timers.insert((at, peer));
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Instant, out: &mut Out) {
+        self.end_silent(now, out);
+        // Each client once: one that is due again at once must not hold up the others.
+        let due: Vec<_> = self.timers.range(..=(now, PeerId(u32::MAX))).copied().collect();
+        for (at, peer) in due {
+            if self.timers.remove(&(at, peer))
+                && let Some(client) = self.clients.get_mut(&peer)
+            {
+                client.scheduled = None;
+                self.tick_client(now, peer, out);
+            }
+        }
+    }
+
+    pub(super) fn tick_client(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        if client.conversation.expired(now) {
+            return self.remove(peer, Fault::TimedOut.to_string(), out);
+        }
+        match &mut client.stage {
+            Stage::Replaced(notified)
+                if notified.until <= now || client.conversation.all_acknowledged() =>
+            {
+                return self.tick_replaced(now, peer, out);
+            }
+            Stage::Refused { until, reason }
+                if *until <= now || client.conversation.all_acknowledged() =>
+            {
+                let reason = reason.clone();
+                return self.remove(peer, reason, out);
+            }
+            Stage::Authorizing { until, .. } if *until <= now => {
+                let reason = "the authorization took longer than the hand-window";
+                return self.remove(peer, reason.into(), out);
+            }
+            Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
+                // It may connect anew at once: the end is that of this session.
+                self.kick(now, peer, Farewell::ComeBack, SESSION_OVER, out);
+                return;
+            }
+            Stage::Connected(connected) => {
+                if let Some(idle) = &mut connected.idle {
+                    idle.tick(now, out);
+                }
+                let report = connected.sizes.tick(now, &self.config.settings, out);
+                let wanted = connected.schedule.wants_key(now, &client.conversation, out);
+                self.found_path(now, peer, report, out);
+                if wanted {
+                    return self.step(now, peer, out, |client, tls, settings| {
+                        let tls = TlsSession::server(tls)?;
+                        client.conversation.renegotiate(now, tls, settings)?;
+                        Ok(Vec::new())
+                    });
+                }
+                self.tick_delayed(now, peer, out);
+            }
+            _ => {}
+        }
+        self.step(now, peer, out, |client, tls, settings| {
+            let connected = client.connected().is_some();
+            client.conversation.resume_postponed(now, || next_tls(connected, tls), settings)
+        });
+    }
+
+    /// Does what a client's budget delayed.
+    pub(super) fn tick_delayed(&mut self, now: Instant, peer: PeerId, out: &mut Out) {
+        let Some(client) = self.clients.get(&peer) else { return };
+        if let Some(link) = client.budget.due_move(now) {
+            self.floated(now, peer, link, out);
+        }
+        if self.clients.get(&peer).is_some_and(|client| client.budget.push_is_due(now)) {
+            let result = self.push_again(now, peer, out);
+            self.step(now, peer, out, |_, _, _| result.map(|()| Vec::new()));
+        }
+    }
+}
