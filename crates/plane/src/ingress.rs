@@ -14,7 +14,7 @@ use adit_wire::ip::Ip;
 use adit_wire::merge::Merger;
 use adit_wire::mss;
 
-use crate::control::{Relay, Shared};
+use crate::control::Relay;
 use crate::decompress::decompress;
 use crate::fragment::{Arrived, Assembly, Origin};
 use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING, Packed, Stripped};
@@ -23,6 +23,7 @@ use crate::packet::{DATA_V1, DATA_V2, Lead};
 use crate::peer::Peer;
 use crate::replay::Place;
 use crate::routes::Routes;
+use crate::shared::Shared;
 use crate::stats::DropReason;
 use crate::stream::frames::{self, Next, Packets};
 use crate::stream::{MAX_STRANGER_FRAMES, StreamEnd};

@@ -54,6 +54,7 @@ mod recursion;
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 mod replay;
 mod routes;
+mod shared;
 mod sockets;
 mod stats;
 pub mod stream;
@@ -61,12 +62,13 @@ mod tables;
 mod upcall;
 mod worker;
 
-pub use control::{Failure, Plane, PlaneConfig, Relay};
+pub use control::{Plane, PlaneConfig, Relay};
 pub use ethernet::{MACS_PER_PEER, MAX_MACS, MacTotals};
 pub use guard::{Filtered, HOST};
 pub use recursion::OwnTransport;
 pub use replay::{Place, Window};
 pub use routes::Routes;
+pub use shared::Failure;
 pub use stats::{DropReason, Histogram, Offloads, Totals};
 pub use stream::{MAX_FRAME, StreamEnd, StreamOptions};
 pub use upcall::{Upcall, Upcalls};

@@ -12,12 +12,13 @@ use adit_wire::ip::Ip;
 use adit_wire::merge::{Merger, Write};
 use adit_wire::split::Segments;
 
-use crate::control::{Plane, Relay, Shared};
+use crate::control::{Plane, Relay};
 use crate::egress::{Arena, Progress, Shape};
 use crate::ethernet::{Outward, outward};
 use crate::guard::{self, Filtered, Guard, Judged, Way};
 use crate::ingress::Ingress;
 use crate::peer::Peer;
+use crate::shared::Shared;
 use crate::stats::{DropReason, Offloads};
 use crate::stream::{Rx, StreamEnd};
 use crate::upcall::Upcalls;

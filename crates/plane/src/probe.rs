@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use adit_engine::verbs::Probed;
 
-use crate::control::Shared;
 use crate::egress::{Arena, Shape};
 use crate::framing::{OCC, OCC_MTU_REPLY, OCC_MTU_REQUEST};
 use crate::peer::{Peer, Tx};
+use crate::shared::Shared;
 use crate::sockets::find_socket;
 use crate::stats::DropReason;
 

@@ -11,8 +11,9 @@ use adit_wire::merge::Merger;
 
 use super::receive::{deliver, write_slices};
 use super::transmit::Transmitter;
-use crate::control::{Relay, Shared};
+use crate::control::Relay;
 use crate::guard::{self, Extra, Guard, Judged, Way};
+use crate::shared::Shared;
 use crate::stats::DropReason;
 
 /// Judges what was received and writes to the device what may go there; leaves in `relays` and `floods`

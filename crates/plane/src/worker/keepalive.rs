@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Notice};
 
-use crate::control::NO_SWEEP;
+use crate::shared::NO_SWEEP;
 
 use super::{SWEEP_GRAIN, Worker};
 

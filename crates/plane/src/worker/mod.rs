@@ -23,9 +23,9 @@ use adit_linux::udp::{RecvBatch, UdpSocket};
 use adit_wire::merge::Merger;
 
 use crate::apart::Apart;
-use crate::control::{Failure, Shared};
 use crate::egress::MAX_PACKET;
 use crate::guard::Guard;
+use crate::shared::{Failure, Shared};
 use crate::sockets::{Sockets, find_socket};
 use crate::stats::Stats;
 use transmit::Transmitter;

@@ -12,8 +12,8 @@ use adit_wire::VnetHeader;
 use adit_wire::merge::{MAX_PARTS, Write};
 
 use super::{Worker, judge};
-use crate::control::Shared;
 use crate::ingress::Ingress;
+use crate::shared::Shared;
 use crate::stats::{DropReason, Stats};
 
 /// ICMP errors taken in one turn; what is left brings the next.

@@ -9,10 +9,10 @@ use adit_linux::poll::Event;
 
 use super::Worker;
 use super::transmit::Transmitter;
-use crate::control::{Shared, seal_message};
 use crate::egress::Arena;
 use crate::key::Key;
 use crate::peer::{MAX_WAITING, Peer, Tx};
+use crate::shared::{Shared, seal_message};
 use crate::stats::DropReason;
 pub(super) use crate::stream::TOKEN;
 use crate::stream::{Drained, RESERVE, Stream, StreamEnd};

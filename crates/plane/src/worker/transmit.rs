@@ -1,6 +1,7 @@
 //! From the TUN device, and from other peers, to a socket.
 
 mod frames;
+mod reader;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,27 +12,21 @@ use adit_engine::verbs::PeerSpec;
 use adit_engine::{PeerId, SocketId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::{MAX_SEGMENTS, SendScratch, Train, UdpSocket};
-use adit_wire::VnetHeader;
-use adit_wire::ip::Ip;
 use adit_wire::split::Segments;
-use arc_swap::Guard;
 
 use super::Common;
 use super::judge;
 use super::stream::Lane;
 use super::too_big::TooBig;
-use crate::control::Shared;
 use crate::egress::{Arena, Progress, Shape, Span};
 use crate::guard;
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
-use crate::recursion::OwnTransport;
-use crate::routes::Routes;
 use crate::sockets::find_socket;
 use crate::stats::DropReason;
 use crate::stream::Stream;
-use crate::tables::PeerTable;
 use frames::Frames;
+use reader::{Reader, Routed};
 
 /// Bytes sealed before they are sent: a few super-packets, a part of a core's L2 cache.
 const ARENA: usize = 256 << 10;
@@ -82,139 +77,6 @@ struct To<'t> {
     peer: &'t Arc<Peer>,
     spec: &'t PeerSpec,
     lane: &'t Lane,
-}
-
-/// Reads super-packets and finds their peers.
-struct Reader<'r> {
-    tun: &'r TunQueue,
-    packet: &'r mut [u8],
-    /// Of [`crate::tables::Tables`], as are the two that follow.
-    edition: u64,
-    peers: Guard<Arc<PeerTable>>,
-    routes: Guard<Arc<Routes>>,
-    /// What must not enter the tunnel that it carries.
-    own: Guard<Option<Arc<OwnTransport>>>,
-    shared: &'r Shared,
-    frames: &'r mut Frames,
-    guard: Option<&'r mut guard::Guard>,
-    /// Packets that came in pieces and may pass, which go before what is read.
-    pieces: &'r mut VecDeque<Vec<u8>>,
-    reads_left: usize,
-    bytes_left: usize,
-    alive: bool,
-}
-
-/// A super-packet in the reader's buffer.
-struct Routed {
-    vnet: VnetHeader,
-    len: usize,
-    /// Where its IP header starts.
-    l2: usize,
-    peer: Arc<Peer>,
-}
-
-impl Reader<'_> {
-    /// The next super-packet that has a peer; `None` when nothing waits or the turn is over.
-    fn next(&mut self) -> Option<Routed> {
-        while let Some(piece) = self.pieces.pop_front() {
-            if let Some(place) = self.packet.get_mut(..piece.len()) {
-                place.copy_from_slice(&piece);
-                let plain = VnetHeader::default();
-                if let routed @ Some(_) = self.routed(plain, piece.len()) {
-                    return routed;
-                }
-            }
-        }
-        while self.reads_left > 0 && self.bytes_left > 0 {
-            self.reads_left -= 1;
-            let mut vnet = [0; VnetHeader::LEN];
-            let len = match self.tun.read(&mut vnet, self.packet) {
-                Ok(len) => len,
-                Err(error) => match error.raw_os_error() {
-                    _ if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.reads_left = 0;
-                        return None;
-                    }
-                    Some(EIO | EFAULT | EBADFD) => {
-                        (self.alive, self.reads_left) = (false, 0);
-                        return None;
-                    }
-                    // A packet that the device cannot describe; it is gone.
-                    _ => {
-                        self.shared.stats.drop(DropReason::TunMalformed);
-                        continue;
-                    }
-                },
-            };
-            self.bytes_left = self.bytes_left.saturating_sub(len);
-            self.look_again();
-            let vnet = VnetHeader::decode(&vnet);
-            // What has no peer is dropped for that, and is nobody's connection.
-            let judged =
-                self.guard.is_some() && (self.shared.ethernet.is_some() || self.route(len).is_ok());
-            if let (true, Some(guard)) = (judged, &mut self.guard) {
-                let packet = self.packet.get(..len).unwrap_or(&[]);
-                match judge::outward(guard, self.shared, self.tun, &vnet, packet) {
-                    Ok(()) => {}
-                    Err(pieces) if pieces.is_empty() => continue,
-                    Err(pieces) => {
-                        self.pieces.extend(pieces);
-                        return self.next();
-                    }
-                }
-            }
-            if let routed @ Some(_) = self.routed(vnet, len) {
-                return routed;
-            }
-        }
-        None
-    }
-
-    /// What was read, if it has a peer.
-    fn routed(&mut self, vnet: VnetHeader, len: usize) -> Option<Routed> {
-        let routed = match &self.shared.ethernet {
-            None => self.route(len).map(|peer| Some((peer, 0))),
-            Some(switch) => self.route_frame(switch, &vnet, len),
-        };
-        match routed {
-            Ok(Some((_, l2))) if l2 != 0 && self.is_own(len, l2) => {
-                self.shared.stats.drop(DropReason::Recursive);
-            }
-            Ok(Some((peer, l2))) => return Some(Routed { vnet, len, l2, peer }),
-            Ok(None) => {}
-            Err(reason) => self.shared.stats.drop(reason),
-        }
-        None
-    }
-
-    fn route(&self, len: usize) -> Result<Arc<Peer>, DropReason> {
-        let packet = self.packet.get(..len).unwrap_or(&[]);
-        let to = Ip::parse(packet).ok_or(DropReason::NotIp)?.destination;
-        if self.own.as_deref().is_some_and(|own| own.owns(to, packet)) {
-            return Err(DropReason::Recursive);
-        }
-        let owner = self.routes.owner(to).and_then(|owner| self.peers.get(owner));
-        owner.cloned().ok_or_else(|| DropReason::of_unowned(to, DropReason::NoRoute))
-    }
-
-    /// Whether a frame holds a packet of the transport that carries this tunnel.
-    fn is_own(&self, len: usize, l2: usize) -> bool {
-        let packet = self.packet.get(l2..len).unwrap_or(&[]);
-        self.own
-            .as_deref()
-            .is_some_and(|own| Ip::parse(packet).is_some_and(|ip| own.owns(ip.destination, packet)))
-    }
-
-    /// What is read now may be for a peer that came, or got its address, since the turn began: on a busy
-    /// machine that can be long ago.
-    #[inline]
-    fn look_again(&mut self) {
-        let tables = &self.shared.tables;
-        if tables.edition() != self.edition {
-            (self.edition, self.peers, self.routes) = tables.current();
-            self.frames.last = None;
-        }
-    }
 }
 
 impl Transmitter {

@@ -1,0 +1,181 @@
+//! What control and workers share.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use adit_engine::verbs::PeerSpec;
+use adit_engine::{Instant, Link, Notice};
+use adit_linux::poll::{EventFd, Poller};
+use arc_swap::ArcSwapOption;
+
+use crate::control::Relay;
+use crate::egress::{Arena, Shape};
+use crate::ethernet::Switch;
+use crate::guard::{Filtered, Guard};
+use crate::key::Key;
+use crate::peer::{Peer, Tx};
+use crate::recursion::OwnTransport;
+use crate::sockets::find_socket;
+use crate::stats::{DropReason, Stats};
+use crate::tables::Tables;
+use crate::upcall::UpcallSender;
+
+/// Why a plane has stopped moving packets.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Failure {
+    /// Somebody removed the TUN device.
+    TunGone,
+    /// A worker panicked: a bug of ours.
+    WorkerDied,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TunGone => "the TUN device was removed",
+            Self::WorkerDied => "a thread of the data plane died",
+        })
+    }
+}
+
+/// Of [`Shared::sweep_at`].
+pub(crate) const NO_SWEEP: u64 = u64::MAX;
+
+/// What control and workers share.
+pub(crate) struct Shared {
+    pub tables: Tables,
+    pub stats: Stats,
+    pub upcalls: UpcallSender,
+    pub relay: Relay,
+    pub client: bool,
+    /// What carries a client's tunnel, whose packets must not enter it.
+    pub own: ArcSwapOption<OwnTransport>,
+    pub has_tun: bool,
+    /// With a TAP device.
+    pub ethernet: Option<Switch>,
+    /// Rules for what passes, if there are any; set before there is a worker.
+    pub filtered: OnceLock<Filtered>,
+    pub clock: fn() -> Instant,
+    pub stop: AtomicBool,
+    /// Why packets no longer move; set once.
+    pub failure: OnceLock<Failure>,
+    /// Whether there ever was a peer whose packets may come in pieces, or compressed.
+    pub pieces: AtomicBool,
+    /// How often the workers were asked to give back the memory of their buffers.
+    pub rests: AtomicU64,
+    /// How often keys were taken out of use: the workers clear their stacks, where copies may lie.
+    pub retired: AtomicU64,
+    /// When the first worker looks after the peers next, nanoseconds; [`NO_SWEEP`]: not before it is woken.
+    pub sweep_at: AtomicU64,
+    /// Makes the workers look at sockets, timers and `stop` again.
+    pub wake: Vec<EventFd>,
+    /// What each worker waits for. Here, so that any thread can ask for room in a stream.
+    pub pollers: Vec<Arc<Poller>>,
+}
+
+impl Shared {
+    /// Whether packets go from peer to peer inside the plane. Where they must not, a filter may have
+    /// rules that say otherwise.
+    pub fn may_relay(&self) -> bool {
+        match self.relay {
+            Relay::Direct => true,
+            Relay::Deny => self.filtered.get().is_some(),
+            Relay::Kernel => false,
+        }
+    }
+
+    /// What one worker judges with.
+    pub fn guard(&self) -> Option<Box<Guard>> {
+        let ethernet = self.ethernet.is_some();
+        self.filtered.get().map(|filtered| Box::new(Guard::new(filtered, ethernet)))
+    }
+}
+
+impl Shared {
+    /// Makes all workers look again at what they share.
+    pub fn wake_all(&self) {
+        self.wake.iter().for_each(EventFd::signal);
+    }
+
+    /// Has the first worker look after the peers by `due`, and wakes it only if it would not otherwise: each client
+    /// that comes would cost a switch of threads. The peer that is due is in the table already.
+    pub fn expect_sweep(&self, due: Option<Instant>) {
+        // With the one in the sweep: either it finds the peer, or this finds that a sweep goes on.
+        fence(Ordering::SeqCst);
+        let planned = self.sweep_at.load(Ordering::Relaxed);
+        if due.is_some_and(|due| due.as_nanos() < planned)
+            && let Some(first) = self.wake.first()
+        {
+            first.signal();
+        }
+    }
+
+    /// What the worker waits for that owns a stream.
+    pub fn poller_of(&self, link: &Link) -> io::Result<Arc<Poller>> {
+        let workers = self.pollers.len() as u64;
+        let owner = link.stream_id().and_then(|id| id.checked_rem(workers));
+        let poller = owner.and_then(|owner| self.pollers.get(owner as usize));
+        poller.cloned().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Tells control that the plane is at its end.
+    pub fn fail(&self, failure: Failure) {
+        if self.failure.set(failure).is_ok() {
+            self.upcalls.raise();
+        }
+    }
+
+    /// Seals and sends one message that is not from the TUN device. Uses and empties `arena`.
+    pub fn send_message(
+        &self,
+        peer: &Peer,
+        tx: &mut Tx,
+        message: &[u8],
+        arena: &mut Arena,
+    ) -> Result<(), DropReason> {
+        let spec = peer.settings.load();
+        if spec.link.is_stream() {
+            return self.send_on_stream(peer, tx, message, arena);
+        }
+        let sockets = self.tables.sockets.load();
+        let socket = spec.link.socket().and_then(|id| find_socket(&sockets, id, 0));
+        let socket = socket.ok_or(DropReason::NoSocket)?;
+        let keys = peer.keys.load();
+        let key = keys.primary.as_ref().ok_or(DropReason::NoKey)?;
+        seal_message(key, &spec, tx, message, arena)?;
+        for span in arena.spans() {
+            let bytes = arena.bytes(span);
+            socket.send_to(spec.link.remote(), spec.link.local(), bytes).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::WouldBlock => DropReason::SocketFull,
+                    _ => DropReason::SendFailed,
+                }
+            })?;
+            peer.sent((self.clock)(), 1, bytes.len() as u64);
+        }
+        peer.aside(message.len());
+        self.tell_near_limit(peer, key);
+        Ok(())
+    }
+
+    /// Says once that a key has come close to a limit.
+    pub fn tell_near_limit(&self, peer: &Peer, key: &Key) {
+        if key.near_limit() {
+            self.upcalls.notice(&self.stats, Notice::KeyNearLimit(peer.id, key.id));
+        }
+    }
+}
+
+/// Seals one message into the emptied arena.
+pub(crate) fn seal_message(
+    key: &Key,
+    spec: &PeerSpec,
+    tx: &mut Tx,
+    message: &[u8],
+    arena: &mut Arena,
+) -> Result<(), DropReason> {
+    arena.clear();
+    let mut sealer = key.sealer(tx, spec.wire_id);
+    arena.message(&mut sealer, message, &Shape::of(spec, 1)).ok_or(DropReason::ControlTooLong)?
+}
