@@ -85,7 +85,7 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     let mut w = World::new(registry(), 1);
     let a = join(&mut w, "alice", behind(&["10.50.0.0/16", "fd50::/32"]));
     assert_eq!(routes(&w, "alice"), ["10.50.0.0/16", "10.9.0.2/32", "fd00::1000/128", "fd50::/32"]);
-    // A part of it is another client's: the longest prefix decides, and nobody loses anything.
+    // A part of it is another client's: the longest prefix decides, and no client loses anything.
     join(&mut w, "bob", behind(&["10.50.7.0/24"]));
     assert_eq!(routes(&w, "alice").len(), 4);
     assert!(routes(&w, "bob").contains(&"10.50.7.0/24".into()));
@@ -98,7 +98,7 @@ fn networks_behind_a_client_are_its_own_until_it_leaves() {
     w.perform_server(out);
     join(&mut w, "carol", behind(&["10.50.0.0/16"]));
     assert!(routes(&w, "carol").contains(&"10.50.0.0/16".into()));
-    assert!(!warned(&w, "was behind"), "nobody was there any more");
+    assert!(!warned(&w, "was behind"), "there was no owner any more");
 }
 
 /// The support checks with each verb that this was said before it.
@@ -508,7 +508,7 @@ fn cve_2024_5594_messages_with_control_characters_are_dropped() {
         w.clients[c].engine.say(w.now, &ControlMessage::Info(text.into()), &mut out);
         w.perform_client(c, out);
     }
-    // An answer to a challenge that nobody asked may be a secret: it does not reach the log.
+    // An answer to a challenge that was never sent may be a secret: it does not reach the log.
     let mut out = Outbox::new();
     w.clients[c].engine.say(w.now, &ControlMessage::ChallengeResponse("c2VjcmV0".into()), &mut out);
     w.perform_client(c, out);

@@ -254,7 +254,7 @@ fn push_requests_without_end_get_few_answers_and_the_last_one_gets_its_own() {
     for stream in [false, true] {
         let mut h = Hostile::connect(stream);
         let reply = |h: &Hostile| h.count(|e| matches!(e, ServerEvent::Told { .. }));
-        // The first one crosses the answer that nobody asked for.
+        // The first one crosses the unsolicited answer.
         h.record(b"PUSH_REQUEST\0");
         assert_eq!(reply(&h), 0);
         h.record(b"PUSH_REQUEST\0");

@@ -1,4 +1,4 @@
-//! Control packets that somebody on the path writes into a session without a wrapping.
+//! Control packets that an attacker on the path writes into a session without a wrapping.
 
 mod support;
 

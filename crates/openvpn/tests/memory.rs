@@ -15,7 +15,7 @@ const CLIENTS: usize = 60;
 /// Bytes of the heap that may differ: headers of blocks, which are of other sizes than were asked for.
 const MARGIN: usize = 512;
 
-/// Clients come by either transport, negotiate their keys anew and go, and nothing of them is left outside of the server.
+/// Clients come by either transport, renegotiate their keys and go, and nothing of them is left outside of the server.
 fn come_and_go(w: &mut World, clients: usize, seed: u64) {
     for n in 0..clients {
         let mut config = client_config(Settings::default());

@@ -185,7 +185,7 @@ fn a_static_peer_that_dies_is_missed_and_heard_again() {
     w.kill(B);
     assert!(w.run(30 * SECOND, |w| !w.restarts(A).is_empty()));
     assert!(w.restarts(A)[0].contains("ping-restart"));
-    // It goes on looking, every time anew.
+    // It goes on looking, each time from the start.
     assert!(w.run(60 * SECOND, |w| w.restarts(A).len() >= 3), "{:?}", w.restarts(A));
     w.revive(B);
     assert!(w.run(15 * SECOND, |w| w.ups(A) >= 2 && w.ups(B) >= 2));
@@ -564,7 +564,7 @@ fn ends_of_the_same_role_do_not_connect() {
         let configs = [tls(server, settings(), reach()), tls(server, settings(), reach())];
         let mut w = World::new(configs, &line(), 1);
         assert!(!w.run(120 * SECOND, |w| w.ups(A) + w.ups(B) > 0));
-        // Neither for ever in one place: names are looked up anew.
+        // Neither stays in one place for ever: names are looked up again.
         assert!(!w.restarts(A).is_empty());
     }
 }
@@ -654,7 +654,7 @@ fn rounds_of_failed_attempts_end_where_the_configuration_says() {
     );
 }
 
-/// Without a wrapping whoever reads the line can write control packets.
+/// Without a wrapping anyone who reads the line can write control packets.
 #[test]
 fn an_injected_packet_ends_no_session_between_two_points() {
     for dynamic in [true, false] {

@@ -91,7 +91,7 @@ fn either_end_may_die_and_come_back() {
         assert!(again, "{n} {quietly}: {:?}", w.nodes[n].events);
         assert!(w.passes(), "{n} {quietly}");
         let silence = |e: &ClientEvent| matches!(e, ClientEvent::Restarting(why) if why.contains("ping-restart"));
-        assert!(!w.nodes[1 - n].events.iter().any(silence), "nobody waited for silence");
+        assert!(!w.nodes[1 - n].events.iter().any(silence), "neither end waited for silence");
         // The other end, where it hears nothing of the death, is at its place all the time.
         assert_eq!(w.restarts(1 - n) == 0, quietly, "{n} {quietly}: {:?}", w.nodes[1 - n].events);
         assert_eq!(w.connections.len(), 1, "the former one is hung up on");
@@ -104,7 +104,7 @@ fn an_end_that_dies_in_silence_is_missed() {
     w.kill(D, true);
     assert!(w.run(15 * SECOND, |w| w.restarts(L) == 1));
     w.run(60 * SECOND, |_| false);
-    assert_eq!(w.restarts(L), 1, "until somebody comes there is nobody to miss");
+    assert_eq!(w.restarts(L), 1, "silence counts only after the peer has come");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn no_second_connection_ends_an_authenticated_one() {
     }
     assert!(w.passes());
     w.run(70 * SECOND, |_| false);
-    assert_eq!(w.connections.len(), 1, "nobody waits for ever");
+    assert_eq!(w.connections.len(), 1, "no connection waits for ever");
     assert_eq!([w.ups(L), w.ups(D), w.restarts(L), w.restarts(D)], [1, 1, 0, 0]);
     assert!(w.passes());
 }
@@ -184,7 +184,7 @@ fn a_captured_packet_is_never_delivered_on_a_new_connection() {
         }
     };
     replay(&mut w);
-    // While nobody is there, when the peer is missed, and when it is back.
+    // While no peer is there, when it is missed, and when it is back.
     w.kill(D, false);
     replay(&mut w);
     w.run(30 * SECOND, |_| false);
@@ -217,7 +217,7 @@ fn notices_that_come_late_do_not_name_a_connection_that_is_gone() {
     w.cut(w.common());
     let ups = w.ups(L);
     w.feed(L, Input::Notice(Notice::PeerHeard(PEER)));
-    assert_eq!(w.ups(L), ups, "nobody is connected");
+    assert_eq!(w.ups(L), ups, "no peer is connected");
     assert!(w.run(5 * SECOND, |w| w.ups(L) > ups));
 }
 

@@ -139,7 +139,7 @@ fn strangers_neither_end_a_session_nor_stay() {
             assert!(n % 3 != 1 || !w.connections.contains_key(&id), "nonsense ends a stream");
         }
         w.run(70 * SECOND, |_| false);
-        assert_eq!(w.connections.len(), 1, "nobody waits for ever");
+        assert_eq!(w.connections.len(), 1, "no connection waits for ever");
         assert_eq!([w.ups(L), w.ups(D), w.restarts(L), w.restarts(D)], [1, 1, 0, 0]);
         assert!(w.passes());
     }

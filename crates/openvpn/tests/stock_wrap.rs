@@ -76,7 +76,7 @@ impl Stock {
         Some(Self { process, folder, socket })
     }
 
-    /// Sends one packet (again and again, wrapped anew) until `wanted` likes an answer.
+    /// Sends one packet (again and again, each time with a new wrapping) until `wanted` likes an answer.
     fn exchange(
         &self,
         wrapper: &mut Wrapper,

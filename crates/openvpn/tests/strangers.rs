@@ -770,7 +770,7 @@ fn another_server_in_a_renegotiation_ends_the_session() {
 fn the_end_of_a_handshake_takes_no_place_that_a_session_moved_to() {
     let (mut w, c) = connected();
     let client = w.session_ids.0;
-    // Somebody who saw the client's session id uses it from where the client goes next.
+    // An attacker who saw the client's session id uses it from where the client goes next.
     let reset = plain(Opcode::HardResetClientV2, 0, client, Some(0));
     let answers = w.stranger(address(1), &bytes(&reset));
     let third = Control {

@@ -214,7 +214,7 @@ fn cve_2023_46850_cve_2026_12996_cve_2026_84471_a_session_gives_way_to_an_authen
         assert!(up, "{:?}", w.events);
         assert_eq!(w.downs(), ["replaced by a new session of the same name"]);
         for word in &words {
-            assert!(w.stranger(own, word).is_empty(), "nobody there to answer");
+            assert!(w.stranger(own, word).is_empty(), "there is no one to answer");
         }
         assert_eq!((w.server.clients().count(), w.plane.peers.len()), (1, 1));
     }

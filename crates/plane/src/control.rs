@@ -130,12 +130,12 @@ impl Plane {
         let shared_ports = sockets.iter().map(Group::len).max().unwrap_or(0);
         let threads = threads(queues.len().max(shared_ports).max(1))?;
         let count = threads.len();
-        // A queue that nobody reads would hold what the kernel puts into it.
+        // A queue without a reader would hold what the kernel puts into it.
         queues.truncate(count);
         let (mut plane, shared, upcalls) =
             Self::idle(relay, client, !queues.is_empty(), ethernet, gates, count, clock)?;
         if let Some(filtered) = filtered {
-            // Nobody has set it before.
+            // It is set here alone.
             let _ = shared.filtered.set(filtered);
         }
         if let Some(queue) = queues.first() {
@@ -404,8 +404,8 @@ impl Plane {
         self.shared.upcalls.rest();
     }
 
-    /// Has the workers give back what their buffers take, megabytes once much was received: for a server that nobody is
-    /// connected to. The next packets cost a little more.
+    /// Has the workers give back what their buffers take, megabytes once much was received: for a server without
+    /// clients. The next packets cost a little more.
     pub fn rest(&self) {
         self.shrink();
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);

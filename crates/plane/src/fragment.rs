@@ -566,7 +566,7 @@ mod tests {
                 if let Some(out) = join(&mut assembly, &piece, origin(id)) {
                     prop_assert!(
                         lens.iter().enumerate().any(|(n, len)| packet(n, *len) == out),
-                        "a packet of {} bytes that nobody sent", out.len()
+                        "a packet of {} bytes that was never sent", out.len()
                     );
                 }
                 prop_assert!(assembly.partial.len() <= MAX_WAITING && assembly.held <= MAX_HELD);

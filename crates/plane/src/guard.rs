@@ -52,7 +52,7 @@ pub(crate) struct Guard {
     device: IfName,
     host: IfName,
     layer: Layer,
-    /// Headers of merged packets, and zeros that stand for what nobody looks at.
+    /// Headers of merged packets, and zeros in place of payloads that no rule reads.
     whole: Scratch,
     /// What is to be sent besides, in this burst.
     pub extra: Extra,
@@ -61,7 +61,7 @@ pub(crate) struct Guard {
 /// Packets that are not in the buffers that the burst came in.
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
-    /// Back to whoever owns the destination.
+    /// Back to the owner of the destination.
     pub answers: Vec<Vec<u8>>,
     /// Pieces for peers.
     pub pieces: Vec<(PeerId, Vec<u8>)>,
@@ -110,7 +110,7 @@ pub(crate) struct Watch<'g> {
     layer: Layer,
     whole: &'g mut Scratch,
     pub extra: &'g mut Extra,
-    /// Somebody may capture them: headers alone are not enough.
+    /// A capture may be running: headers alone are not enough.
     whole_packets: bool,
 }
 
@@ -170,7 +170,7 @@ struct Scratch {
 
 impl Scratch {
     /// A merged packet in one piece: its headers, and behind them its payload, or zeros of that length
-    /// where nobody will look. Its checksum is not to be verified: that of each part was.
+    /// if no capture runs. Its checksum is not to be verified: that of each part was.
     fn gather(&mut self, write: &Write<'_, '_>, all: bool) -> &[u8] {
         let len = write.len();
         if self.used && !all {

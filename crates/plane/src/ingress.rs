@@ -293,7 +293,7 @@ impl<'a, 's> Ingress<'a, 's> {
             self.strangers <= MAX_STRANGER_FRAMES && upcalls.stranger(stats, *link, packet)
         };
         if !taken && link.is_stream() {
-            // Nobody sends it again on a stream: the peer shall try anew, and at once.
+            // On a stream it is not sent again: the peer is to reconnect at once.
             self.fault = Some(StreamEnd::Flood);
         }
     }
@@ -549,7 +549,7 @@ impl<'a, 's> Ingress<'a, 's> {
 }
 
 /// Whether packets under the peer's keys may come from another path. Not to or from a stream: that is
-/// one client's connection and nobody else's. But where there is no session, as under a static key, a
+/// one client's connection alone. But where there is no session, as under a static key, a
 /// new connection has no other way to prove whose it is.
 fn may_float(spec: &PeerSpec, link: &Link, key: &Key) -> bool {
     let streams = (spec.link.is_stream(), link.is_stream());

@@ -202,9 +202,9 @@ impl Key {
         Sealer(sealing, &mut lock.sequence)
     }
 
-    /// Packets go to this stream next, under the same lock as [`Key::sealer`]. On each new one those of
-    /// a static key are counted anew, from 1 under a later time: the other end may have forgotten what
-    /// came on the last, and stock takes a number that does not follow for an attack.
+    /// Packets go to this stream next, under the same lock as [`Key::sealer`]. On each new one the count
+    /// of a static key restarts from 1 under a later time: the other end may have forgotten what
+    /// came on the last, and OpenVPN takes a number that does not follow for an attack.
     pub fn begin_stream(&self, lock: &mut Tx, stream: u64) {
         if let Format::Block(block) = &self.format
             && lock.stream.replace(stream) != Some(stream)
@@ -259,7 +259,7 @@ impl Key {
                     || reached(FAILED_NEAR, &self.failed)
             }
             Format::Epoch(epoch) => epoch.near_end(),
-            // A static key has no successor; its packet ids begin anew with a later time.
+            // A static key has no successor; its packet ids restart with a later time.
             Format::Block(block) => !block.is_static() && reached(ID_NEAR, &self.next_id),
         };
         let near = near

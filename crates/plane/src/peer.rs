@@ -86,8 +86,8 @@ pub(crate) struct Keys {
     pub secondary: Option<Arc<Key>>,
 }
 
-/// What is guarded by the TX lock. Whoever holds it may allocate packet ids of this peer, and keeps
-/// it until the packets are sent.
+/// What is guarded by the TX lock. Its holder may allocate packet ids of this peer, and keeps
+/// the lock until the packets are sent.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
     /// Whose lock it is. Keys are used under the lock of their own peer alone.
@@ -145,7 +145,7 @@ impl Keys {
 
 impl Peer {
     pub fn new(id: PeerId, spec: PeerSpec, now: Instant) -> Self {
-        /// Zero is nobody's.
+        /// Zero is no peer's.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let owner = NEXT.fetch_add(1, Relaxed);
         Self {
@@ -234,7 +234,7 @@ impl Peer {
     }
 
     /// Whether the peer has used no later key. Packets under an earlier one may be authentic and
-    /// the first with their ids, and yet somebody held them back.
+    /// the first with their ids, although an attacker has held them back.
     pub fn is_newest(&self, key: &Key) -> bool {
         self.newest_used.load(Relaxed) <= key.generation
     }
@@ -252,7 +252,7 @@ impl Peer {
         !self.heard.silent.swap(true, Relaxed)
     }
 
-    /// The timeout begins anew.
+    /// Restarts the timeout.
     pub fn await_anew(&self, now: Instant) {
         self.heard.last.store(now.as_nanos(), Relaxed);
         self.heard.silent.store(false, Relaxed);

@@ -17,8 +17,8 @@ fn headers(remote: std::net::SocketAddr) -> usize {
 }
 
 impl Shared {
-    /// Sends the peer a request of its sizes, padded so that the IP packet has `size` bytes, which
-    /// nobody may fragment. With `size` 0 nothing is sent.
+    /// Sends the peer a request of its sizes, padded so that the IP packet has `size` bytes, with
+    /// DF set. With `size` 0 nothing is sent.
     ///
     /// The kernel is asked for its opinion where the probe did not leave, or the last one of this size was not
     /// answered: that takes more system calls than the probe, and most paths carry the first one.

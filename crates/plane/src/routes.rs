@@ -26,7 +26,7 @@ struct Family<A, P: Prefix> {
     /// What stands for all parts that have none: thirty-two that are each by themselves would keep as many pages of
     /// memory in use, wherever they happened to be made.
     none: Arc<Hosts<A>>,
-    /// How many there are: without any, nobody looks for one.
+    /// How many there are: without any, look-ups skip the table.
     entered: usize,
     prefixes: PrefixMap<P, PeerId>,
 }
@@ -47,8 +47,8 @@ where
     }
 }
 
-/// Spreads addresses. Without a secret, because all of them are ours to give: whoever sends packets chooses what is
-/// looked up, but nothing that is entered.
+/// Spreads addresses. Without a secret, because we assign all of them: the sender of a packet chooses what is
+/// looked up, but not what is entered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mixer(u64);
 
@@ -148,7 +148,7 @@ type Page = Vec<Option<Arc<[IpNet]>>>;
 
 const PAGE: u32 = 32;
 
-/// What each peer owns, in pages: whoever publishes other routes copies one of them, and not a list for each peer.
+/// What each peer owns, in pages: a change of routes copies one of them, and not a list for each peer.
 #[derive(Clone, Debug, Default)]
 struct Owned(HashMap<u32, Arc<Page>>);
 

@@ -24,7 +24,7 @@ use crate::upcall::UpcallSender;
 /// Why a plane has stopped moving packets.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Failure {
-    /// Somebody removed the TUN device.
+    /// The TUN device was removed.
     TunGone,
     /// A worker panicked: a bug of ours.
     WorkerDied,

@@ -35,7 +35,7 @@ drop_reasons! {
     Empty = "empty",
     /// Shorter than its opcode demands.
     Short = "short",
-    /// An opcode that nobody sends.
+    /// An opcode that OpenVPN does not have.
     BadOpcode = "bad-opcode",
     /// A control packet longer than any that is sent.
     ControlTooLong = "control-too-long",

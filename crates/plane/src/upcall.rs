@@ -15,7 +15,7 @@ use crate::stream::StreamEnd;
 
 /// Control packets of known peers that may wait.
 const MAX_FRAMES: usize = 2048;
-/// How many of these may be of links that only have a handshake: whoever can begin one must not
+/// How many of these may be of links that only have a handshake: hosts that can begin one must not
 /// crowd out those with a session.
 const MAX_HANDSHAKE_FRAMES: usize = MAX_FRAMES / 2;
 /// Control packets of one known peer that may wait: several windows full of unacknowledged ones.
@@ -56,7 +56,7 @@ const OF_SESSIONS: Shares = Shares {
     site: MAX_FRAMES,
     ipv6: MAX_FRAMES,
 };
-/// Control packets of links that only have a handshake: whoever begins one may do so from many ports.
+/// Control packets of links that only have a handshake: one host may begin many, each from another port.
 const OF_HANDSHAKES: Shares = Shares {
     whole: MAX_HANDSHAKE_FRAMES,
     link: MAX_FRAMES_OF_LINK,
@@ -88,7 +88,7 @@ pub(crate) const MAX_CONTROL: usize = 4096;
 pub enum Upcall {
     /// A control packet of an admitted link or of a known peer's address.
     Frame(Link, Vec<u8>),
-    /// A control packet of somebody who has not proved his address.
+    /// A control packet whose sender has not proved its address.
     Stranger(Link, Vec<u8>),
     /// News of a peer.
     Notice(Notice),
@@ -97,7 +97,7 @@ pub enum Upcall {
 }
 
 /// The receiving end. Its descriptor (see [`AsFd`]) is written to when something waits, and never read: it is for
-/// whoever watches it edge-triggered, and sleeps only after [`Upcalls::drain`].
+/// a reader that watches it edge-triggered, and sleeps only after [`Upcalls::drain`].
 #[derive(Debug)]
 pub struct Upcalls(Arc<Queues>);
 
@@ -250,7 +250,7 @@ impl Notices {
             }
             Notice::Unreachable(..) if self.unreachable >= MAX_UNREACHABLE => return false,
             Notice::Unreachable(..) => self.unreachable = self.unreachable.saturating_add(1),
-            // Said once per peer, key or question, whose numbers bound them; nobody repeats what is lost here.
+            // Said once per peer, key or question, whose numbers bound them; what is lost here is not repeated.
             Notice::PeerSilent(_)
             | Notice::PeerHeard(_)
             | Notice::KeyFirstUse(..)
@@ -382,8 +382,8 @@ impl Upcalls {
         }
     }
 
-    /// As [`Upcalls::drain`], but whoever queues more does not write to the descriptor: for one who will look again
-    /// before he waits. `true` if notices or strangers are left.
+    /// As [`Upcalls::drain`], but what is queued afterwards does not signal the descriptor: for a caller that looks again
+    /// before it waits. `true` if notices or strangers are left.
     pub fn look(&mut self, mut take: impl FnMut(Upcall)) -> bool {
         let (notices, more) = {
             let mut queue = lock(&self.0.notices);

@@ -1,4 +1,4 @@
-//! What must hold when somebody pushes: each test lets exactly one check fail.
+//! What must hold under attack: each test lets exactly one check fail.
 
 mod common;
 
@@ -322,7 +322,7 @@ proptest! {
 #[test]
 fn a_source_that_one_peer_may_use_is_not_remembered_for_another() {
     let (mut server, [mut a, mut b]) = world(Relay::Kernel, [2, 3]);
-    // In one received buffer: the owner's packet, and the same source from somebody else.
+    // In one received buffer: the owner's packet, and the same source from another peer.
     let mut both = a.seal_one(&packet(2, SERVER, 1));
     let len = both.len();
     both.extend(b.seal_one(&packet(2, SERVER, 2)));

@@ -78,7 +78,7 @@ fn a_station_is_reached_through_the_peer_it_spoke_from() {
     let mut clients = [a, b];
     assert_eq!(reaches(&mut server, &mut clients, &to(2)), [0]);
     assert_eq!(reaches(&mut server, &mut clients, &to(3)), [1]);
-    // Whoever is not known, and whoever is many: all.
+    // An unknown station, and a group: all peers.
     assert_eq!(reaches(&mut server, &mut clients, &to(9)), [0, 1]);
     let many = frame(GROUP, station(1, 1), 0x86dd, &[0; 60]);
     assert_eq!(reaches(&mut server, &mut clients, &many), [0, 1]);
@@ -124,7 +124,7 @@ fn between_clients_as_the_relay_says() {
     let device = || (1, vec![]);
     let all = || (1, vec![3, 4]);
     let nobody = || (0, vec![]);
-    // Peer, everybody, a group, somebody unknown, one's own station.
+    // A peer, broadcast, a group, an unknown station, one's own station.
     assert_eq!(outcomes[0], (vec![device(), device(), device(), device(), device()], [0, 0]));
     assert_eq!(outcomes[1], (vec![(0, vec![3]), all(), all(), device(), nobody()], [0, 1]));
     assert_eq!(outcomes[2], (vec![nobody(), device(), device(), device(), nobody()], [1, 1]));

@@ -163,7 +163,7 @@ fn a_peer_that_was_missed_is_told_of_when_it_is_heard_and_only_then() {
     client.until(|plane| plane.counters(PeerId(0)).unwrap().rx_packets >= 3);
     let mut early = 0;
     client.upcalls.drain(|upcall| early += usize::from(told(upcall).is_some()));
-    assert_eq!(early, 0, "nobody missed it");
+    assert_eq!(early, 0, "it was never silent");
     let silent = |upcall| match upcall {
         Upcall::Notice(Notice::PeerSilent(id)) => Some(id),
         _ => None,

@@ -30,7 +30,7 @@ fn started() -> usize {
 
 /// Runs this test alone in a process of a user of its own, which may have so many tasks.
 fn limited(tasks: u32) -> usize {
-    // Nobody else's tasks count, and no two tests' either.
+    // No other user's tasks count, and no two tests' either.
     let user = (0x4000_0000 + std::process::id()).to_string();
     let output = Command::new("setpriv")
         .args(["--reuid", &user, "--regid", &user, "--clear-groups", "prlimit"])

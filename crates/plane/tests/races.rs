@@ -142,7 +142,7 @@ fn moves(server: &mut End) -> Vec<Link> {
     moves.collect()
 }
 
-/// A client has moved and has a new key. A packet under the former key, which somebody held back and now sends
+/// A client has moved and has a new key. A packet under the former key, which an attacker held back and now sends
 /// from elsewhere, is opened by another worker at the same moment: the peer is where its newest key was used, and
 /// control was told so last.
 #[test]

@@ -54,7 +54,7 @@ struct Host {
     seen: Vec<Upcall>,
 }
 
-/// The other end's packets, or those of somebody with another key.
+/// The other end's packets, or those of an end with another key.
 fn other(key: u8) -> End {
     let end = End::new(Relay::Kernel, true);
     end.apply(Op::AddPeer(PEER, static_spec(common::link(1, 1194))));
@@ -228,7 +228,7 @@ fn packets_are_counted_anew_on_each_connection() {
             last = time;
         }
         host.plane.apply(Op::SetLink(PEER, nowhere()));
-        // Said to nobody.
+        // It is sent to no peer.
         host.plane.apply(Op::SendData(PEER, WORD.to_vec()));
         host.plane.remove_stream(link);
     }

@@ -32,7 +32,7 @@ struct Server {
     upcalls: Upcalls,
     listener: TcpListener,
     next: u64,
-    /// What was drained and nobody asked for yet.
+    /// What was drained and not asked for yet.
     seen: Vec<Upcall>,
 }
 
@@ -68,7 +68,7 @@ impl Server {
         Self { plane, upcalls, listener, next: 1, seen: Vec::new() }
     }
 
-    /// A connection that nobody has a session on.
+    /// A connection without a session.
     fn stranger(&mut self, receive_buffer: Option<usize>) -> (StdStream, Link) {
         let options = TcpConnectOptions {
             recv_buffer: receive_buffer,
@@ -447,7 +447,7 @@ fn an_end_is_told_after_all_that_came_before() {
     assert_eq!(server.end_of(link), StreamEnd::Closed);
     let before = server.seen.iter().filter(|upcall| matches!(upcall, Upcall::Frame(..))).count();
     assert_eq!(before, 20);
-    // Nothing can be sent to the peer any more, and nobody fails for it.
+    // Nothing can be sent to the peer any more, and no other peer fails for it.
     server.plane.apply(Op::SendData(PeerId(2), vec![1]));
     assert_eq!(server.dropped(DropReason::NoSocket), 1);
     let mut other = server.client(3, None);

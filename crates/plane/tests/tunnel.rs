@@ -89,7 +89,7 @@ fn tunnel_over_stream(gates: Offloads, queues: usize) -> (Side, Side) {
     let here = loop {
         match listener.accept() {
             Ok((here, _)) => break here,
-            Err(_) => assert!(Wall::now() < end, "nobody connects"),
+            Err(_) => assert!(Wall::now() < end, "no connection came"),
         }
         std::thread::sleep(Duration::from_millis(1));
     };
@@ -399,7 +399,7 @@ fn a_removed_device_is_reported() {
     a.ns.configure(async |net| net.delete_link(index).await).unwrap().unwrap();
     let end = Wall::now() + PATIENCE;
     while a.plane.failure() != Some(Failure::TunGone) {
-        assert!(Wall::now() < end, "nobody noticed");
+        assert!(Wall::now() < end, "it was not noticed");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -178,7 +178,7 @@ impl Client {
                 for got in self.batch.datagrams_mut() {
                     let (packets, _) = self.end.open_buffer(link(200, 1194), got.segment, got.data);
                     for packet in &packets {
-                        assert_eq!(packet[19], self.n, "somebody else's");
+                        assert_eq!(packet[19], self.n, "another client's");
                         self.received.push(parse(packet));
                     }
                 }
@@ -374,7 +374,7 @@ fn clients_reach_each_other_across_workers_in_both_directions() {
 
 /// Many flows to one client: the kernel spreads them over the queues, so all workers send to it. One
 /// whose trains overtook another's would have them refused as too old. And what is said once per key
-/// is said once, whoever sees it.
+/// is reported once, whichever worker sees it.
 #[test]
 fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
     adit_testbed::needs_root!();
@@ -423,7 +423,7 @@ fn all_workers_send_to_one_peer_in_the_order_of_its_packet_ids() {
 }
 
 /// Pairs of clients come, talk to each other and to programs beside the server, change address and key in the middle of
-/// it, and go, while the other pairs are at other points of theirs. Nothing is lost, doubled or somebody else's, and
+/// it, and go, while the other pairs are at other points of theirs. Nothing is lost, doubled or another peer's, and
 /// the counters, of each client and of all workers together, are exact.
 #[test]
 fn clients_come_move_and_go_while_all_talk_across_workers() {
@@ -587,7 +587,7 @@ fn all_sockets_of_a_port_can_be_exchanged() {
 }
 
 /// A client has one socket, of which the first worker receives. When it is full all workers leave the
-/// device alone, and all go on when it has room: whoever filled it.
+/// device alone, and all go on when it has room, whichever worker filled it.
 #[test]
 fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     adit_testbed::needs_root!();
@@ -613,7 +613,7 @@ fn a_full_socket_holds_every_worker_of_a_client_and_then_none() {
     plane.apply(Op::AddPeer(PeerId(0), spec(Link::datagram(ID, None, outside(5000)))));
     plane.apply(Op::InstallKey(PeerId(0), KeySlot::Primary, key(2, 0, false)));
     plane.apply(Op::SetRoutes(PeerId(0), vec!["0.0.0.0/0".parse().unwrap()]));
-    // Nobody has the server's address yet: what is sent to it waits for ARP, in the socket's account.
+    // No host has the server's address yet: what is sent to it waits for ARP, in the socket's account.
     let flows: Vec<_> =
         (0..12).map(|_| near.run(|| StdUdp::bind("10.8.0.2:0").unwrap()).unwrap()).collect();
     let stop = AtomicBool::new(false);

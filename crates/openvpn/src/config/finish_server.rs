@@ -120,7 +120,7 @@ fn network4(draft: &mut Draft) -> Result<Option<Network4>, ConfigError> {
         let too_small =
             || place.error("server", "the network has no room for clients", "write a larger one");
         let server = first_host(net).ok_or_else(too_small)?;
-        // The server's own four addresses, and the last four, are nobody's where each has four.
+        // Where each client has four addresses, the server's own four and the last four are not given out.
         let (below, above) = if topology == Topology::Subnet { (2, 1) } else { (4, 4) };
         let first = u32::from(net.network()).checked_add(below).ok_or_else(too_small)?;
         let last = u32::from(net.broadcast()).checked_sub(above).ok_or_else(too_small)?;

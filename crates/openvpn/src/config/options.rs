@@ -121,8 +121,8 @@ pub enum Role {
 pub struct PeerOptions {
     /// What the keys are made from.
     pub keys: PeerKeys,
-    /// `remote` lines and `<connection>` blocks in their order; empty: whoever proves to be the other
-    /// end is.
+    /// `remote` lines and `<connection>` blocks in their order; empty: the other end is the host
+    /// that proves it.
     pub remotes: Vec<Target>,
     /// `proto tcp-server`: connections are waited for, from these addresses (`remote`); empty: from any.
     pub accepts: Option<Vec<IpAddr>>,
@@ -266,7 +266,7 @@ pub struct Device {
     pub tx_queue: Option<u32>,
     /// `persist-tun`: keep the device over a reconnect.
     pub persist: bool,
-    /// `ifconfig-noexec`: leave addresses to somebody else.
+    /// `ifconfig-noexec`: leave addresses to another program.
     pub ifconfig_noexec: bool,
 }
 
@@ -416,7 +416,7 @@ pub struct Routes {
     pub kill_switch: bool,
     /// `allow-recursive-routing`: packets of the transport may enter the tunnel.
     pub allow_recursive: bool,
-    /// `route-noexec`: leave routes to somebody else.
+    /// `route-noexec`: leave routes to another program.
     pub noexec: bool,
     /// `dhcp-option` and `dns` of this side.
     pub dns: DnsOptions,

@@ -48,7 +48,7 @@ fn assembled<T: PushItem>(part: &str) -> Result<Option<Vec<T>>, super::PushError
     PushAssembler::default().add(PushPart::lex(part))
 }
 
-/// What is bundled anew comes back whole.
+/// Options that are bundled again come back complete.
 fn rebuilt(part: &str, items: &[ReplyItem]) {
     let text = |item: &&str| {
         let option = PushedOption::parse(item);

@@ -116,7 +116,7 @@ impl fmt::Display for OptionsString<'_> {
 }
 
 impl OptionsString<'_> {
-    /// The size of the largest packet by stock's old way to count it: nobody sends such packets any
+    /// The size of the largest packet as old versions of OpenVPN count it. No packet has that size any
     /// more, but peers compare the figure.
     fn link_mtu(&self, shape: &Shape) -> u32 {
         let digest = if shape.aead { 0 } else { digest_size(self.auth) };

@@ -117,7 +117,7 @@ fn finish<N, G>(
 /// Parses what stands after `route`: `NETWORK [NETMASK] [GATEWAY] [METRIC]`.
 ///
 /// # Errors
-/// What is wrong, for whoever wrote it.
+/// The text says what is wrong, for the author of the option.
 pub(crate) fn parse_route4(args: &[&str]) -> Result<RouteSpec<Ipv4Net, Ipv4Addr>, String> {
     let mut args = args.iter().copied();
     let (network, mask) =
@@ -144,7 +144,7 @@ pub(crate) fn parse_route4(args: &[&str]) -> Result<RouteSpec<Ipv4Net, Ipv4Addr>
 /// Parses what stands after `route-ipv6`: `NETWORK/BITS [GATEWAY] [METRIC]`.
 ///
 /// # Errors
-/// What is wrong, for whoever wrote it.
+/// The text says what is wrong, for the author of the option.
 pub(crate) fn parse_route6(args: &[&str]) -> Result<RouteSpec<Ipv6Net, Ipv6Addr>, String> {
     let mut args = args.iter().copied();
     let network = args.next().unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::tls::{ClientTls, ServerTls};
 /// Where the other end is.
 #[derive(Clone, Debug)]
 pub struct Reach {
-    /// `remote`s in the order to try. Empty: whoever sends authentic packets first is the other end, and
+    /// `remote`s in the order to try. Empty: the sender of the first authentic packets is the other end, and
     /// may move.
     pub remotes: Vec<Remote>,
     /// `tcp-server`: connections are waited for, from these addresses; empty: from any. `None`: those

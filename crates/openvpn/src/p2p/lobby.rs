@@ -1,4 +1,4 @@
-//! Connections to an end that listens, while nobody knows whose they are.
+//! Connections to an end that listens, until one proves to be the other end's.
 //!
 //! A connection is the other end's once something authentic and new came on it. Until then it waits
 //! here, beside the one that is in use: it takes nothing from that, and not much from us.

@@ -29,7 +29,7 @@ pub enum ServerEvent {
         message: String,
     },
     /// What a client has inside the tunnel, from the next output on: said before the data plane hears of
-    /// it, so that whoever keeps addresses by name has them before the first packet.
+    /// it, so that a table of addresses by name has them before the first packet.
     Addresses(Box<Addresses>),
     /// A client is authenticated and has its options.
     ClientUp(Box<ClientInfo>),
@@ -79,7 +79,7 @@ pub struct Addresses {
     pub peer: PeerId,
     /// Its common name.
     pub name: String,
-    /// The groups it is in: those that whoever let it in named, and its certificate's units.
+    /// The groups it is in: those that the authorization named, and its certificate's units.
     pub groups: Vec<String>,
     /// Tunnel addresses, and networks behind it.
     pub prefixes: Vec<IpNet>,

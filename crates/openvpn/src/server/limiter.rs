@@ -1,8 +1,8 @@
 //! Budgets of what strangers may cause, per network they claim to come from.
 //!
 //! The reference implementation has one global counter, so that one attacker who stays at the limit
-//! locks everybody out. Here each /32 and /64 has a bucket of its own, in a table of fixed size, of
-//! which only those parts take memory that somebody knocked at.
+//! locks all clients out. Here each /32 and /64 has a bucket of its own, in a table of fixed size. A part of
+//! the table takes memory once a packet has charged a bucket in it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -123,7 +123,7 @@ impl Pool {
         Ok(lease)
     }
 
-    /// Gives `peer` free addresses that nobody is remembered by.
+    /// Gives `peer` free addresses that are not remembered for any name.
     pub(super) fn lease_once(&mut self, peer: PeerId) -> Result<Lease, NoLease> {
         let lease = self.lease(peer, NO_NAME, Fixed::default());
         self.remembered.remove(NO_NAME);

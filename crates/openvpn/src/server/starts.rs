@@ -69,7 +69,7 @@ impl StartBudget {
 /// Cookies that have started a handshake, until they expire.
 ///
 /// A full table forgets the oldest: that cookie could then start another handshake, at the expense of its own
-/// network's [`StartBudget`]. Nobody is refused for it.
+/// network's [`StartBudget`]. No client is refused for it.
 #[derive(Debug)]
 pub(crate) struct UsedCookies {
     used: HashSet<SessionId>,

@@ -72,7 +72,7 @@ struct Postponed {
 enum Rewrapping {
     /// What the first negotiation is.
     None,
-    /// Dynamic tls-crypt, whose keys nobody has needed yet: many sessions end before their first renegotiation.
+    /// Dynamic tls-crypt, whose keys were not needed yet: many sessions end before their first renegotiation.
     Wanted,
     /// Dynamic tls-crypt.
     Made(Wrapper),

@@ -129,7 +129,7 @@ impl Exchange {
         self.remote.as_ref()
     }
 
-    /// Takes the peer's password out, if it sent one: whoever decides about the peer is the last to need it.
+    /// Takes the peer's password out, if it sent one: the authorization is the last to need it.
     pub(crate) fn take_password(&mut self) -> Option<Zeroizing<String>> {
         let password = std::mem::take(&mut self.remote.as_mut()?.password);
         (!password.is_empty()).then_some(password)

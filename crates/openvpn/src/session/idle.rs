@@ -1,6 +1,6 @@
 //! `inactive`, `session-timeout` and `ping-exit`: sessions that end by themselves.
 //!
-//! The data plane is asked now and then how much has passed, so that nobody pays for this packet by packet.
+//! The data plane is asked now and then how much has passed, so that no packet pays for it.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Finding the path's MTU (RFC 8899): which sizes to try, when, and what the answers mean.
 //!
-//! A probe is a message that the peer answers if it arrives, in an IP packet that nobody may fragment.
-//! What counts are answers alone. ICMP only says what to try next: whoever forges it costs us a few
-//! probes and nothing else, and who drops our probes gets us down to [`FLOOR4`] or [`FLOOR6`], until the
+//! A probe is a message that the peer answers if it arrives, in an IP packet with DF set.
+//! Only answers count. ICMP only says what to try next: an attacker who forges it costs us a few
+//! probes and nothing else, and one who drops our probes gets us down to [`FLOOR4`] or [`FLOOR6`], until the
 //! next search.
 //!
 //! ```text
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(world.path.found(), None);
         assert_eq!(world.path.answered(now, size), None);
         assert_eq!(world.path.found(), Some(size));
-        // One that nobody asked for changes nothing.
+        // An answer to no probe changes nothing.
         assert_eq!(world.path.answered(now, 576), None);
         assert_eq!(world.path.found(), Some(size));
     }

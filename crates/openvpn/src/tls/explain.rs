@@ -164,6 +164,6 @@ fn of_form(error: &E) -> (Problem, String) {
              or Ed25519 with SHA-256 or better"
                 .into(),
         ),
-        other => (Problem::Malformed, format!("it cannot be read ({other:?}); issue it anew")),
+        other => (Problem::Malformed, format!("it cannot be read ({other:?}); reissue it")),
     }
 }

@@ -1,7 +1,7 @@
 //! HKDF (RFC 5869) for TLS 1.3's key schedule (RFC 8446, section 7.1) with each HMAC key computed once, and the first
 //! one once for all.
 //!
-//! The library's own computes the two blocks of a key anew for each of the two to four values that it expands
+//! The library's own computes the two blocks of a key again for each of the two to four values that it expands
 //! from it: half of what the schedule costs.
 
 use std::sync::LazyLock;

@@ -187,7 +187,7 @@ fn common_name(name: &X509Name<'_>) -> Result<String, BadName> {
     Ok(text)
 }
 
-/// Each once. One that is no name is nobody's group, and no reason to refuse the certificate.
+/// The units of a certificate, each once. A unit that is no name is left out, and is no reason to refuse the certificate.
 fn units(name: &X509Name<'_>) -> Vec<String> {
     let mut units: Vec<String> = Vec::new();
     let texts = name.iter_organizational_unit().map(|unit| attribute_text(unit.attr_value()));

@@ -1,7 +1,7 @@
 //! Peers' certificates that were let in before: what is written in them need not be read again.
 //!
 //! Subject, serial number, form and purpose depend on the certificate alone, and to read them is as much work as the
-//! key exchange. Whether the path to a CA holds, now and by the revocation lists, is judged each time anew; so is the
+//! key exchange. Whether the path to a CA holds, now and by the revocation lists, is checked each time; so is the
 //! peer's proof that it has the key.
 
 #![deny(

@@ -220,7 +220,7 @@ fn check_own(
     }
     let mut warn = |text: String| warnings.push(format!("{}: {text}", cert.origin));
     if let Some(hash) = trust::weak_signature(&parsed) {
-        warn(format!("our certificate is signed with {hash}; peers refuse that: issue it anew"));
+        warn(format!("our certificate is signed with {hash}; peers refuse that: reissue it"));
     }
     let (from, to) =
         (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());

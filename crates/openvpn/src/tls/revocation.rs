@@ -18,7 +18,7 @@ pub(super) struct RevocationLists {
 ///
 /// `openssl ca -gencrl` makes lists of version 1, or without extensions, unless its configuration says
 /// otherwise. Openvpn takes them; the library asks for version 2 with an extension. They say the same, so
-/// the list is written anew with both added, and its signature is held against the text that was signed.
+/// the list is written again with both added, and its signature is held against the text that was signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Restored {
     pub(super) rewritten: Vec<u8>,

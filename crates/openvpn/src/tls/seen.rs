@@ -2,7 +2,7 @@
 //!
 //! A peer brings the same certificate with every renegotiation and whenever it comes back, and to check its issuer's
 //! signature again is a tenth of what a handshake costs. Whether a signature is right depends on key, text and
-//! signature alone. What depends on more (time, revocation, purpose, names) is judged each time anew, and so is the
+//! signature alone. What depends on more (time, revocation, purpose, names) is checked each time, and so is the
 //! peer's own signature, which is another one in every handshake.
 
 #![deny(

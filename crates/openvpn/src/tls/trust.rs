@@ -256,7 +256,7 @@ impl Trust {
         })?;
         self.check_issuer(&identity, &path)?;
         self.check_name(&identity)?;
-        // Only those with a path to a CA: nobody else can fill the places.
+        // Only those with a path to a CA, so that no other certificate fills the places.
         if is_new {
             self.known.keep(print, &identity);
         }
@@ -288,7 +288,7 @@ impl Trust {
         let lists: Vec<&CertRevocationList<'_>> = self.revocation_lists.iter().flatten().collect();
         let revocation = match self.revocation_lists {
             None => None,
-            // An empty list of lists cannot be: loading refuses it. If it were, nobody may pass.
+            // An empty list of lists cannot be: loading refuses it. If it were, no peer may pass.
             Some(_) => Some(
                 RevocationOptionsBuilder::new(&lists)
                     .map_err(|_| webpki::Error::UnknownRevocationStatus)?
@@ -316,7 +316,7 @@ impl Trust {
         let steps: Vec<_> = path.intermediate_certificates().map(|step| step.der()).collect();
         let names = steps.iter().filter_map(|der| parse(der).map(|step| subject(&step)));
         let mut names: Vec<String> = names.collect();
-        // A CA that was issued anew with the same key is the same anchor twice.
+        // A CA that was reissued with the same key is the same anchor twice.
         let mut ends = self.anchors.iter().filter(|anchor| {
             let (have, found) = (&anchor.anchor, path.anchor());
             have.subject == found.subject

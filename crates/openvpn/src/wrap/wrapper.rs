@@ -98,7 +98,7 @@ impl Wrapper {
         matches!(self.wrapped_key, WrappedKey::Expect(_))
     }
 
-    /// Whether packets are authenticated: without a wrapping whoever reads the line can write them.
+    /// Whether packets are authenticated: without a wrapping anyone who can read the line can write them.
     pub(crate) fn authenticates(&self) -> bool {
         !matches!(self.mode, Mode::None)
     }

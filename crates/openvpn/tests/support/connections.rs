@@ -184,7 +184,7 @@ impl World {
                     }
                 }
                 Output::Send(link, bytes) => self.send(n, link, Packet::Control(bytes)),
-                Output::Ask(..) => panic!("nobody is asked"),
+                Output::Ask(..) => panic!("no question is expected"),
             }
         }
         if dialled {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// The end that dials gets through, or nobody listens.
+    /// The end that dials gets through, or there is no listener.
     fn connect(&mut self) {
         if self.nodes[L].engine.is_none() {
             return self.feed(D, Input::DialFailed("Connection refused".into()));
@@ -212,7 +212,7 @@ impl World {
         id
     }
 
-    /// Somebody else connects.
+    /// A stranger connects.
     pub fn stranger(&mut self, host: u8) -> u64 {
         let id = self.open(from(host), false);
         let link = self.connections[&id].at[L].expect("the listener's");

@@ -73,7 +73,7 @@ pub struct World {
     pub session_ids: ([u8; 8], [u8; 8]),
     next_traffic: Instant,
     next_stream: u64,
-    /// Nobody listens for streams.
+    /// No listener for streams.
     pub no_streams: bool,
     /// What the server hung up.
     pub hung_up: Vec<Link>,
@@ -316,7 +316,7 @@ impl World {
         self.perform_server(out);
     }
 
-    /// Whoever keeps addresses by name must have them before a packet can use them.
+    /// A table of addresses by name must have them before a packet can use them.
     fn was_told_before(&self, op: &Op) {
         if let Op::SetRoutes(id, routes) = op {
             let said = |peer: PeerId, prefixes: &[ipnet::IpNet]| peer == *id && prefixes == routes;
@@ -478,7 +478,7 @@ impl World {
         while let Some(output) = out.pop() {
             match output {
                 Output::Send(to, frame) if to.remote() == address => answers.push(frame),
-                Output::Send(to, _) => panic!("an answer to somebody else: {to:?}"),
+                Output::Send(to, _) => panic!("an answer to another address: {to:?}"),
                 Output::Plane(op) => assert!(self.plane.apply(op).is_none()),
                 Output::Event(event) => self.events.push(event),
                 other => panic!("{other:?}"),

@@ -116,7 +116,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// On each new stream packets are counted anew.
+    /// On each new stream the count of packets restarts.
     fn begin(&mut self, now: Instant) {
         if self.link.is_stream() {
             self.next = (now.as_nanos().max(self.next.0 + 1), 1);
@@ -502,7 +502,7 @@ impl World {
                 Output::Dial(_) => again.push(Again::Up),
                 Output::Event(event) => node.events.push(event),
                 Output::Hangup(_) => {}
-                Output::Ask(..) => panic!("nobody is asked"),
+                Output::Ask(..) => panic!("no question is expected"),
             }
         }
         self.most_outputs = self.most_outputs.max(outputs);
@@ -525,7 +525,7 @@ impl World {
         self.nodes[n].plane = Plane::default();
     }
 
-    /// It begins anew, with other randomness.
+    /// It begins again, with other randomness.
     pub fn revive(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         node.seed += 2;

@@ -406,7 +406,7 @@ fn the_revocation_list_decides() {
     let mut without = common.clone();
     without.crl = None;
     client_verdict(without, &bad.cert, &bad.key).unwrap();
-    // Past its next update the list lets nobody in.
+    // Past its next update the list lets no client in.
     common.time = clock(11 * DAY);
     assert!(client_tls(common.clone()).warnings()[0].contains("expired"));
     assert_eq!(problem(client_verdict(common, &good.cert, &good.key)), Problem::CrlExpired);
@@ -643,7 +643,7 @@ fn what_else_is_demanded_is_demanded_of_a_pinned_certificate_too() {
     let mut common = of_fingerprint(&fingerprint);
     common.verify.remote_cert_tls = Some(RemoteCertTls::Client);
     assert_eq!(problem(client_verdict(common, &pair.cert, &pair.key)), Problem::ExtendedKeyUsage);
-    // Its dates are not, as in stock: whoever writes a fingerprint means this certificate.
+    // Its dates are not, as in OpenVPN: a fingerprint names this certificate.
     let mut common = of_fingerprint(&fingerprint);
     common.time = clock(100 * 365 * 86_400);
     assert!(client_verdict(common, &pair.cert, &pair.key).is_ok());

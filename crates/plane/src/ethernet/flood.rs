@@ -1,5 +1,5 @@
 //! How many copies of frames for everybody are sent: one frame becomes as many datagrams as there
-//! are peers, and whoever may send one may send many.
+//! are peers, and a peer that may send one may send many.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,7 +21,7 @@ pub(crate) struct Bucket(AtomicU64);
 
 impl Bucket {
     /// Takes `copies` at this rate; `false` if too many were taken lately. A frame is sent to all or
-    /// to nobody, so one that costs more than is left is let through, and the next ones wait for it.
+    /// to none, so one that costs more than is left is let through, and the next ones wait for it.
     pub fn take(&self, now: Instant, copies: usize, per_second: u64) -> bool {
         let now = now.as_nanos();
         let cost = SECOND.saturating_mul(copies as u64).checked_div(per_second).unwrap_or(BURST);

@@ -17,8 +17,8 @@ pub const MAX_MACS: usize = 65_536;
 /// A station that was silent for this long makes room for another where there is none: the age at
 /// which bridges forget.
 const IDLE: Duration = Duration::from_secs(300);
-/// All stations, or those of one peer, are looked through for such no more often than this: whoever makes
-/// addresses up has each frame looked up, and must not have the table locked and searched as well.
+/// All stations, or those of one peer, are looked through for such no more often than this: a sender of made-up
+/// addresses has each frame looked up, and must not have the table locked and searched as well.
 const SEARCH_EVERY: Duration = Duration::from_secs(1);
 
 /// The table. Read once per flow and burst, written when a station is new or has moved.

@@ -85,7 +85,7 @@ impl<'a> Ingress<'a, '_> {
             }
         };
         match owner {
-            // The device's own, somebody behind it, or nobody: as in stock the others do not see it.
+            // The device's own address, one behind it, or unknown: as in OpenVPN the other peers do not see it.
             None => return Some(Also::Nobody),
             // As a switch does: it would come back to where it is from.
             Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A static key outlives its packet ids and the process: ids count within a time, and a later time
-//! begins anew (`openvpn-wire-protocol`, data channel, CBC mode).
+//! restarts the count (`openvpn-wire-protocol`, data channel, CBC mode).
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ pub(super) struct Block {
     time: Option<AtomicU32>,
 }
 
-/// A replay window that begins anew with each later time. Without times all are 0.
+/// A replay window that restarts with each later time. Without times all are 0.
 #[derive(Debug)]
 struct TimedWindow {
     time: u32,
@@ -255,7 +255,7 @@ mod tests {
         sender.preset(ID_NEAR, 0, 0);
         let after = seal(&sender).unwrap();
         assert_eq!(time(&sender), u32::MAX - 8);
-        assert!(!sender.near_limit(), "there is nobody to ask for another key");
+        assert!(!sender.near_limit(), "no other key can be asked for");
         assert_eq!(open(&receiver, &after), Ok(Place::Newest));
         assert_eq!(open(&receiver, &after), Err(DropReason::Replayed));
         assert_eq!(open(&receiver, &before), Err(DropReason::Replayed), "of an earlier time");

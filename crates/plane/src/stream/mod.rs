@@ -127,7 +127,7 @@ impl Streams {
         }
     }
 
-    /// Whoever gets it is the one who ends it.
+    /// The caller that gets the stream ends it.
     pub fn remove(&self, id: u64) -> Option<Arc<Stream>> {
         self.part(id)?.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
@@ -137,7 +137,7 @@ impl Streams {
     }
 }
 
-/// One stream. It is read by one worker, its owner, and written by whoever has something for it.
+/// One stream. It is read by one worker, its owner, and written by any thread that has a packet for it.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub id: u64,

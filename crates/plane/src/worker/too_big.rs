@@ -1,4 +1,4 @@
-//! Telling whoever sends through the TUN device that a packet is larger than the path.
+//! ICMP messages to senders behind the TUN device: a packet is larger than the path.
 
 use std::io::IoSlice;
 use std::time::Duration;

@@ -285,7 +285,7 @@ impl ClientEngine {
     }
 }
 
-/// The stream ended, by whomever.
+/// Either end, or a host on the path, closed the stream.
 const CUT_OFF: &str = "connection reset";
 
 /// Whether a packet from one link may be answered to a conversation on the other. A stream is the

@@ -1,8 +1,8 @@
 //! TLS between two points: one peer, keys by TLS, nothing pushed.
 //!
 //! Handshakes are objects of their own beside the session: the peer may have restarted while we still
-//! believe in the session, and only one that authenticates replaces it. So nobody who merely sends
-//! packets can end a session.
+//! believe in the session, and only one that authenticates replaces it. So a sender of mere
+//! packets cannot end a session.
 
 mod admission;
 mod handshake;
@@ -32,12 +32,12 @@ use crate::wrap::{WrapError, Wrapper};
 
 type Out = Outbox<ClientEvent>;
 
-/// Handshakes under way at once. One is the peer's; the others leave room for strangers who claim to
-/// be it.
+/// Handshakes under way at once. One is the peer's; the others leave room for strangers that claim to
+/// be the peer.
 const MAX_ATTEMPTS: usize = 64;
 /// Of these, from one address or /64.
 const MAX_OF_ONE: usize = 2;
-/// A server's reset that nobody asked for starts a handshake at most this often.
+/// A server's unsolicited reset starts a handshake at most this often.
 const INVITED_EVERY: Duration = Duration::from_secs(5);
 /// Ids of servers' resets that are remembered.
 const MAX_RESETS: usize = 64;
@@ -65,7 +65,7 @@ pub struct PeerEngine {
     silent_at: Option<Instant>,
     /// The data plane's number of the next session: two sessions in a row differ.
     next_peer: PeerId,
-    /// When a reset that nobody asked for was last believed.
+    /// When an unsolicited reset was last believed.
     invited: Option<Instant>,
     /// Ids in servers' resets, the newest last: a captured one is not believed again.
     resets: VecDeque<SessionId>,

@@ -1,7 +1,7 @@
 //! TLS between two points over TCP, at the end that listens.
 //!
 //! As over UDP, a handshake is an object of its own beside the session, each on its own connection: the
-//! other end may be back from a death that nobody here has noticed. Only the one that authenticates
+//! other end may be back from a death that this end has not noticed. Only the one that authenticates
 //! takes the session's place, and its connection that of the former one.
 
 use adit_engine::{Instant, Link, Output};
@@ -76,12 +76,12 @@ impl PeerEngine {
     pub(super) fn taken(&mut self, link: Link, former: Option<Link>, out: &mut Out) {
         if link.is_stream() {
             self.lobby.remove(link);
-            // Whoever else was shaking hands begins again.
+            // Other handshakes begin again.
             self.hang_up_all(out);
         }
         if let Some(former) = former.filter(|former| *former != link && former.is_stream()) {
             out.push(Output::Hangup(former));
-            let text = format!("the peer has connected anew, from {}", link.remote());
+            let text = format!("the peer reconnected from {}", link.remote());
             out.event(ClientEvent::Note(text));
         }
     }

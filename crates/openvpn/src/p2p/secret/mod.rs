@@ -115,7 +115,7 @@ impl StaticEngine {
         self.dropped
     }
 
-    /// Begins again: looks the other end up anew.
+    /// Begins again, with a new look-up of the other end's name.
     pub fn restart(&mut self, now: Instant, out: &mut Out) {
         self.begin_again(now, "restart requested".into(), out);
     }
@@ -183,7 +183,7 @@ impl StaticEngine {
         }
     }
 
-    /// Whether whoever sends authentic packets is the peer.
+    /// Whether the sender of any authentic packet is the peer.
     fn floats(&self) -> bool {
         self.config.settings.float || self.config.reach.remotes.is_empty()
     }
@@ -275,7 +275,7 @@ impl StaticEngine {
         let succeeded = std::mem::take(&mut self.heard);
         out.event(ClientEvent::Restarting(reason));
         if self.config.reach.remotes.is_empty() {
-            // Whoever was there may come back from anywhere, and is answered there.
+            // The peer may come back from anywhere, and is answered there.
             self.begin_times(now);
             return self.open(now, self.link, out);
         }
@@ -305,7 +305,7 @@ impl StaticEngine {
                     });
                 }
             }
-            // Until somebody came there is nobody to miss.
+            // Silence counts only after a peer has come.
             Notice::PeerSilent(PEER)
                 if self.link.is_some() && self.config.settings.limits.exit_when_silent =>
             {

@@ -3,7 +3,7 @@
 //! Of the connections that come, one is in use: the first, or whichever the other end has last proved
 //! to be its own, by an authentic packet that never came before. A stranger's connection, or one on
 //! which captured packets are played again, takes nothing from it; the other end itself, back from a
-//! death that nobody here has noticed, takes the place of its former connection.
+//! death that this end has not noticed, takes the place of its former connection.
 
 use adit_engine::{Instant, Link, Op, Output};
 
@@ -53,7 +53,7 @@ impl StaticEngine {
             }
             if self.heard {
                 self.budget.report_event(now, out, ClientEvent::Note, || {
-                    format!("the peer has connected anew, from {}", link.remote())
+                    format!("the peer reconnected from {}", link.remote())
                 });
             }
         }

@@ -336,7 +336,7 @@ impl ServerEngine {
             ipv6: grant.ifconfig6.map(|(net, _)| net.addr()).or(grant.ipv6),
             anywhere: grant.ifconfig4.is_some() || grant.ifconfig6.is_some(),
         };
-        // Each address may have to be taken back from somebody once.
+        // Each address may have to be taken back from its former owner once.
         for _ in 0..2 {
             let lease = match check {
                 true => self.pool.lease_once(peer),

@@ -178,7 +178,7 @@ impl ServerEngine {
             }
             // The acknowledgement still goes out, so that the client need not repeat it and wait.
             ControlMessage::Exit => return Err(Fault::Exit),
-            // Nobody asked, and what it says may be a secret.
+            // No challenge was sent, and the response may be a secret.
             ControlMessage::ChallengeResponse(_) => {
                 let text = "ignored CR_RESPONSE: no challenge is open";
                 self.report(now, peer, out, ServerEvent::Note, || text.into());

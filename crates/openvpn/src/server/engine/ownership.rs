@@ -32,8 +32,8 @@ impl Ownership {
 
 impl ServerEngine {
     /// Gives a new client its own addresses and the networks behind it, and tells the data plane. Of two
-    /// clients that name the same network the newest has it, as in stock; but nobody takes another
-    /// client's address so. Returns what it got.
+    /// clients that name the same network the newest has it, as in OpenVPN; but a client cannot take another
+    /// client's address that way. Returns what it got.
     pub(super) fn own(
         &mut self,
         (peer, identity): (PeerId, &PeerIdentity),
@@ -66,7 +66,7 @@ impl ServerEngine {
         all
     }
 
-    /// What a client had is nobody's now.
+    /// Releases what a client owned.
     pub(super) fn disown(&mut self, peer: PeerId, prefixes: &[IpNet]) {
         self.ownership.release(peer, prefixes);
     }

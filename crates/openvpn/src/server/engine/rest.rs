@@ -5,9 +5,8 @@ use adit_engine::Instant;
 use super::ServerEngine;
 
 impl ServerEngine {
-    /// Makes every table as small as what is in it. A table that was once full keeps its size otherwise, and be it a
-    /// hundred bytes, then the page that they lie in. For a server that many have left: the next clients let the tables
-    /// grow again.
+    /// Shrinks every table to its contents. Otherwise a nearly empty table keeps its peak allocation. Call it after many
+    /// clients have left: the next clients let the tables grow again.
     pub fn rest(&mut self, now: Instant) {
         self.clients.shrink_to_fit();
         self.by_session.shrink_to_fit();

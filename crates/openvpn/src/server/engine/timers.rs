@@ -61,7 +61,7 @@ impl ServerEngine {
                 return self.remove(peer, reason.into(), out);
             }
             Stage::Connected(connected) if connected.ends.is_some_and(|at| at <= now) => {
-                // It may connect anew at once: the end is that of this session.
+                // It may reconnect at once: only this session has ended.
                 self.kick(now, peer, Farewell::ComeBack, SESSION_OVER, out);
                 return;
             }

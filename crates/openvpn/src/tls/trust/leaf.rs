@@ -39,7 +39,7 @@ impl Trust {
         let identity = PeerIdentity::new(&parsed, leaf).map_err(|bad| CertificateError {
             problem: Problem::BadName,
             subject: subject(&parsed),
-            detail: format!("{}; issue it anew with a plain name", bad.0),
+            detail: format!("{}; reissue it with a plain name", bad.0),
         })?;
         check_form(&parsed, self.profile)?;
         self.check_fingerprint(&parsed, &identity)?;
@@ -283,7 +283,7 @@ pub(super) fn check_form(
         return refuse(
             Problem::WeakSignature,
             format!(
-                "it is signed with {hash}, which can be forged; issue it anew with SHA-256 (`openssl \
+                "it is signed with {hash}, which can be forged; reissue it with SHA-256 (`openssl \
                  x509 -req -sha256 ...`, `easyrsa --digest=sha256`)"
             ),
         );
@@ -323,4 +323,4 @@ pub(super) fn is_self_issued(certificate: &X509Certificate<'_>) -> bool {
 }
 
 pub(in crate::tls) const VERSION_REMEDY: &str = "it is an X.509 version 1 certificate, which cannot say what it \
-    may be used for; issue it anew as version 3: give `openssl x509 -req` an -extfile, or use Easy-RSA";
+    may be used for; reissue it as version 3: give `openssl x509 -req` an -extfile, or use Easy-RSA";

@@ -84,7 +84,7 @@ impl Reader<'_> {
             self.bytes_left = self.bytes_left.saturating_sub(len);
             self.look_again();
             let vnet = VnetHeader::decode(&vnet);
-            // What has no peer is dropped for that, and is nobody's connection.
+            // A packet without a peer is dropped for that reason, and starts no connection.
             let judged =
                 self.guard.is_some() && (self.shared.ethernet.is_some() || self.route(len).is_ok());
             if let (true, Some(guard)) = (judged, &mut self.guard) {
