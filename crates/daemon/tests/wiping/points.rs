@@ -21,7 +21,7 @@ use adit_plane::{Relay, Upcall, Upcalls};
 
 use crate::alone;
 use crate::pki::Pki;
-use crate::search::{MASK, Secret, aside, search};
+use crate::search::{MASK, Secret, aside, key_method_copies, search};
 use crate::server::{START, UNIX, address, apply, clock};
 
 enum Kind {
@@ -216,6 +216,9 @@ fn tunnel(name: &str, mut world: World, mut secrets: Vec<Secret>, renegotiates: 
     secrets.append(&mut world.secrets);
     let found = search(&secrets);
     assert!(found.iter().any(|found| found.contains("data key")), "{name}: {found:#?}");
+    // Of what the first data keys were made of one copy is left, in rustls's receive buffer.
+    let copies = key_method_copies(&found);
+    assert!(copies <= 1, "{name}, in use: {found:#?}");
     world.shutdown();
     if renegotiates {
         // Both processes go on.

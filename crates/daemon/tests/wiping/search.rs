@@ -1,5 +1,6 @@
 //! The search, and what is searched for.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -146,4 +147,17 @@ pub fn search(secrets: &[Secret]) -> Vec<String> {
     // It is too long for the allocator to wipe it.
     buffer.zeroize();
     found
+}
+
+/// How many copies of the secrets in a key method 2 message a search has found, at most, of any part.
+pub fn key_method_copies(found: &[String]) -> usize {
+    let mut parts = BTreeMap::<&str, usize>::new();
+    for found in found {
+        if let Some((part, _)) = found.split_once(", at ")
+            && (part.contains("random bytes") || part.contains("pre-master"))
+        {
+            *parts.entry(part).or_default() += 1;
+        }
+    }
+    parts.into_values().max().unwrap_or(0)
 }
