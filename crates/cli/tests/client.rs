@@ -29,7 +29,7 @@ fn check(server: &Server, ns: &NetNs, profile: &str) -> (Option<i32>, String) {
 
 fn openvpn(server: &Server, ns: &NetNs, options: &[&str]) -> Running {
     let arguments = [&["openvpn", "--config", "ann.ovpn", "--dev", "tun7"], options].concat();
-    Running::start(ns, &arguments, server.dir.path(), "ann.log")
+    world::start(ns, &arguments, server.dir.path(), "ann.log")
 }
 
 /// How often the log has a line.
@@ -173,7 +173,7 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     let connect = |options: &[&str]| {
         let own = ["connect", "--dns", "off", "--dir", "run-ann"];
         let arguments = [&own, options, &["ann.ovpn"]].concat();
-        Running::start(&ns, &arguments, server.dir.path(), "ann.log")
+        world::start(&ns, &arguments, server.dir.path(), "ann.log")
     };
     let adit = |words: &[&str]| {
         let output = ns.command(ADIT).unwrap().args(words).output().unwrap();

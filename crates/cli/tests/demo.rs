@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use adit_testbed::running::until;
 
 const ADIT: &str = env!("CARGO_BIN_EXE_adit");
 
@@ -44,14 +46,6 @@ fn start(arguments: &[&str]) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap()
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < Duration::from_secs(60), "not in a minute: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn signal(child: &Child, name: &str) {

@@ -132,7 +132,7 @@ fn openvpn_server(server: &Server, more: &str) -> Running {
     fs::write(dir.join("server.conf"), config).unwrap();
     fs::create_dir_all(dir.join("ccd")).unwrap();
     fs::set_permissions(dir.join("ccd"), fs::Permissions::from_mode(0o700)).unwrap();
-    Running::start(&server.ns, &["openvpn", "--config", "server.conf"], dir, "server.out")
+    world::start(&server.ns, &["openvpn", "--config", "server.conf"], dir, "server.out")
 }
 
 fn log(server: &Server) -> String {

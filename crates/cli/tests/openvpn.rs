@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use adit_testbed::wait::Moment;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -98,12 +100,12 @@ fn a_client_is_ready_before_its_server_answers_and_leaves_no_pid_file() {
 
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM).unwrap();
     let mut running = running;
-    let until = Instant::now() + PATIENCE;
+    let until = Moment::now() + PATIENCE;
     let status = loop {
         if let Some(status) = running.0.try_wait().unwrap() {
             break status;
         }
-        assert!(Instant::now() < until, "it does not end");
+        assert!(Moment::now() < until, "it does not end");
         std::thread::sleep(Duration::from_millis(20));
     };
     let log = fs::read_to_string(dir.path().join("vpn.log")).unwrap();

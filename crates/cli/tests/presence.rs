@@ -107,7 +107,7 @@ fn two_devices_with_one_profile_are_told_and_do_not_fight() {
     server.await_connected(&["ann"]);
     let arguments =
         ["connect", "ann.ovpn", "--dns", "off", "--device", "vpn0", "--dir", "run-second"];
-    let second = Running::start(&other, &arguments, server.dir.path(), "second.log");
+    let second = world::start(&other, &arguments, server.dir.path(), "second.log");
     until("the second is connected", || second.log().contains("connected: 10.73.0."));
     until("the first is told", || first.log().contains("this profile is in use at 203.0.113.6"));
     let (_, said) = server.adit("status");
@@ -129,7 +129,7 @@ fn status_sees_a_drop_in_and_names_one_that_is_stopped() {
     let ns = server.client("ann", "");
     let _running = server.run();
     let arguments = ["openvpn", "--config", "ann.ovpn", "--dev", "tun7"];
-    let mut client = Running::start(&ns, &arguments, server.dir.path(), "ann.log");
+    let mut client = world::start(&ns, &arguments, server.dir.path(), "ann.log");
     until("the tunnel is up", || client.log().contains("Initialization Sequence Completed"));
     let pid = client.child.id();
     let (code, said) = adit(&server, &ns, "status");
@@ -157,7 +157,7 @@ fn a_server_of_another_folder_is_seen_too() {
     let pid = running.child.id();
     let (_, said) = adit(&server, &server.ns, "status");
     assert!(said.contains(&format!("server: running, process {pid}")), "{said}");
-    let second = Running::start(
+    let second = world::start(
         &server.ns,
         &["server", "run", "--dir", "vpn"],
         server.dir.path(),
@@ -314,7 +314,7 @@ fn each_step_of_verb_says_more_than_the_one_below() {
         let (number, log) = (verb.to_string(), format!("verb-{verb}.log"));
         let arguments =
             ["openvpn", "--config", "ann.ovpn", "--dev", "tun7", "--verb", number.as_str()];
-        let mut client = Running::start(&ns, &arguments, server.dir.path(), &log);
+        let mut client = world::start(&ns, &arguments, server.dir.path(), &log);
         until("the tunnel is up", || client.log().contains("Initialization Sequence Completed"));
         let has = |client: &Running, line: &str| client.log().contains(line);
         let (wanted, more): (Vec<_>, Vec<_>) = STEPS.iter().partition(|(step, _)| *step <= verb);
@@ -351,7 +351,7 @@ fn doubts_about_certificates_and_tls_reach_the_log() {
     );
     fs::write(dir.path().join("s.conf"), config).unwrap();
     let arguments = ["openvpn", "--config", "s.conf"];
-    let mut server = Running::start(&ns, &arguments, dir.path(), "s.log");
+    let mut server = world::start(&ns, &arguments, dir.path(), "s.log");
     until("it serves", || server.log().contains("Initialization Sequence Completed"));
     for said in [
         "our certificate is not signed by an authority in other/data/pki/ca.crt",

@@ -52,7 +52,7 @@ impl Bridged {
     fn start(&self, more: &[&str]) -> Running {
         let line = ["bridge", "a", "b", "--rules", "rules.nft", "--dir", "run", "--workers", "2"];
         let line = [&line[..], more].concat();
-        let running = Running::start(&self.middle, &line, self.dir.path(), "bridge.log");
+        let running = world::start(&self.middle, &line, self.dir.path(), "bridge.log");
         until("the bridge is up", || running.log().contains("the bridge is up"));
         running
     }
@@ -178,7 +178,7 @@ fn a_node_has_no_rights_and_owns_no_file() {
         let mut line = vec!["postgres", "up", "-n", "vpn", "--dir", "node"];
         line.extend(user.iter().flat_map(|user| ["--user", user]));
         let log = format!("{}.log", user.unwrap_or("default"));
-        let mut running = Running::start(&ns, &line, dir.path(), &log);
+        let mut running = world::start(&ns, &line, dir.path(), &log);
         until("the node is up", || running.log().contains("node n of vpn"));
         let pid = running.child.id();
         assert_all_without_rights(pid, "none");
@@ -223,7 +223,7 @@ fn a_check_has_no_rights() {
     // It hears the check and says nothing, so that there is time to look.
     running.signal("STOP");
     let line = ["connect", "--check", "laptop.ovpn"];
-    let mut check = Running::start(&ns, &line, server.dir.path(), "check.log");
+    let mut check = world::start(&ns, &line, server.dir.path(), "check.log");
     until("the check waits for an answer", || check.log().contains("DNS"));
     let pid = check.child.id();
     assert_all_without_rights(pid, "plane-");

@@ -279,7 +279,7 @@ fn up_goes_the_whole_way_and_is_safe_to_repeat() {
     let server = Server::new("");
     address(&server.ns, "lo", "192.0.2.1/32");
     let arguments = ["server", "up", "--client", "laptop", "--dir", "vpn"];
-    let up = || Running::start(&server.ns, &arguments, server.dir.path(), "up.log");
+    let up = || world::start(&server.ns, &arguments, server.dir.path(), "up.log");
     let mut first = up();
     until("the self-test passed", || first.log().contains("Self-test passed"));
     assert!(server.dir.path().join("laptop.ovpn").exists());

@@ -2,7 +2,7 @@
 //!
 //! [`world`] makes a private world (mounts, pids, network) in which everything that a run creates lives and with
 //! which it ends, however the run ends. [`net`] joins namespaces by cables, [`process`] runs daemons and watches
-//! their logs, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`peer`] names the programs under test, [`tunnel`] knows
+//! their logs, [`running`] does the same for tests that panic, [`pki`] has certificates made by OpenSSL and Easy-RSA, [`peer`] names the programs under test, [`tunnel`] knows
 //! what they say, [`traffic`] and [`echo`] send and count, [`wait`] has limits that hold on a busy machine, [`skip`] names the checks that do not run. [`laptop`] is a laptop's surroundings: access networks behind NAT and a host
 //! outside. [`postgres`] makes throw-away database clusters.
 //!
@@ -17,6 +17,7 @@ pub mod peer;
 pub mod pki;
 pub mod postgres;
 pub mod process;
+pub mod running;
 pub mod skip;
 pub mod traffic;
 pub mod tunnel;

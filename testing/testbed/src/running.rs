@@ -1,0 +1,135 @@
+//! The programs' own tests: processes in namespaces without names, whose failures are panics.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use adit_linux::net::Address;
+use adit_linux::netns::NetNs;
+
+use crate::wait::Moment;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A process that does not outlive the test.
+#[derive(Debug)]
+pub struct Running {
+    /// The process.
+    pub child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts a program with `dir` as its folder. Its output is appended to the file `log` there.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    #[must_use]
+    pub fn program(ns: &NetNs, program: &str, args: &[&str], dir: &Path, log: &str) -> Self {
+        let log = dir.join(log);
+        let output = File::options().create(true).append(true).open(&log).unwrap();
+        let child = ns
+            .command(program)
+            .unwrap()
+            .args(args)
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    /// Its output so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends a signal by its name, as `TERM`.
+    ///
+    /// # Panics
+    /// The process is gone.
+    pub fn signal(&mut self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// Asks it to end and returns its exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        self.signal("TERM");
+        until("the process ends", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}:\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// The helper of a process, if it has one.
+pub fn helper_of(pid: u32) -> Option<u32> {
+    let parent = pid.to_string();
+    fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let text = fs::read_to_string(entry.path().join("status")).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        let is_it = field("Name:")?.trim() == "adit-helper" && field("PPid:")?.trim() == parent;
+        is_it.then_some(pid)
+    })
+}
+
+/// Kills a process and its helper, which would undo at once what the other leaves: so the helper first.
+pub fn kill_with_helper(running: &mut Running) {
+    let pid = running.child.id();
+    let helper = helper_of(pid).unwrap();
+    let pids = [helper, pid].map(|pid| pid.to_string());
+    assert!(Command::new("kill").arg("-9").args(pids).status().unwrap().success());
+    running.child.wait().unwrap();
+    until("the helper has ended", || !alive(helper));
+}
+
+/// Whether a process runs: a zombie only waits for its parent.
+pub fn alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| {
+        !text.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+    })
+}
+
+/// Waits until a condition holds; a test that waits longer has failed.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Moment::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Gives a device an address.
+///
+/// # Panics
+/// The kernel refuses.
+pub fn address(ns: &NetNs, device: &str, net: &str) {
+    let net = net.parse().unwrap();
+    ns.configure(async |handle| {
+        let link = handle.link(device).await?;
+        handle.add_address(&Address::new(link.index, net)).await
+    })
+    .unwrap()
+    .unwrap();
+}
+
+/// Whether an address answers pings from within a namespace, within a few tries.
+pub fn answers(ns: &NetNs, address: &str) -> bool {
+    let mut ping = ns.command("ping").unwrap();
+    ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null()).stderr(Stdio::null());
+    (0..3).any(|_| ping.status().unwrap().success())
+}
