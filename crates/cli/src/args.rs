@@ -527,6 +527,8 @@ mod tests {
             "adit filter reload fw.nft --dir /tmp/x",
             "adit filter reload server fw.nft",
             "adit filter capture - --group 3",
+            "adit filter element add blocked 10.0.0.1 timeout 1h",
+            "adit filter element delete --name office inet t blocked { 10.0.0.1, 10.0.0.2 }",
             "adit connect --check --json x.ovpn",
             "adit status --json",
             "adit doctor --fix",

@@ -74,6 +74,10 @@ connections are evaluated again.")]
 A reload needs none: what the new rules would not accept ends by itself.")]
     Flush(live::Flush),
 
+    /// Change elements of a set of a running server or bridge, also for a time
+    #[command(subcommand)]
+    Element(live::Element),
+
     /// Write what `log group` rules log into a file that Wireshark reads
     #[command(after_help = "Examples:
   sudo adit filter capture denied.pcapng --group 1
@@ -122,6 +126,7 @@ pub fn run(verb: Filter) -> Done {
         Filter::Show(options) => live::show(&options),
         Filter::Reload(options) => live::reload(&options),
         Filter::Flush(options) => live::flush(&options),
+        Filter::Element(verb) => live::element(&verb),
         Filter::Capture(options) => live::capture(&options),
     }
 }

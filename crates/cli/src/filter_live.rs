@@ -1,4 +1,4 @@
-//! `adit filter show`, `reload` and `capture`: the rules of a running server or bridge.
+//! `adit filter show`, `reload`, `flush`, `element` and `capture`: the rules of a running server or bridge.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use adit_daemon::control::{FilterReport, FlowReport};
 use adit_daemon::fault::Fault;
 use adit_daemon::filter;
-use clap::{Args, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::Place;
 use crate::text::{bytes, row, span, table};
@@ -65,6 +65,46 @@ pub struct Flush {
     pub place: Place,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum Element {
+    /// Add elements to a set: all of them or none
+    #[command(after_help = "Examples:
+  sudo adit filter element add blocked 192.0.2.7 timeout 1h
+  sudo adit filter element add inet filter blocked 192.0.2.7, 192.0.2.9
+  sudo adit filter element add --name office nets 10.1.0.0/16
+  sudo adit filter element add hosts '10.0.0.1 . 22 comment \"jump host\"'
+
+They are those of nft's `add element`. A timeout needs `flags timeout` in the
+set. What is there already gets the timeout that is stated. What was added
+survives a reload, not a restart.")]
+    Add(Elements),
+
+    /// Delete elements of a set: all of them or none
+    #[command(
+        visible_alias = "delete",
+        after_help = "Examples:
+  sudo adit filter element del blocked 192.0.2.7
+  sudo adit filter element del inet filter blocked '{ 192.0.2.7, 192.0.2.9 }'
+
+An element of the rule file is there again after a reload."
+    )]
+    Del(Elements),
+}
+
+#[derive(Debug, Args)]
+pub struct Elements {
+    /// Which server or bridge [default: the only one with a filter]
+    #[arg(long, value_name = "NAME", add = crate::complete::process())]
+    pub name: Option<String>,
+
+    /// [FAMILY TABLE] SET ELEMENT, ...: as in a rule file, with or without braces
+    #[arg(required = true, value_name = "SET ELEMENT", num_args = 1..)]
+    pub words: Vec<String>,
+
+    #[command(flatten)]
+    pub place: Place,
+}
+
 #[derive(Debug, Args)]
 pub struct Capture {
     /// Write the packets here, as pcapng; - is stdout
@@ -110,6 +150,20 @@ pub fn flush(options: &Flush) -> Done {
     let (instance, count) = filter::flush(&run, options.name.as_deref(), client, address)?;
     let s = if count == 1 { "" } else { "s" };
     print(&format!("{instance}: {count} connection{s} ended\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn element(verb: &Element) -> Done {
+    let (delete, options) = match verb {
+        Element::Add(options) => (false, options),
+        Element::Del(options) => (true, options),
+    };
+    let run = places(&options.place)?.run;
+    let text = options.words.join(" ");
+    let (instance, count) = filter::element(&run, options.name.as_deref(), delete, &text)?;
+    let s = if count == 1 { "" } else { "s" };
+    let done = if delete { "deleted" } else { "added or renewed" };
+    print(&format!("{instance}: {count} element{s} {done}\n"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -182,6 +236,13 @@ fn page(report: &FilterReport, now: u64) -> String {
     }
     if !counts.is_empty() {
         text.push_str(&format!("# full table: {}\n", counts.join(", ")));
+    }
+    let added = &report.elements;
+    if added.now > 0 || added.expired > 0 || added.refused > 0 {
+        text.push_str(&format!(
+            "# elements added to sets: {} of {}; {} expired, {} refused for lack of room\n",
+            added.now, added.limit, added.expired, added.refused
+        ));
     }
     if !report.drops.is_empty() {
         text.push_str(&format!("# dropped packets{}\n", listed(&report.drops)));

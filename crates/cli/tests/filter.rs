@@ -89,6 +89,49 @@ fn other_rules_take_effect_as_a_whole_or_not_at_all() {
 }
 
 #[test]
+fn elements_change_while_it_runs_and_connections_can_be_ended() {
+    let mut server = Server::new("--filter rules.nft");
+    let rules = RULES.replace(
+        "    chain forward",
+        "    set open { type ipv4_addr; flags interval, timeout; }\n    chain forward",
+    );
+    let rules = rules.replace("ip saddr @client:nobody", "ip saddr @open");
+    write(&server, &rules);
+    let a = server.client("alice", "--ip 10.73.0.5");
+    let _running = server.run();
+    let _client = server.connect(&a, "alice");
+    server.await_connected(&["alice"]);
+    assert!(!answers(&a, "10.73.0.1"));
+    let (added, said) = server.adit("filter element add open 10.73.0.4/31 timeout 1h");
+    assert!(added && said.ends_with(": 1 element added or renewed\n"), "{said}");
+    until("the element lets alice in", || answers(&a, "10.73.0.1"));
+    let (_, said) = server.adit("filter show");
+    assert!(said.contains("10.73.0.4/31 timeout 1h expires 59m"), "{said}");
+    assert!(said.contains("# elements added to sets: 1 of 262144"), "{said}");
+    assert!(server.adit("filter reload").0);
+    assert!(answers(&a, "10.73.0.1"), "a reload keeps it");
+    let (ended, said) = server.adit("filter flush --client alice");
+    let ended_some = said.split(": ").nth(1).is_some_and(|count| !count.starts_with('0'));
+    assert!(ended && ended_some && said.contains("ended"), "{said}");
+    let (ended, said) = server.adit("filter flush --client mallory");
+    assert!(!ended && said.contains("\"mallory\" has had no address"), "{said}");
+    let (ended, said) = server.adit("filter flush --address 10.99.0.0/16");
+    assert!(ended && said.ends_with(": 0 connections ended\n"), "{said}");
+    let (ended, said) = server.adit("filter flush --address nonsense");
+    assert!(!ended && said.contains("is no address"), "{said}");
+    assert!(server.adit("filter element del inet vpn open { 10.73.0.4/31 }").0);
+    assert!(!answers(&a, "10.73.0.1"), "an open connection ends with its right");
+    for (words, why) in [
+        ("del open 10.73.0.4/31", "set inet vpn open not deleted: 10.73.0.4/31: there is no such"),
+        ("add opem 10.0.0.1", "did you mean `open`?"),
+        ("add open 10.0.0.1 timeout soon", "expected a duration"),
+    ] {
+        let (done, said) = server.adit(&format!("filter element {words}"));
+        assert!(!done && said.contains(why), "{words}: {said}");
+    }
+}
+
+#[test]
 fn a_server_does_not_start_with_rules_that_it_does_not_understand() {
     adit_testbed::needs_root!();
     let server = Server::new("--filter rules.nft");

@@ -21,6 +21,7 @@
 
 pub mod answer;
 pub mod compile;
+pub mod elements;
 pub mod firewall;
 pub mod fragment;
 pub mod judge;

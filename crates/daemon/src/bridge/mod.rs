@@ -260,6 +260,7 @@ impl Running {
             Request::FilterShow { .. }
             | Request::FilterReload { .. }
             | Request::FilterFlush { .. }
+            | Request::FilterElement { .. }
             | Request::FilterCapture { .. } => (self.ask_filter(request), false),
             Request::Kick { .. } | Request::ReloadClients => {
                 let message = "a bridge has no sessions and no certificates".into();

@@ -18,6 +18,7 @@ impl<E: Drives> Running<E> {
             | Request::FilterShow { .. }
             | Request::FilterReload { .. }
             | Request::FilterFlush { .. }
+            | Request::FilterElement { .. }
             | Request::FilterCapture { .. } => Response::Error {
                 message: "this is a client: it can be asked for its status, or to stop".into(),
             },

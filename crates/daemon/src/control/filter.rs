@@ -37,8 +37,24 @@ pub struct FilterReport {
     pub members: BTreeMap<String, Vec<String>>,
     /// Log lines and captured packets that were lost because there were too many.
     pub lost: BTreeMap<String, u64>,
+    /// Elements that were added to sets while rules were in force.
+    #[serde(default)]
+    pub elements: AddedElements,
     /// Single connections, if they were asked for.
     pub list: Option<Vec<FlowReport>>,
+}
+
+/// Elements that were added to sets while rules were in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedElements {
+    /// Now, in all sets.
+    pub now: u64,
+    /// At most.
+    pub limit: u64,
+    /// Changes that were refused because there was no room.
+    pub refused: u64,
+    /// Elements whose time was over, those of the file too.
+    pub expired: u64,
 }
 
 /// What one rule has counted.

@@ -9,7 +9,8 @@ mod report;
 mod socket;
 
 pub use filter::{
-    CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter, RuleFiles,
+    AddedElements, CaptureBatch, CapturedPacket, FilterReport, FlowReport, FlowTotals, RuleCounter,
+    RuleFiles,
 };
 pub use postgres::{LinkReport, NodeReport, PostgresReport, StreamReport};
 pub use report::{

@@ -37,6 +37,9 @@ pub enum Request {
         /// Also single connections.
         #[serde(default)]
         flows: bool,
+        /// Only what tells which filter it is: without rules and counters.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        brief: bool,
     },
     /// Put other rules into force, all at once; if something is wrong with them, the former stay.
     #[serde(rename = "filter.reload")]
@@ -54,6 +57,15 @@ pub enum Request {
         /// An address, or a network with its length.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<String>,
+    },
+    /// Adds elements to a set of the rules in force, or deletes them: all or none. Answered with [`Response::Done`].
+    #[serde(rename = "filter.element")]
+    FilterElement {
+        /// Deletes them.
+        #[serde(default)]
+        delete: bool,
+        /// `[FAMILY TABLE] SET ELEMENT, ...`, as nftables writes them.
+        text: String,
     },
     /// Packets of `log group` rules that came since the last question. The first begins a capture, which
     /// ends when nobody has asked for some seconds. Answered with [`Response::Capture`].
@@ -317,7 +329,7 @@ mod tests {
     #[test]
     fn the_verbs_of_the_filter_have_their_names_on_the_socket() {
         let line = |request: &Request| serde_json::to_string(request).unwrap();
-        let show = Request::FilterShow { flows: true };
+        let show = Request::FilterShow { flows: true, brief: false };
         assert_eq!(line(&show), r#"{"do":"filter.show","flows":true}"#);
         let files = RuleFiles {
             name: "a.nft".into(),
@@ -326,11 +338,14 @@ mod tests {
         let reload = Request::FilterReload { files: Some(files) };
         let capture = Request::FilterCapture { id: Some(7), end: true };
         let flush = Request::FilterFlush { client: Some("alice".into()), address: None };
-        for request in [show, reload, flush, capture, Request::FilterReload { files: None }] {
+        let element = Request::FilterElement { delete: true, text: "s 10.0.0.1".into() };
+        assert_eq!(line(&element), r#"{"do":"filter.element","delete":true,"text":"s 10.0.0.1"}"#);
+        let again = Request::FilterReload { files: None };
+        for request in [show, reload, flush, element, capture, again] {
             assert_eq!(serde_json::from_str::<Request>(&line(&request)).unwrap(), request);
         }
         let least = serde_json::from_str::<Request>(r#"{"do":"filter.show"}"#).unwrap();
-        assert_eq!(least, Request::FilterShow { flows: false });
+        assert_eq!(least, Request::FilterShow { flows: false, brief: false });
     }
 
     #[test]

@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use adit_engine::PeerId;
+use adit_filter::elements::{Change, ElementError};
 use adit_filter::firewall::{Firewall, Limits};
-use adit_filter::lang::Summary;
+use adit_filter::lang::{self, Named, Summary};
 use adit_filter::ruleset::Members as Who;
 use adit_filter::{Filter, Nanos};
 use adit_openvpn::server::Addresses;
@@ -31,7 +32,7 @@ use ipnet::IpNet;
 pub(crate) use files::sources;
 pub use files::{compile, parse, read};
 pub use members::Members;
-pub use verbs::{capture, flush, reload, show};
+pub use verbs::{capture, element, flush, reload, show};
 
 use self::capture::Capture;
 use self::full::Full;
@@ -160,6 +161,27 @@ impl Live {
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
+    fn change_elements(&mut self, delete: bool, text: &str) -> Result<usize, Fault> {
+        let change = if delete { Change::Delete } else { Change::Add };
+        let rules = self.firewall.filter();
+        let named = lang::elements(rules.ruleset(), text)
+            .map_err(|problems| Fault::operator(problems.to_string()))?;
+        let set = lang::set_text(rules.ruleset(), &named);
+        let moment = Nanos(now().as_nanos());
+        let Named { table, set: id, elements } = named;
+        let done = self.firewall.change_elements(table, id, change, elements, moment);
+        done.map_err(|error| {
+            let (what, element) = match &error {
+                ElementError::Missing(one) => ("not deleted", Some(one)),
+                ElementError::Overlaps(one) => ("not added", Some(one)),
+                _ => ("not changed", None),
+            };
+            let element = element.map(|one| lang::element_text(rules.ruleset(), table, id, one));
+            let element = element.map_or(String::new(), |text| format!("{text}: "));
+            Fault::operator(format!("set {set} {what}: {element}{error}"))
+        })
+    }
+
     fn take(&mut self, files: &RuleFiles) -> Result<(), Fault> {
         let filter = compile(&files.name, parse(files)?)?;
         self.replace(filter, files.name.clone());
@@ -235,7 +257,18 @@ impl Live {
     /// Answers the verbs of `adit filter`; `None` for a request that is not one of them.
     pub fn answer(&mut self, request: &Request) -> Option<Response> {
         match request {
-            Request::FilterShow { flows } => Some(Response::Filter(Box::new(self.report(*flows)))),
+            Request::FilterShow { brief: true, .. } => {
+                Some(Response::Filter(Box::new(self.brief())))
+            }
+            Request::FilterShow { flows, .. } => {
+                Some(Response::Filter(Box::new(self.report(*flows))))
+            }
+            Request::FilterElement { delete, text } => {
+                Some(match self.change_elements(*delete, text) {
+                    Ok(count) => Response::Done { count },
+                    Err(fault) => Response::Error { message: fault.to_string() },
+                })
+            }
             Request::FilterReload { files } => {
                 let done = match files {
                     Some(files) => self.take(files),

@@ -5,16 +5,26 @@ use std::collections::BTreeMap;
 use adit_filter::lang::{Counted, listing};
 use adit_filter::ruleset::{Count, Family};
 use adit_filter::track::{FlowInfo, TrackStats};
-use adit_filter::{Counts, Filter, Nanos};
+use adit_filter::{Counts, Filter, Nanos, elements};
 
 use super::{Live, members};
 use crate::clock::now;
-use crate::control::{FilterReport, FlowReport, FlowTotals, RuleCounter};
+use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCounter};
 
 /// Connections that are listed at most.
 const MAX_LISTED: usize = 10_000;
 
 impl Live {
+    /// Which filter it is.
+    pub(super) fn brief(&self) -> FilterReport {
+        FilterReport {
+            file: self.file.clone(),
+            since: self.since,
+            reloads: self.reloads,
+            ..FilterReport::default()
+        }
+    }
+
     pub(super) fn report(&self, flows: bool) -> FilterReport {
         let filter = self.firewall.filter();
         let (counts, stats) = (filter.counts(), self.firewall.stats());
@@ -23,18 +33,18 @@ impl Live {
             Counted::Named { table, counter } => counts.named(table, counter),
         };
         let lost = [("captured-packets", stats.logs_lost), ("log-lines", self.lines.lost)];
+        let moment = Nanos(now().as_nanos());
+        let elements = |table, set| self.firewall.elements(table, set, moment);
         FilterReport {
-            instance: String::new(),
-            file: self.file.clone(),
-            since: self.since,
-            reloads: self.reloads,
-            rules: listing(filter.ruleset(), &live),
+            rules: listing(filter.ruleset(), &live, &elements),
             counters: counters(&filter, &counts),
             flows: totals(&stats.track),
             drops: self.drops(),
             members: self.names(&filter),
             lost: named(lost),
+            elements: added(&self.firewall.element_totals()),
             list: flows.then(|| self.flows()),
+            ..self.brief()
         }
     }
 
@@ -90,6 +100,15 @@ fn family(family: Family) -> &'static str {
         Family::Ip6 => "ip6",
         Family::Inet => "inet",
         Family::Bridge => "bridge",
+    }
+}
+
+fn added(totals: &elements::ElementTotals) -> AddedElements {
+    AddedElements {
+        now: totals.added,
+        limit: elements::MAX_ADDED as u64,
+        refused: totals.refused,
+        expired: totals.expired,
     }
 }
 

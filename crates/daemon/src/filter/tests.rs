@@ -60,7 +60,7 @@ fn alice(live: &mut Live, groups: &[&str]) {
 }
 
 fn report(live: &mut Live) -> crate::control::FilterReport {
-    match live.answer(&Request::FilterShow { flows: true }) {
+    match live.answer(&Request::FilterShow { flows: true, brief: false }) {
         Some(Response::Filter(report)) => *report,
         other => panic!("{other:?}"),
     }

@@ -1,4 +1,4 @@
-//! `adit filter show`, `reload` and `capture`: asking a running process.
+//! `adit filter show`, `reload`, `flush`, `element` and `capture`: asking a running process.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// There is no such process, or there are several.
 pub fn show(run: &Path, name: Option<&str>, flows: bool) -> Result<FilterReport, Fault> {
-    find(run, name, flows).map(|(_, report)| report)
+    find(run, name, Request::FilterShow { flows, brief: false }).map(|(_, report)| report)
 }
 
 /// Puts the rules of `file`, or of the file that is in force, into force in a running process. They are
@@ -31,7 +31,7 @@ pub fn show(run: &Path, name: Option<&str>, flows: bool) -> Result<FilterReport,
 /// # Errors
 /// What is wrong with them, with file, line and column: then the former rules stay in force.
 pub fn reload(run: &Path, name: Option<&str>, file: Option<&Path>) -> Result<FilterReport, Fault> {
-    let (socket, report) = find(run, name, false)?;
+    let (socket, report) = find(run, name, BRIEF)?;
     let path = match file {
         Some(file) => std::path::absolute(file)
             .map_err(|e| Fault::operator(format!("{}: {e}", file.display())))?,
@@ -40,7 +40,7 @@ pub fn reload(run: &Path, name: Option<&str>, file: Option<&Path>) -> Result<Fil
     let (files, ruleset) = read(&path)?;
     super::compile(&files.name, ruleset)?;
     match control::request(&socket, &Request::FilterReload { files: Some(files) })? {
-        Response::Done { .. } => find(run, name, false).map(|(_, report)| report),
+        Response::Done { .. } => find(run, name, BRIEF).map(|(_, report)| report),
         Response::Error { message } => Err(Fault::operator(message)),
         _ => Err(another()),
     }
@@ -56,9 +56,28 @@ pub fn flush(
     client: Option<&str>,
     address: Option<&str>,
 ) -> Result<(String, usize), Fault> {
-    let (socket, report) = find(run, name, false)?;
+    let (socket, report) = find(run, name, BRIEF)?;
     let (client, address) = (client.map(str::to_owned), address.map(str::to_owned));
     match control::request(&socket, &Request::FilterFlush { client, address })? {
+        Response::Done { count } => Ok((report.instance, count)),
+        Response::Error { message } => Err(Fault::operator(message)),
+        _ => Err(another()),
+    }
+}
+
+/// Adds elements to a set of a running process, or deletes them: all or none. Returns its name and how many elements
+/// are others now.
+///
+/// # Errors
+/// There is no such process or set, or what is wrong with the elements.
+pub fn element(
+    run: &Path,
+    name: Option<&str>,
+    delete: bool,
+    text: &str,
+) -> Result<(String, usize), Fault> {
+    let (socket, report) = find(run, name, BRIEF)?;
+    match control::request(&socket, &Request::FilterElement { delete, text: text.to_owned() })? {
         Response::Done { count } => Ok((report.instance, count)),
         Response::Error { message } => Err(Fault::operator(message)),
         _ => Err(another()),
@@ -76,7 +95,7 @@ pub fn capture(
     group: Option<u16>,
     out: &mut dyn Write,
 ) -> Result<(u64, u64), Fault> {
-    let (socket, _) = find(run, name, false)?;
+    let (socket, _) = find(run, name, BRIEF)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -176,8 +195,14 @@ fn put(out: &mut dyn Write, bytes: &mut Vec<u8>) -> Result<bool, Fault> {
     }
 }
 
-fn find(run: &Path, name: Option<&str>, flows: bool) -> Result<(PathBuf, FilterReport), Fault> {
-    let request = Request::FilterShow { flows };
+/// Asks which filter it is.
+const BRIEF: Request = Request::FilterShow { flows: false, brief: true };
+
+fn find(
+    run: &Path,
+    name: Option<&str>,
+    request: Request,
+) -> Result<(PathBuf, FilterReport), Fault> {
     if let Some(name) = name {
         let socket = run.join(format!("{name}.sock"));
         return match control::request(&socket, &request)? {

@@ -353,6 +353,7 @@ impl Running {
             Request::FilterShow { .. }
             | Request::FilterReload { .. }
             | Request::FilterFlush { .. }
+            | Request::FilterElement { .. }
             | Request::FilterCapture { .. } => self.ask_filter(&request, hooks),
             Request::Stop => {
                 let count = self.sessions.len();

@@ -1,6 +1,7 @@
 //! Counters: totals shared by all judges, and what one judge has counted since it last flushed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ruleset::{Count, CounterId};
@@ -14,10 +15,13 @@ pub(crate) enum Owner {
     Named(usize, CounterId),
 }
 
+/// Packets and bytes. Rules that follow others share the counters that go on.
+type Total = Arc<(AtomicU64, AtomicU64)>;
+
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     owners: Vec<Owner>,
-    totals: Vec<(AtomicU64, AtomicU64)>,
+    totals: Vec<Total>,
 }
 
 impl Totals {
@@ -27,13 +31,21 @@ impl Totals {
 
     pub fn push(&mut self, owner: Owner, start: Count) {
         self.owners.push(owner);
-        self.totals.push((AtomicU64::new(start.packets), AtomicU64::new(start.bytes)));
+        let total = (AtomicU64::new(start.packets), AtomicU64::new(start.bytes));
+        self.totals.push(Arc::new(total));
+    }
+
+    /// A counter goes on with what another has counted and will count.
+    pub fn share(&mut self, own: usize, other: &Self, theirs: usize) {
+        if let (Some(own), Some(theirs)) = (self.totals.get_mut(own), other.totals.get(theirs)) {
+            *own = Arc::clone(theirs);
+        }
     }
 
     pub fn read(&self) -> Counts {
-        let read = |(packets, bytes): &(AtomicU64, AtomicU64)| Count {
-            packets: packets.load(Ordering::Relaxed),
-            bytes: bytes.load(Ordering::Relaxed),
+        let read = |total: &Total| Count {
+            packets: total.0.load(Ordering::Relaxed),
+            bytes: total.1.load(Ordering::Relaxed),
         };
         let counts = self.owners.iter().copied().zip(self.totals.iter().map(read));
         Counts { by_owner: counts.collect() }

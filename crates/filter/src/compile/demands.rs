@@ -21,16 +21,24 @@ const ALL_RANGES: usize = 1 << 18;
 /// What one rule demands, by field.
 type Demands = BTreeMap<Field, Rc<Vec<Range>>>;
 
+/// Whether the elements of a set change while the rules are in force: then they may be any.
+type Changes<'a> = &'a dyn Fn(SetId) -> bool;
+
 /// The ranges of sets, made once however many rules name them. `None`: too many.
 type Known = HashMap<(SetId, usize), Option<Rc<Vec<Range>>>>;
 
 /// The index of a chain's rules and the field of each dimension; `None` if it is better without.
-pub(crate) fn index(table: &Table, rules: &[Rule]) -> Option<(Index, Vec<Field>)> {
+pub(crate) fn index(
+    table: &Table,
+    rules: &[Rule],
+    changes: Changes<'_>,
+) -> Option<(Index, Vec<Field>)> {
     if rules.len() < INDEXED {
         return None;
     }
     let mut known = Known::new();
-    let all: Vec<Demands> = rules.iter().map(|rule| demands(table, rule, &mut known)).collect();
+    let all: Vec<Demands> =
+        rules.iter().map(|rule| demands(table, rule, changes, &mut known)).collect();
     let mut uses: BTreeMap<Field, usize> = BTreeMap::new();
     for field in all.iter().flat_map(Demands::keys) {
         let uses = uses.entry(*field).or_default();
@@ -79,7 +87,7 @@ fn present(field: Field) -> Range {
     Range { first: 0, last: greatest(bits(field)) }
 }
 
-fn demands(table: &Table, rule: &Rule, known: &mut Known) -> Demands {
+fn demands(table: &Table, rule: &Rule, changes: Changes<'_>, known: &mut Known) -> Demands {
     let mut demands = Demands::new();
     for statement in &rule.statements {
         match statement {
@@ -87,7 +95,11 @@ fn demands(table: &Table, rule: &Rule, known: &mut Known) -> Demands {
                 for (part, field) in one.key.iter().enumerate() {
                     let concatenated = one.key.len() > 1;
                     // Of a concatenation that must not be a member, each part alone may be anything.
-                    let ranges = if one.negate && concatenated {
+                    let any = match &one.test {
+                        Test::Set(set) => changes(*set),
+                        _ => false,
+                    };
+                    let ranges = if any || (one.negate && concatenated) {
                         None
                     } else {
                         tested(table, *field, part, &one.test, known)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::compile::lookup::One;
 use crate::compile::segments::merged;
+use crate::compile::sorted::Sorted;
 use crate::ruleset::Range;
 
 /// Addresses from `first` to `last`, of one family.
@@ -71,13 +72,34 @@ impl IpRange {
 pub(crate) struct Live {
     pub generation: u32,
     /// By slot.
-    sets: Vec<Arc<One>>,
+    sets: Vec<Arc<Changing>>,
+}
+
+/// One such set.
+#[derive(Debug)]
+enum Changing {
+    Addresses(One),
+    Elements(Sorted),
 }
 
 impl Live {
-    pub fn empty(generation: u32, slots: usize) -> Self {
-        let empty = Arc::new(One::new(&[]));
-        Self { generation, sets: vec![empty; slots] }
+    pub fn new(generation: u32, addresses: usize, elements: Vec<Sorted>) -> Self {
+        let empty = Arc::new(Changing::Addresses(One::new(&[])));
+        let elements = elements.into_iter().map(|set| Arc::new(Changing::Elements(set)));
+        let sets = std::iter::repeat_n(empty, addresses).chain(elements).collect();
+        Self { generation, sets }
+    }
+
+    /// Changes a set of elements.
+    pub fn change(&mut self, generation: u32, slot: usize, change: impl FnOnce(&mut Sorted)) {
+        self.generation = generation;
+        if let Some(set) = self.sets.get_mut(slot)
+            && let Changing::Elements(now) = &**set
+        {
+            let mut next = now.clone();
+            change(&mut next);
+            *set = Arc::new(Changing::Elements(next));
+        }
     }
 
     pub fn replace(&mut self, generation: u32, slots: &[(usize, bool)], addresses: &[IpRange]) {
@@ -86,14 +108,26 @@ impl Live {
             if let Some(set) = self.sets.get_mut(*slot) {
                 let ranges = addresses.iter().filter_map(|range| range.of(*v6));
                 let ranges = merged(ranges.collect()).into_iter().map(|range| (range, 1));
-                *set = Arc::new(One::new(&ranges.collect::<Vec<_>>()));
+                let ranges: Vec<_> = ranges.collect();
+                *set = Arc::new(Changing::Addresses(One::new(&ranges)));
             }
         }
     }
 
     #[inline]
     pub fn has(&self, slot: u32, value: u128) -> bool {
-        self.sets.get(slot as usize).is_some_and(|set| set.find(value) != 0)
+        self.sets.get(slot as usize).is_some_and(|set| match &**set {
+            Changing::Addresses(set) => set.find(value) != 0,
+            Changing::Elements(set) => set.has(&[value]),
+        })
+    }
+
+    /// As [`Self::has`], for a key of several parts.
+    pub fn has_key(&self, slot: u32, key: &[u128]) -> bool {
+        self.sets.get(slot as usize).is_some_and(|set| match &**set {
+            Changing::Addresses(_) => false,
+            Changing::Elements(set) => set.has(key),
+        })
     }
 }
 

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn element(key: Vec<Range>, verdict: Option<Verdict>) -> Element {
-        Element { key, verdict, comment: None }
+        Element { key, verdict, lifetime: None, comment: None }
     }
 
     fn naive(elements: &[Element], key: &[u128]) -> Option<Option<Verdict>> {

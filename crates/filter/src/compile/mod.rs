@@ -1,5 +1,6 @@
 //! A rule set made ready for judging.
 
+mod carry;
 mod check;
 mod counts;
 mod demands;
@@ -9,6 +10,7 @@ mod live;
 mod lookup;
 mod program;
 mod segments;
+mod sorted;
 mod tree;
 
 use std::collections::HashMap;
@@ -24,6 +26,8 @@ pub use live::IpRange;
 pub(crate) use live::Live;
 pub(crate) use program::{Op, Program, RuleAt, Wide};
 
+use crate::compile::sorted::Sorted;
+use crate::elements::{Delta, Key, SetName, may_change};
 use crate::judge::bucket::Bucket;
 use crate::judge::memo::Traces;
 use crate::judge::{Context, Place, Trace, run, walk};
@@ -31,8 +35,8 @@ use crate::packet::{Network, Packet};
 #[cfg(any(test, feature = "oracle"))]
 use crate::ruleset::Count;
 use crate::ruleset::{
-    ChainId, Counter, CounterId, Family, Field, Members, Policy, Rule, Ruleset, SetId, Statement,
-    Test,
+    ChainId, Counter, CounterId, Family, Field, Members, Policy, Rule, Ruleset, Set, SetId,
+    Statement, Table, Test,
 };
 
 /// Jumps and gotos that may follow one another; the kernel's own bound.
@@ -43,10 +47,8 @@ pub const MAX_VISITS: usize = 1_000_000;
 /// Parts of a concatenation.
 pub const MAX_PARTS: usize = 8;
 
-/// Rules made ready. Shared by all judges; replaced as a whole at a reload.
-///
-/// Counters start at the values that the file states: as with nftables, a new file replaces what
-/// was counted.
+/// Rules made ready. Shared by all judges; replaced as a whole at a reload, when counters and limits go on for rules
+/// that are in both ([`Self::carry_on`]).
 #[derive(Debug)]
 pub struct Filter {
     ruleset: Ruleset,
@@ -94,6 +96,8 @@ pub(crate) struct Slots {
     by_set: HashMap<(usize, SetId), usize>,
     /// By slot: whose addresses, and whether IPv6's.
     wanted: Vec<(Members, bool)>,
+    /// By slot behind those: sets whose elements change.
+    elements: Vec<(usize, SetId)>,
 }
 
 impl Filter {
@@ -101,7 +105,16 @@ impl Filter {
     ///
     /// # Errors
     /// The rule set contradicts itself: names what does not exist, jumps in circles or too deep.
-    pub fn compile(mut ruleset: Ruleset) -> Result<Self, CompileError> {
+    pub fn compile(ruleset: Ruleset) -> Result<Self, CompileError> {
+        Self::compile_with(ruleset, &|_| false)
+    }
+
+    /// As [`Self::compile`], where the elements of `changing` sets change while the rules are in force, as do those of
+    /// sets with timeouts. A chain's index cannot use what is in such a set.
+    pub(crate) fn compile_with(
+        mut ruleset: Ruleset,
+        changing: &dyn Fn(&SetName) -> bool,
+    ) -> Result<Self, CompileError> {
         check::check(&ruleset)?;
         implied::insert(&mut ruleset);
         let mut numbers = Numbers::default();
@@ -118,9 +131,11 @@ impl Filter {
             }
             numbers.rules.push(chains);
         }
-        let slots = Slots::new(&ruleset);
+        let slots = Slots::new(&ruleset, changing);
         let generation = live::Generation::new();
-        let live = ArcSwap::from_pointee(Live::empty(generation.get(), slots.wanted.len()));
+        let elements = slots.elements.iter().map(|(at, set)| sorted(&ruleset, *at, *set)).collect();
+        let live = Live::new(generation.get(), slots.wanted.len(), elements);
+        let live = ArcSwap::from_pointee(live);
         let (bases, tracks) = (Bases::new(&ruleset), tracks(&ruleset));
         let program = Program::new(&ruleset, &numbers, &slots);
         let starts = [&bases.v4, &bases.v6, &bases.other]
@@ -191,6 +206,48 @@ impl Filter {
             for (slot, v6, addresses) in told {
                 live.replace(generation, &[(slot, v6)], addresses);
             }
+            self.live.store(Arc::new(live));
+        });
+    }
+
+    /// The sets whose elements change, by slot.
+    pub(crate) fn slots_by_name(&self) -> impl Iterator<Item = (usize, SetName)> {
+        let behind = self.slots.wanted.len();
+        self.slots.elements.iter().enumerate().filter_map(move |(at, (table, set))| {
+            let table = self.ruleset.tables.get(*table)?;
+            Some((behind.saturating_add(at), name_of(table, table.sets.get(set.0)?)))
+        })
+    }
+
+    /// Carries out changes of sets, by slot. All judges see all of them from their next packet on.
+    pub(crate) fn change(&self, changes: &[(usize, &Delta)]) {
+        if changes.is_empty() {
+            return;
+        }
+        self.generation.advance(|generation| {
+            let mut live = Live::clone(&self.live.load());
+            for (slot, delta) in changes {
+                live.change(generation, *slot, |set| {
+                    for (key, last) in *delta {
+                        match last {
+                            Some(last) => set.put(key, *last),
+                            None => set.remove(key),
+                        }
+                    }
+                });
+            }
+            self.live.store(Arc::new(live));
+        });
+    }
+
+    /// Puts other elements into a set, by slot, instead of those of the file.
+    pub(crate) fn fill<'a>(&self, slot: usize, elements: impl Iterator<Item = (&'a Key, u128)>) {
+        self.generation.advance(|generation| {
+            let mut live = Live::clone(&self.live.load());
+            live.change(generation, slot, |set| {
+                *set = Sorted::new(set.parts());
+                elements.for_each(|(key, last)| set.put(key, last));
+            });
             self.live.store(Arc::new(live));
         });
     }
@@ -335,11 +392,14 @@ impl Bases {
 }
 
 impl Slots {
-    fn new(ruleset: &Ruleset) -> Self {
+    fn new(ruleset: &Ruleset, changing: &dyn Fn(&SetName) -> bool) -> Self {
         let mut slots = Self::default();
         for (table, content) in ruleset.tables.iter().enumerate() {
             for (id, set) in content.sets.iter().enumerate() {
                 if matches!(set.members, Members::Fixed(_)) {
+                    if may_change(set) && (set.timeouts || changing(&name_of(content, set))) {
+                        slots.elements.push((table, SetId(id)));
+                    }
                     continue;
                 }
                 let v6 = set.key.first() == Some(&crate::ruleset::Kind::Ipv6Addr);
@@ -347,8 +407,30 @@ impl Slots {
                 slots.wanted.push((set.members.clone(), v6));
             }
         }
+        let behind = slots.wanted.len();
+        for (at, place) in slots.elements.iter().enumerate() {
+            slots.by_set.insert(*place, behind.saturating_add(at));
+        }
         slots
     }
+}
+
+/// What a set is known by from one rule set to the next.
+pub(crate) fn name_of(table: &Table, set: &Set) -> SetName {
+    (table.family, table.name.clone(), set.name.clone().unwrap_or_default())
+}
+
+/// The elements that the file states for a set.
+fn sorted(ruleset: &Ruleset, table: usize, set: SetId) -> Sorted {
+    let found = ruleset.tables.get(table).and_then(|table| table.sets.get(set.0));
+    let mut sorted = Sorted::new(found.map_or(1, |set| set.key.len()));
+    if let Some(Members::Fixed(elements)) = found.map(|set| &set.members) {
+        for element in elements {
+            let key: Key = element.key.iter().map(|range| range.first).collect();
+            sorted.put(&key, element.key.first().map_or(0, |range| range.last));
+        }
+    }
+    sorted
 }
 
 fn tracks(ruleset: &Ruleset) -> bool {

@@ -51,6 +51,11 @@ pub(crate) enum Op {
         negate: bool,
         slot: u32,
     },
+    ConcatLive {
+        negate: bool,
+        key: u32,
+        slot: u32,
+    },
     Concat {
         negate: bool,
         key: u32,
@@ -172,7 +177,9 @@ impl Writer<'_> {
             self.rule(id, at, rule);
         }
         let end = self.program.rules.len() as u32;
-        let index = demands::index(self.table, &chain.rules).map(Box::new);
+        let (at, slots) = (self.at, self.slots);
+        let changes = |set: SetId| slots.by_set.contains_key(&(at, set));
+        let index = demands::index(self.table, &chain.rules, &changes).map(Box::new);
         self.program.chains.push(ChainAt { first, end, index });
     }
 
@@ -269,7 +276,10 @@ impl Writer<'_> {
     fn concatenated(&mut self, one: &Match) -> Op {
         let (negate, key) = (one.negate, self.key(&one.key));
         match &one.test {
-            Test::Set(set) => Op::ConcatIn { negate, key, set: self.set(*set) },
+            Test::Set(set) => match self.slots.by_set.get(&(self.at, *set)) {
+                Some(slot) => Op::ConcatLive { negate, key, slot: *slot as u32 },
+                None => Op::ConcatIn { negate, key, set: self.set(*set) },
+            },
             Test::Within(ranges) => {
                 self.program.concats.push(ranges.clone());
                 let test = self.program.concats.len().saturating_sub(1) as u32;

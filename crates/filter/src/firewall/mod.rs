@@ -25,11 +25,12 @@ pub use stats::{Drop, Stats};
 use self::log::Writer;
 use self::stats::{Pending, Totals};
 use crate::answer::{self, MAX_ANSWER};
-use crate::compile::{Filter, IpRange};
+use crate::compile::{Filter, IpRange, name_of};
+use crate::elements::{Change, Delta, ElementError, ElementTotals, Elements, SetName, may_change};
 use crate::fragment::{self, Assembled, Outcome, Reassembler};
 use crate::judge::{Context, Decision, IfName, Judge};
 use crate::packet::{Layer, Malformed, Packet};
-use crate::ruleset::{CtDirection, CtState, Members, Reject};
+use crate::ruleset::{CtDirection, CtState, Element, Members, Reject, Set, SetId};
 use crate::track::{self, Crossing, MAX_FIRST, Tracked, Tracker, first_packet};
 use crate::{Nanos, judge};
 
@@ -55,21 +56,32 @@ pub struct Firewall {
     track: track::Limits,
     /// Pieces are rare, and those of one packet may come to different workers.
     fragments: Mutex<Reassembler>,
-    /// Of clients and groups: a new rule set has to know them from its first packet on.
-    members: Mutex<HashMap<Members, Vec<IpRange>>>,
+    /// What a new rule set has to know from its first packet on.
+    known: Mutex<Known>,
     logs: LogQueue,
     totals: Totals,
+}
+
+/// What comes from elsewhere than from the rule file.
+#[derive(Debug, Default)]
+struct Known {
+    /// Addresses of clients and groups.
+    members: HashMap<Members, Vec<IpRange>>,
+    /// Elements of sets that change.
+    elements: Elements,
 }
 
 impl Firewall {
     /// Puts `filter` in force. `seed` is random: it keeps strangers from choosing where in the tables
     /// their flows lie.
     pub fn new(filter: Filter, limits: Limits, seed: [u8; 16]) -> Arc<Self> {
+        let mut known = Known::default();
+        known.elements.adopt(sets_of(&filter));
         Arc::new(Self {
             tracker: Tracker::new(limits.track.stated(&filter.ruleset().limits), seed),
             track: limits.track,
             fragments: Mutex::new(Reassembler::new(limits.fragments)),
-            members: Mutex::default(),
+            known: Mutex::new(known),
             logs: LogQueue::default(),
             totals: Totals::default(),
             filter: ArcSwap::from_pointee(filter),
@@ -78,21 +90,107 @@ impl Firewall {
 
     /// Puts other rules in force, from every worker's next burst on. Each flow is judged again when its next packet comes:
     /// it goes on if its first packet would be accepted, else it ends.
-    pub fn replace(&self, filter: Filter) {
-        let members = lock(&self.members);
-        filter.set_all_members(&members);
+    ///
+    /// Counters and limits go on for rules that are in both, and so do elements that were added to sets of the same name.
+    pub fn replace(&self, mut filter: Filter) {
+        let mut known = lock(&self.known);
+        known.elements.adopt(sets_of(&filter));
+        let changing = sets_of(&filter).filter(|(name, _)| known.elements.knows(name)).count();
+        // Sets that were changed have to be looked up where they can change again. What compiles does so twice.
+        if changing != filter.slots_by_name().count()
+            && let Ok(other) =
+                Filter::compile_with(filter.ruleset().clone(), &|name| known.elements.knows(name))
+        {
+            filter = other;
+        }
+        self.install(filter, &known);
+    }
+
+    fn install(&self, mut filter: Filter, known: &Known) {
+        filter.carry_on(&self.filter.load());
+        filter.set_all_members(&known.members);
+        for (slot, name) in filter.slots_by_name() {
+            filter.fill(slot, known.elements.keys(&name));
+        }
         self.tracker.resize(&self.track.stated(&filter.ruleset().limits));
         self.filter.store(Arc::new(filter));
+    }
+
+    /// Changes elements of a set of the rules in force, wholly or not at all. No packet sees half of it. Returns how
+    /// many elements are others now.
+    ///
+    /// The first change of a set without timeouts compiles the rules again; each later one costs a few microseconds.
+    ///
+    /// # Errors
+    /// One of the elements cannot be added or deleted.
+    pub fn change_elements(
+        &self,
+        table: usize,
+        set: SetId,
+        change: Change,
+        elements: Vec<Element>,
+        now: Nanos,
+    ) -> Result<usize, ElementError> {
+        let mut known = lock(&self.known);
+        let filter = self.filter.load_full();
+        let table_of = filter.ruleset().tables.get(table).ok_or(ElementError::Changed)?;
+        let set_of = table_of.sets.get(set.0).ok_or(ElementError::Changed)?;
+        if !may_change(set_of) {
+            return Err(ElementError::Changed);
+        }
+        let name = name_of(table_of, set_of);
+        let (count, delta) = known.elements.change(name, set_of, change, elements, now)?;
+        if delta.is_empty() {
+            return Ok(count);
+        }
+        match filter.slot(table, set) {
+            Some(slot) => filter.change(&[(slot, &delta)]),
+            None => {
+                let ruleset = filter.ruleset().clone();
+                let other = Filter::compile_with(ruleset, &|name| known.elements.knows(name));
+                self.install(other.map_err(|_| ElementError::Changed)?, &known);
+            }
+        }
+        Ok(count)
+    }
+
+    /// The elements of now of a set of the rules in force; `None` if they are those of the file.
+    pub fn elements(&self, table: usize, set: SetId, now: Nanos) -> Option<Vec<Element>> {
+        let filter = self.filter.load();
+        let table = filter.ruleset().tables.get(table)?;
+        lock(&self.known).elements.list(&name_of(table, table.sets.get(set.0)?), now)
+    }
+
+    /// How many elements were added while rules were in force, and what became of them.
+    pub fn element_totals(&self) -> ElementTotals {
+        lock(&self.known).elements.totals()
+    }
+
+    /// Takes elements out whose time is over; true if there are more.
+    fn expire_elements(&self, now: Nanos) -> bool {
+        let mut known = lock(&self.known);
+        let (changed, more) = known.elements.expire(now);
+        if !changed.is_empty() {
+            let filter = self.filter.load();
+            let slots: HashMap<SetName, usize> =
+                filter.slots_by_name().map(|(slot, name)| (name, slot)).collect();
+            let changed: Vec<(usize, &Delta)> = changed
+                .iter()
+                .filter_map(|(name, delta)| Some((*slots.get(name)?, delta)))
+                .collect();
+            filter.change(&changed);
+        }
+        more
     }
 
     /// Says which addresses a client or a group has, instead of those said before; none: it is gone.
     /// Also later rule sets know them.
     pub fn set_members(&self, who: &Members, addresses: Vec<IpRange>) {
-        let mut members = lock(&self.members);
+        let mut known = lock(&self.known);
         self.filter.load().set_members(who, &addresses);
         match addresses.is_empty() {
-            true => members.remove(who),
-            false => members.insert(who.clone(), addresses),
+            true => known.members.remove(who),
+            false => known.members.insert(who.clone(), addresses),
         };
     }
 
@@ -128,7 +226,8 @@ impl Firewall {
     /// more to do.
     pub fn sweep(&self, now: Nanos) -> bool {
         lock(&self.fragments).expire(now);
-        self.tracker.sweep(now)
+        let more = self.expire_elements(now);
+        self.tracker.sweep(now) || more
     }
 
     /// For one thread.
@@ -141,6 +240,14 @@ impl Firewall {
             pending: self.totals.pending(),
         }
     }
+}
+
+/// The named sets of rules.
+fn sets_of(filter: &Filter) -> impl Iterator<Item = (SetName, &Set)> {
+    filter.ruleset().tables.iter().flat_map(|table| {
+        let named = table.sets.iter().filter(|set| set.name.is_some());
+        named.map(move |set| (name_of(table, set), set))
+    })
 }
 
 /// What one thread needs to judge. About 2 KiB, and 20 bytes for each counter of the rules.

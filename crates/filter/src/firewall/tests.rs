@@ -499,3 +499,70 @@ mod again {
         assert_eq!(made, 24);
     }
 }
+
+/// Counters, limits and what a reload makes of them.
+mod carried {
+    use super::*;
+    use crate::lang;
+
+    fn filter(rules: &str) -> Filter {
+        let text = format!(
+            "table inet t {{\n counter named {{ }}\n chain c {{\n type filter hook forward priority 0;\n{rules}\n }}\n}}\n"
+        );
+        let mut none = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Filter::compile(lang::parse("t", &text, &mut none).unwrap()).unwrap()
+    }
+
+    fn counts(firewall: &Firewall) -> Vec<u64> {
+        let filter = firewall.filter();
+        let counts = filter.counts();
+        (1..5).filter_map(|handle| counts.rule(handle)).map(|count| count.packets).collect()
+    }
+
+    fn judge(worker: &mut Worker, now: u64) -> bool {
+        let packet = ip(false, 17, &udp(false, b"hello"));
+        worker.burst(Nanos(now)).judge(&packet, &place()).passes()
+    }
+
+    #[test]
+    fn counters_of_rules_that_stay_go_on_wherever_they_stand() {
+        let both = "meta l4proto udp counter\ncounter\ncounter\ncounter name named";
+        let firewall = firewall(filter(both));
+        let mut worker = firewall.worker();
+        assert!(judge(&mut worker, 1));
+        let mut burst = worker.burst(Nanos(1));
+        let packet = ip(false, 17, &udp(false, b"hello"));
+        assert!(burst.judge(&packet, &place()).passes());
+        // What a worker has counted and not handed over is not lost with the former rules.
+        firewall.replace(filter(
+            "ip ttl 64 counter\nmeta l4proto udp counter\ncounter\ncounter name named",
+        ));
+        drop(burst);
+        assert_eq!(counts(&firewall), [0, 2, 2]);
+        assert!(judge(&mut worker, 1));
+        assert_eq!(counts(&firewall), [1, 3, 3]);
+        let named = |firewall: &Firewall| {
+            firewall.filter().counts().named(0, crate::ruleset::CounterId(0)).unwrap().packets
+        };
+        assert_eq!(named(&firewall), 3);
+        // A start that the file states otherwise counts, and so does a rule that is another now.
+        firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));
+        assert_eq!(counts(&firewall), [100, 3]);
+        firewall.replace(filter("meta l4proto udp counter packets 100 bytes 5\ncounter"));
+        assert!(judge(&mut worker, 1));
+        assert_eq!(counts(&firewall), [101, 4]);
+        assert_eq!(named(&firewall), 3, "no rule counts into it");
+    }
+
+    #[test]
+    fn a_reload_refills_no_bucket() {
+        let limited = "limit rate 1/hour burst 2 packets accept\ndrop";
+        let firewall = firewall(filter(limited));
+        let mut worker = firewall.worker();
+        assert!(judge(&mut worker, 1) && judge(&mut worker, 1) && !judge(&mut worker, 1));
+        firewall.replace(filter(limited));
+        assert!(!judge(&mut worker, 1), "its tokens are spent");
+        firewall.replace(filter("limit rate 1/hour burst 3 packets accept\ndrop"));
+        assert!(judge(&mut worker, 1), "another limit is another bucket");
+    }
+}

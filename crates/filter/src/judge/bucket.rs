@@ -3,6 +3,7 @@
 //! What is stored is the moment at which the bucket was empty: the tokens of now are the time since
 //! then, at most the bucket's size.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::Nanos;
@@ -17,7 +18,8 @@ pub(crate) struct Bucket {
     /// The bucket's size: a packet bucket holds `burst` packets, a byte bucket a period's bytes and
     /// `burst` more, as nftables has it.
     size: i64,
-    empty_at: AtomicI64,
+    /// Shared with the same limit of the rules that follow.
+    empty_at: Arc<AtomicI64>,
 }
 
 impl Bucket {
@@ -28,7 +30,12 @@ impl Bucket {
         } else {
             nanoseconds(limit, if burst == 0 { DEFAULT_BURST } else { burst })
         };
-        Self { limit, size, empty_at: AtomicI64::new(i64::MIN / 2) }
+        Self { limit, size, empty_at: Arc::new(AtomicI64::new(i64::MIN / 2)) }
+    }
+
+    /// Goes on with the tokens of another bucket of the same limit.
+    pub(crate) fn share(&mut self, other: &Self) {
+        self.empty_at = Arc::clone(&other.empty_at);
     }
 
     /// What a packet takes. A super-packet costs as its segments, but no more than a full bucket:

@@ -145,6 +145,7 @@ impl Run<'_, '_> {
                 | Op::Wide { .. }
                 | Op::In { .. }
                 | Op::Live { .. }
+                | Op::ConcatLive { .. }
                 | Op::Concat { .. }
                 | Op::ConcatIn { .. }) => self.test(test),
                 op => match decide(op, rule.handle, self.packet) {
@@ -183,6 +184,10 @@ impl Run<'_, '_> {
                 self.read(field).is_some_and(|value| self.live.has(slot, value) != negate)
             }
             Op::Wide { field, negate, test } => self.wide(field, test) == Some(!negate),
+            Op::ConcatLive { negate, key, slot } => {
+                let found = self.with_key(key, |key| self.live.has_key(slot, key));
+                found == Some(!negate)
+            }
             Op::Concat { negate, key, test } => self.within(key, test) == Some(!negate),
             Op::ConcatIn { negate, key, set } => {
                 self.find_concatenated(key, set).is_some_and(|found| (found != 0) != negate)

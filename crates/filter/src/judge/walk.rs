@@ -235,16 +235,17 @@ impl<E: Effects> Walk<'_, '_, E> {
     }
 
     fn member(&self, table: &Table, table_at: usize, id: SetId, key: &[u128]) -> bool {
+        if let Some(slot) = self.filter.slot(table_at, id) {
+            return match key {
+                [value] => self.live.has(slot as u32, *value),
+                key => self.live.has_key(slot as u32, key),
+            };
+        }
         match table.sets.get(id.0).map(|set| &set.members) {
             Some(Members::Fixed(elements)) => {
                 elements.iter().any(|element| within(&element.key, key))
             }
-            Some(_) => {
-                let value = key.first().copied().unwrap_or(0);
-                let slot = self.filter.slot(table_at, id);
-                slot.is_some_and(|slot| self.live.has(slot as u32, value))
-            }
-            None => false,
+            _ => false,
         }
     }
 

@@ -43,8 +43,6 @@ impl Note {
 #[derive(Debug)]
 pub(super) struct SetNote {
     pub note: Note,
-    pub auto_merge: bool,
-    pub size: Option<u64>,
     /// Of each element.
     pub places: Vec<Span>,
 }
@@ -118,18 +116,7 @@ impl Draft {
         if let Some(&id) = self.set_names.get(name) {
             return id;
         }
-        let id = self.push_set(
-            Set {
-                name: Some(name.to_owned()),
-                key: Vec::new(),
-                map: false,
-                interval: false,
-                members: Members::Fixed(Vec::new()),
-                comment: None,
-            },
-            at,
-            false,
-        );
+        let id = self.push_set(Set { name: Some(name.to_owned()), ..Set::default() }, at, false);
         self.set_names.insert(name.to_owned(), id);
         id
     }
@@ -139,7 +126,7 @@ impl Draft {
         self.table.sets.push(set);
         let places = Vec::new();
         let note = Note { defined, ..Note::named(at) };
-        self.sets.push(SetNote { note, auto_merge: false, size: None, places });
+        self.sets.push(SetNote { note, places });
         id
     }
 
@@ -151,8 +138,7 @@ impl Draft {
         }
         let name = name.to_owned();
         let members = if group { Members::Group(name) } else { Members::Client(name) };
-        let set =
-            Set { name: None, key: vec![kind], map: false, interval: true, members, comment: None };
+        let set = Set { key: vec![kind], interval: true, members, ..Set::default() };
         let id = self.push_set(set, at, true);
         self.whos.insert(key, id);
         id

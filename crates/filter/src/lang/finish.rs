@@ -227,6 +227,8 @@ fn depths(draft: &Draft, edges: &[Vec<(usize, Span)>], errors: &mut Vec<Oops>) {
 fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<Oops>) {
     let map = set.map;
     let parts = set.key.len();
+    // Elements that a rule states itself are only a way to write a comparison.
+    let auto_merge = set.auto_merge || (set.name.is_none() && !map);
     let Members::Fixed(list) = &mut set.members else {
         return;
     };
@@ -243,7 +245,7 @@ fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<Oops>) {
             false
         }
     });
-    if parts == 1 && note.auto_merge && !map {
+    if parts == 1 && auto_merge && !map {
         placed = merge(placed);
     } else {
         match overlap(&placed, parts == 1, map) {
@@ -260,7 +262,7 @@ fn elements(set: &mut Set, note: &SetNote, errors: &mut Vec<Oops>) {
             None => {}
         }
     }
-    if let Some(size) = note.size
+    if let Some(size) = set.size
         && placed.len() as u64 > size
     {
         errors.push(Oops::new(

@@ -9,6 +9,7 @@
 //! What lies outside the subset is refused with its place and what to write instead. `docs/filter.md`
 //! is the reference. Bounds are the constants here; a text beyond them is refused, never cut.
 
+mod command;
 mod compare;
 mod cursor;
 mod describe;
@@ -32,11 +33,15 @@ mod value;
 use std::collections::HashSet;
 use std::io;
 
+pub use command::{MAX_NAMED, Named, elements};
 pub use describe::{DescribeError, MAX_DESCRIPTION, PacketDescription, describe};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use explain::explain;
 pub use hooks::ALLOW_UNHOOKED;
-pub use print::{Counted, field_text, listing, reject_text, rule_text, statement_text, value_text};
+pub use print::{
+    Counted, element_text, field_text, listing, reject_text, rule_text, set_text, statement_text,
+    value_text,
+};
 pub use settings::MAX_FLOWS;
 pub use summary::Summary;
 

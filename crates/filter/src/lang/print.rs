@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::rule::{ICMPX, PERIODS};
+use super::set::duration_text;
 use super::table::priorities;
 use super::value::{is_bits, largest};
 use super::{fields, names, settings};
@@ -31,28 +32,31 @@ pub enum Counted {
 
 type Live<'a> = &'a dyn Fn(Counted) -> Option<Count>;
 
-/// The rule set with handles as comments and with the counts that `live` knows.
-pub fn listing(ruleset: &Ruleset, live: Live<'_>) -> String {
-    Printer { out: String::new(), live: Some(live) }.ruleset(ruleset)
+/// The elements of now of a set, by its table's index, where they are not those of the file.
+type Elements<'a> = &'a dyn Fn(usize, SetId) -> Option<Vec<Element>>;
+
+/// The rule set with handles as comments, with the counts that `live` knows and the elements of now.
+pub fn listing(ruleset: &Ruleset, live: Live<'_>, elements: Elements<'_>) -> String {
+    Printer { out: String::new(), live: Some(live), elements: Some(elements) }.ruleset(ruleset)
 }
 
 impl fmt::Display for Ruleset {
     /// As a rule file that reads back as an equal rule set, but for lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&Printer { out: String::new(), live: None }.ruleset(self))
+        f.write_str(&Printer { out: String::new(), live: None, elements: None }.ruleset(self))
     }
 }
 
 /// A rule of a table as one line, without its comment.
 pub fn rule_text(table: &Table, rule: &Rule) -> String {
-    let mut printer = Printer { out: String::new(), live: None };
+    let mut printer = Printer { out: String::new(), live: None, elements: None };
     printer.statements(table, rule);
     printer.out
 }
 
 /// A statement of a table, as it is written.
 pub fn statement_text(table: &Table, statement: &Statement) -> String {
-    let mut printer = Printer { out: String::new(), live: None };
+    let mut printer = Printer { out: String::new(), live: None, elements: None };
     printer.statement(table, 0, statement);
     printer.out
 }
@@ -67,9 +71,24 @@ pub fn value_text(kind: Kind, value: u128) -> String {
     range_text(kind, Range::single(value))
 }
 
+/// A set that a command names: `inet filter blocked`.
+pub fn set_text(ruleset: &Ruleset, named: &super::Named) -> String {
+    let Some(table) = ruleset.tables.get(named.table) else { return String::new() };
+    let name = table.sets.get(named.set.0).and_then(|set| set.name.as_deref()).unwrap_or("");
+    format!("{} {} {name}", family(table.family), table.name)
+}
+
+/// An element of a set, as it is written.
+pub fn element_text(ruleset: &Ruleset, table: usize, set: SetId, element: &Element) -> String {
+    let table = ruleset.tables.get(table);
+    let set = table.and_then(|table| table.sets.get(set.0));
+    table.zip(set).map_or_else(String::new, |(table, set)| text_of(table, set, element))
+}
+
 struct Printer<'a> {
     out: String,
     live: Option<Live<'a>>,
+    elements: Option<Elements<'a>>,
 }
 
 impl Printer<'_> {
@@ -102,8 +121,9 @@ impl Printer<'_> {
             self.line(2, &format!("packets {packets} bytes {bytes}"));
             self.line(1, "}");
         }
-        for set in table.sets.iter().filter(|s| s.name.is_some()) {
-            self.set(table, set);
+        for (id, set) in table.sets.iter().enumerate().filter(|(_, set)| set.name.is_some()) {
+            let now = self.elements.and_then(|elements| elements(index, SetId(id)));
+            self.set(table, set, now.as_deref());
         }
         for chain in &table.chains {
             self.chain(table, chain);
@@ -111,20 +131,36 @@ impl Printer<'_> {
         self.line(0, "}");
     }
 
-    fn set(&mut self, table: &Table, set: &Set) {
+    fn set(&mut self, table: &Table, set: &Set, now: Option<&[Element]>) {
         let what = if set.map { "map" } else { "set" };
         self.line(1, &format!("{what} {} {{", set.name.as_deref().unwrap_or("")));
         let data = if set.map { " : verdict" } else { "" };
         self.line(2, &format!("{}{data}", key_type(&set.key)));
-        if set.interval {
-            self.line(2, "flags interval");
+        if let Some(size) = set.size {
+            self.line(2, &format!("size {size}"));
+        }
+        let flags =
+            [(set.constant, "constant"), (set.interval, "interval"), (set.timeouts, "timeout")];
+        let flags: Vec<&str> =
+            flags.iter().filter(|(has, _)| *has).map(|(_, flag)| *flag).collect();
+        if !flags.is_empty() {
+            self.line(2, &format!("flags {}", flags.join(",")));
+        }
+        if let Some(timeout) = set.timeout {
+            self.line(2, &format!("timeout {}", duration_text(timeout)));
+        }
+        if set.auto_merge {
+            self.line(2, "auto-merge");
         }
         if let Some(comment) = &set.comment {
             self.line(2, &format!("comment \"{comment}\""));
         }
-        if let Members::Fixed(list) = &set.members
-            && !list.is_empty()
-        {
+        let fixed = match &set.members {
+            Members::Fixed(list) => list.as_slice(),
+            _ => &[],
+        };
+        let list = now.unwrap_or(fixed);
+        if !list.is_empty() {
             let text = format!("elements = {}", elements(table, set, list, 3));
             self.line(2, &text);
         }
@@ -182,7 +218,7 @@ impl Printer<'_> {
             Statement::Log(log) => log_text(log),
             Statement::Verdict(verdict) => verdict_text(table, *verdict),
             Statement::VerdictMap { key, map } => {
-                format!("{} vmap {}", key_text(key), set_text(table, *map))
+                format!("{} vmap {}", key_text(key), set_in_rule(table, *map))
             }
             Statement::Reject(reject) => reject_text(*reject),
         };
@@ -236,7 +272,7 @@ fn elements(table: &Table, set: &Set, list: &[Element], depth: usize) -> String 
     let mut out = "{ ".to_owned();
     let mut width = 0_usize;
     for (index, element) in list.iter().enumerate() {
-        let text = element_text(table, set, element);
+        let text = text_of(table, set, element);
         if index > 0 {
             out.push(',');
             width = width.saturating_add(text.len()).saturating_add(2);
@@ -254,8 +290,15 @@ fn elements(table: &Table, set: &Set, list: &[Element], depth: usize) -> String 
     out
 }
 
-fn element_text(table: &Table, set: &Set, element: &Element) -> String {
+fn text_of(table: &Table, set: &Set, element: &Element) -> String {
     let mut text = values(&set.key, &element.key);
+    if let Some(lifetime) = &element.lifetime {
+        for (word, duration) in [("timeout", lifetime.timeout), ("expires", lifetime.expires)] {
+            if let Some(duration) = duration {
+                text.push_str(&format!(" {word} {}", duration_text(duration)));
+            }
+        }
+    }
     if let Some(comment) = &element.comment {
         text.push_str(&format!(" comment \"{comment}\""));
     }
@@ -270,7 +313,7 @@ fn values(kinds: &[Kind], ranges: &[Range]) -> String {
     parts.collect::<Vec<_>>().join(" . ")
 }
 
-fn set_text(table: &Table, id: SetId) -> String {
+fn set_in_rule(table: &Table, id: SetId) -> String {
     let Some(set) = table.sets.get(id.0) else {
         return String::new();
     };
@@ -300,7 +343,7 @@ fn match_text(table: &Table, m: &Match) -> String {
     let kind = kinds.first().copied().unwrap_or(Kind::Integer(128));
     let unequal = if m.negate { "!= " } else { "" };
     match &m.test {
-        Test::Set(id) => format!("{key} {unequal}{}", set_text(table, *id)),
+        Test::Set(id) => format!("{key} {unequal}{}", set_in_rule(table, *id)),
         Test::Within(ranges) => {
             let one = ranges.first().filter(|r| r.first == r.last && ranges.len() == 1);
             match one {

@@ -3,14 +3,14 @@
 use super::cursor::Parser;
 use super::lex::{Oops, Parsed, Span, Tok};
 use super::{MAX_ELEMENTS, MAX_KEY, MAX_NESTING, names};
-use crate::ruleset::{Element, Kind, Members, Set, SetId};
+use crate::ruleset::{Element, Kind, Lifetime, Members, Set, SetId};
 
-const IN_SET: &[&str] = &["type", "typeof", "flags", "auto-merge", "size", "elements", "comment"];
+const IN_SET: &[&str] =
+    &["type", "typeof", "flags", "timeout", "auto-merge", "size", "elements", "comment"];
 
 /// What is not supported in a set, and what comes nearest.
 const REFUSED: &[(&str, &str)] = &[
-    ("timeout", "a set has the elements of its file; change it with `adit filter reload FILE`"),
-    ("gc-interval", "leave it out: elements do not expire"),
+    ("gc-interval", "leave it out: elements expire within a second"),
     ("policy", "leave it out: how a set is looked up is adit's own choice"),
     ("counter", "`counter` in the rule that looks the set up"),
     ("quota", "`limit rate` in the rule that looks the set up"),
@@ -46,6 +46,7 @@ impl Parser {
             let example = if map { "type ipv4_addr : verdict;" } else { "type ipv4_addr;" };
             return Err(Oops::new(at, format!("{what} `{name}` has no type")).hint(example));
         }
+        together(typed, at)?;
         self.statement_end()
     }
 
@@ -68,19 +69,21 @@ impl Parser {
                 set.key = key;
             }
             "flags" => {
-                let interval = self.set_flags()?;
-                self.set_mut(table, id, at)?.interval |= interval;
+                let flags = self.set_flags()?;
+                let set = self.set_mut(table, id, at)?;
+                set.interval |= flags.interval;
+                set.constant |= flags.constant;
+                set.timeouts |= flags.timeouts;
             }
-            "auto-merge" => {
-                if let Some(note) = self.drafts.get_mut(table).and_then(|d| d.sets.get_mut(id)) {
-                    note.auto_merge = true;
-                }
+            "timeout" => {
+                let timeout = self.duration()?;
+                let set = self.set_mut(table, id, at)?;
+                (set.timeout, set.timeouts) = (Some(timeout), true);
             }
+            "auto-merge" => self.set_mut(table, id, at)?.auto_merge = true,
             "size" => {
                 let (size, _) = self.number("a number of elements")?;
-                if let Some(note) = self.drafts.get_mut(table).and_then(|d| d.sets.get_mut(id)) {
-                    note.size = Some(size);
-                }
+                self.set_mut(table, id, at)?.size = Some(size);
             }
             "comment" => {
                 let comment = self.comment()?;
@@ -102,26 +105,26 @@ impl Parser {
         self.statement_end()
     }
 
-    fn set_flags(&mut self) -> Parsed<bool> {
-        let mut interval = false;
+    fn set_flags(&mut self) -> Parsed<Flags> {
+        let mut flags = Flags::default();
         loop {
-            let (flag, at) = self.word("`interval` or `constant`")?;
+            let (flag, at) = self.word("`interval`, `timeout` or `constant`")?;
             match &*flag {
-                "interval" => interval = true,
-                // Every set is.
-                "constant" => {}
-                "dynamic" | "timeout" => {
-                    let message = format!("sets with `flags {flag}` are not supported");
-                    let hint = "`limit rate` in the rule, or a set that a reload changes";
-                    return Err(Oops::new(at, message).hint(hint));
+                "interval" => flags.interval = true,
+                "constant" => flags.constant = true,
+                "timeout" => flags.timeouts = true,
+                "dynamic" => {
+                    let oops = Oops::new(at, "sets with `flags dynamic` are not supported");
+                    let hint = "`limit rate` in the rule, or `adit filter element add`";
+                    return Err(oops.hint(hint));
                 }
                 _ => {
-                    let known = ["interval", "constant"].into_iter();
+                    let known = ["interval", "timeout", "constant"].into_iter();
                     return Err(Self::unknown(&flag, at, "a set's flag", known));
                 }
             }
             if !self.eat(",") {
-                return Ok(interval);
+                return Ok(flags);
             }
         }
     }
@@ -203,6 +206,11 @@ impl Parser {
             let oops = Oops::new(*at, "a range in a set of single values");
             return Err(oops.hint("`flags interval;` in the set"));
         }
+        if let Some((_, at)) = elements.iter().find(|(one, _)| one.lifetime.is_some())
+            && !self.set_mut(table, id, *at)?.timeouts
+        {
+            return Err(Oops::new(*at, NO_TIMEOUTS).hint("`flags timeout;` in the set"));
+        }
         let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
         if let Some(note) = draft.sets.get_mut(id) {
             note.places.extend(elements.iter().map(|(_, at)| *at));
@@ -216,23 +224,19 @@ impl Parser {
     /// A set or map that stands in a rule, from its brace on.
     pub fn anonymous(&mut self, table: usize, key: &[Kind], map: bool) -> Parsed<SetId> {
         let at = self.span();
-        let set = Set {
-            name: None,
-            key: key.to_vec(),
-            map,
-            interval: false,
-            members: Members::Fixed(Vec::new()),
-            comment: None,
-        };
+        let set = Set { key: key.to_vec(), map, ..Set::default() };
         let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
         let id = draft.push_set(set, at, true);
         let elements = self.elements(table, id, key, map)?;
         if elements.is_empty() {
             return Err(Oops::new(at, "an empty set in a rule"));
         }
+        if let Some((_, at)) = elements.iter().find(|(one, _)| one.lifetime.is_some()) {
+            let oops = Oops::new(*at, "elements that stand in a rule have no timeout");
+            return Err(oops.hint("a named set with `flags timeout;`"));
+        }
         let draft = self.drafts.get_mut(table).ok_or_else(|| Oops::new(at, "no such table"))?;
         if let Some(note) = draft.sets.get_mut(id) {
-            note.auto_merge = !map;
             note.places = elements.iter().map(|(_, at)| *at).collect();
         }
         if let Some(set) = draft.table.sets.get_mut(id) {
@@ -287,7 +291,13 @@ impl Parser {
         }
     }
 
-    fn element(&mut self, table: usize, id: usize, key: &[Kind], map: bool) -> Parsed<Element> {
+    pub(super) fn element(
+        &mut self,
+        table: usize,
+        id: usize,
+        key: &[Kind],
+        map: bool,
+    ) -> Parsed<Element> {
         if self.is("*") {
             let oops = Oops::new(self.span(), "`*` for all other values is not supported");
             return Err(oops.hint("a rule behind the one that looks up"));
@@ -303,34 +313,137 @@ impl Parser {
             let oops = Oops::new(self.span(), format!("the key has {} parts here", key.len()));
             return Err(oops);
         }
-        let mut comment = self.element_options()?;
+        let (mut lifetime, mut comment) = (None, None);
+        self.element_options(&mut lifetime, &mut comment)?;
         let mut verdict = None;
         if map {
             self.expect(":", "and a verdict")?;
             verdict = Some(self.verdict(table, super::draft::From::Set(id))?);
-            comment = self.element_options()?.or(comment);
+            self.element_options(&mut lifetime, &mut comment)?;
         } else if self.is(":") {
             let oops = Oops::new(self.span(), "a set's elements have no values");
             return Err(oops.hint("`vmap { KEY : VERDICT }`"));
         }
-        Ok(Element { key: parts, verdict, comment })
+        Ok(Element { key: parts, verdict, lifetime: lifetime.map(Box::new), comment })
     }
 
-    fn element_options(&mut self) -> Parsed<Option<String>> {
-        if self.eat_word("comment") {
-            return self.comment();
+    fn element_options(
+        &mut self,
+        lifetime: &mut Option<Lifetime>,
+        comment: &mut Option<String>,
+    ) -> Parsed<()> {
+        loop {
+            let at = self.span();
+            if self.eat_word("comment") {
+                *comment = self.comment()?.or_else(|| comment.take());
+                continue;
+            }
+            let timeout = self.eat_word("timeout");
+            if timeout || self.eat_word("expires") {
+                let duration = self.duration()?;
+                let life = lifetime.get_or_insert(Lifetime { timeout: None, expires: None });
+                let part = if timeout { &mut life.timeout } else { &mut life.expires };
+                if part.replace(duration).is_some() {
+                    return Err(Oops::new(at, "stated twice"));
+                }
+                continue;
+            }
+            if let Tok::Word(word) = self.peek()
+                && let Some((_, hint)) = REFUSED.iter().find(|r| r.0 == &**word)
+            {
+                let message = format!("`{word}` is not supported in an element");
+                return Err(Oops::new(at, message).hint(*hint));
+            }
+            return Ok(());
         }
-        if let Tok::Word(word) = self.peek()
-            && let Some((_, hint)) = REFUSED
-                .iter()
-                .chain(&[("expires", "leave it out: elements do not expire")])
-                .find(|r| r.0 == &**word)
-        {
-            let oops = Oops::new(self.span(), format!("`{word}` is not supported in an element"));
-            return Err(oops.hint(*hint));
-        }
-        Ok(None)
     }
+
+    /// `1d2h3m4s5ms`, as nanoseconds.
+    fn duration(&mut self) -> Parsed<u64> {
+        const FORM: &str = "1h30m: d, h, m, s and ms, in this order";
+        let (text, at) = match self.peek() {
+            Tok::Number(text) => (text.clone(), self.span()),
+            _ => return Err(self.expected("a duration, like 1h30m")),
+        };
+        match nanoseconds(&text) {
+            Some(1..) => {
+                self.next();
+                Ok(nanoseconds(&text).unwrap_or(1))
+            }
+            Some(0) => Err(Oops::new(at, "a timeout of nothing").hint(FORM)),
+            None => Err(Oops::new(at, format!("`{text}` is not a duration")).hint(FORM)),
+        }
+    }
+}
+
+/// What `flags` says.
+#[derive(Default)]
+struct Flags {
+    interval: bool,
+    constant: bool,
+    timeouts: bool,
+}
+
+pub(super) const NO_TIMEOUTS: &str = "the elements of this set have no timeouts";
+
+/// Parts of a set that do not go together.
+fn together(set: &Set, at: Span) -> Parsed<()> {
+    if !set.timeouts {
+        return Ok(());
+    }
+    let why = if set.map {
+        "a map with timeouts is not supported"
+    } else if set.constant {
+        "a constant set has no timeouts"
+    } else if set.auto_merge {
+        "`auto-merge` in a set with timeouts: what became one would have two"
+    } else if set.interval && set.key.len() > 1 {
+        "a set of ranges of several fields has no timeouts"
+    } else {
+        return Ok(());
+    };
+    Err(Oops::new(at, why))
+}
+
+/// The units of a duration, the longest first.
+const UNITS: [(&str, u64); 5] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+];
+
+/// A hundred years, so that sums with a moment stay in range.
+const LONGEST: u64 = 100 * 366 * 86_400_000_000_000;
+
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (mut rest, mut all, mut units) = (text, 0_u64, UNITS.as_slice());
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let (number, behind) = rest.split_at_checked(digits)?;
+        let letters = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at_checked(letters)?;
+        let at = units.iter().position(|(name, _)| *name == unit)?;
+        let (_, one) = units.get(at)?;
+        all = all.checked_add(number.parse::<u64>().ok()?.checked_mul(*one)?)?;
+        (units, rest) = (units.get(at.checked_add(1)?..)?, behind);
+    }
+    (all <= LONGEST).then_some(all)
+}
+
+/// A duration as `nft` writes it; what is below a millisecond counts as one.
+pub(super) fn duration_text(nanoseconds: u64) -> String {
+    let mut rest = nanoseconds.div_ceil(1_000_000).saturating_mul(1_000_000);
+    let mut text = String::new();
+    for (name, one) in UNITS {
+        let count = rest.checked_div(one).unwrap_or(0);
+        if count > 0 {
+            text.push_str(&format!("{count}{name}"));
+            rest = rest.checked_rem(one).unwrap_or(0);
+        }
+    }
+    text
 }
 
 fn within_key(key: Vec<Kind>, at: Span) -> Parsed<Vec<Kind>> {

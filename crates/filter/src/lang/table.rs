@@ -28,7 +28,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("netdev", "`table bridge` with `type filter hook forward priority filter`"),
 ];
 
-fn family(word: &str) -> Option<Family> {
+pub(super) fn family(word: &str) -> Option<Family> {
     Some(match word {
         "ip" => Family::Ip,
         "ip6" => Family::Ip6,

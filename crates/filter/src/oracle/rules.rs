@@ -189,14 +189,14 @@ fn set(world: &mut World, source: &mut Source<'_>) {
             let key = fields.iter().map(part).collect();
             // What map verdicts jump to must come later: base chains are before.
             let verdict = map.then(|| verdict(world.chains - 1, world, source));
-            Element { key, verdict, comment: None }
+            Element { key, verdict, lifetime: None, comment: None }
         });
         let elements = elements.collect();
         (fields, Members::Fixed(elements))
     };
     let kinds = fields.iter().map(|field| field.kind()).collect();
     let name = Some(format!("s{}", world.sets.len()));
-    world.sets.push(Set { name, key: kinds, map, interval: true, members, comment: None });
+    world.sets.push(Set { name, key: kinds, map, interval: true, members, ..Set::default() });
     world.keys.push(fields);
 }
 

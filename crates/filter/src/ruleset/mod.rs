@@ -69,7 +69,7 @@ pub struct NamedCounter {
 }
 
 /// What a counter holds.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Copy, Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Count {
     /// Packets; a super-packet counts as the segments that it will be cut into.
     pub packets: u64,
@@ -90,7 +90,7 @@ pub struct ChainId(pub usize);
 pub struct CounterId(pub usize);
 
 /// Members of a set, or the domain of a verdict map.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Set {
     /// Its name; `None` for one that stands in a rule.
     pub name: Option<String>,
@@ -100,6 +100,16 @@ pub struct Set {
     pub map: bool,
     /// Whether elements may be ranges (`flags interval`).
     pub interval: bool,
+    /// Whether elements that overlap become one (`auto-merge`).
+    pub auto_merge: bool,
+    /// Whether its elements stay as the file states them (`flags constant`).
+    pub constant: bool,
+    /// Whether elements may have timeouts (`flags timeout`).
+    pub timeouts: bool,
+    /// Nanoseconds: the timeout of elements that state none.
+    pub timeout: Option<u64>,
+    /// Elements at most.
+    pub size: Option<u64>,
     /// Where its members come from.
     pub members: Members,
     /// The comment, if it has one.
@@ -117,6 +127,12 @@ pub enum Members {
     Group(String),
 }
 
+impl Default for Members {
+    fn default() -> Self {
+        Self::Fixed(Vec::new())
+    }
+}
+
 /// One element of a set.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct Element {
@@ -124,8 +140,19 @@ pub struct Element {
     pub key: Vec<Range>,
     /// The verdict, in a map.
     pub verdict: Option<Verdict>,
+    /// How long it is a member, if not for ever.
+    pub lifetime: Option<Box<Lifetime>>,
     /// The comment, if it has one.
     pub comment: Option<String>,
+}
+
+/// How long an element is a member.
+#[derive(Copy, Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Lifetime {
+    /// Nanoseconds from the moment at which it was added; `None`: the set's.
+    pub timeout: Option<u64>,
+    /// Nanoseconds that are left, if they are not all.
+    pub expires: Option<u64>,
 }
 
 /// Values from `first` to `last`, both included; a single value has both equal.

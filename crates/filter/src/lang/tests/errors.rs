@@ -334,12 +334,12 @@ fn what_is_wrong_around_rules_is_told() {
             "1:24 type `integer` has no width | typeof FIELD, like `typeof ip ttl`",
         ),
         (
-            "table t { set s { type ipv4_addr; timeout 5m; } }",
-            "1:35 `timeout` is not supported in a set | a set has the elements of its file; change it with `adit filter reload FILE`",
+            "table t { set s { type ipv4_addr; timeout 5x; } }",
+            "1:43 `5x` is not a duration | 1h30m: d, h, m, s and ms, in this order",
         ),
         (
             "table t { set s { type ipv4_addr; flags dynamic; } }",
-            "1:41 sets with `flags dynamic` are not supported | `limit rate` in the rule, or a set that a reload changes",
+            "1:41 sets with `flags dynamic` are not supported | `limit rate` in the rule, or `adit filter element add`",
         ),
         (
             "table t { set s { type ipv4_addr; elements = { 10.0.0.0/8 }; } }",
@@ -359,7 +359,39 @@ fn what_is_wrong_around_rules_is_told() {
         ),
         (
             "table t { set s { type inet_service; elements = { 1 timeout 5s }; } }",
-            "1:53 `timeout` is not supported in an element | a set has the elements of its file; change it with `adit filter reload FILE`",
+            "1:51 the elements of this set have no timeouts | `flags timeout;` in the set",
+        ),
+        (
+            "table t { set s { type inet_service; timeout 0s; } }",
+            "1:46 a timeout of nothing | 1h30m: d, h, m, s and ms, in this order",
+        ),
+        (
+            "table t { set s { type inet_service; timeout 5s4h; } }",
+            "1:46 `5s4h` is not a duration | 1h30m: d, h, m, s and ms, in this order",
+        ),
+        (
+            "table t { set s { type inet_service; flags timeout; elements = { 1 timeout 5s timeout 4s }; } }",
+            "1:79 stated twice",
+        ),
+        (
+            "table t { set s { type ipv4_addr; flags interval, timeout; auto-merge; } }",
+            "1:15 `auto-merge` in a set with timeouts: what became one would have two",
+        ),
+        (
+            "table t { set s { type ipv4_addr; flags constant, timeout; } }",
+            "1:15 a constant set has no timeouts",
+        ),
+        (
+            "table t { map m { type ipv4_addr : verdict; timeout 1h; } }",
+            "1:15 a map with timeouts is not supported",
+        ),
+        (
+            "table t { set s { type ipv4_addr . inet_service; flags interval; timeout 1h; } }",
+            "1:15 a set of ranges of several fields has no timeouts",
+        ),
+        (
+            "table t { chain c { tcp dport { 1 timeout 5s } drop; } }",
+            "1:33 elements that stand in a rule have no timeout | a named set with `flags timeout;`",
         ),
         (
             "table t { map m { type ipv4_addr : ipv4_addr; } }",

@@ -113,7 +113,7 @@ fn counts_are_listed_as_they_are() {
         _ => None,
     };
     assert_eq!(
-        listing(&ruleset, &live),
+        listing(&ruleset, &live, &|_, _| None),
         "table ip t {
 \tcounter n {
 \t\tpackets 5 bytes 6
@@ -127,5 +127,5 @@ fn counts_are_listed_as_they_are() {
 "
     );
     // A listing is a rule file, too.
-    assert_eq!(good(&listing(&ruleset, &live)).tables[0].chains[0].rules.len(), 3);
+    assert_eq!(good(&listing(&ruleset, &live, &|_, _| None)).tables[0].chains[0].rules.len(), 3);
 }

@@ -189,7 +189,7 @@ impl Maker {
             }
             let verdict = map.then(|| self.verdict(chains));
             let comment = self.comment();
-            list.push(Element { key: ranges, verdict, comment });
+            list.push(Element { key: ranges, verdict, lifetime: None, comment });
         }
         list
     }
@@ -228,14 +228,7 @@ impl Maker {
             let found = table.sets.iter().position(|s| s.members == members && s.key == kinds);
             let id = found.unwrap_or_else(|| {
                 let (key, interval) = (kinds.clone(), true);
-                table.sets.push(Set {
-                    name: None,
-                    key,
-                    map: false,
-                    interval,
-                    members,
-                    comment: None,
-                });
+                table.sets.push(Set { key, interval, members, ..Set::default() });
                 table.sets.len() - 1
             });
             return (Test::Set(SetId(id)), negate);
@@ -269,7 +262,7 @@ impl Maker {
         let interval = list.iter().any(|e| e.key.iter().any(|r| r.first != r.last));
         let key = kinds.to_vec();
         let members = Members::Fixed(list);
-        table.sets.push(Set { name: None, key, map, interval, members, comment: None });
+        table.sets.push(Set { key, map, interval, members, ..Set::default() });
         SetId(table.sets.len() - 1)
     }
 
@@ -380,8 +373,12 @@ impl Maker {
                 key,
                 map,
                 interval,
+                auto_merge: !map && interval && self.one_in(4),
+                constant: self.one_in(4),
+                size: self.one_in(4).then_some(1000),
                 members,
                 comment,
+                ..Set::default()
             });
         }
         for n in 0..chains {

@@ -1,0 +1,85 @@
+//! What goes on when other rules come into force: counters and limits of rules that are in both.
+
+use std::collections::HashMap;
+
+use crate::compile::{Filter, First};
+use crate::lang::rule_text;
+use crate::ruleset::{Count, Counter, CounterId, Family, Statement};
+
+/// What a rule is known by: its table, its chain and its text, with the values at which its counters start.
+type RuleKey<'a> = (Family, &'a str, &'a str, String);
+
+/// A rule's first counter and limit, and how many it has.
+#[derive(Copy, Clone)]
+struct Own {
+    first: First,
+    counters: usize,
+    buckets: usize,
+}
+
+impl Filter {
+    /// Counters go on with what they hold in `before`, and limits with the tokens that are left, for rules that are in
+    /// both with the same text, in the same chain of the same table; and named counters of the same name. Of several
+    /// rules alike, the first goes on as the first. A counter whose start the file states otherwise starts there.
+    pub(crate) fn carry_on(&mut self, before: &Self) {
+        let mut known: HashMap<RuleKey<'_>, Vec<Own>> = HashMap::new();
+        for (key, own) in before.countable() {
+            known.entry(key).or_default().push(own);
+        }
+        known.values_mut().for_each(|alike| alike.reverse());
+        let pairs: Vec<(Own, Own)> = self
+            .countable()
+            .filter_map(|(key, own)| Some((own, known.get_mut(&key).and_then(Vec::pop)?)))
+            .collect();
+        let named: HashMap<_, usize> = before.named_counters().collect();
+        let named: Vec<(usize, usize)> =
+            self.named_counters().filter_map(|(key, own)| Some((own, *named.get(&key)?))).collect();
+        let of_rules = pairs.iter().flat_map(|(own, theirs)| {
+            let nth = |first: usize, nth| first.saturating_add(nth);
+            let (own, theirs, count) = (own.first.counter, theirs.first.counter, own.counters);
+            (0..count).map(move |at| (nth(own, at), nth(theirs, at)))
+        });
+        for (own, theirs) in of_rules.chain(named) {
+            self.counts.share(own, &before.counts, theirs);
+        }
+        for (own, theirs) in &pairs {
+            for nth in 0..own.buckets {
+                let theirs = before.buckets.get(theirs.first.bucket.saturating_add(nth));
+                let own = self.buckets.get_mut(own.first.bucket.saturating_add(nth));
+                if let (Some(own), Some(theirs)) = (own, theirs) {
+                    own.share(theirs);
+                }
+            }
+        }
+    }
+
+    /// The rules that count or limit.
+    fn countable(&self) -> impl Iterator<Item = (RuleKey<'_>, Own)> {
+        let tables = self.ruleset.tables.iter().zip(&self.numbers.rules);
+        let chains = tables.flat_map(|(table, numbers)| {
+            table.chains.iter().zip(numbers).map(move |(chain, numbers)| (table, chain, numbers))
+        });
+        chains.flat_map(|(table, chain, numbers)| {
+            chain.rules.iter().zip(numbers).filter_map(move |(rule, first)| {
+                let count = |is: fn(&Statement) -> bool| {
+                    rule.statements.iter().filter(|statement| is(statement)).count()
+                };
+                let counters = count(|one| matches!(one, Statement::Counter(Counter::Own(_))));
+                let buckets = count(|one| matches!(one, Statement::Limit(_)));
+                let own = Own { first: *first, counters, buckets };
+                (counters > 0 || buckets > 0).then(|| {
+                    ((table.family, &*table.name, &*chain.name, rule_text(table, rule)), own)
+                })
+            })
+        })
+    }
+
+    fn named_counters(&self) -> impl Iterator<Item = ((Family, &str, &str, Count), usize)> {
+        self.ruleset.tables.iter().enumerate().flat_map(move |(at, table)| {
+            table.counters.iter().enumerate().map(move |(id, counter)| {
+                let key = (table.family, &*table.name, &*counter.name, counter.start);
+                (key, self.named(at, CounterId(id)))
+            })
+        })
+    }
+}

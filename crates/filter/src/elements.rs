@@ -1,0 +1,448 @@
+//! Elements of named sets that change while rules are in force: added, deleted, over in time.
+//!
+//! What is said here goes on over a reload: elements that were added stay in the set of the same name, until their
+//! time is over. Elements of the file are as the new file states them.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use crate::Nanos;
+use crate::ruleset::{Element, Family, Kind, Lifetime, Members, Range, Set};
+
+/// Elements that were added while rules were in force, in all sets together.
+pub const MAX_ADDED: usize = 262_144;
+/// Elements whose time is over that one sweep takes out.
+const MAX_EXPIRED: usize = 16_384;
+
+/// Which set: the family and the name of its table, and its own.
+pub(crate) type SetName = (Family, String, String);
+
+/// The first value of each part.
+pub(crate) type Key = Box<[u128]>;
+
+/// Why elements could not be changed. Then all is as it was.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ElementError {
+    /// There is no element like this one to delete.
+    Missing(Element),
+    /// It overlaps with one that is there.
+    Overlaps(Element),
+    /// The set has as many as its `size` allows.
+    Full(u64),
+    /// As many were added as all sets together may have.
+    TooMany,
+    /// The rules in force are no longer those that were meant.
+    Changed,
+}
+
+impl fmt::Display for ElementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(_) => write!(f, "there is no such element"),
+            Self::Overlaps(_) => write!(f, "it overlaps with an element that is there"),
+            Self::Full(size) => write!(f, "the set is full: its size is {size}"),
+            Self::TooMany => write!(f, "{MAX_ADDED} elements were added: that is the most"),
+            Self::Changed => write!(f, "other rules are in force by now"),
+        }
+    }
+}
+
+impl std::error::Error for ElementError {}
+
+/// What is to be done with elements.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// They are put in. One that is there already gets the timeout that is stated, if one is.
+    Add,
+    /// They are taken out.
+    Delete,
+}
+
+/// What all sets together have, and what was refused.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct ElementTotals {
+    /// Elements that were added while rules were in force.
+    pub added: u64,
+    /// Changes that were refused for lack of room.
+    pub refused: u64,
+    /// Elements whose time was over.
+    pub expired: u64,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    Never,
+    /// So long after the rules came into force: the clock is not known yet.
+    After(u64),
+    At(Nanos),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    /// Where the range ends; of one part only.
+    last: u128,
+    timeout: Option<u64>,
+    end: End,
+    added: bool,
+    comment: Option<Box<str>>,
+}
+
+/// The elements of one set.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    key: Vec<Kind>,
+    interval: bool,
+    auto_merge: bool,
+    timeouts: bool,
+    timeout: Option<u64>,
+    size: Option<u64>,
+    all: BTreeMap<Key, Entry>,
+    /// When they end.
+    due: BTreeSet<(Nanos, Key)>,
+    /// Some wait for the first moment that is known.
+    waiting: bool,
+    added: usize,
+    /// What was there before the change at hand.
+    journal: Vec<(Key, Option<Entry>)>,
+}
+
+/// The elements of all sets that change.
+#[derive(Debug, Default)]
+pub(crate) struct Elements {
+    sets: HashMap<SetName, State>,
+    refused: u64,
+    expired: u64,
+}
+
+/// What became of keys: the end of the range, or that it is not there any more.
+pub(crate) type Delta = Vec<(Key, Option<u128>)>;
+
+/// Whether elements of such a set may change while it is in force.
+pub(crate) fn may_change(set: &Set) -> bool {
+    let fixed = set.map || set.constant || (set.interval && set.key.len() > 1);
+    set.name.is_some() && !fixed && matches!(set.members, Members::Fixed(_))
+}
+
+impl Elements {
+    /// Whether the elements of this set were changed, or may end.
+    pub fn knows(&self, name: &SetName) -> bool {
+        self.sets.contains_key(name)
+    }
+
+    pub fn totals(&self) -> ElementTotals {
+        let added = self.sets.values().map(|state| state.added).fold(0, usize::saturating_add);
+        ElementTotals { added: added as u64, refused: self.refused, expired: self.expired }
+    }
+
+    /// Takes over the sets of other rules: elements that were added stay in those of the same name and type, where
+    /// they fit. Other sets are forgotten.
+    pub fn adopt<'a>(&mut self, sets: impl Iterator<Item = (SetName, &'a Set)>) {
+        let mut before = std::mem::take(&mut self.sets);
+        for (name, set) in sets.filter(|(_, set)| may_change(set)) {
+            let old = before.remove(&name);
+            let kept = old.filter(|old| {
+                old.key == set.key && old.interval == set.interval && old.timeouts == set.timeouts
+            });
+            if set.timeouts || kept.as_ref().is_some_and(|old| old.added > 0) {
+                let mut state = State::of(set);
+                if let Some(old) = kept {
+                    state.inherit(old);
+                }
+                self.sets.insert(name, state);
+            }
+        }
+    }
+
+    /// Changes a set, wholly or not at all. Returns how many elements are others now, and what became of them.
+    pub fn change(
+        &mut self,
+        name: SetName,
+        set: &Set,
+        change: Change,
+        elements: Vec<Element>,
+        now: Nanos,
+    ) -> Result<(usize, Delta), ElementError> {
+        let room = MAX_ADDED.saturating_sub(self.totals().added as usize);
+        let state = self.sets.entry(name).or_insert_with(|| State::of(set));
+        state.start(now);
+        let most = state.added.saturating_add(room);
+        let mut changed = 0usize;
+        let mut done = Ok(());
+        for element in elements {
+            let one = match change {
+                Change::Add => state.add(element, now, most),
+                Change::Delete => state.delete(element),
+            };
+            match one {
+                Ok(did) => changed = changed.saturating_add(usize::from(did)),
+                Err(error) => {
+                    done = Err(error);
+                    break;
+                }
+            }
+        }
+        match done {
+            Ok(()) => Ok((changed, state.commit())),
+            Err(error) => {
+                state.roll_back();
+                if matches!(error, ElementError::Full(_) | ElementError::TooMany) {
+                    self.refused = self.refused.saturating_add(1);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes out what is over. Returns what became of each set, and whether there is more.
+    pub fn expire(&mut self, now: Nanos) -> (Vec<(SetName, Delta)>, bool) {
+        let (mut all, mut left) = (Vec::new(), MAX_EXPIRED);
+        for (name, state) in &mut self.sets {
+            state.start(now);
+            while left > 0 && state.due.first().is_some_and(|(end, _)| *end <= now) {
+                let Some((_, key)) = state.due.first().cloned() else { break };
+                state.set(key, None);
+                left = left.saturating_sub(1);
+            }
+            let delta = state.commit();
+            if !delta.is_empty() {
+                all.push((name.clone(), delta));
+            }
+        }
+        let expired = MAX_EXPIRED.saturating_sub(left) as u64;
+        self.expired = self.expired.saturating_add(expired);
+        (all, left == 0)
+    }
+
+    /// The elements of a set, in order; `None` if they are those of the file.
+    pub fn list(&self, name: &SetName, now: Nanos) -> Option<Vec<Element>> {
+        let state = self.sets.get(name)?;
+        Some(state.all.iter().map(|(key, entry)| state.element(key, entry, now)).collect())
+    }
+
+    /// The keys of a set and where their ranges end.
+    pub fn keys(&self, name: &SetName) -> impl Iterator<Item = (&Key, u128)> {
+        let all = self.sets.get(name).into_iter().flat_map(|state| &state.all);
+        all.map(|(key, entry)| (key, entry.last))
+    }
+}
+
+impl State {
+    fn of(set: &Set) -> Self {
+        let mut state = Self {
+            key: set.key.clone(),
+            interval: set.interval,
+            auto_merge: set.auto_merge,
+            timeouts: set.timeouts,
+            timeout: set.timeout,
+            size: set.size,
+            ..Self::default()
+        };
+        if let Members::Fixed(elements) = &set.members {
+            for element in elements {
+                let (key, mut entry) = state.entry(element.clone());
+                entry.added = false;
+                state.waiting |= entry.end != End::Never;
+                state.all.insert(key, entry);
+            }
+        }
+        state
+    }
+
+    /// An element as it is kept; it was added.
+    fn entry(&self, element: Element) -> (Key, Entry) {
+        let lifetime = element.lifetime.as_deref();
+        let timeout = lifetime.and_then(|life| life.timeout).or(self.timeout);
+        let left = lifetime.and_then(|life| life.expires).or(timeout);
+        let entry = Entry {
+            last: element.key.first().map_or(0, |range| range.last),
+            timeout,
+            end: left.map_or(End::Never, End::After),
+            added: true,
+            comment: element.comment.map(String::into_boxed_str),
+        };
+        (element.key.iter().map(|range| range.first).collect(), entry)
+    }
+
+    fn element(&self, key: &Key, entry: &Entry, now: Nanos) -> Element {
+        let range = |(part, first): (usize, &u128)| match part {
+            0 if self.key.len() == 1 => Range { first: *first, last: entry.last },
+            _ => Range::single(*first),
+        };
+        let expires = match entry.end {
+            End::Never => None,
+            End::After(left) => Some(left),
+            // What is over but still there is about to go.
+            End::At(end) => Some((end.since(now).as_nanos() as u64).max(1)),
+        };
+        let timeout = entry.timeout;
+        let lifetime = expires.map(|_| Box::new(Lifetime { timeout, expires }));
+        let comment = entry.comment.as_deref().map(str::to_owned);
+        Element {
+            key: key.iter().enumerate().map(range).collect(),
+            verdict: None,
+            lifetime,
+            comment,
+        }
+    }
+
+    /// Gives what came with the rules its end.
+    fn start(&mut self, now: Nanos) {
+        if !std::mem::take(&mut self.waiting) {
+            return;
+        }
+        for (key, entry) in &mut self.all {
+            if let End::After(left) = entry.end {
+                let end = Nanos(now.0.saturating_add(left));
+                entry.end = End::At(end);
+                self.due.insert((end, key.clone()));
+            }
+        }
+    }
+
+    /// Puts an entry under a key, or takes it out, and remembers what was there.
+    fn set(&mut self, key: Key, entry: Option<Entry>) {
+        let added =
+            |entry: &Option<Entry>| usize::from(entry.as_ref().is_some_and(|one| one.added));
+        let now = added(&entry);
+        if let Some(Entry { end: End::At(end), .. }) = &entry {
+            self.due.insert((*end, key.clone()));
+        }
+        let before = match entry {
+            Some(entry) => self.all.insert(key.clone(), entry),
+            None => self.all.remove(&key),
+        };
+        if let Some(Entry { end: End::At(end), .. }) = &before {
+            let same =
+                matches!(self.all.get(&key), Some(Entry { end: End::At(now), .. }) if now == end);
+            if !same {
+                self.due.remove(&(*end, key.clone()));
+            }
+        }
+        self.added = self.added.saturating_sub(added(&before)).saturating_add(now);
+        self.journal.push((key, before));
+    }
+
+    fn commit(&mut self) -> Delta {
+        let mut keys: Vec<Key> = self.journal.drain(..).map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let end = |key: Key| {
+            let last = self.all.get(&key).map(|entry| entry.last);
+            (key, last)
+        };
+        keys.into_iter().map(end).collect()
+    }
+
+    fn roll_back(&mut self) {
+        for (key, before) in std::mem::take(&mut self.journal).into_iter().rev() {
+            self.set(key, before);
+        }
+        self.journal.clear();
+    }
+
+    /// The elements of one part that share values with a range.
+    fn crossing(&self, range: Range) -> Vec<(Key, Entry)> {
+        if self.key.len() != 1 {
+            return Vec::new();
+        }
+        let top: Key = [range.last].into();
+        let below = self.all.range(..=top).rev();
+        let crossing = below.take_while(|(_, entry)| entry.last >= range.first);
+        crossing.map(|(key, entry)| (key.clone(), entry.clone())).collect()
+    }
+
+    fn add(&mut self, element: Element, now: Nanos, most: usize) -> Result<bool, ElementError> {
+        let (key, mut entry) = self.entry(element.clone());
+        if let End::After(left) = entry.end {
+            entry.end = End::At(Nanos(now.0.saturating_add(left)));
+        }
+        if let Some(known) = self.all.get(&key)
+            && known.last == entry.last
+        {
+            // As in the kernel, a timeout that is stated renews the element's.
+            if element.lifetime.is_none() {
+                return Ok(false);
+            }
+            let comment = entry.comment.take().or_else(|| known.comment.clone());
+            let added = known.added;
+            self.set(key, Some(Entry { comment, added, ..entry }));
+            return Ok(true);
+        }
+        let mut range = Range { first: key.first().copied().unwrap_or(0), last: entry.last };
+        let crossing = self.crossing(range);
+        let mut key = key;
+        if !crossing.is_empty() {
+            if !self.auto_merge {
+                return Err(ElementError::Overlaps(element));
+            }
+            if crossing
+                .iter()
+                .any(|(key, one)| key.first() <= Some(&range.first) && range.last <= one.last)
+            {
+                return Ok(false);
+            }
+            for (other, one) in crossing {
+                range.first = range.first.min(other.first().copied().unwrap_or(range.first));
+                range.last = range.last.max(one.last);
+                self.set(other, None);
+            }
+            (key, entry.last) = ([range.first].into(), range.last);
+        }
+        if self.size.is_some_and(|size| self.all.len() as u64 >= size) {
+            return Err(ElementError::Full(self.size.unwrap_or(0)));
+        }
+        if self.added >= most {
+            return Err(ElementError::TooMany);
+        }
+        self.set(key, Some(entry));
+        Ok(true)
+    }
+
+    fn delete(&mut self, element: Element) -> Result<bool, ElementError> {
+        let (key, entry) = self.entry(element.clone());
+        if self.all.get(&key).is_some_and(|known| known.last == entry.last) {
+            self.set(key, None);
+            return Ok(true);
+        }
+        // Of what was merged, a part goes and the rest stays.
+        let range = Range { first: key.first().copied().unwrap_or(0), last: entry.last };
+        let within = self.crossing(range).into_iter().find(|(key, one)| {
+            key.first() <= Some(&range.first) && range.last <= one.last && self.auto_merge
+        });
+        let Some((whole, one)) = within else { return Err(ElementError::Missing(element)) };
+        let first = whole.first().copied().unwrap_or(0);
+        self.set(whole, None);
+        if let Some(last) = range.first.checked_sub(1).filter(|last| first <= *last) {
+            self.set([first].into(), Some(Entry { last, ..one.clone() }));
+        }
+        if let Some(first) = range.last.checked_add(1).filter(|first| *first <= one.last) {
+            self.set([first].into(), Some(one));
+        }
+        Ok(true)
+    }
+
+    /// Takes what was added to the set of former rules, and the ends of elements that are in both.
+    fn inherit(&mut self, old: State) {
+        for (key, entry) in old.all {
+            let known = self.all.get(&key).filter(|known| known.last == entry.last);
+            let (known, ends) = (known.is_some(), known.is_some_and(|one| one.end != End::Never));
+            if ends && let End::At(_) = entry.end {
+                let added = false;
+                self.set(key, Some(Entry { added, ..entry }));
+                continue;
+            }
+            if known || !entry.added {
+                continue;
+            }
+            let range = Range { first: key.first().copied().unwrap_or(0), last: entry.last };
+            let full = self.size.is_some_and(|size| self.all.len() as u64 >= size);
+            if self.crossing(range).is_empty() && !full {
+                self.set(key, Some(entry));
+            }
+        }
+        self.journal.clear();
+    }
+}

@@ -1,0 +1,153 @@
+//! `adit filter element`: elements for a set that is in force, in nftables' own words.
+
+use std::io;
+
+use super::cursor::Parser;
+use super::diagnostic::similar;
+use super::expand::Expander;
+use super::lex::{Oops, Parsed, Tok};
+use super::print::family as family_text;
+use super::set::NO_TIMEOUTS;
+use super::table::family;
+use super::{Diagnostics, diagnostics};
+use crate::ruleset::{Element, Members, Ruleset, Set, SetId};
+
+/// Elements that one command names at most.
+pub const MAX_NAMED: usize = 65_536;
+
+/// A set, and elements of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Named {
+    /// Index into [`Ruleset::tables`].
+    pub table: usize,
+    /// In that table.
+    pub set: SetId,
+    /// What the command names.
+    pub elements: Vec<Element>,
+}
+
+/// Reads `[FAMILY TABLE] SET ELEMENT, ...`, with or without braces around the elements.
+///
+/// # Errors
+///
+/// There is no such set, its elements are fixed, or what is wrong with an element.
+pub fn elements(ruleset: &Ruleset, text: &str) -> Result<Named, Diagnostics> {
+    let mut none = |_: &str| Err(io::ErrorKind::NotFound.into());
+    let mut expander = Expander::new(&mut none);
+    expander.file("element", text, None, 0);
+    let Expander { sources, tokens, mut errors, .. } = expander;
+    let mut parser = Parser::new(tokens);
+    match parser.named(ruleset) {
+        Ok(named) if errors.is_empty() => return Ok(named),
+        Ok(_) => {}
+        Err(oops) => errors.push(oops),
+    }
+    Err(diagnostics(errors, &sources))
+}
+
+impl Parser {
+    fn named(&mut self, ruleset: &Ruleset) -> Parsed<Named> {
+        let (table, set) = self.set_in_force(ruleset)?;
+        let found = ruleset.tables.get(table).and_then(|table| table.sets.get(set.0));
+        let set_of = found.ok_or_else(|| Oops::new(self.before(), "no such set"))?;
+        let mut elements = Vec::new();
+        let braces = self.eat("{");
+        loop {
+            self.skip_newlines();
+            let at = self.span();
+            if elements.len() >= MAX_NAMED {
+                return Err(Oops::new(
+                    at,
+                    format!("more than {MAX_NAMED} elements in one command"),
+                ));
+            }
+            let element = self.element(table, set.0, &set_of.key, false)?;
+            if !set_of.interval && element.key.iter().any(|part| part.first != part.last) {
+                let oops = Oops::new(at, "a range in a set of single values");
+                return Err(oops.hint("`flags interval;` in the set"));
+            }
+            if element.lifetime.is_some() && !set_of.timeouts {
+                return Err(Oops::new(at, NO_TIMEOUTS).hint("`flags timeout;` in the set"));
+            }
+            elements.push(element);
+            self.skip_newlines();
+            if !self.eat(",") {
+                break;
+            }
+        }
+        if braces {
+            self.expect("}", "behind the elements")?;
+            self.skip_newlines();
+        }
+        if !matches!(self.peek(), Tok::End) {
+            return Err(self.expected("`,` or the end"));
+        }
+        Ok(Named { table, set, elements })
+    }
+
+    /// `[FAMILY TABLE] SET`: a set whose elements may change.
+    fn set_in_force(&mut self, ruleset: &Ruleset) -> Parsed<(usize, SetId)> {
+        let (mut name, mut at) = self.name("set")?;
+        let mut place = None;
+        if let (Some(kind), Tok::Word(_), Tok::Word(_)) =
+            (family(&name), self.peek(), self.peek_second())
+        {
+            let (table, _) = self.name("table")?;
+            place = Some((kind, table));
+            (name, at) = self.name("set")?;
+        }
+        let mut found: Vec<(usize, usize, &Set)> = Vec::new();
+        let mut known: Vec<&str> = Vec::new();
+        for (at, table) in ruleset.tables.iter().enumerate() {
+            if place
+                .as_ref()
+                .is_some_and(|(kind, wanted)| *kind != table.family || **wanted != *table.name)
+            {
+                continue;
+            }
+            for (id, set) in table.sets.iter().enumerate() {
+                let Some(own) = set.name.as_deref() else { continue };
+                known.push(own);
+                if *own == *name {
+                    found.push((at, id, set));
+                }
+            }
+        }
+        match found.as_slice() {
+            [(table, id, set)] => {
+                fixed(set).map_or(Ok(()), |why| Err(Oops::new(at, format!("`{name}` {why}"))))?;
+                Ok((*table, SetId(*id)))
+            }
+            [] => {
+                let oops = Oops::new(at, format!("there is no set `{name}`"));
+                Err(match similar(&name, known.iter().copied()) {
+                    Some(meant) => oops.hint(format!("did you mean `{meant}`?")),
+                    None => oops,
+                })
+            }
+            several => {
+                let tables = several.iter().filter_map(|(at, ..)| ruleset.tables.get(*at));
+                let forms: Vec<String> = tables
+                    .map(|table| format!("{} {} {name}", family_text(table.family), table.name))
+                    .collect();
+                let oops = Oops::new(at, format!("several tables have a set `{name}`"));
+                Err(oops.hint(forms.join(", or ")))
+            }
+        }
+    }
+}
+
+/// Why the elements of a set cannot be changed while it is in force.
+fn fixed(set: &Set) -> Option<&'static str> {
+    if set.map {
+        Some("is a map: maps change with a reload only")
+    } else if set.constant {
+        Some("is constant: it changes with a reload only")
+    } else if set.interval && set.key.len() > 1 {
+        Some("has ranges of several fields: it changes with a reload only")
+    } else if !matches!(set.members, Members::Fixed(_)) {
+        Some("has the addresses of clients")
+    } else {
+        None
+    }
+}
