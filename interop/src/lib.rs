@@ -17,5 +17,5 @@ pub mod scenario;
 // Scenarios name the test bed's modules as their own.
 pub use adit_testbed::{Failure, Result};
 pub(crate) use adit_testbed::{
-    failure, laptop, net, peer, pki, postgres, process, traffic, wait, world,
+    failure, laptop, net, peer, pki, postgres, process, skip, traffic, wait, world,
 };

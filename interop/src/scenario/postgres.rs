@@ -9,7 +9,9 @@ mod itself;
 mod leaves;
 mod log;
 mod outages;
+mod pooler;
 mod rows;
+mod scale;
 
 use super::Scene;
 
@@ -23,6 +25,7 @@ const SCENES: &[&[(&str, Scene)]] = &[
     hostile::SCENES,
     leaves::SCENES,
     log::SCENES,
+    pooler::SCENES,
 ];
 
 /// All of them.
@@ -32,5 +35,5 @@ pub(super) fn scenes() -> impl Iterator<Item = &'static (&'static str, Scene)> {
 
 /// Those that take minutes.
 pub(super) fn long() -> impl Iterator<Item = &'static (&'static str, Scene)> {
-    outages::LONG.iter()
+    outages::LONG.iter().chain(scale::LONG)
 }

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tokio_postgres::{Client, GenericClient};
 use zeroize::Zeroizing;
 
+use super::database::pooler::{self, Unknown};
 use super::database::{self, Target};
 use super::node::directory;
 use crate::fault::Fault;
@@ -57,6 +58,25 @@ pub(super) async fn open(target: &Target, purpose: &str) -> Outcome<Client> {
             Ok(database::open(&target, purpose).await?)
         }
         other => Ok(other?),
+    }
+}
+
+/// As [`open`], and refuses a pooler that shares sessions.
+pub(super) async fn open_own(target: &Target, purpose: &str) -> Outcome<Client> {
+    let client = open(target, purpose).await?;
+    refuse_pooler(&client, target).await?;
+    Ok(client)
+}
+
+/// Refuses a connection whose session a pooler shares with others.
+pub(super) async fn refuse_pooler(client: &Client, target: &Target) -> Outcome<()> {
+    match pooler::shares_session(client, target).await {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Fault::operator(pooler::WORDS)),
+        // A password that was typed is not known here; what runs later looks again.
+        Err(Unknown::Connect(fault)) if fault.asks_password => Ok(()),
+        Err(Unknown::Connect(fault)) => Err(fault.into()),
+        Err(Unknown::Ask(error)) => Err(said(&error)),
     }
 }
 

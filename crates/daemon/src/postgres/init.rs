@@ -12,7 +12,7 @@ use adit_postgres::{Audit, Durability, limits, sql};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::{Client, Transaction};
 
-use super::admin::{self, block_on, node_name, open, random, said};
+use super::admin::{self, block_on, node_name, open_own, random, said};
 use super::database::{Environment, Target};
 use super::invite::{self, Invitation};
 use super::places::Places;
@@ -154,7 +154,7 @@ async fn run(
     options: &InitOptions,
     dry_run: bool,
 ) -> Outcome<Initialised> {
-    let mut client = open(target, "init").await?;
+    let mut client = open_own(target, "init").await?;
     let server = Server::ask(&client).await?;
     if admin::version(&client).await?.is_some() {
         return there(dir, target, &client, options).await;

@@ -68,6 +68,7 @@ async fn run(
         ),
         false => fault.into(),
     })?;
+    admin::refuse_pooler(&client, target).await?;
     let transaction = client.transaction().await.map_err(|error| admin::said(&error))?;
     let (network, mac) = admin::network(&transaction).await?;
     network.verify(&token.network, &mac).map_err(|error| {

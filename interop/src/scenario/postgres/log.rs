@@ -3,12 +3,15 @@
 use std::process::Command;
 
 use super::super::{Scene, Stage};
-use super::bed::{ADMIN, Bed, DATABASE, Plan};
+use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Plan, until};
 use crate::failure::{Context, Result, ensure};
+use crate::net::Namespace;
+use crate::postgres::PORT;
 use crate::process::output;
 use crate::traffic::ping;
 
-pub(super) const SCENES: &[(&str, Scene)] = &[("verify", verify), ("export", export)];
+pub(super) const SCENES: &[(&str, Scene)] =
+    &[("verify", verify), ("export", export), ("standby", standby)];
 
 const AUDITOR: &str = "auditor";
 const PASSWORD: &str = "Very5ecret-of-the-auditor";
@@ -166,4 +169,40 @@ fn export(stage: &Stage<'_>) -> Result<String> {
     let bytes = std::fs::metadata(&file).context("the empty export")?.len();
     ensure(bytes < 200, || format!("{bytes} bytes of a time without packets"))?;
     Ok(format!("{} packets", both.lines().count()))
+}
+
+/// An auditor reads a standby, which takes no writes, while the database goes on; and what it has not is said.
+fn standby(stage: &Stage<'_>) -> Result<String> {
+    let (bed, auditor) = passed(stage, "headers")?;
+    let second = Namespace::new("second")?;
+    bed.attach(&second, "192.0.2.2/24")?;
+    let follower = bed.cluster.follower(&stage.folder().join("pg2"), &second)?;
+    let rows = bed.number("SELECT count(*) FROM adit.packet")?;
+    until("the standby has the rows", LIMIT, || {
+        Ok(follower.number(ADMIN, "SELECT count(*) FROM adit.packet").is_ok_and(|n| n == rows))
+    })?;
+    let [_, url, option, key] = auditor;
+    let there = url.replace("192.0.2.1", "192.0.2.2");
+    let both =
+        url.replace(&format!("192.0.2.1:{PORT}"), &format!("192.0.2.1:{PORT},192.0.2.2:{PORT}"));
+    for url in [
+        there.clone(),
+        format!("{there}&target_session_attrs=standby"),
+        format!("{both}&target_session_attrs=prefer-standby"),
+        format!("{both}&target_session_attrs=read-only"),
+    ] {
+        let words = ["--url".into(), url.clone(), option.clone(), key.clone()];
+        let (said, right) = verified(&bed, &words)?;
+        ensure(right && said.contains(&format!("{rows} rows")), || format!("{url}: {said}"))?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let read = dumped(&bed, stage, &words)?;
+        ensure(read.contains("ICMP echo request"), || format!("{url}: {read}"))?;
+        let lines = bed.node(1)?.adit(&[&["tail", "-n", "100"], &words[..]].concat())?;
+        ensure(lines.contains("ICMP 84 bytes"), || format!("{url}: {lines}"))?;
+    }
+    // The primary is no standby, and says so.
+    let words = format!("{url}&target_session_attrs=standby");
+    let said = bed.node(1)?.refused(&["verify", "--url", &words, &option, &key])?;
+    ensure(said.contains("no standby"), || said.clone())?;
+    Ok(format!("{rows} rows of a standby"))
 }

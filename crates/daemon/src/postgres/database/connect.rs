@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use tokio_postgres::config::{Config, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Config, SslMode};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -13,7 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::bounded::{Bounded, BoundedTls};
 use super::dial::{Line, Place, dial, places};
 use super::fault::{ConnectFault, several};
-use super::target::{Host, Target};
+use super::target::{Host, Session, Target};
 use super::tls;
 
 /// What a connection goes over: each message is measured before it is held.
@@ -31,20 +31,27 @@ pub struct Opened {
     pub connection: Connection,
 }
 
-/// Connects to the first host that takes us and lets us write. `purpose` is what the database's own lists show: `adit PURPOSE`.
+/// Connects to the first host that takes us and is what the target asks for. `purpose` is what the database's own lists show: `adit PURPOSE`.
 ///
 /// # Errors
 /// Whose fault it is that there is no connection.
 pub async fn connect(target: &Target, purpose: &str) -> Result<Opened, ConnectFault> {
+    let rounds: &[Session] = match &target.session {
+        Session::PreferStandby => &[Session::Standby, Session::Any],
+        other => std::slice::from_ref(other),
+    };
     let mut faults = Vec::new();
-    for host in &target.hosts {
-        match one(target, host, purpose).await {
-            Ok(opened) => return Ok(opened),
-            Err(fault) => {
-                let last = fault.final_;
-                faults.push(fault);
-                if last {
-                    break;
+    for session in rounds {
+        faults.clear();
+        for host in &target.hosts {
+            match one(target, host, *session, purpose).await {
+                Ok(opened) => return Ok(opened),
+                Err(fault) => {
+                    let last = fault.final_;
+                    faults.push(fault);
+                    if last {
+                        break;
+                    }
                 }
             }
         }
@@ -52,14 +59,19 @@ pub async fn connect(target: &Target, purpose: &str) -> Result<Opened, ConnectFa
     Err(several(faults))
 }
 
-async fn one(target: &Target, host: &Host, purpose: &str) -> Result<Opened, ConnectFault> {
+async fn one(
+    target: &Target,
+    host: &Host,
+    session: Session,
+    purpose: &str,
+) -> Result<Opened, ConnectFault> {
     let mut tls = tls::connector(target, host).map_err(ConnectFault::lasting)?;
     let config = target.config(host, purpose);
     let began = async {
         let places = places(host).await.map_err(|error| ConnectFault::io(host, &error))?;
         let mut last = None;
         for place in &places {
-            match reach(place, &config, &mut tls, target, host).await {
+            match reach(place, &config, &mut tls, target, (host, session)).await {
                 Ok(opened) => return Ok(opened),
                 Err(fault) => last = Some(fault),
             }
@@ -80,7 +92,7 @@ async fn reach(
     config: &Config,
     tls: &mut MakeRustlsConnect,
     target: &Target,
-    host: &Host,
+    (host, session): (&Host, Session),
 ) -> Result<Opened, ConnectFault> {
     let line = dial(place, config).await.map_err(|error| ConnectFault::io(host, &error))?;
     let line = match config.get_ssl_mode() {
@@ -91,32 +103,45 @@ async fn reach(
     let fault = |error: tokio_postgres::Error| ConnectFault::new(target, host, &error);
     let (client, mut connection) =
         config.connect_raw(line, BoundedTls(tls)).await.map_err(fault)?;
-    if config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite {
-        let standby = tokio::select! {
+    if let Some((question, wanted, why)) = asked_of(session) {
+        let answer = tokio::select! {
             biased;
-            asked = read_only(&client) => asked.map_err(fault)?,
+            asked = answer(&client, question) => asked.map_err(fault)?,
             ended = &mut connection => {
                 ended.map_err(fault)?;
                 return Err(ConnectFault::io(host, &io::ErrorKind::UnexpectedEof.into()));
             }
         };
-        if standby {
-            let error = io::Error::new(io::ErrorKind::PermissionDenied, "it does not allow writes");
+        if answer.as_deref() != Some(wanted) {
+            let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
             return Err(ConnectFault::io(host, &error));
         }
     }
     Ok(Opened { client, connection })
 }
 
-/// Whether it is a standby, or keeps us from writing otherwise.
-async fn read_only(client: &Client) -> Result<bool, tokio_postgres::Error> {
-    let mut answer = pin!(client.simple_query_raw("SHOW transaction_read_only").await?);
+/// What a server is asked that must be of a certain kind: the question, its answer, and what to say of another.
+fn asked_of(session: Session) -> Option<(&'static str, &'static str, &'static str)> {
+    let read_only = "SHOW transaction_read_only";
+    match session {
+        Session::ReadWrite => Some((read_only, "off", "it does not allow writes")),
+        Session::ReadOnly => Some((read_only, "on", "it allows writes")),
+        Session::Standby => {
+            Some(("SELECT pg_catalog.pg_is_in_recovery()", "t", "it is no standby"))
+        }
+        Session::Any | Session::PreferStandby => None,
+    }
+}
+
+/// The one value that a question has as its answer.
+async fn answer(client: &Client, question: &str) -> Result<Option<String>, tokio_postgres::Error> {
+    let mut answer = pin!(client.simple_query_raw(question).await?);
     while let Some(message) = answer.try_next().await? {
         if let SimpleQueryMessage::Row(row) = message {
-            return Ok(row.try_get(0)? == Some("on"));
+            return Ok(row.try_get(0)?.map(str::to_owned));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Connects, and lets a task poll the connection, for who needs no notifications.

@@ -5,6 +5,7 @@ mod connect;
 mod dial;
 mod fault;
 mod params;
+pub(super) mod pooler;
 mod service;
 mod target;
 mod tls;

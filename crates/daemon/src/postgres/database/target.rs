@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use tokio_postgres::config::{ChannelBinding, SslMode as Wire, TargetSessionAttrs};
+use tokio_postgres::config::{ChannelBinding, SslMode as Wire};
 use zeroize::Zeroizing;
 
 use super::params::{self, Environment, Params};
@@ -31,7 +31,7 @@ pub struct Target {
     pub(super) ssl: Ssl,
     pub(super) binding: Option<ChannelBinding>,
     pub(super) patience: Duration,
-    pub(super) attrs: TargetSessionAttrs,
+    pub(super) session: Session,
     options: Option<String>,
     application_name: Option<String>,
     keep: Keep,
@@ -48,6 +48,36 @@ pub(super) struct Host {
     pub(super) address: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) password: Option<Zeroizing<String>>,
+}
+
+/// `target_session_attrs`: which of several servers will do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Session {
+    ReadWrite,
+    ReadOnly,
+    Standby,
+    PreferStandby,
+    Any,
+}
+
+impl Session {
+    /// Of those who write nothing, any server will do where no other word is given.
+    fn parse(word: Option<&str>, reads_only: bool) -> Outcome<Self> {
+        match word {
+            Some("read-write" | "primary") => Ok(Self::ReadWrite),
+            None if !reads_only => Ok(Self::ReadWrite),
+            Some(word) if !reads_only => Err(Fault::operator(format!(
+                "target_session_attrs={word:?}: everything here writes; leave it away, or write read-write"
+            ))),
+            None | Some("any") => Ok(Self::Any),
+            Some("read-only") => Ok(Self::ReadOnly),
+            Some("standby") => Ok(Self::Standby),
+            Some("prefer-standby") => Ok(Self::PreferStandby),
+            Some(word) => Err(Fault::operator(format!(
+                "target_session_attrs={word:?} is none of: any, read-write, read-only, primary, standby, prefer-standby"
+            ))),
+        }
+    }
 }
 
 /// `sslmode`.
@@ -148,8 +178,20 @@ impl Target {
     /// # Errors
     /// Something in it is wrong or not known. No password is ever repeated.
     pub fn of_operator(text: &str, env: &Environment) -> Outcome<Self> {
+        Self::resolve(text, env, false)
+    }
+
+    /// As [`Self::of_operator`], for who writes nothing: a standby will do.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_reader(text: &str, env: &Environment) -> Outcome<Self> {
+        Self::resolve(text, env, true)
+    }
+
+    fn resolve(text: &str, env: &Environment, reads_only: bool) -> Outcome<Self> {
         let params = Params::resolve(text, env)?;
-        let mut target = Self::build(&params, env)?;
+        let mut target = Self::build_for(&params, env, reads_only)?;
         if params.get("password").is_none() {
             target.read_passwords(&params, env);
         }
@@ -197,18 +239,15 @@ impl Target {
     }
 
     fn build(params: &Params, env: &Environment) -> Outcome<Self> {
+        Self::build_for(params, env, false)
+    }
+
+    fn build_for(params: &Params, env: &Environment, reads_only: bool) -> Outcome<Self> {
         let user = params.get("user").map(str::to_owned).or_else(|| env.user.clone());
         let user = user.ok_or_else(|| {
             Fault::operator("the database's URL names no user; write postgres://USER@HOST/DATABASE")
         })?;
-        let attrs = match params.get("target_session_attrs") {
-            None | Some("read-write" | "primary") => TargetSessionAttrs::ReadWrite,
-            Some(word) => {
-                return Err(Fault::operator(format!(
-                    "target_session_attrs={word:?}: everything here writes; leave it away, or write read-write"
-                )));
-            }
-        };
+        let session = Session::parse(params.get("target_session_attrs"), reads_only)?;
         let binding = params.get("channel_binding").map(|word| match word {
             "disable" => Ok(ChannelBinding::Disable),
             "prefer" => Ok(ChannelBinding::Prefer),
@@ -227,7 +266,7 @@ impl Target {
             patience: seconds
                 .filter(|seconds| *seconds > 0)
                 .map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into())),
-            attrs,
+            session,
             options: params.get("options").map(str::to_owned),
             application_name: params.get("application_name").map(str::to_owned),
             keep: keep(params)?,
@@ -357,7 +396,7 @@ impl Target {
     pub(super) fn config(&self, host: &Host, purpose: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         config.user(&self.user).dbname(&self.database).host(&host.name).port(host.port);
-        config.connect_timeout(self.patience).target_session_attrs(self.attrs);
+        config.connect_timeout(self.patience);
         config.channel_binding(self.channel_binding(host));
         config.ssl_mode(match self.mode(host) {
             SslMode::Disable => Wire::Disable,
@@ -538,6 +577,29 @@ mod tests {
 
     fn places(target: &Target) -> Vec<String> {
         target.hosts.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn who_only_reads_may_name_a_standby() {
+        let session = |word: &str| {
+            let text = format!("postgres://me@h/d{word}");
+            Target::of_reader(&text, &nothing()).map(|target| target.session)
+        };
+        for (word, expected) in [
+            ("", Session::Any),
+            ("?target_session_attrs=any", Session::Any),
+            ("?target_session_attrs=standby", Session::Standby),
+            ("?target_session_attrs=prefer-standby", Session::PreferStandby),
+            ("?target_session_attrs=read-only", Session::ReadOnly),
+            ("?target_session_attrs=read-write", Session::ReadWrite),
+            ("?target_session_attrs=primary", Session::ReadWrite),
+        ] {
+            assert_eq!(session(word).unwrap(), expected, "{word}");
+        }
+        let fault = session("?target_session_attrs=slave").unwrap_err().to_string();
+        assert!(fault.contains("prefer-standby"), "{fault}");
+        let writes = Target::of_operator("postgres://me@h/d", &nothing()).unwrap();
+        assert_eq!(writes.session, Session::ReadWrite);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Eyes {
     /// # Errors
     /// The URL is wrong, or the file.
     pub fn of_auditor(url: &str, key: Option<PathBuf>) -> Outcome<Self> {
-        let target = Target::of_operator(url, &Environment::of_process())?;
+        let target = Target::of_reader(url, &Environment::of_process())?;
         let keys = match key {
             None => Keys::None,
             Some(path) => {

@@ -12,9 +12,9 @@ use crate::postgres::admin::said;
 
 /// Of all leaves of the stream's sender: also one without an epoch of the stream may have rows that say they are of it.
 const NEXT_LEAF: &str = "SELECT l.no, (SELECT min(e.first_seq) FROM adit.epoch e WHERE e.stream = $1 AND e.leaf = l.no), \
-    l.opened, l.closed, l.dropped FROM adit.leaf l WHERE l.sender = $1 / 65536 AND l.no > $2 ORDER BY l.no LIMIT 1";
+    l.opened, l.closed, l.dropped, l.durable FROM adit.leaf l WHERE l.sender = $1 / 65536 AND l.no > $2 ORDER BY l.no LIMIT 1";
 /// That of the stream's newest epoch.
-const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped \
+const LAST_LEAF: &str = "SELECT l.no, e.first_seq, l.opened, l.closed, l.dropped, l.durable \
     FROM adit.epoch e JOIN adit.leaf l ON l.sender = e.stream / 65536 AND l.no = e.leaf \
     WHERE e.stream = $1 AND l.dropped IS NULL ORDER BY e.no DESC LIMIT 1";
 
@@ -46,6 +46,8 @@ pub(super) struct Leaf {
     pub(super) opened: Micros,
     pub(super) closed: Option<Micros>,
     pub(super) dropped: Option<Micros>,
+    /// Whether a crash leaves it, and a standby has it.
+    pub(super) durable: bool,
 }
 
 impl Leaf {
@@ -56,6 +58,7 @@ impl Leaf {
             opened: row.try_get(2)?,
             closed: row.try_get(3)?,
             dropped: row.try_get(4)?,
+            durable: row.try_get(5)?,
         })
     }
 
@@ -130,7 +133,9 @@ fn there(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Outcome<Option<Vec<Ro
     }
 }
 
-/// Whether the table that was asked for is not there.
+/// Whether the table that was asked for is not there, or is one that a standby has no rows of.
 pub(super) fn is_gone(error: &tokio_postgres::Error) -> bool {
-    error.code() == Some(&SqlState::UNDEFINED_TABLE)
+    [SqlState::UNDEFINED_TABLE, SqlState::FEATURE_NOT_SUPPORTED]
+        .iter()
+        .any(|code| error.code() == Some(code))
 }

@@ -172,7 +172,14 @@ impl Sight<'_> {
         let snapshot = view.client.transaction().await.map_err(|error| said(&error))?;
         let leaf = Leaf::after(&snapshot, self.way.id, before).await?;
         let Some(leaf) = leaf.filter(|leaf| leaf.no == no) else { return Ok(Some(no)) };
-        if let (None, Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
+        let standby = "SELECT pg_catalog.pg_is_in_recovery()";
+        let standby = snapshot.query_one(standby, &[]).await.and_then(|row| row.try_get(0));
+        if !leaf.durable && standby.map_err(|error| said(&error))? {
+            say(&format!(
+                "{}: leaf {no} is not on a standby (durability volatile): not looked at",
+                self.way.name()
+            ));
+        } else if let (None, Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
             say(&format!(
                 "{}: leaf {no} with the rows from {first_seq} on is missing, and it has not expired",
                 self.way.name()

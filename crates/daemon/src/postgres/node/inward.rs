@@ -46,6 +46,7 @@ const EPOCHS: usize = 64;
 
 /// Reads until the connection fails.
 pub(super) async fn read(shared: &Shared) -> Result<Infallible, Cause> {
+    shared.own_sessions().await?;
     let bell = Rc::new(Bell::default());
     let link =
         Link::open(&shared.target, &shared.purpose("reader"), Some(Rc::clone(&bell))).await?;

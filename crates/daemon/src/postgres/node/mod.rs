@@ -201,6 +201,7 @@ async fn serve(
         unwell: Notify::new(),
         health: RefCell::new(Health::default()),
         counters: Counters::default(),
+        own_sessions: tokio::sync::Mutex::new(false),
         settings,
     });
     let addresses: Vec<String> =

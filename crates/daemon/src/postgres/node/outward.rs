@@ -87,6 +87,7 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 
 /// Writes until the connection fails.
 pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
+    shared.own_sessions().await?;
     let link = Link::open(&shared.target, &shared.purpose("writer"), None).await?;
     write_on(shared, &link).await.map_err(|cause| link.why(cause))
 }

@@ -13,13 +13,19 @@ use adit_postgres::sender::{Config, Sender};
 use adit_postgres::{NodeId, StreamId, limits};
 use tokio::sync::Notify;
 
+use super::cause::Cause;
 use super::device::Device;
 use super::directory::{Directory, Pins};
 use super::health::Health;
+use super::link::within;
 use super::positions::{Positions, Way};
 use crate::clock::now;
 use crate::postgres::Settings;
 use crate::postgres::database::Target;
+use crate::postgres::database::pooler::{self, Unknown};
+
+/// How long it may take to find out whether sessions are shared.
+const PROBE: Duration = Duration::from_secs(15);
 
 /// A leaf is open this long at least, and at most.
 const LEAF_AGE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 86_400));
@@ -51,6 +57,8 @@ pub(super) struct Shared {
     pub(super) unwell: Notify,
     pub(super) health: RefCell<Health>,
     pub(super) counters: Counters,
+    /// Whether sessions are known to be this node's own.
+    pub(super) own_sessions: tokio::sync::Mutex<bool>,
 }
 
 /// What is counted outside the engines.
@@ -75,6 +83,27 @@ impl Shared {
     /// This node's number.
     pub(super) fn me(&self) -> NodeId {
         self.settings.node
+    }
+
+    /// Makes sure, once, that no pooler shares sessions: what a session is told would reach others.
+    pub(super) async fn own_sessions(&self) -> Result<(), Cause> {
+        let mut known = self.own_sessions.lock().await;
+        if *known {
+            return Ok(());
+        }
+        let looked = within(PROBE, async {
+            pooler::shares_sessions(&self.target).await.map_err(|unknown| match unknown {
+                Unknown::Connect(fault) => Cause::new(fault.to_string()),
+                Unknown::Ask(error) => error.into(),
+            })
+        });
+        match looked.await? {
+            true => Err(Cause::new(pooler::WORDS)),
+            false => {
+                *known = true;
+                Ok(())
+            }
+        }
     }
 
     /// What the database's list of sessions shows.

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Debian's pgbouncer under target/roots/pgbouncer, unpacked and not installed: the package starts a service. Tests that want it
+# are skipped, and counted as such, where it cannot be had.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=target/roots/pgbouncer
+[[ -x $root/usr/sbin/pgbouncer ]] && exit 0
+if ! command -v apt-get >/dev/null; then
+    echo "pgbouncer: SKIPPED: no apt-get here" >&2
+    exit 0
+fi
+new=$(pwd)/$root.new
+rm -rf "$new"
+mkdir -p "$new"
+chmod 755 "$new"
+cd "$new" || exit 1
+# What it links to beside the libraries that every system has.
+for package in pgbouncer libc-ares2 'libevent-2.1-7'; do
+    apt-get download -q "$package" >/dev/null 2>&1 || apt-get download -q "${package}t64" >/dev/null 2>&1
+done
+for archive in *.deb; do
+    [[ -e $archive ]] && dpkg -x "$archive" . && rm -f "$archive"
+done
+cd - >/dev/null || exit 1
+if [[ -x $root.new/usr/sbin/pgbouncer ]]; then
+    rm -rf "$root"
+    mv "$root.new" "$root"
+else
+    echo "pgbouncer: SKIPPED: Debian's package could not be fetched" >&2
+    rm -rf "$root.new"
+fi
