@@ -846,3 +846,64 @@ fn a_superuser_may_make_a_network_whose_leaves_lie_in_a_tablespace() {
                  (SELECT inhrelid FROM pg_inherits)";
     assert_eq!(cluster.sql("vpn", plain).unwrap().trim(), "p");
 }
+
+#[test]
+fn epochs_are_limited_in_rate_and_their_keys_count_in_the_retention() {
+    let Some(net) = Net::new() else { return };
+    let (stream, a) = (net.stream("a", "hub"), "adit_vpn_node_a");
+    let open = |first: u32, last: u32, leaf: u32| {
+        format!(
+            "SELECT count(adit.open_epoch({stream}, n, {leaf}, n, true, convert_to(repeat('r', 4000), 'UTF8'), 's', '{{1}}', \
+             ARRAY[convert_to(repeat('e', 4000), 'UTF8')], ARRAY['s'::bytea])) FROM generate_series({first}, {last}) n"
+        )
+    };
+    let keys = || net.sql("SELECT keys FROM adit.usage()").trim().parse::<u64>().unwrap();
+    assert_eq!(keys(), 0);
+    net.may(a, &[open(1, 60, 1)]);
+    net.may_not(a, &[(open(61, 61, 1), "53400")]);
+    assert!((480_000..540_000).contains(&keys()), "{}", keys());
+    // A new leaf is another matter, and so is the next minute.
+    net.may(a, &[open(61, 61, 2)]);
+    net.sql("UPDATE adit.epoch SET opened = opened - interval '1 minute'");
+    net.may(a, &[open(62, 62, 2)]);
+    // The rows are few and the keys are many: the leaf that has them goes.
+    net.sql("UPDATE adit.network SET retention_bytes = 300000");
+    let dropped = net.done(&["expire", "--dir", &net.path("hub")]);
+    assert!(dropped.contains("dropped packet_2_1,"), "{dropped}");
+    assert!((16_000..20_000).contains(&keys()), "{}", keys());
+    let shown = net.done(&["status", "--json", "--dir", &net.path("hub")]);
+    assert!(shown.contains("\"key_bytes\": 1") || shown.contains("\"key_bytes\":1"), "{shown}");
+    // What is left of dropped leaves is kept for a day, but not of any number of them.
+    for leaf in 3..=290 {
+        net.sql(&format!(
+            "INSERT INTO adit.leaf (sender, no, durable, closed, dropped) VALUES (2, {leaf}, true, now(), now()); \
+             INSERT INTO adit.epoch SELECT stream, {leaf} + 100, {leaf}, first_seq, opened, record, signature FROM adit.epoch WHERE no = 61"
+        ));
+    }
+    net.done(&["expire", "--dir", &net.path("hub")]);
+    let left = net.sql("SELECT count(DISTINCT leaf) FROM adit.epoch e JOIN adit.leaf l ON l.no = e.leaf WHERE l.dropped IS NOT NULL");
+    assert_eq!(left.trim(), "256");
+}
+
+#[test]
+fn the_log_of_a_hundred_nodes_is_read_with_the_servers_default_settings() {
+    let Some(net) = Net::new() else { return };
+    let settings = net.sql("SHOW max_locks_per_transaction; SHOW max_connections");
+    assert_eq!(settings.split_whitespace().collect::<Vec<_>>(), ["64", "100"]);
+    // 100 nodes, 17 leaves of each, in transactions of as many leaves as a server with these settings makes at once.
+    for first in (1001..=1100).step_by(5) {
+        net.sql(&format!(
+            "DO $$ BEGIN FOR s IN {first}..{first} + 4 LOOP FOR n IN 1..17 LOOP \
+             EXECUTE format('CREATE TABLE adit.packet_%s_%s () INHERITS (adit.packet)', s, n); \
+             EXECUTE format('CREATE INDEX ON adit.packet_%s_%s (stream, seq)', s, n); \
+             END LOOP; END LOOP; END $$"
+        ));
+    }
+    net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
+    let read = |sql: &str| net.cluster.sql_as("alice", "vpn", sql).unwrap().trim().to_owned();
+    assert_eq!(
+        read("SELECT count(*) FROM pg_inherits WHERE inhparent = 'adit.packet'::regclass"),
+        "1700"
+    );
+    assert_eq!(read("SELECT count(*) FROM adit.log WHERE ts > now() - interval '1 hour'"), "0");
+}
