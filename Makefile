@@ -17,6 +17,7 @@ test:
 # Programs, peers and databases that the checks use; as root, on Debian and its children.
 setup:
 	@scripts/deps.sh install
+	@scripts/pgbouncer.sh
 
 # Names what is missing, and installs nothing.
 deps:
