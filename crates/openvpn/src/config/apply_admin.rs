@@ -105,7 +105,7 @@ fn fingerprints(d: &Directive, sha1: bool) -> Result<Vec<String>, ConfigError> {
         found.push(fingerprint);
     }
     if found.is_empty() {
-        return Err(d.error("there is no fingerprint in it: nobody could be let in", remedy));
+        return Err(d.error("there is no fingerprint in it: no peer could be let in", remedy));
     }
     Ok(found)
 }

@@ -151,7 +151,7 @@ fn other(draft: &mut Draft, d: &Directive) -> Taken {
             if d.arg(0) == "GENERIC_CONFIG" {
                 return Err(d.error(
                     "this is a generic configuration that cannot be used directly",
-                    "ask whoever gave it to you for one with your own certificate or login",
+                    "ask its provider for one with your own certificate or login",
                 ));
             }
             let prefix = if d.name == "setenv-safe" { "OPENVPN_" } else { "" };

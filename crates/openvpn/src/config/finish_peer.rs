@@ -165,8 +165,8 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
     };
     let ends = ends(draft)?;
     let listens = transport::listening_end(draft)?;
-    let nobody = draft.remotes.is_empty() && draft.connections.is_empty();
-    if draft.limits.exit_on_tls_failure && (nobody || listens == Some(true)) {
+    let unknown = draft.remotes.is_empty() && draft.connections.is_empty();
+    if draft.limits.exit_on_tls_failure && (unknown || listens == Some(true)) {
         draft.warnings.push(
             "tls-exit has no effect at an end that waits for the other: any stranger could end it"
                 .into(),
@@ -174,14 +174,14 @@ pub(super) fn peer_options(draft: &mut Draft) -> Result<PeerOptions, ConfigError
     }
     let (accepts, (remotes, proxies)) = match listens {
         Some(true) => (Some(accepts(draft)?), Default::default()),
-        Some(false) if nobody => {
+        Some(false) if unknown => {
             return Err(draft.error(
                 "proto",
-                "an end that is tcp-client dials, and has nobody to dial",
+                "an end that is tcp-client dials, and has no remote to dial",
                 "add: remote HOST PORT; or write tcp-server here and tcp-client at the other end",
             ));
         }
-        _ if nobody => (None, Default::default()),
+        _ if unknown => (None, Default::default()),
         _ => (None, transport::remotes(draft)?),
     };
     if let (true, Some(name)) = (
@@ -228,7 +228,7 @@ fn accepts(draft: &mut Draft) -> Result<Vec<std::net::IpAddr>, ConfigError> {
 fn suite(draft: &mut Draft) -> Result<BlockSuite, ConfigError> {
     const REMEDY: &str = "write: cipher AES-256-CBC, at both ends";
     draft.warnings.push(
-        "secret: a static key has no forward secrecy: whoever gets it reads all that was ever sent; \
+        "secret: a static key has no forward secrecy: anyone who gets it reads all that was ever sent; \
          OpenVPN 2.8 will not know it any more. Prefer TLS with peer-fingerprint"
             .into(),
     );

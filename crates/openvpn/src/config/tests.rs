@@ -273,7 +273,7 @@ fn errors_name_file_line_directive_and_remedy() {
         ("ccd-exclusive\n", "client-config-dir"),
         ("iroute 10.0.0.0 255.0.0.0\n", "client-config-dir"),
         ("peer-fingerprint aa:bb\n", "SHA-256"),
-        ("<peer-fingerprint>\n# none\n</peer-fingerprint>\n", "nobody"),
+        ("<peer-fingerprint>\n# none\n</peer-fingerprint>\n", "no peer"),
         ("redirect-gateway def1\n", "push"),
         ("crl-verify /etc/crls dir\n", "director"),
     ] {

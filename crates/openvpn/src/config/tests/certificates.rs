@@ -32,7 +32,7 @@ fn hashes_that_cannot_be_meant_are_refused() {
         (format!("verify-hash {}", hash(32)), "SHA-1 fingerprint"),
         (format!("verify-hash {} SHA256", hash(20)), "SHA-256 fingerprint"),
         (format!("verify-hash {} MD5", hash(16)), "not known"),
-        ("<verify-hash>\n</verify-hash>".into(), "nobody"),
+        ("<verify-hash>\n</verify-hash>".into(), "no peer"),
         (fingerprint, "peer-fingerprint"),
         (mixed, "other kind"),
     ] {

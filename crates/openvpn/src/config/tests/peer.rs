@@ -176,7 +176,7 @@ fn an_end_that_does_not_fit_tcp_is_refused_by_name() {
         ("proto tcp\nremote a\n", "proto", "does not say which"),
         ("proto tcp\n", "proto", "does not say which"),
         ("remote a 1194 tcp\n", "remote", "does not say which"),
-        ("proto tcp-client\n", "proto", "nobody to dial"),
+        ("proto tcp-client\n", "proto", "no remote to dial"),
         ("proto tcp-server\nremote 192.0.2.1\nnobind\n", "nobind", "found at its port"),
         ("proto tcp-server\nremote peer.example\n", "remote", "no address"),
         ("proto tcp-server\nremote 192.0.2.1 1194 tcp-client\n", "proto", "beside that"),
