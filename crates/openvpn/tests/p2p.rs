@@ -838,3 +838,25 @@ fn a_change_of_the_network_begins_a_handshake_between_two_points_again() {
         assert!(w.passes());
     }
 }
+
+/// Each end of two that dial each other listens while it tries, and not while it waits: if the waits grew, the two could miss
+/// each other for ever.
+#[test]
+fn two_ends_that_lost_each_other_for_long_meet_again_whatever_their_rhythm() {
+    for shift in (0..300).step_by(37) {
+        for (n, configs) in [statics(), pair(&settings())].into_iter().enumerate() {
+            let mut w = up(configs);
+            let dead = Impairment { loss: Loss::Random(1.0), ..line() };
+            w.nodes.iter_mut().for_each(|node| node.out.set_impairment(dead.clone()));
+            // One of them begins again in the middle of the outage.
+            w.run(300 * SECOND + Duration::from_secs(shift), |_| false);
+            w.kill(B);
+            w.revive(B);
+            w.run(1000 * SECOND, |_| false);
+            w.nodes.iter_mut().for_each(|node| node.out.set_impairment(line()));
+            let (a, b) = (w.ups(A), w.ups(B));
+            let met = w.run(90 * SECOND, |w| w.ups(A) > a && w.ups(B) > b);
+            assert!(met, "{n}, {shift} s: {:?}", w.restarts(A));
+        }
+    }
+}

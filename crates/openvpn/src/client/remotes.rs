@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use adit_engine::Transport;
+
 use super::config::Remote;
 use crate::p2p::Reach;
 
@@ -22,6 +24,8 @@ pub(crate) struct Remotes {
     first_wait: Duration,
     longest_wait: Duration,
     max_rounds: Option<u32>,
+    /// Waits before datagrams do not grow.
+    steady: bool,
 }
 
 impl Remotes {
@@ -34,7 +38,14 @@ impl Remotes {
             first_wait,
             longest_wait,
             max_rounds: reach.connect_retry_max,
+            steady: false,
         }
+    }
+
+    /// Keeps the waits before attempts over datagrams short. For an end that the other end dials as well: it listens while
+    /// it tries and not while it waits, and two that waited ever longer could miss each other for ever.
+    pub(crate) fn steady(self) -> Self {
+        Self { steady: true, ..self }
     }
 
     pub(crate) fn current(&self) -> Option<&Remote> {
@@ -62,6 +73,8 @@ impl Remotes {
 
     /// The current server did not work. Each full round doubles the wait.
     pub(crate) fn advance(&mut self) -> Next {
+        let transport = self.current().map(|remote| remote.target.transport);
+        let grows = !self.steady || transport == Some(Transport::Tcp);
         self.at += 1;
         if self.at >= self.remotes.len() {
             self.at = 0;
@@ -70,7 +83,7 @@ impl Remotes {
                 return Next::Exhausted;
             }
         }
-        let doublings = self.rounds.saturating_sub(1).min(16);
+        let doublings = if grows { self.rounds.saturating_sub(1).min(16) } else { 0 };
         Next::After(
             (self.first_wait * (1 << doublings)).min(self.longest_wait.max(self.first_wait)),
         )
@@ -97,7 +110,22 @@ mod tests {
             first_wait: Duration::from_secs(1),
             longest_wait: Duration::from_secs(300),
             max_rounds,
+            steady: false,
         }
+    }
+
+    #[test]
+    fn waits_of_an_end_that_is_dialled_as_well_stay_short_over_datagrams() {
+        let waits = |mut remotes: Remotes, transport| -> Vec<u64> {
+            remotes.remotes.iter_mut().for_each(|remote| remote.target.transport = transport);
+            let wait = |next| match next {
+                Next::After(wait) => wait.as_secs(),
+                Next::Exhausted => 0,
+            };
+            (0..5).map(|_| wait(remotes.advance())).collect()
+        };
+        assert_eq!(waits(remotes(1, None).steady(), Transport::Udp), [1; 5]);
+        assert_eq!(waits(remotes(1, None).steady(), Transport::Tcp), [1, 2, 4, 8, 16]);
     }
 
     #[test]

@@ -141,7 +141,10 @@ impl PeerEngine {
             Role::Client => Wrapper::client(&config.settings.wrap).map(|_| None)?,
         };
         Ok(Self {
-            remotes: Remotes::new(&config.reach),
+            remotes: match config.tls.role() {
+                Role::Server => Remotes::new(&config.reach).steady(),
+                Role::Client => Remotes::new(&config.reach),
+            },
             responder,
             random,
             clock: WallClock::new(now, unix_time),

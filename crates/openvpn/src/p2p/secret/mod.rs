@@ -88,7 +88,7 @@ fn nowhere(stream: bool) -> Link {
 impl StaticEngine {
     /// An engine that begins at its first input.
     pub fn new(config: StaticConfig) -> Self {
-        let remotes = Remotes::new(&config.reach);
+        let remotes = Remotes::new(&config.reach).steady();
         let lobby = Lobby::new(config.settings.hand_window);
         Self {
             config,

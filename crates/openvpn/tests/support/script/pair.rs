@@ -130,12 +130,15 @@ impl Play {
             _ => {
                 let n = script.index() & 1;
                 let link = Link::datagram(SocketId(script.u8().into()), None, address(1 - n));
-                let input = match script.u8() % 3 {
-                    0 => Input::LinkDown(link),
-                    1 => Input::LinkUp(link),
-                    _ => Input::DialFailed("no route".into()),
-                };
-                self.world.feed(n, input);
+                match script.u8() % 5 {
+                    0 => self.world.feed(n, Input::LinkDown(link)),
+                    1 => self.world.feed(n, Input::LinkUp(link)),
+                    2 => self.world.feed(n, Input::DialFailed("no route".into())),
+                    how if self.world.nodes[n].end.is_some() => {
+                        self.world.act(n, |end, now, out| end.path_changed(now, how == 4, out));
+                    }
+                    _ => {}
+                }
             }
         }
     }
