@@ -34,7 +34,8 @@ fn routes(ns: &NetNs) -> String {
 fn connected(server: &Server, ns: &NetNs) -> Running {
     // The log goes on where that of a former client ended, and routes may be left of it.
     let log = server.dir.path().join("laptop.log");
-    let count = || fs::read_to_string(&log).unwrap_or_default().matches(" connected: ").count();
+    let count =
+        || fs::read_to_string(&log).unwrap_or_default().matches("connected: 10.73.0.").count();
     let former = count();
     let client = server.connect(ns, "laptop");
     until("the tunnel's routes are there", || count() > former);

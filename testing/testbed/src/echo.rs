@@ -83,8 +83,18 @@ impl Echoes {
     /// The round trip that 99 of 100 do not exceed.
     #[must_use]
     pub fn p99(&self) -> Option<f64> {
+        self.percentile(99)
+    }
+
+    /// The round trip that half of them do not exceed.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        self.percentile(50)
+    }
+
+    fn percentile(&self, percent: usize) -> Option<f64> {
         let last = self.times.len().checked_sub(1)?;
-        self.times.get((self.times.len() * 99 / 100).min(last)).copied()
+        self.times.get((self.times.len() * percent / 100).min(last)).copied()
     }
 }
 
@@ -279,6 +289,7 @@ mod tests {
         let times = (1..=200).map(f64::from).collect();
         let echoes = Echoes { sent: 203, times };
         assert_eq!((echoes.lost(), echoes.p99()), (3, Some(199.0)));
+        assert_eq!(echoes.median(), Some(101.0));
         assert_eq!(Echoes { sent: 1, times: vec![5.0] }.p99(), Some(5.0));
         assert_eq!(Echoes::default().p99(), None);
     }

@@ -15,27 +15,6 @@ use crate::wait::Moment;
 
 pub use crate::echo::{Echoes, echo_all, ping, silent};
 
-/// Median round trip of `count` pings, in milliseconds.
-///
-/// # Errors
-/// No answer, or `ping` could not be run.
-pub fn ping_median_ms(from: &Namespace, to: IpAddr, count: u32) -> Result<f64> {
-    let mut command = from.command("ping");
-    command.args(["-n", "-i", "0.02", "-W", "1", "-c", &count.to_string(), &to.to_string()]);
-    let done = command.output().context("ping")?;
-    let said = String::from_utf8_lossy(&done.stdout);
-    let mut times: Vec<f64> = said
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("time="))
-        .flat_map(str::parse)
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times
-        .get(times.len() / 2)
-        .copied()
-        .ok_or_else(|| format!("ping {to}: no answer: {said}").into())
-}
-
 /// What became of a stream of numbered datagrams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delivery {

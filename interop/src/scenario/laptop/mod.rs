@@ -306,7 +306,8 @@ impl<'a> Day<'a> {
     /// The log line that the client writes each time that it is connected.
     fn connected_line(&self) -> &'static str {
         match self.client {
-            Client::Connect => "connected: ",
+            // "not connected: ..." is another line.
+            Client::Connect => "connected: 10.73.0.",
             Client::DropIn | Client::Openvpn => READY,
         }
     }

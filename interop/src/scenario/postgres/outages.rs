@@ -10,11 +10,11 @@ use serde_json::Value;
 use super::super::{Scene, Stage};
 use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, Plan, until};
 use super::faults::{Both, flows, lost};
-use crate::failure::{Result, ensure};
+use crate::failure::{Context, Result, ensure};
 use crate::net::Namespace;
 use crate::postgres::proxy::Proxy;
 use crate::postgres::{Cluster, Ending, Options, PORT};
-use crate::traffic::ping_median_ms;
+use crate::traffic::echo_all;
 use crate::wait::Moment;
 
 pub(super) const SCENES: &[(&str, Scene)] = &[
@@ -165,9 +165,13 @@ fn lost_notifications(stage: &Stage<'_>) -> Result<String> {
     let muted = proxy.way.muted.load(Relaxed);
     ensure(muted > 0, || "no notification was left out".to_owned())?;
     let (one, two) = (bed.node(0)?, bed.node(1)?);
-    let slow = ping_median_ms(&one.space, two.v4()?, 20)?;
+    let median = || {
+        let echoes = echo_all(&[&one.space], two.v4()?, 20, Duration::from_millis(20))?;
+        echoes.median().context("no answer at all")
+    };
+    let slow = median()?;
     proxy.way.mute.store(false, Relaxed);
-    let fast = ping_median_ms(&one.space, two.v4()?, 20)?;
+    let fast = median()?;
     Ok(format!(
         "{muted} left out, {late} rows late, {}; pings {slow:.0} ms without, {fast:.1} ms with them",
         lost(both)
