@@ -9,7 +9,7 @@ JOBS ?= 8
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old filter-diff roots gate gate-accept deny doc build demo demo-postgres lab lab-smoke lab-build
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny doc build demo demo-postgres lab lab-smoke lab-build
 
 test:
 	@scripts/test.sh
@@ -55,6 +55,16 @@ interop-old: roots
 
 roots:
 	@scripts/roots.sh
+
+# The tests with a database, with the installed PostgreSQL (15 or later), and with 17 and 18 from roots that
+# scripts/postgres-roots.sh fetches from Debian's trixie and sid.
+interop-postgres: interop-build
+	@scripts/postgres-roots.sh
+	target/debug/adit-interop run --jobs $(JOBS) postgres/
+	for version in 17 18; do \
+	    echo "PostgreSQL $$version"; \
+	    ADIT_POSTGRES_ROOT=target/roots/postgres-$$version target/debug/adit-interop run --jobs $(JOBS) postgres/ || exit 1; \
+	done
 
 # Fails when the data path takes more instructions than were accepted: they repeat to the instruction.
 gate:

@@ -41,6 +41,10 @@ const SOCKET_PATH: usize = 108;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// Runs a command in a root, with this machine's devices, processes and folders of things that do not last.
+const ENTER: &str = "root=$1; shift; for at in dev proc tmp run; do mkdir -p \"$root/$at\" && \
+    mount --rbind \"/$at\" \"$root/$at\" || exit 1; done; exec chroot \"$root\" \"$@\"";
+
 /// What every cluster here is told. The first three leave nothing behind in the system when it is killed.
 const SETTINGS: &[(&str, &str)] = &[
     ("dynamic_shared_memory_type", "mmap"),
@@ -99,6 +103,8 @@ pub struct Cluster {
     folder: PathBuf,
     network: Option<PathBuf>,
     programs: PathBuf,
+    /// Where the server is, if not where the other programs are: a root, and the folder in it.
+    root: Option<(PathBuf, PathBuf)>,
     user: User,
     running: Option<Running>,
 }
@@ -141,7 +147,8 @@ impl Cluster {
         // The socket believes everybody who reaches it.
         fs::set_permissions(folder, PermissionsExt::from_mode(0o700))?;
         let network = options.namespace.map(|space| Path::new("/run/netns").join(space.name()));
-        let cluster = Cluster { folder: folder.to_owned(), network, programs, user, running: None };
+        let (root, running) = (programs::root()?, None);
+        let cluster = Cluster { folder: folder.to_owned(), network, programs, root, user, running };
         cluster.initialise(options)?;
         Ok(cluster)
     }
@@ -157,6 +164,7 @@ impl Cluster {
             folder: folder.to_owned(),
             network,
             programs: self.programs.clone(),
+            root: self.root.clone(),
             user: self.user.clone(),
             running: None,
         };
@@ -443,9 +451,18 @@ impl Cluster {
         }
         let (uid, gid) = (self.user.uid.to_string(), self.user.gid.to_string());
         // The few bytes of System V memory that lock the folder end with the last process.
-        command.args(["unshare", "--ipc", "--", "setpriv", "--reuid", &uid, "--regid", &gid]);
+        command.args(["unshare", "--ipc"]);
+        match &self.root {
+            None => command.arg("--"),
+            // What is mounted here later is to be seen there.
+            Some((root, _)) => command
+                .args(["--mount", "--propagation", "slave", "--", "sh", "-c", ENTER, "sh"])
+                .arg(root),
+        };
+        command.args(["setpriv", "--reuid", &uid, "--regid", &gid]);
         command.args(["--clear-groups", "--pdeathsig", "KILL", "--"]);
-        command.arg(self.programs.join(program));
+        let folder = self.root.as_ref().map_or(&self.programs, |(_, folder)| folder);
+        command.arg(folder.join(program));
         command.env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("LC_ALL", "C");
         command.current_dir(&self.folder);
         command

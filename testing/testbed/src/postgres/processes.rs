@@ -1,6 +1,7 @@
 //! A server's processes. Each of its children is the leader of a session of its own, so no group holds them all.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,11 +36,15 @@ pub(super) fn signal_tree(parent: u32, signal: Signal) {
 /// # Errors
 /// Some still live after `limit`.
 pub(super) fn wait_without(data: &Path, limit: Duration) -> Result<()> {
-    let data = data.canonicalize()?;
+    // By device and number: a server in a root of its own has another name for it.
+    let place = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let folder = place(data)?;
     let begun = Moment::now();
     loop {
         let left: Vec<u32> = all()
-            .filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == data))
+            .filter(|pid| {
+                place(Path::new(&format!("/proc/{pid}/cwd"))).is_ok_and(|cwd| cwd == folder)
+            })
             .collect();
         if left.is_empty() {
             return Ok(());

@@ -9,6 +9,21 @@ const OLDEST: u32 = 15;
 /// Debian's folder, with one below for each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
+/// Names a root that has another version of the server, of scripts/postgres-roots.sh: clusters are of that one then.
+pub const ROOT: &str = "ADIT_POSTGRES_ROOT";
+
+/// That root, and the folder of the server's programs in it.
+///
+/// # Errors
+/// There is no server.
+pub(super) fn root() -> Result<Option<(PathBuf, PathBuf)>> {
+    let Some(root) = std::env::var_os(ROOT).map(PathBuf::from) else { return Ok(None) };
+    let root = root.canonicalize().context(root.display())?;
+    let version = newest(&root.join(DEBIAN.trim_start_matches('/')));
+    let version = version.context(format!("no PostgreSQL server in {}", root.display()))?;
+    Ok(Some((root, PathBuf::from(format!("{DEBIAN}/{version}/bin")))))
+}
+
 /// The folder of `postgres`, `initdb` and `psql`: the newest under Debian's folder, or else one that is in `PATH`.
 ///
 /// # Errors
