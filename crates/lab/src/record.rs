@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::measure::foreign::{FOREIGN_MARK, PRESSURE_MARK};
+
 /// The file of a run's folder that has one [`Record`] a line.
 pub const TRIALS: &str = "trials.jsonl";
 
@@ -105,6 +107,12 @@ pub struct Measurement {
     /// Share of the machine's time that the hypervisor took during the trial, 0 to 1.
     #[serde(default)]
     pub steal: f64,
+    /// Share of the machine's time that other programs took during the trial, 0 to 1.
+    #[serde(default)]
+    pub foreign: f64,
+    /// Share of the pause before the trial in which some program waited for a processor, 0 to 1.
+    #[serde(default)]
+    pub pressure: f64,
     /// Why the figures must not be used; empty if they may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<String>,
@@ -129,6 +137,22 @@ impl Measurement {
         }
     }
 
+    /// What other programs did to the trial, where it is enough to mark it.
+    #[must_use]
+    pub fn disturbance(&self) -> Option<String> {
+        let mut said = Vec::new();
+        if self.foreign > FOREIGN_MARK {
+            said.push(format!("other programs took {:.0} % of the machine", self.foreign * 100.0));
+        }
+        if self.pressure > PRESSURE_MARK {
+            let percent = self.pressure * 100.0;
+            said.push(format!(
+                "programs waited for a CPU for {percent:.0} % of the pause before it"
+            ));
+        }
+        (!said.is_empty()).then(|| said.join("; "))
+    }
+
     /// Takes over what another part of the trial measured.
     pub fn merge(&mut self, other: Measurement) {
         self.values.extend(other.values);
@@ -137,6 +161,8 @@ impl Measurement {
         self.histograms.extend(other.histograms);
         self.samples.extend(other.samples);
         self.steal = self.steal.max(other.steal);
+        self.foreign = self.foreign.max(other.foreign);
+        self.pressure = self.pressure.max(other.pressure);
         self.invalid.extend(other.invalid);
         self.notes.extend(other.notes);
     }

@@ -81,38 +81,6 @@ const CACHE_SIZES: usize = 64;
 #[cfg(target_env = "gnu")]
 const CACHE_DEPTH: usize = 16;
 
-/// Forgets the pages of the program's own code and constants: what only the start needed does not come back, and the
-/// rest comes from the kernel's cache when it is used next. The kernel maps 64 KiB around whatever is touched, so that
-/// a start leaves most of the program resident.
-pub fn forget_code() {
-    // SAFETY: the callback has the type that is asked for, and does not look at its argument.
-    unsafe { libc::dl_iterate_phdr(Some(forget_segments), std::ptr::null_mut()) };
-}
-
-/// Called for the program itself first, and then no more.
-unsafe extern "C" fn forget_segments(
-    info: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    _data: *mut libc::c_void,
-) -> libc::c_int {
-    // SAFETY: the C library passes a description that is valid for the call, with `dlpi_phnum` headers.
-    let (base, headers) = unsafe {
-        let info = &*info;
-        (info.dlpi_addr, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
-    };
-    // SAFETY: it has no precondition.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let fixed = |flags: u32| flags & libc::PF_W == 0;
-    for header in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && fixed(h.p_flags)) {
-        let first = (base + header.p_vaddr) as usize;
-        let (start, end) = (first & !(page - 1), first + header.p_memsz as usize);
-        // SAFETY: a segment that is mapped from the program's file and never written (relocations are in those
-        // that are writable), so each page that is dropped is read again as it was.
-        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) };
-    }
-    1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,21 +101,6 @@ mod tests {
         release(&mut buffer[..10]);
         release(&mut []);
         assert!(buffer.iter().all(|byte| *byte == 9), "no whole page");
-    }
-
-    #[test]
-    fn code_that_was_forgotten_is_there_when_it_is_needed() {
-        // What is mapped from files; the rest changes as other tests run.
-        let files = || -> u64 {
-            let status = std::fs::read_to_string("/proc/self/status").unwrap();
-            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
-            line.trim().trim_end_matches(" kB").parse().unwrap()
-        };
-        let before = files();
-        forget_code();
-        let after = files();
-        assert!(after < before, "{before} {after}");
-        assert_eq!("this needs the formatter".replace("the ", ""), "this needs formatter");
     }
 
     #[test]

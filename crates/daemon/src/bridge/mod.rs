@@ -162,7 +162,6 @@ async fn serve(
         // Nothing depends on it but the manager's own patience.
         let _ = notifier.ready(&format!("bridging {a} and {b}"));
     }
-    adit_linux::memory::forget_code();
     let ended = running.run(control, &mut signals).await;
     if let Some(notifier) = &notifier {
         let _ = notifier.stopping();

@@ -192,7 +192,6 @@ impl Hooks for Owner<'_> {
             // Nothing depends on it but the manager's own patience.
             let _ = notifier.ready(&format!("serving on {places}"));
         }
-        adit_linux::memory::forget_code();
         if let Some(on_ready) = self.on_ready.take() {
             announce(&self.running, &self.store, device, on_ready);
         }

@@ -149,7 +149,6 @@ impl Ground {
     pub(crate) fn ready(&self) {
         say!(1, "Initialization Sequence Completed");
         self.tell("Initialization Sequence Completed");
-        adit_linux::memory::forget_code();
     }
 }
 

@@ -3,6 +3,7 @@
 //! CPU time is read from the processes' own clocks, which count nanoseconds and threads that ended. What is dearer to read
 //! takes turns where there are many processes or hosts, so that watching stays far below one per cent of a CPU.
 
+pub mod foreign;
 mod join;
 mod proc;
 mod watch;

@@ -281,7 +281,7 @@ mod tests {
             ]
         );
         assert_eq!(plan.scenarios[0].points[1].1.clients, 20);
-        assert_eq!((plan.rounds, plan.seed), (5, 1));
+        assert_eq!((plan.rounds, plan.seed), (5, None));
     }
 
     #[test]

@@ -19,8 +19,7 @@ pub(super) struct File {
     pub(super) about: String,
     #[serde(default = "five")]
     pub(super) rounds: Spanned<u32>,
-    #[serde(default = "one")]
-    pub(super) seed: u64,
+    pub(super) seed: Option<u64>,
     pub(super) a_a: Option<Spanned<AAFile>>,
     #[serde(rename = "scenario")]
     pub(super) scenarios: Vec<Spanned<ScenarioFile>>,
@@ -28,10 +27,6 @@ pub(super) struct File {
 
 fn five() -> Spanned<u32> {
     Spanned::new(0..0, 5)
-}
-
-fn one() -> u64 {
-    1
 }
 
 /// Which trial is run against itself first.

@@ -45,11 +45,11 @@ pub struct Plan {
     pub about: String,
     /// The text that it was read from.
     pub text: String,
-    /// Of the order of trials.
-    pub seed: u64,
+    /// Of the order of trials; the clock's where none is given.
+    pub seed: Option<u64>,
     /// Rounds of a scenario that names none, and of the A/A trials.
     pub rounds: u32,
-    /// What is run against itself first.
+    /// What is run against itself, once in each round.
     pub a_a: Option<AA>,
     /// In the order of the file.
     pub scenarios: Vec<Scenario>,

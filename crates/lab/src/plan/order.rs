@@ -26,12 +26,13 @@ pub struct Trial {
 }
 
 impl Plan {
-    /// All trials in the order in which they run: A/A first, then the rounds. The same plan gives the same order.
+    /// All trials in the order in which they run. The same plan with the same seed gives the same order.
     #[must_use]
     pub fn trials(&self) -> Vec<Trial> {
-        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
-        let mut all = self.a_a_trials();
-        let rounds = self.scenarios.iter().map(|scenario| scenario.rounds).max().unwrap_or(0);
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed.unwrap_or_default());
+        let mut all = Vec::new();
+        let own = self.scenarios.iter().map(|scenario| scenario.rounds);
+        let rounds = own.chain(self.a_a.iter().map(|_| self.rounds)).max().unwrap_or(0);
         for round in 1..=rounds {
             let takes_part = |scenario: &&Scenario| round <= scenario.rounds;
             let mut these: Vec<Trial> = self
@@ -40,32 +41,31 @@ impl Plan {
                 .filter(takes_part)
                 .flat_map(|scenario| scenario.round(round))
                 .collect();
+            these.extend(self.a_a_trials(round));
             shuffle(&mut these, &mut random);
             all.extend(these);
         }
         all
     }
 
-    /// The two sides of each round are `#a` and `#b`, whichever comes first.
-    fn a_a_trials(&self) -> Vec<Trial> {
-        let Some(a_a) = &self.a_a else { return Vec::new() };
+    /// A subject against itself: two sides of a round, `#a` and `#b`, which lie as far apart as those of any other pair.
+    fn a_a_trials(&self, round: u32) -> Vec<Trial> {
+        let Some(a_a) = self.a_a.as_ref().filter(|_| round <= self.rounds) else {
+            return Vec::new();
+        };
         let scenario = self.scenarios.iter().find(|scenario| scenario.name == a_a.scenario);
         let Some((scenario, (point, settings))) =
             scenario.and_then(|s| Some((s, s.points.first()?)))
         else {
             return Vec::new();
         };
-        let mut all = Vec::new();
-        for round in 1..=self.rounds {
-            let sides = if round % 2 == 1 { ["a", "b"] } else { ["b", "a"] };
-            all.extend(sides.map(|side| {
-                let mut trial = scenario.trial(point, settings, Some(&a_a.subject), round);
-                trial.key.subject = format!("{}#{side}", a_a.subject);
-                trial.a_a = true;
-                trial
-            }));
-        }
-        all
+        let side = |side| {
+            let mut trial = scenario.trial(point, settings, Some(&a_a.subject), round);
+            trial.key.subject = format!("{}#{side}", a_a.subject);
+            trial.a_a = true;
+            trial
+        };
+        ["a", "b"].map(side).into()
     }
 }
 
@@ -128,15 +128,20 @@ mod tests {
         [[scenario]]\nkind = \"handshakes\"\nrounds = 1\n";
 
     #[test]
-    fn a_a_first_then_whole_rounds_in_shuffled_order() {
+    fn whole_rounds_in_shuffled_order_with_a_pair_of_the_same_in_each() {
         let trials = Plan::parse("x", PLAN).unwrap().trials();
         assert_eq!(trials.len(), 6 + 7 + 6 + 6);
-        assert!(trials[..6].iter().all(|trial| trial.a_a));
-        assert!(trials[6..].iter().all(|trial| !trial.a_a));
-        let rounds: Vec<u32> = trials[6..].iter().map(|trial| trial.key.round).collect();
+        let rounds: Vec<u32> = trials.iter().map(|trial| trial.key.round).collect();
         assert!(rounds.is_sorted(), "one round after the other");
+        for round in 1..=3 {
+            let sides = trials.iter().filter(|trial| trial.a_a && trial.key.round == round);
+            assert_eq!(sides.count(), 2, "round {round}");
+        }
+        let pair = |(first, second): (&Trial, &Trial)| first.a_a && second.a_a;
+        let apart = trials.iter().zip(&trials[1..]).filter(|two| !pair(*two)).count();
+        assert!(apart > trials.len() - 4, "the sides are not run back to back each time");
         let order = |round| -> Vec<String> {
-            let these = trials[6..].iter().filter(|trial| trial.key.round == round);
+            let these = trials.iter().filter(|trial| trial.key.round == round);
             these.map(|trial| format!("{} {}", trial.key.point, trial.key.subject)).collect()
         };
         assert_ne!(order(2), order(3), "each round has an order of its own");
@@ -150,6 +155,8 @@ mod tests {
         let keys: BTreeSet<TrialKey> = plan.trials().into_iter().map(|trial| trial.key).collect();
         assert_eq!(keys.len(), plan.trials().len());
         assert_eq!(plan.trials(), plan.trials());
+        let other = Plan { seed: Some(2), ..plan.clone() };
+        assert_ne!(plan.trials(), other.trials(), "another seed, another order");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Manifest {
     pub seed: u64,
     /// How often each point was to be measured with each subject.
     pub rounds: u32,
-    /// How many of the A/A rounds came first.
+    /// In how many rounds a subject was run against itself.
     pub a_a_rounds: u32,
     /// How many trials the whole run has; 0 if that was not noted. A run with fewer lines is unfinished.
     pub trials_planned: usize,
@@ -55,7 +55,7 @@ pub struct PlanEntry {
     pub text: String,
     /// Rounds of every scenario, where the command line named them.
     pub rounds: Option<u32>,
-    /// The seed, where the command line named one.
+    /// The seed: the command line's, the plan's or the clock's.
     pub seed: Option<u64>,
     /// The scenarios to which the command line confined the plan; all if empty.
     pub only: Vec<String>,

@@ -135,6 +135,9 @@ fn trials(run: &Run) -> Option<Table> {
         for (round, why) in &row.not_counted {
             push(&round.to_string(), "not counted", why);
         }
+        for (round, why) in disturbances(run, row) {
+            push(&round.to_string(), "marked", &why);
+        }
         for round in &row.marked {
             let steal = percent(100.0 * steal(run, row, *round));
             push(
@@ -166,6 +169,15 @@ fn trials(run: &Run) -> Option<Table> {
         &["where", "subject", "round", "state", "why"],
         rows.collect(),
     )
+}
+
+fn disturbances(run: &Run, row: &Row) -> Vec<(u32, String)> {
+    let of_row = run.records.iter().filter(|record| !record.a_a && is_of(record, row));
+    let disturbed = of_row.filter_map(|record| match &record.outcome {
+        Outcome::Measured(measurement) => Some((record.key.round, measurement.disturbance()?)),
+        _ => None,
+    });
+    disturbed.collect()
 }
 
 fn steal(run: &Run, row: &Row, round: u32) -> f64 {

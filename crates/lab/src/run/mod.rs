@@ -17,8 +17,9 @@ pub use self::list::run as list;
 use self::folder::Folder;
 use self::progress::Progress;
 use crate::bed::{Bed, LinkMode};
+use crate::measure::foreign::{self, Processors};
 use crate::plan::{Plan, Trial};
-use crate::record::{Outcome, Record};
+use crate::record::{Measurement, Outcome, Record};
 use crate::report::manifest::{Manifest, PlanEntry, SubjectEntry, now_ms, offload_lines};
 use crate::scenario::Lab;
 use crate::subject::Kit;
@@ -40,7 +41,7 @@ pub struct Arguments {
     /// Rounds of every scenario, instead of the plan's
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Of the order of trials, instead of the plan's
+    /// Of the order of trials, instead of the plan's or the clock's
     #[arg(long)]
     seed: Option<u64>,
     /// Only the scenario of this name; repeatable
@@ -76,11 +77,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn asked(arguments: &Arguments) -> Result<PlanEntry> {
     let name = arguments.plan.as_deref().unwrap_or_default();
     let plan = Plan::load(name)?;
+    // From the clock, so that no order is that of every run; noted, so that it can be repeated.
+    let seed = arguments.seed.or(plan.seed).unwrap_or_else(now_ms);
     Ok(PlanEntry {
         name: name.to_owned(),
         text: plan.text,
         rounds: arguments.rounds,
-        seed: arguments.seed,
+        seed: Some(seed),
         only: arguments.only.clone(),
     })
 }
@@ -94,7 +97,7 @@ fn plan_of(entry: &PlanEntry) -> Result<Plan> {
         plan.rounds = rounds;
         plan.scenarios.iter_mut().for_each(|scenario| scenario.rounds = rounds);
     }
-    plan.seed = entry.seed.unwrap_or(plan.seed);
+    plan.seed = entry.seed.or(plan.seed);
     Ok(plan)
 }
 
@@ -167,7 +170,8 @@ fn manifest(
     }
     let a_a_rounds = trials.iter().filter(|trial| trial.a_a).count() / 2;
     let a_a_rounds = u32::try_from(a_a_rounds).context("A/A rounds")?;
-    let mut manifest = Manifest::begin(entry, plan.seed, plan.rounds, a_a_rounds);
+    let mut manifest =
+        Manifest::begin(entry, plan.seed.unwrap_or_default(), plan.rounds, a_a_rounds);
     manifest.trials_planned = trials.len();
     manifest.subjects = subjects;
     for mode in [LinkMode::Offload, LinkMode::WireGro, LinkMode::Wire] {
@@ -186,13 +190,28 @@ fn flags(mode: LinkMode) -> Result<String> {
     Ok(offload_lines(&bed.server.run("ethtool", &["-k", CABLE])?))
 }
 
+/// Runs a trial and notes what other programs did meanwhile. Instruction counts do not depend on that.
+fn watched(lab: &mut Lab, trial: &Trial) -> Result<Measurement> {
+    if trial.subject.is_none() {
+        return lab.run(trial);
+    }
+    let pressure = foreign::pressure();
+    let before = Processors::look();
+    let mut measurement = lab.run(trial)?;
+    measurement.pressure = pressure;
+    if let (Some(before), Some(after)) = (before, Processors::look()) {
+        measurement.foreign = after.foreign_since(before);
+    }
+    Ok(measurement)
+}
+
 fn one(lab: &mut Lab, trial: &Trial, manifest: &Manifest) -> Record {
     let (started_ms, started) = (now_ms(), Instant::now());
     let subject = trial.subject.as_ref().map(ToString::to_string);
     let skipped = subject.and_then(|name| manifest.subjects.get(&name)?.skipped.clone());
     let outcome = match skipped {
         Some(why) => Outcome::Skipped(why),
-        None => match lab.run(trial) {
+        None => match watched(lab, trial) {
             Ok(measurement) => Outcome::Measured(measurement),
             Err(failure) => Outcome::Failed(failure.to_string()),
         },

@@ -81,9 +81,7 @@ fn measure(scene: &Scene, spec: &ConnectionsSpec) -> Result<Measurement> {
             step_up(scene, spec, &mut measurement)?
         }
         Pattern::Storm => {
-            scene.crowd.vanish()?;
-            let places = scene.places;
-            let (ran, cpu) = scene.costed(|crowd| crowd.run(burst(places), STORM))?;
+            let (ran, cpu) = scene.costed(|crowd| crowd.come_back(STORM))?;
             scene.check(&ran, &mut measurement)?;
             (ran, cpu)
         }

@@ -110,7 +110,14 @@ fn chatter(tunnel: &Tunnel, bed: &Bed, client: &Namespace) -> Result<Crowd> {
         sessions: 1,
         server: SocketAddr::new(bed.server_outer(false), config::PORT),
     };
-    let crowd = Crowd::open(client, tunnel.chatter.clone(), hosts)?;
+    let crowd = Crowd::open(
+        client,
+        {
+            let chatter = tunnel.chatter.clone();
+            move || Ok(chatter.clone())
+        },
+        hosts,
+    )?;
     let ran = crowd.run(burst(1), PATIENCE)?;
     ensure(ran.up() == 1, || {
         format!("the client that talks does not come up: {:?}", ran.setbacks)
@@ -159,7 +166,7 @@ impl Tunnel {
                 };
                 let tunnels = kit.start(subject, bed, &lines)?;
                 Ok(Tunnel {
-                    chatter: config::client(kit.keys().folder())?,
+                    chatter: config::client(kit.keys())?,
                     server_inner: tunnels.server_inner.v4,
                     client_inner: tunnels.client_inner.first().context("no client")?.v4,
                     kind: Kind::Other(Box::new(tunnels)),

@@ -50,7 +50,7 @@ fn adversary(lab: &Lab, stage: &Stage, settings: &Settings) -> Result<Option<Adv
         server: SocketAddr::new(stage.bed.server_outer(false), config::PORT),
     };
     let rate = if settings.rate == 0 { RATE } else { settings.rate };
-    let config = config::client(lab.kit().keys().folder())?;
+    let config = config::client(lab.kit().keys())?;
     let adversary = match settings.hostile {
         Hostile::None => return Ok(None),
         Hostile::Client => Adversary::client(client, config, scene, rate.into()),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use adit_testbed::failure::{Context, Failure, Result, ensure};
@@ -35,7 +35,12 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
     let folder = kit.scratch()?;
     let server = program(kit, subject)?;
     let server = Server::start(&server, &bed.server, folder.path(), kit.keys().folder())?;
-    let path = client_file(kit, bed, folder.path())?;
+    let script = tell_dns(folder.path())?;
+    let mut paths = Vec::new();
+    for number in 0..sessions * bed.clients.len() {
+        paths.push(client_file(kit, bed, folder.path(), &script, number)?);
+    }
+    let mut paths = paths.iter();
     let meter = Meter::start(&[("server", vec![server.daemon().pid()])], bed)?;
     let (cpu, pss) = (server.cpu()?, server.memory_kib()?);
     let started = Instant::now();
@@ -43,8 +48,9 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
     for session in 0..sessions {
         for (index, host) in bed.clients.iter().enumerate() {
             let name = format!("openvpn {index}/{session}");
+            let path = paths.next().context("fewer configurations than clients")?;
             let begun = started.elapsed();
-            let daemon = Daemon::spawn(&name, Program::Stock.command(host, &path))?;
+            let daemon = Daemon::spawn(&name, Program::Stock.command(host, path))?;
             clients.push((daemon, Arrival { intended: begun, latency: None }));
         }
     }
@@ -80,14 +86,26 @@ pub fn processes(kit: &Kit, bed: &Bed, subject: &Subject, sessions: usize) -> Re
     Ok(measurement)
 }
 
-/// The clients' config file, and a script that has them tell the DNS options they were given.
-fn client_file(kit: &Kit, bed: &Bed, folder: &Path) -> Result<std::path::PathBuf> {
+/// A script that has clients tell the DNS options that they were given.
+fn tell_dns(folder: &Path) -> Result<PathBuf> {
     let script = folder.join("tell-dns");
     fs::write(&script, "#!/bin/sh\nenv | grep ^foreign_option_\nexit 0\n")?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    let mut text = config::client_file(kit.keys().folder(), bed.server_outer(false));
+    Ok(script)
+}
+
+/// A client's config file, with a certificate of its own.
+fn client_file(
+    kit: &Kit,
+    bed: &Bed,
+    folder: &Path,
+    script: &Path,
+    number: usize,
+) -> Result<PathBuf> {
+    let own = kit.keys().issue_into(folder, &format!("client-{number}"))?;
+    let mut text = config::client_file(kit.keys().folder(), &own, bed.server_outer(false));
     text.push_str(&format!("script-security 2\nup {}\n", script.display()));
-    let path = folder.join("storm-client.conf");
+    let path = folder.join(format!("client-{number}.conf"));
     fs::write(&path, text).context(path.display())?;
     Ok(path)
 }

@@ -42,7 +42,8 @@ pub fn summarise(records: &[Record]) -> Summary {
         compare_with_reference(at_point);
     }
     let growth = growth(&rows);
-    let warnings = warnings(&rows, &a_a, &growth);
+    let mut warnings = warnings(&rows, &a_a, &growth);
+    warnings.extend(disturbed(records));
     Summary { rows, a_a, growth, warnings }
 }
 
@@ -318,6 +319,22 @@ fn growth(rows: &[Row]) -> Vec<Growth> {
         })
     });
     fits.collect()
+}
+
+/// Whether other programs worked on the machine while the run measured.
+fn disturbed(records: &[Record]) -> Option<String> {
+    let measured = records.iter().filter_map(|record| match &record.outcome {
+        Outcome::Measured(measured) => Some(measured),
+        _ => None,
+    });
+    let (all, disturbed) = measured.fold((0_usize, 0_usize), |(all, disturbed), measured| {
+        (all + 1, disturbed + usize::from(measured.disturbance().is_some()))
+    });
+    (disturbed > 0).then(|| {
+        format!(
+            "the machine was not quiet: other programs were at work in {disturbed} of {all} trials"
+        )
+    })
 }
 
 /// What a reader must know before any figure.

@@ -215,3 +215,17 @@ fn growth_above_linear_is_flagged() {
     assert_eq!(memory.points.len(), 12);
     assert!(summary.warnings.iter().any(|w| w.contains("exponent 2.00")), "{:?}", summary.warnings);
 }
+
+#[test]
+fn a_run_on_a_machine_with_other_work_says_so_and_keeps_its_figures() {
+    let mut all = rounds("adit", "up_mbps", &[100.0, 101.0, 99.0]);
+    measured(&mut all[0]).foreign = 0.2;
+    measured(&mut all[1]).pressure = 0.5;
+    let summary = summarise(&all);
+    assert_eq!(summary.rows[0].rounds, [1, 2, 3]);
+    let said = summary.warnings.join("\n");
+    assert!(said.contains("not quiet") && said.contains("2 of 3 trials"), "{said}");
+    measured(&mut all[0]).foreign = 0.01;
+    measured(&mut all[1]).pressure = 0.0;
+    assert!(summarise(&all).warnings.is_empty());
+}

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_engine::Target;
@@ -15,6 +15,7 @@ use adit_openvpn::wrap::WrapConfig;
 use adit_testbed::failure::{Context, Result};
 
 use super::pushed::Expected;
+use crate::subject::{Identity, Keys};
 
 /// The server's port.
 pub const PORT: u16 = 1194;
@@ -52,21 +53,22 @@ pub fn server(keys: &Path, openvpn: bool) -> String {
     text
 }
 
-/// The config file of a client that is a process of `openvpn`, with the keys in `keys`.
+/// The config file of a client that is a process of `openvpn`, with the authority's files in `keys` and a certificate
+/// and key of its own.
 #[must_use]
-pub fn client_file(keys: &Path, server: IpAddr) -> String {
+pub fn client_file(keys: &Path, [certificate, key]: &[PathBuf; 2], server: IpAddr) -> String {
     let mut text = format!(
         "client\ndev tun\nproto udp4\nremote {server} {PORT}\nnobind\nverb 3\nreneg-sec 0\nremote-cert-tls server\n\
          explicit-exit-notify 1\ndisable-dco\n"
     );
-    for (word, file) in [
-        ("ca", "ca.crt"),
-        ("cert", "client.crt"),
-        ("key", "client.key"),
-        ("tls-crypt", "tls-crypt.key"),
+    for (word, path) in [
+        ("ca", &keys.join("ca.crt")),
+        ("cert", certificate),
+        ("key", key),
+        ("tls-crypt", &keys.join("tls-crypt.key")),
     ] {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{word} {}", keys.join(file).display());
+        let _ = writeln!(text, "{word} {}", path.display());
     }
     text
 }
@@ -86,22 +88,23 @@ pub fn expected() -> Result<Expected> {
     })
 }
 
-/// A client of [`server`], with the keys in `keys`. It tries again 1 s after a failure, and says when it leaves.
+/// One more client of [`server`], with a certificate of its own. It tries again 1 s after a failure, and says when it
+/// leaves.
 ///
 /// # Errors
 /// A key file is missing or malformed.
-pub fn client(keys: &Path) -> Result<ClientConfig> {
+pub fn client(keys: &Keys) -> Result<ClientConfig> {
     let read = |name: &str| {
-        let path = keys.join(name);
+        let path = keys.file(name);
         fs::read_to_string(&path).context(path.display())
     };
+    let Identity { certificate, key: private } = keys.issue()?;
     let key = StaticKey::parse(&read("tls-crypt.key")?).context("tls-crypt.key")?;
-    let pem =
-        |name: &str| -> Result<Option<Pem>> { Ok(Some(Pem::new(name, read(name)?.as_bytes()))) };
+    let pem = |name: &str, text: &str| Some(Pem::new(name, text.as_bytes()));
     let common = CommonTlsOptions {
-        ca: pem("ca.crt")?,
-        cert: pem("client.crt")?,
-        key: pem("client.key")?,
+        ca: pem("ca.crt", &read("ca.crt")?),
+        cert: pem("client.crt", &certificate),
+        key: pem("client.key", &private),
         ..CommonTlsOptions::default()
     };
     let tls = ClientTls::new(ClientTlsOptions { common }).context("the client's certificates")?;

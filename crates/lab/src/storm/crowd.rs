@@ -36,15 +36,20 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Opens the room that clients will stand in. None comes yet.
+    /// Opens the room that clients will stand in. None comes yet. `next` makes the configuration of each client that
+    /// comes for the first time.
     ///
     /// # Errors
     /// The namespace is gone.
-    pub fn open(namespace: &Namespace, config: ClientConfig, hosts: Hosts) -> Result<Crowd> {
+    pub fn open(
+        namespace: &Namespace,
+        next: impl FnMut() -> Result<ClientConfig> + Send + 'static,
+        hosts: Hosts,
+    ) -> Result<Crowd> {
         let (work, inbox) = mpsc::channel::<Work>();
         let thread = namespace.thread(move || {
             more_files()?;
-            Room::new(config, hosts)?.live(&inbox)
+            Room::new(next, hosts)?.live(&inbox)
         })?;
         Ok(Crowd { work: Some(work), thread: Some(thread) })
     }
@@ -89,12 +94,20 @@ impl Crowd {
         Ok(Talk { stop, packets })
     }
 
-    /// All clients vanish without a word, as when their hosts lose power. Returns how many.
+    /// All clients vanish without a word, as when their hosts lose power, and do not come back. Returns how many.
     ///
     /// # Errors
     /// The crowd has ended.
     pub fn vanish(&self) -> Result<usize> {
         self.ask(|room| Ok(room.vanish()))
+    }
+
+    /// All clients lose their sessions at once, without a word, and the same clients come back at one instant.
+    ///
+    /// # Errors
+    /// As [`Crowd::run`].
+    pub fn come_back(&self, patience: Duration) -> Result<Ran> {
+        self.ask(move |room| room.come_back(patience))
     }
 
     /// All clients take their leave. Returns how many; it takes as long as the server needs, a second or so at most.

@@ -18,6 +18,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use super::arrivals::{Arrival, Ran, count};
 use super::crowd::Hosts;
 use super::pushed::Applied;
+use super::schedule::burst;
 
 /// Something to do with the clients, handed in from another thread.
 pub(super) type Work = Box<dyn FnOnce(&mut Room) + Send>;
@@ -32,6 +33,7 @@ enum Stage {
 }
 
 struct Client {
+    config: ClientConfig,
     engine: ClientEngine,
     socket: UdpSocket,
     place: usize,
@@ -42,9 +44,14 @@ struct Client {
     deadline: Option<Instant>,
 }
 
+/// Makes the configuration of one more client.
+type Next = Box<dyn FnMut() -> Result<ClientConfig>>;
+
 /// The thread's side.
 pub(super) struct Room {
-    config: ClientConfig,
+    next_config: Next,
+    /// Of the clients that come next.
+    configs: VecDeque<ClientConfig>,
     hosts: Hosts,
     link: Link,
     poller: Poller,
@@ -105,12 +112,16 @@ const IDLE: Duration = Duration::from_millis(20);
 
 impl Room {
     /// No client is in it yet.
-    pub(super) fn new(config: ClientConfig, hosts: Hosts) -> Result<Room> {
+    pub(super) fn new(
+        next: impl FnMut() -> Result<ClientConfig> + 'static,
+        hosts: Hosts,
+    ) -> Result<Room> {
         // Neighbours in the order of places are of different hosts.
         let places = hosts.sources.len() * hosts.sessions;
         Ok(Room {
             link: Link::datagram(Default::default(), None, hosts.server),
-            config,
+            next_config: Box::new(next),
+            configs: VecDeque::new(),
             hosts,
             poller: Poller::new()?,
             events: Events::new(),
@@ -146,6 +157,7 @@ impl Room {
         patience: Duration,
         limit: Option<(Duration, f64)>,
     ) -> Result<Ran> {
+        self.prepare(schedule.len())?;
         let before = cpu()?;
         let arrival = |at: &Duration| Arrival { intended: *at, latency: None };
         let arrivals = schedule.iter().map(arrival).collect();
@@ -185,6 +197,14 @@ impl Room {
         Ok(Ran { arrivals, setbacks, told, shared, cpu: cpu()? - before, seconds })
     }
 
+    /// Has the configurations of so many clients, so that making certificates is no part of what is measured.
+    fn prepare(&mut self, clients: usize) -> Result<()> {
+        while self.configs.len() < clients {
+            self.configs.push_back((self.next_config)()?);
+        }
+        Ok(())
+    }
+
     /// Starts one client. False if there is no place for it now.
     fn admit(&mut self, arrival: usize) -> Result<bool> {
         let Some(place) = self.place()? else { return Ok(false) };
@@ -200,8 +220,10 @@ impl Room {
         seed.iter_mut().zip(clock::boottime().to_be_bytes()).for_each(|(to, from)| *to = from);
         seed.iter_mut().skip(8).zip(token.to_be_bytes()).for_each(|(to, from)| *to = from);
         let unix = UnixTime(clock::unix_time());
-        let engine = ClientEngine::new(self.config.clone(), seed, now(), unix);
+        let config = self.configs.pop_front().context("more clients than were announced")?;
+        let engine = ClientEngine::new(config.clone(), seed, now(), unix);
         let client = Client {
+            config,
             engine,
             socket,
             place,
@@ -406,6 +428,16 @@ impl Room {
         all.iter().for_each(|token| self.remove(*token));
         self.up.clear();
         all.len()
+    }
+
+    /// See [`super::Crowd::come_back`].
+    pub(super) fn come_back(&mut self, patience: Duration) -> Result<Ran> {
+        let up = self.clients.values().filter(|client| client.stage == Stage::Up);
+        let configs: VecDeque<ClientConfig> = up.map(|client| client.config.clone()).collect();
+        self.vanish();
+        let schedule = burst(configs.len());
+        self.configs = configs;
+        self.run(&schedule, patience, None)
     }
 
     pub(super) fn leave_all(&mut self) -> Result<usize> {

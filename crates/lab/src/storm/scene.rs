@@ -84,7 +84,8 @@ impl Scene {
         let places = sources.len() * sessions;
         let address = SocketAddr::new(bed.server_outer(false), config::PORT);
         let hosts = Hosts { sources, sessions, server: address };
-        let crowd = Crowd::open(client, config::client(keys)?, hosts)?;
+        let keys = kit.keys().clone();
+        let crowd = Crowd::open(client, move || config::client(&keys), hosts)?;
         let expected = config::expected()?;
         Ok(Scene { crowd, server, places, expected, _folder: folder })
     }

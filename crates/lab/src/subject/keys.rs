@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_openvpn::keys::StaticKey;
 use adit_testbed::failure::{Context, Result};
@@ -12,42 +14,82 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// A folder with `ca.crt`, `server.crt`, `server.key`, `client.crt`, `client.key` and `tls-crypt.key`.
+/// A folder with `ca.crt`, `server.crt`, `server.key`, `client.crt`, `client.key` and `tls-crypt.key`, and the
+/// authority, which can issue more.
 #[derive(Debug, Clone)]
 pub struct Keys {
     folder: PathBuf,
+    authority: Arc<Issuer<'static, KeyPair>>,
+    issued: Arc<AtomicU64>,
+}
+
+/// A client's certificate and key, as PEM.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The common name is of this certificate alone.
+    pub certificate: String,
+    /// Unencrypted.
+    pub key: String,
 }
 
 impl Keys {
-    /// Makes them all. All clients share one certificate.
+    /// Makes them all.
     ///
     /// # Errors
     /// The files cannot be written.
     pub fn make(folder: PathBuf) -> Result<Keys> {
-        let keys = Keys { folder };
         let ca_key = KeyPair::generate().context("a key")?;
         let mut ca = params("adit lab CA");
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        keys.write("ca.crt", &ca.self_signed(&ca_key).context("an authority")?.pem())?;
-        let issuer = Issuer::new(ca, ca_key);
+        let own = ca.self_signed(&ca_key).context("an authority")?.pem();
+        let authority = Arc::new(Issuer::new(ca, ca_key));
+        let keys = Keys { folder, authority, issued: Arc::default() };
+        keys.write("ca.crt", &own)?;
         let ends = [
             ("server", ExtendedKeyUsagePurpose::ServerAuth),
             ("client", ExtendedKeyUsagePurpose::ClientAuth),
         ];
         for (name, purpose) in ends {
-            let key = KeyPair::generate().context("a key")?;
-            let mut leaf = params(name);
-            leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-            leaf.extended_key_usages = vec![purpose];
-            let certificate = leaf.signed_by(&key, &issuer).context("a certificate")?;
-            keys.write(&format!("{name}.crt"), &certificate.pem())?;
-            keys.write(&format!("{name}.key"), &key.serialize_pem())?;
+            let identity = keys.sign(name, purpose)?;
+            keys.write(&format!("{name}.crt"), &identity.certificate)?;
+            keys.write(&format!("{name}.key"), &identity.key)?;
         }
         let mut bytes = [0; StaticKey::LEN];
         fs::File::open("/dev/urandom").context("/dev/urandom")?.read_exact(&mut bytes)?;
         keys.write("tls-crypt.key", &StaticKey::new(bytes).to_text())?;
         Ok(keys)
+    }
+
+    /// Issues a certificate to one more client.
+    ///
+    /// # Errors
+    /// The library makes no key.
+    pub fn issue(&self) -> Result<Identity> {
+        let number = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
+        self.sign(&format!("client-{number}"), ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    /// Issues a certificate to one more client and writes it into `folder`. Returns the paths of certificate and key.
+    ///
+    /// # Errors
+    /// As [`Keys::issue`], or the files cannot be written.
+    pub fn issue_into(&self, folder: &Path, name: &str) -> Result<[PathBuf; 2]> {
+        let identity = self.issue()?;
+        let paths = [folder.join(format!("{name}.crt")), folder.join(format!("{name}.key"))];
+        let [certificate, key] = &paths;
+        write(certificate, &identity.certificate)?;
+        write(key, &identity.key)?;
+        Ok(paths)
+    }
+
+    fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> Result<Identity> {
+        let key = KeyPair::generate().context("a key")?;
+        let mut leaf = params(name);
+        leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        leaf.extended_key_usages = vec![purpose];
+        let certificate = leaf.signed_by(&key, &self.authority).context("a certificate")?.pem();
+        Ok(Identity { certificate, key: key.serialize_pem() })
     }
 
     /// The path of one of the files.
@@ -63,14 +105,17 @@ impl Keys {
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.file(name);
-        fs::write(&path, text).context(path.display())?;
-        if path.extension().is_some_and(|kind| kind == "key") {
-            // openvpn warns of keys that others may read.
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        }
-        Ok(())
+        write(&self.file(name), text)
     }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).context(path.display())?;
+    if path.extension().is_some_and(|kind| kind == "key") {
+        // openvpn warns of keys that others may read.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
 }
 
 fn params(name: &str) -> CertificateParams {
@@ -93,5 +138,14 @@ mod tests {
         }
         let fixed = fs::read_to_string(keys.file("tls-crypt.key")).unwrap();
         assert!(StaticKey::parse(&fixed).is_ok());
+    }
+
+    #[test]
+    fn no_two_clients_share_a_certificate_or_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = Keys::make(folder.path().to_owned()).unwrap();
+        let [one, two] = [keys.issue().unwrap(), keys.clone().issue().unwrap()];
+        assert_ne!(one.certificate, two.certificate);
+        assert_ne!(one.key, two.key);
     }
 }

@@ -25,7 +25,7 @@ mod wireguard;
 pub use bridge::Bridging;
 pub use check::check;
 pub use database::Scheme;
-pub use keys::Keys;
+pub use keys::{Identity, Keys};
 pub use kit::{Kit, here};
 pub use revision::{prepare, workspace};
 pub use tunnels::{TunnelSpec, Tunnels};

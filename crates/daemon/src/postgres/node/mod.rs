@@ -220,7 +220,6 @@ async fn serve(
         // Nothing depends on it but the manager's own patience.
         let _ = notifier.ready(&format!("node {}", shared.settings.name));
     }
-    adit_linux::memory::forget_code();
     let mut node = Node {
         shared,
         host,
