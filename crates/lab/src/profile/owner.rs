@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use adit_testbed::failure::{Context, Result, ensure};
 
-use crate::subject::{Bridging, Subject};
+use crate::subject::{Bridging, Joint, Subject};
 
 /// Who is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +22,11 @@ impl Owner {
     /// It has none.
     pub fn of(subject: &Subject) -> Result<Owner> {
         Ok(Owner::Program(match subject {
-            Subject::Bare => {
-                return Err("bare: a cable is no program that could be sampled".into());
+            Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
+                return Err(
+                    "neither a cable nor the kernel's bridge is a program that could be sampled"
+                        .into(),
+                );
             }
             Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => "adit-lab",
             // Of a mixed pair it is the server.
@@ -34,6 +37,7 @@ impl Owner {
             | Subject::AditTap
             | Subject::AditFilter
             | Subject::Bridge(_)
+            | Subject::Wired(Joint::Adit)
             | Subject::AditServes
             | Subject::AditServesTcp => "adit",
             Subject::Openvpn

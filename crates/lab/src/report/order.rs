@@ -80,6 +80,7 @@ pub fn styles(subjects: &[String]) -> BTreeMap<String, usize> {
             | Subject::Database(_)
             | Subject::AditFilter
             | Subject::Bridge(_)
+            | Subject::Wired(_)
             | Subject::OpenvpnTap
             | Subject::AditWorkers(_)
             | Subject::AditTcpWorkers(_)

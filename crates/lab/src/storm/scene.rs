@@ -54,6 +54,7 @@ pub fn program(kit: &Kit, subject: &Subject) -> std::result::Result<Program, Str
         Subject::Bare
         | Subject::Copy
         | Subject::Bridge(_)
+        | Subject::Wired(_)
         | Subject::Database(_)
         | Subject::Tinc
         | Subject::WireguardGo => {

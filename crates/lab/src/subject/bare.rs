@@ -25,6 +25,7 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
         configs: Vec::new(),
         notes: Vec::new(),
         folder: None,
+        between: None,
     };
     if let Some(mtu) = spec.inner_mtu {
         tunnels.notes.push(format!("the bare link keeps its own MTU, not {mtu}"));

@@ -29,6 +29,16 @@ pub enum Bridging {
 }
 
 impl Bridging {
+    /// All of them.
+    pub const ALL: [Bridging; 5] =
+        [Self::Plain, Self::PlainThreads, Self::Relay, Self::Rules, Self::ManyRules];
+
+    /// The one that plans call so.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Bridging> {
+        Self::ALL.into_iter().find(|bridging| bridging.name() == name)
+    }
+
     /// As plans call it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -55,7 +65,7 @@ const DECIDING: u32 = 4;
 
 /// The small firewall behind so many rules about others. The ports that the lab's generators choose take the
 /// place of 7070.
-fn rules(others: u32) -> String {
+pub(super) fn rules(others: u32) -> String {
     let mut text = String::from("table inet fw {\n");
     if others > 0 {
         text.push_str(
@@ -149,10 +159,11 @@ pub(super) fn start(
         configs,
         notes,
         folder: Some(folder),
+        between: None,
     })
 }
 
-fn set_up(
+pub(super) fn set_up(
     host: &Namespace,
     device: &'static str,
     inner: &adit_testbed::tunnel::Inner,

@@ -74,7 +74,16 @@ pub(super) fn start(bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
         Some(_) => Vec::new(),
         None => vec!["MTU inside the tunnel: its default, 1428".to_owned()],
     };
-    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder: None })
+    Ok(Tunnels {
+        server,
+        clients,
+        server_inner,
+        client_inner,
+        configs,
+        notes,
+        folder: None,
+        between: None,
+    })
 }
 
 /// What a person would type in the host.

@@ -80,7 +80,16 @@ pub(super) fn start(
         None => vec!["MTU inside the tunnel: the program's default, 1500".to_owned()],
     };
     let folder = Some(folder);
-    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder })
+    Ok(Tunnels {
+        server,
+        clients,
+        server_inner,
+        client_inner,
+        configs,
+        notes,
+        folder,
+        between: None,
+    })
 }
 
 /// The server's file and that of all clients: the same lines for adit and for openvpn.

@@ -13,8 +13,8 @@ use super::directives::Carrier;
 use super::keys::Keys;
 use super::tinc::RsaKey;
 use super::{
-    Bridging, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, openvpn, revision,
-    tinc, wireguard,
+    Bridging, Joint, Subject, TunnelSpec, Tunnels, adit, bare, bridge, copy, database, openvpn,
+    revision, tinc, wired, wireguard,
 };
 use crate::bed::Bed;
 
@@ -88,6 +88,7 @@ impl Kit {
             Subject::AditTap => adit::start(self, None, Carrier::UdpTap, bed, spec),
             Subject::OpenvpnTap => openvpn::start(self, Carrier::UdpTap, bed, spec),
             Subject::Bridge(bridging) => bridge::start(self, *bridging, bed, spec),
+            Subject::Wired(joint) => wired::start(self, *joint, bed, spec),
             Subject::AditFilter => adit::start_with_rules(self, bed, spec),
             Subject::Database(_) => Err(format!(
                 "{subject} needs a database: only scenarios of the kinds postgres and soak have one"
@@ -145,7 +146,9 @@ impl Kit {
 /// Why it cannot be measured here, and what to install.
 pub fn here(subject: &Subject) -> std::result::Result<String, String> {
     match subject {
-        Subject::Bare => Ok(format!("Linux {}", kernel())),
+        Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
+            Ok(format!("Linux {}", kernel()))
+        }
         Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => {
             copy::version()
         }
@@ -154,6 +157,7 @@ pub fn here(subject: &Subject) -> std::result::Result<String, String> {
         | Subject::AditTap
         | Subject::AditFilter
         | Subject::Bridge(Bridging::Relay | Bridging::Rules | Bridging::ManyRules)
+        | Subject::Wired(Joint::Adit)
         | Subject::AditWorkers(_)
         | Subject::AditTcpWorkers(_) => adit::version(&adit::beside()?, false),
         Subject::Adit(Some(revision)) => {

@@ -20,6 +20,7 @@ mod revision;
 mod start;
 mod tinc;
 mod tunnels;
+mod wired;
 mod wireguard;
 
 pub use bridge::Bridging;
@@ -29,6 +30,7 @@ pub use keys::{Identity, Keys};
 pub use kit::{Kit, here};
 pub use revision::{prepare, workspace};
 pub use tunnels::{TunnelSpec, Tunnels};
+pub use wired::Joint;
 
 /// One thing to measure.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,6 +66,8 @@ pub enum Subject {
     OpenvpnTap,
     /// Two TAP devices and what joins them: no tunnel.
     Bridge(Bridging),
+    /// Two cables and what joins them: no tunnel.
+    Wired(Joint),
     /// adit over UDP, its server with a packet filter of a hundred rules, the last of which decides.
     AditFilter,
     /// Two or more hosts that reach only a database.
@@ -82,7 +86,7 @@ pub fn has_adit(name: &str) -> bool {
 
 impl Subject {
     /// All that have a name of their own; beside them there are `adit@REVISION`, `adit-wN` and `adit-tcp-wN`.
-    pub const NAMED: [Subject; 31] = [
+    pub const NAMED: [Subject; 34] = [
         Subject::Bare,
         Subject::Copy,
         Subject::Adit(None),
@@ -101,6 +105,9 @@ impl Subject {
         Subject::Bridge(Bridging::Relay),
         Subject::Bridge(Bridging::Rules),
         Subject::Bridge(Bridging::ManyRules),
+        Subject::Wired(Joint::Kernel),
+        Subject::Wired(Joint::KernelRules),
+        Subject::Wired(Joint::Adit),
         Subject::Database(Scheme::RowNotify),
         Subject::Database(Scheme::RowNotifyAsync),
         Subject::Database(Scheme::RowNotify1400),
@@ -146,6 +153,7 @@ impl fmt::Display for Subject {
             Subject::OpenvpnTap => f.write_str("openvpn-tap"),
             Subject::AditFilter => f.write_str("adit-filter"),
             Subject::Bridge(bridging) => f.write_str(bridging.name()),
+            Subject::Wired(joint) => f.write_str(joint.name()),
             Subject::Database(scheme) => f.write_str(scheme.name()),
             Subject::Tinc => f.write_str("tinc"),
             Subject::WireguardGo => f.write_str("wireguard-go"),
@@ -157,8 +165,11 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Subject, String> {
-        if let Some(scheme) = Scheme::find(text) {
-            return Ok(Subject::Database(scheme));
+        let bridge = || Bridging::find(text).map(Subject::Bridge);
+        let wired = || Joint::find(text).map(Subject::Wired);
+        let database = Scheme::find(text).map(Subject::Database);
+        if let Some(subject) = database.or_else(bridge).or_else(wired) {
+            return Ok(subject);
         }
         match text {
             "bare" => Ok(Subject::Bare),
@@ -174,11 +185,6 @@ impl FromStr for Subject {
             "adit-tap" => Ok(Subject::AditTap),
             "openvpn-tap" => Ok(Subject::OpenvpnTap),
             "adit-filter" => Ok(Subject::AditFilter),
-            "relay" => Ok(Subject::Bridge(Bridging::Plain)),
-            "relay-threads" => Ok(Subject::Bridge(Bridging::PlainThreads)),
-            "adit-bridge-relay" => Ok(Subject::Bridge(Bridging::Relay)),
-            "adit-bridge" => Ok(Subject::Bridge(Bridging::Rules)),
-            "adit-bridge-10k" => Ok(Subject::Bridge(Bridging::ManyRules)),
             "tinc" => Ok(Subject::Tinc),
             "wireguard-go" => Ok(Subject::WireguardGo),
             _ => match (text.strip_prefix("adit@"), workers(text)) {
@@ -188,7 +194,7 @@ impl FromStr for Subject {
                 (_, Some(subject)) => Ok(subject),
                 _ => Err(format!(
                     "no subject is called {text:?}; write bare, copy, adit, adit@REVISION, adit-w1 to adit-w64 (workers), adit-tcp, adit-tcp-w1 to adit-tcp-w64, \
-                     adit/openvpn, openvpn/adit, adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, tinc, wireguard-go, or a tunnel through a database: {}",
+                     adit/openvpn, openvpn/adit, adit-tcp/openvpn-tcp, openvpn-tcp/adit-tcp, openvpn, openvpn-tcp, adit-tap, openvpn-tap, adit-filter, relay, relay-threads, adit-bridge-relay, adit-bridge, adit-bridge-10k, adit-bridge-veth, linux-bridge, linux-bridge-nft, tinc, wireguard-go, or a tunnel through a database: {}",
                     Scheme::ALL.map(Scheme::name).join(", ")
                 )),
             },

@@ -60,6 +60,7 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
         configs: files.shown,
         notes,
         folder: Some(files.folder),
+        between: None,
     })
 }
 

@@ -9,6 +9,8 @@ use adit_testbed::tunnel::Inner;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use super::wired::Third;
+
 /// How a tunnel is to be made. What a subject cannot do makes its start fail, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelSpec {
@@ -54,6 +56,8 @@ pub struct Tunnels {
     pub notes: Vec<String>,
     /// The config files and keys, gone after the processes.
     pub(super) folder: Option<TempDir>,
+    /// A host between the others, where there is one.
+    pub(super) between: Option<Third>,
 }
 
 /// How long a process may take to leave on being asked.
@@ -81,6 +85,7 @@ impl Drop for Tunnels {
     fn drop(&mut self) {
         end(self.clients.drain(..).flatten().chain(self.server.drain(..)).collect());
         self.folder = None;
+        self.between = None;
     }
 }
 

@@ -83,7 +83,16 @@ pub(super) fn start(kit: &Kit, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> 
     }
     let client_inner = inners(bed)?;
     let folder = Some(folder);
-    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder })
+    Ok(Tunnels {
+        server,
+        clients,
+        server_inner,
+        client_inner,
+        configs,
+        notes,
+        folder,
+        between: None,
+    })
 }
 
 /// Names of devices. All hosts share the folder of the control sockets, which are named by the device, so that no two

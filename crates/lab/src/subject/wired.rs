@@ -1,0 +1,144 @@
+//! Two hosts and a third between them with a cable to each, as a firewall stands in a rack: the kernel's own bridge, or
+//! `adit bridge` on the same two ports.
+
+use adit_testbed::failure::{Context, Result, ensure};
+use adit_testbed::net::{Namespace, ip};
+use adit_testbed::process::{Daemon, feed};
+use serde::{Deserialize, Serialize};
+
+use super::start::{Processes, SETUP, inner, inners, no_lines};
+use super::{Kit, TunnelSpec, Tunnels, bridge, reach};
+use crate::bed::Bed;
+
+/// What joins the two cables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Joint {
+    /// The kernel's bridge, without rules.
+    Kernel,
+    /// The kernel's bridge with the small firewall's rules in nftables.
+    KernelRules,
+    /// `adit bridge` with the small firewall's rules.
+    Adit,
+}
+
+impl Joint {
+    /// All of them.
+    pub const ALL: [Joint; 3] = [Joint::Kernel, Joint::KernelRules, Joint::Adit];
+
+    /// As plans call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Joint::Kernel => "linux-bridge",
+            Joint::KernelRules => "linux-bridge-nft",
+            Joint::Adit => "adit-bridge-veth",
+        }
+    }
+
+    /// The one that plans call so.
+    #[must_use]
+    pub fn find(name: &str) -> Option<Joint> {
+        Joint::ALL.into_iter().find(|joint| joint.name() == name)
+    }
+}
+
+/// The ports of the host in between, towards the client and towards the server.
+const PORTS: [&str; 2] = ["private", "public"];
+/// The devices of the two hosts.
+const HOST: &str = "eth";
+
+/// The small firewall in the `bridge` family. A kernel without connection tracking for bridges refuses the rule about
+/// states; then the ports decide both ways.
+fn kernel_rules(tracked: bool) -> String {
+    let first =
+        if tracked { "ct state established,related accept" } else { "tcp sport 1024-65535 accept" };
+    format!(
+        "table bridge fw {{\n    chain forward {{\n        type filter hook forward priority filter; policy drop;\n        \
+         {first}\n        ether type arp accept\n        meta l4proto {{ icmp, ipv6-icmp }} accept\n        \
+         tcp dport 1024-65535 accept\n        meta l4proto udp accept\n    }}\n}}\n"
+    )
+}
+
+pub(super) fn start(kit: &Kit, joint: Joint, bed: &Bed, spec: &TunnelSpec) -> Result<Tunnels> {
+    no_lines(spec, "a bridge")?;
+    let client = bed.clients.first().context("a bed without clients")?;
+    ensure(bed.clients.len() == 1, || "a bridge joins two hosts: one client".into())?;
+    let folder = kit.scratch()?;
+    let third = Third(Namespace::new("between")?);
+    let between = &third.0;
+    let (server_inner, client_inner) = (inner(0)?, inners(bed)?);
+    let client_address = client_inner.first().context("a client without addresses")?;
+    let hosts = [(client, client_address), (&bed.server, &server_inner)];
+    let offload = bed.mode().offload();
+    for ((host, address), port) in hosts.into_iter().zip(PORTS) {
+        let (near, far) = (between.name(), host.name());
+        let cable = format!("link add {port} netns {near} type veth peer name {HOST} netns {far}");
+        ip(None, [cable].into_iter())?;
+        between.handle()?.run(|| offload.set(port))??;
+        ip(Some(between), [format!("link set {port} up")].into_iter())?;
+        bridge::set_up(host, HOST, address, bed)?;
+    }
+    let mut processes = Processes::default();
+    let (mut configs, mut notes) = (Vec::new(), Vec::new());
+    match joint {
+        Joint::Kernel => join(between)?,
+        Joint::KernelRules => {
+            join(between)?;
+            let apply = |tracked| {
+                let rules = kernel_rules(tracked);
+                let mut command = between.command("nft");
+                command.args(["-f", "-"]);
+                feed(command, &rules).map(|_| rules)
+            };
+            let rules = match apply(true) {
+                Ok(rules) => rules,
+                Err(_) => {
+                    notes.push(
+                        "this kernel tracks no connections on a bridge: rules without state".into(),
+                    );
+                    apply(false)?
+                }
+            };
+            configs.push(("fw.nft".to_owned(), rules));
+        }
+        Joint::Adit => {
+            let rules = bridge::rules(0);
+            let path = folder.path().join("fw.nft");
+            std::fs::write(&path, &rules)?;
+            configs.push(("fw.nft".to_owned(), rules));
+            let mut command = between.command(&kit.adit(None)?.to_string_lossy());
+            command.arg("bridge").args(PORTS).arg("--rules").arg(path);
+            command.arg("--dir").arg(folder.path());
+            processes.server.push(Daemon::spawn(joint.name(), command)?);
+            for daemon in &mut processes.server {
+                daemon.wait_for("the bridge is up", SETUP)?;
+            }
+        }
+    }
+    processes.clients.push(Vec::new());
+    reach::all(&bed.clients, server_inner.v4, SETUP).map_err(|f| processes.blame(f))?;
+    let (server, clients) = processes.take();
+    let folder = Some(folder);
+    let between = Some(third);
+    Ok(Tunnels { server, clients, server_inner, client_inner, configs, notes, folder, between })
+}
+
+/// The host in between.
+#[derive(Debug)]
+pub(super) struct Third(Namespace);
+
+impl Drop for Third {
+    fn drop(&mut self) {
+        // The kernel removes a namespace's devices some time after the namespace; the hosts' ends must go now, since
+        // the next subject gives its devices the same names.
+        let cables = PORTS.iter().map(|port| format!("link del {port}"));
+        let _ = ip(Some(&self.0), cables);
+    }
+}
+
+/// The kernel's bridge, which forwards at once.
+fn join(between: &Namespace) -> Result<()> {
+    let first = ["link add br type bridge forward_delay 0".to_owned(), "link set br up".to_owned()];
+    let ports = PORTS.iter().map(|port| format!("link set {port} master br"));
+    ip(Some(between), first.into_iter().chain(ports))
+}
