@@ -112,7 +112,7 @@ impl Manifest {
             seed,
             rounds,
             a_a_rounds,
-            command: command_line(std::env::args_os()),
+            command: repeatable(&command_line(std::env::args_os()), seed),
             started_ms: now_ms(),
             source: Revision::here(),
             machine: Machine::here(),
@@ -239,6 +239,11 @@ pub fn offload_lines(ethtool: &str) -> String {
     let noted =
         lines.filter(|line| line.split_once(':').is_some_and(|(name, _)| OF_NOTE.contains(&name)));
     noted.collect::<Vec<_>>().join("\n")
+}
+
+/// A command line that gives the same order again.
+fn repeatable(command: &str, seed: u64) -> String {
+    if command.contains("--seed") { command.to_owned() } else { format!("{command} --seed {seed}") }
 }
 
 /// A command line for a shell, each word quoted where it must be.

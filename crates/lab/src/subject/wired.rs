@@ -138,7 +138,8 @@ impl Drop for Third {
 
 /// The kernel's bridge, which forwards at once.
 fn join(between: &Namespace) -> Result<()> {
-    let first = ["link add br type bridge forward_delay 0".to_owned(), "link set br up".to_owned()];
-    let ports = PORTS.iter().map(|port| format!("link set {port} master br"));
+    let first =
+        ["link add joint type bridge forward_delay 0".to_owned(), "link set joint up".to_owned()];
+    let ports = PORTS.iter().map(|port| format!("link set {port} master joint"));
     ip(Some(between), first.into_iter().chain(ports))
 }
