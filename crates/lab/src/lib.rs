@@ -12,6 +12,7 @@ pub mod measure;
 pub mod metric;
 pub mod plan;
 pub mod profile;
+pub mod publish;
 pub mod record;
 pub mod relay;
 pub mod report;

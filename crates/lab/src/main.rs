@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use adit_lab::{bench, compare, copy, profile, relay, report, rows, run};
+use adit_lab::{bench, compare, copy, profile, publish, relay, report, rows, run};
 use clap::{Parser, Subcommand};
 
 /// Measures adit beside its peers, and says how sure it is.
@@ -27,6 +27,10 @@ enum Verb {
     /// Write the report of a run anew
     #[command(after_help = "Example: adit-lab report lab-results/standard-20260301-101500")]
     Report(report::Arguments),
+    /// Write a run's figures into the tables of README.md and docs/benchmarks.md
+    ///
+    /// Example: adit-lab publish lab-results/standard-20260301-101500
+    Publish(publish::Arguments),
     /// Tell whether run B is slower than run A; exit code 1 if so
     #[command(after_help = "Example: adit-lab compare before after")]
     Compare(compare::Arguments),
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::List => run::list(),
         Verb::Report(arguments) => report::run(&arguments),
+        Verb::Publish(arguments) => publish::run(&arguments),
         Verb::Compare(arguments) => compare::run(&arguments),
         Verb::Profile(arguments) => profile::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),

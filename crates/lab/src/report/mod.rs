@@ -45,6 +45,7 @@ use std::process::ExitCode;
 use adit_testbed::failure::{Context, Result};
 
 pub use manifest::Manifest;
+pub(crate) use number::{number, times_with_interval, with_interval};
 
 use crate::record::{Record, TRIALS};
 use crate::stats::{Summary, summarise};
@@ -95,16 +96,16 @@ pub fn headline(dir: &Path) -> Result<String> {
 }
 
 /// A run as read.
-struct Run {
-    manifest: Manifest,
-    records: Vec<Record>,
-    summary: Summary,
+pub(crate) struct Run {
+    pub(crate) manifest: Manifest,
+    pub(crate) records: Vec<Record>,
+    pub(crate) summary: Summary,
     /// Numbers of the lines that are no records: a killed run leaves half of one.
     torn: Vec<usize>,
 }
 
 impl Run {
-    fn read(dir: &Path) -> Result<Run> {
+    pub(crate) fn read(dir: &Path) -> Result<Run> {
         let manifest = Manifest::read(dir)?;
         let path = dir.join(TRIALS);
         let text = std::fs::read(&path).context(path.display())?;

@@ -28,6 +28,7 @@ pub use check::check;
 pub use database::Scheme;
 pub use keys::{Identity, Keys};
 pub use kit::{Kit, here};
+pub(crate) use revision::git;
 pub use revision::{prepare, workspace};
 pub use tunnels::{TunnelSpec, Tunnels};
 pub use wired::Joint;

@@ -45,7 +45,8 @@ pub fn workspace() -> Result<PathBuf> {
         .context("adit's sources are needed for this: run it inside a checkout of adit")
 }
 
-fn git(root: &Path) -> Command {
+/// git in the folder of adit's sources.
+pub fn git(root: &Path) -> Command {
     let mut command = Command::new("git");
     // Under sudo the checkout belongs to somebody else, which git refuses unless it is told.
     command.args(["-c", "safe.directory=*", "-C"]).arg(root);

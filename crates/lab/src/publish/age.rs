@@ -1,0 +1,57 @@
+//! How old figures are, in commits.
+
+use std::fmt;
+use std::path::Path;
+
+use adit_testbed::failure::Result;
+use adit_testbed::process::output;
+
+use crate::subject::git;
+
+/// What decides about the figures: the data path, the protocols' engines, and the peers' counterparts in the lab.
+const MEASURED: [&str; 10] = [
+    "crates/wire/src",
+    "crates/crypto/src",
+    "crates/filter/src",
+    "crates/linux/src",
+    "crates/engine/src",
+    "crates/openvpn/src",
+    "crates/plane/src",
+    "crates/bridge/src",
+    "crates/postgres/src",
+    "crates/lab/src",
+];
+
+/// Commits since a revision.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Age {
+    /// All.
+    pub(super) commits: usize,
+    /// Those that changed what is measured.
+    pub(super) measured_code: usize,
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Age { commits: 0, .. } => f.write_str("of this revision"),
+            Age { commits, measured_code } => write!(
+                f,
+                "{commits} commits ago, {measured_code} of which changed what it measured"
+            ),
+        }
+    }
+}
+
+/// The age of a revision's figures in this checkout.
+///
+/// # Errors
+/// git does not know the revision.
+pub(super) fn of(root: &Path, revision: &str) -> Result<Age> {
+    let since = |paths: &[&str]| -> Result<usize> {
+        let mut command = git(root);
+        command.args(["rev-list", "--count", &format!("{revision}..HEAD"), "--"]).args(paths);
+        Ok(output(command)?.trim().parse().unwrap_or(usize::MAX))
+    };
+    Ok(Age { commits: since(&[])?, measured_code: since(&MEASURED)? })
+}

@@ -1,0 +1,148 @@
+//! What is kept of a published run: its origin, and each figure with its interval.
+
+use std::collections::BTreeMap;
+
+use adit_testbed::failure::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::record::Outcome;
+use crate::report::Run;
+use crate::stats::Verdict;
+
+/// A published run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figures {
+    /// The plan's name.
+    pub(super) plan: String,
+    /// The source's full hash.
+    pub(super) revision: String,
+    /// `2026-03-01`.
+    pub(super) date: String,
+    /// Processor, cores, memory and kernel.
+    pub(super) machine: String,
+    /// Repeats the run.
+    pub(super) command: String,
+    /// Of each subject.
+    pub(super) versions: BTreeMap<String, String>,
+    /// Trials that were measured.
+    pub(super) trials: usize,
+    /// Rounds of each trial.
+    pub(super) rounds: u32,
+    /// What a reader must know before any figure.
+    pub(super) warnings: Vec<String>,
+    /// All valid results.
+    pub(super) results: Vec<Published>,
+}
+
+/// One subject at one point of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Published {
+    pub(super) scenario: String,
+    pub(super) point: BTreeMap<String, String>,
+    pub(super) subject: String,
+    pub(super) values: BTreeMap<String, Value>,
+}
+
+/// A figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Value {
+    pub(super) median: f64,
+    /// Both ends of its 95 % interval.
+    pub(super) interval: Option<[f64; 2]>,
+    pub(super) ratio: Option<Compared>,
+}
+
+/// A figure over the reference's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Compared {
+    pub(super) reference: String,
+    pub(super) median: f64,
+    /// Both ends of its 95 % interval.
+    pub(super) interval: Option<[f64; 2]>,
+    /// Whether the difference is beyond the noise.
+    pub(super) certain: bool,
+}
+
+impl Figures {
+    /// What is kept of a run.
+    ///
+    /// # Errors
+    /// The run is not of a revision that others can check out, is not finished, or a trial of it broke.
+    pub(super) fn of(run: &Run) -> Result<Figures> {
+        let manifest = &run.manifest;
+        let source = manifest.source.as_ref().filter(|source| !source.dirty);
+        let source = source
+            .context("this run is of sources that no revision has: commit, build and run again")?;
+        let finished = manifest.finished_ms.is_some();
+        ensure(finished, || "this run was interrupted: adit-lab run --resume it".to_owned())?;
+        let failed = |record: &&crate::record::Record| matches!(record.outcome, Outcome::Failed(_));
+        let broken = run.records.iter().filter(failed).count();
+        ensure(broken == 0, || format!("{broken} trials of this run failed: its report says why"))?;
+        let measured =
+            |record: &&crate::record::Record| matches!(record.outcome, Outcome::Measured(_));
+        let machine = &manifest.machine;
+        let versions = manifest.subjects.iter();
+        Ok(Figures {
+            plan: manifest.plan.name.clone(),
+            revision: source.hash.clone(),
+            date: date(manifest.started_ms),
+            machine: format!(
+                "{}, {} cores, {} GiB, Linux {}",
+                machine.cpu,
+                machine.cores,
+                (machine.memory_kib + (1 << 19)) >> 20,
+                machine.kernel
+            ),
+            command: manifest.command.clone(),
+            versions: versions.map(|(name, entry)| (name.clone(), entry.version.clone())).collect(),
+            trials: run.records.iter().filter(measured).count(),
+            rounds: manifest.rounds,
+            warnings: run.summary.warnings.clone(),
+            results: results(run),
+        })
+    }
+
+    /// The revision as people write it.
+    pub(super) fn short(&self) -> &str {
+        self.revision.get(..8).unwrap_or(&self.revision)
+    }
+}
+
+fn results(run: &Run) -> Vec<Published> {
+    let rows = run.summary.rows.iter().filter(|row| row.invalid.is_none() && row.skipped.is_none());
+    let ends = |interval: Option<crate::stats::Interval>| interval.map(|i| [i.low, i.high]);
+    let published = rows.map(|row| {
+        let values = row.values.iter().map(|(name, cell)| {
+            let ratio = cell.ratio.as_ref().map(|ratio| Compared {
+                reference: ratio.reference.clone(),
+                median: ratio.median,
+                interval: ends(ratio.interval),
+                certain: matches!(ratio.verdict, Verdict::Ahead | Verdict::Behind),
+            });
+            (name.clone(), Value { median: cell.median, interval: ends(cell.interval), ratio })
+        });
+        Published {
+            scenario: row.scenario.clone(),
+            point: row.point.0.clone(),
+            subject: row.subject.clone(),
+            values: values.collect(),
+        }
+    });
+    published.collect()
+}
+
+fn date(ms: u64) -> String {
+    let seconds = i64::try_from(ms / 1000).unwrap_or_default();
+    let date = time::OffsetDateTime::from_unix_timestamp(seconds);
+    date.map(|at| at.date().to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_written_as_everywhere() {
+        assert_eq!(date(1_772_323_200_000), "2026-03-01");
+    }
+}

@@ -1,0 +1,320 @@
+//! Tables in a document. A comment, which no reader of the page sees, says what stands in the table below it:
+//!
+//! ```text
+//! <!-- figures: standard
+//! columns: adit | openvpn as openvpn 2.6 | bare as the bare link | ratio as adit vs. openvpn
+//! veth as it is: sum_mbps of single-stream link=offload
+//! adit serves openvpn's clients: sum_mbps of single-stream link=offload, adit is adit/openvpn
+//! -->
+//! (the table)
+//! <!-- end of figures -->
+//! ```
+//!
+//! The last line of what is written names the run: date, revision, machine, and what a reader must know.
+
+use adit_testbed::failure::{Context, Failure, Result, ensure};
+
+use super::figures::{Compared, Figures, Value};
+use crate::metric;
+use crate::report::{number, times_with_interval, with_interval};
+use crate::stats::Interval;
+
+const BEGIN: &str = "<!-- figures: ";
+const END: &str = "<!-- end of figures -->";
+
+/// What one table shows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Region {
+    plan: String,
+    columns: Vec<Column>,
+    rows: Vec<Line>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Column {
+    /// A subject, or `ratio`.
+    of: String,
+    title: String,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    title: String,
+    metric: String,
+    scenario: String,
+    /// Axis and value.
+    point: Vec<(String, String)>,
+    /// A column's subject, and the one that stands there in this row.
+    instead: Vec<(String, String)>,
+}
+
+/// The plans that a document's tables are of.
+///
+/// # Errors
+/// A region is malformed: with document and line.
+pub(super) fn plans(document: &str, text: &str) -> Result<Vec<String>> {
+    let mut plans = Vec::new();
+    replace(document, text, |region| {
+        plans.push(region.plan.clone());
+        Ok(None)
+    })?;
+    plans.dedup();
+    Ok(plans)
+}
+
+/// Replaces each table for which `table` gives another; the others stay.
+///
+/// # Errors
+/// A region is malformed, or `table` fails: with document and line.
+pub(super) fn replace(
+    document: &str,
+    text: &str,
+    mut table: impl FnMut(&Region) -> Result<Option<String>>,
+) -> Result<String> {
+    let mut new = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(BEGIN) {
+        let line = text.len() - rest.len() + at;
+        let line = text.get(..line).unwrap_or_default().lines().count() + 1;
+        let said = |failure: Failure| Failure(format!("{document}:{line}: {failure}"));
+        let (before, region) = rest.split_at(at);
+        let whole = region.split_once("\n-->\n").and_then(|(head, after)| {
+            let (old, after) = after.split_once(END)?;
+            Some((head, old, after))
+        });
+        let (head, old, after) =
+            whole.context(format!("figures need a line --> and then {END}")).map_err(said)?;
+        let parsed = Region::parse(head.trim_start_matches(BEGIN)).map_err(said)?;
+        let made = table(&parsed).map_err(said)?;
+        new.push_str(before);
+        new.push_str(head);
+        new.push_str("\n-->\n");
+        new.push_str(made.as_deref().unwrap_or(old));
+        new.push_str(END);
+        rest = after;
+    }
+    new.push_str(rest);
+    Ok(new)
+}
+
+impl Region {
+    fn parse(text: &str) -> Result<Region> {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let plan = lines.next().context("no plan is named")?.to_owned();
+        let columns = lines.next().and_then(|line| line.strip_prefix("columns: "));
+        let columns = columns.context("the second line says columns: SUBJECT as TITLE | ...")?;
+        let column = |text: &str| {
+            let (of, title) = text.split_once(" as ").unwrap_or((text, text));
+            Column { of: of.trim().to_owned(), title: title.trim().to_owned() }
+        };
+        let columns = columns.split('|').map(column).collect();
+        let rows = lines.map(Line::parse).collect::<Result<_>>()?;
+        Ok(Region { plan, columns, rows })
+    }
+
+    /// The plan whose run it shows.
+    pub(super) fn plan(&self) -> &str {
+        &self.plan
+    }
+
+    /// The table in Markdown, with the line about its origin.
+    ///
+    /// # Errors
+    /// A figure that it shows is not in the run.
+    pub(super) fn table(&self, figures: &Figures) -> Result<String> {
+        let mut text = String::from("| |");
+        self.columns.iter().for_each(|column| text.push_str(&format!(" {} |", column.title)));
+        text.push_str("\n|---|");
+        self.columns.iter().for_each(|_| text.push_str("---:|"));
+        text.push('\n');
+        for row in &self.rows {
+            text.push_str(&format!("| {} |", row.title));
+            for column in &self.columns {
+                let cell = self.cell(figures, row, column)?;
+                text.push_str(&if cell.is_empty() {
+                    " |".to_owned()
+                } else {
+                    format!(" {cell} |")
+                });
+            }
+            text.push('\n');
+        }
+        Ok(text + "\n" + &origin(figures) + "\n")
+    }
+
+    fn cell(&self, figures: &Figures, row: &Line, column: &Column) -> Result<String> {
+        let metric =
+            metric::find(&row.metric).context(format!("no metric is called {:?}", row.metric))?;
+        if column.of == "ratio" {
+            let first = self.columns.first().context("no columns")?;
+            let value = row.value(figures, &first.of)?;
+            let value = value.context(format!("{}: the run has no such result", row.title))?;
+            return Ok(value.ratio.as_ref().map(compared).unwrap_or_default());
+        }
+        let Some(value) = row.value(figures, &column.of)? else {
+            // Not every subject takes part in every scenario; the first column's does.
+            let first = self.columns.first().is_some_and(|first| first == column);
+            ensure(!first, || format!("{}: the run has no such result", row.title))?;
+            return Ok(String::new());
+        };
+        Ok(match self.columns.first() {
+            Some(first) if first == column => {
+                with_interval(value.median, value.interval.map(interval), metric.digits)
+            }
+            _ => number(value.median, metric.digits),
+        })
+    }
+}
+
+impl Line {
+    fn parse(text: &str) -> Result<Line> {
+        let wrong = || {
+            format!(
+                "{text:?}: write TITLE: METRIC of SCENARIO [AXIS=VALUE ...][, COLUMN is SUBJECT]"
+            )
+        };
+        let (title, what) = text.rsplit_once(": ").context(wrong())?;
+        let mut parts = what.split(',').map(str::trim);
+        let (metric, place) = parts.next().and_then(|p| p.split_once(" of ")).context(wrong())?;
+        let mut words = place.split_whitespace();
+        let scenario = words.next().context(wrong())?;
+        let pair = |word: &str, by: &str| -> Result<(String, String)> {
+            let (one, other) = word.split_once(by).context(wrong())?;
+            Ok((one.trim().to_owned(), other.trim().to_owned()))
+        };
+        Ok(Line {
+            title: title.to_owned(),
+            metric: metric.trim().to_owned(),
+            scenario: scenario.to_owned(),
+            point: words.map(|word| pair(word, "=")).collect::<Result<_>>()?,
+            instead: parts.map(|part| pair(part, " is ")).collect::<Result<_>>()?,
+        })
+    }
+
+    /// A subject's figure; none where it took no part.
+    fn value<'a>(&self, figures: &'a Figures, column: &str) -> Result<Option<&'a Value>> {
+        let subject = self.instead.iter().find(|(of, _)| of == column);
+        let subject = subject.map_or(column, |(_, other)| other);
+        let mut fitting = figures.results.iter().filter(|result| {
+            let here = |(axis, value): &(String, String)| result.point.get(axis) == Some(value);
+            result.scenario == self.scenario
+                && result.subject == subject
+                && self.point.iter().all(here)
+        });
+        let found = fitting.next();
+        ensure(fitting.next().is_none(), || {
+            format!("{}: {} has several points: name axis and value", self.title, self.scenario)
+        })?;
+        Ok(found.and_then(|result| result.values.get(&self.metric)))
+    }
+}
+
+fn interval([low, high]: [f64; 2]) -> Interval {
+    Interval { low, high }
+}
+
+fn compared(ratio: &Compared) -> String {
+    let text = times_with_interval(ratio.median, ratio.interval.map(interval));
+    if ratio.certain { text } else { format!("{text}, noise") }
+}
+
+fn origin(figures: &Figures) -> String {
+    let mut text = format!(
+        "<sub>`{}` of {}, revision {}, {} rounds; {}",
+        figures.plan,
+        figures.date,
+        figures.short(),
+        figures.rounds,
+        figures.machine
+    );
+    for warning in &figures.warnings {
+        text.push_str(&format!("; {warning}"));
+    }
+    text + ".</sub>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::figures::Published;
+    use super::*;
+
+    const TEXT: &str = "Before.\n<!-- figures: standard\ncolumns: adit | openvpn as openvpn 2.6 | tinc | ratio as adit vs. openvpn\n\
+        one stream: sum_mbps of single link=offload\nserved: sum_mbps of single link=offload, adit is adit/openvpn\n-->\nold\n\
+        <!-- end of figures -->\nAfter.\n";
+
+    fn result(subject: &str, link: &str, median: f64, ratio: Option<f64>) -> Published {
+        let ratio = ratio.map(|median| Compared {
+            reference: "openvpn".into(),
+            median,
+            interval: Some([median * 0.9, median * 1.1]),
+            certain: median > 1.3,
+        });
+        let value = Value { median, interval: Some([median * 0.95, median * 1.05]), ratio };
+        Published {
+            scenario: "single".into(),
+            point: BTreeMap::from([("link".to_owned(), link.to_owned())]),
+            subject: subject.into(),
+            values: BTreeMap::from([("sum_mbps".to_owned(), value)]),
+        }
+    }
+
+    fn figures() -> Figures {
+        Figures {
+            plan: "standard".into(),
+            revision: "0123456789abcdef".into(),
+            date: "2026-03-01".into(),
+            machine: "a processor, 2 cores".into(),
+            command: String::new(),
+            versions: BTreeMap::new(),
+            trials: 10,
+            rounds: 5,
+            warnings: vec!["the machine was not quiet".into()],
+            results: vec![
+                result("adit", "offload", 17000.0, Some(12.0)),
+                result("adit", "wire", 8000.0, Some(5.0)),
+                result("adit/openvpn", "offload", 1800.0, Some(1.2)),
+                result("openvpn", "offload", 1400.0, None),
+            ],
+        }
+    }
+
+    fn written(text: &str) -> Result<String> {
+        replace("README.md", text, |region| region.table(&figures()).map(Some))
+    }
+
+    #[test]
+    fn a_table_is_written_between_its_marks_and_again_the_same() {
+        let new = written(TEXT).unwrap();
+        for line in [
+            "Before.\n<!-- figures: standard\n",
+            "| | adit | openvpn 2.6 | tinc | adit vs. openvpn |\n|---|---:|---:|---:|---:|\n",
+            "| one stream | 17,000 ±5.0 % | 1,400 | | 12.0× [10.8, 13.2] |\n",
+            "| served | 1,800 ±5.0 % | 1,400 | | 1.20× [1.08, 1.32], noise |\n",
+            "`standard` of 2026-03-01, revision 01234567, 5 rounds; a processor, 2 cores; the machine was not quiet.",
+            "<!-- end of figures -->\nAfter.\n",
+        ] {
+            assert!(new.contains(line), "{line}\n{new}");
+        }
+        assert!(!new.contains("old"));
+        assert_eq!(written(&new).unwrap(), new);
+        assert_eq!(plans("README.md", &new).unwrap(), ["standard"]);
+    }
+
+    #[test]
+    fn a_table_that_is_not_published_stays() {
+        assert_eq!(replace("README.md", TEXT, |_| Ok(None)).unwrap(), TEXT);
+    }
+
+    #[test]
+    fn what_the_run_does_not_have_is_named_with_its_line() {
+        let said = |from: &str, to: &str| written(&TEXT.replace(from, to)).unwrap_err().0;
+        assert!(said("of single link", "of double link").starts_with("README.md:2: one stream"));
+        assert!(said("single link=offload", "single").contains("several points"));
+        assert!(said("sum_mbps", "sum").contains("no metric is called \"sum\""));
+        assert!(said("columns: ", "rows: ").contains("columns: SUBJECT as TITLE"));
+        assert!(said("<!-- end of figures -->", "").contains("end of figures"));
+        assert!(said(" of single", "").contains("write TITLE: METRIC of SCENARIO"));
+    }
+}
