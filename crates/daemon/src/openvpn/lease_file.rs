@@ -82,16 +82,18 @@ impl LeaseFile {
     }
 }
 
-fn text(mut leases: Leases, net30: bool) -> String {
-    leases.sort();
-    let line = |(name, nets): &(String, Vec<IpNet>)| {
+fn text(leases: Leases, net30: bool) -> String {
+    let line = |(name, nets): (String, Vec<IpNet>)| {
         let find = |v4: bool| {
             let net = nets.iter().find(|net| matches!(net, IpNet::V4(_)) == v4);
             net.map(|net| first_of_four(net.addr(), net30).to_string()).unwrap_or_default()
         };
-        format!("{},{},{}\n", crate::log::clean(name).replace(',', "_"), find(true), find(false))
+        format!("{},{},{}\n", crate::log::clean(&name).replace(',', "_"), find(true), find(false))
     };
-    leases.iter().map(line).collect()
+    let mut lines: Vec<String> = leases.into_iter().map(line).collect();
+    // In the order of what is written: a name may change when it is made printable.
+    lines.sort_unstable();
+    lines.concat()
 }
 
 fn first_of_four(address: IpAddr, net30: bool) -> IpAddr {
