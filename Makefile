@@ -9,7 +9,7 @@ JOBS ?= 8
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
-.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny doc build demo demo-postgres lab lab-smoke lab-build
+.PHONY: test setup try deps fmt lint unit interop interop-build interop-run interop-old interop-postgres filter-diff roots gate gate-accept deny doc build release demo demo-postgres lab lab-smoke lab-build
 
 test:
 	@scripts/test.sh
@@ -93,6 +93,10 @@ demo: try
 # A throw-away database and two nodes: their packets become rows.
 demo-postgres: try
 	target/try/adit postgres demo
+
+# Refused while a table of README.md or docs/benchmarks.md is older than the code that it measured.
+release: lab-build
+	target/release/adit-lab publish --check
 
 lab-build:
 	$(CARGO) build --release --locked -p adit-cli -p adit-lab

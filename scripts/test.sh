@@ -51,4 +51,7 @@ if [[ -n $beside ]]; then
     times+=("interop beside them $(cat "$scratch/took")")
 fi
 
+echo "The figures in the documents (make release refuses stale ones):"
+target/debug/adit-lab publish --check || true
+
 exec scripts/summary.sh "$ADIT_SKIPPED" "in $SECONDS s ($(IFS=,; echo "${times[*]}" | sed 's/,/, /g'))"
