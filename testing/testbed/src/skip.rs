@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::Path;
 
 /// Names the file that collects skipped checks over a whole run, one a line.
 pub const COLLECTED_IN: &str = "ADIT_SKIPPED";
@@ -40,8 +41,15 @@ pub const NEEDS_ROOT: &str = "needs root";
 pub fn skip(check: &str, why: &str) {
     eprintln!("SKIPPED: {check}: {why}");
     if let Some(path) = std::env::var_os(COLLECTED_IN) {
-        let mut file = File::options().append(true).create(true).open(path).unwrap();
-        // One write, so that the lines of processes that run at once stay whole.
-        file.write_all(format!("{check}: {why}\n").as_bytes()).unwrap();
+        record(Path::new(&path), check, why).unwrap();
     }
+}
+
+/// Adds a line to the file that collects skipped checks, by one write: the lines of processes that run at once stay whole.
+///
+/// # Errors
+/// It cannot be written.
+pub fn record(file: &Path, check: &str, why: &str) -> std::io::Result<()> {
+    let mut file = File::options().append(true).create(true).open(file)?;
+    file.write_all(format!("{check}: {why}\n").as_bytes())
 }
