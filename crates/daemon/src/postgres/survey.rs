@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use adit_postgres::{LeafNo, NodeId, StreamId, sql};
+use adit_postgres::{LeafNo, NodeId, StreamId};
 use serde::Serialize;
 use tokio::time::timeout;
 use tokio_postgres::Client;
@@ -274,9 +274,8 @@ async fn one(
     survey.sent.seq = resumed.try_get::<_, Option<i64>>(0)?.unwrap_or(0);
     for leaf in leaves.get(&node.record.id).into_iter().flatten() {
         let newest = format!(
-            "SELECT seq, (extract(epoch FROM statement_timestamp() - ts) * 1000)::bigint FROM {} WHERE stream = $1 \
-             ORDER BY seq DESC LIMIT 1",
-            sql::inbox(node.record.id, *leaf)
+            "SELECT seq, (extract(epoch FROM statement_timestamp() - ts) * 1000)::bigint \
+             FROM adit.newest($1, {leaf}, 0, 9223372036854775807, NULL, 1)"
         );
         // A leaf may be dropped at any time.
         let Ok(Some(row)) = client.query_opt(&newest, &[&node.incoming.0]).await else { continue };

@@ -432,8 +432,9 @@ BEGIN
         EXECUTE format('CREATE %s TABLE adit.packet_%s (CHECK (stream BETWEEN %s AND %s)) INHERITS (adit.packet) WITH (autovacuum_freeze_min_age = 0) %s',
                        CASE WHEN durably THEN '' ELSE 'UNLOGGED' END, suffix, from_node * 65536, from_node * 65536 + 65535, space);
         EXECUTE format('CREATE INDEX ON adit.packet_%s (stream, seq) %s', suffix, space);
+        -- The order lets a page be read along the index, without looking at what comes behind it.
         EXECUTE format('CREATE VIEW adit.inbox_%1$s WITH (security_barrier) AS
-                        SELECT * FROM adit.packet_%1$s WHERE stream & 65535 = (SELECT adit.me())', suffix);
+                        SELECT * FROM adit.packet_%1$s WHERE stream & 65535 = (SELECT adit.me()) ORDER BY stream, seq', suffix);
         EXECUTE format('GRANT INSERT (seq, stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload) ON adit.packet_%s TO %I',
                        suffix, sender_role);
         EXECUTE format('GRANT SELECT ON adit.packet_%s TO {auditors}', suffix);
@@ -455,6 +456,20 @@ BEGIN
     UPDATE leaf SET keys = keys + 100 + octet_length(signed) + octet_length(by_sender)
             + (SELECT coalesce(sum(80 + octet_length(e) + octet_length(s)), 0) FROM unnest(encs, sealeds) w(e, s))
         WHERE sender = from_node AND no = leaf_no;
+END $$;
+
+-- The newest rows of a stream to this node in a leaf, of those behind `after`, up to `until` and, with `late`, too old to be
+-- delivered by that many milliseconds. (The view has the other order.)
+CREATE FUNCTION newest(of_stream integer, leaf_no integer, after bigint, until bigint, late integer, most bigint) RETURNS SETOF packet
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF of_stream & 65535 IS DISTINCT FROM me() THEN
+        RAISE insufficient_privilege USING MESSAGE = 'not a stream to this node';
+    END IF;
+    RETURN QUERY EXECUTE format('SELECT * FROM adit.packet_%s_%s WHERE stream = $1 AND seq > $2 AND seq <= $3
+                                     AND ($4 IS NULL OR ts < statement_timestamp() - $4 * interval ''1 ms'')
+                                 ORDER BY seq DESC LIMIT $5', of_stream / 65536, leaf_no)
+        USING of_stream, after, until, late, most;
 END $$;
 
 -- Bytes of a leaf: its table with the index, and the records and wraps of its epochs.
@@ -550,6 +565,7 @@ GRANT SELECT ON network, node, stream, leaf, epoch, wrap TO {nodes}, {auditors};
 GRANT SELECT ON packet, log TO {auditors};
 GRANT EXECUTE ON FUNCTION me(), usage() TO {nodes}, {auditors};
 GRANT EXECUTE ON FUNCTION invite(text, interval), remove(text), begin_writing(), resume(integer), expire(),
+    newest(integer, integer, bigint, bigint, integer, bigint),
     open_epoch(integer, integer, integer, bigint, boolean, bytea, bytea, integer[], bytea[], bytea[]) TO {nodes};
 
 ALTER TABLE stream ENABLE ROW LEVEL SECURITY;

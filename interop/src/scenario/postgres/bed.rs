@@ -14,8 +14,8 @@ use super::super::Stage;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::net::{Host, Namespace, Offload, ip, plug_in, settle, star};
 use crate::peer::Program;
-use crate::postgres::{Cluster, Options};
-use crate::process::{Daemon, output, show};
+use crate::postgres::{Cluster, Options, ROOT};
+use crate::process::{Daemon, output, run, show};
 use crate::traffic::ping;
 use crate::wait::Moment;
 
@@ -90,6 +90,10 @@ impl Bed {
         let (switch, mut spaces) = star(&hosts, Offload::All)?;
         let database = spaces.remove(0);
         let options = Options { namespace: Some(&database), ..*options };
+        if std::env::var_os(ROOT).is_some() {
+            // A server in a root of its own sees what is mounted here later.
+            run("mount", &["--make-rshared", "/"])?;
+        }
         let cluster = Cluster::start(&stage.folder().join("pg"), &options)?;
         cluster.create(ADMIN, PASSWORD, "CREATEROLE")?;
         let node = |(space, number)| -> Result<Node> {

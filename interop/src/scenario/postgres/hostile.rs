@@ -147,7 +147,7 @@ const COLUMNS: &str =
     "stream, epoch, len, sport, dport, proto, flags, src, dst, tag, chain, payload";
 
 fn inserted_rows(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::new(stage, 2, &Plan::default())?;
+    let mut bed = Bed::new(stage, 2, &Plan::default())?;
     let both = Both::start(&bed)?;
     flows(&bed)?;
     let attacks = [
@@ -179,6 +179,10 @@ fn inserted_rows(stage: &Stage<'_>) -> Result<String> {
     let both = both.finish(&bed, u32::MAX)?;
     let dropped = bed.node(1)?.dropped("n1")?;
     ensure(dropped >= 500, || format!("only {dropped} rows are counted as dropped"))?;
+    let node = bed.node_mut(1)?;
+    node.running()?.wait_for("forged rows dropped", LIMIT)?;
+    let warnings = node.running()?.log().matches("forged rows dropped").count();
+    ensure(warnings <= 2, || format!("{warnings} warnings"))?;
     Ok(format!("{dropped} rows dropped, {}", lost(both)))
 }
 
@@ -253,8 +257,8 @@ fn swapped_keys(stage: &Stage<'_>) -> Result<String> {
     }
     // A node that no one has let in.
     bed.sql(
-        "INSERT INTO adit.node (name, role, address4, subnets, sign_key, seal_key, mac) \
-         SELECT 'evil', 'evil', '10.9.0.66', '{10.9.0.1/32,10.60.0.0/16}', sign_key, seal_key, mac FROM adit.node WHERE name = 'n1'; \
+        "INSERT INTO adit.node (id, name, role, address4, subnets, sign_key, seal_key, mac) \
+         SELECT 3, 'evil', 'evil', '10.9.0.66', '{10.9.0.1/32,10.60.0.0/16}', sign_key, seal_key, mac FROM adit.node WHERE name = 'n1'; \
          NOTIFY adit_nodes",
     )?;
     std::thread::sleep(std::time::Duration::from_millis(500));

@@ -28,7 +28,7 @@ use crate::wait::Moment;
 use crate::world::text;
 
 pub use certificate::Certificate;
-pub use programs::programs;
+pub use programs::{ROOT, programs};
 
 /// The port, on TCP and in the socket's name: a cluster shares its namespace with no other.
 pub const PORT: u16 = 5432;

@@ -41,6 +41,9 @@ const NODES_PAUSE: Duration = Duration::from_millis(200);
 /// Questions for packets that are under way at the same time: a page has up to a megabyte.
 const PAGES: usize = 8;
 
+/// Between two warnings of forged rows.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
+
 /// Streams whose epochs are asked for in one question.
 const EPOCHS: usize = 64;
 
@@ -73,6 +76,8 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
         pages: 0,
         last_asked: StreamId(0),
         delivery: Delivery::default(),
+        forged: 0,
+        warned: None,
     };
     let mut looked = now();
     let mut look_again = looked + NODES_AGAIN;
@@ -120,6 +125,9 @@ struct Round<'a> {
     /// The turn of the streams behind it is next.
     last_asked: StreamId,
     delivery: Delivery,
+    /// Forged rows that nothing was said of, and when something was said last.
+    forged: u64,
+    warned: Option<Instant>,
 }
 
 impl<'a> Round<'a> {
@@ -192,7 +200,10 @@ impl<'a> Round<'a> {
         match answer {
             Answer::Count(count) => self.look(count),
             Answer::Epochs(streams, rows) => epochs(shared, &streams, &rows),
-            Answer::Page(stream, rows) => deliver(shared, stream, &rows, &mut self.delivery),
+            Answer::Page(stream, rows) => {
+                self.forged += deliver(shared, stream, &rows, &mut self.delivery);
+                self.warn(stream);
+            }
             Answer::Skip(stream, newest) => {
                 if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
                     receiver.skipped(newest.map(Seq));
@@ -205,6 +216,22 @@ impl<'a> Round<'a> {
                 }
             }
         }
+    }
+
+    /// Says that rows were forged, once in a while: they mean that someone writes to the database who should not.
+    fn warn(&mut self, stream: StreamId) {
+        let at = now();
+        if self.forged == 0 || self.warned.is_some_and(|last| at.since(last) < WARN_AGAIN) {
+            return;
+        }
+        let directory = self.shared.directory.borrow().clone();
+        let sender = directory.as_ref().and_then(|directory| directory.sender(stream));
+        let name = sender.map_or("a former node", |sender| sender.record.name.as_str());
+        tracing::warn!(
+            "node {name}: {} forged rows dropped, of this stream or others: a role with rights in the database adds or alters rows",
+            self.forged
+        );
+        (self.forged, self.warned) = (0, Some(at));
     }
 
     /// Looks at streams whose wake-ups may have been lost.
@@ -273,8 +300,10 @@ fn agreed(
 
 /// Opens a page and hands it to the device. The position goes first: after `kill -9` in between packets are lost, which
 /// networks do, and none comes twice. Without it nothing is delivered.
-fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Delivery) {
+/// Returns how many rows were forged.
+fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Delivery) -> u64 {
     let counters = &shared.counters;
+    let mut forged = 0;
     add(&counters.pages, 1);
     if rows.is_empty() {
         add(&counters.empty_pages, 1);
@@ -282,7 +311,9 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
     let routes = Rc::clone(&*shared.routes.borrow());
     delivery.clear();
     if let Some(receiver) = shared.receivers.borrow_mut().get_mut(&stream) {
+        let before = receiver.stats().forged;
         receiver.page(now(), rows.iter().filter_map(dated), &routes, delivery);
+        forged = receiver.stats().forged.saturating_sub(before);
         if !shared.remember(Way::Received, stream, receiver.position()) {
             if counters.unwritten.get() == 0 {
                 tracing::warn!(
@@ -295,6 +326,7 @@ fn deliver(shared: &Shared, stream: StreamId, rows: &[Row], delivery: &mut Deliv
     }
     let delivered = shared.device.write(delivery.packets());
     add(&counters.refused, delivered.refused);
+    forged
 }
 
 /// Gives each stream the epochs that were found for it.

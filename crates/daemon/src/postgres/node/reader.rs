@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use adit_postgres::limits::EXPIRED_MS;
 use adit_postgres::receiver::{Dated, Query};
 use adit_postgres::row::copy::FIELDS;
 use adit_postgres::row::decode;
@@ -35,17 +36,10 @@ pub(super) fn dated(row: &Row) -> Option<Dated<'_>> {
 /// A connection that reads. Questions may be asked at the same time: they are sent one behind the other, without waiting.
 pub(super) struct Reader<'a> {
     client: &'a Client,
-    statements: RefCell<HashMap<(NodeId, LeafNo, Kind), Statement>>,
+    statements: RefCell<HashMap<(NodeId, LeafNo), Statement>>,
+    newest: Statement,
     epochs: Statement,
     count: Statement,
-}
-
-/// How a leaf is asked.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-enum Kind {
-    Forward,
-    NewestFirst,
-    Skip,
 }
 
 impl<'a> Reader<'a> {
@@ -57,9 +51,11 @@ impl<'a> Reader<'a> {
                  SET enable_bitmapscan = off; SET enable_sort = off",
             )
             .await?;
+        let newest = select("adit.newest($1, $2, $3, $4, $5, $6)", "ORDER BY seq DESC");
+        let newest = client.prepare(&newest).await?;
         let epochs = client.prepare(EPOCHS).await?;
         let count = client.prepare(&format!("SELECT last_value FROM {}", sql::bell(me))).await?;
-        Ok(Self { client, statements: RefCell::default(), epochs, count })
+        Ok(Self { client, statements: RefCell::default(), newest, epochs, count })
     }
 
     /// The epochs behind the given one of each stream, newest first, at most `limit` of each, with the wraps for `me`.
@@ -88,11 +84,17 @@ impl<'a> Reader<'a> {
         let Query::Page { leaf, after, until, limit, newest_first } = query else {
             return Ok(Vec::new());
         };
-        let kind = if newest_first { Kind::NewestFirst } else { Kind::Forward };
-        let statement = self.statement(stream.sender(), leaf, kind).await?;
         let limit_of_rows = i64::from(limit);
-        let of: [&(dyn ToSql + Sync); 4] = [&stream.0, &after.0, &until.0, &limit_of_rows];
-        let rows = self.client.query_raw(&statement, of).await?;
+        let rows = if newest_first {
+            let late: Option<i32> = None;
+            let of: [&(dyn ToSql + Sync); 6] =
+                [&stream.0, &leaf.0, &after.0, &until.0, &late, &limit_of_rows];
+            self.client.query_raw(&self.newest, of).await?
+        } else {
+            let statement = self.statement(stream.sender(), leaf).await?;
+            let of: [&(dyn ToSql + Sync); 4] = [&stream.0, &after.0, &until.0, &limit_of_rows];
+            self.client.query_raw(&statement, of).await?
+        };
         Ok(rows.take(limit as usize).try_collect().await?)
     }
 
@@ -103,49 +105,34 @@ impl<'a> Reader<'a> {
         leaf: LeafNo,
         after: i64,
     ) -> Result<Option<i64>, Cause> {
-        let statement = self.statement(stream.sender(), leaf, Kind::Skip).await?;
-        let row = self.client.query_opt(&statement, &[&stream.0, &after]).await?;
+        let late = i32::try_from(EXPIRED_MS).unwrap_or(i32::MAX);
+        let of: [&(dyn ToSql + Sync); 6] = [&stream.0, &leaf.0, &after, &i64::MAX, &late, &1_i64];
+        let row = self.client.query_opt(&self.newest, &of).await?;
         Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
-    async fn statement(
-        &self,
-        sender: NodeId,
-        leaf: LeafNo,
-        kind: Kind,
-    ) -> Result<Statement, Cause> {
-        if let Some(statement) = self.statements.borrow().get(&(sender, leaf, kind)) {
+    async fn statement(&self, sender: NodeId, leaf: LeafNo) -> Result<Statement, Cause> {
+        if let Some(statement) = self.statements.borrow().get(&(sender, leaf)) {
             return Ok(statement.clone());
         }
-        let statement = self.client.prepare(&select(sender, leaf, kind)).await?;
+        let text = select(
+            &sql::inbox(sender, leaf),
+            "WHERE stream = $1 AND seq > $2 AND seq <= $3 ORDER BY seq LIMIT $4",
+        );
+        let statement = self.client.prepare(&text).await?;
         let mut statements = self.statements.borrow_mut();
         if statements.len() >= STATEMENTS {
             statements.clear();
         }
-        statements.insert((sender, leaf, kind), statement.clone());
+        statements.insert((sender, leaf), statement.clone());
         Ok(statement)
     }
 }
 
-fn select(sender: NodeId, leaf: LeafNo, kind: Kind) -> String {
-    let view = sql::inbox(sender, leaf);
-    let order = match kind {
-        Kind::Forward => "seq",
-        Kind::NewestFirst => "seq DESC",
-        Kind::Skip => {
-            let expired = adit_postgres::limits::EXPIRED_MS;
-            return format!(
-                "SELECT seq FROM {view} WHERE stream = $1 AND seq > $2 \
-                 AND ts < statement_timestamp() - interval '{expired} ms' ORDER BY seq DESC LIMIT 1"
-            );
-        }
-    };
-    // Of `chain` only auditors know what to do with it; its place stays.
+/// The columns of a [`Query::Page`]'s answer. Of `chain` only auditors know what to do with it; its place stays.
+fn select(from: &str, more: &str) -> String {
     let columns = sql::SENT_COLUMNS.replace("chain", "NULL::bytea");
-    format!(
-        "SELECT {columns}, ts, statement_timestamp() FROM {view} WHERE stream = $1 AND seq > $2 AND seq <= $3 \
-         ORDER BY {order} LIMIT $4"
-    )
+    format!("SELECT {columns}, ts, statement_timestamp() FROM {from} {more}")
 }
 
 #[cfg(test)]
@@ -153,11 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_asked_by_number_alone() {
-        let text = select(NodeId(3), LeafNo(4), Kind::NewestFirst);
-        assert!(text.contains(
-            "FROM adit.inbox_3_4 WHERE stream = $1 AND seq > $2 AND seq <= $3 ORDER BY seq DESC LIMIT $4"
-        ));
+    fn a_page_has_the_columns_of_a_row_and_two_times() {
+        let text = select("adit.inbox_3_4", "ORDER BY seq");
+        assert!(text.ends_with(" FROM adit.inbox_3_4 ORDER BY seq"));
         assert_eq!(text.split(" FROM ").next().unwrap().split(',').count(), FIELDS + 2);
     }
 }
