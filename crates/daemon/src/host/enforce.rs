@@ -213,7 +213,10 @@ impl Host {
         }
         for route in throws {
             let dropped = self.drop_route(route).await;
-            attempt.step(dropped)?;
+            if !attempt.step(dropped)? {
+                let closed = self.close_exemption(route).await;
+                attempt.step(closed)?;
+            }
         }
         for rule in capture {
             if attempt.failed.is_none() {
@@ -235,6 +238,20 @@ impl Host {
         Ok(())
     }
 
+    /// Puts an unreachable route in the place of an exemption that the kernel does not remove. The
+    /// next attempt removes it.
+    async fn close_exemption(&mut self, exemption: &Route) -> Result<(), String> {
+        let closed = Route { kind: RouteKind::Unreachable, ..*exemption };
+        self.ledger.add(&closed);
+        if let Err(e) = self.net.replace_route(&closed).await {
+            self.ledger.remove(&closed);
+            return Err(e.to_string());
+        }
+        self.policy.iter_mut().for_each(|policy| policy.routes.push(closed));
+        self.forget_route(exemption);
+        Ok(())
+    }
+
     async fn put_route(&mut self, route: &Route, known: bool) -> Result<(), String> {
         if !known {
             self.ledger.add(route);
@@ -242,8 +259,9 @@ impl Host {
         }
         // The kernel removes routes by an interface with its last address, and a gateway may change.
         let put = match route.kind {
-            RouteKind::Unicast => self.net.replace_route(route).await,
-            RouteKind::Unreachable | RouteKind::Throw => self.net.add_route(route).await,
+            // An exemption may have been closed.
+            RouteKind::Unicast | RouteKind::Throw => self.net.replace_route(route).await,
+            RouteKind::Unreachable => self.net.add_route(route).await,
         };
         match put {
             Err(e) if e.kind() != NetErrorKind::Exists => {

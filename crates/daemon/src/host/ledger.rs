@@ -16,11 +16,16 @@ use adit_linux::net::{Net, Route, RouteKind, Rule};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::policy::{capturing, is_of_tunnel};
+
 /// Where ledgers are kept. A memory file system: a reboot undoes routes and ledgers alike.
 const FOLDER: &str = "/run/adit";
 
-/// Ledgers looked at, so that a folder full of them does not hold up a start.
+/// Ledgers of one network namespace looked at, so that a folder full of them does not hold up a start.
 const LEDGER_LIMIT: usize = 4096;
+
+/// How a ledger's name ends.
+const SUFFIX: &str = ".routes";
 
 /// The routes of this process that must be removed one by one. Held open, since after a change of
 /// user the file could be neither opened nor removed.
@@ -103,16 +108,21 @@ impl Page {
         self.kept
     }
 
-    /// Undoes it, rules first: a table without its rule harms nothing. Kernel settings that a running
-    /// tunnel needs stay. Returns what was removed.
+    /// Undoes it, rules first: a table without its rule harms nothing. Rules, routes and kernel
+    /// settings that a running tunnel has as well stay. Returns what was removed.
     async fn undo(&self, net: &Net, own: &Path) -> Vec<String> {
         let mut undone = Vec::new();
-        for rule in self.rules.iter().rev().map(Rule::from) {
+        let in_use = alive(Path::new(FOLDER));
+        let rules = self.rules.iter().rev();
+        let free = rules.filter(|rule| !in_use.iter().any(|page| page.rules.contains(rule)));
+        for rule in free.map(Rule::from) {
             if net.delete_rule(&rule).await.is_ok() {
                 undone.push(format!("the rule {rule}"));
             }
         }
-        for route in self.routes.iter().rev().filter_map(Entry::route) {
+        let routes = self.routes.iter().rev();
+        let free = routes.filter(|route| !in_use.iter().any(|page| page.routes.contains(route)));
+        for route in free.filter_map(Entry::route) {
             if net.delete_route(&route).await.is_ok() {
                 undone.push(format!("the route {route}"));
             }
@@ -182,9 +192,10 @@ impl Ledger {
 
     fn create(folder: &Path, pid: u32) -> io::Result<(File, PathBuf)> {
         fs::create_dir_all(folder)?;
+        let namespace = namespace();
         // One process may hold several tunnels (tests do).
         for number in 0..64 {
-            let path = folder.join(format!("{pid}-{number}.routes"));
+            let path = folder.join(format!("{pid}-{number}-{namespace}{SUFFIX}"));
             let options = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
             match options {
                 Ok(file) => return Ok((file, path)),
@@ -273,6 +284,7 @@ impl Ledger {
     }
 
     fn save(&mut self) {
+        self.replace_if_removed();
         let Some((file, _)) = &mut self.file else { return };
         self.page.namespace = namespace();
         self.page.began = began(std::process::id()).unwrap_or(0);
@@ -283,6 +295,19 @@ impl Ledger {
         });
         if let Err(e) = written {
             tracing::debug!("the ledger of routes cannot be written: {e}");
+        }
+    }
+}
+
+impl Ledger {
+    /// A ledger that another program removed names nothing that the next start could undo.
+    fn replace_if_removed(&mut self) {
+        let removed = |(file, _): &&(File, PathBuf)| file.metadata().is_ok_and(|m| m.nlink() == 0);
+        let Some((_, path)) = self.file.as_ref().filter(removed) else { return };
+        let folder = path.parent().unwrap_or(Path::new(FOLDER));
+        match Self::create(folder, std::process::id()) {
+            Ok(file) => self.file = Some(file),
+            Err(e) => tracing::warn!("{}: removed, and not replaced: {e}", path.display()),
         }
     }
 }
@@ -327,9 +352,7 @@ pub(super) fn kept() -> Vec<(PathBuf, Page)> {
 
 /// Why running tunnels of this network namespace do not have the rules and routes that they ask for.
 pub(super) fn problems() -> Vec<String> {
-    let own = namespace();
-    let alive = pages(Path::new(FOLDER)).into_iter().filter(|ledger| ledger.alive);
-    alive.filter(|ledger| ledger.page.namespace == own).filter_map(|l| l.page.problem).collect()
+    alive(Path::new(FOLDER)).into_iter().filter_map(|page| page.problem).collect()
 }
 
 /// Undoes everything that dead processes left in this network namespace, kill switches too.
@@ -342,20 +365,61 @@ pub(super) async fn release(net: &Net) -> Vec<String> {
     undone
 }
 
+/// Rules that take all traffic, and that no ledger names, into a table that leads nowhere: their
+/// ledger was removed, or it is in a folder that this process does not see.
+pub(super) async fn unclaimed(net: &Net) -> Vec<Rule> {
+    let (rules, routes) = (net.rules().await, net.routes().await);
+    let (rules, routes) = (rules.unwrap_or_default(), routes.unwrap_or_default());
+    let pages = pages(Path::new(FOLDER), namespace());
+    let claimed =
+        |rule: &Rule| pages.iter().any(|ledger| ledger.page.rules.contains(&RuleEntry::from(rule)));
+    // A tunnel that is up has a route into its device.
+    let leads = |rule: &Rule| routes.iter().any(|route| route.table == Some(rule.table));
+    let capturing = rules.iter().filter_map(capturing);
+    capturing.filter(|rule| !claimed(rule) && !leads(rule)).collect()
+}
+
+/// Removes the rules that [`unclaimed`] finds, those of the same tunnel before them, and its table.
+pub(super) async fn release_unclaimed(net: &Net) -> Vec<String> {
+    let mut undone = Vec::new();
+    for rule in unclaimed(net).await {
+        let listed = net.rules().await.unwrap_or_default();
+        let same = listed.iter().filter(|other| is_of_tunnel(other, &rule));
+        for other in same {
+            let rule =
+                Rule { preference: other.preference, table: other.table, not_mark: None, ..rule };
+            if net.delete_rule(&rule).await.is_ok() {
+                undone.push(format!("the rule {rule}"));
+            }
+        }
+        let mut routes = net.all_routes().await.unwrap_or_default();
+        routes.retain(|route| route.table == Some(rule.table));
+        for route in routes {
+            if net.delete_route(&route).await.is_ok() {
+                undone.push(format!("the route {route}"));
+            }
+        }
+    }
+    undone
+}
+
+/// The pages of running tunnels of this network namespace.
+fn alive(folder: &Path) -> Vec<Page> {
+    let alive = pages(folder, namespace()).into_iter().filter(|ledger| ledger.alive);
+    alive.map(|ledger| ledger.page).collect()
+}
+
 /// Ledgers of dead processes that belong to a namespace.
 fn leftovers(folder: &Path, namespace: u64) -> Vec<(PathBuf, Page)> {
-    let all = pages(folder).into_iter().filter(|ledger| !ledger.alive);
-    all.filter(|ledger| ledger.page.namespace == namespace)
-        .map(|ledger| (ledger.path, ledger.page))
-        .collect()
+    let dead = pages(folder, namespace).into_iter().filter(|ledger| !ledger.alive);
+    dead.map(|ledger| (ledger.path, ledger.page)).collect()
 }
 
 /// The former value of a kernel setting that another running tunnel has set.
 fn other_sysctl(folder: &Path, namespace: u64, key: &str, own: Option<&Path>) -> Option<String> {
-    let others = pages(folder).into_iter().filter(|ledger| {
-        let other = own.is_none_or(|own| own != ledger.path);
-        ledger.alive && other && ledger.page.namespace == namespace
-    });
+    let others = pages(folder, namespace)
+        .into_iter()
+        .filter(|ledger| ledger.alive && own.is_none_or(|own| own != ledger.path));
     let mut sysctls = others.flat_map(|ledger| ledger.page.sysctls);
     sysctls.find(|(known, _)| known == key).map(|(_, former)| former)
 }
@@ -367,31 +431,51 @@ struct Found {
     page: Page,
 }
 
-fn pages(folder: &Path) -> Vec<Found> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+/// The ledgers of a namespace. Those of others, of which there may be any number, are not opened.
+fn pages(folder: &Path, namespace: u64) -> Vec<Found> {
     let mut found = Vec::new();
-    // The folder has control sockets and other files too, which must not use up the limit.
-    let ledgers = entries.filter_map(Result::ok).filter_map(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_suffix(".routes").and_then(|name| name.split('-').next())?;
-        Some((entry.path(), pid.parse::<u32>().ok()?))
-    });
-    for (path, pid) in ledgers.take(LEDGER_LIMIT) {
+    for Kept { path, pid } in files(folder, SUFFIX, namespace).take(LEDGER_LIMIT) {
         let Ok(bytes) = fs::read(&path) else { continue };
         // A process that is killed while it writes leaves the end of a longer page behind the new one.
         let page = serde_json::Deserializer::from_slice(&bytes).into_iter::<Page>().next();
         let page = match page {
             Some(Ok(page)) => page,
             // Of no use once its process is gone.
-            None => Page { namespace: namespace(), ..Page::default() },
+            None => Page { namespace, ..Page::default() },
             // It is being written, by a process that may be in another namespace.
             Some(Err(_)) => continue,
         };
+        if page.namespace != namespace {
+            continue;
+        }
         let running = began(pid).is_some_and(|began| page.began == 0 || began == page.began);
         let alive = running && !page.closed;
         found.push(Found { path, alive, page });
     }
     found
+}
+
+/// A file that a process keeps in the folder for this module or another one.
+pub(super) struct Kept {
+    pub(super) path: PathBuf,
+    pub(super) pid: u32,
+}
+
+/// The files of a folder that are named PID-NUMBER-NAMESPACE and `suffix`, for one namespace; also
+/// those without a namespace in their names.
+pub(super) fn files(
+    folder: &Path,
+    suffix: &'static str,
+    namespace: u64,
+) -> impl Iterator<Item = Kept> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries.filter_map(move |entry| {
+        let name = entry.file_name();
+        let mut parts = name.to_str()?.strip_suffix(suffix)?.split('-');
+        let pid = parts.next()?.parse().ok()?;
+        let other = parts.nth(1).is_some_and(|part| part.parse() != Ok(namespace));
+        (!other).then(|| Kept { path: entry.path(), pid })
+    })
 }
 
 /// Returns where a kernel setting of the network is. Ledgers name no other file, whatever is in them.
@@ -551,14 +635,43 @@ mod tests {
     fn a_ledger_is_found_among_other_files_and_after_a_torn_write() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..LEDGER_LIMIT + 8 {
+            // Control sockets, and ledgers of namespaces that are gone.
             fs::write(folder.path().join(format!("{number}.sock")), "").unwrap();
+            let other = format!("{DEAD}-{number}-{}{SUFFIX}", namespace() + 1);
+            fs::write(folder.path().join(other), "").unwrap();
         }
         keep(folder.path(), DEAD, &Route::dev("198.51.100.7/32".parse().unwrap(), 3));
-        let path = folder.path().join(format!("{DEAD}-0.routes"));
+        let path = folder.path().join(format!("{DEAD}-0-{}{SUFFIX}", namespace()));
         OpenOptions::new().append(true).open(path).unwrap().write_all(b"null}]}").unwrap();
         let found = leftovers(folder.path(), namespace());
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].1.routes.len(), 1);
+    }
+
+    #[test]
+    fn a_ledger_of_an_earlier_version_is_found_by_its_content() {
+        let folder = tempfile::tempdir().unwrap();
+        keep(folder.path(), DEAD, &Route::dev("198.51.100.7/32".parse().unwrap(), 3));
+        let [now, then] =
+            [format!("{DEAD}-0-{}{SUFFIX}", namespace()), format!("{DEAD}-0{SUFFIX}")];
+        fs::rename(folder.path().join(now), folder.path().join(then)).unwrap();
+        assert_eq!(leftovers(folder.path(), namespace()).len(), 1);
+        assert_eq!(leftovers(folder.path(), namespace() + 1).len(), 0);
+    }
+
+    #[test]
+    fn a_ledger_that_was_removed_is_written_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Ledger::create(folder.path(), std::process::id()).unwrap();
+        let mut ledger = Ledger { file: Some(file), page: Page::default() };
+        let route = Route::dev("198.51.100.7/32".parse().unwrap(), 3);
+        ledger.add(&route);
+        fs::remove_file(ledger.path().unwrap()).unwrap();
+        ledger.keep(true);
+        let found = pages(folder.path(), namespace());
+        assert_eq!(found.len(), 1);
+        assert!(found[0].alive && found[0].page.kept);
+        assert_eq!(found[0].page.routes, [Entry::from(&route)]);
     }
 
     #[test]

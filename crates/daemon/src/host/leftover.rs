@@ -2,7 +2,7 @@
 
 use std::io;
 
-use adit_linux::net::Net;
+use adit_linux::net::{Net, Rule};
 
 use super::dns::Dns;
 use super::ledger;
@@ -14,14 +14,24 @@ pub enum Leftover {
     KillSwitch,
     /// The process was killed before it could undo its changes.
     Killed,
+    /// Rules keep traffic in, and no process that can be seen here has written them down.
+    Unclaimed,
 }
 
-/// What there is to undo, by ended process.
+/// What there is to undo, by ended process, and rules that no process answers for. Call outside of a
+/// tokio runtime.
 pub fn leftovers() -> Vec<Leftover> {
     let kind = |kept| if kept { Leftover::KillSwitch } else { Leftover::Killed };
     let pages = ledger::dead();
     let dns = Dns::default().is_left().then_some(Leftover::Killed);
-    pages.iter().map(|(_, page)| kind(page.is_kept())).chain(dns).collect()
+    let unclaimed = unclaimed().unwrap_or_default();
+    let unclaimed = unclaimed.first().map(|_| Leftover::Unclaimed);
+    pages.iter().map(|(_, page)| kind(page.is_kept())).chain(dns).chain(unclaimed).collect()
+}
+
+fn unclaimed() -> io::Result<Vec<Rule>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { Ok(ledger::unclaimed(&Net::open()?).await) })
 }
 
 /// Why tunnels that run do not have the rules and routes that they ask for.
@@ -52,6 +62,7 @@ pub fn release() -> io::Result<Vec<String>> {
     runtime.block_on(async {
         let net = Net::open()?;
         let mut undone = ledger::release(&net).await;
+        undone.extend(ledger::release_unclaimed(&net).await);
         let dns = Dns::default();
         if dns.is_left() {
             dns.clean_up().await;

@@ -89,6 +89,35 @@ pub(super) fn is_ours(rule: &RuleInUse) -> bool {
     (BASE..BASE + SLOTS).contains(&rule.table)
 }
 
+/// The rule of ours that takes all unmarked packets, where a listed rule looks like one.
+pub(super) fn capturing(rule: &RuleInUse) -> Option<Rule> {
+    let RuleInUse { v6, preference, table, mark } = *rule;
+    let (mark, mask) = mark?;
+    let ours = is_ours(rule) && mask == u32::MAX && preference == first_preference(table) + 2;
+    ours.then_some(Rule {
+        v6,
+        preference,
+        from: None,
+        to: None,
+        not_mark: Some(mark),
+        udp_ports: None,
+        table,
+    })
+}
+
+/// Whether a listed rule belongs to the tunnel of a rule that [`capturing`] found.
+pub(super) fn is_of_tunnel(rule: &RuleInUse, capturing: &Rule) -> bool {
+    let first = first_preference(capturing.table);
+    rule.v6 == capturing.v6
+        && (first..=capturing.preference).contains(&rule.preference)
+        && [MAIN_TABLE, capturing.table].contains(&rule.table)
+}
+
+/// The preference of the first rule that leads to one of our tables.
+fn first_preference(table: u32) -> u32 {
+    PREFERENCE + table.saturating_sub(BASE) * PREFERENCES
+}
+
 /// A mark that no foreign rule looks for. All tunnels of ours share it, so that none sends another
 /// one's transport into its table.
 fn free_mark(rules: &[RuleInUse]) -> Option<u32> {
@@ -226,7 +255,10 @@ impl Host {
         if self.link().is_some() {
             ledger::clean_up(&self.net).await;
         }
-        let kept = ledger::kept().into_iter().find_map(|(_, page)| page.mark());
+        let mut kept = ledger::kept().into_iter().find_map(|(_, page)| page.mark());
+        if kept.is_none() {
+            kept = ledger::unclaimed(&self.net).await.iter().find_map(|rule| rule.not_mark);
+        }
         let rules = self.net.rules().await.unwrap_or_default();
         let mark = own.or(kept).or_else(|| free_mark(&rules).filter(|_| may_mark))?;
         let mut options = UdpOptions::new((Ipv4Addr::LOCALHOST, 0).into());

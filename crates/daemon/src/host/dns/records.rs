@@ -8,13 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::back_ends::{self, Link};
 use super::plan::BackEnd;
-use crate::host::ledger::{began, namespace};
+use crate::host::ledger::{Kept, began, files, namespace};
 
 /// A memory file system: a reboot ends settings and records alike.
 const FOLDER: &str = "run/adit";
 
-/// Records looked at, so that a folder full of them does not hold up a start.
+/// Records of one network namespace looked at, so that a folder full of them does not hold up a start.
 const LIMIT: usize = 256;
+
+/// How a record's name ends.
+const SUFFIX: &str = ".dns";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Page {
@@ -32,7 +35,7 @@ pub(super) fn write(root: &Path, back_end: BackEnd, link: &Link) -> Option<PathB
     let folder = root.join(FOLDER);
     fs::create_dir_all(&folder).ok()?;
     let pid = std::process::id();
-    let path = folder.join(format!("{pid}-{}.dns", link.index));
+    let path = folder.join(format!("{pid}-{}-{}{SUFFIX}", link.index, namespace()));
     let page = Page {
         namespace: namespace(),
         began: began(pid).unwrap_or(0),
@@ -54,17 +57,14 @@ pub(super) fn is_left(root: &Path) -> bool {
 
 /// The records of dead processes in this network namespace.
 fn dead(root: &Path) -> Vec<(PathBuf, Page)> {
-    let Ok(entries) = fs::read_dir(root.join(FOLDER)) else { return Vec::new() };
+    let namespace = namespace();
     let mut found = Vec::new();
-    for entry in entries.filter_map(Result::ok).take(LIMIT) {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_suffix(".dns").and_then(|name| name.split('-').next());
-        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-        let page = fs::read(entry.path()).ok();
+    for Kept { path, pid } in files(&root.join(FOLDER), SUFFIX, namespace).take(LIMIT) {
+        let page = fs::read(&path).ok();
         let page = page.and_then(|bytes| serde_json::from_slice::<Page>(&bytes).ok());
-        let Some(page) = page.filter(|page| page.namespace == namespace()) else { continue };
+        let Some(page) = page.filter(|page| page.namespace == namespace) else { continue };
         if began(pid) != Some(page.began) {
-            found.push((entry.path(), page));
+            found.push((path, page));
         }
     }
     found

@@ -57,6 +57,9 @@ fn a_refused_change_at_any_step_keeps_traffic_in_and_is_repeated() {
                         host.change(to).await.unwrap();
                         let place = format!("operation {index}, lasting {lasting}, {to:?}");
                         assert!(!leaks(&ways(net).await), "{place}: {:?}", ways(net).await);
+                        if !to.allow_lan && !lasting {
+                            assert_ne!(way(net, "192.168.1.1").await, "eth0", "{place}");
+                        }
                         // The network changes while the kernel still refuses.
                         host.look().await;
                         assert!(!leaks(&ways(net).await), "{place}, again: {:?}", ways(net).await);
@@ -112,6 +115,125 @@ fn a_refused_change_of_the_network_is_told_logged_and_repeated() {
         drop(device);
         assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch holds");
         super::super::ledger::release(net).await;
+    });
+}
+
+#[test]
+fn an_exempt_network_whose_route_stays_is_closed_or_said_and_tried_again_at_once() {
+    let Some((ns, _other)) = world() else { return };
+    inside(&ns, async |net| {
+        joins_a_lan(net).await;
+        let before = state(net).await;
+        let lan = "192.168.1.0/24".parse().unwrap();
+        for closes in [true, false] {
+            let (mut host, device) = host(true).await;
+            host.apply(&with_lan()).await.unwrap();
+            assert_eq!(way(net, "192.168.1.1").await, "eth0");
+            host.net.faults.set(move |_, operation| match operation {
+                Operation::DeleteRoute(route) if route.kind == RouteKind::Throw => Some(EIO),
+                Operation::AddRoute(route) if route.to == lan && !closes => Some(EIO),
+                _ => None,
+            });
+            host.change(&by_policy("def1")).await.unwrap();
+            let way_then = if closes { "nowhere" } else { "eth0" };
+            assert_eq!(way(net, "192.168.1.1").await, way_then);
+            let pause = host.unfinished.as_ref().unwrap().retry - tokio::time::Instant::now();
+            assert!(pause <= Duration::from_millis(250), "{pause:?}");
+            assert!(matches!(event(&mut host).await, HostEvent::Routing(Some(_))));
+            // The network is exempt again, and at last is not.
+            host.change(&with_lan()).await.unwrap();
+            assert_eq!(way(net, "192.168.1.1").await, "eth0");
+            host.change(&by_policy("def1")).await.unwrap();
+            host.net.faults.clear();
+            while event(&mut host).await != HostEvent::Routing(None) {}
+            assert_eq!(way(net, "192.168.1.1").await, "tun0");
+            host.close().await;
+            drop(device);
+            assert_eq!(state(net).await, before);
+        }
+    });
+}
+
+#[test]
+fn a_kill_switch_without_a_ledger_is_found_and_released_and_a_running_tunnel_is_left_alone() {
+    let Some((ns, _other)) = world() else { return };
+    inside(&ns, async |net| {
+        use super::super::ledger;
+        add_native(net).await;
+        std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2").unwrap();
+        let before = state(net).await;
+        for round in 0..20 {
+            let (mut host, device) = host(true).await;
+            host.apply(&kill_switch()).await.unwrap();
+            assert_eq!(ledger::unclaimed(net).await, [], "{round}: it runs");
+            host.close().await;
+            drop(device);
+            assert_eq!(ledger::unclaimed(net).await, [], "{round}: its ledger names it");
+            let kept = ledger::kept();
+            assert_eq!(kept.len(), 1, "{round}");
+            for (path, _) in kept {
+                std::fs::remove_file(path).unwrap();
+            }
+            assert_eq!(ledger::unclaimed(net).await.len(), 2, "{round}: both families");
+            assert_eq!(ledger::release(net).await, Vec::<String>::new());
+            // A tunnel that runs meanwhile, with a table and rules of its own.
+            let (mut running, device) = self::host(true).await;
+            running.apply(&by_policy("def1 ipv6")).await.unwrap();
+            assert!(ledger::release_unclaimed(net).await.len() >= 8);
+            assert_eq!(ledger::unclaimed(net).await, []);
+            assert_eq!(ways(net).await, ["tun0"; 6]);
+            running.close().await;
+            drop(device);
+            assert_eq!(state(net).await, before, "{round}");
+        }
+    });
+}
+
+#[test]
+fn what_an_earlier_kill_switch_wrote_down_is_not_taken_from_the_next_tunnel() {
+    let Some((ns, _other)) = world() else { return };
+    inside(&ns, async |net| {
+        use super::super::ledger;
+        add_native(net).await;
+        let before = state(net).await;
+        let (mut host, device) = host(true).await;
+        host.apply(&kill_switch()).await.unwrap();
+        let kept: Vec<Route> = net.all_routes().await.unwrap();
+        host.close().await;
+        drop(device);
+        // An administrator removes the rules and the table by hand; the ledger still names them.
+        for v6 in [false, true] {
+            for rule in net.rules_of(v6).await.unwrap() {
+                let rule = adit_linux::net::Rule {
+                    v6,
+                    preference: rule.preference,
+                    from: None,
+                    to: None,
+                    not_mark: None,
+                    udp_ports: None,
+                    table: rule.table,
+                };
+                if (7000..8000).contains(&rule.preference) {
+                    net.delete_rule(&rule).await.unwrap();
+                }
+            }
+        }
+        for route in kept.iter().filter(|route| route.table == Some(0xad17)) {
+            // The one into the device has gone with it.
+            let _ = net.delete_route(route).await;
+        }
+        assert_eq!(state(net).await, before);
+        assert_eq!(ledger::kept().len(), 1);
+        // The next tunnel gets the same numbers.
+        let (mut next, device) = self::host(true).await;
+        next.apply(&by_policy("def1 ipv6")).await.unwrap();
+        assert_eq!(ways(net).await, ["tun0"; 6]);
+        assert_eq!(ledger::kept().len(), 0, "it took over");
+        next.close().await;
+        drop(device);
+        assert_eq!(ways(net).await, ["nowhere"; 6], "the kill switch is still on");
+        ledger::release(net).await;
+        assert_eq!(state(net).await, before);
     });
 }
 

@@ -120,32 +120,41 @@ fn default_device6(text: &str) -> Option<String> {
 
 /// Rules, routes and DNS settings of clients that have ended.
 pub(super) fn leftovers() -> Finding {
-    let found = crate::host::leftovers();
-    let release = |finding: Finding| finding.remedy("adit connect --release").fix(Fix::Release);
-    if found.contains(&Leftover::KillSwitch) {
-        return release(Finding::warning(
-            "leftovers",
-            "the kill switch of a client that has ended keeps all traffic in",
-        ));
-    }
-    match found.is_empty() {
-        true => Finding::fine("leftovers", "no killed client left routes, rules or DNS settings"),
-        false => release(Finding::warning(
-            "leftovers",
-            "a client that was killed left routes, rules or DNS settings",
-        )),
-    }
+    left_by_clients(&crate::host::leftovers())
+}
+
+fn left_by_clients(found: &[Leftover]) -> Finding {
+    let what = if found.contains(&Leftover::KillSwitch) {
+        "the kill switch of a client that has ended keeps all traffic in"
+    } else if found.contains(&Leftover::Unclaimed) {
+        "the rules of a full tunnel keep traffic in, and no client that can be seen here has written \
+         them down: a kill switch, or a client in a container"
+    } else if !found.is_empty() {
+        "a client that was killed left routes, rules or DNS settings"
+    } else {
+        return Finding::fine("leftovers", "no killed client left routes, rules or DNS settings");
+    };
+    Finding::warning("leftovers", what).remedy("adit connect --release").fix(Fix::Release)
 }
 
 /// Rules and routes of tunnels that run.
 pub(super) fn routing() -> Finding {
-    match crate::host::unfinished().first() {
-        None => Finding::fine("routing", "no tunnel waits for rules or routes"),
-        Some(why) => Finding::warning(
-            "routing",
-            format!("the kernel refuses rules or routes of a tunnel, which tries again: {why}"),
-        ),
-    }
+    incomplete_routing(&crate::host::unfinished())
+}
+
+fn incomplete_routing(problems: &[String]) -> Finding {
+    let Some(why) = problems.first() else {
+        return Finding::fine("routing", "no tunnel waits for rules or routes");
+    };
+    let more = match problems.len() {
+        1 => String::new(),
+        all => format!(" ({} more tunnels)", all - 1),
+    };
+    Finding::warning(
+        "routing",
+        format!("the kernel refuses rules or routes of a tunnel, which tries again: {why}{more}"),
+    )
+    .remedy("`adit status` names it: look at its device, `ip rule` and `ip route show table all`")
 }
 
 pub(super) fn dns() -> Finding {
@@ -172,7 +181,39 @@ pub(super) fn dns() -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Level;
     use super::*;
+
+    #[test]
+    fn the_worst_of_what_clients_left_is_said_with_its_remedy() {
+        use Leftover::{KillSwitch, Killed, Unclaimed};
+        for (found, words) in [
+            (&[Killed, Unclaimed, KillSwitch][..], "the kill switch of a client that has ended"),
+            (&[Killed, Unclaimed], "no client that can be seen here"),
+            (&[Killed], "a client that was killed"),
+        ] {
+            let finding = left_by_clients(found);
+            assert!(finding.what.contains(words), "{}", finding.what);
+            assert_eq!(finding.remedy, ["adit connect --release"]);
+            assert!(finding.fixable);
+        }
+        assert_eq!(left_by_clients(&[]).level, Level::Fine);
+    }
+
+    #[test]
+    fn refused_routes_are_a_warning_with_the_reason() {
+        assert_eq!(incomplete_routing(&[]).level, Level::Fine);
+        let one = incomplete_routing(&["setting the route x: Network is down".into()]);
+        assert_eq!(one.level, Level::Warning);
+        assert_eq!(
+            one.what,
+            "the kernel refuses rules or routes of a tunnel, which tries again: setting the route x: \
+             Network is down"
+        );
+        assert!(!one.remedy.is_empty() && !one.fixable);
+        let three = incomplete_routing(&["a".into(), "b".into(), "c".into()]);
+        assert!(three.what.ends_with("tries again: a (2 more tunnels)"), "{}", three.what);
+    }
 
     #[test]
     fn finds_the_device_of_the_default_route() {
