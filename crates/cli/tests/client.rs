@@ -201,6 +201,91 @@ fn a_kill_switch_holds_after_the_end_and_after_kill_until_it_is_released() {
     assert!(adit(&["connect", "--release"]).1.contains("nothing to release"));
 }
 
+/// Runs a line of `ip` in a namespace; whether it succeeded.
+fn ip(ns: &NetNs, line: &str) -> bool {
+    ns.command("ip").unwrap().args(line.split(' ')).status().unwrap().success()
+}
+
+/// Standard output of adit, run for a whole namespace.
+fn said(ns: &NetNs, line: &str) -> String {
+    let output = ns.command(ADIT).unwrap().args(line.split(' ')).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn routes_that_the_kernel_refuses_are_in_status_and_doctor_until_they_are_there() {
+    let mut server = Server::new("--full-tunnel");
+    let ns = server.client("ann", "");
+    let _running = server.run();
+    let client = server.connect(&ns, "ann");
+    until("the tunnel is up", || client.log().contains("connected: 10.73.0."));
+    assert!(!said(&ns, "status").contains("routing"), "{}", said(&ns, "status"));
+    assert!(said(&ns, "doctor").contains("ok   routing     no tunnel waits for rules or routes\n"));
+    // The kernel removes the routes into an interface that is down, and refuses new ones.
+    assert!(ip(&ns, "link set vpn0 down"));
+    until("status says so", || said(&ns, "status").contains("WARNING: routing incomplete"));
+    assert!(nothing_leaves(&ns));
+    let status = said(&ns, "status");
+    let words = status.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains(
+            "WARNING: routing incomplete, tried again: setting the route 0.0.0.0/0 by vpn0 in table \
+             44311: the interface is down (Network is down"
+        ),
+        "{status}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&said(&ns, "status --json")).unwrap();
+    let why = json[0]["routing"].as_str().unwrap();
+    assert!(why.starts_with("setting the route 0.0.0.0/0 by vpn0 in table 44311: "), "{why}");
+    let doctor = said(&ns, "doctor");
+    assert!(doctor.contains("WARN routing     the kernel refuses rules or routes of a tunnel"));
+    let json: serde_json::Value = serde_json::from_str(&said(&ns, "doctor --json")).unwrap();
+    let all = json.as_array().unwrap();
+    let finding = all.iter().find(|finding| finding["check"] == "routing").unwrap();
+    assert_eq!((&finding["level"], &finding["fixable"]), (&"warning".into(), &false.into()));
+    assert!(finding["what"].as_str().unwrap().contains(why), "{finding}");
+    assert!(finding["remedy"][0].as_str().unwrap().contains("adit status"), "{finding}");
+    for text in [&status, &doctor] {
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+    assert!(ip(&ns, "link set vpn0 up"));
+    until("the routes are back", || answers(&ns, "10.73.0.1"));
+    until("the log says so", || client.log().contains("routing: update complete"));
+    assert!(client.log().contains("routing: update failed: setting the route"));
+    assert!(!said(&ns, "status").contains("routing"));
+    assert!(said(&ns, "doctor").contains("ok   routing"));
+}
+
+#[test]
+fn route_metric_is_the_metric_of_the_kernels_routes() {
+    let mut server = Server::new("--route 10.99.0.0/16");
+    let ns = server.client("ann", "");
+    let profile = server.dir.path().join("ann.ovpn");
+    let more = "route-metric 77\nroute 10.98.0.0 255.255.0.0\n\
+                route 10.97.0.0 255.255.0.0 vpn_gateway 5\nroute-ipv6 fd98::/64\n";
+    let text = fs::read_to_string(&profile).unwrap();
+    fs::write(&profile, text.replace("client\n", &format!("client\n{more}"))).unwrap();
+    let _running = server.run();
+    let starts: [&dyn Fn() -> Running; 2] =
+        [&|| server.connect(&ns, "ann"), &|| openvpn(&server, &ns, &[])];
+    for start in starts {
+        let mut client = start();
+        until("the last route is there", || routing(&ns).contains("fd98::/64"));
+        let routes = routing(&ns);
+        for (to, metric) in
+            [("10.99.0.0/16 ", 77), ("10.98.0.0/16 ", 77), ("10.97.0.0/16 ", 5), ("fd98::/64 ", 77)]
+        {
+            let line = routes.lines().find(|line| line.starts_with(to));
+            let line = line.unwrap_or_else(|| panic!("{to} is missing:\n{routes}"));
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let at =
+                words.iter().position(|word| *word == "metric").unwrap_or_else(|| panic!("{line}"));
+            assert_eq!(words[at + 1], metric.to_string(), "{line}");
+        }
+        assert_eq!(client.end(), Some(0), "{}", client.log());
+    }
+}
+
 #[test]
 fn a_connecting_process_has_given_up_what_it_does_not_need() {
     adit_testbed::needs_root!();
@@ -295,7 +380,7 @@ fn as_openvpn_it_becomes_another_user_and_still_cleans_up() {
     assert!(routes(&ns).contains("192.0.2.1 "));
     // Its helper reads the files again.
     client.signal("HUP");
-    until("it connects anew", || count(&client, UP) == 2);
+    until("it connects again", || count(&client, UP) == 2);
     assert_eq!(count(&client, "SIGHUP[hard,] received, process restarting"), 1);
     assert_eq!(client.end(), Some(0));
     assert_eq!(routes(&ns), before);

@@ -234,6 +234,103 @@ fn a_check_has_no_rights() {
     assert_eq!(check.child.wait().unwrap().code(), Some(0), "{}", check.log());
 }
 
+/// Rules, routes of all tables, nftables and the files in which clients note their changes.
+fn machine(ns: &NetNs) -> String {
+    let lines = [
+        "ip -4 rule",
+        "ip -6 rule",
+        "ip -4 route show table all",
+        "ip -6 route show table all",
+        "nft list ruleset",
+        "cat /etc/resolv.conf",
+    ];
+    let mut text = String::new();
+    for line in lines {
+        let mut words = line.split(' ');
+        let mut command = ns.command(words.next().unwrap()).unwrap();
+        let output = command.args(words).output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        // The kernel's own, in any order.
+        let own = |line: &&str| !line.contains("fe80") && !line.contains("multicast");
+        let mut lines: Vec<&str> = output.lines().filter(own).collect();
+        lines.sort_unstable();
+        text.push_str(&lines.join("\n"));
+    }
+    text
+}
+
+/// Checks a profile while the server is stopped for a moment, so that there is time to look: the check
+/// has one right, and changes nothing.
+fn checks_with_net_admin_alone(
+    server: &Server,
+    running: &mut Running,
+    ns: &NetNs,
+    [profile, log]: [&str; 2],
+) {
+    let before = machine(ns);
+    running.signal("STOP");
+    let mut check = Running::start(ns, &["connect", "--check", profile], server.dir.path(), log);
+    until("the check waits for an answer", || check.log().contains("DNS"));
+    let fields = status(check.child.id());
+    for ids in ["Uid", "Gid", "Groups"] {
+        assert!(!fields[ids].split(' ').any(|id| id == "0"), "{ids}: {}", fields[ids]);
+    }
+    // Bit 12.
+    let net_admin = "0000000000001000";
+    for set in ["CapPrm", "CapEff", "CapBnd"] {
+        assert_eq!(fields[set], net_admin, "{set}");
+    }
+    assert_eq!((fields["NoNewPrivs"].as_str(), fields["Seccomp"].as_str()), ("1", "2"));
+    assert_eq!(helper_of(check.child.id()), None);
+    assert!(!can_read(check.child.id(), Path::new("/etc/shadow")));
+    assert_eq!(machine(ns), before, "during the check");
+    running.signal("CONT");
+    until("the check ends", || check.child.try_wait().unwrap().is_some());
+    assert_eq!(check.child.wait().unwrap().code(), Some(0), "{}", check.log());
+    assert_eq!(machine(ns), before, "after the check");
+}
+
+#[test]
+fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing() {
+    let mut server = Server::new("--full-tunnel");
+    let ns = server.client("laptop", "");
+    let mut running = server.run();
+    let profile = fs::read_to_string(server.dir.path().join("laptop.ovpn")).unwrap();
+    let marked = profile.replace("client\n", "client\nmark 77\n");
+    fs::write(server.dir.path().join("marked.ovpn"), marked).unwrap();
+    checks_with_net_admin_alone(&server, &mut running, &ns, ["marked.ovpn", "1.log"]);
+
+    let line = ["connect", "--dns", "off", "--kill-switch", "--dir", "run", "laptop.ovpn"];
+    let mut client = Running::start(&ns, &line, server.dir.path(), "kept.log");
+    until("the tunnel is up", || client.log().contains("connected: 10.73.0."));
+    assert_eq!(client.end(), Some(0));
+    let gets_out = || {
+        let mut ip = ns.command("ip").unwrap();
+        ip.args(["route", "get", "192.0.2.1"]).stderr(std::process::Stdio::null());
+        ip.stdout(std::process::Stdio::null()).status().unwrap().success()
+    };
+    assert!(!gets_out(), "the kill switch is on");
+    checks_with_net_admin_alone(&server, &mut running, &ns, ["laptop.ovpn", "2.log"]);
+    assert!(!gets_out());
+    // Its ledger is lost.
+    let folder = fs::read_dir("/run/adit").unwrap().flatten().map(|entry| entry.path());
+    let inode = ns.run(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino()).unwrap();
+    let own = folder.filter(|path| path.to_string_lossy().ends_with(&format!("-{inode}.routes")));
+    let own: Vec<PathBuf> = own.collect();
+    assert_eq!(own.len(), 1, "{own:?}");
+    fs::remove_file(&own[0]).unwrap();
+    checks_with_net_admin_alone(&server, &mut running, &ns, ["laptop.ovpn", "3.log"]);
+    let adit = |line: &str| {
+        let output = ns.command(ADIT).unwrap().args(line.split(' ')).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    assert!(adit("doctor").contains("the rules of a full tunnel keep traffic in"));
+    let released = adit("connect --release");
+    assert!(released.contains("removed the rule"), "{released}");
+    assert!(gets_out());
+    assert!(adit("doctor").contains("ok   leftovers"), "{}", adit("doctor"));
+}
+
 /// A bridge of two TAPs, started by another program.
 fn started_by(program: &str, before: &[&str], more: &[&str]) -> (tempfile::TempDir, Running) {
     let dir = tempfile::tempdir().unwrap();

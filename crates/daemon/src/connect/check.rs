@@ -144,7 +144,8 @@ fn drop_rights(profile: &super::Profile) -> Result<(), Fault> {
         .map_err(|e| Fault::environment(format!("cannot ask about interfaces: {e}")))?;
     let socket = &profile.options.socket;
     // A mark that the profile asks for, or that leads past a kill switch.
-    let marked = socket.mark.is_some() || host::leftovers().contains(&Leftover::KillSwitch);
+    let keeps_in = |left: &Leftover| matches!(left, Leftover::KillSwitch | Leftover::Unclaimed);
+    let marked = socket.mark.is_some() || host::leftovers().iter().any(keeps_in);
     let (_, port) = openvpn::dialled_from(&profile.options)?;
     let low = (1..FIRST_FREE_PORT).contains(&port);
     let needed = [
@@ -202,7 +203,7 @@ struct Checker {
     remote: String,
     /// Whether that was dialled by TCP.
     stream: bool,
-    /// `dev tap`: no echo request reaches a station whose address nobody has asked for.
+    /// `dev tap`: no echo request reaches a station before its address was asked for.
     ethernet: bool,
     probe: Option<Probe>,
     /// The reason of the last failed attempt, for the end.

@@ -136,7 +136,10 @@ impl Host {
     fn concerns(&self, change: NetChange) -> Option<Duration> {
         let concerns = match change {
             NetChange::Unknown => true,
-            NetChange::Link(index) => self.link().is_none_or(|(_, own)| own != index),
+            // The kernel removes the routes into the tunnel's own interface when that goes down.
+            NetChange::Link(index) => {
+                self.policy.is_some() || self.link().is_none_or(|(_, own)| own != index)
+            }
             NetChange::Route(IpNet::V6(_), MAIN_TABLE) if self.block6.is_on() => {
                 // It may lead around the tunnel.
                 return Some(Duration::ZERO);
