@@ -269,7 +269,7 @@ fn checks_with_net_admin_alone(
 ) {
     let before = machine(ns);
     running.signal("STOP");
-    let mut check = Running::start(ns, &["connect", "--check", profile], server.dir.path(), log);
+    let mut check = world::start(ns, &["connect", "--check", profile], server.dir.path(), log);
     until("the check waits for an answer", || check.log().contains("DNS"));
     let fields = status(check.child.id());
     for ids in ["Uid", "Gid", "Groups"] {
@@ -301,7 +301,7 @@ fn a_check_by_a_mark_or_past_a_kill_switch_keeps_one_right_and_changes_nothing()
     checks_with_net_admin_alone(&server, &mut running, &ns, ["marked.ovpn", "1.log"]);
 
     let line = ["connect", "--dns", "off", "--kill-switch", "--dir", "run", "laptop.ovpn"];
-    let mut client = Running::start(&ns, &line, server.dir.path(), "kept.log");
+    let mut client = world::start(&ns, &line, server.dir.path(), "kept.log");
     until("the tunnel is up", || client.log().contains("connected: 10.73.0."));
     assert_eq!(client.end(), Some(0));
     let gets_out = || {
