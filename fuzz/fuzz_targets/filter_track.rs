@@ -66,7 +66,14 @@ pub fn run(mut bytes: &[u8]) {
 }
 
 fn judge(tracker: &Tracker, bytes: &[u8], now: Nanos, accept: bool) {
-    let vouched = VnetHeader { needs_csum: true, ..VnetHeader::default() };
+    let v6 = bytes.first().is_some_and(|first| first >> 4 == 6);
+    let (protocol, csum_start) = if v6 { (bytes.get(6), 40) } else { (bytes.get(9), 20) };
+    let csum_offset = match protocol {
+        Some(6) => 16,
+        Some(17) => 6,
+        _ => 2,
+    };
+    let vouched = VnetHeader { needs_csum: true, csum_start, csum_offset, ..VnetHeader::default() };
     let Ok(packet) = Packet::parse(bytes, Layer::Ip, None, &vouched) else { return };
     let mut burst = tracker.burst(now);
     // Between either port, or without ports.

@@ -152,7 +152,12 @@ fn pieces_but_the_first_are_not_answered() {
 #[test]
 fn only_single_hosts_are_told_of_what_was_for_one() {
     for how in [PLAIN, Reject::TcpReset] {
-        let vouched = VnetHeader { needs_csum: true, ..VnetHeader::default() };
+        let vouched = VnetHeader {
+            needs_csum: true,
+            csum_start: 20,
+            csum_offset: 16,
+            ..VnetHeader::default()
+        };
         let told = |packet: &[u8]| {
             let packet = Packet::parse(packet, Layer::Ip, None, &vouched).unwrap();
             reject(&packet, how, &mut [0; MAX_ANSWER]).is_some()

@@ -14,6 +14,8 @@ mod stats;
 mod tests;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_wire::{Gso, VnetHeader};
@@ -34,9 +36,10 @@ use crate::ruleset::{CtDirection, CtState, Element, Members, Reject, Set, SetId}
 use crate::track::{self, Crossing, MAX_FIRST, Tracked, Tracker, first_packet};
 use crate::{Nanos, judge};
 
-/// ICMP errors that one worker sends in a second, as Linux does (`icmp_msgs_per_sec`). Resets of TCP
-/// are not limited: they are smaller than what they answer.
-const ANSWERS_PER_SECOND: u32 = 1000;
+/// ICMP errors that all workers together send in a second, as Linux does (`icmp_msgs_per_sec`).
+const ERRORS_PER_SECOND: u32 = 1000;
+/// Resets of TCP, likewise. They are smaller than what they answer, but a flood of SYNs would keep workers at it.
+const RESETS_PER_SECOND: u32 = 10_000;
 
 /// How much may be remembered.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,10 @@ pub struct Firewall {
     known: Mutex<Known>,
     logs: LogQueue,
     totals: Totals,
+    /// ICMP errors.
+    errors: Allowance,
+    /// Resets of TCP.
+    resets: Allowance,
 }
 
 /// What comes from elsewhere than from the rule file.
@@ -84,6 +91,8 @@ impl Firewall {
             known: Mutex::new(known),
             logs: LogQueue::default(),
             totals: Totals::default(),
+            errors: Allowance::default(),
+            resets: Allowance::default(),
             filter: ArcSwap::from_pointee(filter),
         })
     }
@@ -215,6 +224,12 @@ impl Firewall {
         self.totals.read(self.tracker.stats(), fragments, self.logs.lost())
     }
 
+    /// A client has this address or network from now on: what flows it starts from all of its addresses counts as of one
+    /// source. `None`: it has it no more.
+    pub fn set_owner(&self, address: IpAddr, length: u8, client: Option<&str>) {
+        self.tracker.owners().set(address, length, client);
+    }
+
     /// Ends the flows from or to these addresses; all flows without any. Returns how many there were.
     pub fn flush(&self, addresses: Option<&[IpRange]>) -> u64 {
         let within =
@@ -236,7 +251,6 @@ impl Firewall {
             judge: Judge::new(self.filter()),
             firewall: Arc::clone(self),
             answer: Box::new([0; MAX_ANSWER]),
-            allowance: Allowance::default(),
             pending: self.totals.pending(),
         }
     }
@@ -256,7 +270,6 @@ pub struct Worker {
     firewall: Arc<Firewall>,
     judge: Judge,
     answer: Box<[u8; MAX_ANSWER]>,
-    allowance: Allowance,
     pending: Pending,
 }
 
@@ -269,9 +282,9 @@ impl Worker {
         if !Arc::ptr_eq(&filter, self.judge.filter()) {
             self.judge = Judge::new(Arc::clone(&filter));
         }
-        let Self { firewall, judge, answer, allowance, pending } = self;
+        let Self { firewall, judge, answer, pending } = self;
         let track = filter.tracks().then(|| firewall.tracker.burst(now));
-        Burst { now, firewall, judge, answer, allowance, pending, track }
+        Burst { now, firewall, judge, answer, pending, track }
     }
 
     /// Whose worker it is.
@@ -326,7 +339,6 @@ pub struct Burst<'w> {
     firewall: &'w Firewall,
     judge: &'w mut Judge,
     answer: &'w mut [u8; MAX_ANSWER],
-    allowance: &'w mut Allowance,
     pending: &'w mut Pending,
     /// Only where the rules ask for connections.
     track: Option<track::Burst<'w>>,
@@ -466,7 +478,11 @@ impl Burst<'_> {
     #[cold]
     fn refuse(&mut self, packet: &Packet<'_>, how: Option<Reject>) -> Ruling<'_> {
         let Some(how) = how else { return Ruling::Drop };
-        if how != Reject::TcpReset && !self.allowance.take(self.now) {
+        let allowed = match how {
+            Reject::TcpReset => self.firewall.resets.take(self.now, RESETS_PER_SECOND),
+            _ => self.firewall.errors.take(self.now, ERRORS_PER_SECOND),
+        };
+        if !allowed {
             self.pending.suppressed();
             return Ruling::Drop;
         }
@@ -514,21 +530,19 @@ impl std::ops::Drop for Burst<'_> {
     }
 }
 
-/// How many ICMP errors may still be sent.
+/// What all workers may send: the second in the upper half, in the lower what was sent in it.
 #[derive(Debug, Default)]
-struct Allowance {
-    second: u64,
-    used: u32,
-}
+struct Allowance(AtomicU64);
 
 impl Allowance {
-    fn take(&mut self, now: Nanos) -> bool {
-        let second = now.0 / 1_000_000_000;
-        if second != self.second {
-            *self = Self { second, used: 0 };
-        }
-        self.used = self.used.saturating_add(1);
-        self.used <= ANSWERS_PER_SECOND
+    fn take(&self, now: Nanos, most: u32) -> bool {
+        let second = (now.0 / 1_000_000_000) << 32;
+        let next = |used: u64| {
+            // A worker whose burst began in the second before counts in this one.
+            let used = if used < second { second } else { used };
+            ((used & u64::from(u32::MAX)) < u64::from(most)).then(|| used.saturating_add(1))
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }
 

@@ -23,7 +23,7 @@ pub enum Drop {
 
 impl Drop {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Rules,
         Self::Unasked,
         Self::TableFull,
@@ -35,6 +35,7 @@ impl Drop {
         Self::Malformed(Malformed::TinyFragment),
         Self::Malformed(Malformed::Hidden),
         Self::Malformed(Malformed::Offload),
+        Self::Malformed(Malformed::SourceRoute),
     ];
 
     /// One word for reports.
@@ -51,6 +52,7 @@ impl Drop {
             Self::Malformed(Malformed::TinyFragment) => "tiny-fragment",
             Self::Malformed(Malformed::Hidden) => "hidden",
             Self::Malformed(Malformed::Offload) => "malformed-offload",
+            Self::Malformed(Malformed::SourceRoute) => "source-route",
         }
     }
 
@@ -67,6 +69,7 @@ impl Drop {
             Self::Malformed(Malformed::TinyFragment) => 8,
             Self::Malformed(Malformed::Hidden) => 9,
             Self::Malformed(Malformed::Offload) => 10,
+            Self::Malformed(Malformed::SourceRoute) => 11,
         }
     }
 }

@@ -75,21 +75,33 @@ fn every_reason_has_a_counter_of_its_own() {
 }
 
 #[test]
-fn senders_are_told_at_a_bounded_rate() {
+fn senders_are_told_at_a_rate_that_all_workers_share() {
     let reject = Statement::Reject(Reject::Icmpx(crate::ruleset::Icmpx::PortUnreachable));
-    let firewall = firewall(rules(Policy::Accept, vec![vec![reject]]));
-    let (mut worker, packet) = (firewall.worker(), ip(false, 17, &udp(false, b"hello")));
-    let mut burst = worker.burst(Nanos(5));
-    let told = (0..ANSWERS_PER_SECOND + 10)
-        .filter(|_| matches!(burst.judge(&packet, &place()), Ruling::Answer(_)))
-        .count();
-    assert_eq!(told, ANSWERS_PER_SECOND as usize);
-    drop(burst);
-    let mut burst = worker.burst(Nanos(1_500_000_000));
-    assert!(matches!(burst.judge(&packet, &place()), Ruling::Answer(_)), "the next second");
-    drop(burst);
+    let reset = Statement::Reject(Reject::TcpReset);
+    let firewall = firewall(rules(Policy::Accept, vec![vec![reset], vec![reject]]));
+    let mut workers = [firewall.worker(), firewall.worker()];
+    let datagram = ip(false, 17, &udp(false, b"hello"));
+    let segment = ip(false, 6, &crate::testing::tcp(false, 1, 0, 2, &[]));
+    let told = |workers: &mut [Worker], packet: &[u8], now, times| {
+        let mut told = 0;
+        for worker in workers {
+            let mut burst = worker.burst(Nanos(now));
+            let answered = |_: &u32| matches!(burst.judge(packet, &place()), Ruling::Answer(_));
+            told += (0..times).filter(answered).count();
+        }
+        told
+    };
+    assert_eq!(told(&mut workers, &datagram, 5, ERRORS_PER_SECOND), ERRORS_PER_SECOND as usize);
+    // Resets have an allowance of their own.
+    let resets = RESETS_PER_SECOND - 10;
+    assert_eq!(told(&mut workers, &segment, 6, resets), RESETS_PER_SECOND as usize);
+    assert_eq!(told(&mut workers[..1], &datagram, 1_500_000_000, 1), 1, "the next second");
+    assert_eq!(told(&mut workers[1..], &datagram, 900_000_000, 1), 1, "a burst that began before");
+    drop(workers);
     let stats = firewall.stats();
-    assert_eq!((stats.answers, stats.answers_suppressed), (ANSWERS_PER_SECOND as u64 + 1, 10));
+    let answers = u64::from(ERRORS_PER_SECOND + RESETS_PER_SECOND) + 2;
+    let suppressed = u64::from(ERRORS_PER_SECOND + RESETS_PER_SECOND - 20);
+    assert_eq!((stats.answers, stats.answers_suppressed), (answers, suppressed));
 }
 
 #[test]
@@ -105,7 +117,7 @@ fn records_wait_in_bounds_and_wake_once() {
     assert!(firewall.logs().take().is_empty(), "nobody asked");
     let counter = Arc::clone(&woken);
     firewall.logs().on_record(move || {
-        counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
     });
     firewall.logs().add_reader();
     judge(&mut worker);
@@ -114,7 +126,7 @@ fn records_wait_in_bounds_and_wake_once() {
     let seen: Vec<_> = records.iter().map(|r| (r.rule, r.group, r.bytes.len())).collect();
     let (line, whole) = ((1, None, 128), (2, Some(3), packet.len()));
     assert_eq!(seen, [line, whole, line, whole]);
-    assert_eq!(woken.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
     (0..5000).for_each(|_| judge(&mut worker));
     assert!(firewall.logs().take().len() <= 4096 && firewall.logs().lost() > 0);
     firewall.logs().remove_reader();
@@ -171,8 +183,57 @@ fn ip_where_no_rule_looks_is_dropped() {
     // Other protocols, another organisation's numbers, spanning tree, PPPoE's discovery.
     assert!(passes(&snap(0x809b, 0)) && passes(&snap(0x0800, 1)));
     assert!(passes(&ether(&[38], &[0x42; 38])) && passes(&ether(&[0x8863], &[0; 46])));
+    for old in [0x9100, 0x9200, 0x9300] {
+        let mut tagged = 5u16.to_be_bytes().to_vec();
+        tagged.extend(0x0800u16.to_be_bytes());
+        tagged.extend(&packet);
+        assert!(!passes(&ether(&[old], &tagged)), "{old:x}");
+    }
     let hidden = Drop::Malformed(Malformed::Hidden);
-    assert_eq!(firewall.stats().dropped, [(hidden, 5)]);
+    assert_eq!(firewall.stats().dropped, [(hidden, 8)]);
+}
+
+#[test]
+fn a_source_route_is_dropped_whatever_the_rules_say() {
+    let firewall = firewall(rules(Policy::Accept, vec![]));
+    let mut worker = firewall.worker();
+    let mut passes = |options: &[u8]| {
+        let mut packet = ip(false, 17, &udp(false, b"hello"));
+        packet.splice(20..20, options.iter().copied());
+        packet[0] = 0x40 | (5 + options.len() as u8 / 4);
+        let len = packet.len() as u16;
+        packet[2..4].copy_from_slice(&len.to_be_bytes());
+        crate::testing::fix_v4(&mut packet);
+        worker.burst(Nanos(1)).judge(&packet, &place()).passes()
+    };
+    assert!(!passes(&[131, 7, 4, 10, 9, 9, 9, 0]), "loose");
+    assert!(!passes(&[137, 7, 4, 10, 9, 9, 9, 0]), "strict");
+    assert!(!passes(&[1, 148, 4, 0, 0, 131, 3, 4]), "behind others");
+    // Router alert, the end of the list, what is no option any more.
+    assert!(passes(&[148, 4, 0, 0]) && passes(&[0, 131, 7, 4]) && passes(&[7, 0, 131, 7]));
+    assert!(passes(&[7, 4, 131, 7]) && passes(&[7, 1, 131, 7]) && passes(&[7, 200, 131, 7]));
+    let dropped = Drop::Malformed(Malformed::SourceRoute);
+    assert_eq!(firewall.stats().dropped, [(dropped, 3)]);
+    assert_eq!(dropped.name(), "source-route");
+}
+
+#[test]
+fn only_the_packets_own_sum_is_taken_for_right() {
+    let text =
+        "table inet t { chain c { type filter hook forward priority 0; ct state invalid drop\n } }";
+    let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let filter = Filter::compile(crate::lang::parse("t", text, none).unwrap()).unwrap();
+    let firewall = firewall(filter);
+    let mut worker = firewall.worker();
+    let mut wrong = ip(false, 6, &crate::testing::tcp(false, 1, 0, 2, &[0; 40]));
+    wrong[36] ^= 1;
+    let mut passes = |needs_csum, csum_start, csum_offset| {
+        let vnet = VnetHeader { needs_csum, csum_start, csum_offset, ..place().vnet };
+        worker.burst(Nanos(1)).judge(&wrong, &Place { vnet, ..place() }).passes()
+    };
+    assert!(passes(true, 20, 16), "it is still to be filled in");
+    assert!(!passes(false, 0, 0));
+    assert!(!passes(true, 40, 16), "a sum further back vouches for nothing");
 }
 
 #[test]
@@ -190,7 +251,7 @@ fn rules_that_come_later_know_the_members_of_before() {
     let firewall = firewall(filter("client:alice"));
     let packet = ip(false, 17, &udp(false, b"hello"));
     let passes = || firewall.worker().burst(Nanos(1)).judge(&packet, &place()).passes();
-    let address = IpRange::from(std::net::IpAddr::V4(crate::testing::V4_A));
+    let address = IpRange::from(IpAddr::V4(crate::testing::V4_A));
     // Of the group, no rule asks as yet.
     for who in [Members::Client("alice".into()), Members::Group("staff".into())] {
         firewall.set_members(&who, vec![address]);
@@ -325,7 +386,7 @@ mod again {
         }
 
         fn members(&self, name: &str, addresses: &[[u8; 4]]) {
-            let ranges = addresses.iter().map(|a| std::net::IpAddr::from(*a).into()).collect();
+            let ranges = addresses.iter().map(|a| IpAddr::from(*a).into()).collect();
             self.firewall.set_members(&Members::Client(name.into()), ranges);
         }
 
@@ -444,11 +505,11 @@ mod again {
             }
         }
         assert!(world.passes(&datagram((SERVER, 9), (ALICE, 9)), true));
-        let one = |address: [u8; 4]| vec![std::net::IpAddr::from(address).into()];
+        let one = |address: [u8; 4]| vec![IpAddr::from(address).into()];
         assert_eq!(world.firewall.flush(Some(&one(ALICE))), 301);
         assert_eq!(world.flows(), 300);
         let of_alice = world.firewall.tracker().flows(Nanos(6_000_000_000), 0).0;
-        assert!(of_alice.iter().all(|flow| flow.source.0 != std::net::IpAddr::from(ALICE)));
+        assert!(of_alice.iter().all(|flow| flow.source.0 != IpAddr::from(ALICE)));
         assert_eq!(world.firewall.flush(None), 300);
         assert_eq!((world.flows(), world.firewall.stats().track.withdrawn), (0, 601));
         assert!(world.passes(&datagram((ALICE, 1), (SERVER, 53)), false), "it may start again");

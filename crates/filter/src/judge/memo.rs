@@ -16,9 +16,10 @@ use crate::judge::{Context, Decision, IfName, Judgement};
 use crate::packet::{Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
-/// A judgement of one direction of a flow, remembered in the flow's record: 12 bytes. It holds for
+/// A judgement of one direction of a flow, remembered in the flow's record: 11 bytes. It holds for
 /// one generation of one filter only; its holder need not clear it when rules change.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+#[repr(C, packed)]
 pub struct Memo {
     /// The filter's generation for which it holds; 0 for none.
     pub(crate) generation: u32,

@@ -5,6 +5,7 @@ use adit_wire::checksum::Sum;
 use adit_wire::ip;
 use adit_wire::transport::UDP_LEN;
 
+use super::parse::own_sum;
 use super::{Ip, Network, Packet, Transport};
 
 /// Ports, where a protocol that is not looked into has them.
@@ -106,16 +107,12 @@ impl Packet<'_> {
             Network::Arp(_) => return false,
             Network::Other(at) => return sum >= *at,
         };
-        let (own, headers) = match self.transport {
-            Transport::Tcp(tcp) => (16, tcp.header_len),
-            Transport::Udp(_) => (6, UDP_LEN),
-            Transport::Icmp(_) => (2, UDP_LEN),
-            Transport::Other | Transport::None => {
-                return sum >= ip.payload.saturating_add(PORTS_LEN);
-            }
+        let headers = match self.transport {
+            Transport::Tcp(tcp) => tcp.header_len,
+            Transport::Udp(_) | Transport::Icmp(_) => UDP_LEN,
+            Transport::Other | Transport::None => PORTS_LEN,
         };
-        (start == ip.payload && sum == ip.payload.saturating_add(own))
-            || sum >= ip.payload.saturating_add(headers)
+        own_sum(vnet, &self.transport, ip.payload) || sum >= ip.payload.saturating_add(headers)
     }
 
     fn sums_up(&self, ip: &Ip, protocol: u8, body: &[u8]) -> bool {

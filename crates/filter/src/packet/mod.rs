@@ -154,7 +154,7 @@ pub enum Transport {
 pub struct Cut {
     /// Payload bytes per segment of a super-packet; 0 for a plain packet.
     pub size: u16,
-    /// The transport checksum is vouched for: it is still to be filled in, or was verified.
+    /// The transport checksum is vouched for: the packet's own is still to be filled in.
     pub checksum_known: bool,
 }
 
@@ -176,7 +176,11 @@ pub enum Malformed {
     /// A first fragment without the whole of its headers (RFC 1858, RFC 7112).
     #[error("first fragment without all headers")]
     TinyFragment,
-    /// IP or ARP behind more than two VLAN tags or a SNAP header, where no rule looks for it.
+    /// An IPv4 header with a source route, which routers do not follow by default (RFC 7126 4.3).
+    #[error("IPv4 source route")]
+    SourceRoute,
+    /// IP or ARP behind more than two VLAN tags, a tag of an old type (0x9100, 0x9200, 0x9300) or a SNAP header, where
+    /// no rule looks for it.
     #[error("IP or ARP in an encapsulation that rules do not see")]
     Hidden,
     /// The checksum that is still to be filled in would be written over a header, or a super-packet is

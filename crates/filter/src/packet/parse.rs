@@ -27,6 +27,13 @@ pub(crate) mod extension {
     pub(crate) const FRAGMENT_LEN: usize = 8;
 }
 
+/// Types of VLAN tags before IEEE 802.1ad, which some switches still take off.
+const OLD_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
+/// Options of IPv4 by which a sender names routers on the way (RFC 791): loose and strict source routes.
+const SOURCE_ROUTES: [u8; 2] = [131, 137];
+/// Length of an IPv4 header without options.
+const V4_LEN: usize = 20;
+
 /// Below it, an EtherType is the length of an IEEE 802.3 frame.
 const FIRST_TYPE: u16 = 0x0600;
 /// What a SNAP header begins with; an EtherType follows.
@@ -70,17 +77,31 @@ impl<'a> Packet<'a> {
             ether,
             network: Network::Ip(ip),
             transport,
-            cut: Cut::of(vnet),
+            cut: Cut::of(vnet, &transport, ip.payload),
         })
     }
 }
 
 impl Cut {
+    /// A sum that is to be filled in elsewhere, in a packet inside this one, says nothing of this one's.
     #[inline]
-    fn of(vnet: &VnetHeader) -> Self {
+    fn of(vnet: &VnetHeader, transport: &Transport, payload: usize) -> Self {
         let size = if vnet.gso == Gso::None { 0 } else { vnet.gso_size };
-        Self { size, checksum_known: vnet.needs_csum }
+        let checksum_known = vnet.needs_csum && own_sum(vnet, transport, payload);
+        Self { size, checksum_known }
     }
+}
+
+/// Whether the sum that is still to be filled in is that of the packet's own transport header.
+#[inline]
+pub(super) fn own_sum(vnet: &VnetHeader, transport: &Transport, payload: usize) -> bool {
+    let own = match transport {
+        Transport::Tcp(_) => 16,
+        Transport::Udp(_) => 6,
+        Transport::Icmp(_) => 2,
+        Transport::Other | Transport::None => return false,
+    };
+    usize::from(vnet.csum_start) == payload && vnet.csum_offset == own
 }
 
 fn ether(bytes: &[u8], header: &Ethernet, beside: Option<u16>) -> Ether {
@@ -101,7 +122,7 @@ fn ether(bytes: &[u8], header: &Ethernet, beside: Option<u16>) -> Ether {
 /// Whether a frame carries IP or ARP where no rule would look for it, but a receiver might: behind more
 /// tags than are looked behind, or behind a SNAP header (RFC 1042), as in CVE-2021-27853 and -27861.
 fn hides(bytes: &[u8], ethertype: u16, at: usize) -> bool {
-    if ethernet::is_tag(ethertype) {
+    if ethernet::is_tag(ethertype) || OLD_TAGS.contains(&ethertype) {
         return true;
     }
     let snap = || bytes.get(at..)?.first_chunk::<8>();
@@ -157,6 +178,9 @@ fn v4(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
     if !ip::header_checksum_ok(network) {
         return Err(Malformed::Network);
     }
+    if header.header_len > V4_LEN {
+        no_source_route(network.get(V4_LEN..header.header_len).unwrap_or_default())?;
+    }
     let end = at.saturating_add(header.total_len);
     let payload = at.saturating_add(header.header_len);
     let fragment = if header.fragment {
@@ -181,6 +205,24 @@ fn v4(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
         fragment,
     };
     Ok((ip, transport, end))
+}
+
+/// A source route leads around rules, which see the next address only, and routers do not follow one by default. What
+/// comes behind an option that is cut short is none: no receiver takes it for options.
+#[cold]
+fn no_source_route(mut options: &[u8]) -> Result<(), Malformed> {
+    while let [kind, rest @ ..] = options {
+        options = match kind {
+            0 => break,
+            1 => rest,
+            kind if SOURCE_ROUTES.contains(kind) => return Err(Malformed::SourceRoute),
+            _ => match rest.first().map(|len| usize::from(*len)) {
+                Some(len @ 2..) => options.get(len..).unwrap_or_default(),
+                _ => break,
+            },
+        };
+    }
+    Ok(())
 }
 
 #[inline]

@@ -299,20 +299,28 @@ fn first_pieces_carry_all_headers() {
     assert_eq!(refusal(&bare), Some(Malformed::TinyFragment));
 }
 
+/// The transport's checksum is still to be filled in.
+fn sum_to_come(v6: bool) -> VnetHeader {
+    let csum_start = if v6 { 40 } else { 20 };
+    VnetHeader { needs_csum: true, csum_start, ..VnetHeader::default() }
+}
+
 #[test]
 fn checksums_are_verified() {
     for v6 in [false, true] {
-        for (protocol, l4) in [
-            (6, tcp(v6, 1, 2, flags::ACK, b"odd")),
-            (17, udp(v6, b"odd")),
-            (if v6 { 58 } else { 1 }, icmp(v6, 128, 0, 7, b"odd")),
+        for (protocol, l4, csum_offset) in [
+            (6, tcp(v6, 1, 2, flags::ACK, b"odd"), 16),
+            (17, udp(v6, b"odd"), 6),
+            (if v6 { 58 } else { 1 }, icmp(v6, 128, 0, 7, b"odd"), 2),
         ] {
             let mut bytes = ip(v6, protocol, &l4);
             assert!(parse(&bytes).unwrap().checksum_ok());
             *bytes.last_mut().unwrap() ^= 1;
             assert!(!parse(&bytes).unwrap().checksum_ok(), "{protocol}");
-            let vouched = VnetHeader { needs_csum: true, ..VnetHeader::default() };
+            let vouched = VnetHeader { csum_offset, ..sum_to_come(v6) };
             assert!(Packet::parse(&bytes, Layer::Ip, None, &vouched).unwrap().checksum_ok());
+            let inner = VnetHeader { csum_start: vouched.csum_start + 8, ..vouched };
+            assert!(!Packet::parse(&bytes, Layer::Ip, None, &inner).unwrap().checksum_ok());
         }
         let mut datagram = udp(v6, b"x");
         datagram[6..8].fill(0);
@@ -333,7 +341,8 @@ fn super_packets_are_counted_as_what_they_will_be() {
         let bytes = ip(v6, 6, &tcp(v6, 1, 2, flags::ACK, &[1; 1001]));
         let gso = if v6 { Gso::TcpV6 } else { Gso::TcpV4 };
         let segments = |gso, gso_size, bytes: &[u8]| {
-            let vnet = VnetHeader { needs_csum: true, gso, gso_size, ..VnetHeader::default() };
+            let csum_offset = if gso == Gso::UdpL4 { 6 } else { 16 };
+            let vnet = VnetHeader { gso, gso_size, csum_offset, ..sum_to_come(v6) };
             let packet = Packet::parse(bytes, Layer::Ip, None, &vnet).unwrap();
             assert!(packet.cut.checksum_known);
             packet.segments()
@@ -362,7 +371,7 @@ fn super_packets_may_be_longer_than_their_length_field() {
             fix_v4(&mut bytes);
         }
         let gso = if v6 { Gso::TcpV6 } else { Gso::TcpV4 };
-        let vnet = VnetHeader { needs_csum: true, gso, gso_size: 1000, ..VnetHeader::default() };
+        let vnet = VnetHeader { gso, gso_size: 1000, csum_offset: 16, ..sum_to_come(v6) };
         let packet = Packet::parse(&bytes, Layer::Ip, None, &vnet).unwrap();
         assert_eq!((packet.length(), packet.segments()), (70_000, 70));
         assert!(parse(&bytes).is_err(), "a plain packet may not");

@@ -1,4 +1,6 @@
+use super::hash::Seed;
 use super::key::Key;
+use super::owners::Owner;
 use super::tcp::Tcp;
 use super::{FlowState, Timeouts};
 use crate::Nanos;
@@ -27,6 +29,8 @@ pub(super) struct Flow {
     /// [`sixteenths`] of its first packet.
     pub(super) born: u32,
     pub(super) memos: [Memo; 2],
+    /// The client whose address its first packet came from.
+    pub(super) owner: Owner,
     pub(super) packets: [u64; 2],
     pub(super) bytes: [u64; 2],
     /// The one before it in the queue of its class.
@@ -59,6 +63,7 @@ impl Flow {
             tcp: Tcp::EMPTY,
             born: 0,
             memos: [Memo::default(); 2],
+            owner: 0,
             packets: [0; 2],
             bytes: [0; 2],
             generation: 0,
@@ -68,6 +73,11 @@ impl Flow {
     pub(super) fn new(key: Key, downwards: bool, class: Class, tcp: Tcp, now: Nanos) -> Self {
         let bits = if downwards { DOWNWARDS } else { 0 };
         Self { key, seen: now, class, tcp, bits, born: sixteenths(now), ..Self::empty() }
+    }
+
+    /// Who answers for it: the client, or the address that its first packet came from.
+    pub(super) fn source_hash(&self, seed: &Seed) -> u64 {
+        source_hash(&self.key, self.downwards(), self.owner, seed)
     }
 
     const fn get(&self, bit: u8) -> bool {
@@ -126,6 +136,14 @@ impl Flow {
             CtDirection::Original => original,
             CtDirection::Reply => reply,
         }
+    }
+}
+
+/// As [`Flow::source_hash`], of a flow that is not entered yet.
+pub(super) fn source_hash(key: &Key, downwards: bool, owner: Owner, seed: &Seed) -> u64 {
+    match owner {
+        0 => key.source_hash(downwards, seed),
+        owner => seed.hash([owner.into(), 2, 2]),
     }
 }
 

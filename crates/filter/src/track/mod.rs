@@ -26,6 +26,7 @@ mod flow;
 mod hash;
 mod key;
 mod limits;
+mod owners;
 mod shard;
 mod stats;
 mod table;
@@ -42,6 +43,7 @@ pub(crate) use first::{MAX_FIRST, write as first_packet};
 use flow::Class;
 use hash::Seed;
 use key::{IcmpRole, Key, Way};
+use owners::Owners;
 use shard::{Seen, Shard};
 use tcp::{Segment, Tcp};
 
@@ -56,6 +58,7 @@ pub struct Tracker {
     most: AtomicU64,
     seed: Seed,
     shards: Box<[Mutex<Shard>]>,
+    owners: Owners,
     invalid: [AtomicU64; Invalid::COUNT],
 }
 
@@ -65,7 +68,13 @@ impl Tracker {
         let seed = Seed::new(seed);
         let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
         let most = AtomicU64::new(limits.flows as u64);
-        Self { seed, shards: shards.collect(), most, limits, invalid: Default::default() }
+        let (owners, invalid) = (Owners::default(), Default::default());
+        Self { seed, shards: shards.collect(), most, limits, owners, invalid }
+    }
+
+    /// Which client an address belongs to.
+    pub(crate) fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// Changes the numbers of flows that there may be; those that are there stay until others need their place.
@@ -333,8 +342,12 @@ impl Burst<'_> {
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
         let Place::New { way, hash } = &tracked.place else { return true };
         let (now, generation) = (self.now, self.generation);
+        let owner = self.tracker.owners.of(|| {
+            let [(source, _), _] = way.key.ends(way.downwards);
+            source
+        });
         let shard = self.shard(*hash);
-        shard.is_some_and(|shard| shard.enter(way, *hash, packet, generation, now))
+        shard.is_some_and(|shard| shard.enter(way, *hash, packet, (owner, generation), now))
     }
 
     /// By which rules and members the packets from here on are judged. Flows that were accepted by others are

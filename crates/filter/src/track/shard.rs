@@ -1,8 +1,9 @@
 //! A part of the table, under one lock: what a packet does to its flow, and who has to go.
 
-use super::flow::{Class, Flow, seconds, sixteenths};
+use super::flow::{Class, Flow, seconds, sixteenths, source_hash};
 use super::hash::Seed;
 use super::key::{Key, Way};
+use super::owners::Owner;
 use super::table::{SEGMENT, Table};
 use super::tcp::{Outcome, Segment, State, Tcp};
 use super::{FlowInfo, Invalid, Limits, Timeouts};
@@ -214,7 +215,7 @@ impl Shard {
         let before = flow.class;
         if class != before {
             if before.unanswered() != class.unanswered() {
-                let source = flow.key.source_hash(flow.downwards(), &self.seed);
+                let source = flow.source_hash(&self.seed);
                 self.sources.answered(source, before.unanswered());
             }
             self.table.requeue(slot, class, now);
@@ -228,13 +229,13 @@ impl Shard {
         way: &Way,
         hash: u64,
         packet: &Packet<'_>,
-        generation: u32,
+        (owner, generation): (Owner, u32),
         now: Nanos,
     ) -> bool {
         if self.find(way, hash, now).is_some() {
             return true;
         }
-        let source = way.key.source_hash(way.downwards, &self.seed);
+        let source = source_hash(&way.key, way.downwards, owner, &self.seed);
         let has = self.sources.count(source).unanswered;
         if has >= self.most_unanswered.saturating_add(self.others()) {
             self.counts.refused_source = self.counts.refused_source.saturating_add(1);
@@ -254,7 +255,7 @@ impl Shard {
             _ => (Class::Other, Tcp::EMPTY),
         };
         let mut flow = Flow::new(way.key, way.downwards, class, tcp, now);
-        flow.generation = generation;
+        (flow.generation, flow.owner) = (generation, owner);
         flow.count(CtDirection::Original, packet.segments().into(), packet.length() as u64);
         if self.table.insert(flow, hash, now).is_none() {
             self.counts.refused_full = self.counts.refused_full.saturating_add(1);
@@ -303,7 +304,7 @@ impl Shard {
 
     fn forget(&mut self, slot: u32) {
         if let Some(flow) = self.table.remove(slot) {
-            let source = flow.key.source_hash(flow.downwards(), &self.seed);
+            let source = flow.source_hash(&self.seed);
             self.sources.remove(source, flow.class.unanswered());
         }
     }
@@ -390,7 +391,7 @@ impl Shard {
             if left == 0 {
                 break;
             }
-            let source = flow.key.source_hash(flow.downwards(), &self.seed);
+            let source = flow.source_hash(&self.seed);
             let count = self.sources.count(source).all.saturating_sub(others);
             let fits = own.map_or(count > least, |own| own == source);
             let rank = (count, std::cmp::Reverse(flow.seen.0), slot);

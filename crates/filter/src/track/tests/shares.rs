@@ -96,6 +96,40 @@ fn of_ipv6_a_64_is_one_source() {
 }
 
 #[test]
+fn a_client_is_one_source_with_all_its_addresses() {
+    let limits = Limits { flows: 20, flows_per_source: Some(10), ..Limits::default() };
+    let mut world = World::with(limits);
+    let owners = world.tracker.owners();
+    let network = |number| IpAddr::from([172, 16, number, 0]);
+    owners.set(network(1), 24, Some("alice"));
+    owners.set(IpAddr::from([10, 8, 0, 2]), 32, Some("alice"));
+    owners.set(network(2), 24, Some("bob"));
+    for host in 0..20 {
+        assert!(open(&world, IpAddr::from([172, 16, 1, host]), 1));
+        world.wait(Duration::from_secs(1));
+    }
+    // Alice's flows make room for those of others, and then for her own only.
+    for host in 0..9 {
+        assert!(open(&world, IpAddr::from([172, 16, 2, host]), 1));
+    }
+    assert!(open(&world, IpAddr::from([10, 8, 0, 2]), 1));
+    for host in 0..9 {
+        assert!(is_open(&world, IpAddr::from([172, 16, 2, host]), 1), "{host}");
+    }
+    let of_alice = |flow: &&FlowInfo| flow.source.0.to_string().starts_with("172.16.1.");
+    assert_eq!(world.flows().iter().filter(of_alice).count(), 10);
+    // What was entered as hers goes as hers, whoever has the address by now.
+    world.tracker.owners().set(network(1), 24, None);
+    world.tracker.flush(|_, _| true);
+    assert_eq!(world.flows(), []);
+    world.tracker.owners().set(network(1), 24, Some("alice"));
+    for host in 0..20 {
+        assert!(open(&world, IpAddr::from([172, 16, 1, host]), 1));
+    }
+    assert_eq!(world.tracker.stats().evicted, 10);
+}
+
+#[test]
 fn a_flood_without_answers_leaves_a_source_with_many_connections_alone() {
     let world = small(1000);
     for port in 0..500 {

@@ -188,7 +188,8 @@ fn memos_are_kept_per_direction_and_go_with_the_flow() {
     world.tcp(seg(SYN, 9_000_000, 0));
     let other = world.look(&seg(SYN, 9_000_000, 0).bytes());
     let mut burst = world.tracker.burst(world.now);
-    assert_eq!(burst.memo(&other).unwrap().generation, 0, "a new flow has none");
+    let generation = burst.memo(&other).unwrap().generation;
+    assert_eq!(generation, 0, "a new flow has none");
     drop(burst);
     world.tcp(seg(RST | ACK, 0, 9_000_001).back());
     assert_eq!(world.flows(), []);
