@@ -75,7 +75,12 @@ A reload needs none: what the new rules would not accept ends by itself.")]
     Flush(live::Flush),
 
     /// Change elements of a set of a running server or bridge, also for a time
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:
+  sudo adit filter element add blocked 192.0.2.7 timeout 1h
+  sudo adit filter element del blocked 192.0.2.7"
+    )]
     Element(live::Element),
 
     /// Write what `log group` rules log into a file that Wireshark reads

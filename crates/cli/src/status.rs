@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_daemon::control::{
-    BridgeReport, CertificateReport, PeerReport, ReloadReport, SharedProfile, StatusReport,
+    BridgeReport, CertificateReport, FlowTotals, PeerReport, ReloadReport, SharedProfile,
+    StatusReport,
 };
 use adit_daemon::managed::{self, Overview, Places, Reloaded};
 
@@ -174,6 +175,9 @@ fn report(report: &StatusReport) -> String {
     if let Some(file) = &report.filter {
         text.push_str(&format!("  filter: {file}\n"));
     }
+    if let Some(flows) = &report.connections {
+        text.push_str(&wrapped("  connections: ", &fill(flows)));
+    }
     if report.workers > 0 {
         text.push_str(&format!("  workers: {}\n", report.workers));
     }
@@ -238,12 +242,26 @@ fn drops(drops: &BTreeMap<String, u64>) -> String {
     text
 }
 
+/// How full the table of connections is, and what did not fit.
+fn fill(flows: &FlowTotals) -> String {
+    let mut parts = vec![format!("{} of {}", flows.now, flows.limit)];
+    let counts = [
+        (flows.evicted, "made room for others"),
+        (flows.refused_full, "refused for lack of room"),
+        (flows.refused_source, "refused of sources with too many that have no answer"),
+    ];
+    parts.extend(
+        counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}")),
+    );
+    parts.join(", ")
+}
+
 fn ports(bridge: &BridgeReport) -> String {
     let mut text = match &bridge.rules_file {
-        Some(file) => format!(
-            "  filter: {file}, rules: {}, connections: {} of {}\n",
-            bridge.rules, bridge.flows, bridge.flows_limit
-        ),
+        Some(file) => format!("  filter: {file}, rules: {}\n", bridge.rules),
         None => "  no rules: everything passes\n".to_owned(),
     };
     let mut rows = vec![row(["  PORT", "KIND", "FRAMES", "RECEIVED", "LARGE", "FORWARDED"])];
@@ -451,14 +469,27 @@ mod tests {
         let report = StatusReport {
             role: "bridge".into(),
             endpoints: vec!["tap:ta".into(), "tap:tb".into()],
+            connections: Some(FlowTotals {
+                now: 9,
+                limit: 9,
+                evicted: 4,
+                refused_full: 3,
+                ..FlowTotals::default()
+            }),
             bridge: Some(bridge),
             ..StatusReport::default()
         };
         let machine = Overview { reports: vec![report], left_behind: Vec::new() };
         let text = page(&machine, &Places::new(None).unwrap());
         assert!(fits(&text), "{text}");
-        for words in ["joins tap:ta, tap:tb", "fw.nft, rules: 4, connections: 1 of 9", "rules 2"] {
-            assert!(text.contains(words), "{words}: {text}");
+        let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in [
+            "joins tap:ta, tap:tb",
+            "fw.nft, rules: 4 ",
+            "connections: 9 of 9, 4 made room for others, 3 refused for lack of room",
+            "rules 2",
+        ] {
+            assert!(one_line.contains(words), "{words}: {text}");
         }
         assert!(text.contains("tap, gone") && !text.contains("session"), "{text}");
     }

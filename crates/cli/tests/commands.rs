@@ -283,6 +283,60 @@ bad.nft:4:7: `dprot` is not a field of `tcp`
 }
 
 #[test]
+fn a_server_is_not_set_up_with_rules_that_it_would_not_start_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let init = || adit(dir.path(), "server init --dir vpn --host vpn.example.net --filter fw.nft");
+    for bad in [
+        "table inet f { chain c { tcp dprot 22 accept; } }\n",
+        "",
+        "table inet t { chain c { drop; } }\n",
+    ] {
+        fs::write(dir.path().join("fw.nft"), bad).unwrap();
+        let refused = init();
+        assert_eq!(code(&refused), 2, "{bad:?}: {}", out(&refused));
+        assert!(err(&refused).contains("fw.nft:1:"), "{}", err(&refused));
+        assert!(!dir.path().join("vpn/server.toml").exists(), "nothing was made");
+    }
+    fs::remove_file(dir.path().join("fw.nft")).unwrap();
+    let made = init();
+    assert_eq!(code(&made), 0, "{}", err(&made));
+    let said = err(&made).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("the server does not start without it"), "{said}");
+}
+
+/// A page's blocks of commands: files (`$ cat FILE`), and what `adit` prints.
+#[test]
+fn the_transcripts_of_the_filters_page_are_what_it_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = include_str!("../../../docs/filter.md");
+    let mut sessions: Vec<(&str, String)> = Vec::new();
+    for line in page.lines() {
+        let Some(line) = line.strip_prefix("    ") else {
+            if !line.is_empty() {
+                sessions.push(("", String::new()));
+            }
+            continue;
+        };
+        match (line.strip_prefix("$ "), sessions.last_mut()) {
+            (Some(command), _) => sessions.push((command, String::new())),
+            (None, Some((_, text))) => *text += &format!("{line}\n"),
+            (None, None) => {}
+        }
+    }
+    let mut run = 0;
+    for (command, text) in sessions {
+        if let Some(file) = command.strip_prefix("cat ") {
+            fs::write(dir.path().join(file), text).unwrap();
+        } else if let Some(words) = command.strip_prefix("adit ") {
+            let done = adit(dir.path(), &words.replace('\'', ""));
+            assert_eq!(out(&done) + &err(&done), text, "$ {command}");
+            run += 1;
+        }
+    }
+    assert_eq!(run, 2, "each transcript of the page");
+}
+
+#[test]
 fn a_packet_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(

@@ -194,6 +194,9 @@ pub struct StatusReport {
     /// The rule file in force in a server that filters what its clients send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
+    /// The filter's connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<super::FlowTotals>,
     /// The two ports, of a bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeReport>,

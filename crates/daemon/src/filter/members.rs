@@ -1,6 +1,6 @@
 //! Who is behind the names `@client:NAME` and `@group:NAME` of a rule file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use adit_engine::PeerId;
 use adit_filter::IpRange;
@@ -12,6 +12,8 @@ use ipnet::IpNet;
 #[derive(Debug, Default)]
 pub struct Members {
     peers: BTreeMap<PeerId, Addresses>,
+    /// Who is behind each name: a change asks for the peers of one name, not for all.
+    by_name: HashMap<Who, BTreeSet<PeerId>>,
 }
 
 impl Members {
@@ -19,7 +21,9 @@ impl Members {
     #[must_use]
     pub fn put(&mut self, addresses: Addresses) -> Vec<Who> {
         let mut changed = self.remove(addresses.peer);
-        changed.extend(names(&addresses));
+        let names = names(&addresses);
+        self.enter(addresses.peer, &names);
+        changed.extend(names);
         self.peers.insert(addresses.peer, addresses);
         distinct(changed)
     }
@@ -27,32 +31,67 @@ impl Members {
     /// A client is gone. Returns whose addresses changed.
     #[must_use]
     pub fn remove(&mut self, peer: PeerId) -> Vec<Who> {
-        self.peers.remove(&peer).as_ref().map(names).unwrap_or_default()
+        let names = self.peers.remove(&peer).as_ref().map(names).unwrap_or_default();
+        self.leave(peer, &names);
+        names
     }
 
     /// Asks again which groups each client is in; `None`: as before. Returns whose addresses changed.
     #[must_use]
     pub fn regroup(&mut self, groups: impl Fn(&str) -> Option<Vec<String>>) -> Vec<Who> {
-        let mut changed = Vec::new();
-        for client in self.peers.values_mut() {
+        let mut moved = Vec::new();
+        for (peer, client) in &mut self.peers {
             let Some(fresh) = groups(&client.name) else { continue };
             if fresh != client.groups {
-                changed.extend(names(client));
+                let before = names(client);
                 client.groups = fresh;
-                changed.extend(names(client));
+                moved.push((*peer, before, names(client)));
             }
+        }
+        let mut changed = Vec::new();
+        for (peer, before, after) in moved {
+            self.leave(peer, &before);
+            self.enter(peer, &after);
+            changed.extend(before);
+            changed.extend(after);
         }
         distinct(changed)
     }
 
     /// The addresses of a client or group now.
     pub fn of(&self, who: &Who) -> Vec<IpNet> {
-        let of = |client: &&Addresses| match who {
-            Who::Client(name) => client.name == *name,
-            Who::Group(name) => client.groups.contains(name),
-            Who::Fixed(_) => false,
-        };
-        self.peers.values().filter(of).flat_map(|client| client.prefixes.iter().copied()).collect()
+        let peers = self.by_name.get(who).into_iter().flatten();
+        let clients = peers.filter_map(|peer| self.peers.get(peer));
+        clients.flat_map(|client| client.prefixes.iter().copied()).collect()
+    }
+
+    /// The addresses that a peer has and no other session of its client.
+    pub fn alone(&self, peer: PeerId) -> Vec<IpNet> {
+        let Some(client) = self.peers.get(&peer) else { return Vec::new() };
+        let sessions = self.by_name.get(&Who::Client(client.name.clone())).into_iter().flatten();
+        let others: Vec<&Addresses> = sessions
+            .filter(|other| **other != peer)
+            .filter_map(|other| self.peers.get(other))
+            .collect();
+        let shared = |net: &&IpNet| others.iter().any(|other| other.prefixes.contains(net));
+        client.prefixes.iter().filter(|net| !shared(net)).copied().collect()
+    }
+
+    fn enter(&mut self, peer: PeerId, names: &[Who]) {
+        for who in names {
+            self.by_name.entry(who.clone()).or_default().insert(peer);
+        }
+    }
+
+    fn leave(&mut self, peer: PeerId, names: &[Who]) {
+        for who in names {
+            if let Some(peers) = self.by_name.get_mut(who) {
+                peers.remove(&peer);
+                if peers.is_empty() {
+                    self.by_name.remove(who);
+                }
+            }
+        }
     }
 }
 
@@ -150,6 +189,50 @@ mod tests {
         assert_eq!(of(&members, "@client:alice"), ["10.8.0.2/32", "10.8.0.3/32"]);
         let _ = members.remove(PeerId(1));
         assert_eq!(of(&members, "@client:alice"), ["10.8.0.3/32"]);
+    }
+
+    #[test]
+    fn what_is_asked_by_name_is_what_all_peers_say() {
+        let mut members = Members::default();
+        let groups = [&["a"][..], &["a", "b"], &[]];
+        for step in 0..400u32 {
+            let (peer, name) = (step * 7 % 23, format!("c{}", step * 5 % 11));
+            match step % 4 {
+                0 => drop(members.remove(PeerId(peer))),
+                3 => {
+                    let pick = |name: &str| (name.len() + step as usize) % 3;
+                    let of = |name: &str| groups[pick(name)].iter().map(ToString::to_string);
+                    drop(members.regroup(|name| Some(of(name).collect())));
+                }
+                at => {
+                    let net = format!("10.0.0.{}/32", step % 250);
+                    drop(members.put(client(peer, &name, groups[at as usize], &[&net])));
+                }
+            }
+            let naive = |who: &Who| -> Vec<IpNet> {
+                let is = |client: &&Addresses| names(client).contains(who);
+                let clients = members.peers.values().filter(is);
+                clients.flat_map(|client| client.prefixes.iter().copied()).collect()
+            };
+            let clients = (0..11).map(|at| Who::Client(format!("c{at}")));
+            for who in clients.chain(["a", "b"].map(|group| Who::Group(group.into()))) {
+                assert_eq!(members.of(&who), naive(&who), "{step} {who:?}");
+            }
+        }
+        let known: Vec<PeerId> = members.peers.keys().copied().collect();
+        known.into_iter().for_each(|peer| drop(members.remove(peer)));
+        assert!(members.by_name.is_empty());
+    }
+
+    #[test]
+    fn a_session_leaves_what_another_of_its_client_has() {
+        let mut members = Members::default();
+        drop(members.put(client(1, "alice", &[], &["10.0.0.1/32", "10.9.0.0/16"])));
+        drop(members.put(client(2, "alice", &[], &["10.0.0.1/32"])));
+        assert_eq!(members.alone(PeerId(1)), ["10.9.0.0/16".parse().unwrap()]);
+        assert_eq!(members.alone(PeerId(2)), []);
+        drop(members.remove(PeerId(1)));
+        assert_eq!(members.alone(PeerId(2)).len(), 1);
     }
 
     #[test]

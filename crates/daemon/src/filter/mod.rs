@@ -205,12 +205,21 @@ impl Live {
         if !taken.is_empty() {
             self.firewall.flush(Some(&members::ranges(&taken)));
         }
+        for net in self.members.alone(addresses.peer) {
+            self.firewall.set_owner(net.addr(), net.prefix_len(), None);
+        }
+        for net in &addresses.prefixes {
+            self.firewall.set_owner(net.addr(), net.prefix_len(), Some(&addresses.name));
+        }
         let changed = self.members.put(addresses);
         self.publish(&changed);
     }
 
     /// A client is gone. Its connections wait for it until their time is over.
     pub fn remove(&mut self, peer: PeerId) {
+        for net in self.members.alone(peer) {
+            self.firewall.set_owner(net.addr(), net.prefix_len(), None);
+        }
         let changed = self.members.remove(peer);
         self.publish(&changed);
     }

@@ -15,6 +15,11 @@ use crate::control::{AddedElements, FilterReport, FlowReport, FlowTotals, RuleCo
 const MAX_LISTED: usize = 10_000;
 
 impl Live {
+    /// How full the table of connections is.
+    pub fn connections(&self) -> FlowTotals {
+        totals(&self.firewall.tracker().stats())
+    }
+
     /// Which filter it is.
     pub(super) fn brief(&self) -> FilterReport {
         FilterReport {

@@ -165,15 +165,26 @@ fn choose(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Settings> {
         mtu: None,
         workers: choices.workers,
         user: None,
-        filter: filter(choices)?,
+        filter: filter(choices, notes)?,
     };
     // The same checks, with the same words, as for an edited file.
     Settings::parse(&settings.to_toml(), Path::new("the command line"))
 }
 
-fn filter(choices: &Choices) -> Outcome<Option<PathBuf>> {
-    let path = choices.filter.as_ref().map(|path| checked_filter(&path.to_string_lossy()));
-    path.transpose().map_err(Fault::operator)
+/// A file of rules that is there must be one that a server would start with.
+fn filter(choices: &Choices, notes: &mut Vec<String>) -> Outcome<Option<PathBuf>> {
+    let Some(path) = &choices.filter else { return Ok(None) };
+    let path = checked_filter(&path.to_string_lossy()).map_err(Fault::operator)?;
+    if path.exists() {
+        let (files, ruleset) = crate::filter::read(&path)?;
+        crate::filter::compile(&files.name, ruleset)?;
+    } else {
+        notes.push(format!(
+            "there is no {} yet: the server does not start without it",
+            path.display()
+        ));
+    }
+    Ok(Some(path))
 }
 
 /// The ports that were asked for; otherwise 1194, or the next one that is free.

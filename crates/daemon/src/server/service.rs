@@ -493,6 +493,7 @@ impl Running {
             client_certificate: hooks.client_certificate(),
             shared: self.shared.values().cloned().collect(),
             filter: self.filter.as_ref().map(|filter| filter.file().to_owned()),
+            connections: self.filter.as_ref().map(filter::Live::connections),
             ..StatusReport::default()
         };
         fill_totals(&mut report, self.driver.backend().plane());

@@ -16,7 +16,9 @@ impl Setup {
         let dir = tempfile::tempdir().unwrap();
         let rules = dir.path().join("rules.nft");
         fs::write(&rules, format!("include \"{}/more.nft\"\n", dir.path().display())).unwrap();
-        fs::write(dir.path().join("more.nft"), "table inet vpn { }\n").unwrap();
+        let hook = "type filter hook forward priority 0;";
+        let more = format!("table inet vpn {{ chain c {{ {hook} }} }}\n");
+        fs::write(dir.path().join("more.nft"), more).unwrap();
         let places = Places::new(Some(dir.path())).unwrap();
         let choices = Choices {
             host: Some("vpn.example".into()),
