@@ -145,9 +145,9 @@ impl Bridge {
         Ok(())
     }
 
-    /// Whether a worker has ended, which none does by itself.
-    pub fn has_failed(&self) -> bool {
-        self.handles.iter().any(|handle| handle.thread.is_finished())
+    /// The number of a worker that has ended, which none does by itself.
+    pub fn failed(&self) -> Option<usize> {
+        self.handles.iter().position(|handle| handle.thread.is_finished())
     }
 }
 

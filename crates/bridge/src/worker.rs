@@ -1,11 +1,11 @@
 //! One thread's loop.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use adit_filter::Ruling;
-use adit_filter::fragment::Assembled;
 use adit_linux::clock;
 use adit_linux::packet::FrameBatch;
 use adit_linux::poll::{EventFd, Events, Interest, Poller};
@@ -112,15 +112,50 @@ impl Losses {
 /// Frames on their way from one port to the other.
 struct Direction {
     batch: FrameBatch,
-    /// What of the batch waits for room, and how long still.
+    /// Pieces of packets that are whole and were accepted. They leave before the batch, and nothing is received
+    /// meanwhile: no more than the packets of one burst.
+    released: VecDeque<Vec<u8>>,
+    /// What the rules answer to the burst.
+    answers: Answers,
+    /// What waits for room, and how long still.
     waiting: Option<Waiting>,
     counted: SideTotals,
+}
+
+/// Frames that go back to where a burst came from, kept until no lock is held any more.
+#[derive(Default)]
+struct Answers {
+    bytes: Vec<u8>,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+impl Answers {
+    #[cold]
+    fn push(&mut self, frame: &[u8]) {
+        self.bytes.extend_from_slice(frame);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn send(&mut self, queue: &Queue) {
+        let mut from = 0;
+        for end in &self.ends {
+            let frame = self.bytes.get(from..*end).unwrap_or_default();
+            // The sender may hear nothing, as from any congested network.
+            let _ = queue.send_one(&PLAIN, frame);
+            from = *end;
+        }
+        self.bytes.clear();
+        self.ends.clear();
+    }
 }
 
 /// The rest of a burst.
 #[derive(Copy, Clone)]
 struct Waiting {
     from: usize,
+    /// Pieces that are to leave before.
+    released: usize,
     /// When it is given up, on the boot clock, nanoseconds.
     until: u64,
 }
@@ -159,6 +194,8 @@ impl Worker {
         }
         let way = || Direction {
             batch: FrameBatch::new(SLOTS),
+            released: VecDeque::new(),
+            answers: Answers::default(),
             waiting: None,
             counted: SideTotals::default(),
         };
@@ -266,7 +303,7 @@ impl Worker {
         let stopped = way.forward(there.as_deref(), waiting.from);
         if let (Stopped::Full, Some(still)) = (&stopped, &mut way.waiting) {
             // Nothing went: the patience is that of the frame that waits. Else of the next.
-            if still.from == waiting.from {
+            if (still.from, still.released) == (waiting.from, waiting.released) {
                 still.until = waiting.until;
             }
         }
@@ -366,24 +403,6 @@ impl Worker {
     }
 }
 
-/// Sends all pieces of a packet, now that it is whole and was accepted.
-#[cold]
-fn release(counted: &mut SideTotals, assembled: &Assembled, there: Option<&Queue>) {
-    for piece in assembled.pieces() {
-        // Held ones count when they leave.
-        let sent = there.ok_or(Trouble::Down).and_then(|queue| queue.send_one(&PLAIN, piece));
-        match sent {
-            Ok(()) => counted.forwarded = counted.forwarded.wrapping_add(1),
-            Err(Trouble::Frame(FrameTrouble::Refused)) => counted.dropped(Drop::Refused, 1),
-            Err(Trouble::Frame(FrameTrouble::TooLong)) => counted.dropped(Drop::TooLong, 1),
-            Err(Trouble::Later | Trouble::Frame(FrameTrouble::Full)) => {
-                counted.dropped(Drop::QueueFull, 1);
-            }
-            Err(Trouble::Down | Trouble::Lost) => counted.dropped(Drop::PortDown, 1),
-        }
-    }
-}
-
 /// What a burst concerns.
 struct Moving<'a> {
     way: &'a mut Direction,
@@ -403,8 +422,8 @@ enum Stopped {
 }
 
 impl Direction {
-    /// Lets the rules decide about the burst. Answers, and packets whose last piece has come, leave at
-    /// once: they are few, and no call here waits.
+    /// Lets the rules decide about the burst. Answers leave when the locks are given back that other workers may wait
+    /// for, and packets whose last piece has come leave with the burst.
     fn judge(
         &mut self,
         hook: &mut Hook,
@@ -414,7 +433,7 @@ impl Direction {
         there: Option<&Queue>,
     ) {
         let mut court = hook.court(from, clock::boottime());
-        let Self { batch, counted, .. } = self;
+        let Self { batch, counted, released, answers, .. } = self;
         for at in 0..count {
             let Some(mut frame) = batch.frame(at) else { break };
             // Marked as unusable when it was received, and counted there.
@@ -433,17 +452,20 @@ impl Direction {
                 Fate::Ruled(Ruling::Drop) => counted.dropped(Drop::Rules, 1),
                 Fate::Ruled(Ruling::Answer(bytes)) => {
                     counted.dropped(Drop::Rules, 1);
-                    // The sender may hear nothing, as from any congested network.
-                    let _ = here.send_one(&PLAIN, bytes);
+                    answers.push(bytes);
                 }
                 Fate::Ruled(Ruling::Held) | Fate::Taken => {
                     counted.held = counted.held.wrapping_add(1);
                 }
-                Fate::Ruled(Ruling::Release(assembled)) => release(counted, &assembled, there),
+                Fate::Ruled(Ruling::Release(assembled)) => {
+                    released.extend(assembled.pieces().map(<[u8]>::to_vec));
+                }
                 Fate::Unrouted => counted.dropped(Drop::Unrouted, 1),
             }
         }
-        for Outgoing { to, vnet, frame } in court.finish() {
+        let outgoing = court.finish();
+        answers.send(here);
+        for Outgoing { to, vnet, frame } in outgoing {
             let queue = if to == from { Some(here) } else { there };
             if let Some(queue) = queue {
                 // Neighbours are asked again, and senders repeat what is lost.
@@ -452,23 +474,24 @@ impl Direction {
         }
     }
 
-    /// Sends the kept frames of the burst from `from` on.
+    /// Sends the pieces that were released, and the kept frames of the burst from `from` on.
     fn forward(&mut self, there: Option<&Queue>, mut from: usize) -> Stopped {
         let to = self.batch.len();
         let Some(queue) = there else {
             self.drop_rest(from, Drop::PortDown);
             return Stopped::AtEnd;
         };
+        if !self.released.is_empty()
+            && let Some(stopped) = self.release(queue, from)
+        {
+            return stopped;
+        }
         while from < to {
             let (done, trouble) = queue.send(&mut self.batch, from, to);
             from = from.saturating_add(done);
             let why = match trouble {
                 None => break,
-                Some(Trouble::Later) => {
-                    let until = clock::boottime().saturating_add(PATIENCE.as_nanos() as u64);
-                    self.waiting = Some(Waiting { from, until });
-                    return Stopped::Full;
-                }
+                Some(Trouble::Later) => return self.wait(from),
                 Some(Trouble::Lost) => {
                     self.drop_rest(from, Drop::PortDown);
                     return Stopped::Lost;
@@ -487,6 +510,41 @@ impl Direction {
         Stopped::AtEnd
     }
 
+    /// Sends pieces of packets, as long as there is room.
+    #[cold]
+    fn release(&mut self, queue: &Queue, from: usize) -> Option<Stopped> {
+        while let Some(piece) = self.released.front() {
+            let why = match queue.send_one(&PLAIN, piece) {
+                // Held ones count when they leave.
+                Ok(()) => {
+                    self.counted.forwarded = self.counted.forwarded.wrapping_add(1);
+                    None
+                }
+                Err(Trouble::Later) => return Some(self.wait(from)),
+                Err(Trouble::Lost) => {
+                    self.drop_rest(from, Drop::PortDown);
+                    return Some(Stopped::Lost);
+                }
+                Err(Trouble::Down) => Some(Drop::PortDown),
+                Err(Trouble::Frame(FrameTrouble::Refused)) => Some(Drop::Refused),
+                Err(Trouble::Frame(FrameTrouble::TooLong)) => Some(Drop::TooLong),
+                Err(Trouble::Frame(FrameTrouble::Full)) => Some(Drop::QueueFull),
+            };
+            if let Some(why) = why {
+                self.counted.dropped(why, 1);
+            }
+            self.released.pop_front();
+        }
+        None
+    }
+
+    /// The rest of the burst waits for room.
+    fn wait(&mut self, from: usize) -> Stopped {
+        let until = clock::boottime().saturating_add(PATIENCE.as_nanos() as u64);
+        self.waiting = Some(Waiting { from, released: self.released.len(), until });
+        Stopped::Full
+    }
+
     fn drop_waiting(&mut self, why: Drop) {
         if let Some(waiting) = self.waiting.take() {
             self.drop_rest(waiting.from, why);
@@ -494,6 +552,8 @@ impl Direction {
     }
 
     fn drop_rest(&mut self, from: usize, why: Drop) {
+        self.counted.dropped(why, self.released.len() as u64);
+        self.released.clear();
         let kept = (from..self.batch.len()).filter(|at| self.batch.is_kept(*at)).count();
         self.not_sent(why, kept as u64);
     }

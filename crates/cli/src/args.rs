@@ -535,6 +535,8 @@ mod tests {
             "adit demo --hold",
             "adit bridge eth1 eth2 --rules fw.nft --workers 2 --name office",
             "adit bridge tap:private tap:public --relay --mtu 9000",
+            "adit bridge --settings /etc/adit/bridge/office.toml -v",
+            "adit bridge a b --relay --routed --address a=10.0.1.1/24 --neighbour 10.0.1.5=02:00:00:00:00:05",
             "adit bridge eth1 tap:in --relay --routed --address eth1=10.0.1.1/24 --address in=fd00::1/64",
             "adit completions zsh",
         ] {
@@ -563,6 +565,9 @@ mod tests {
                 "via 10.0.2.254",
             ),
             ("adit connect --json x", "--check"),
+            ("adit bridge eth1 eth2 --settings x", "cannot be used with"),
+            ("adit bridge --relay", "PORT"),
+            ("adit bridge a b --relay --neighbour 10.0.1.5=02:00:00:00:00:05", "--routed"),
         ] {
             let error = parse(line).unwrap_err();
             assert_eq!(error.exit_code(), 2, "{line}");

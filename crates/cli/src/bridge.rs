@@ -1,21 +1,31 @@
 //! `adit bridge`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use adit_daemon::bridge::{self, BridgeOptions, PortAddress, PortSpec, RouteArg, RoutedOptions};
+use adit_daemon::bridge::{
+    self, BridgeOptions, NeighbourArg, PortAddress, PortSpec, RouteArg, RoutedOptions,
+};
+use adit_daemon::fault::Fault;
 use clap::{ArgGroup, Args, ValueHint};
 
+use crate::Done;
+
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay"]))]
+#[command(group = ArgGroup::new("passes").required(true).args(["rules", "relay", "settings"]))]
 pub struct Bridge {
     /// One port: an interface that exists, or tap:NAME for a TAP device to be made
-    #[arg(value_name = "PORT")]
-    pub a: PortSpec,
+    #[arg(value_name = "PORT", required_unless_present = "settings")]
+    pub a: Option<PortSpec>,
 
     /// The other port
-    #[arg(value_name = "PORT")]
-    pub b: PortSpec,
+    #[arg(value_name = "PORT", required_unless_present = "settings")]
+    pub b: Option<PortSpec>,
+
+    /// Take everything from this file; see adit-bridge.toml(5)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = [
+        "a", "b", "routed", "address", "route", "neighbour", "workers", "mtu", "share_with_host", "name", "user",
+    ])]
+    pub settings: Option<PathBuf>,
 
     /// Let pass what the rules in this file accept (see docs/filter.md); SIGHUP reads it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -36,6 +46,10 @@ pub struct Bridge {
     /// A way to a network behind another router: '10.9.0.0/16 via 10.0.2.254', 'default via fd00::1'; repeatable
     #[arg(long, value_name = "NETWORK via NEIGHBOUR", requires = "routed")]
     pub route: Vec<RouteArg>,
+
+    /// A neighbour that is never asked for, and that no one else can claim to be: 10.0.1.5=02:00:00:00:00:05; repeatable
+    #[arg(long, value_name = "ADDRESS=MAC", requires = "routed")]
+    pub neighbour: Vec<NeighbourArg>,
 
     /// Threads that move frames [default: as many as cores; one up to 2 cores, 16 at most]
     #[arg(long, value_name = "N")]
@@ -66,12 +80,25 @@ pub struct Bridge {
     pub verbose: u8,
 }
 
-pub fn run(options: Bridge) -> ExitCode {
-    let Bridge { a, b, rules, relay: _, routed, address, route, workers, .. } = options;
-    let Bridge { mtu, share_with_host, name, dir, user, verbose, .. } = options;
-    let routed = routed.then_some(RoutedOptions { addresses: address, routes: route });
+pub fn run(options: Bridge) -> Done {
+    Ok(bridge::run(&chosen(options)?))
+}
+
+fn chosen(options: Bridge) -> Result<BridgeOptions, Fault> {
+    let Bridge { a, b, settings, dir, verbose, .. } = options;
+    if let Some(file) = settings {
+        return Ok(BridgeOptions { dir, verbose, ..BridgeOptions::read(&file)? });
+    }
+    let (Some(a), Some(b)) = (a, b) else { return Err(Fault::operator("name two ports")) };
+    let Bridge { rules, routed, address, route, neighbour, workers, .. } = options;
+    let Bridge { mtu, share_with_host, name, user, .. } = options;
+    let routed = routed.then_some(RoutedOptions {
+        addresses: address,
+        routes: route,
+        neighbours: neighbour,
+    });
     let ports = [a, b];
-    bridge::run(&BridgeOptions {
+    Ok(BridgeOptions {
         ports,
         rules,
         routed,

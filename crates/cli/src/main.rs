@@ -86,7 +86,7 @@ fn run(verb: Verb) -> Done {
         Verb::Connect(options) => Ok(connect::run(connect_options(options))),
         Verb::Status(options) => status::once(&options),
         Verb::Top(options) => status::top(&options),
-        Verb::Bridge(options) => Ok(bridge::run(options)),
+        Verb::Bridge(options) => bridge::run(options),
         Verb::Filter(verb) => filter::run(verb),
         Verb::Postgres(verb) => postgres::run(verb),
         Verb::Openvpn { options } => Ok(adit_daemon::openvpn::main(options)),

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use adit_daemon::bridge::BRIDGE_KEYS;
 use adit_daemon::fault::Fault;
 use adit_daemon::managed::{KEYS, Key};
 use clap::CommandFactory;
@@ -26,6 +27,7 @@ pub fn write(dir: &Path) -> Done {
     let files = files_folder(dir);
     std::fs::create_dir_all(&files).map_err(fault)?;
     std::fs::write(files.join("server.toml.5"), settings_page()).map_err(fault)?;
+    std::fs::write(files.join("adit-bridge.toml.5"), bridge_page()).map_err(fault)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -125,6 +127,28 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq")
 }
 
+/// adit-bridge.toml(5), from the table of its keys.
+fn bridge_page() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut page = format!(
+        ".TH adit-bridge.toml 5 \"\" \"adit {version}\" \"adit manual\"\n\
+         .SH NAME\n\
+         adit-bridge.toml \\- settings of a bridge of adit\n\
+         .SH SYNOPSIS\n\
+         \\fI/etc/adit/bridge/NAME.toml\\fR\n\
+         .SH DESCRIPTION\n\
+         The file of \\fBadit bridge \\-\\-settings\\fR \\fIFILE\\fR and of the service \\fBadit\\-bridge@\\fR\\fINAME\\fR, in TOML: one \
+         \\fIKEY = VALUE\\fR a line, and comments behind #. The bridge has the file's name. Unknown keys are refused, with file and line.\n\
+         .SH KEYS\n"
+    );
+    BRIDGE_KEYS.iter().for_each(|key| page.push_str(&paragraph(key)));
+    page.push_str(
+        ".SH EXAMPLE\n.nf\nports = [\"eth1\", \"eth2\"]\nrules = \"fw.nft\"\n.fi\n.SH \"SEE ALSO\"\n\
+         \\fBadit\\-bridge\\fR(1), \\fBadit\\-filter\\fR(1)\n",
+    );
+    page
+}
+
 /// server.toml(5), from the table that the file itself is made from.
 fn settings_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
@@ -217,6 +241,15 @@ mod tests {
             assert!(page.contains(&head), "{} is missing in {page}", key.name);
         }
         assert!(page.contains("Default: 250."), "{page}");
+        assert!(!page.contains('`'), "{page}");
+        let page = std::fs::read_to_string(dir.path().join("man5/adit-bridge.toml.5")).unwrap();
+        for key in &BRIDGE_KEYS {
+            assert!(
+                page.contains(&format!(".TP\n\\fB{}\\fR = ", escaped(key.name))),
+                "{}",
+                key.name
+            );
+        }
         assert!(!page.contains('`'), "{page}");
         // Elsewhere it lies with the others.
         write(&dir.path().join("all")).unwrap();

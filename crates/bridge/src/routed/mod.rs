@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use adit_filter::Nanos;
 use adit_filter::answer::{self, MAX_ANSWER};
-use adit_filter::packet::{Ip, Layer, Network, Packet, Transport};
+use adit_filter::packet::{Ip, Layer, Malformed, Network, Packet, Transport};
 use adit_filter::ruleset::{Icmpx, Reject};
 use adit_wire::VnetHeader;
 use adit_wire::checksum::{self, Sum};
@@ -34,6 +34,7 @@ pub use adit_wire::ethernet::Mac;
 use adit_wire::icmp_error::Message;
 use adit_wire::transport::UDP_LEN;
 
+pub use neighbour::MAX_FIXED;
 pub use settings::{MAX_ADDRESSES, MAX_ROUTES, PortSettings, Prefix, Route, SettingsError};
 
 use crate::port::Side;
@@ -144,6 +145,8 @@ pub struct RouterStats {
     pub neighbours: usize,
     /// Neighbours that are asked for.
     pub asked: usize,
+    /// Claims of a neighbour's address by another station.
+    pub challenged: u64,
 }
 
 impl Dropped {
@@ -219,6 +222,30 @@ impl Router {
         })
     }
 
+    /// Says where a neighbour is: it is not asked for, and what anyone says of it is not heard.
+    ///
+    /// # Errors
+    /// No neighbour can have that address, or there are too many.
+    pub fn fix_neighbour(&mut self, address: IpAddr, mac: Mac) -> Result<(), SettingsError> {
+        let on = |side: &Side| {
+            let own = mac == self.port(*side).mac;
+            self.routes.is_neighbour(*side, address) && mac.is_station() && !own
+        };
+        let side = Side::BOTH.into_iter().find(on);
+        let side = side.ok_or(SettingsError::NoSuchNeighbour(address, mac))?;
+        match self.neighbours.fix(side, address, mac) {
+            true => Ok(()),
+            false => Err(SettingsError::TooManyNeighbours),
+        }
+    }
+
+    /// The longest packet of a port is another now.
+    pub fn set_mtu(&mut self, side: Side, mtu: u32) {
+        if let Some(port) = self.ports.get_mut(side.index()) {
+            port.mtu = mtu;
+        }
+    }
+
     /// A port is there again, perhaps as another station: everybody there has to be found again.
     pub fn attach(&mut self, side: Side, mac: Mac, mtu: u32) {
         if let Some(port) = self.ports.get_mut(side.index()) {
@@ -236,8 +263,10 @@ impl Router {
         now: Nanos,
     ) -> Step {
         let vnet = VnetHeader::decode(vnet);
-        let Ok(packet) = Packet::parse(frame, Layer::Ethernet, None, &vnet) else {
-            return self.dropped(Dropped::Malformed);
+        let packet = match Packet::parse(frame, Layer::Ethernet, None, &vnet) {
+            Ok(packet) => packet,
+            Err(Malformed::SourceRoute) => return self.dropped(Dropped::SourceRoute),
+            Err(_) => return self.dropped(Dropped::Malformed),
         };
         let hop = match self.decide(&packet, from, now) {
             Ok(Some(hop)) => hop,
@@ -318,7 +347,8 @@ impl Router {
     /// What it did.
     pub fn stats(&self) -> RouterStats {
         let (neighbours, asked) = self.neighbours.len();
-        let mut stats = RouterStats { neighbours, asked, ..self.stats.clone() };
+        let challenged = self.neighbours.challenged;
+        let mut stats = RouterStats { neighbours, asked, challenged, ..self.stats.clone() };
         if let Some(count) = stats.dropped.get_mut(Dropped::NoRoom as usize) {
             *count = count.saturating_add(self.neighbours.evicted);
         }
@@ -591,8 +621,9 @@ impl Router {
         if mac == own {
             return;
         }
-        for Waiting { vnet, mut frame, .. } in self.neighbours.learn(side, address, mac, news, now)
-        {
+        let (waiting, ask) = self.neighbours.learn(side, address, mac, news, now);
+        self.ask(ask);
+        for Waiting { vnet, mut frame, .. } in waiting {
             self::address(&mut frame, mac, own);
             self.stats.forwarded = self.stats.forwarded.saturating_add(1);
             self.send(Outgoing { to: side, vnet, frame });

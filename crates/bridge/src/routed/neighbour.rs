@@ -25,6 +25,14 @@ const TRIES: u8 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// How long an answer is good; then it is still used, and confirmed meanwhile.
 const REACHABLE: Duration = Duration::from_secs(30);
+/// Between two questions to a neighbour whose address another station claims: who has it answers at once, and where the
+/// address has moved, packets are lost meanwhile.
+const CHALLENGE: Duration = Duration::from_millis(200);
+/// Not before so long after it has answered is a neighbour asked for another's claim, as Linux does (`locktime`): claims
+/// without end cause one question a second.
+const LOCKED: Duration = Duration::from_secs(1);
+/// Neighbours that the operator names at most.
+pub const MAX_FIXED: usize = 256;
 
 /// A packet that waits, as it came.
 #[derive(Debug)]
@@ -48,16 +56,30 @@ pub(super) struct Ask {
 pub(super) enum News {
     /// It asked us, so it will want to be answered: it is entered.
     Asked,
-    /// It answered, or spoke without being asked: it is entered only if it is known or asked for.
+    /// It answered, or spoke without being asked: it is entered only if it is asked for.
     Said,
-    /// It spoke, and does not insist: another address than the known one is not believed.
+    /// It spoke, and does not insist: a known address stays.
     SaidSoftly,
 }
 
 #[derive(Debug)]
 enum Entry {
-    Asked { since: Nanos, tries: u8, next: Nanos, waiting: Vec<Waiting> },
-    Known { mac: Mac, confirmed: Nanos, probe: Option<(u8, Nanos)> },
+    Asked {
+        since: Nanos,
+        tries: u8,
+        next: Nanos,
+        waiting: Vec<Waiting>,
+    },
+    Known {
+        mac: Mac,
+        confirmed: Nanos,
+        /// Questions put to it since, and when the next one is due.
+        probe: Option<(u8, Nanos)>,
+        /// Another station says that it has the address. It gets it if the known one is silent.
+        rival: Option<Mac>,
+    },
+    /// The operator has said where it is.
+    Fixed(Mac),
 }
 
 /// All neighbours of both ports.
@@ -70,14 +92,20 @@ pub(super) struct Table {
     pub wake: Option<Nanos>,
     /// Packets that waited and were let go for others.
     pub evicted: u64,
+    /// Claims of an address that another station has.
+    pub challenged: u64,
+    /// How many the operator named.
+    fixed: usize,
 }
 
 impl Table {
     /// Where to send what is for a neighbour, and what to ask meanwhile.
     pub fn find(&mut self, side: Side, address: IpAddr, now: Nanos) -> Option<(Mac, Option<Ask>)> {
-        let entry = self.entries.get_mut(&(side.index(), address))?;
-        let Entry::Known { mac, confirmed, probe } = entry else { return None };
-        let mac = *mac;
+        let (mac, confirmed, probe) = match self.entries.get_mut(&(side.index(), address))? {
+            Entry::Known { mac, confirmed, probe, .. } => (*mac, confirmed, probe),
+            Entry::Fixed(mac) => return Some((*mac, None)),
+            Entry::Asked { .. } => return None,
+        };
         if probe.is_some() || now.since(*confirmed) < REACHABLE {
             return Some((mac, None));
         }
@@ -109,7 +137,7 @@ impl Table {
         while self.asked >= MAX_ASKED {
             let oldest = self.oldest(|entry| match entry {
                 Entry::Asked { since, .. } => Some(*since),
-                Entry::Known { .. } => None,
+                Entry::Known { .. } | Entry::Fixed(_) => None,
             });
             let Some(oldest) = oldest else { break };
             let gone = self.remove(&oldest).len() as u64;
@@ -143,7 +171,10 @@ impl Table {
         }
     }
 
-    /// Takes down what a neighbour said; what waited for it can go.
+    /// Takes down what a neighbour said; what waited for it can go, and something is to be asked.
+    ///
+    /// Anyone on a link can claim any address, so a claim changes nothing that is known: the station that has the
+    /// address is asked (RFC 4861 7.2.5 has it stale), and the other one gets it only if that one is silent.
     pub fn learn(
         &mut self,
         side: Side,
@@ -151,27 +182,58 @@ impl Table {
         mac: Mac,
         news: News,
         now: Nanos,
-    ) -> Vec<Waiting> {
+    ) -> (Vec<Waiting>, Option<Ask>) {
         let key = (side.index(), address);
-        match (self.entries.get(&key), news) {
-            (None, News::Said | News::SaidSoftly) => return Vec::new(),
-            (Some(Entry::Known { mac: known, .. }), News::SaidSoftly) if *known != mac => {
-                return Vec::new();
+        match self.entries.get_mut(&key) {
+            Some(Entry::Fixed(_)) => return (Vec::new(), None),
+            None if news != News::Asked => return (Vec::new(), None),
+            Some(Entry::Known { mac: known, confirmed, probe, rival }) => {
+                if *known == mac {
+                    (*confirmed, *probe, *rival) = (now, None, None);
+                    return (Vec::new(), None);
+                }
+                if news == News::SaidSoftly || rival.replace(mac).is_some() {
+                    return (Vec::new(), None);
+                }
+                let (known, locked) = (*known, confirmed.after(LOCKED));
+                let (asked, next) =
+                    if now < locked { (0, locked) } else { (1, now.after(CHALLENGE)) };
+                *probe = Some((asked, next));
+                self.challenged = self.challenged.saturating_add(1);
+                self.wake_at(next);
+                let ask = Ask { side, address, to: Some(known) };
+                return (Vec::new(), (asked > 0).then_some(ask));
             }
-            _ => {}
+            Some(Entry::Asked { .. }) | None => {}
         }
         let waiting = self.remove(&key);
-        if self.entries.len().saturating_sub(self.asked) >= MAX_KNOWN {
+        self.make_room();
+        self.entries.insert(key, Entry::Known { mac, confirmed: now, probe: None, rival: None });
+        (waiting, None)
+    }
+
+    /// The operator says where a neighbour is.
+    pub fn fix(&mut self, side: Side, address: IpAddr, mac: Mac) -> bool {
+        if self.fixed >= MAX_FIXED {
+            return false;
+        }
+        self.remove(&(side.index(), address));
+        let before = self.entries.insert((side.index(), address), Entry::Fixed(mac));
+        self.fixed = self.fixed.saturating_add(usize::from(before.is_none()));
+        true
+    }
+
+    fn make_room(&mut self) {
+        let others = self.asked.saturating_add(self.fixed);
+        if self.entries.len().saturating_sub(others) >= MAX_KNOWN {
             let oldest = self.oldest(|entry| match entry {
                 Entry::Known { confirmed, .. } => Some(*confirmed),
-                Entry::Asked { .. } => None,
+                Entry::Asked { .. } | Entry::Fixed(_) => None,
             });
             if let Some(oldest) = oldest {
                 self.remove(&oldest);
             }
         }
-        self.entries.insert(key, Entry::Known { mac, confirmed: now, probe: None });
-        waiting
     }
 
     /// Asks again what was not answered, and gives up what was asked often enough: `lost` waited for
@@ -183,10 +245,21 @@ impl Table {
         let (mut wake, mut gone) = (None::<Nanos>, Vec::new());
         for ((index, address), entry) in &mut self.entries {
             let side = if *index == 0 { Side::A } else { Side::B };
-            let (tries, next, to) = match entry {
-                Entry::Asked { tries, next, .. } => (tries, next, None),
-                Entry::Known { probe: Some((tries, next)), mac, .. } => (tries, next, Some(*mac)),
-                Entry::Known { probe: None, .. } => continue,
+            if let Entry::Known { mac, probe, rival, .. } = entry
+                && probe.is_some_and(|(tries, next)| tries >= TRIES && next <= now)
+                && let Some(claims) = rival.take()
+            {
+                // It is asked at once whether it answers there.
+                *mac = claims;
+                *probe = Some((0, now));
+            }
+            let (tries, next, to, pause) = match entry {
+                Entry::Asked { tries, next, .. } => (tries, next, None, RETRY),
+                Entry::Known { probe: Some((tries, next)), mac, rival, .. } => {
+                    let pause = if rival.is_some() { CHALLENGE } else { RETRY };
+                    (tries, next, Some(*mac), pause)
+                }
+                Entry::Known { probe: None, .. } | Entry::Fixed(_) => continue,
             };
             if *next <= now {
                 if *tries >= TRIES {
@@ -194,7 +267,7 @@ impl Table {
                     continue;
                 }
                 *tries = tries.saturating_add(1);
-                *next = now.after(RETRY);
+                *next = now.after(pause);
                 asks.push(Ask { side, address: *address, to });
             }
             wake = Some(wake.map_or(*next, |wake| wake.min(*next)));
@@ -205,10 +278,12 @@ impl Table {
         }
     }
 
-    /// Forgets everybody on one port.
+    /// Forgets everybody on one port but those that the operator named.
     pub fn forget(&mut self, side: Side) {
-        let keys: Vec<_> =
-            self.entries.keys().filter(|(index, _)| *index == side.index()).copied().collect();
+        let learnt = self.entries.iter().filter(|((index, _), entry)| {
+            *index == side.index() && !matches!(entry, Entry::Fixed(_))
+        });
+        let keys: Vec<_> = learnt.map(|(key, _)| *key).collect();
         for key in keys {
             self.remove(&key);
         }
@@ -221,6 +296,10 @@ impl Table {
                 let bytes = waiting.iter().map(|waiting| waiting.frame.len()).sum::<usize>();
                 self.bytes = self.bytes.saturating_sub(bytes);
                 waiting
+            }
+            Some(Entry::Fixed(_)) => {
+                self.fixed = self.fixed.saturating_sub(1);
+                Vec::new()
             }
             Some(Entry::Known { .. }) | None => Vec::new(),
         }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use adit_wire::ethernet::Mac;
 
+use super::neighbour::MAX_FIXED;
 use crate::port::Side;
 
 /// Addresses of one port at most.
@@ -141,11 +142,19 @@ pub enum SettingsError {
     NotANeighbour(IpAddr),
     /// A route of one family by way of another.
     Families(Route),
+    /// A neighbour that is in no connected network, is the router itself, or has the address of a group.
+    NoSuchNeighbour(IpAddr, Mac),
+    /// More than [`MAX_FIXED`](super::MAX_FIXED) neighbours.
+    TooManyNeighbours,
 }
 
 impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoSuchNeighbour(address, mac) => {
+                write!(f, "{address}={mac}: no neighbour in a connected network can have these")
+            }
+            Self::TooManyNeighbours => write!(f, "too many neighbours: {MAX_FIXED} at most"),
             Self::NoAddress(side) => write!(
                 f,
                 "port {side:?} has no address: give it one with --address PORT=10.0.1.1/24"

@@ -432,6 +432,126 @@ fn parse_destination(frame: &[u8]) -> IpAddr {
     IpAddr::from(*frame[38..].first_chunk::<16>().unwrap())
 }
 
+/// What another station says to have the address of the host on B: unasked, in each way that ARP has.
+fn claims() -> [Vec<u8>; 3] {
+    let (_, b) = hosts(false);
+    [
+        arp(true, GATEWAY, b, b, BROADCAST),
+        arp(false, GATEWAY, b, b, BROADCAST),
+        arp(false, GATEWAY, b, ip("10.0.2.1"), BROADCAST),
+    ]
+}
+
+/// Where the packets for the host on B go.
+fn goes_to(router: &mut Router, now: Nanos) -> Mac {
+    let mut packet = across(false);
+    assert_eq!(pass(router, &mut packet, Side::A, now), Ok(Leave::Send));
+    Mac(*packet.first_chunk().unwrap())
+}
+
+#[test]
+fn a_claim_takes_no_address_from_a_station_that_answers() {
+    for mut claim in claims() {
+        let mut router = acquainted(false);
+        router.arrive(&mut claim, &PLAIN, Side::B, at(5000));
+        assert_eq!(goes_to(&mut router, at(5001)), HOST_B);
+        let asked: Vec<_> = router.take();
+        let probe = asked.iter().find(|out| out.frame[..6] == HOST_B.0).unwrap().clone();
+        assert!(asked.iter().all(|out| out.frame[..6] != BROADCAST.0), "it alone is asked");
+        // The claim is repeated as often as one likes.
+        for now in 5002..5100 {
+            router.arrive(&mut claim, &PLAIN, Side::B, at(now));
+        }
+        let again = router.take();
+        assert!(!again.contains(&probe), "and asked no more often for it");
+        router.arrive(&mut answer(false), &PLAIN, Side::B, at(5150));
+        router.tick(at(5900));
+        assert_eq!((goes_to(&mut router, at(5901)), router.stats().challenged), (HOST_B, 1));
+        // Within a second of its answer it is not asked again, but afterwards.
+        router.take();
+        router.arrive(&mut claim, &PLAIN, Side::B, at(5950));
+        assert!(!router.take().contains(&probe));
+        router.tick(at(6149));
+        assert!(!router.take().contains(&probe));
+        router.tick(at(6150));
+        assert!(router.take().contains(&probe));
+        assert_eq!(goes_to(&mut router, at(6200)), HOST_B);
+    }
+}
+
+#[test]
+fn an_address_moves_when_its_station_is_silent() {
+    for mut claim in claims() {
+        let mut router = acquainted(false);
+        router.arrive(&mut claim, &PLAIN, Side::B, at(5000));
+        for now in [5200, 5400] {
+            router.tick(at(now));
+            assert_eq!(goes_to(&mut router, at(now)), HOST_B);
+        }
+        router.take();
+        router.tick(at(5600));
+        assert_eq!(goes_to(&mut router, at(5601)), GATEWAY);
+        let asked = router.take();
+        assert!(asked.iter().any(|out| out.frame[..6] == GATEWAY.0), "it has to answer there");
+        // It does not: the neighbour is gone.
+        for now in [6600, 7600, 8600, 9600] {
+            router.tick(at(now));
+        }
+        let mut packet = across(false);
+        assert_eq!(pass(&mut router, &mut packet, Side::A, at(9700)), Ok(Leave::Taken));
+    }
+}
+
+#[test]
+fn what_the_operator_says_of_a_neighbour_stays() {
+    let mut router = router();
+    let (_, b) = hosts(false);
+    router.fix_neighbour(b, HOST_B).unwrap();
+    assert_eq!(goes_to(&mut router, at(0)), HOST_B);
+    for mut claim in claims() {
+        router.arrive(&mut claim, &PLAIN, Side::B, at(5000));
+    }
+    router.take();
+    router.tick(at(100_000));
+    assert_eq!(goes_to(&mut router, at(100_000)), HOST_B);
+    assert_eq!(router.take(), [], "it is not asked for");
+    router.attach(Side::B, ROUTER_B, 1400);
+    assert_eq!(goes_to(&mut router, at(100_001)), HOST_B);
+    // What is learnt has all of its room beside it.
+    for (address, mac) in [
+        ("10.0.3.1", HOST_A),
+        ("10.0.1.1", HOST_A),
+        ("10.0.1.255", HOST_A),
+        ("10.0.1.7", BROADCAST),
+        ("10.0.1.7", ROUTER_A),
+        ("fe80::1", HOST_A),
+    ] {
+        let wrong = router.fix_neighbour(ip(address), mac).unwrap_err();
+        assert!(wrong.to_string().contains(address), "{wrong}");
+    }
+    for host in 0..=255 {
+        let done = router.fix_neighbour(IpAddr::from([10, 0, 1, host]), HOST_A);
+        assert_eq!(done.is_ok(), (2..255).contains(&host), "{host}");
+    }
+    for host in 10.. {
+        if let Err(full) = router.fix_neighbour(IpAddr::from([10, 0, 2, host]), HOST_A) {
+            assert_eq!((full, host), (SettingsError::TooManyNeighbours, 12));
+            break;
+        }
+    }
+}
+
+#[test]
+fn another_mtu_counts_from_the_next_packet_on() {
+    let mut router = acquainted(false);
+    let (a, b) = hosts(false);
+    let mut long = || udp(ROUTER_A, HOST_A, a, b, 1400);
+    assert_eq!(pass(&mut router, &mut long(), Side::A, at(10)), Ok(Leave::Send));
+    router.set_mtu(Side::B, 1300);
+    assert_eq!(pass(&mut router, &mut long(), Side::A, at(11)), Err(Step::Drop(Dropped::TooBig)));
+    assert_eq!(router.take().len(), 1, "its sender is told");
+}
+
 #[test]
 fn nobody_is_believed_unasked() {
     for v6 in [false, true] {
@@ -454,11 +574,12 @@ fn nobody_is_believed_unasked() {
         }
         frame
     };
-    for (insists, mac) in [(false, HOST_B), (true, GATEWAY)] {
+    for insists in [false, true] {
         assert_eq!(router.arrive(&mut other(insists), &PLAIN, Side::B, at(5)), Step::Taken);
         let mut packet = across(true);
         assert_eq!(pass(&mut router, &mut packet, Side::A, at(6)), Ok(Leave::Send));
-        assert_eq!(packet[..6], mac.0);
+        assert_eq!(packet[..6], HOST_B.0);
+        assert_eq!(router.stats().challenged, u64::from(insists));
     }
     // Who asks for the router is entered: it will be answered.
     let mut router = self::router();

@@ -1,10 +1,12 @@
 //! `adit bridge`: two ports opened, what passes between them judged, until it is told to end.
 
+mod links;
 mod opening;
 mod ports;
 mod report;
 mod routed;
 mod rules;
+mod settings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +17,8 @@ pub use adit_bridge::PortSpec;
 use adit_bridge::{Bridge, MAX_WORKERS, Policy, Side, StartError};
 use adit_linux::notify::Notifier;
 use adit_linux::privileges::{Capability, confine_worker};
-pub use routed::{PortAddress, RouteArg, RoutedOptions};
+pub use routed::{NeighbourArg, PortAddress, RouteArg, RoutedOptions};
+pub use settings::BRIDGE_KEYS;
 use tokio::io::Interest;
 use tokio::time::MissedTickBehavior;
 
@@ -29,6 +32,7 @@ use crate::rights::{self, Wanted};
 use crate::server::Signal;
 use crate::signals::Signals;
 use crate::{log, say, workers};
+use links::Links;
 use opening::Ports;
 pub(crate) use ports::Opener;
 use routed::Routed;
@@ -39,6 +43,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How often connections that are over are forgotten when no packets come.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// The service manager is told no more often than this.
+const SOONEST: Duration = Duration::from_millis(100);
 
 /// What `adit bridge` is told.
 #[derive(Clone, Debug)]
@@ -155,14 +162,18 @@ async fn serve(
     let bridge = Bridge::start(ports, &policy, usize::from(duty.workers), confine_worker)
         .map_err(refused)?;
     let passes = rules.as_ref().map_or_else(|| "everything passes".into(), Rules::summary);
-    let mut running = Running { bridge, opener, rules, routed, instance, missing: [false; 2] };
+    let links = Links::default();
+    let mut running =
+        Running { bridge, opener, rules, routed, instance, missing: [false; 2], links };
     let [a, b] = &options.ports;
     say!(1, "the bridge is up: {a} and {b}, {passes}");
+    running.warn_of_unseen();
+    running.look_at_links().await;
     if let Some(notifier) = &notifier {
         // Nothing depends on it but the manager's own patience.
         let _ = notifier.ready(&format!("bridging {a} and {b}"));
     }
-    let ended = running.run(control, &mut signals).await;
+    let ended = running.run(control, &mut signals, notifier.as_ref()).await;
     if let Some(notifier) = &notifier {
         let _ = notifier.stopping();
     }
@@ -204,10 +215,16 @@ struct Running {
     instance: String,
     /// Which ports are to be looked for.
     missing: [bool; 2],
+    links: Links,
 }
 
 impl Running {
-    async fn run(&mut self, mut control: Server, signals: &mut Signals) -> Result<(), Fault> {
+    async fn run(
+        &mut self,
+        mut control: Server,
+        signals: &mut Signals,
+        notifier: Option<&Notifier>,
+    ) -> Result<(), Fault> {
         let bell = self.bridge.bell().try_clone_to_owned();
         let bell = bell.and_then(|bell| watch(bell, Interest::READABLE));
         let bell = bell.map_err(|e| Fault::environment(format!("cannot watch the ports: {e}")))?;
@@ -215,6 +232,11 @@ impl Running {
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Twice as often as the manager wants to hear.
+        let watchdog = notifier.and_then(|notifier| Some((notifier, notifier.watchdog()?)));
+        let mut alive =
+            tokio::time::interval(watchdog.map_or(SWEEP, |(_, every)| every / 2).max(SOONEST));
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let missing = self.missing.contains(&true);
             tokio::select! {
@@ -243,7 +265,17 @@ impl Running {
                 }
                 fault = self.opener.lost() => return Err(fault),
                 _ = again.tick(), if missing => self.look_again().await,
-                _ = sweep.tick(), if self.rules.is_some() => self.sweep().await,
+                _ = sweep.tick() => {
+                    self.check_workers()?;
+                    self.look_at_links().await;
+                    self.sweep().await;
+                }
+                _ = alive.tick(), if watchdog.is_some() => {
+                    self.check_workers()?;
+                    if let Some((notifier, _)) = watchdog {
+                        let _ = notifier.alive();
+                    }
+                }
             }
         }
     }
@@ -290,14 +322,50 @@ impl Running {
         ask_to_reload()?;
         let count = rules.reload()?;
         say!(1, "{}", rules.summary());
+        self.warn_of_unseen();
         Ok(count)
+    }
+
+    /// A worker that has ended leaves its part of the flows unread: the process ends, so that the service manager starts
+    /// it again.
+    fn check_workers(&self) -> Result<(), Fault> {
+        match self.bridge.failed() {
+            Some(worker) => Err(Fault::ours(format!("worker {worker}: ended unexpectedly"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Says what passes without a rule. A router forwards nothing but IP.
+    fn warn_of_unseen(&self) {
+        let rules = self.rules.as_ref().filter(|_| self.routed.is_none());
+        if let Some(unseen) = rules.and_then(Rules::unseen) {
+            tracing::warn!("{unseen}");
+        }
+    }
+
+    /// Follows what happens to the interfaces: their MTU, and whether they have a link.
+    async fn look_at_links(&mut self) {
+        for side in Side::BOTH {
+            if self.missing.get(side.index()).is_some_and(|missing| *missing) {
+                self.links.forget(side);
+                continue;
+            }
+            let Some(link) = self.opener.link(side).await else { continue };
+            let news = self.links.see(side, &link);
+            if news.mtu
+                && let Some(routed) = &self.routed
+            {
+                routed.set_mtu(side, link.mtu);
+            }
+            for line in self.links.lines(side, &link, news, self.routed.is_some()) {
+                tracing::warn!("{line}");
+            }
+        }
     }
 
     /// Takes down which ports are gone, and says so once.
     fn notice_losses(&mut self) -> Result<(), Fault> {
-        if self.bridge.has_failed() {
-            return Err(Fault::ours("a worker has ended"));
-        }
+        self.check_workers()?;
         let lost = self.bridge.lost();
         for ((side, lost), missing) in Side::BOTH.into_iter().zip(lost).zip(&mut self.missing) {
             if lost && !*missing {

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use adit_bridge::routed::Mac;
 use adit_bridge::{Port, PortSpec, Side};
-use adit_linux::net::Net;
+use adit_linux::net::{Link, Net};
 
 use super::ports::{Opener, open_net, specs};
 use crate::clock::unix_time;
@@ -95,6 +95,11 @@ impl Ports {
     ) -> Result<Port, Fault> {
         helper::take_over(self.spec(side), opened, descriptors)
             .map_err(|e| Fault::environment(format!("helper: port not taken over: {e}")))
+    }
+
+    /// What a port's interface is now; `None` if it is gone.
+    pub async fn link(&self, side: Side) -> Option<Link> {
+        self.net.link(self.spec(side).name()).await.ok()
     }
 
     /// The router's own station on an open port. On an interface it is the interface's. A TAP's address

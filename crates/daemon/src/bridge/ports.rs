@@ -192,6 +192,13 @@ fn check_pair(a: &Link, b: &Link) -> Result<(), Fault> {
             a.name, b.name
         )));
     }
+    if a.macvlan && b.macvlan && a.lower.is_some() && a.lower == b.lower {
+        return Err(Fault::operator(format!(
+            "{} and {} are macvlans of one interface, which joins them already: what left by one would come back by \
+             the other without end",
+            a.name, b.name
+        )));
+    }
     if a.mtu != b.mtu {
         let (small, large) = if a.mtu < b.mtu { (a, b) } else { (b, a) };
         return Err(Fault::operator(format!(
@@ -226,6 +233,7 @@ mod tests {
             ethernet: true,
             master: None,
             lower: None,
+            macvlan: false,
         }
     }
 
@@ -237,6 +245,11 @@ mod tests {
         assert!(looped.to_string().contains("one cable"), "{looped}");
         let looped = check_pair(&a, &Link { lower: Some(1), ..b.clone() }).unwrap_err();
         assert!(looped.to_string().contains("one cable"), "{looped}");
+        let of_one = |macvlan| Link { lower: Some(9), macvlan, ..a.clone() };
+        let other = Link { lower: Some(9), macvlan: true, ..b.clone() };
+        let looped = check_pair(&of_one(true), &other).unwrap_err();
+        assert!(looped.to_string().contains("macvlans of one interface"), "{looped}");
+        assert!(check_pair(&of_one(false), &other).is_ok(), "a VLAN of the same interface");
         let differs = check_pair(&a, &Link { mtu: 9000, ..b }).unwrap_err();
         assert!(differs.to_string().ends_with("`ip link set b mtu 1500`"), "{differs}");
     }

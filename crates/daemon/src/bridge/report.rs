@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use adit_bridge::{Drop, PortSpec, Side};
 
 use super::Running;
+use super::rules::Rules;
 use crate::clock::unix_time;
 use crate::control::{BridgeReport, PortReport, StatusReport};
 use crate::say;
@@ -71,6 +72,7 @@ impl Running {
             endpoints: Side::BOTH.map(|side| self.opener.spec(side).to_string()).into(),
             drops,
             workers: self.bridge.workers(),
+            connections: self.rules.as_ref().map(Rules::connections),
             bridge: Some(bridge),
             ..StatusReport::default()
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_bridge::routed::{Dropped, PortSettings, Prefix, Route, Router};
+use adit_bridge::routed::{Dropped, Mac, PortSettings, Prefix, Route, Router, SettingsError};
 use adit_bridge::{Port, PortSpec, Side};
 
 use super::opening::Ports;
@@ -18,6 +18,26 @@ pub struct RoutedOptions {
     pub addresses: Vec<PortAddress>,
     /// Ways to networks that are not connected.
     pub routes: Vec<RouteArg>,
+    /// Neighbours that are not asked for.
+    pub neighbours: Vec<NeighbourArg>,
+}
+
+/// `ADDRESS=MAC`
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourArg {
+    address: IpAddr,
+    mac: Mac,
+}
+
+impl FromStr for NeighbourArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?}: write it like 10.0.1.5=02:00:00:00:00:05");
+        let (address, mac) = text.split_once('=').ok_or_else(wrong)?;
+        let address = address.parse().map_err(|_| wrong())?;
+        Ok(Self { address, mac: mac.parse().map_err(|_| wrong())? })
+    }
 }
 
 /// `PORT=ADDRESS/LENGTH`
@@ -96,10 +116,14 @@ impl Routed {
         };
         let settings = [of(a, Side::A).await?, of(b, Side::B).await?];
         let routes: Vec<Route> = options.routes.iter().map(|route| route.0).collect();
-        let router = Router::new(settings, &routes).map_err(|error| {
+        let wrong = |error: SettingsError| {
             let [a, b] = ports.each_ref().map(|port| port.name.as_str());
             Fault::operator(format!("{error} (port A is {a}, port B is {b})"))
-        })?;
+        };
+        let mut router = Router::new(settings, &routes).map_err(wrong)?;
+        for NeighbourArg { address, mac } in &options.neighbours {
+            router.fix_neighbour(*address, *mac).map_err(wrong)?;
+        }
         Ok(Self { router: Arc::new(Mutex::new(router)) })
     }
 
@@ -113,6 +137,11 @@ impl Routed {
         let station = opener.station(side, port).await?;
         self.lock().attach(side, station.mac, station.mtu);
         Ok(())
+    }
+
+    /// The longest packet of a port is another now: longer ones are refused with "packet too big".
+    pub fn set_mtu(&self, side: Side, mtu: u32) {
+        self.lock().set_mtu(side, mtu);
     }
 
     /// Adds why packets were not forwarded.
@@ -148,6 +177,13 @@ mod tests {
         assert_eq!(route("10.9.0.0/16 via 10.0.2.254"), Ok("10.9.0.0/16".into()));
         assert_eq!(route("default via 10.0.2.254"), Ok("0.0.0.0/0".into()));
         assert_eq!(route("default via fd00::1"), Ok("::/0".into()));
+        let neighbour: NeighbourArg = "fd00:1::5=02:00:00:00:00:05".parse().unwrap();
+        assert_eq!(neighbour.mac, Mac([2, 0, 0, 0, 0, 5]));
+        for bad in
+            ["10.0.1.5", "10.0.1.5=x", "x=02:00:00:00:00:05", "10.0.1.0/24=02:00:00:00:00:05"]
+        {
+            assert!(bad.parse::<NeighbourArg>().unwrap_err().contains("write it like"), "{bad}");
+        }
         for bad in
             ["", "10.9.0.0/16", "10.9.0.0/16 by 10.0.2.254", "x via 10.0.2.254", "default via x"]
         {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use adit_bridge::Policy;
 use adit_filter::lang::Summary;
+use adit_filter::ruleset::{Family, Table};
 use adit_filter::{Firewall, Nanos};
 use adit_linux::clock;
 
-use crate::control::{Request, Response};
+use crate::control::{FlowTotals, Request, Response};
 use crate::fault::Fault;
 use crate::filter::Live;
 
@@ -68,6 +69,21 @@ impl Rules {
         }
     }
 
+    /// What passes although no rule sees it, in a bridge that forwards frames.
+    pub fn unseen(&self) -> Option<String> {
+        let filter = self.firewall().filter();
+        let mut tables = filter.ruleset().tables.iter();
+        let sees = |table: &Table| {
+            table.family == Family::Bridge && table.chains.iter().any(|chain| chain.base.is_some())
+        };
+        (!tables.any(sees)).then(|| {
+            format!(
+                "{}: no bridge table: frames that are no IP pass without a rule: ARP, PPPoE, MPLS and all others",
+                self.file.display()
+            )
+        })
+    }
+
     /// Reads the file again, and puts it in force as a whole.
     ///
     /// # Errors
@@ -86,6 +102,11 @@ impl Rules {
                 self.file.display()
             );
         }
+    }
+
+    /// How full the table of connections is.
+    pub fn connections(&self) -> FlowTotals {
+        self.live.connections()
     }
 
     /// Answers the verbs of `adit filter`; `None` for another request.
@@ -119,5 +140,29 @@ mod tests {
         .unwrap();
         let rules = Rules::open(file, 3).unwrap();
         assert_eq!(rules.firewall().tracker().limits().shards, 3);
+    }
+
+    #[test]
+    fn what_no_rule_sees_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fw.nft");
+        let table = |family: &str| {
+            format!("table {family} t {{ chain c {{ type filter hook forward priority 0; }} }}\n")
+        };
+        for (text, said) in [
+            (table("inet"), true),
+            (table("bridge"), false),
+            (table("inet") + &table("bridge"), false),
+            (table("inet") + "table bridge u { }\n", true),
+        ] {
+            std::fs::write(&file, &text).unwrap();
+            let rules = Rules::open(file.clone(), 1).unwrap();
+            let unseen = rules.unseen();
+            assert_eq!(
+                unseen.is_some_and(|text| text.contains("ARP, PPPoE, MPLS")),
+                said,
+                "{text}"
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::{
-    InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkLayerType, LinkMessage,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
@@ -35,6 +35,8 @@ pub struct Link {
     /// The index of the interface that it hangs on, in the same namespace: the other end of a veth
     /// pair, the parent of a VLAN.
     pub lower: Option<u32>,
+    /// Whether it is a macvlan or macvtap.
+    pub macvlan: bool,
 }
 
 impl Link {
@@ -50,6 +52,7 @@ impl Link {
             ethernet: message.header.link_layer_type == LinkLayerType::Ether,
             master: None,
             lower: None,
+            macvlan: false,
         };
         let mut elsewhere = false;
         for attribute in &message.attributes {
@@ -61,6 +64,13 @@ impl Link {
                 LinkAttribute::Controller(index) => link.master = Some(*index),
                 LinkAttribute::Link(index) => link.lower = Some(*index),
                 LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+                LinkAttribute::LinkInfo(infos) => {
+                    let kinds = [InfoKind::MacVlan, InfoKind::MacVtap];
+                    let is = |info: &LinkInfo| {
+                        kinds.iter().any(|kind| *info == LinkInfo::Kind(kind.clone()))
+                    };
+                    link.macvlan = infos.iter().any(is);
+                }
                 _ => {}
             }
         }
