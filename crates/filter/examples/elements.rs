@@ -26,7 +26,7 @@ fn main() {
              chain c {{ type filter hook forward priority 0; ip saddr @s drop; }}\n}}\n",
             list.join(", ")
         );
-        let text = format!("{}{set}", rules::many(10_000));
+        let text = format!("{}\n{set}", rules::many(10_000));
         let none = &mut |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let ruleset = lang::parse("rules", &text, none).expect("rules");
         let start = Instant::now();

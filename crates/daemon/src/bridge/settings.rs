@@ -176,7 +176,8 @@ impl Raw {
         if self.routed && addresses.is_empty() {
             return Err("routed = true: write addresses = [\"eth1=10.0.1.1/24\"]".into());
         }
-        if !self.routed && !(addresses.is_empty() && routes.is_empty() && neighbours.is_empty()) {
+        let of_router = addresses.len().max(routes.len()).max(neighbours.len());
+        if !self.routed && of_router > 0 {
             return Err("addresses, routes and neighbours are for routed = true".into());
         }
         if let Some(mtu) = self.mtu.filter(|mtu| !(68..=65_521).contains(mtu)) {
