@@ -545,7 +545,7 @@ fn what_the_operator_says_of_a_neighbour_stays() {
 fn another_mtu_counts_from_the_next_packet_on() {
     let mut router = acquainted(false);
     let (a, b) = hosts(false);
-    let mut long = || udp(ROUTER_A, HOST_A, a, b, 1400);
+    let long = || udp(ROUTER_A, HOST_A, a, b, 1400);
     assert_eq!(pass(&mut router, &mut long(), Side::A, at(10)), Ok(Leave::Send));
     router.set_mtu(Side::B, 1300);
     assert_eq!(pass(&mut router, &mut long(), Side::A, at(11)), Err(Step::Drop(Dropped::TooBig)));
