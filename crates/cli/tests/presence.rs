@@ -5,7 +5,7 @@ mod world;
 use std::fs;
 
 use adit_linux::netns::NetNs;
-use world::{ADIT, Running, Server, answers, until};
+use world::{ADIT, Running, Server, alive, answers, helper_of, until};
 
 /// Runs `adit LINE` in a namespace; exit code and everything printed.
 fn adit(server: &Server, ns: &NetNs, line: &str) -> (Option<i32>, String) {
@@ -174,9 +174,11 @@ fn what_a_killed_server_left_is_named_and_undone_by_the_doctor() {
     let mut running = server.run();
     let undo = server.dir.path().join("vpn/run/server.undo.json");
     let (text, rules) = (fs::read_to_string(&undo).unwrap(), server.rules());
+    let helper = helper_of(running.child.id()).unwrap();
     running.signal("KILL");
     running.child.wait().unwrap();
-    // A helper may outlive it and undo everything. Then comes what is left where that one was killed too.
+    // The helper outlives it and undoes everything. Then comes what is left where that one was killed too.
+    until("the helper has ended", || !alive(helper));
     until("it is undone", || {
         server.adit("doctor --fix");
         server.rules().is_empty() && !undo.exists()

@@ -81,6 +81,7 @@ impl Server {
         }
         address(&self.ns, &cable, &net(1));
         address(&ns, "up", &net(2));
+        keep_in(&ns);
         let gateway: Ipv4Addr = format!("203.0.113.{}", self.clients * 4 + 1).parse().unwrap();
         let route = Route::via("0.0.0.0/0".parse().unwrap(), gateway.into());
         ns.configure(async |net| net.add_route(&route).await).unwrap().unwrap();
@@ -121,4 +122,12 @@ impl Server {
         let output = self.ns.command("nft").unwrap().args(["list", "ruleset"]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
+}
+
+/// Until a client has its routes, its packets to the tunnel's network would reach the server outside the tunnel, which answers or
+/// forwards them.
+fn keep_in(ns: &NetNs) {
+    let rules = "table inet bed { chain out { type filter hook output priority 0; \
+         oifname \"up\" ip daddr 10.73.0.0/24 drop; oifname \"up\" ip6 daddr fd73::/64 drop; }; }";
+    assert!(ns.command("nft").unwrap().arg(rules).status().unwrap().success());
 }
