@@ -23,9 +23,9 @@ pub fn run(bytes: &[u8]) {
     let mut out = Vec::new();
     assert!(opener.open(&row, &mut out).is_err(), "a forgery was delivered");
     assert!(out.is_empty());
-    let mut chain = Chain::new(&secret, HASH).expect("a chain");
+    let mut chain = Chain::new(&secret, audit, row.stream, row.epoch, HASH).expect("a chain");
     if let Ok(tag) = row.tag.try_into() {
-        chain.add(row.seq, tag);
+        chain.add(row.seq, &row.columns, row.payload, tag);
     }
     assert!(!chain.check(row.chain.unwrap_or_default()), "a forged chain");
 

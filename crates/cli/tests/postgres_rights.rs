@@ -766,28 +766,28 @@ fn a_sender_goes_on_behind_everything_that_it_may_have_sent() {
     let stream = net.stream("a", "hub");
     let a = "adit_vpn_node_a";
     let resume = || {
-        let sql = "SELECT stream, last_seq, last_epoch, last_leaf, last_chain FROM adit.resume(1)";
+        let sql = "SELECT stream, last_seq, last_epoch, last_leaf FROM adit.resume(1)";
         net.cluster.sql_as(a, "vpn", sql).unwrap().trim().to_owned()
     };
-    assert_eq!(resume(), format!("{stream}|0|0|0|"));
+    assert_eq!(resume(), format!("{stream}|0|0|0"));
     // The record of an epoch counts also where no packet came.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1,", ", 1, 1, 7,")]);
-    assert_eq!(resume(), format!("{stream}|6|1|1|"));
+    assert_eq!(resume(), format!("{stream}|6|1|1"));
     let put = format!(
         "INSERT INTO adit.packet_2_1 (seq, stream, epoch, tag, chain, payload) VALUES (8, {stream}, 1, 't', 'c', 'p'), \
          (9, {stream}, 1, 't', NULL, 'p')"
     );
     net.may(a, &[put]);
-    assert_eq!(resume(), format!("{stream}|9|1|1|\\x63"));
+    assert_eq!(resume(), format!("{stream}|9|1|1"));
     // Gone, no matter who dropped it.
     net.sql("DROP TABLE adit.packet_2_1 CASCADE");
-    assert_eq!(resume(), format!("{stream}|6|1|1|"));
+    assert_eq!(resume(), format!("{stream}|6|1|1"));
     // Emptied by a crash of the database: what was sent is not known, so far behind it.
     net.may(a, &[open_epoch(&stream, "{1}").replace(", 1, 1, 1, true", ", 2, 2, 10, false")]);
     net.may(a, &[insert("packet_2_2", &stream).replace("(1,", "(12,")]);
-    assert_eq!(resume(), format!("{stream}|12|2|2|"));
+    assert_eq!(resume(), format!("{stream}|12|2|2"));
     net.sql("TRUNCATE adit.packet_2_2");
-    assert_eq!(resume(), format!("{stream}|{}|2|2|", 9 + (1_u64 << 40)));
+    assert_eq!(resume(), format!("{stream}|{}|2|2", 9 + (1_u64 << 40)));
 }
 
 #[test]

@@ -3,6 +3,9 @@
 /// Bytes of rows in one batch, about: a commit each 64 KiB would be a thousand a second.
 pub const BATCH_BYTES: usize = 1 << 20;
 
+/// Rows of a batch, at most: no row takes fewer bytes of a COPY than this divides [`BATCH_BYTES`] into.
+pub const BATCH_ROWS: i64 = (BATCH_BYTES / 64) as i64;
+
 /// Rows up to which a batch goes as one INSERT instead of COPY.
 pub const FEW_ROWS: usize = 8;
 

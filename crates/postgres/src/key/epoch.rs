@@ -2,9 +2,9 @@
 //! sender signs it, and its secret is wrapped to each reader.
 //!
 //! ```text
-//!   record:  "adit-pg1 epoch" | len tag | stream | sender | receiver | no | leaf | first_seq | audit | opened
-//!            | 0, or 1 prev_no prev_last_seq, or 2 prev_no prev_last_seq prev_chain
-//!            | readers | (reader, SHA-256(enc | sealed)) each, ascending
+//!   record:  "adit-pg2 epoch" | len tag | stream | sender | receiver | no | leaf | first_seq | audit | opened
+//!            | 0, or 1 prev_no prev_last_seq prev_opened, or 2 prev_no prev_last_seq prev_opened prev_chain
+//!            | durability | suite | readers | (reader, SHA-256(enc | sealed)) each, ascending
 //! ```
 
 use adit_crypto::{CryptoError, sha256};
@@ -13,12 +13,16 @@ use adit_engine::{Random, UnixTime};
 use super::bytes::{Decoder, Encoder};
 use super::{NetworkKey, NodeKeys, NodePublic, Reader, SealPublic, wrap};
 use crate::seal::EpochSecret;
-use crate::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use crate::{Audit, Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
 
-const KIND: &[u8] = b"adit-pg1 epoch";
-const SIGNED: &[u8] = b"adit-pg1 signed epoch";
-const WRAPPED: &[u8] = b"adit-pg1 wrap";
-const HASHED: &[u8] = b"adit-pg1 epoch hash";
+const KIND: &[u8] = b"adit-pg2 epoch";
+const SIGNED: &[u8] = b"adit-pg2 signed epoch";
+const WRAPPED: &[u8] = b"adit-pg2 wrap";
+const HASHED: &[u8] = b"adit-pg2 epoch hash";
+
+/// How the secret is wrapped: HPKE with X-Wing as in draft-connolly-cfrg-xwing-kem, HKDF-SHA256 and AES-256-GCM. The KEM is
+/// not in RFC 9180's registry, so the record names it; other numbers are refused.
+const SUITE: u8 = 1;
 
 /// Most readers of an epoch; the database knows the same bound.
 pub const MAX_READERS: usize = 4;
@@ -48,6 +52,8 @@ pub struct Epoch {
     pub first_seq: Seq,
     /// What its rows show.
     pub audit: Audit,
+    /// When its rows count as stored. A crash of the database may empty a volatile leaf.
+    pub durability: Durability,
     /// When, by the sender's clock.
     pub opened: UnixTime,
     /// What its sender knew of the epoch before.
@@ -62,8 +68,10 @@ pub struct Previous {
     /// The last packet that had been acknowledged. More may be there: what was in flight is in doubt.
     pub last_seq: Seq,
     /// The chain's value with that packet; [`EpochRecord::hash`] if no batch had been acknowledged. `None`: the sender
-    /// has begun again and its leaf was dropped.
+    /// has been started again and had signed nothing of that epoch, so that `last_seq` is the database's word.
     pub chain: Option<[u8; 32]>,
+    /// When that epoch was opened, if the sender still knows.
+    pub opened: Option<UnixTime>,
 }
 
 /// A parsed record. Only [`accept`] and [`check`] make one believable.
@@ -192,9 +200,12 @@ impl Epoch {
                 out.u8(if previous.chain.is_some() { 2 } else { 1 });
                 out.i32(previous.no.0);
                 out.i64(previous.last_seq.0);
+                out.u64(previous.opened.map_or(0, |opened| opened.0));
                 out.fixed(previous.chain.as_ref().map_or(&[], |chain| chain));
             }
         }
+        out.u8(durability_number(self.durability));
+        out.u8(SUITE);
         self.in_range().then_some(out)
     }
 
@@ -212,10 +223,15 @@ impl Epoch {
             kind @ (1 | 2) => Some(Previous {
                 no: EpochNo(from.i32()?),
                 last_seq: Seq(from.i64()?),
+                opened: Some(UnixTime(from.u64()?)).filter(|opened| opened.0 > 0),
                 chain: if kind == 2 { Some(from.array()?) } else { None },
             }),
             _ => return None,
         };
+        let durability = *Durability::ALL.get(usize::from(from.u8()?))?;
+        if from.u8()? != SUITE {
+            return None;
+        }
         let epoch = Self {
             network,
             stream: StreamId(stream),
@@ -225,6 +241,7 @@ impl Epoch {
             leaf: LeafNo(leaf),
             first_seq: Seq(first_seq),
             audit,
+            durability,
             opened,
             previous,
         };
@@ -306,6 +323,14 @@ fn audit_number(audit: Audit) -> u8 {
         Audit::Headers => 1,
         Audit::Metadata => 2,
         Audit::None => 3,
+    }
+}
+
+fn durability_number(durability: Durability) -> u8 {
+    match durability {
+        Durability::Strict => 0,
+        Durability::Relaxed => 1,
+        Durability::Volatile => 2,
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 
 mod bytes;
+mod checkpoint;
 pub mod epoch;
 mod identity;
 mod network;
@@ -16,6 +17,7 @@ mod wrap;
 #[cfg(test)]
 mod tests;
 
+pub use checkpoint::Checkpoint;
 pub use identity::{
     AuditorKey, BadKey, Fingerprint, NodeKeys, NodePublic, Reader, SealPublic, SealSecret,
 };

@@ -179,28 +179,23 @@ fn known_answers_of_every_encoding() {
 const KNOWN_NODE: &str = "d307bf08d61ac06c0845b7cea1b233f45958ec54c9103c6d1781fc2d35b5a9a7";
 const KNOWN_NETWORK: &str = "4beae49defe7dab3b990210bf8aa1e8b49c9620e00d33353b4ed083d87b13326";
 const KNOWN_FINGERPRINT: &str = "e07f7f791a6a0e875d726e8d57adddadfb738a99f73e646264460c59241ad238";
-/// "adit-pg1 epoch", "t1", stream 3, from 7 to 8, epoch 5 in leaf 2 from packet 100, headers, at 1700000000; before it 4, 99, and
-/// a chain of 0xcc; 3 readers.
+/// "adit-pg2 epoch", "t1", stream 3, from 7 to 8, epoch 5 in leaf 2 from packet 100, headers, at 1700000000; before it 4, 99,
+/// at 1600000000, and a chain of 0xcc; strict, suite 1; 3 readers.
 const KNOWN_RECORD: &str = concat!(
-    "616469742d7067312065706f6368",
+    "616469742d7067322065706f6368",
     "027431",
-    "00000003",
-    "00000007",
-    "00000008",
-    "00000005",
-    "00000002",
+    "0000000300000007000000080000000500000002",
     "0000000000000064",
     "01",
     "000000006553f100",
-    "02",
-    "00000004",
-    "0000000000000063",
+    "02000000040000000000000063000000005f5e1000",
     "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
-    "03",
+    "0001",
+    "03"
 );
-const KNOWN_HASH: &str = "3f8970736d6a3d5cbc12b4e8269d7096060c223ede3253bdd5d0026d9f6cef69";
+const KNOWN_HASH: &str = "83281d1aea703a3f348ebece80b9176293c2e7f45dab0fa0511f64381ccd0f06";
 const KNOWN_SECRET: &str = "a65007ae15ae021092cb4503061f215b3a2ff602e2000b781c543b6c14eed1a3";
-const KNOWN_WRAPS: &str = "e7efd02f383e6cc0da4fa23b151b77ad751e41b32cc2964e5d772a45968c4921";
+const KNOWN_WRAPS: &str = "b7a6257f500a40066a713bb28bfef8d7d047ed35baad8f30da38a418b9be02a4";
 
 fn epoch() -> Epoch {
     Epoch {
@@ -213,7 +208,13 @@ fn epoch() -> Epoch {
         first_seq: Seq(100),
         audit: Audit::Headers,
         opened: UnixTime(1_700_000_000),
-        previous: Some(Previous { no: EpochNo(4), last_seq: Seq(99), chain: Some([0xcc; 32]) }),
+        durability: Durability::Strict,
+        previous: Some(Previous {
+            no: EpochNo(4),
+            last_seq: Seq(99),
+            chain: Some([0xcc; 32]),
+            opened: Some(UnixTime(1_600_000_000)),
+        }),
     }
 }
 
@@ -265,7 +266,7 @@ impl Try {
     fn sign(&mut self) {
         self.signature = keys(2)
             .signing()
-            .sign(&[b"adit-pg1 signed epoch", &self.record[..]].concat())
+            .sign(&[b"adit-pg2 signed epoch", &self.record[..]].concat())
             .unwrap()
             .to_vec();
     }
@@ -380,11 +381,13 @@ fn a_bit_of_the_record_changed_anywhere_is_refused() {
 /// The wrap is bound to where the epoch stands: each field, re-signed by the sender itself, no longer opens.
 #[test]
 fn a_wrap_opens_for_its_own_epoch_only() {
-    let alterations: [(&str, Edit<Epoch>); 6] = [
+    let alterations: [(&str, Edit<Epoch>); 8] = [
         ("no", |e| e.no = EpochNo(6)),
         ("leaf", |e| e.leaf = LeafNo(3)),
         ("first_seq", |e| e.first_seq = Seq(101)),
         ("audit", |e| e.audit = Audit::Full),
+        ("durability", |e| e.durability = Durability::Volatile),
+        ("previous opened", |e| e.previous.as_mut().unwrap().opened = None),
         ("previous", |e| e.previous = None),
         ("chain of the previous", |e| e.previous.as_mut().unwrap().chain = Some([0xcd; 32])),
     ];
@@ -450,10 +453,12 @@ fn a_record_out_of_range_is_refused_by_the_reader_too() {
         ("kind of previous", 54, 3),
         ("previous no", 58, 5),
         ("previous last_seq", 66, 100),
-        ("readers", 99, 5),
-        ("readers", 99, 0),
-        ("readers", 99, 4),
-        ("first reader", 103, 7),
+        ("durability", 107, 3),
+        ("suite", 108, 2),
+        ("readers", 109, 5),
+        ("readers", 109, 0),
+        ("readers", 109, 4),
+        ("first reader", 113, 7),
     ] {
         let mut bad = record.clone();
         assert_ne!(bad[at], byte, "{what}");
@@ -523,4 +528,20 @@ fn a_fingerprint_is_of_both_keys_and_reads_back() {
     seal.seal = keys(4).public(NodeId(7)).unwrap().seal;
     assert_ne!(sign.fingerprint(), print);
     assert_ne!(seal.fingerprint(), print);
+}
+
+#[test]
+fn a_checkpoint_is_its_senders_for_one_epoch_row_and_value() {
+    let checkpoint = Checkpoint { seq: Seq(7), chain: [3; 32] };
+    let (sender, other) = (keys(2).public(NodeId(7)).unwrap(), keys(4).public(NodeId(7)).unwrap());
+    let signature = checkpoint.sign(&keys(2), &[5; 32]).unwrap();
+    assert!(checkpoint.is_signed(&sender, &[5; 32], &signature));
+    assert!(!checkpoint.is_signed(&other, &[5; 32], &signature), "another sender");
+    assert!(!checkpoint.is_signed(&sender, &[6; 32], &signature), "another epoch");
+    for wrong in
+        [Checkpoint { seq: Seq(8), ..checkpoint }, Checkpoint { chain: [4; 32], ..checkpoint }]
+    {
+        assert!(!wrong.is_signed(&sender, &[5; 32], &signature), "{wrong:?}");
+    }
+    assert!(!checkpoint.is_signed(&sender, &[5; 32], &signature[..63]));
 }

@@ -2,19 +2,25 @@
 
 use adit_crypto::{CryptoError, HmacKey, HmacStream, constant_time_eq};
 
-use super::EpochSecret;
-use crate::Seq;
-use crate::row::{CHAIN_LEN, TAG_LEN};
+use super::{EpochSecret, aad};
+use crate::row::{CHAIN_LEN, Columns, TAG_LEN};
+use crate::{Audit, EpochNo, Seq, StreamId};
 
 /// What stands in a batch's last row.
 pub type ChainValue = [u8; CHAIN_LEN];
 
-/// HMAC-SHA256 over the value before, the number of the batch's first row, the tags of all its rows, and the number of
-/// its last. The value before an epoch's first batch is the hash of its record and signature. So who has the epoch's
-/// secret sees that a row or a batch is missing, stands twice or elsewhere.
+/// HMAC-SHA256 over the previous value, the number of the batch's first row, all of every row (stream, epoch, number,
+/// columns, payload and tag), and the number of the last. The value before an epoch's first batch is the hash of its
+/// record and signature.
+///
+/// The tag alone would not do: AES-GCM does not commit to its input, so a reader of the epoch can make another row with the
+/// same tag. SHA-256 commits, also for one who knows the key.
 #[derive(Debug)]
 pub struct Chain {
     key: HmacKey,
+    audit: Audit,
+    stream: StreamId,
+    epoch: EpochNo,
     value: ChainValue,
     batch: Option<Batch>,
 }
@@ -31,18 +37,42 @@ impl Chain {
     ///
     /// # Errors
     /// The crypto library refused to work.
-    pub fn new(secret: &EpochSecret, record_hash: [u8; 32]) -> Result<Self, CryptoError> {
-        Ok(Self { key: secret.chain_key(&record_hash)?, value: record_hash, batch: None })
+    pub fn new(
+        secret: &EpochSecret,
+        audit: Audit,
+        stream: StreamId,
+        epoch: EpochNo,
+        record_hash: [u8; 32],
+    ) -> Result<Self, CryptoError> {
+        let key = secret.chain_key(&record_hash)?;
+        Ok(Self { key, audit, stream, epoch, value: record_hash, batch: None })
     }
 
-    /// The next row of the batch.
-    pub fn add(&mut self, seq: Seq, tag: &[u8; TAG_LEN]) {
+    /// Adds the next row of the batch.
+    pub fn add(&mut self, seq: Seq, columns: &Columns, payload: &[u8], tag: &[u8; TAG_LEN]) {
+        let aad = aad::of(self.audit, self.stream, self.epoch, seq, columns);
+        self.add_row(seq, &aad, payload, tag);
+    }
+
+    /// [`Self::add`] with the authenticated data that the caller has made already.
+    pub(super) fn add_row(
+        &mut self,
+        seq: Seq,
+        aad: &[u8; aad::LEN],
+        payload: &[u8],
+        tag: &[u8; TAG_LEN],
+    ) {
         let batch = self.batch.get_or_insert_with(|| {
             let mut mac = self.key.start();
             mac.update(&self.value);
             mac.update(&seq.0.to_be_bytes());
             Batch { mac, last: seq, rows: 0 }
         });
+        // The rest has a fixed length.
+        let len = u64::try_from(payload.len()).unwrap_or(u64::MAX).to_be_bytes();
+        batch.mac.update(aad);
+        batch.mac.update(&len);
+        batch.mac.update(payload);
         batch.mac.update(tag);
         batch.last = seq;
         batch.rows = batch.rows.saturating_add(1);

@@ -34,6 +34,7 @@ pub enum Unfit {
 pub struct Sealer {
     key: CounterKey,
     chain: Chain,
+    record_hash: [u8; 32],
     audit: Audit,
     stream: StreamId,
     epoch: EpochNo,
@@ -57,7 +58,8 @@ impl Sealer {
     ) -> Result<Self, CryptoError> {
         Ok(Self {
             key: secret.packet_key(audit, &record_hash)?,
-            chain: Chain::new(secret, record_hash)?,
+            chain: Chain::new(secret, audit, stream, epoch, record_hash)?,
+            record_hash,
             audit,
             stream,
             epoch,
@@ -112,7 +114,8 @@ impl Sealer {
             return Err(Unfit::Library);
         };
         *place = tag;
-        self.chain.add(seq, &tag);
+        let payload = out.get(payload_at..end).unwrap_or_default();
+        self.chain.add_row(seq, &aad, payload, &tag);
         (self.last, self.left, self.payload_len) = (Some(seq), left, Some(payload_len));
         Ok(())
     }
@@ -151,6 +154,12 @@ impl Sealer {
     #[must_use]
     pub fn chain_value(&self) -> ChainValue {
         self.chain.value()
+    }
+
+    /// SHA-256 of the epoch's record and signature, which a checkpoint is bound to.
+    #[must_use]
+    pub fn record_hash(&self) -> [u8; 32] {
+        self.record_hash
     }
 
     /// Which epoch this is.

@@ -42,7 +42,7 @@ impl EpochSecret {
     /// The key of the chain.
     pub(super) fn chain_key(&self, record_hash: &[u8; 32]) -> Result<HmacKey, CryptoError> {
         let mut key = Zeroizing::new([0; 32]);
-        self.derive(record_hash, &[b"adit-pg1 chain"], &mut *key)?;
+        self.derive(record_hash, &[b"adit-pg2 chain"], &mut *key)?;
         HmacKey::new(Digest::Sha256, &*key)
     }
 

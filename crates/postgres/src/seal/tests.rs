@@ -280,10 +280,10 @@ fn what_cannot_be_sealed_leaves_buffer_and_number_alone() {
 
 /// Batches of one epoch, as `verify` sees them: do all chain values hold?
 fn chained(rows: &[Row<'_>]) -> bool {
-    let mut chain = Chain::new(&secret(), HASH).unwrap();
+    let mut chain = Chain::new(&secret(), Audit::Headers, STREAM, EPOCH, HASH).unwrap();
     let mut right = true;
     for row in rows {
-        chain.add(row.seq, row.tag.try_into().unwrap());
+        chain.add(row.seq, &row.columns, row.payload, row.tag.try_into().unwrap());
         if let Some(claimed) = row.chain {
             right &= chain.check(claimed);
         }
@@ -354,12 +354,12 @@ fn the_chain_shows_rows_and_batches_removed_repeated_and_exchanged() {
 fn a_batch_with_another_tag_or_value_is_one_finding() {
     let bytes = batches();
     let rows = rows(&bytes);
-    let mut chain = Chain::new(&secret(), HASH).unwrap();
+    let mut chain = Chain::new(&secret(), Audit::Headers, STREAM, EPOCH, HASH).unwrap();
     assert_eq!(chain.value(), HASH);
     let mut findings = Vec::new();
     for (at, row) in rows.iter().enumerate() {
         let tag: &[u8; 16] = if at == 1 { &[0; 16] } else { row.tag.try_into().unwrap() };
-        chain.add(row.seq, tag);
+        chain.add(row.seq, &row.columns, row.payload, tag);
         if let Some(claimed) = row.chain {
             findings.push(chain.check(claimed));
         }
@@ -367,8 +367,35 @@ fn a_batch_with_another_tag_or_value_is_one_finding() {
     assert_eq!(findings, [false, true, true]);
     assert_eq!(chain.value(), rows[7].chain.unwrap());
     assert!(!chain.check(rows[7].chain.unwrap()), "a batch without rows");
-    chain.add(Seq(9), &[0; 16]);
+    chain.add(Seq(9), &Columns::default(), &[], &[0; 16]);
     assert!(!chain.check(&[]), "no value");
+}
+
+/// The same tags under other columns, other payloads or another place give another value.
+#[test]
+fn the_chain_is_over_all_of_a_row() {
+    let bytes = batches();
+    let rows = rows(&bytes);
+    let value = |row: Row<'_>, stream, epoch| {
+        let mut chain = Chain::new(&secret(), Audit::Headers, stream, epoch, HASH).unwrap();
+        chain.add(row.seq, &row.columns, row.payload, row.tag.try_into().unwrap());
+        chain.close().unwrap()
+    };
+    let row = Row { chain: None, ..rows[3] };
+    let right = value(row, STREAM, EPOCH);
+    let mut payload = row.payload.to_vec();
+    payload[60] ^= 1;
+    let columns = Columns { dport: Some(4444), ..row.columns };
+    let (head, _) = row.payload.split_at(row.payload.len() - 1);
+    for (what, value) in [
+        ("columns", value(Row { columns, ..row }, STREAM, EPOCH)),
+        ("payload", value(Row { payload: &payload, ..row }, STREAM, EPOCH)),
+        ("length", value(Row { payload: head, ..row }, STREAM, EPOCH)),
+        ("stream", value(row, StreamId(4), EPOCH)),
+        ("epoch", value(row, STREAM, EpochNo(3))),
+    ] {
+        assert_ne!(value, right, "{what}");
+    }
 }
 
 #[test]
@@ -376,9 +403,10 @@ fn the_chain_starts_at_the_epochs_record_and_needs_its_secret() {
     let bytes = batches();
     let rows = rows(&bytes);
     let value = |secret: [u8; 32], hash| {
-        let mut chain = Chain::new(&EpochSecret::new(secret), hash).unwrap();
+        let mut chain =
+            Chain::new(&EpochSecret::new(secret), Audit::Headers, STREAM, EPOCH, hash).unwrap();
         for row in &rows[..3] {
-            chain.add(row.seq, row.tag.try_into().unwrap());
+            chain.add(row.seq, &row.columns, row.payload, row.tag.try_into().unwrap());
         }
         chain.close().unwrap()
     };

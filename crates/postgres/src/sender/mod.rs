@@ -4,6 +4,7 @@
 //!   push ──► queue of its stream ──► batch (DRR over the streams, CoDel, cut, seal) ──► COPY, COMMIT ──► committed
 //!                                      ▲                                                      └────────► lost
 //!   wants: Resume ─► resumed ─► Open ─► opened: the stream's epoch and its key
+//!          Sign ─► signed: how far the chain is vouched for
 //! ```
 //!
 //! The driver asks [`Sender::wants`] again after each call that changed something, and whenever the instant in
@@ -15,20 +16,27 @@ mod words;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
 use adit_wire::VnetHeader;
 
 use self::sealing::{Sealing, cost};
 use self::stream::{Leaves, State, Stream};
-pub use self::words::{Batch, Config, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Want};
+pub use self::words::{
+    Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Stats, Unsigned, Want,
+};
+use crate::key::Checkpoint;
 use crate::limits::{BATCH_BYTES, PEERS, SUPER_PACKET};
-use crate::queue::{Patience, Queues, count};
+use crate::queue::{Patience, Queues, count, later};
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
 
 /// Memory kept for batches.
 const SPARE_BYTES: usize = 4 * BATCH_BYTES;
+
+/// Committed rows are signed when the first of them has waited so long: within a second, with the time that it takes.
+const SIGN_AFTER: Duration = Duration::from_millis(750);
 
 /// All outgoing streams of a node.
 #[derive(Debug)]
@@ -38,6 +46,8 @@ pub struct Sender {
     queues: Queues,
     /// The batch that is being committed.
     flight: Option<Flight>,
+    /// A [`Want::Sign`] is not answered yet.
+    signing: bool,
     /// Whose turn is over: the next batch, or look for something to open, begins behind it.
     last_served: StreamId,
     last_opened: StreamId,
@@ -53,7 +63,7 @@ pub struct Sender {
 struct Flight {
     since: Instant,
     rows: u64,
-    streams: Vec<(StreamId, Previous)>,
+    streams: Vec<(StreamId, EpochNo, Checkpoint)>,
 }
 
 impl Sender {
@@ -64,6 +74,7 @@ impl Sender {
             streams: BTreeMap::new(),
             queues: Queues::new(),
             flight: None,
+            signing: false,
             last_served: StreamId(0),
             last_opened: StreamId(0),
             batch_first: false,
@@ -73,16 +84,27 @@ impl Sender {
         }
     }
 
-    /// Adds the stream to `receiver`. `given` is where it had come before the process started, as far as someone kept
-    /// it ([`Self::given`]), else zeros: numbers up to it are not given again. Nothing happens if the stream is there
-    /// already or there are [`PEERS`] of them.
-    pub fn add(&mut self, stream: StreamId, receiver: NodeId, given: (EpochNo, Seq)) {
+    /// Adds the stream to `receiver`. `kept` is where it had come before the process started, as far as it was kept
+    /// ([`Self::given`], [`Self::signed`]), else zeros: numbers up to it are not given again. Nothing happens if the stream is
+    /// there already or there are [`PEERS`] of them.
+    pub fn add(&mut self, stream: StreamId, receiver: NodeId, kept: Kept) {
         if self.streams.len() >= PEERS || self.streams.contains_key(&stream) {
             return;
         }
         self.queues.add(stream);
-        let (state, committed) = (State::Down, None);
-        let new = Stream { receiver, state, given, committed, failures: 0, credit: 0, part: None };
+        let new = Stream {
+            receiver,
+            state: State::Down,
+            given: kept.given,
+            written: kept.given.0,
+            kept: kept.signed,
+            committed: None,
+            record_hash: [0; 32],
+            unsigned: None,
+            failures: 0,
+            credit: 0,
+            part: None,
+        };
         self.streams.insert(stream, new);
     }
 
@@ -119,10 +141,13 @@ impl Sender {
                 .streams
                 .iter()
                 .any(|(id, stream)| stream.is_sealing(&self.leaves) && self.queues.is_waiting(*id));
+        let mut until = self.unsigned_until();
+        if until.is_some_and(|until| until <= now) {
+            return self.sign();
+        }
         if batch && self.batch_first {
             return Want::Batch;
         }
-        let mut until: Option<Instant> = None;
         let behind = (Bound::Excluded(self.last_opened), Bound::Unbounded);
         let order = self.streams.range(behind).chain(self.streams.range(..=self.last_opened));
         for id in order.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -138,13 +163,36 @@ impl Sender {
         if batch { Want::Batch } else { Want::Nothing(until) }
     }
 
+    /// When the first committed row must be signed.
+    fn unsigned_until(&self) -> Option<Instant> {
+        let since = self.streams.values().filter_map(|stream| stream.unsigned).min();
+        since.filter(|_| !self.signing).map(|since| later(since, SIGN_AFTER))
+    }
+
+    /// All that is unsigned at once: it costs one round trip.
+    fn sign(&mut self) -> Want {
+        self.signing = true;
+        Want::Sign(self.streams.iter().filter_map(|(id, stream)| stream.to_sign(*id)).collect())
+    }
+
+    /// Answer to [`Want::Sign`]: the signatures are in the database.
+    pub fn signed(&mut self, now: Instant, signed: &[Unsigned]) {
+        self.signing = false;
+        for Unsigned { stream, epoch, checkpoint, .. } in signed {
+            count(&mut self.stats.checkpoints);
+            let Some(stream) = self.streams.get_mut(stream) else { continue };
+            let Some(last) = stream.committed.filter(|last| last.epoch == *epoch) else { continue };
+            stream.unsigned = (last.last_seq > checkpoint.seq).then_some(now);
+        }
+    }
+
     /// What one stream wants to be opened, or until when it waits for that.
     fn wants_of(&mut self, now: Instant, unix: UnixTime, id: StreamId) -> Want {
         let waiting = self.queues.is_waiting(id);
         let flying = self
             .flight
             .as_ref()
-            .is_some_and(|flight| flight.streams.iter().any(|(other, _)| *other == id));
+            .is_some_and(|flight| flight.streams.iter().any(|(other, ..)| *other == id));
         let Some(stream) = self.streams.get_mut(&id) else { return Want::Nothing(None) };
         let found = match &stream.state {
             State::Down if waiting => {
@@ -204,8 +252,14 @@ impl Sender {
             return stream.refuse(now);
         }
         self.leaves.opened(now, opening.leaf, *continued);
-        stream.committed =
-            Some(Previous { epoch: opening.epoch, last_seq, chain: Some(seal.chain_value()) });
+        // The record vouches for the epoch before.
+        (stream.record_hash, stream.unsigned) = (seal.record_hash(), None);
+        stream.committed = Some(Previous {
+            epoch: opening.epoch,
+            last_seq,
+            chain: Some(seal.chain_value()),
+            opened: Some(opening.opened),
+        });
         stream.failures = 0;
         let (next, leaf) = (opening.first_seq, opening.leaf);
         stream.state = State::Open { seal, next, used_up: false, leaf };
@@ -251,10 +305,7 @@ impl Sender {
                 return false;
             };
             let last_seq = Seq(next.0.saturating_sub(1));
-            streams.push((
-                part.stream,
-                Previous { epoch: seal.epoch(), last_seq, chain: Some(chain) },
-            ));
+            streams.push((part.stream, seal.epoch(), Checkpoint { seq: last_seq, chain }));
             if let Some(leaf) = &mut self.leaves.newest {
                 leaf.bytes = leaf.bytes.saturating_add(part.bytes.len() as u64);
             }
@@ -347,10 +398,11 @@ impl Sender {
         }
         self.spare_parts = batch.parts;
         let Some(flight) = self.flight.take() else { return };
-        for (id, last) in flight.streams {
+        for (id, epoch, Checkpoint { seq, chain }) in flight.streams {
             let Some(stream) = self.streams.get_mut(&id) else { continue };
-            if stream.committed.is_some_and(|before| before.epoch == last.epoch) {
-                stream.committed = Some(last);
+            if let Some(last) = stream.committed.as_mut().filter(|last| last.epoch == epoch) {
+                (last.last_seq, last.chain) = (seq, Some(chain));
+                stream.unsigned.get_or_insert(now);
             }
         }
         count(&mut self.stats.batches);
@@ -366,6 +418,7 @@ impl Sender {
     /// The connection is lost, or a batch was refused: what was in flight is in doubt and is not sent again; all epochs end,
     /// every want is void, and every stream with packets must resume.
     pub fn lost(&mut self) {
+        self.signing = false;
         if let Some(flight) = self.flight.take() {
             self.stats.in_doubt = self.stats.in_doubt.saturating_add(flight.rows);
         }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
 
-use super::{Config, OpenLeaf, Opening, Previous, Resumed};
+use super::{Config, OpenLeaf, Opening, Previous, Resumed, Unsigned};
+use crate::key::Checkpoint;
 use crate::queue::later;
 use crate::seal::Sealer;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
@@ -26,8 +27,16 @@ pub(super) struct Stream {
     pub(super) state: State,
     /// The highest epoch and number that were ever given out; no others are given but higher ones.
     pub(super) given: (EpochNo, Seq),
+    /// The last epoch that rows were written under before this process started.
+    pub(super) written: EpochNo,
+    /// The last checkpoint of the processes before.
+    pub(super) kept: Option<(EpochNo, Checkpoint)>,
     /// The last that this process knows to be committed.
     pub(super) committed: Option<Previous>,
+    /// Of the epoch in `committed`.
+    pub(super) record_hash: [u8; 32],
+    /// Since when there are committed rows that nothing signed covers.
+    pub(super) unsigned: Option<Instant>,
     /// Refusals one after the other.
     pub(super) failures: u32,
     /// Bytes that it may still have in this batch, and the part that it has; both count only while one is built.
@@ -87,22 +96,39 @@ impl Stream {
             Some(_) => newest,
             None => newest.checked_add(1)?,
         };
-        let previous = self.committed.or_else(|| {
-            (found.last_epoch > 0).then_some(Previous {
-                epoch: EpochNo(found.last_epoch),
-                last_seq: Seq(found.last_seq),
-                chain: found.last_chain,
-            })
-        });
+        let previous = self.committed.or_else(|| self.before_the_start(found));
         let opening = Opening {
             stream,
             receiver: self.receiver,
             epoch: EpochNo(epoch),
             leaf: LeafNo(leaf),
             first_seq: Seq(first_seq),
+            opened: unix,
             previous,
         };
         Some((opening, continued))
+    }
+
+    /// How the epoch before this process ended: as a former process has signed it, if that is known; else the database's word,
+    /// but no epoch before the last that rows were written under.
+    fn before_the_start(&self, found: &Resumed) -> Option<Previous> {
+        if let Some((epoch, Checkpoint { seq, chain })) = self.kept
+            && epoch == self.written
+            && seq <= self.given.1
+        {
+            return Some(Previous { epoch, last_seq: seq, chain: Some(chain), opened: None });
+        }
+        let epoch = EpochNo(found.last_epoch).max(self.written);
+        let last_seq = Seq(found.last_seq.max(0));
+        (epoch.0 > 0).then_some(Previous { epoch, last_seq, chain: None, opened: None })
+    }
+
+    /// What is to be signed now.
+    pub(super) fn to_sign(&self, stream: StreamId) -> Option<Unsigned> {
+        self.unsigned?;
+        let Previous { epoch, last_seq: seq, chain, .. } = self.committed?;
+        let checkpoint = Checkpoint { seq, chain: chain? };
+        Some(Unsigned { stream, epoch, record_hash: self.record_hash, checkpoint })
     }
 
     /// Whether packets can be sealed for the leaf that is written to.

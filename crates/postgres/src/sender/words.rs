@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use adit_engine::Instant;
+use adit_engine::{Instant, UnixTime};
 
+use crate::key::Checkpoint;
 use crate::queue::Dropped;
 use crate::seal::ChainValue;
 use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
@@ -34,8 +35,32 @@ pub enum Want {
     Open(Opening),
     /// Call [`super::Sender::batch`].
     Batch,
+    /// Sign these, put the signatures into the database, and answer with [`super::Sender::signed`].
+    Sign(Vec<Unsigned>),
     /// Wait for a packet, for the commit, or until this instant.
     Nothing(Option<Instant>),
+}
+
+/// An acknowledged end of a stream that its sender has not signed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsigned {
+    /// The stream.
+    pub stream: StreamId,
+    /// Its epoch.
+    pub epoch: EpochNo,
+    /// SHA-256 of that epoch's record and signature.
+    pub record_hash: [u8; 32],
+    /// What is to be signed.
+    pub checkpoint: Checkpoint,
+}
+
+/// What a sender has kept over a restart.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The last epoch that rows were written under, and the last number given.
+    pub given: (EpochNo, Seq),
+    /// The last checkpoint, and of which epoch.
+    pub signed: Option<(EpochNo, Checkpoint)>,
 }
 
 /// An epoch to be opened: what its record says.
@@ -52,6 +77,8 @@ pub struct Opening {
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
+    /// When, by this machine's clock.
+    pub opened: UnixTime,
     /// The epoch before.
     pub previous: Option<Previous>,
 }
@@ -63,8 +90,10 @@ pub struct Previous {
     pub epoch: EpochNo,
     /// The last packet's.
     pub last_seq: Seq,
-    /// The last value of its chain, if any is known.
+    /// The last value of its chain, if this sender knows it by itself: what the database says is not to be signed.
     pub chain: Option<ChainValue>,
+    /// When it was opened, if that is known.
+    pub opened: Option<UnixTime>,
 }
 
 /// What the database's `resume` says.
@@ -76,8 +105,6 @@ pub struct Resumed {
     pub last_epoch: i32,
     /// Newest leaf, 0 if there is none.
     pub last_leaf: i32,
-    /// The newest chain value.
-    pub last_chain: Option<ChainValue>,
     /// What the newest leaf is like, if more can be written to it.
     pub open_leaf: Option<OpenLeaf>,
 }
@@ -133,6 +160,8 @@ pub struct Stats {
     pub in_doubt: u64,
     /// Epochs opened.
     pub epochs: u64,
+    /// Checkpoints signed between epochs.
+    pub checkpoints: u64,
     /// Super-packets or packets dropped, by reason.
     pub dropped: Dropped,
     /// Memory of the queues now, bytes.

@@ -102,7 +102,7 @@ CREATE TABLE epoch (
     PRIMARY KEY (stream, no)
 );
 
--- The epoch's secret, wrapped to one reader: a node, or 0 for the auditor. Dropping the wraps shreds the packets.
+-- The epoch's secret, wrapped to one reader: a node, or 0 for the auditor. Dropped with the leaf; copies of the database keep them.
 CREATE TABLE wrap (
     stream integer NOT NULL,
     epoch  integer NOT NULL,
@@ -112,6 +112,17 @@ CREATE TABLE wrap (
     PRIMARY KEY (stream, epoch, reader),
     FOREIGN KEY (stream, epoch) REFERENCES epoch
 );
+
+-- How far the sender has signed an epoch's chain, at most a second after its rows: see key/checkpoint.rs.
+CREATE TABLE checkpoint (
+    stream    integer NOT NULL,
+    epoch     integer NOT NULL,
+    seq       bigint  NOT NULL,
+    chain     bytea   NOT NULL CHECK (octet_length(chain) = 32),
+    signature bytea   NOT NULL CHECK (octet_length(signature) = 64),
+    PRIMARY KEY (stream, epoch),
+    FOREIGN KEY (stream, epoch) REFERENCES epoch ON DELETE CASCADE
+) WITH (fillfactor = 50);
 
 -- The parent of all leaves; has no rows of its own. A row is a packet. Which columns are null is the audit policy's.
 CREATE TABLE packet (
@@ -127,7 +138,7 @@ CREATE TABLE packet (
     src     inet,
     dst     inet,
     tag     bytea   NOT NULL,               -- of the AEAD, 16 bytes
-    chain   bytea,                          -- on the last row of a batch: MAC over all tags up to here
+    chain   bytea,                          -- on the last row of a batch: MAC over all rows up to here
     payload bytea   NOT NULL
 );
 -- All of a row lies in one page: leaves inherit this, and so have no table beside them for what is too long.
@@ -361,7 +372,7 @@ END $$;
 -- Where a sender goes on in the stream to `receiver`: it may not read what it wrote. `leaf_bytes` and `leaf_age` are null
 -- where its newest leaf cannot be continued.
 CREATE FUNCTION resume(to_node integer, OUT stream integer, OUT last_seq bigint, OUT last_epoch integer, OUT last_leaf integer,
-                       OUT last_chain bytea, OUT leaf_durable boolean, OUT leaf_bytes bigint, OUT leaf_age interval)
+                       OUT leaf_durable boolean, OUT leaf_bytes bigint, OUT leaf_age interval)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -378,9 +389,8 @@ BEGIN
     SELECT l.* INTO held FROM epoch e JOIN leaf l ON l.sender = me AND l.no = e.leaf WHERE e.stream = resume.stream AND e.no = last_epoch;
     present := held.no IS NOT NULL AND held.dropped IS NULL AND to_regclass(format('adit.packet_%s_%s', me, held.no)) IS NOT NULL;
     IF present THEN
-        EXECUTE format('SELECT greatest($1, max(seq)), (SELECT chain FROM adit.%1$I WHERE stream = $2 AND chain IS NOT NULL ORDER BY seq DESC LIMIT 1),
-                               max(seq) IS NOT NULL FROM adit.%1$I WHERE stream = $2', format('packet_%s_%s', me, held.no))
-            INTO last_seq, last_chain, present USING last_seq, stream;
+        EXECUTE format('SELECT greatest($1, max(seq)), max(seq) IS NOT NULL FROM adit.%1$I WHERE stream = $2', format('packet_%s_%s', me, held.no))
+            INTO last_seq, present USING last_seq, stream;
     END IF;
     -- A crash empties an unlogged leaf, and with it what is known of the numbers that were given: far beyond them.
     IF NOT present AND NOT held.durable THEN
@@ -447,6 +457,8 @@ BEGIN
         FROM epoch e WHERE e.stream = of_stream ORDER BY no DESC OFFSET 59 LIMIT 1) THEN
         RAISE configuration_limit_exceeded USING MESSAGE = 'this stream has opened 60 epochs in a minute: the next one has to wait';
     END IF;
+    -- A record outlives a crash of the database, whatever becomes of its rows: the next one names it.
+    PERFORM set_config('synchronous_commit', 'on', true);
     IF (SELECT count(*) FROM epoch WHERE stream = of_stream AND leaf = leaf_no) >= 4096 THEN
         RAISE program_limit_exceeded USING MESSAGE = 'this leaf has 4096 epochs of this stream: the next one opens in a new leaf';
     END IF;
@@ -470,6 +482,21 @@ BEGIN
                                      AND ($4 IS NULL OR ts < statement_timestamp() - $4 * interval ''1 ms'')
                                  ORDER BY seq DESC LIMIT $5', of_stream / 65536, leaf_no)
         USING of_stream, after, until, late, most;
+END $$;
+
+-- Stores a sender's checkpoints, each behind the one before. Of an epoch that has been dropped there is nothing to store.
+CREATE FUNCTION sign(streams integer[], epochs integer[], seqs bigint[], chains bytea[], signatures bytea[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    -- It vouches for rows that are there: nothing is lost with it.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO checkpoint AS old
+        SELECT e.stream, e.no, u.seq, u.chain, u.signature
+        FROM unnest(streams, epochs, seqs, chains, signatures) u(stream, epoch, seq, chain, signature)
+        JOIN epoch e ON e.stream = u.stream AND e.no = u.epoch
+        JOIN stream s ON s.id = e.stream AND s.sender = me()
+    ON CONFLICT (stream, epoch) DO UPDATE SET seq = excluded.seq, chain = excluded.chain, signature = excluded.signature
+        WHERE old.seq < excluded.seq;
 END $$;
 
 -- Bytes of a leaf: its table with the index, and the records and wraps of its epochs.
@@ -561,24 +588,28 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA adit FROM PUBLIC;
 GRANT USAGE ON SCHEMA adit TO {nodes}, {guests}, {auditors};
 GRANT SELECT ON network TO {guests};
 GRANT EXECUTE ON FUNCTION reserve(text, cidr[]), register(integer, text, bytea, bytea, bytea) TO {guests};
-GRANT SELECT ON network, node, stream, leaf, epoch, wrap TO {nodes}, {auditors};
+GRANT SELECT ON network, node, stream, leaf, epoch, wrap, checkpoint TO {nodes}, {auditors};
 GRANT SELECT ON packet, log TO {auditors};
 GRANT EXECUTE ON FUNCTION me(), usage() TO {nodes}, {auditors};
 GRANT EXECUTE ON FUNCTION invite(text, interval), remove(text), begin_writing(), resume(integer), expire(),
     newest(integer, integer, bigint, bigint, integer, bigint),
+    sign(integer[], integer[], bigint[], bytea[], bytea[]),
     open_epoch(integer, integer, integer, bigint, boolean, bytea, bytea, integer[], bytea[], bytea[]) TO {nodes};
 
 ALTER TABLE stream ENABLE ROW LEVEL SECURITY;
 ALTER TABLE leaf ENABLE ROW LEVEL SECURITY;
 ALTER TABLE epoch ENABLE ROW LEVEL SECURITY;
 ALTER TABLE wrap ENABLE ROW LEVEL SECURITY;
+ALTER TABLE checkpoint ENABLE ROW LEVEL SECURITY;
 CREATE POLICY ends ON stream TO {nodes} USING ((SELECT me()) IN (sender, receiver));
 CREATE POLICY nodes ON leaf TO {nodes} USING ((SELECT me()) IS NOT NULL);
 CREATE POLICY ends ON epoch TO {nodes} USING ((SELECT me()) IN (stream / 65536, stream & 65535));
+CREATE POLICY ends ON checkpoint TO {nodes} USING ((SELECT me()) IN (stream / 65536, stream & 65535));
 CREATE POLICY own ON wrap TO {nodes} USING (reader = (SELECT me()));
 CREATE POLICY everything ON stream TO {auditors} USING (true);
 CREATE POLICY everything ON leaf TO {auditors} USING (true);
 CREATE POLICY everything ON epoch TO {auditors} USING (true);
 CREATE POLICY everything ON wrap TO {auditors} USING (true);
+CREATE POLICY everything ON checkpoint TO {auditors} USING (true);
 
 INSERT INTO network VALUES (true, {version}, {tag}, NULL, NULL, 0, '', '', 0, '0', NULL, NULL, '');

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::key::epoch::Refused;
 use crate::row::Columns;
 use crate::{EpochNo, Seq};
+use adit_engine::UnixTime;
 
 /// Where rows are missing.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -15,8 +16,28 @@ pub enum Place {
     Batch,
     /// Between two batches.
     Between,
-    /// After the last row: the next epoch's record says that there were more.
-    End,
+    /// After the last row: something that the sender signed says that there were more.
+    End(Signed),
+    /// Between an epoch and the next: more than a lost batch accounts for.
+    Given,
+}
+
+/// What a sender signs about the end of an epoch.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Signed {
+    /// A checkpoint of the epoch itself.
+    Checkpoint,
+    /// The next epoch's record.
+    Record,
+}
+
+impl fmt::Display for Signed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Checkpoint => "the sender's checkpoint",
+            Self::Record => "the next epoch's record",
+        })
+    }
 }
 
 /// Something that the sender did not do.
@@ -49,6 +70,20 @@ pub enum Finding {
         epoch: EpochNo,
         /// The one named.
         named: EpochNo,
+    },
+    /// What has been dropped is younger than the network's retention, and the log is far from full.
+    Early {
+        /// The epoch, if its record is still there; else the one whose record names it.
+        epoch: EpochNo,
+        /// The one named.
+        named: Option<EpochNo>,
+        /// When the dropped one was opened, by its sender.
+        opened: UnixTime,
+    },
+    /// An epoch has been dropped though an older one has not.
+    OutOfTurn {
+        /// Which.
+        epoch: EpochNo,
     },
     /// A record leaves out an epoch that has rows, or does not know of any before it.
     Predecessor {
@@ -123,12 +158,19 @@ pub enum Finding {
         /// The last.
         to: Seq,
     },
-    /// The chain is not what the next epoch's record says.
+    /// The chain is not what the sender signed.
     Vouched {
         /// In which epoch.
         epoch: EpochNo,
         /// At which row.
         seq: Seq,
+        /// What says so.
+        by: Signed,
+    },
+    /// A checkpoint is not the sender's.
+    Checkpoint {
+        /// Of which epoch.
+        epoch: EpochNo,
     },
 }
 
@@ -146,6 +188,24 @@ impl fmt::Display for Finding {
             Self::EpochsMissing { epoch, named } => {
                 write!(f, "epoch {epoch}: it follows epoch {named}, which is missing")
             }
+            Self::Early { epoch, named, opened } => {
+                let (what, by) = match named {
+                    Some(named) => (named, format!(", which epoch {epoch} follows,")),
+                    None => (epoch, String::new()),
+                };
+                write!(
+                    f,
+                    "epoch {what}{by} was dropped early: it was opened at {} (Unix time), within the retention, and the log is far \
+                     from full",
+                    opened.0
+                )
+            }
+            Self::OutOfTurn { epoch } => {
+                write!(
+                    f,
+                    "epoch {epoch} was dropped, and an older one was not: the oldest expire first"
+                )
+            }
             Self::Predecessor { epoch, named: Some(named), found } => {
                 write!(
                     f,
@@ -160,10 +220,14 @@ impl fmt::Display for Finding {
             }
             Self::Missing { epoch, from, to, place } => {
                 let place = match place {
-                    Place::Start => "the first of the epoch",
-                    Place::Batch => "inside a batch",
-                    Place::Between => "between batches",
-                    Place::End => "the last of the epoch, as the next epoch's record says",
+                    Place::Start => "the first of the epoch".to_owned(),
+                    Place::Batch => "inside a batch".to_owned(),
+                    Place::Between => "between batches".to_owned(),
+                    Place::End(by) => format!("the last of the epoch, as {by} says"),
+                    Place::Given => {
+                        "before the next epoch: more than were on their way when it began"
+                            .to_owned()
+                    }
                 };
                 write!(f, "epoch {epoch}: {} missing ({place})", Rows(*from, *to, "is", "are"))
             }
@@ -202,11 +266,11 @@ impl fmt::Display for Finding {
                     Rows(*from, *to, "", "")
                 )
             }
-            Self::Vouched { epoch, seq } => {
-                write!(
-                    f,
-                    "epoch {epoch}: the chain at row {seq} is not what the next epoch's record says"
-                )
+            Self::Vouched { epoch, seq, by } => {
+                write!(f, "epoch {epoch}: the chain at row {seq} is not what {by} says")
+            }
+            Self::Checkpoint { epoch } => {
+                write!(f, "epoch {epoch}: the sender has not signed the checkpoint")
             }
         }
     }

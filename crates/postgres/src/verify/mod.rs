@@ -1,9 +1,11 @@
 //! Whether a stream's log is what its sender wrote: epochs and rows go in, in order; findings come out.
 //!
-//! A sender numbers rows one after the other within an epoch and seals each; it chains its batches; and its next epoch's
-//! record says how far the one before was acknowledged, and with which value of the chain. So, with a key, no one can alter,
-//! add or remove a row unnoticed, but for the last ones of an epoch that no other follows yet. What was in flight when a
-//! connection was lost may be there or not: either is as it should be.
+//! A sender numbers rows one after the other within an epoch and seals each; it chains its batches; within a second it signs
+//! a checkpoint of the chain; and its next epoch's record says how far the one before was acknowledged, and with which value
+//! of the chain. So, with a key, no one can alter, add or remove a row unnoticed, but for those behind the last signature:
+//! these are counted as unsigned. What was in flight when a connection was lost may be there or not: either is as it should
+//! be. A database that withholds the newest rows and the signatures on them is not noticed; what has expired is judged by
+//! the network's retention, as far as its sender's signed times go.
 //!
 //! Without a key only the numbers, the signatures and the records' order are looked at.
 
@@ -13,18 +15,54 @@ mod finding;
 mod tests;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-pub use finding::{Finding, Place};
+use adit_engine::UnixTime;
 
-use crate::key::epoch::{EpochRecord, Expected, Previous, Refused, Wrap, accept, check};
-use crate::key::{NetworkKey, NodePublic, Reader};
+pub use finding::{Finding, Place, Signed};
+
+use crate::key::epoch::{Epoch, EpochRecord, Expected, Previous, Refused, Wrap, accept, check};
+use crate::key::{Checkpoint, NetworkKey, NodePublic, Reader};
+use crate::limits::BATCH_ROWS;
 use crate::row::copy::Fields;
 use crate::row::{Row, TAG_LEN, decode};
 use crate::seal::{self, Chain, ChainValue, Opener};
-use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
+use crate::{Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
 
 /// Ends of batches that are remembered for what the next epoch's record says of them. One commit is in flight at a time.
 const ENDS: usize = 8;
+
+/// A dropped leaf is judged with this to spare, and an eighth of the age: clocks differ, and a leaf lasts for a sixteenth.
+const SLACK: Duration = Duration::from_secs(300);
+
+/// The log is far from full when it takes no more than this part of the retention.
+const FAR_FROM_FULL: u64 = 16;
+
+/// For so long a younger leaf may have been dropped while an older one was being read.
+const OUT_OF_TURN: Duration = Duration::from_secs(3 * 3600);
+
+/// What may have expired: the network's policy under its key, and how much is there.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Now, by this machine's clock.
+    pub now: UnixTime,
+    /// How long packets are kept.
+    pub age: Duration,
+    /// Bytes that all leaves together may take.
+    pub bytes: u64,
+    /// Bytes that they take, the database says.
+    pub used: u64,
+}
+
+impl Retention {
+    /// Whether an epoch that was opened then cannot have expired.
+    fn forbids(&self, opened: UnixTime) -> bool {
+        let until = opened.0.saturating_add(self.age.as_secs());
+        let slack = SLACK.saturating_add(self.age.checked_div(8).unwrap_or(SLACK));
+        self.now.0.saturating_add(slack.as_secs()) < until
+            && self.used < self.bytes.checked_div(FAR_FROM_FULL).unwrap_or(0)
+    }
+}
 
 /// Which stream.
 #[derive(Clone, Debug)]
@@ -37,6 +75,19 @@ pub struct Stream {
     pub sender: Option<NodePublic>,
     /// Who receives.
     pub receiver: NodeId,
+    /// What may have expired; `None`: that is not judged.
+    pub retention: Option<Retention>,
+}
+
+/// A row of the table `checkpoint`.
+#[derive(Copy, Clone, Debug)]
+pub struct CheckpointRow<'a> {
+    /// Column `seq`.
+    pub seq: Seq,
+    /// Column `chain`.
+    pub chain: &'a [u8],
+    /// Column `signature`.
+    pub signature: &'a [u8],
 }
 
 /// A row of the table `epoch`, with the wrap for this reader.
@@ -54,8 +105,12 @@ pub struct EpochRow<'a> {
     pub signature: &'a [u8],
     /// What this reader opens.
     pub wrap: Option<&'a Wrap>,
-    /// Its leaf was dropped as the retention wants: no rows, no wraps.
-    pub expired: bool,
+    /// Its checkpoint.
+    pub checkpoint: Option<CheckpointRow<'a>>,
+    /// Column `record` of the next epoch of the stream: says at which row the chain will be asked for.
+    pub next: Option<&'a [u8]>,
+    /// When its leaf was dropped, the database says: no rows, no wraps.
+    pub expired: Option<UnixTime>,
 }
 
 /// What was looked at.
@@ -67,8 +122,12 @@ pub struct Summary {
     pub expired: u64,
     /// Rows.
     pub rows: u64,
-    /// Rows that were opened and found to be the sender's.
+    /// Rows that were opened, and that the sender has signed through the chain.
     pub proven: u64,
+    /// Rows that were opened and stand in the chain behind the last signature.
+    pub unsigned: u64,
+    /// Epochs that are said to have been emptied by a crash: they were volatile.
+    pub emptied: u64,
     /// Findings.
     pub findings: u64,
 }
@@ -81,8 +140,10 @@ pub struct Verifier<'k> {
     current: Option<Current>,
     /// The newest epoch that has rows, or had.
     with_rows: Option<EpochNo>,
-    /// The chain's last value in the epochs before.
-    before: Option<ChainValue>,
+    /// There was an epoch that has not expired.
+    kept: bool,
+    /// The highest number that a row or a record names.
+    highest: Seq,
     findings: Vec<Finding>,
     summary: Summary,
     scratch: Vec<u8>,
@@ -95,6 +156,7 @@ struct Current {
     first_seq: Seq,
     hash: ChainValue,
     expired: bool,
+    durability: Durability,
     /// Number of the next row.
     next: Seq,
     keys: Option<(Opener, Chain)>,
@@ -102,9 +164,26 @@ struct Current {
     batch: Option<Seq>,
     /// Something of this batch was found already: its chain cannot be right.
     damaged: bool,
-    ends: VecDeque<(Seq, ChainValue)>,
+    /// Rows opened in whole batches of a right chain, and in the batch that is not ended yet.
+    opened: u64,
+    opened_in_batch: u64,
+    /// Rows of any kind.
+    rows: u64,
+    ends: VecDeque<End>,
+    /// Ends at these rows are remembered, however many follow.
+    asked: [Option<Seq>; 2],
+    remembered: Vec<End>,
+    checkpoint: Option<Checkpoint>,
     /// The last rows that are missing: of them nothing more is said.
     gap: Option<(Seq, Seq)>,
+}
+
+/// An end of a batch: its last row, the chain's value there, and the rows that were opened up to it.
+#[derive(Copy, Clone, Debug)]
+struct End {
+    seq: Seq,
+    value: ChainValue,
+    opened: u64,
 }
 
 impl<'k> Verifier<'k> {
@@ -115,7 +194,8 @@ impl<'k> Verifier<'k> {
             key,
             current: None,
             with_rows: None,
-            before: None,
+            kept: false,
+            highest: Seq(0),
             findings: Vec::new(),
             summary: Summary::default(),
             scratch: Vec::new(),
@@ -132,6 +212,16 @@ impl<'k> Verifier<'k> {
         self.summary
     }
 
+    /// The highest number that a row has, or that a record says was given; zero without any. `None` if the end has expired
+    /// or may have been lost in a crash: nothing is known of it.
+    pub fn highest(&self) -> Option<Seq> {
+        let known = self.current.as_ref().is_none_or(|current| {
+            let emptied = current.durability == Durability::Volatile && current.rows == 0;
+            !current.expired && !emptied
+        });
+        known.then_some(self.highest)
+    }
+
     fn find(&mut self, finding: Finding) {
         self.summary.findings = self.summary.findings.saturating_add(1);
         self.findings.push(finding);
@@ -146,31 +236,77 @@ impl<'k> Verifier<'k> {
                 None
             }
         };
-        let previous = record.as_ref().and_then(|record| record.epoch.previous);
-        self.close(previous.as_ref());
+        let said = record.as_ref().map(|record| &record.epoch);
+        self.close(said);
         if let Some(record) = &record {
             self.compare(row, record);
-            self.follows(row.no, previous.as_ref());
+            self.follows(row.no, record.epoch.previous.as_ref());
         }
-        let count = if row.expired { &mut self.summary.expired } else { &mut self.summary.epochs };
+        self.judge(row, said);
+        let count = match row.expired {
+            Some(_) => &mut self.summary.expired,
+            None => &mut self.summary.epochs,
+        };
         *count = count.saturating_add(1);
-        let first_seq = record.as_ref().map_or(row.first_seq, |record| record.epoch.first_seq);
-        let keys = record.filter(|_| !row.expired).and_then(|record| self.keys(row, &record));
+        let first_seq = said.map_or(row.first_seq, |epoch| epoch.first_seq);
+        let durability = said.map_or_else(Durability::default, |epoch| epoch.durability);
+        self.highest = self.highest.max(Seq(first_seq.0.saturating_sub(1)));
+        let hash = EpochRecord::hash(row.record, row.signature);
+        let checkpoint = row.checkpoint.and_then(|found| self.checkpoint(row.no, &hash, &found));
+        let next = row.next.and_then(|next| EpochRecord::parse(next).ok()?.epoch.previous);
+        let next = next.filter(|previous| previous.no == row.no);
+        let keys =
+            record.filter(|_| row.expired.is_none()).and_then(|record| self.keys(row, &record));
         self.current = Some(Current {
             no: row.no,
             first_seq,
-            hash: EpochRecord::hash(row.record, row.signature),
-            expired: row.expired,
+            hash,
+            expired: row.expired.is_some(),
+            durability,
             next: first_seq,
             keys,
             batch: None,
             damaged: false,
+            opened: 0,
+            opened_in_batch: 0,
+            rows: 0,
             ends: VecDeque::with_capacity(ENDS),
+            asked: [checkpoint.map(|checkpoint| checkpoint.seq), next.map(|next| next.last_seq)],
+            remembered: Vec::new(),
+            checkpoint,
             gap: None,
         });
-        if row.expired {
+        if row.expired.is_some() {
             self.with_rows = Some(row.no);
-            self.before = None;
+        }
+        self.kept |= row.expired.is_none();
+    }
+
+    /// The checkpoint, if its sender signed it.
+    fn checkpoint(
+        &mut self,
+        epoch: EpochNo,
+        hash: &[u8; 32],
+        found: &CheckpointRow<'_>,
+    ) -> Option<Checkpoint> {
+        let sender = self.stream.sender.as_ref()?;
+        let chain = found.chain.try_into().ok();
+        let checkpoint = chain.map(|chain| Checkpoint { seq: found.seq, chain });
+        let signed = checkpoint.filter(|one| one.is_signed(sender, hash, found.signature));
+        if signed.is_none() {
+            self.find(Finding::Checkpoint { epoch });
+        }
+        signed
+    }
+
+    /// Whether what has been dropped can have expired.
+    fn judge(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
+        let Some(retention) = self.stream.retention else { return };
+        let (Some(dropped), Some(said)) = (row.expired, said) else { return };
+        if retention.forbids(said.opened) {
+            self.find(Finding::Early { epoch: row.no, named: None, opened: said.opened });
+        } else if self.kept && dropped.0.saturating_add(OUT_OF_TURN.as_secs()) < retention.now.0 {
+            self.find(Finding::OutOfTurn { epoch: row.no });
         }
     }
 
@@ -203,7 +339,7 @@ impl<'k> Verifier<'k> {
     }
 
     /// Whether the epoch stands behind the one that its record names. Epochs without rows may lie between: their opening was
-    /// in doubt.
+    /// in doubt. The first one that is there may follow others: they have expired, if the retention has nothing against it.
     fn follows(&mut self, epoch: EpochNo, previous: Option<&Previous>) {
         let last = self.current.as_ref().map(|current| current.no);
         match (previous, last) {
@@ -211,13 +347,21 @@ impl<'k> Verifier<'k> {
                 let found = self.with_rows.unwrap_or(found);
                 self.find(Finding::Predecessor { epoch, named: None, found });
             }
-            (Some(previous), last) if last.is_none_or(|last| previous.no > last) => {
+            (Some(previous), Some(last)) if previous.no > last => {
                 self.find(Finding::EpochsMissing { epoch, named: previous.no });
             }
-            (Some(previous), _) => {
+            (Some(previous), Some(_)) => {
                 if let Some(found) = self.with_rows.filter(|rows| *rows > previous.no) {
                     let named = Some(previous.no);
                     self.find(Finding::Predecessor { epoch, named, found });
+                }
+            }
+            (Some(previous), None) => {
+                let forbidden = previous
+                    .opened
+                    .filter(|opened| self.stream.retention.is_some_and(|r| r.forbids(*opened)));
+                if let Some(opened) = forbidden {
+                    self.find(Finding::Early { epoch, named: Some(previous.no), opened });
                 }
             }
             (None, None) => {}
@@ -251,7 +395,7 @@ impl<'k> Verifier<'k> {
         let epoch = &record.epoch;
         let hash = EpochRecord::hash(row.record, row.signature);
         let opener = Opener::new(&secret, epoch.audit, epoch.stream, epoch.no, hash).ok()?;
-        Some((opener, Chain::new(&secret, hash).ok()?))
+        Some((opener, Chain::new(&secret, epoch.audit, epoch.stream, epoch.no, hash).ok()?))
     }
 
     /// The next row from the values of its columns. What is no host's address counts as none: the row is then explained as
@@ -291,6 +435,8 @@ impl<'k> Verifier<'k> {
             return self.find(Finding::Twice { epoch, seq: row.seq });
         }
         self.with_rows = Some(epoch);
+        self.highest = self.highest.max(row.seq);
+        current.rows = current.rows.saturating_add(1);
         if row.seq > current.next {
             let place = match current.batch {
                 Some(_) => Place::Batch,
@@ -314,13 +460,20 @@ impl<'k> Verifier<'k> {
         if !right && !current.damaged {
             self.find(Finding::Chain { epoch, from, to: row.seq });
         }
+        if right && !current.damaged {
+            current.opened = current.opened.saturating_add(current.opened_in_batch);
+        }
         if let Some(value) = value {
+            let end = End { seq: row.seq, value, opened: current.opened };
+            if current.asked.contains(&Some(row.seq)) {
+                current.remembered.push(end);
+            }
             if current.ends.len() >= ENDS {
                 current.ends.pop_front();
             }
-            current.ends.push_back((row.seq, value));
+            current.ends.push_back(end);
         }
-        (current.batch, current.damaged) = (None, false);
+        (current.batch, current.damaged, current.opened_in_batch) = (None, false, 0);
     }
 
     /// Opens a row, and says what of it was altered if it does not open.
@@ -332,19 +485,14 @@ impl<'k> Verifier<'k> {
             }
             return;
         };
-        match <&[u8; TAG_LEN]>::try_from(row.tag) {
-            Ok(tag) => chain.add(row.seq, tag),
-            Err(_) => current.damaged = true,
-        }
         self.scratch.clear();
+        let mut sent = row.columns;
         let finding = match opener.open(row, &mut self.scratch) {
-            Ok(_) => {
-                self.summary.proven = self.summary.proven.saturating_add(1);
-                return;
-            }
-            Err(seal::Refused::Untrue) => Finding::Untrue { epoch, seq: row.seq },
+            Ok(_) => None,
+            Err(seal::Refused::Untrue) => Some(Finding::Untrue { epoch, seq: row.seq }),
             Err(_) => match opener.told(&Row { stream: self.stream.id, epoch, ..*row }) {
                 Some(was) => {
+                    sent = was;
                     let mut columns = finding::differences(&row.columns, &was);
                     if row.epoch != epoch {
                         columns.push(("epoch", row.epoch.to_string(), epoch.to_string()));
@@ -353,16 +501,23 @@ impl<'k> Verifier<'k> {
                         let is = self.stream.id.to_string();
                         columns.push(("stream", row.stream.to_string(), is));
                     }
-                    Finding::Column { epoch, seq: row.seq, columns }
+                    Some(Finding::Column { epoch, seq: row.seq, columns })
                 }
                 None => {
-                    // Whether the tag is the sender's only the chain knows: it may be broken by this.
+                    // The chain cannot be right over what the sender did not write.
                     current.damaged = true;
-                    Finding::Altered { epoch, seq: row.seq }
+                    Some(Finding::Altered { epoch, seq: row.seq })
                 }
             },
         };
-        self.find(finding);
+        match <&[u8; TAG_LEN]>::try_from(row.tag) {
+            Ok(tag) => chain.add(row.seq, &sent, row.payload, tag),
+            Err(_) => current.damaged = true,
+        }
+        match finding {
+            None => current.opened_in_batch = current.opened_in_batch.saturating_add(1),
+            Some(finding) => self.find(finding),
+        }
     }
 
     /// There are no more epochs.
@@ -371,48 +526,80 @@ impl<'k> Verifier<'k> {
     }
 
     /// Ends an epoch, with what the next one's record says of it.
-    fn close(&mut self, said: Option<&Previous>) {
-        let Some(current) = self.current.as_ref().filter(|current| !current.expired) else {
-            return;
-        };
-        let epoch = current.no;
-        let last = Seq(current.next.0.saturating_sub(1));
-        let said = said.filter(|said| said.no == epoch);
-        let mut findings = Vec::new();
-        match said {
-            Some(said) if said.last_seq > last => findings.push(Finding::Missing {
-                epoch,
-                from: current.next,
-                to: said.last_seq,
-                place: Place::End,
-            }),
-            _ => {
-                findings.extend(current.batch.map(|from| Finding::Unfinished {
-                    epoch,
-                    from,
-                    to: last,
-                }));
-                let vouched = said.and_then(|said| Some((said.last_seq, said.chain?)));
-                if let Some((seq, chain)) = vouched
-                    && !self.vouched(current, seq, chain)
-                {
-                    findings.push(Finding::Vouched { epoch, seq });
-                }
-            }
+    fn close(&mut self, next: Option<&Epoch>) {
+        let Some(current) = self.current.take() else { return };
+        if !current.expired {
+            let findings = self.closed(&current, next);
+            findings.into_iter().for_each(|finding| self.find(finding));
         }
-        self.before = current.ends.back().map(|(_, value)| *value).or(self.before);
-        for finding in findings {
-            self.find(finding);
-        }
+        self.current = Some(current);
     }
 
-    /// Whether the chain had that value at that row.
-    fn vouched(&self, current: &Current, seq: Seq, chain: ChainValue) -> bool {
-        if seq < current.first_seq {
-            // A sender that has begun again asks the database, which knows the epoch before only.
-            return chain == current.hash || self.before.is_none_or(|before| before == chain);
+    fn closed(&mut self, current: &Current, next: Option<&Epoch>) -> Vec<Finding> {
+        let epoch = current.no;
+        let last = Seq(current.next.0.saturating_sub(1));
+        let said = next.and_then(|next| next.previous).filter(|said| said.no == epoch);
+        let checkpoint = current.checkpoint.map(|one| (one.seq, Some(one.chain)));
+        let vouchers = [
+            (Signed::Checkpoint, checkpoint),
+            (Signed::Record, said.map(|said| (said.last_seq, said.chain))),
+        ];
+        let vouchers = vouchers.into_iter().filter_map(|(by, said)| Some((by, said?)));
+        let mut findings = Vec::new();
+        let crashed = current.durability == Durability::Volatile && current.rows == 0;
+        // The highest number that the sender says was there.
+        let most = vouchers.clone().max_by_key(|(_, (seq, _))| *seq);
+        let lost = most.filter(|(_, (seq, _))| *seq > last);
+        match lost {
+            Some(_) if crashed => {
+                self.summary.emptied = self.summary.emptied.saturating_add(1);
+            }
+            Some((by, (to, _))) => {
+                let place = Place::End(by);
+                findings.push(Finding::Missing { epoch, from: current.next, to, place });
+            }
+            None => findings.extend(current.batch.map(|from| Finding::Unfinished {
+                epoch,
+                from,
+                to: last,
+            })),
         }
-        current.gap.is_some_and(|(from, to)| (from..=to).contains(&seq))
-            || current.ends.iter().any(|end| *end == (seq, chain))
+        let mut covered = 0;
+        for (by, (seq, chain)) in vouchers {
+            let Some(chain) = chain.filter(|_| seq <= last || seq < current.first_seq) else {
+                continue;
+            };
+            match vouched(current, seq, chain) {
+                Some(opened) => covered = opened.max(covered),
+                None => findings.push(Finding::Vouched { epoch, seq, by }),
+            }
+        }
+        let opened = current.opened;
+        self.summary.proven = self.summary.proven.saturating_add(covered);
+        self.summary.unsigned =
+            self.summary.unsigned.saturating_add(opened.saturating_sub(covered));
+        if let Some(next) = next.filter(|_| !crashed) {
+            let from = lost.map_or(current.next, |(_, (seq, _))| Seq(seq.0.saturating_add(1)));
+            let to = Seq(next.first_seq.0.saturating_sub(1));
+            let given = to.0.saturating_sub(from.0).saturating_add(1);
+            // An epoch that is missing between them is found elsewhere.
+            if given > BATCH_ROWS && next.previous.is_some_and(|previous| previous.no <= epoch) {
+                findings.push(Finding::Missing { epoch, from, to, place: Place::Given });
+            }
+        }
+        findings
     }
+}
+
+/// How many rows a signature on that value of the chain at that row vouches for; `None` if the chain did not have it there.
+fn vouched(current: &Current, seq: Seq, chain: ChainValue) -> Option<u64> {
+    if seq < current.first_seq {
+        return (chain == current.hash).then_some(0);
+    }
+    if current.gap.is_some_and(|(from, to)| (from..=to).contains(&seq)) {
+        return Some(0);
+    }
+    let ends = current.ends.iter().chain(&current.remembered);
+    let mut ends = ends.filter(|end| (end.seq, end.value) == (seq, chain));
+    ends.next().map(|end| end.opened)
 }

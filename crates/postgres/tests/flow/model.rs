@@ -61,12 +61,10 @@ impl Db {
         let before = self.first_seqs[last_leaf] - 1;
         let rows = rows.as_deref().unwrap_or_default();
         let newest = rows.iter().max_by_key(|row| row.seq);
-        let chained = rows.iter().filter(|row| row.chain.is_some()).max_by_key(|row| row.seq);
         Resumed {
             last_seq: newest.map_or(before, |row| row.seq.max(before)),
             last_epoch,
             last_leaf: *last_leaf,
-            last_chain: chained.and_then(|row| row.chain.as_deref()?.try_into().ok()),
             ..Resumed::default()
         }
     }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use adit_engine::{Instant, UnixTime};
+use adit_postgres::key::Checkpoint;
 use adit_postgres::limits::{BATCH_BYTES, QUEUE_BYTES};
 use adit_postgres::row::{copy, decode};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{
-    Batch, Config, OpenLeaf, Opening, Part, Previous, Resumed, Sender, Want,
+    Batch, Config, Kept, OpenLeaf, Opening, Part, Previous, Resumed, Sender, Want,
 };
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::{Gso, VnetHeader};
@@ -193,6 +194,7 @@ fn a_stream_that_cannot_be_opened_holds_up_no_other() {
                     assert_eq!(batch.parts.len(), 1);
                     sender.committed(ms(now), batch);
                 }
+                Want::Sign(unsigned) => sender.signed(ms(now), &unsigned),
                 Want::Nothing(_) => break,
                 Want::Open(opening) => panic!("{opening:?}"),
             }
@@ -244,6 +246,7 @@ fn a_refusal_is_followed_by_growing_pauses_and_another_leaf() {
                 leaves.push(opening.leaf.0);
                 sender.failed(ms(now), stream);
             }
+            Want::Sign(unsigned) => sender.signed(ms(now), &unsigned),
             Want::Nothing(until) => assert!(until.is_some_and(|until| until > ms(now))),
             want => panic!("{want:?}"),
         }
@@ -307,7 +310,8 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
 #[test]
 fn numbers_that_were_kept_are_not_given_again_after_a_restart() {
     let mut sender = Sender::new(CONFIG);
-    sender.add(A, NodeId(30), (EpochNo(2_000_000_000), Seq(700)));
+    let given = (EpochNo(2_000_000_000), Seq(700));
+    sender.add(A, NodeId(30), Kept { given, ..Kept::default() });
     plain(&mut sender, A, 100);
     let (opened, _) = open_all(&mut sender, ms(10));
     assert_eq!((opened[0].epoch, opened[0].first_seq), (EpochNo(2_000_000_001), Seq(701)));
@@ -319,16 +323,10 @@ fn the_record_tells_how_the_epoch_before_ended() {
     let mut sender = sender(CONFIG);
     plain(&mut sender, A, 100);
     assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
-    let found = Resumed {
-        last_seq: 77,
-        last_epoch: 8,
-        last_leaf: 4,
-        last_chain: Some([9; 32]),
-        ..Resumed::default()
-    };
+    let found = Resumed { last_seq: 77, last_epoch: 8, last_leaf: 4, ..Resumed::default() };
     sender.resumed(A, found);
     let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
-    let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: Some([9; 32]) };
+    let previous = Previous { epoch: EpochNo(8), last_seq: Seq(77), chain: None, opened: None };
     assert_eq!(opening.previous, Some(previous));
     // Who knows nothing of the leaf that is there begins another.
     assert_eq!((opening.leaf, opening.first_seq), (LeafNo(5), Seq(78)));
@@ -343,7 +341,8 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
     sender.resumed(A, Resumed { last_epoch: opening.epoch.0, last_leaf: 5, ..found });
     let Want::Open(second) = sender.wants(ms(10), UNIX) else { panic!() };
-    let previous = Previous { epoch: opening.epoch, last_seq: Seq(77), chain: Some(hash) };
+    let opened = Some(UNIX);
+    let previous = Previous { epoch: opening.epoch, last_seq: Seq(77), chain: Some(hash), opened };
     assert_eq!(second.previous, Some(previous));
     assert_eq!((second.leaf, second.first_seq), (LeafNo(5), Seq(79)));
 
@@ -362,9 +361,93 @@ fn the_record_tells_how_the_epoch_before_ended() {
     assert!(matches!(sender.wants(ms(11), UNIX), Want::Resume { .. }));
     sender.resumed(A, Resumed::default());
     let Want::Open(third) = sender.wants(ms(11), UNIX) else { panic!() };
-    let previous = Previous { epoch: second.epoch, last_seq: Seq(79), chain };
+    let previous = Previous { epoch: second.epoch, last_seq: Seq(79), chain, opened };
     assert!(chain.is_some());
     assert_eq!(third.previous, Some(previous));
+}
+
+/// What was committed is signed within a second: while packets come and after the last.
+#[test]
+fn the_chain_is_signed_each_second_of_traffic_and_when_it_ends() {
+    let mut sender = open();
+    let mut signed = Vec::new();
+    for at in (10..4010).step_by(10) {
+        if at < 3000 {
+            sender.push(ms(at), Some(A), VnetHeader::default(), &ip(100));
+        }
+        loop {
+            match sender.wants(ms(at), UNIX) {
+                Want::Batch => {
+                    let batch = sender.batch(ms(at)).unwrap();
+                    sender.committed(ms(at), batch);
+                }
+                Want::Sign(unsigned) => {
+                    if let Some(one) = unsigned.iter().find(|one| one.stream == A) {
+                        signed.push((at, one.checkpoint.seq.0));
+                        assert_eq!(one.record_hash, secret(A, one.epoch).1);
+                    }
+                    sender.signed(ms(at), &unsigned);
+                }
+                Want::Nothing(_) => break,
+                want => panic!("{want:?}"),
+            }
+        }
+    }
+    // The first row is there at 1 ms, then one each 10 ms.
+    let mut covered = 0;
+    for (at, seq) in &signed {
+        assert!(at - 10 * covered <= 1000, "row {} waited until {at}", covered + 1);
+        covered = *seq as u64;
+    }
+    assert_eq!(covered, 300, "the last row is signed");
+    assert!(signed.len() <= 6, "{signed:?}");
+}
+
+#[test]
+fn what_was_committed_before_a_loss_is_signed_after_it() {
+    let mut sender = open();
+    plain(&mut sender, A, 100);
+    let batch = sender.batch(ms(10)).unwrap();
+    sender.committed(ms(10), batch);
+    let Want::Sign(unsigned) = sender.wants(ms(1000), UNIX) else { panic!() };
+    // Not again while it is on its way; again when the connection was lost with it.
+    assert_eq!(sender.wants(ms(1000), UNIX), Want::Nothing(Some(ms(3_600_000))));
+    sender.lost();
+    assert_eq!(sender.wants(ms(1001), UNIX), Want::Sign(unsigned.clone()));
+    sender.signed(ms(1002), &unsigned);
+    assert_eq!(sender.wants(ms(9000), UNIX), Want::Nothing(None));
+}
+
+/// A sender does not sign the database's word for a chain, nor leave out an epoch under which it has written.
+#[test]
+fn a_restarted_sender_names_what_it_signed_itself() {
+    let checkpoint = Checkpoint { seq: Seq(70), chain: [7; 32] };
+    let cases = [
+        // Signed and written under 8.
+        (8, Some(8), 8, (8, 70, Some([7; 32]))),
+        // An epoch without rows stands between: the record may pass over it.
+        (8, Some(8), 9, (8, 70, Some([7; 32]))),
+        // Rows were written under 9 and nothing of it was signed.
+        (9, Some(8), 9, (9, 77, None)),
+        // The database shows an epoch less than there was.
+        (9, Some(8), 8, (9, 77, None)),
+        // Nothing was kept.
+        (0, None, 8, (8, 77, None)),
+    ];
+    for (written, signed, found, (epoch, last_seq, chain)) in cases {
+        let mut sender = Sender::new(CONFIG);
+        let signed = signed.map(|epoch| (EpochNo(epoch), checkpoint));
+        sender.add(A, NodeId(30), Kept { given: (EpochNo(written), Seq(80)), signed });
+        plain(&mut sender, A, 100);
+        assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { .. }));
+        sender.resumed(
+            A,
+            Resumed { last_seq: 77, last_epoch: found, last_leaf: 4, ..Resumed::default() },
+        );
+        let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+        let (epoch, last_seq) = (EpochNo(epoch), Seq(last_seq));
+        assert_eq!(opening.previous, Some(Previous { epoch, last_seq, chain, opened: None }));
+    }
 }
 
 #[test]
@@ -380,7 +463,7 @@ fn a_leaf_is_followed_by_the_next_for_its_size_and_for_its_age_but_never_with_ro
     assert_eq!(sender.wants(ms(12), UNIX), Want::Batch);
     let batch = sender.batch(ms(12)).unwrap();
     plain(&mut sender, A, 2000);
-    assert_eq!(sender.wants(ms(12), UNIX), Want::Nothing(None), "its rows are in doubt");
+    assert_eq!(sender.wants(ms(12), UNIX), Want::Nothing(Some(ms(761))), "its rows are in doubt");
     sender.committed(ms(13), batch);
     let Want::Open(second) = sender.wants(ms(13), UNIX) else { panic!() };
     assert_eq!((second.leaf, second.first_seq), (LeafNo(2), Seq(3)));
@@ -388,7 +471,9 @@ fn a_leaf_is_followed_by_the_next_for_its_size_and_for_its_age_but_never_with_ro
     let batch = sender.batch(ms(13)).unwrap();
     sender.committed(ms(14), batch);
     // Then for its age, though nothing waits.
-    let Want::Nothing(Some(until)) = sender.wants(ms(15), UNIX) else { panic!() };
+    let Want::Sign(unsigned) = sender.wants(ms(764), UNIX) else { panic!() };
+    sender.signed(ms(765), &unsigned);
+    let Want::Nothing(Some(until)) = sender.wants(ms(765), UNIX) else { panic!() };
     assert_eq!(until, ms(60_013));
     let Want::Open(third) = sender.wants(until, UNIX) else { panic!() };
     assert_eq!(third.leaf, LeafNo(3));
@@ -446,6 +531,7 @@ fn answers_out_of_place_change_nothing() {
         epoch: EpochNo(9),
         leaf: LeafNo(9),
         first_seq: Seq(900),
+        opened: UNIX,
         previous: None,
     };
     let before = sender.given(A);

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use adit_engine::{Instant, Random, UnixTime};
+use adit_postgres::key::Checkpoint;
 use adit_postgres::receiver::{Dated, Delivery, Epoch, Look, Position, Query, Receiver, Watch};
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
-use adit_postgres::sender::{Batch, Config, Opening, Sender, Want};
+use adit_postgres::sender::{Batch, Config, Kept, Opening, Sender, Want};
 use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::VnetHeader;
 
@@ -72,6 +73,8 @@ pub struct World {
     routes: Routes,
     /// Wall clock of the sender, seconds off.
     pub wrong_by: i64,
+    /// The last checkpoint.
+    pub signed: Option<(EpochNo, Checkpoint)>,
     pub queries: u64,
 }
 
@@ -145,8 +148,9 @@ impl World {
             routes: routes(),
             wrong_by: 0,
             queries: 0,
+            signed: None,
         };
-        world.sender.add(STREAM, RECEIVER, (EpochNo(0), Seq(0)));
+        world.sender.add(STREAM, RECEIVER, Kept::default());
         world
     }
 
@@ -227,6 +231,12 @@ impl World {
                     Some(batch) => self.take_off(batch),
                     None => return,
                 },
+                Want::Sign(unsigned) => {
+                    for one in &unsigned {
+                        self.signed = Some((one.epoch, one.checkpoint));
+                    }
+                    self.sender.signed(at, &unsigned);
+                }
                 Want::Nothing(_) => return,
             }
         }
@@ -396,7 +406,8 @@ impl World {
         // Another second by the clock.
         self.now += 1000;
         self.sender = Sender::new(config(self.leaf_bytes));
-        self.sender.add(STREAM, RECEIVER, given);
+        let signed = self.signed.filter(|_| kept);
+        self.sender.add(STREAM, RECEIVER, Kept { given, signed });
         self.sender_up = true;
     }
 

@@ -3,7 +3,7 @@
 use super::super::{Scene, Stage};
 use super::bed::{Bed, LIMIT, Plan, until};
 use super::faults::{Both, flows};
-use crate::failure::{Failure, Result, ensure};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::traffic::tcp;
 
 pub(super) const SCENES: &[(&str, Scene)] = &[("rotation", rotation), ("retention", retention)];
@@ -31,6 +31,23 @@ fn rotation(stage: &Stage<'_>) -> Result<String> {
     )?;
     ensure(edges == 0, || format!("{edges} gaps in the numbers"))?;
     Ok(format!("{leaves} leaves, {late} rows late"))
+}
+
+/// What the retention has dropped is no finding, nor when its records are gone too, as they are a day later; an early drop is.
+fn expired_is_no_finding(bed: &Bed) -> Result<()> {
+    let verify = || bed.node(1)?.command(&["verify"]).output().context("adit postgres verify");
+    let right = |when: &str| {
+        let done = verify()?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        ensure(done.status.success(), || format!("{when}: {said}"))
+    };
+    right("leaves are dropped")?;
+    let epochs = bed.number("SELECT count(*) FROM adit.epoch")?;
+    bed.sql("UPDATE adit.leaf SET dropped = dropped - interval '2 days'")?;
+    bed.sql("SELECT count(*) FROM adit.expire()")?;
+    let left = bed.number("SELECT count(*) FROM adit.epoch")?;
+    ensure(left < epochs, || format!("{left} of {epochs} records are left"))?;
+    right("their records are gone")
 }
 
 fn retention(stage: &Stage<'_>) -> Result<String> {
@@ -66,6 +83,7 @@ fn retention(stage: &Stage<'_>) -> Result<String> {
     ensure(tables == leaves - dropped, || {
         format!("{tables} tables for {} leaves", leaves - dropped)
     })?;
+    expired_is_no_finding(&bed)?;
     let received: u32 = both.iter().map(|delivery| delivery.received).sum();
     Ok(format!(
         "{dropped} of {leaves} leaves dropped, {} MiB at most, {received} datagrams beside",

@@ -42,7 +42,7 @@ pub struct Eyes {
 
 /// What opens packets.
 enum Keys {
-    Node(Box<(Settings, Secrets)>),
+    Node(Box<(Settings, Secrets, Places)>),
     Auditor(Box<AuditorKey>),
     None,
 }
@@ -65,7 +65,7 @@ impl Eyes {
     pub fn of_node(places: &Places) -> Outcome<Self> {
         let (settings, secrets) = (Settings::load(places)?, Secrets::load(places)?);
         let target = Target::of_node(&settings, &secrets)?;
-        let keys = Keys::Node(Box::new((settings, secrets)));
+        let keys = Keys::Node(Box::new((settings, secrets, places.clone())));
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 

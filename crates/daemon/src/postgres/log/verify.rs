@@ -1,25 +1,39 @@
 //! `adit postgres verify`.
 
+use std::collections::BTreeMap;
+
+use adit_engine::UnixTime;
 use adit_postgres::key::epoch::Wrap;
-use adit_postgres::verify::{EpochRow, Stream, Summary, Verifier};
-use adit_postgres::{EpochNo, LeafNo, Seq, sql};
+use adit_postgres::verify::{CheckpointRow, EpochRow, Retention, Stream, Summary, Verifier};
+use adit_postgres::{EpochNo, LeafNo, Seq, StreamId, sql};
 use tokio_postgres::{IsolationLevel, Row, Transaction};
 
-use super::Eyes;
 use super::pages::{Leaf, is_gone};
+use super::time::Micros;
 use super::view::{View, Way};
+use super::{Eyes, Keys};
+use crate::clock::unix_time;
+use crate::fault::Fault;
+use crate::log::clean;
 use crate::managed::Outcome;
 use crate::postgres::admin::{block_on, said};
 use crate::postgres::fields::fields;
+use crate::postgres::node::directory::Pins;
+use crate::postgres::node::positions;
 
 /// Rows in memory at a time: about 4 MB of the longest.
 const ROWS: i32 = 512;
 /// Epochs, at about 2 kB.
 const EPOCHS: i32 = 64;
 
-const OF_LEAF: &str = "SELECT e.no, e.leaf, e.first_seq, e.record, e.signature, w.enc, w.sealed FROM adit.epoch e \
-    LEFT JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $3 \
+/// With the record of the next epoch, which may be of another leaf.
+const OF_LEAF: &str = "SELECT e.no, e.leaf, e.first_seq, e.record, e.signature, w.enc, w.sealed, c.seq, c.chain, c.signature, \
+    (SELECT n.record FROM adit.epoch n WHERE n.stream = e.stream AND n.no > e.no ORDER BY n.no LIMIT 1) \
+    FROM adit.epoch e LEFT JOIN adit.wrap w ON w.stream = e.stream AND w.epoch = e.no AND w.reader = $3 \
+    LEFT JOIN adit.checkpoint c ON c.stream = e.stream AND c.epoch = e.no \
     WHERE e.stream = $1 AND e.leaf = $2 ORDER BY e.no";
+
+const USED: &str = "SELECT bytes FROM adit.usage()";
 
 /// What was looked at.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -42,18 +56,25 @@ pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Outcome<Verified> {
             say(doubt);
             verified.all.findings += 1;
         }
+        let own = Own::of(eyes)?;
+        verified.all.findings += own.nodes(&view, say);
+        let retention = retention(&view).await?;
         let ways = std::mem::take(&mut view.ways);
         for way in &ways {
-            let summary = stream(&mut view, way, say).await?;
+            let (summary, highest) = stream(&mut view, way, retention, say).await?;
             verified.streams += 1;
             add(&mut verified.all, summary);
+            verified.all.findings += own.stream(way, highest, say);
+        }
+        if eyes.from.is_none() && eyes.to.is_none() && eyes.stream.is_none() {
+            verified.all.findings += own.streams(&ways, say);
         }
         for note in &view.notes {
             say(note);
         }
-        if verified.all.rows > 0 {
+        if verified.all.unsigned > 0 {
             say(
-                "(For the last rows of a stream its sender vouches when it begins its next epoch, at a start or reconnection.)",
+                "(A sender signs within a second; what was in doubt when a connection was lost stays unsigned. Who can read such a row could have written it too.)",
             );
         }
         Ok(verified)
@@ -65,15 +86,100 @@ fn add(all: &mut Summary, one: Summary) {
     all.expired += one.expired;
     all.rows += one.rows;
     all.proven += one.proven;
+    all.unsigned += one.unsigned;
+    all.emptied += one.emptied;
     all.findings += one.findings;
 }
 
-async fn stream(view: &mut View<'_>, way: &Way, say: &mut dyn FnMut(&str)) -> Outcome<Summary> {
+/// What this machine's node knows by itself; nothing, for an auditor.
+#[derive(Default)]
+struct Own {
+    pins: Option<Pins>,
+    received: BTreeMap<StreamId, Seq>,
+}
+
+impl Own {
+    /// Reads the node's files before the log, which only grows meanwhile.
+    fn of(eyes: &Eyes) -> Outcome<Self> {
+        let Keys::Node(node) = &eyes.keys else { return Ok(Self::default()) };
+        let places = &node.2;
+        let received = positions::received(&places.positions_file()).map_err(|error| {
+            let file = places.positions_file();
+            Fault::environment(format!("cannot read {}: {error}", file.display()))
+        })?;
+        Ok(Self { pins: Some(Pins::load(&places.pins_file())?), received })
+    }
+
+    /// Nodes that it has seen are there, with the keys that they had. How many are not.
+    fn nodes(&self, view: &View<'_>, say: &mut dyn FnMut(&str)) -> u64 {
+        let mut findings = 0;
+        for (id, keys, name) in self.pins.iter().flat_map(Pins::all) {
+            let wrong = match view.nodes.get(&id) {
+                Some(public) if public.fingerprint() == keys => continue,
+                Some(_) => "has other keys than those that this node first saw",
+                None => "was seen by this node and is not in the database",
+            };
+            say(&format!("node {} (number {id}) {wrong}", clean(name)));
+            findings += 1;
+        }
+        findings
+    }
+
+    /// What it has received is there.
+    fn stream(&self, way: &Way, highest: Option<Seq>, say: &mut dyn FnMut(&str)) -> u64 {
+        let (Some(received), Some(highest)) = (self.received.get(&way.id), highest) else {
+            return 0;
+        };
+        if *received <= highest {
+            return 0;
+        }
+        let name = way.name();
+        say(&format!("{name}: this node received row {received}, and the log ends at {highest}"));
+        1
+    }
+
+    /// Each stream that it has received is there.
+    fn streams(&self, ways: &[Way], say: &mut dyn FnMut(&str)) -> u64 {
+        let gone = self
+            .received
+            .iter()
+            .filter(|(stream, seq)| seq.0 > 0 && !ways.iter().any(|way| way.id == **stream));
+        let mut findings = 0;
+        for (stream, seq) in gone {
+            say(&format!(
+                "stream {stream}: this node received row {seq}, and the stream is not in the database"
+            ));
+            findings += 1;
+        }
+        findings
+    }
+}
+
+/// What may have expired, if the network's key vouches for that.
+async fn retention(view: &View<'_>) -> Outcome<Option<Retention>> {
+    let Some(network) = &view.network else { return Ok(None) };
+    let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
+    let used = used.map_err(|error| said(&error))?;
+    Ok(Some(Retention {
+        now: unix_time(),
+        age: network.retention_age,
+        bytes: u64::try_from(network.retention_bytes).unwrap_or(0),
+        used: u64::try_from(used).unwrap_or(0),
+    }))
+}
+
+async fn stream(
+    view: &mut View<'_>,
+    way: &Way,
+    retention: Option<Retention>,
+    say: &mut dyn FnMut(&str),
+) -> Outcome<(Summary, Option<Seq>)> {
     let about = Stream {
         network: view.tag.clone(),
         id: way.id,
         sender: way.sender.clone(),
         receiver: way.receiver,
+        retention,
     };
     let mut sight = Sight {
         way,
@@ -90,19 +196,24 @@ async fn stream(view: &mut View<'_>, way: &Way, say: &mut dyn FnMut(&str)) -> Ou
     let mut summary = sight.verifier.summary();
     summary.findings += sight.extra;
     say(&line(way, &summary));
-    Ok(summary)
+    Ok((summary, sight.verifier.highest()))
 }
 
 fn line(way: &Way, summary: &Summary) -> String {
-    let Summary { epochs, expired, rows, proven, findings } = *summary;
+    let Summary { epochs, expired, rows, proven, unsigned, emptied, findings } = *summary;
     let found = match findings {
         0 => "nothing found".to_owned(),
         1 => "1 finding".to_owned(),
         count => format!("{count} findings"),
     };
-    let gone = if expired > 0 { format!(", {expired} more expired") } else { String::new() };
+    let count = |count: u64, what: &str| match count {
+        0 => String::new(),
+        count => format!(", {count} {what}"),
+    };
+    let unsigned = count(unsigned, "not signed");
+    let gone = count(expired, "more expired") + &count(emptied, "emptied by a crash");
     format!(
-        "{} (stream {}): {rows} {}, {proven} proven to be the sender's, in {epochs} {}{gone}: {found}",
+        "{} (stream {}): {rows} {}, {proven} proven to be the sender's{unsigned}, in {epochs} {}{gone}: {found}",
         way.name(),
         way.id,
         if rows == 1 { "row" } else { "rows" },
@@ -198,7 +309,7 @@ impl Sight<'_> {
     ) -> Outcome<()> {
         let mut epochs = Epochs::of(self, snapshot, leaf.no).await?;
         while let Some(epoch) = epochs.next(snapshot).await? {
-            epoch.show(&mut self.verifier, true);
+            epoch.show(&mut self.verifier, Some(leaf.dropped.map_or_else(unix_time, unix)));
             self.tell(say);
         }
         if let (Some(dropped), Some(first_seq)) = (leaf.dropped, leaf.first_seq) {
@@ -226,7 +337,7 @@ impl Sight<'_> {
             for row in &rows {
                 let seq = row.try_get::<_, i64>(0).unwrap_or(i64::MIN);
                 while let Some(epoch) = next.take_if(|epoch| epoch.first_seq.0 <= seq) {
-                    epoch.show(&mut self.verifier, false);
+                    epoch.show(&mut self.verifier, None);
                     next = epochs.next(snapshot).await?;
                 }
                 self.verifier.values(fields(row));
@@ -237,12 +348,16 @@ impl Sight<'_> {
             }
         }
         while let Some(epoch) = next {
-            epoch.show(&mut self.verifier, false);
+            epoch.show(&mut self.verifier, None);
             self.tell(say);
             next = epochs.next(snapshot).await?;
         }
         Ok(())
     }
+}
+
+fn unix(micros: Micros) -> UnixTime {
+    UnixTime(u64::try_from(micros.0 / 1_000_000).unwrap_or(0))
 }
 
 /// The epochs of a leaf, one after the other.
@@ -282,6 +397,8 @@ struct Stored {
     record: Vec<u8>,
     signature: Vec<u8>,
     wrap: Option<Wrap>,
+    checkpoint: Option<(Seq, Vec<u8>, Vec<u8>)>,
+    next: Option<Vec<u8>>,
 }
 
 impl Stored {
@@ -293,6 +410,10 @@ impl Stored {
             }
             _ => None,
         };
+        let checkpoint = match (row.try_get(7)?, row.try_get(8)?, row.try_get(9)?) {
+            (Some(seq), Some(chain), Some(signature)) => Some((Seq(seq), chain, signature)),
+            _ => None,
+        };
         Ok(Self {
             no: EpochNo(row.try_get(0)?),
             leaf: LeafNo(row.try_get(1)?),
@@ -300,10 +421,12 @@ impl Stored {
             record: row.try_get(3)?,
             signature: row.try_get(4)?,
             wrap,
+            checkpoint,
+            next: row.try_get(10)?,
         })
     }
 
-    fn show(&self, verifier: &mut Verifier<'_>, expired: bool) {
+    fn show(&self, verifier: &mut Verifier<'_>, expired: Option<UnixTime>) {
         verifier.epoch(&EpochRow {
             no: self.no,
             leaf: self.leaf,
@@ -311,6 +434,12 @@ impl Stored {
             record: &self.record,
             signature: &self.signature,
             wrap: self.wrap.as_ref(),
+            checkpoint: self.checkpoint.as_ref().map(|(seq, chain, signature)| CheckpointRow {
+                seq: *seq,
+                chain,
+                signature,
+            }),
+            next: self.next.as_deref(),
             expired,
         });
     }

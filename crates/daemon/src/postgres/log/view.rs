@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use adit_postgres::key::{NetworkKey, NodePublic, Reader};
+use adit_postgres::key::{NetworkKey, NetworkRecord, NodePublic, Reader};
 use adit_postgres::{NodeId, StreamId};
 use tokio_postgres::{Client, Row};
 
@@ -46,6 +46,10 @@ pub(super) struct View<'k> {
     pub(super) key: Option<(Reader<'k>, &'k NetworkKey)>,
     pub(super) source: Source,
     pub(super) ways: Vec<Way>,
+    /// Every node's keys, as far as they are believed.
+    pub(super) nodes: BTreeMap<NodeId, NodePublic>,
+    /// The network's row, if its key vouches for it.
+    pub(super) network: Option<NetworkRecord>,
     /// What the network's key does not vouch for, in words.
     pub(super) doubts: Vec<String>,
     /// What is to be said beside.
@@ -72,11 +76,21 @@ impl<'k> View<'k> {
             Keys::Node(_) => Source::Inboxes,
             Keys::Auditor(_) | Keys::None => Source::Leaves,
         };
-        let (ways, doubts, notes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut view = Self { client, tag, key, source, ways, doubts, notes };
+        let mut view = Self {
+            client,
+            tag,
+            key,
+            source,
+            ways: Vec::new(),
+            nodes: BTreeMap::new(),
+            network: None,
+            doubts: Vec::new(),
+            notes: Vec::new(),
+        };
         view.network(&row);
         let nodes = view.nodes().await?;
         view.streams(eyes, &nodes).await?;
+        view.nodes = nodes;
         if matches!(eyes.keys, Keys::None) {
             view.notes.push(
                 "Without the auditor's key (--key FILE) nodes, records and packets are what the database says they are."
@@ -88,9 +102,10 @@ impl<'k> View<'k> {
 
     fn network(&mut self, row: &Row) {
         let Some((_, key)) = self.key else { return };
-        let verified = directory::network_record(row).map(|(record, mac)| record.verify(key, &mac));
+        let verified = directory::network_record(row)
+            .map(|(record, mac)| record.verify(key, &mac).map(|_| record));
         match verified {
-            Some(Ok(_)) => {}
+            Some(Ok(record)) => self.network = Some(record),
             Some(Err(error)) => self.doubts.push(format!("the network's row: {error}")),
             None => self.doubts.push("the network's row makes no sense".into()),
         }

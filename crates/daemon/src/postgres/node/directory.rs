@@ -288,6 +288,11 @@ impl Pins {
         Ok(Self { path: path.to_owned(), known, changed: false })
     }
 
+    /// The nodes that were seen, with their keys and names.
+    pub(in crate::postgres) fn all(&self) -> impl Iterator<Item = (NodeId, Fingerprint, &str)> {
+        self.known.iter().map(|(id, (keys, name))| (*id, *keys, name.as_str()))
+    }
+
     /// Whether the node has the keys that it had the first time; that time is this one if there was none.
     fn check(&mut self, name: &str, id: NodeId, keys: Fingerprint) -> Result<(), String> {
         match self.known.get(&id) {

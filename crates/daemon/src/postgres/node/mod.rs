@@ -20,7 +20,7 @@ mod inward;
 mod link;
 mod machine;
 mod outward;
-mod positions;
+pub(super) mod positions;
 mod reader;
 mod report;
 mod shared;

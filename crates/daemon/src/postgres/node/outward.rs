@@ -13,11 +13,12 @@ use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
-use adit_postgres::sender::{OpenLeaf, Opening, Resumed, Sender, Want};
+use adit_postgres::sender::{OpenLeaf, Opening, Resumed, Sender, Unsigned, Want};
 use adit_postgres::{NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 
 use super::cause::{Bound, Cause};
 use super::device::ReadBuffer;
@@ -36,10 +37,12 @@ const COMMIT_LIMIT: Duration = Duration::from_secs(5);
 /// How long anything else on this connection may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, last_chain, leaf_durable, leaf_bytes, \
+const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, leaf_durable, leaf_bytes, \
     (extract(epoch FROM leaf_age) * 1000)::bigint FROM adit.resume($1)";
 
 const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+
+const SIGN: &str = "SELECT adit.sign($1, $2, $3, $4, $5)";
 
 const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
@@ -108,6 +111,7 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, Cause> {
             }
             Want::Open(opening) => open(shared, &link.client, &opening).await?,
             Want::Batch => batch(shared, &mut writer).await?,
+            Want::Sign(unsigned) => sign(shared, &link.client, &unsigned).await?,
             Want::Nothing(until) => {
                 tokio::select! {
                     () = shared.work.notified() => {}
@@ -151,6 +155,32 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), Cause> {
     Ok(())
 }
 
+/// Signs what was committed since the last time, in the database first: what this node remembers of it is never ahead.
+async fn sign(shared: &Shared, client: &Client, unsigned: &[Unsigned]) -> Result<(), Cause> {
+    let signatures: Result<Vec<_>, _> =
+        unsigned.iter().map(|one| one.checkpoint.sign(&shared.keys, &one.record_hash)).collect();
+    let signatures = signatures.map_err(|_| Cause::new("the cryptographic library failed"))?;
+    let streams: Vec<i32> = unsigned.iter().map(|one| one.stream.0).collect();
+    let epochs: Vec<i32> = unsigned.iter().map(|one| one.epoch.0).collect();
+    let seqs: Vec<i64> = unsigned.iter().map(|one| one.checkpoint.seq.0).collect();
+    let chains: Vec<&[u8]> = unsigned.iter().map(|one| &one.checkpoint.chain[..]).collect();
+    let signatures: Vec<&[u8]> = signatures.iter().map(<[u8; 64]>::as_slice).collect();
+    within(LIMIT, async {
+        let values: [&(dyn ToSql + Sync); 5] = [&streams, &epochs, &seqs, &chains, &signatures];
+        client.query_one(SIGN, &values).await?;
+        Ok(())
+    })
+    .await?;
+    for one in unsigned {
+        // Without it the next epoch's record after a restart leaves more to the checkpoint.
+        let _ = shared.positions.borrow_mut().sign(one.stream, one.epoch, one.checkpoint);
+    }
+    if let Some(sender) = &mut *shared.sender.borrow_mut() {
+        sender.signed(now(), unsigned);
+    }
+    Ok(())
+}
+
 async fn resume(
     shared: &Shared,
     client: &Client,
@@ -159,10 +189,9 @@ async fn resume(
 ) -> Result<(), Cause> {
     let found = within(LIMIT, async {
         let row = client.query_one(RESUME, &[&receiver.0]).await?;
-        let chain: Option<&[u8]> = row.try_get(3)?;
         let durable = shared.settings.durability != adit_postgres::Durability::Volatile;
-        let same = row.try_get::<_, Option<bool>>(4)? == Some(durable);
-        let (bytes, age_ms): (Option<i64>, Option<i64>) = (row.try_get(5)?, row.try_get(6)?);
+        let same = row.try_get::<_, Option<bool>>(3)? == Some(durable);
+        let (bytes, age_ms): (Option<i64>, Option<i64>) = (row.try_get(4)?, row.try_get(5)?);
         let open_leaf = bytes.zip(age_ms).filter(|_| same).map(|(bytes, age_ms)| OpenLeaf {
             bytes: u64::try_from(bytes).unwrap_or(0),
             age: Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)),
@@ -171,7 +200,6 @@ async fn resume(
             last_seq: row.try_get::<_, Option<i64>>(0)?.unwrap_or(0),
             last_epoch: row.try_get::<_, Option<i32>>(1)?.unwrap_or(0),
             last_leaf: row.try_get::<_, Option<i32>>(2)?.unwrap_or(0),
-            last_chain: chain.and_then(|chain| chain.try_into().ok()),
             open_leaf,
         })
     })
@@ -233,11 +261,13 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
         leaf: opening.leaf,
         first_seq: opening.first_seq,
         audit: settings.audit,
-        opened: unix_time(),
+        durability: settings.durability,
+        opened: opening.opened,
         previous: opening.previous.map(|previous| epoch::Previous {
             no: previous.epoch,
             last_seq: previous.last_seq,
             chain: previous.chain,
+            opened: previous.opened,
         }),
     };
     let mine = shared.keys.public(settings.node).map_err(|error| Cause::new(error.to_string()))?;

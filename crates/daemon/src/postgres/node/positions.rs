@@ -1,21 +1,25 @@
-//! How far each stream has been read and written, so that after `kill -9` nothing is delivered twice and no number
-//! is given twice.
+//! How far each stream has been read, written and signed, so that after `kill -9` nothing is delivered twice, no number
+//! is given twice, and the next epoch's record names what this node has signed and not what the database shows.
 //!
 //! One line of fixed length per stream, written in place: what the kernel has taken survives the process. It is flushed when
 //! an epoch is new, so that after a crash of the machine no former epoch is believed again; numbers within the last one may
 //! be old then, and what the database says counts beside them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use adit_postgres::key::{Checkpoint, Fingerprint};
 use adit_postgres::receiver::Position;
 use adit_postgres::{EpochNo, Seq, StreamId};
 
 /// Bytes of a line with its newline.
-const LINE: usize = 45;
+const LINE: usize = 45 + 65;
+
+/// In place of a chain's value.
+const NO_CHAIN: Fingerprint = Fingerprint([0; 32]);
 
 /// Lines that are kept; beyond, streams are not taken down.
 const LINES: usize = 8192;
@@ -25,6 +29,7 @@ const LINES: usize = 8192;
 pub(super) enum Way {
     Received,
     Sent,
+    Signed,
 }
 
 impl Way {
@@ -32,8 +37,21 @@ impl Way {
         match self {
             Self::Received => 'r',
             Self::Sent => 's',
+            Self::Signed => 'c',
         }
     }
+}
+
+/// How far streams were received, from the file of a node that may be running.
+pub(in crate::postgres) fn received(path: &Path) -> io::Result<BTreeMap<StreamId, Seq>> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        read => read?,
+    };
+    let lines = bytes.chunks_exact(LINE).take(LINES);
+    let lines = lines.filter_map(|line| parse(std::str::from_utf8(line).ok()?));
+    let received = lines.filter(|((way, _), ..)| *way == Way::Received);
+    Ok(received.map(|((_, stream), position, _)| (stream, position.seq)).collect())
 }
 
 /// The open file.
@@ -48,6 +66,7 @@ pub(super) struct Positions {
 struct Slot {
     line: usize,
     position: Position,
+    chain: Fingerprint,
 }
 
 impl Positions {
@@ -65,8 +84,8 @@ impl Positions {
         let whole = bytes.chunks_exact(LINE).take(LINES);
         let lines = whole.len();
         for (line, bytes) in whole.enumerate() {
-            if let Some((key, position)) = std::str::from_utf8(bytes).ok().and_then(parse) {
-                slots.insert(key, Slot { line, position });
+            if let Some((key, position, chain)) = std::str::from_utf8(bytes).ok().and_then(parse) {
+                slots.insert(key, Slot { line, position, chain });
             }
         }
         file.set_len((lines * LINE) as u64)?;
@@ -78,25 +97,53 @@ impl Positions {
         self.slots.get(&(way, stream)).map(|slot| slot.position).unwrap_or_default()
     }
 
+    /// The last checkpoint of a stream, and its epoch.
+    pub(super) fn signed(&self, stream: StreamId) -> Option<(EpochNo, Checkpoint)> {
+        let Slot { position, chain, .. } = self.slots.get(&(Way::Signed, stream))?;
+        Some((position.epoch, Checkpoint { seq: position.seq, chain: chain.0 }))
+    }
+
+    /// Takes down a checkpoint.
+    pub(super) fn sign(
+        &mut self,
+        stream: StreamId,
+        epoch: EpochNo,
+        to: Checkpoint,
+    ) -> io::Result<()> {
+        let position = Position { epoch, seq: to.seq };
+        self.write(Way::Signed, stream, position, Fingerprint(to.chain))
+    }
+
     /// Takes down how far a stream is.
     pub(super) fn set(&mut self, way: Way, stream: StreamId, position: Position) -> io::Result<()> {
+        self.write(way, stream, position, NO_CHAIN)
+    }
+
+    fn write(
+        &mut self,
+        way: Way,
+        stream: StreamId,
+        position: Position,
+        chain: Fingerprint,
+    ) -> io::Result<()> {
         let line = match self.slots.get(&(way, stream)) {
-            Some(slot) if slot.position == position => return Ok(()),
+            Some(slot) if slot.position == position && slot.chain == chain => return Ok(()),
             Some(slot) => slot.line,
             // Half is for what was received: a database that makes up streams to write to must not take its place.
-            None if self.lines >= if way == Way::Sent { LINES / 2 } else { LINES } => {
+            None if self.lines >= if way == Way::Received { LINES } else { LINES / 2 } => {
                 return Err(io::Error::other("more streams than this file has lines"));
             }
             None => self.lines,
         };
         let Position { epoch, seq } = position;
-        let text = format!("{} {:>10} {:>10} {:>20}\n", way.letter(), stream.0, epoch.0, seq.0);
+        let letter = way.letter();
+        let text = format!("{letter} {:>10} {:>10} {:>20} {chain}\n", stream.0, epoch.0, seq.0);
         if text.len() != LINE {
             return Err(io::Error::other("a number that is none"));
         }
         self.file.write_all_at(text.as_bytes(), (line * LINE) as u64)?;
         self.lines = self.lines.max(line + 1);
-        let former = self.slots.insert((way, stream), Slot { line, position });
+        let former = self.slots.insert((way, stream), Slot { line, position, chain });
         if former.is_none_or(|slot| slot.position.epoch != epoch) {
             self.file.sync_data()?;
         }
@@ -104,17 +151,19 @@ impl Positions {
     }
 }
 
-fn parse(line: &str) -> Option<((Way, StreamId), Position)> {
+fn parse(line: &str) -> Option<((Way, StreamId), Position, Fingerprint)> {
     let mut words = line.split_ascii_whitespace();
     let way = match words.next()? {
         "r" => Way::Received,
         "s" => Way::Sent,
+        "c" => Way::Signed,
         _ => return None,
     };
     let stream = StreamId(words.next()?.parse().ok()?);
     let epoch = EpochNo(words.next()?.parse().ok()?);
     let seq = Seq(words.next()?.parse().ok()?);
-    words.next().is_none().then_some(((way, stream), Position { epoch, seq }))
+    let chain = words.next()?.parse().ok()?;
+    words.next().is_none().then_some(((way, stream), Position { epoch, seq }, chain))
 }
 
 #[cfg(test)]
@@ -140,6 +189,25 @@ mod tests {
         assert_eq!(again.get(Way::Sent, StreamId(7)), at(2, i64::MAX - 19));
         assert_eq!(again.get(Way::Received, StreamId(i32::MAX)), at(i32::MAX, 19000));
         assert_eq!(again.get(Way::Sent, StreamId(8)), Position::default());
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3 * LINE as u64);
+    }
+
+    #[test]
+    fn a_checkpoint_is_found_by_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("positions");
+        let mut positions = Positions::open(&path).unwrap();
+        assert_eq!(positions.signed(StreamId(7)), None);
+        let signed = |seq, byte| Checkpoint { seq: Seq(seq), chain: [byte; 32] };
+        positions.set(Way::Sent, StreamId(7), at(2, 9)).unwrap();
+        positions.sign(StreamId(7), EpochNo(2), signed(8, 0xab)).unwrap();
+        positions.sign(StreamId(7), EpochNo(2), signed(9, 0xcd)).unwrap();
+        positions.set(Way::Received, StreamId(8), at(2, 5)).unwrap();
+        assert_eq!(received(&path).unwrap(), BTreeMap::from([(StreamId(8), Seq(5))]));
+        assert!(received(&dir.path().join("none")).unwrap().is_empty());
+        let again = Positions::open(&path).unwrap();
+        assert_eq!(again.signed(StreamId(7)), Some((EpochNo(2), signed(9, 0xcd))));
+        assert_eq!(again.get(Way::Sent, StreamId(7)), at(2, 9));
         assert_eq!(fs::metadata(&path).unwrap().len(), 3 * LINE as u64);
     }
 

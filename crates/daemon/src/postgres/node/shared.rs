@@ -9,7 +9,7 @@ use adit_engine::Random;
 use adit_postgres::key::{NetworkKey, NodeKeys};
 use adit_postgres::receiver::{Position, Receiver};
 use adit_postgres::routes::{Routes, departed};
-use adit_postgres::sender::{Config, Sender};
+use adit_postgres::sender::{Config, Kept, Sender};
 use adit_postgres::{NodeId, StreamId, limits};
 use tokio::sync::Notify;
 
@@ -130,7 +130,8 @@ impl Shared {
         let positions = self.positions.borrow();
         for node in &directory.nodes {
             let Position { epoch, seq } = positions.get(Way::Sent, node.outgoing);
-            sender.add(node.outgoing, node.record.id, (epoch, seq));
+            let kept = Kept { given: (epoch, seq), signed: positions.signed(node.outgoing) };
+            sender.add(node.outgoing, node.record.id, kept);
             receivers.entry(node.incoming).or_insert_with(|| {
                 let position = positions.get(Way::Received, node.incoming);
                 Receiver::new(now(), node.incoming, position, self.random.borrow_mut().bytes())

@@ -1,0 +1,44 @@
+//! A sender's signature on its chain while an epoch goes on.
+//!
+//! ```text
+//!   signed:  "adit-pg2 checkpoint" | hash of the epoch's record and signature | seq | chain
+//! ```
+//!
+//! The next epoch's record vouches for the end of the one before. Until there is one, every reader of the epoch could
+//! rewrite it together with the database: they have its secret. A checkpoint leaves them about a second's rows.
+
+use adit_crypto::CryptoError;
+
+use super::{NodeKeys, NodePublic};
+use crate::Seq;
+
+const SIGNED: &[u8] = b"adit-pg2 checkpoint";
+
+/// How far a sender has signed an epoch: the table `checkpoint`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Number of the last row of a batch.
+    pub seq: Seq,
+    /// Value of the chain in that row.
+    pub chain: [u8; 32],
+}
+
+impl Checkpoint {
+    fn message(&self, epoch_hash: &[u8; 32]) -> Vec<u8> {
+        [SIGNED, epoch_hash, &self.seq.0.to_be_bytes(), &self.chain].concat()
+    }
+
+    /// Signs it for the epoch whose record and signature have that hash ([`super::epoch::EpochRecord::hash`]).
+    ///
+    /// # Errors
+    /// The library failed.
+    pub fn sign(&self, keys: &NodeKeys, epoch_hash: &[u8; 32]) -> Result<[u8; 64], CryptoError> {
+        keys.signing().sign(&self.message(epoch_hash))
+    }
+
+    /// Whether `sender` signed it for that epoch.
+    #[must_use]
+    pub fn is_signed(&self, sender: &NodePublic, epoch_hash: &[u8; 32], signature: &[u8]) -> bool {
+        sender.signed(&self.message(epoch_hash), signature)
+    }
+}
