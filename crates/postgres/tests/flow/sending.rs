@@ -48,6 +48,7 @@ fn open_all(sender: &mut Sender, now: Instant) -> (Vec<Opening>, Want) {
     loop {
         match sender.wants(now, UNIX) {
             Want::Resume { stream, .. } => sender.resumed(stream, Resumed::default()),
+            Want::Sign(unsigned) => sender.signed(now, &unsigned),
             Want::Open(opening) => {
                 sender.opened(now, opening.stream, sealer(&opening));
                 opened.push(opening);
