@@ -18,6 +18,15 @@ const CLOCK_ZERO: u64 = 1_767_225_600;
 /// But a clock that is wrong leaves half of the numbers over.
 const CLOCK_MAX: u64 = 1 << 30;
 
+/// The highest numbers that are believed of a database. They leave as many again: one that says the highest there is would
+/// otherwise end the stream for good, since no number is given twice.
+const MOST: Resumed = Resumed {
+    last_seq: 1 << 62,
+    last_epoch: (1 << 30) + (1 << 24),
+    last_leaf: 1 << 30,
+    open_leaf: None,
+};
+
 /// Pauses after a refusal, the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
 
@@ -86,6 +95,13 @@ impl Stream {
         found: &Resumed,
     ) -> Option<(Opening, Option<Leaf>)> {
         let Seq(given) = self.given.1;
+        let own = self.own_knowledge(leaves);
+        if found.last_seq > MOST.last_seq.max(own.last_seq)
+            || found.last_epoch > MOST.last_epoch.max(own.last_epoch)
+            || found.last_leaf > MOST.last_leaf.max(own.last_leaf)
+        {
+            return None;
+        }
         let first_seq = found.last_seq.max(given).max(0).checked_add(1)?;
         let clock = unix.0.saturating_sub(CLOCK_ZERO).min(CLOCK_MAX);
         let after = found.last_epoch.max(self.given.0.0).max(0).checked_add(1)?;

@@ -298,6 +298,11 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         Resumed { last_seq: i64::MAX, ..Resumed::default() },
         Resumed { last_epoch: i32::MAX, ..Resumed::default() },
         Resumed { last_leaf: i32::MAX, ..Resumed::default() },
+        // Nor such that leave too little: what is given out is kept, also when the database is honest again.
+        Resumed { last_seq: i64::MAX - 1, ..Resumed::default() },
+        Resumed { last_seq: (1 << 62) + 1, ..Resumed::default() },
+        Resumed { last_epoch: i32::MAX - 1, ..Resumed::default() },
+        Resumed { last_leaf: i32::MAX - 1, ..Resumed::default() },
     ] {
         plain(&mut sender, A, 100);
         assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
@@ -306,6 +311,30 @@ fn numbers_are_never_given_twice_whatever_the_database_says() {
         assert!(matches!(sender.wants(ms(10), UNIX), Want::Nothing(Some(_))));
         sender.lost();
     }
+}
+
+#[test]
+fn the_highest_numbers_that_are_believed_leave_as_many_again() {
+    let mut sender = open();
+    sender.lost();
+    plain(&mut sender, A, 100);
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+    let most = Resumed {
+        last_seq: 1 << 62,
+        last_epoch: (1 << 30) + (1 << 24),
+        last_leaf: 1 << 30,
+        open_leaf: None,
+    };
+    sender.resumed(A, most);
+    let Want::Open(opening) = sender.wants(ms(10), UNIX) else { panic!() };
+    assert!(opening.epoch.0 < i32::MAX - (1 << 29) && opening.first_seq.0 < i64::MAX - (1 << 61));
+    // And from there on it goes by what was given.
+    sender.opened(ms(10), A, sealer(&opening));
+    sender.lost();
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Resume { stream: A, .. }));
+    let one_more = Resumed { last_epoch: most.last_epoch + 1, last_leaf: 1, ..most };
+    sender.resumed(A, one_more);
+    assert!(matches!(sender.wants(ms(10), UNIX), Want::Open(_)));
 }
 
 #[test]
