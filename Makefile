@@ -6,6 +6,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 CARGO ?= cargo
 # Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
 JOBS ?= 8
+# Where the programs of make interop-run are.
+INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
 SEED ?= 1000
 
@@ -39,8 +41,8 @@ interop-build:
 	$(CARGO) build --locked --quiet -p adit-cli -p adit-interop
 
 interop-run:
-	target/debug/adit-interop run --jobs $(JOBS)
-	target/debug/adit-interop nft-diff
+	$(INTEROP)/adit-interop run --jobs $(JOBS)
+	$(INTEROP)/adit-interop nft-diff
 
 # The filter beside the kernel's nftables: more than 100,000 packets over more than 200 rule sets, in about two minutes.
 # Some other ones with SEED=...
