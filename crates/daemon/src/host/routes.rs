@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use adit_linux::net::{MAIN_TABLE, Route, RouteKind};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::plan::{HostPlan, Redirect, Via};
+use super::plan::{HostPlan, PlannedRoute, Redirect, Via};
+use super::policy::{Captured, capture};
 
 /// How the machine reached the rest of the world before the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,6 +101,7 @@ pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRo
         let v6 = matches!(route.net, IpNet::V6(_));
         let (gateway, through) = match route.via {
             // The device is point to point: IPv6 needs no gateway there (stock leaves it out too).
+            Via::Tunnel(_) if policy && carries_transport(plan, route) => continue,
             Via::Tunnel(_) if v6 => (None, Through::Tunnel),
             Via::Tunnel(gateway) => (gateway, Through::Tunnel),
             Via::Gateway(gateway) => (Some(gateway), Through::Gateway),
@@ -117,6 +119,21 @@ pub fn expand(plan: &HostPlan, outside: &Outside, policy: bool) -> (Vec<KernelRo
         routes.push(KernelRoute { net: route.net, gateway, through, metric: route.metric });
     }
     (routes, notes)
+}
+
+/// Whether a route would lead the transport's own packets, which the main table decides on, into the
+/// tunnel. All other packets go there by the table of policy routing.
+fn carries_transport(plan: &HostPlan, route: &PlannedRoute) -> bool {
+    let capture = capture(plan);
+    let captured = if matches!(route.net, IpNet::V6(_)) { capture.ipv6 } else { capture.ipv4 };
+    captured == Captured::Tunnel && plan.remote.is_some_and(|to| route.net.contains(&to.ip()))
+}
+
+/// Whether a route into the tunnel leads to the server.
+fn covered(plan: &HostPlan, remote: IpAddr) -> bool {
+    let leads =
+        |route: &PlannedRoute| matches!(route.via, Via::Tunnel(_)) && route.net.contains(&remote);
+    plan.routes.iter().any(leads)
 }
 
 /// The host route to the server by the old gateway, without which the tunnel would carry itself.
@@ -137,7 +154,7 @@ fn keep_server_reachable(
     }
     match outside.remote {
         // On the link: the interface's own network is more specific than what we add.
-        Some(NextHop { gateway: None, .. }) => {}
+        Some(NextHop { gateway: None, .. }) if !covered(plan, remote) => {}
         Some(hop) => routes.push(KernelRoute {
             net: IpNet::from(remote),
             gateway: hop.gateway,
@@ -217,7 +234,6 @@ fn gateway_of(redirect: &Redirect, net: &IpNet) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::PlannedRoute;
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -276,6 +292,29 @@ mod tests {
         let on_link = NextHop { gateway: None, interface: 2 };
         let outside = Outside { remote: Some(on_link), ..outside() };
         assert_eq!(text(&plan("def1"), &outside).len(), 2);
+    }
+
+    #[test]
+    fn a_route_that_covers_the_server_does_not_lead_the_transport_into_the_tunnel() {
+        let over = |net: &str| PlannedRoute {
+            net: net.parse().unwrap(),
+            via: Via::Tunnel(Some(ip("10.8.0.1"))),
+            metric: None,
+        };
+        let routes = vec![over("198.51.100.0/25"), over("203.0.113.0/24"), over("2001:db8::/32")];
+        let both = HostPlan { routes, ..plan("def1") };
+        // On the link too.
+        let on_link = NextHop { gateway: None, interface: 2 };
+        let outside = Outside { remote: Some(on_link), ..outside() };
+        assert_eq!(text(&both, &outside)[0], "198.51.100.7/32 Interface(2)");
+        let by_rules = HostPlan { policy: true, ..both };
+        let nets = |plan: &HostPlan| -> Vec<String> {
+            expand(plan, &outside, true).0.iter().map(|route| route.net.to_string()).collect()
+        };
+        assert_eq!(nets(&by_rules), ["203.0.113.0/24", "2001:db8::/32"]);
+        // A family that the table does not lead into the tunnel has its routes in the main one.
+        let six = HostPlan { remote: Some("[2001:db8::7]:1".parse().unwrap()), ..by_rules };
+        assert_eq!(nets(&six), ["198.51.100.0/25", "203.0.113.0/24", "2001:db8::/32"]);
     }
 
     #[test]
