@@ -10,6 +10,7 @@ mod text;
 mod traffic;
 mod wrap;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -98,10 +99,10 @@ impl Settings {
 
 static LOG: OnceLock<Arc<Mutex<Writer>>> = OnceLock::new();
 
-/// Lines of [`crate::say!`] above this level are written by nobody, so that they are not even made.
+/// Lines of [`crate::say!`] above this level are never written, so they are not even formatted.
 static VERB: AtomicU8 = AtomicU8::new(u8::MAX);
 
-/// Whether somebody may write a line of this level.
+/// Whether a line of this level may be written.
 #[must_use]
 pub fn wanted(verb: u64) -> bool {
     verb <= u64::from(VERB.load(Ordering::Relaxed))
@@ -226,6 +227,9 @@ struct Writer {
     gathering: bool,
     gathered: String,
     stamps: Stamps,
+    /// A person reads this on a terminal, and not a program in a file or pipe, which expects one
+    /// line for each event.
+    terminal: bool,
 }
 
 /// Until it is dropped, lines wait for each other and then leave by one system call: what one event has to tell. Errors
@@ -274,9 +278,12 @@ impl<S: Subscriber> Layer<S> for Lines {
 
 impl Writer {
     fn new(settings: Settings, sink: Sink) -> Self {
+        let friendly = matches!(settings.style, Style::Friendly { .. });
+        let terminal = friendly && matches!(sink, Sink::Stderr) && std::io::stderr().is_terminal();
         Self {
             settings,
             sink,
+            terminal,
             run: Run::default(),
             gathering: false,
             gathered: String::new(),
@@ -323,6 +330,7 @@ impl Writer {
         }
         let now = crate::clock::unix_time().0;
         let line = &mut self.gathered;
+        let begin = line.len();
         match self.settings.style {
             Style::Stock { machine_readable: true, .. } => {
                 line.push_str(&format!("{now}.000000 1 "));
@@ -333,6 +341,7 @@ impl Writer {
             }
             Style::Stock { .. } | Style::Friendly { .. } => {}
         }
+        let text = line.len();
         if let Style::Friendly { .. } = self.settings.style {
             line.push_str(match level {
                 Level::ERROR => "error: ",
@@ -341,7 +350,13 @@ impl Writer {
             });
         }
         push_clean(line, message);
-        line.push('\n');
+        if self.terminal {
+            let words = line.split_off(text);
+            let head = line.split_off(begin);
+            line.push_str(&wrap::log_line(&head, &words));
+        } else {
+            line.push('\n');
+        }
         // A process that is about to abort says why, and what came before.
         if !self.gathering || level == Level::ERROR || self.gathered.len() >= GATHERED_LIMIT {
             self.flush();
@@ -357,7 +372,7 @@ pub(crate) fn path(report: &adit_openvpn::session::PathReport) -> String {
     };
     match report.mtu {
         Some(mtu) => format!("path MTU {mtu}: {mss}"),
-        None => format!("path MTU unknown, nobody answers probes: {mss}"),
+        None => format!("path MTU unknown, probes are not answered: {mss}"),
     }
 }
 

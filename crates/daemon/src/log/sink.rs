@@ -33,7 +33,7 @@ impl Sink {
         })
     }
 
-    /// Writes a whole line. A log that cannot be written (a full disk, a closed pipe) stops nobody.
+    /// Writes a whole line. A log that cannot be written (a full disk, a closed pipe) stops nothing.
     pub(super) fn write(&mut self, line: &str) {
         let _ = match self {
             Self::Stdout => {

@@ -3,6 +3,15 @@
 /// Columns that any terminal has.
 pub const WIDTH: usize = 80;
 
+/// The text of a log line with the date `head` before it. An indented line of a file, or carets
+/// beneath one, stay as they are.
+pub(super) fn log_line(head: &str, text: &str) -> String {
+    match text.starts_with(' ') || text.contains("  ") {
+        true => format!("{head}{text}\n"),
+        false => wrapped(head, text),
+    }
+}
+
 /// Words in lines of at most 80 columns: the first begins with `head`, the others with as many
 /// spaces.
 #[must_use]
@@ -46,6 +55,23 @@ pub fn fault_line(fault: &str, terminal: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_line_is_wrapped_beneath_its_date_and_a_rule_with_its_caret_is_not() {
+        let date = "2026-11-22 09:30:21 ";
+        let text = "warning: connected: 10.73.0.2/24 and fd73::1000/64 on vpn0, AES-256-GCM, all \
+                    traffic goes through it";
+        assert_eq!(
+            log_line(date, text),
+            "2026-11-22 09:30:21 warning: connected: 10.73.0.2/24 and fd73::1000/64 on vpn0,\n                    \
+             AES-256-GCM, all traffic goes through it\n"
+        );
+        let rule = "        tcp dport 22 accept  # and a comment that is longer than the terminal is wide, by far";
+        assert_eq!(log_line("", rule), format!("{rule}\n"));
+        // A word that is longer than a line, such as a path, is not broken.
+        let path = "x".repeat(100);
+        assert_eq!(log_line("", &path), format!("{path}\n"));
+    }
 
     #[test]
     fn a_fault_is_wrapped_for_people_alone() {
