@@ -1,4 +1,6 @@
-//! The manual pages: one for each verb, and server.toml(5).
+//! The manual pages: one for each verb, server.toml(5) and filter(7).
+
+mod markdown;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,10 @@ use clap::CommandFactory;
 use crate::Done;
 use crate::args::Cli;
 
-/// Writes a page for each verb, and that of `server.toml`.
+/// The language of rule files.
+const FILTER: &str = include_str!("../../../docs/filter.md");
+
+/// Writes a page for each verb, that of `server.toml`, and that of the filter's language.
 pub fn write(dir: &Path) -> Done {
     let fault = |error: io::Error| {
         Fault::environment(format!(
@@ -24,10 +29,16 @@ pub fn write(dir: &Path) -> Done {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     write_pages(&command, dir).map_err(fault)?;
-    let files = files_folder(dir);
-    std::fs::create_dir_all(&files).map_err(fault)?;
-    std::fs::write(files.join("server.toml.5"), settings_page()).map_err(fault)?;
-    std::fs::write(files.join("adit-bridge.toml.5"), bridge_page()).map_err(fault)?;
+    let pages = [
+        (5, "server.toml.5", settings_page()),
+        (5, "adit-bridge.toml.5", bridge_page()),
+        (7, "adit-filter.7", filter_page()),
+    ];
+    for (section, name, page) in pages {
+        let folder = section_folder(dir, section);
+        std::fs::create_dir_all(&folder).map_err(fault)?;
+        std::fs::write(folder.join(name), page).map_err(fault)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -109,15 +120,16 @@ fn see_also(name: &str) -> String {
     let pages = match name {
         "adit" => return String::new(),
         _ if name.starts_with("adit-server") => vec![page("server.toml", 5), page("adit", 1)],
+        _ if name.starts_with("adit-filter") => vec![page("adit-filter", 7), page("adit", 1)],
         _ => vec![page("adit", 1)],
     };
     format!(".SH \"SEE ALSO\"\n{}\n", pages.join(", "))
 }
 
-/// Where pages of section 5 go: `man5` beside a folder `man1`, else the same folder.
-fn files_folder(dir: &Path) -> PathBuf {
+/// Where pages of another section go: `man5` beside a folder `man1`, else the same folder.
+fn section_folder(dir: &Path, section: u8) -> PathBuf {
     match dir.file_name().is_some_and(|name| name == "man1") {
-        true => dir.with_file_name("man5"),
+        true => dir.with_file_name(format!("man{section}")),
         false => dir.to_owned(),
     }
 }
@@ -175,6 +187,20 @@ fn settings_page() -> String {
     page
 }
 
+/// adit-filter(7), from docs/filter.md.
+fn filter_page() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut page = format!(
+        ".TH adit-filter 7 \"\" \"adit {version}\" \"adit manual\"\n.SH NAME\nadit-filter \\- the language of \
+         adit's packet filter\n.SH DESCRIPTION\n"
+    );
+    page.push_str(&markdown::roff(FILTER));
+    page.push_str(
+        ".SH \"SEE ALSO\"\n\\fBadit\\-filter\\fR(1), \\fBserver.toml\\fR(5), \\fBnft\\fR(8)\n",
+    );
+    page
+}
+
 fn paragraph(key: &Key) -> String {
     // Back ticks mark words in the file, as bold print does here.
     let mut comment = String::new();
@@ -228,6 +254,29 @@ mod tests {
             openvpn.contains("\"adit manual\"") && !openvpn.contains("\"openvpn \""),
             "{openvpn}"
         );
+    }
+
+    #[test]
+    fn the_filters_language_has_a_page_with_every_part_of_its_reference() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("man1")).unwrap();
+        let page = std::fs::read_to_string(dir.path().join("man7/adit-filter.7")).unwrap();
+        assert!(page.starts_with(".TH adit-filter 7 "), "{page}");
+        for heading in FILTER.lines().filter_map(|line| line.strip_prefix("## ")) {
+            let heading = format!(".SH \"{}\"\n", escaped(heading).to_uppercase());
+            assert!(page.contains(&heading), "{heading} is missing in {page}");
+        }
+        for heading in FILTER.lines().filter_map(|line| line.strip_prefix("### ")) {
+            assert!(page.contains(&format!(".SS \"{}\"\n", escaped(heading))), "{heading}");
+        }
+        // A row of the reference, and a rule as it is typed.
+        assert!(page.contains(".TP\n\\fBtcp\\fR\n\\fBsport\\fR, \\fBdport\\fR, "), "{page}");
+        assert!(page.contains("\n#!/usr/sbin/nft \\-f\n"), "{page}");
+        for markup in ["`", "](", "|---", "\n|", "\n#\n", "**"] {
+            assert!(!page.contains(markup), "{markup:?} in {page}");
+        }
+        let filter = std::fs::read_to_string(dir.path().join("man1/adit-filter.1")).unwrap();
+        assert!(filter.contains("\\fBadit\\-filter\\fR(7), \\fBadit\\fR(1)"), "{filter}");
     }
 
     #[test]

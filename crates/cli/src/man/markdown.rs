@@ -1,0 +1,171 @@
+//! Pages of the documentation as roff. It knows the Markdown that docs/ is written in: headings, paragraphs, lists,
+//! tables, blocks of code, and code, bold print and links inside of a line.
+
+use super::escaped;
+
+/// A block that lines are gathered for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    None,
+    Paragraph,
+    Item,
+    Code,
+    /// The head of a table comes first, then a line of dashes, then rows.
+    TableHead,
+    TableRows,
+}
+
+/// The page without its title and without its table of contents.
+pub(super) fn roff(markdown: &str) -> String {
+    let mut text = String::new();
+    let mut block = Block::None;
+    for line in markdown.lines() {
+        if line.starts_with("```") {
+            let ends = block == Block::Code;
+            text.push_str(if ends { ".fi\n.RE\n" } else { ".PP\n.RS 4\n.nf\n" });
+            block = if ends { Block::None } else { Block::Code };
+        } else if block == Block::Code {
+            text.push_str(&literal(line));
+            text.push('\n');
+        } else if line.is_empty() {
+            block = Block::None;
+        } else if let Some(heading) = line.strip_prefix("### ") {
+            text.push_str(&format!(".SS \"{}\"\n", escaped(heading)));
+            block = Block::None;
+        } else if let Some(heading) = line.strip_prefix("## ") {
+            text.push_str(&format!(".SH \"{}\"\n", escaped(heading).to_uppercase()));
+            block = Block::None;
+        } else if line.starts_with("# ") || line.starts_with("- [") || line.starts_with("  [") {
+            // The title, and links to the page's own parts.
+            block = Block::None;
+        } else if line.starts_with('|') {
+            block = row(&mut text, block, line);
+        } else if let Some(item) = line.strip_prefix("- ") {
+            text.push_str(&format!(".IP \\(bu 2\n{}\n", inline(item)));
+            block = Block::Item;
+        } else {
+            if block == Block::None {
+                text.push_str(".PP\n");
+                block = Block::Paragraph;
+            }
+            text.push_str(&inline(line.trim_start()));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// A row of a table: its first cell in bold print, the others beneath it.
+fn row(text: &mut String, block: Block, line: &str) -> Block {
+    if block != Block::TableHead && block != Block::TableRows {
+        return Block::TableHead;
+    }
+    if line.starts_with("|---") {
+        return Block::TableRows;
+    }
+    let mut cells = cells(line).into_iter();
+    let first = cells.next().unwrap_or_default();
+    let rest: Vec<String> =
+        cells.map(|cell| inline(&cell)).filter(|cell| !cell.is_empty()).collect();
+    text.push_str(&format!(".TP\n{}\n{}\n", inline(&first), rest.join("\n.br\n")));
+    Block::TableRows
+}
+
+/// The cells of a row. A bar inside of code is escaped by a backslash.
+fn cells(line: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let mut escaped = false;
+    for c in line.trim().trim_start_matches('|').trim_end_matches('|').chars() {
+        match (c, cells.last_mut()) {
+            ('|', Some(last)) if escaped => {
+                last.pop();
+                last.push('|');
+            }
+            ('|', _) => cells.push(String::new()),
+            (c, Some(last)) => last.push(c),
+            (_, None) => {}
+        }
+        escaped = c == '\\';
+    }
+    cells.iter().map(|cell| cell.trim().to_owned()).collect()
+}
+
+/// A line as it is typed: a point or a quote at its begin is no request.
+fn literal(line: &str) -> String {
+    let line = escaped(line);
+    match line.starts_with(['.', '\'']) {
+        true => format!("\\&{line}"),
+        false => line,
+    }
+}
+
+/// Code and bold print become bold, links their words.
+fn inline(line: &str) -> String {
+    let mut text = String::new();
+    for (at, part) in line.split('`').enumerate() {
+        if at % 2 == 1 {
+            text.push_str(&format!("\\fB{}\\fR", escaped(part)));
+        } else {
+            text.push_str(&bold(&escaped(&without_links(part))));
+        }
+    }
+    match text.starts_with('.') {
+        true => format!("\\&{text}"),
+        false => text,
+    }
+}
+
+fn bold(text: &str) -> String {
+    let parts = text.split("**").enumerate();
+    parts
+        .map(|(at, part)| if at % 2 == 1 { format!("\\fB{part}\\fR") } else { part.into() })
+        .collect()
+}
+
+/// `[words](target)` becomes `words`.
+fn without_links(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('[') {
+        let link = after.split_once("](").and_then(|(words, after)| {
+            let (_, after) = after.split_once(')')?;
+            (!words.contains('[')).then_some((words, after))
+        });
+        plain.push_str(before);
+        rest = match link {
+            Some((words, after)) => {
+                plain.push_str(words);
+                after
+            }
+            None => {
+                plain.push('[');
+                after
+            }
+        };
+    }
+    plain.push_str(rest);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_block_becomes_roff() {
+        let page = "# Title\n\n- [A part](#a-part)\n  [another](#another)\n\nOne `-f` line,\n.two **lines** with \
+                    [a link](x.md).\n\n## A part\n\n- an item\n  that goes on\n\n| Form | Meaning |\n|---|---|\n\
+                    | `a \\| b` | one |\n| `c` | two | three |\n\n```text\n.x 'y'\n  z\n```\n\n### Small\n";
+        assert_eq!(
+            roff(page),
+            ".PP\nOne \\fB\\-f\\fR line,\n\\&.two \\fBlines\\fR with a link.\n.SH \"A PART\"\n.IP \\(bu 2\nan item\n\
+             that goes on\n.TP\n\\fBa | b\\fR\none\n.TP\n\\fBc\\fR\ntwo\n.br\nthree\n.PP\n.RS 4\n.nf\n\\&.x \
+             \\(aqy\\(aq\n  z\n.fi\n.RE\n.SS \"Small\"\n"
+        );
+    }
+
+    #[test]
+    fn brackets_that_are_no_link_stay() {
+        assert_eq!(without_links("a [b] and [c](d) [e"), "a [b] and c [e");
+    }
+}
