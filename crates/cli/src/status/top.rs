@@ -1,0 +1,87 @@
+//! `adit top`.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use adit_daemon::control::{PeerReport, StatusReport};
+use adit_daemon::managed::{self, Overview, Places};
+
+use super::{drops, no_session, page, ports, since, title};
+use crate::args::{Sort, Top};
+use crate::text::{bytes, count, rate, row, span, table_of_names};
+use crate::{Done, places, print};
+
+pub fn top(options: &Top) -> Done {
+    let places = places(&options.place)?;
+    loop {
+        let machine = managed::status(&places)?;
+        // Home, then each line's rest, then what is below: no flicker.
+        let page = top_page(&machine, &places, options.sort).replace('\n', "\x1b[K\n");
+        print(&format!("\x1b[H{page}\x1b[J"));
+        std::thread::sleep(Duration::from_secs(options.every));
+    }
+}
+
+pub(super) fn top_page(machine: &Overview, places: &Places, sort: Sort) -> String {
+    if machine.reports.is_empty() {
+        return page(machine, places);
+    }
+    let pages: Vec<String> =
+        machine.reports.iter().map(|report| top_report(report, sort)).collect();
+    pages.join("\n")
+}
+
+/// The title, the totals, and a line for each session.
+fn top_report(report: &StatusReport, sort: Sort) -> String {
+    let mut text = title(report);
+    if report.problem.is_some() {
+        return text;
+    }
+    text.push_str(&drops(&report.drops));
+    match (&report.bridge, &report.postgres) {
+        (Some(bridge), _) => return text + &ports(bridge),
+        (_, Some(postgres)) => return text + &crate::postgres::show::in_status(postgres),
+        (None, None) => {}
+    }
+    if report.peers.is_empty() {
+        return text + &no_session(report);
+    }
+    let sum = |of: fn(&PeerReport) -> u64| report.peers.iter().map(of).fold(0, u64::saturating_add);
+    text.push_str(&format!(
+        "  {}: received {}, {}; sent {}, {}\n",
+        count(report.peers.len(), "session"),
+        bytes(sum(|peer| peer.rx_bytes)),
+        rate(sum(|peer| peer.rx_bps)),
+        bytes(sum(|peer| peer.tx_bytes)),
+        rate(sum(|peer| peer.tx_bps))
+    ));
+    let mut rows = vec![row(["  NAME", "INSIDE", "RECEIVED", "", "SENT", "", "CONNECTED"])];
+    for peer in sorted(&report.peers, sort) {
+        rows.push(vec![
+            format!("  {}", peer.name),
+            peer.tunnel.first().cloned().unwrap_or_default(),
+            bytes(peer.rx_bytes),
+            rate(peer.rx_bps),
+            bytes(peer.tx_bytes),
+            rate(peer.tx_bps),
+            span(since(peer)),
+        ]);
+    }
+    text + &table_of_names(rows)
+}
+
+pub(super) fn sorted(peers: &[PeerReport], sort: Sort) -> Vec<&PeerReport> {
+    let mut sorted: Vec<&PeerReport> = peers.iter().collect();
+    sorted.sort_by_key(|peer| peer.name.clone());
+    match sort {
+        Sort::Name => {}
+        Sort::Rate => {
+            sorted.sort_by_key(|peer| Reverse(peer.rx_bps.saturating_add(peer.tx_bps)));
+        }
+        Sort::Traffic => {
+            sorted.sort_by_key(|peer| Reverse(peer.rx_bytes.saturating_add(peer.tx_bytes)));
+        }
+        Sort::Connected => sorted.sort_by_key(|peer| Reverse(since(peer))),
+    }
+    sorted
+}
