@@ -15,10 +15,33 @@ pub(crate) fn unix_time_nanos() -> u64 {
 
 /// Now, on the boot clock.
 pub fn now() -> Instant {
-    Instant::from_nanos(adit_linux::clock::boottime())
+    #[cfg(not(test))]
+    let now = adit_linux::clock::boottime();
+    #[cfg(test)]
+    let now = asleep::boottime();
+    Instant::from_nanos(now)
 }
 
-/// Notices when somebody sets the wall clock forward: a machine without a battery starts in the past.
+/// A boot clock that a test sets forward, as it goes on while the machine sleeps. All other clocks
+/// stay.
+#[cfg(test)]
+pub(crate) mod asleep {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::time::Duration;
+
+    static SLEPT: AtomicU64 = AtomicU64::new(0);
+
+    /// For a test that is alone in its process.
+    pub(crate) fn sleep(time: Duration) {
+        SLEPT.fetch_add(u64::try_from(time.as_nanos()).unwrap(), Relaxed);
+    }
+
+    pub(super) fn boottime() -> u64 {
+        adit_linux::clock::boottime() + SLEPT.load(Relaxed)
+    }
+}
+
+/// Notices when the wall clock is set forward: a machine without a battery starts in the past.
 ///
 /// Backward steps are not followed: packet timestamps must not go back, and nothing else in an
 /// engine asks for wall time.

@@ -3,6 +3,8 @@
 mod engines;
 mod network;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +47,7 @@ pub struct Options {
     pub engine: Kind,
     /// How sockets are opened.
     pub dial: DialSettings,
-    /// A socket to wait at, where there is nobody to dial.
+    /// A socket to wait at, where there is no server to dial.
     pub listen: Option<Waits>,
     /// The device.
     pub device: Device,
@@ -75,9 +77,9 @@ pub struct HostReport<'a> {
 /// Where the other end is waited for.
 #[derive(Debug)]
 pub enum Waits {
-    /// Whoever sends datagrams there.
+    /// A socket that receives datagrams.
     Datagrams(UdpSocket),
-    /// Whoever connects.
+    /// A listener that accepts connections.
     Streams(TcpListener),
 }
 
@@ -163,7 +165,7 @@ pub enum Next {
 pub enum Reaction {
     /// Nothing.
     Ignore,
-    /// Connect anew.
+    /// Connect again.
     Reconnect,
     /// Say good-bye and end.
     Stop,
@@ -374,7 +376,7 @@ impl<E: Drives> Running<E> {
                 },
                 (request, reply) = next_request(control) => {
                     let stop = request == Request::Stop;
-                    // Whoever asked may have gone.
+                    // The program that asked may have gone.
                     let _ = reply.send(self.answer(request, hooks));
                     if stop {
                         self.farewell(hooks).await?;
