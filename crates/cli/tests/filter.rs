@@ -54,7 +54,7 @@ fn groups_decide_who_may_reach_what_and_change_at_once() {
     assert!(server.adit("server client list").1.contains("staff"));
     assert!(server.adit("server client group alice").0);
     assert!(!answers(&a, "10.73.0.1"));
-    assert_eq!(session(&server), sessions, "nobody lost the tunnel");
+    assert_eq!(session(&server), sessions, "no client lost the tunnel");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::helper;
 /// An environment variable with their number, for server and client.
 const VARIABLE: &str = "ADIT_WORKERS";
 
-/// More than this nobody may ask for: each has a socket for every port, a queue of the device and
+/// The most that may be asked for: each has a socket for every port, a queue of the device and
 /// buffers of its own.
 pub const MAX_WORKERS: u16 = 64;
 

@@ -251,7 +251,7 @@ impl Running {
                 },
                 (request, answer) = control.next() => {
                     let (response, ends) = self.answer(&request);
-                    // Whoever asked may have gone.
+                    // The program that asked may have gone.
                     let _ = answer.send(response);
                     if ends {
                         return Ok(());

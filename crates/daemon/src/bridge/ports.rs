@@ -11,7 +11,7 @@ use crate::helper::BridgeDuty;
 use crate::plane;
 use crate::say;
 
-/// The MTU of TAPs when nobody says another.
+/// The MTU of TAPs unless another one is configured.
 const MTU: u32 = 1500;
 
 /// Opens the ports of one bridge, as often as it takes. In the helper, where there is one.

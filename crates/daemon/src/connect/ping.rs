@@ -17,7 +17,7 @@ pub(super) fn echo(from: IpAddr, to: IpAddr, sequence: u16, len: usize) -> Optio
 }
 
 /// A frame that asks all stations who has `to` (RFC 826), from a station of our own; `None` without
-/// IPv4. Whoever has it answers with a frame of at least 42 bytes.
+/// IPv4. Its owner answers with a frame of at least 42 bytes.
 pub(super) fn who_has(from: IpAddr, to: IpAddr) -> Option<Vec<u8>> {
     const OURS: [u8; 6] = [0x02, 0xad, 0x17, 0, 0, 1];
     let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { return None };

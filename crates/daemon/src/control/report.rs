@@ -26,7 +26,7 @@ pub enum Request {
     /// Read certificates, registry and rules again. Answered with [`Response::Reloaded`] by a server.
     Reload,
     /// The registry has changed: read it again, and what belongs to it, but not the filter's rules, which
-    /// may be others than those of the configured file, or be under somebody's pen.
+    /// may be others than those of the configured file, or the file may be in the middle of an edit.
     #[serde(rename = "reload.clients")]
     ReloadClients,
     /// Tell the peers and end.
@@ -68,7 +68,7 @@ pub enum Request {
         text: String,
     },
     /// Packets of `log group` rules that came since the last question. The first begins a capture, which
-    /// ends when nobody has asked for some seconds. Answered with [`Response::Capture`].
+    /// ends when no request has come for some seconds. Answered with [`Response::Capture`].
     #[serde(rename = "filter.capture")]
     FilterCapture {
         /// What the last answer said; `None` at first.

@@ -54,7 +54,7 @@ impl Server {
     /// Opens the socket, making its folder and replacing what a killed process left behind.
     pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
         let listener = files::control(path)?;
-        // Whoever connects is told the process that listens: this one, and not the helper that opened the socket.
+        // A program that connects is told the process that listens: this one, and not the helper that opened the socket.
         let _ = net::listen(&listener, BACKLOG);
         let listener =
             listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
@@ -69,7 +69,7 @@ impl Server {
     pub(crate) async fn next(&mut self) -> Asked {
         match self.requests.recv().await {
             Some(asked) => asked,
-            // The acceptor lives as long as we do; were it gone, nobody could ask any more.
+            // The acceptor lives as long as we do; were it gone, no request could arrive any more.
             None => std::future::pending().await,
         }
     }
@@ -171,7 +171,7 @@ async fn accept(listener: UnixListener, requests: mpsc::Sender<Asked>) {
             Ok((stream, _)) => {
                 let requests = requests.clone();
                 tokio::spawn(async move {
-                    // Whoever hangs up early misses an answer, nothing else.
+                    // A program that hangs up early misses an answer, nothing else.
                     let _ = serve(stream, requests).await;
                     drop(place);
                 });
@@ -217,7 +217,7 @@ async fn ask(requests: &mpsc::Sender<Asked>, request: Request) -> Response {
 /// Asks a running process; blocks up to ten seconds.
 ///
 /// # Errors
-/// Nobody listens there, access is denied, or the answer is not one.
+/// No process listens there, access is denied, or the answer is not one.
 pub fn request(path: &Path, request: &Request) -> Result<Response, Fault> {
     let stream = BlockingStream::connect(path).map_err(|e| {
         let hint = match e.kind() {

@@ -38,7 +38,7 @@ pub trait Backend {
     /// Why it will move no more packets, if that is so; the descriptor has become readable then.
     fn failure(&self) -> Option<Fault>;
 
-    /// A descriptor that becomes readable, or readable anew, when [`Self::drain`] has something to give. It is watched
+    /// A descriptor that becomes readable, or readable again, when [`Self::drain`] has something to give. It is watched
     /// edge-triggered.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait Backend {
     /// Gives everything that waits: notices and packets of known peers first.
     fn drain(&mut self, sink: &mut dyn FnMut(Arrival));
 
-    /// As [`Self::drain`], but what comes until the next drain need not make the descriptor readable anew.
+    /// As [`Self::drain`], but what comes until the next drain need not make the descriptor readable again.
     fn look(&mut self, sink: &mut dyn FnMut(Arrival));
 }
 

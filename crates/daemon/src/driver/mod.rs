@@ -90,7 +90,7 @@ pub struct Driver<E: Engine, B: Backend> {
     answers: (mpsc::Sender<Answered>, mpsc::Receiver<Answered>),
     open_questions: usize,
     arrivals: VecDeque<Arrival>,
-    /// The data plane called. It does so once, until we are about to sleep: waking somebody costs more than most packets.
+    /// The data plane called. It does so once, until we are about to sleep: a wakeup costs more than most packets.
     called: bool,
     looks: u32,
     news: VecDeque<News<E::Event>>,
@@ -237,7 +237,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
         if let Some(news) = self.news.pop_front() {
             return Some(news);
         }
-        // Whoever keeps servers reachable outside the tunnel has heard where this one is.
+        // The caller, which keeps servers reachable outside the tunnel, has heard where this one is.
         if let Some(remote) = self.connect_to.take() {
             self.connect(remote);
         }
@@ -562,7 +562,7 @@ impl<E: Engine, B: Backend> Driver<E, B> {
     }
 }
 
-/// A name lookup under way; it ends with whoever wants its answer.
+/// A name lookup under way; dropping it ends it.
 #[derive(Debug)]
 struct Lookup(JoinHandle<()>);
 

@@ -58,7 +58,7 @@ struct Fake {
     verbs: Rc<RefCell<Vec<String>>>,
     waiting: Rc<RefCell<Vec<Arrival>>>,
     streams: Rc<RefCell<BTreeMap<Link, TcpStream>>>,
-    /// Something waits whenever somebody looks.
+    /// Something waits at each look.
     flood: Rc<RefCell<bool>>,
     dead: Rc<RefCell<bool>>,
 }

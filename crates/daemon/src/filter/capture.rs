@@ -1,4 +1,4 @@
-//! Packets of `log group` rules, for whoever asks for them again and again.
+//! Packets of `log group` rules, for a program that asks for them again and again.
 
 use adit_filter::Nanos;
 use adit_filter::firewall::{Firewall, LogRecord};
@@ -13,7 +13,7 @@ use crate::control::{CaptureBatch, CapturedPacket};
 /// Packets that wait for the next question at most, and bytes of them.
 const MAX_WAITING: usize = 8192;
 const MAX_BYTES: usize = 8 << 20;
-/// A capture that nobody has asked about for so long has ended.
+/// A capture without a request for so long has ended.
 const PATIENCE: u64 = 10_000_000_000;
 
 /// At most one capture at a time.
@@ -50,7 +50,7 @@ impl Capture {
     /// Answers a question for packets.
     ///
     /// # Errors
-    /// Somebody else captures, or this capture has ended.
+    /// Another program captures, or this capture has ended.
     pub fn asked(
         &mut self,
         firewall: &Firewall,
@@ -59,7 +59,7 @@ impl Capture {
         moment: Nanos,
     ) -> Result<CaptureBatch, String> {
         if id.is_none() && self.running.is_some() {
-            return Err("somebody captures already: end that capture first".into());
+            return Err("a capture runs already: end that one first".into());
         }
         let Some(id) = id else { return Ok(self.begin(firewall, moment)) };
         let Some(running) = self.running.as_mut().filter(|running| running.id == id) else {
@@ -101,7 +101,7 @@ impl Capture {
         }
     }
 
-    /// Ends a capture that nobody asks about.
+    /// Ends a capture whose reader has gone.
     pub fn expire(&mut self, firewall: &Firewall, moment: Nanos) {
         let over = |running: &Running| moment.0.saturating_sub(running.asked.0) > PATIENCE;
         if self.running.as_ref().is_some_and(over) {

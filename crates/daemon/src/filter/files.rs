@@ -47,7 +47,7 @@ fn read_into(path: &Path, texts: &mut BTreeMap<String, String>) -> Result<Rulese
     parsed.map_err(|problems| Fault::operator(problems.to_string()))
 }
 
-/// Parses rules that somebody else has read.
+/// Parses rules that another process has read.
 ///
 /// # Errors
 /// As [`read`].

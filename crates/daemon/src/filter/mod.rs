@@ -236,7 +236,7 @@ impl Live {
         }
     }
 
-    /// What to tell about names in the rules that nobody has.
+    /// What to tell about names in the rules that no client has.
     pub fn unknown(&self, known: &Known) -> Vec<String> {
         unknown(&self.firewall.filter(), known)
     }
@@ -307,7 +307,7 @@ impl Live {
     }
 }
 
-/// What to tell about names in rules that nobody has.
+/// What to tell about names in rules that no client has.
 pub fn unknown(filter: &Filter, known: &Known) -> Vec<String> {
     let mut problems: Vec<String> = filter
         .wanted()

@@ -322,7 +322,7 @@ fn one_capture_at_a_time_gets_packets_from_its_start_to_its_end() {
     let mut live = live(&dir);
     assert!(!passes(&live));
     let (id, packets) = captured(&mut live, None, false).unwrap();
-    assert!(packets.is_empty(), "nobody captured then");
+    assert!(packets.is_empty(), "no capture ran then");
     assert!(captured(&mut live, None, false).unwrap_err().contains("already"));
     assert!(!passes(&live));
     let (_, packets) = captured(&mut live, Some(id), false).unwrap();

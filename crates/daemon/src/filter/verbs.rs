@@ -123,7 +123,7 @@ impl Running {
         let mut bytes = Vec::new();
         self.writer = Some(Writer::new(&format!("adit {}", env!("CARGO_PKG_VERSION")), &mut bytes));
         self.ask(false, &mut bytes)?;
-        // The head at once, so that whoever reads a pipe sees that something runs.
+        // The head at once, so that a reader of the pipe sees that something runs.
         let mut open = put(out, &mut bytes)?;
         let mut ticks = tokio::time::interval(EVERY);
         while open {
@@ -184,7 +184,7 @@ impl Running {
     }
 }
 
-/// Writes and empties `bytes`; `false` if nobody reads any more.
+/// Writes and empties `bytes`; `false` if the reader has gone.
 fn put(out: &mut dyn Write, bytes: &mut Vec<u8>) -> Result<bool, Fault> {
     let written = out.write_all(bytes).and_then(|()| out.flush());
     bytes.clear();

@@ -207,7 +207,7 @@ impl Helper {
         locked(&self.dns).clone()
     }
 
-    /// The helper is gone: nobody gets an answer any more.
+    /// The helper is gone: all requests under way fail.
     fn lose(&self) {
         let waiting = {
             let mut pending = self.pending();

@@ -85,7 +85,7 @@ struct Sockets {
     device: Option<String>,
     /// Where to listen.
     listen: Vec<(Transport, SocketAddr)>,
-    /// Whether there is somebody to dial, and from where.
+    /// Whether there is a server to dial, and from where.
     dial: bool,
     local: Option<IpAddr>,
     port: u16,

@@ -424,7 +424,7 @@ impl Server {
         }
     }
 
-    /// What a managed server is prepared by: read again here, so that nobody else's word counts.
+    /// What a managed server is prepared by: read again here, so that the network process's word does not count.
     fn managed(&self) -> Result<(Places, Settings), Problem> {
         let Duty::Server(dir) = &self.duty else {
             return Err(Problem::Refused("this is no managed server".into()));

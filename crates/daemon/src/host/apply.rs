@@ -499,7 +499,7 @@ impl Host {
         };
         match undone {
             Ok(()) => {}
-            // Somebody else removed it, or the interface it was on.
+            // Another program removed it, or the interface it was on.
             Err(e) if e.kind() == NetErrorKind::NotFound => {}
             Err(e) => tracing::warn!("{e}"),
         }

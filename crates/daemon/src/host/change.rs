@@ -22,7 +22,7 @@ impl Host {
         let blocks_local = |plan: &HostPlan| plan.redirect.is_some_and(|r| r.block_local);
         let Some((name, index)) = self.link() else { return self.apply(plan).await };
         if former.remote != plan.remote || blocks_local(&former) != blocks_local(plan) {
-            // How the world is reached has to be found out anew, without our own routes.
+            // The path to the world has to be looked up again, without our own routes.
             return self.apply(plan).await;
         }
         let mut notes = self.apply_policy(plan).await?;

@@ -38,7 +38,7 @@ impl Authority {
     /// Whether the bearer of this certificate may have a session, and if not, why.
     ///
     /// # Errors
-    /// The registry cannot be read; then nobody may.
+    /// The registry cannot be read; then no client may.
     pub(super) fn judge(&self, name: &str, serial: &str) -> Outcome<Result<Grant, String>> {
         let clients = self.clients()?;
         let Some(client) = clients.get(name) else {

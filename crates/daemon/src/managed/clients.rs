@@ -68,7 +68,7 @@ pub fn add(places: &Places, wanted: &Wanted) -> Outcome<Issued> {
     let (store, new) = prepare(places, wanted)?;
     let issued = store.add_client(&new, SystemTime::now()).map_err(pki_fault)?;
     if wanted.address.is_some() {
-        // So that nobody else is given the address meanwhile. Without a server nobody is.
+        // So that no other client is given the address meanwhile. Without a server none is.
         let _ = read_again(places);
     }
     Ok(issued)
@@ -388,7 +388,7 @@ fn tell(places: &Places, kick: &Request) -> Outcome<usize> {
     }
     let kicked = control::request(&places.control_socket(), kick).and_then(done);
     let reloaded = read_again(places);
-    // The registry changed before the kick, so nobody slips in again before the reload. A reload
+    // The registry changed before the kick, so the client cannot return before the reload. A reload
     // that fails must be told, but the sessions have ended.
     let count = kicked.map_err(not_yet)?;
     reloaded.map_err(not_yet)?;

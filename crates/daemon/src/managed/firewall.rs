@@ -146,7 +146,7 @@ pub(super) fn listing() -> Option<Value> {
     serde_json::from_slice(&output.stdout).ok()
 }
 
-/// A chain of somebody else that drops what no rule of its own lets through. An `accept` in our
+/// A chain of another program that drops what no rule of its own lets through. An `accept` in our
 /// table does not overrule it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ForeignDrop {

@@ -59,7 +59,7 @@ impl Leases {
         {
             return;
         }
-        // An address has one owner: whoever had it before is forgotten.
+        // An address has one owner: the former one is forgotten.
         state.addresses.retain(|_, other| *other != address);
         state.addresses.insert(name.to_owned(), address);
         if !state.due {

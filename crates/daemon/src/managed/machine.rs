@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn what_cannot_be_switched_on_matters_only_where_it_is_needed() {
         let (_dir, places, root) = world();
-        // Nobody can write to a folder; this stands for a read-only /proc/sys, which stops root.
+        // A folder cannot be written to; this stands for a read-only /proc/sys, which stops root.
         fs::remove_file(root.join(FORWARD4)).unwrap();
         fs::create_dir(root.join(FORWARD4)).unwrap();
         let (mut machine, _) = Machine::claim_below(&places, std::process::id(), &root).unwrap();

@@ -114,7 +114,7 @@ pub(crate) fn claim(places: &Places, server: u32) -> Outcome<Machine> {
 fn drop_all_but_needed(places: &Places) -> Outcome<()> {
     let mut keep = vec![Capability::CAP_NET_ADMIN];
     if !open_to_root(places) {
-        // A folder in somebody's private home: without this even root stays outside.
+        // A folder in a user's private home: without this even root stays outside.
         keep.push(Capability::CAP_DAC_OVERRIDE);
         say!(2, "the folders lie where only another user may go: file rights are kept");
     }

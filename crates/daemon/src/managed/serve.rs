@@ -233,7 +233,7 @@ impl Hooks for Owner<'_> {
     }
 
     fn reload(&mut self, handle: &Handle) -> Result<Option<ServerTls>, Fault> {
-        // Whoever lost the right to be here goes first, whatever else cannot be read.
+        // Clients that lost their right to be here go first, whatever else cannot be read.
         self.end_unwelcome(handle);
         self.machine.reload()?;
         self.store = open_store(&self.places)?;
@@ -252,7 +252,7 @@ impl Owner<'_> {
                 Ok(Ok(_)) => {}
                 Ok(Err(reason)) => ends.push((peer.0, reason)),
                 Err(fault) => {
-                    // Nobody new gets in; ending everybody for an unreadable file would be worse.
+                    // No new client gets in; ending all sessions for an unreadable file would be worse.
                     tracing::warn!("sessions were not checked again: {fault}");
                     return;
                 }
@@ -315,7 +315,7 @@ impl Owner<'_> {
         };
         let handle = handle.clone();
         tokio::spawn(async move {
-            // Fails only when the service ends, and then nobody needs it.
+            // Fails only when the service ends, and then it is not needed.
             let _ = handle.set_offer(offer).await;
         });
         Ok(())

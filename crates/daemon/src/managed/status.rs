@@ -124,7 +124,7 @@ fn ask_all(sockets: BTreeSet<PathBuf>) -> Vec<Instance> {
         let (tx, path) = (tx.clone(), socket.clone());
         let asking = std::thread::Builder::new().spawn(move || {
             let answer = ask(&path);
-            // Whoever asked may have given up.
+            // The asking thread may have given up.
             let _ = tx.send((path, answer));
         });
         if asking.is_ok() {
@@ -326,7 +326,7 @@ mod tests {
     fn one_that_does_not_answer_is_named_and_a_dead_socket_is_passed_over() {
         let (_dir, places) = places();
         drop(UnixListener::bind(places.run.join("dead.sock")).unwrap());
-        // Nobody accepts here, as in a process that is stopped.
+        // These sockets accept nothing, as those of a process that is stopped.
         let _silent = ["server.sock", "connect-a.sock", "x-y.sock"]
             .map(|name| UnixListener::bind(places.run.join(name)).unwrap());
         let started = Instant::now();

@@ -22,7 +22,7 @@ pub(crate) fn kernel_random() -> io::Result<Random> {
 
 /// The address from which this machine reaches the outside, by its default route. Nothing is sent.
 pub fn outside_address() -> Option<IpAddr> {
-    // Documentation addresses: routed like any other, owned by nobody.
+    // Documentation addresses: routed like any other, and without an owner.
     let ways: [(SocketAddr, SocketAddr); 2] = [
         ((Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv4Addr::new(192, 0, 2, 1), 9).into()),
         (
@@ -137,7 +137,7 @@ pub(super) fn free_network4(taken: &[IpNet], random: &mut Random) -> Option<Ipv4
     })
 }
 
-/// A random /64 of the unique local addresses (RFC 4193): nobody else has it.
+/// A random /64 of the unique local addresses (RFC 4193): no other network has it.
 pub(super) fn free_network6(taken: &[IpNet], random: &mut Random) -> Option<Ipv6Net> {
     (0..TRIES).find_map(|_| {
         let [a, b, c, d, e]: [u8; 5] = random.bytes();

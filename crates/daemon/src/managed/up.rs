@@ -97,7 +97,7 @@ fn client(places: &Places, options: &UpOptions, name: &str) -> Outcome<Step> {
         return Ok(Step::ClientKept(name.to_owned()));
     }
     let file = PathBuf::from(format!("{name}.ovpn"));
-    // The name is checked by whoever issues; this only keeps a path out of the file's name.
+    // The issuer checks the name; this only keeps a path out of the file's name.
     if !name.contains('/') {
         check_target(&file)?;
     }

@@ -321,7 +321,7 @@ impl Hooks for Owner<'_> {
             }
             Signal::Hangup if self.ground.has_dropped() => {
                 tracing::warn!(
-                    "the rights to open the device again were given up ('user'): connecting anew with \
+                    "the rights to open the device again were given up ('user'): connecting again with \
                      the configuration as it was; restart the program to read it again"
                 );
                 Reaction::Reconnect

@@ -73,7 +73,7 @@ impl ClientFiles {
 
 fn serve(source: &Source, jobs: &Receiver<Job>) {
     while let Ok(Job { name, reply }) = jobs.recv() {
-        // Whoever asked may have gone.
+        // The session that asked may have gone.
         let _ = reply.send(source.judge(&name));
     }
 }

@@ -145,7 +145,7 @@ impl Ground {
         self.changed_user && self.helper.is_none()
     }
 
-    /// "Initialization Sequence Completed", for whoever waits for it.
+    /// "Initialization Sequence Completed", for programs that wait for it.
     pub(crate) fn ready(&self) {
         say!(1, "Initialization Sequence Completed");
         self.tell("Initialization Sequence Completed");

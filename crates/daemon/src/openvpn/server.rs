@@ -251,7 +251,7 @@ impl Hooks for Owner<'_> {
     fn tick(&mut self, sessions: &Sessions) -> Option<ServerTls> {
         self.until_status = self.until_status.saturating_sub(Duration::from_secs(1));
         let due = self.until_status.is_zero();
-        // A thousand rows a second that nobody reads would be seen in `top`.
+        // A thousand rows a second that no program reads would be seen in `top`.
         if due || sessions.len() <= ROWS_EVERY_TICK {
             self.rows = sessions.iter().map(row).collect();
         }

@@ -38,7 +38,7 @@ pub enum Scheme {
     /// Basic, with the first request.
     #[default]
     Basic,
-    /// `auto`: what the proxy asks for, by preference not Basic, which shows the password to whoever listens.
+    /// `auto`: what the proxy asks for, by preference not Basic, which shows the password to anyone who listens.
     Auto,
     /// `auto-nct`: what the proxy asks for, and never Basic.
     Hidden,

@@ -1,7 +1,7 @@
 //! What a client may have to pass through: an HTTP proxy (CONNECT, for streams) or a SOCKS 5 proxy (for datagrams too).
 //!
 //! Once a proxy has agreed, the connection carries the tunnel's bytes and nothing else. The name of the server is given to
-//! the proxy as it is: whoever is behind one often cannot resolve it.
+//! the proxy as it is: a client behind a proxy often cannot resolve it.
 
 mod digest;
 mod http;

@@ -238,7 +238,7 @@ pub trait Hooks {
         None
     }
 
-    /// All clients and groups that the filter's rules can mean; `None` where nobody can tell.
+    /// All clients and groups that the filter's rules can mean; `None` where that is not known.
     fn known(&self) -> Option<Known> {
         None
     }

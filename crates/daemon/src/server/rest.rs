@@ -8,7 +8,7 @@ const AGAIN: [u32; 3] = [2, 15, 75];
 #[derive(Debug)]
 pub(super) struct Rest {
     most: usize,
-    /// Looks since the last has gone, or since the start, if nobody has come since.
+    /// Looks since the last client has gone, or since the start, if no client has come since.
     alone: Option<u32>,
 }
 
@@ -21,7 +21,7 @@ impl Default for Rest {
 
 impl Rest {
     /// Whether so many have gone that memory is worth giving back, now that there are `busy` sessions and handshakes:
-    /// half of them, or the last, and some time after that one. Whoever comes and goes beside many others causes nothing.
+    /// half of them, or the last, and some time after that one. A single client that comes and goes among many others causes nothing.
     /// To be asked each second.
     pub(super) fn is_due(&mut self, busy: usize) -> bool {
         self.most = self.most.max(busy);

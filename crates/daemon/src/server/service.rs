@@ -219,7 +219,7 @@ impl Running {
                 }
                 (request, reply) = next_request(&mut control) => {
                     let (response, ended) = self.request(request, hooks, handle);
-                    // Whoever asked may have gone.
+                    // The program that asked may have gone.
                     let _ = reply.send(response);
                     if let Some(ended) = ended {
                         return Ok(ended);
@@ -258,13 +258,13 @@ impl Running {
     fn news(&mut self, news: News<ServerEvent>, hooks: &mut dyn Hooks) {
         match news {
             News::Event(event) => self.event(&event, hooks),
-            // A server dials nobody.
+            // A server does not dial.
             News::Dialling(_) | News::Dialled(_) | News::DialFailed(_) => {}
         }
     }
 
     fn event(&mut self, event: &ServerEvent, hooks: &mut dyn Hooks) {
-        // Nobody's packet passes before the filter knows whose it is: the engine says it first.
+        // No packet passes before the filter knows its client: the engine says it first.
         match (&mut self.filter, event) {
             (Some(filter), ServerEvent::Addresses(addresses)) => filter.put((**addresses).clone()),
             (Some(filter), ServerEvent::ClientDown(peer, ..)) => filter.remove(*peer),

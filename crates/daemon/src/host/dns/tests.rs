@@ -250,7 +250,7 @@ fn resolved_gets_servers_domains_and_the_default_route() {
         assert!(shown("dns").ends_with(":\n"), "{}", shown("dns"));
         assert!(records().is_empty());
 
-        // Somebody takes the stub resolver out of resolv.conf.
+        // Another program takes the stub resolver out of resolv.conf.
         host.undo().await;
         host.apply(&plan).await.unwrap();
         fs::remove_file("/etc/resolv.conf").unwrap();

@@ -28,7 +28,7 @@ use crate::fault::Fault;
 
 /// Namespaces and folders of demos begin with this, then the process id.
 const PREFIX: &str = "adit-demo";
-/// Root's own folder: nobody else can put a name there beforehand.
+/// Root's own folder: no other user can put a name there beforehand.
 const ROOT: &str = "/run";
 
 const SERVER_OUTSIDE: &str = "192.0.2.1";

@@ -43,7 +43,7 @@ pub struct Finding {
     fix: Option<Fix>,
 }
 
-/// What `--fix` may do: nothing that could cut off somebody who is logged in by network.
+/// What `--fix` may do: nothing that could cut off a user who is logged in over the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fix {
     Run(&'static str, Vec<String>),
