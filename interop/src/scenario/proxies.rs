@@ -14,8 +14,6 @@ use crate::wait::Moment;
 
 /// The server's address, which only the proxy's host can reach.
 const HIDDEN: &str = "198.18.0.1";
-/// Another address of the proxy's host.
-const PROXY: &str = "198.18.7.1";
 const HTTP_PORT: u16 = 8888;
 const SOCKS_PORT: u16 = 1080;
 /// Of both proxies.
@@ -24,9 +22,7 @@ const LOGIN: &str = "ann\nsecret\n";
 /// A server behind the proxy's host, and configs to reach it over TCP.
 fn behind(stage: &Stage<'_>) -> Result<(Pair, Configs)> {
     let pair = Pair::new()?;
-    for address in [HIDDEN, PROXY] {
-        pair.server.run("ip", &["address", "add", &format!("{address}/32"), "dev", "lo"])?;
-    }
+    pair.server.run("ip", &["address", "add", &format!("{HIDDEN}/32"), "dev", "lo"])?;
     let mut configs = over_tcp(stage);
     let near = End::Server.outer(false).to_string();
     configs.client = configs.client.replace(&format!("remote {near}"), &format!("remote {HIDDEN}"));
@@ -98,12 +94,6 @@ pub(super) fn socks(stage: &Stage<'_>) -> Result<String> {
 
 /// `socks-proxy` over UDP, through dante: a relay for datagrams.
 pub(super) fn socks_udp(stage: &Stage<'_>) -> Result<String> {
-    let (pair, configs, proxy) = dante(stage)?;
-    through(stage, pair, &configs, proxy, SOCKS_PORT)
-}
-
-/// dante, and configs to reach the server by it over UDP.
-fn dante(stage: &Stage<'_>) -> Result<(Pair, Configs, Daemon)> {
     let (pair, mut configs) = behind(stage)?;
     for lines in [&mut configs.server, &mut configs.client] {
         *lines = lines
@@ -113,8 +103,7 @@ fn dante(stage: &Stage<'_>) -> Result<(Pair, Configs, Daemon)> {
     let near = End::Server.outer(false);
     let path = stage.folder().join("danted.conf");
     let text = format!(
-        "logoutput: stderr\ninternal: {near} port = {SOCKS_PORT}\n\
-         internal: {PROXY} port = {SOCKS_PORT}\nexternal: lo\nexternal: {near}\n\
+        "logoutput: stderr\ninternal: {near} port = {SOCKS_PORT}\nexternal: lo\nexternal: {near}\n\
          external.rotation: route\nclientmethod: none\nsocksmethod: none\nuser.privileged: root\n\
          user.unprivileged: root\n\
          client pass {{ from: 0.0.0.0/0 to: 0.0.0.0/0 }}\n\
@@ -129,91 +118,7 @@ fn dante(stage: &Stage<'_>) -> Result<(Pair, Configs, Daemon)> {
     command.arg("-f").arg(&path);
     let proxy = Daemon::spawn("danted", command)?;
     configs.client(&format!("socks-proxy {near} {SOCKS_PORT}"));
-    Ok((pair, configs, proxy))
-}
-
-/// The rules or routes that lead all traffic into the tunnel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Routing {
-    /// Half routes of the main table.
-    Main,
-    /// A table of adit's own, for packets without a mark.
-    Rules,
-}
-
-/// All traffic through a tunnel over TCP, which a proxy carries.
-pub(super) fn http_all_traffic(stage: &Stage<'_>) -> Result<String> {
-    http_with_all_traffic(stage, Routing::Main)
-}
-
-/// The same with policy routing.
-pub(super) fn http_all_traffic_by_rules(stage: &Stage<'_>) -> Result<String> {
-    http_with_all_traffic(stage, Routing::Rules)
-}
-
-/// All traffic through a tunnel over UDP, whose datagrams a proxy relays.
-pub(super) fn socks_udp_all_traffic(stage: &Stage<'_>) -> Result<String> {
-    let (pair, configs, _proxy) = dante(stage)?;
-    all_traffic(stage, pair, configs, SOCKS_PORT, Routing::Main)
-}
-
-/// The same with policy routing.
-pub(super) fn socks_udp_all_traffic_by_rules(stage: &Stage<'_>) -> Result<String> {
-    let (pair, configs, _proxy) = dante(stage)?;
-    all_traffic(stage, pair, configs, SOCKS_PORT, Routing::Rules)
-}
-
-fn http_with_all_traffic(stage: &Stage<'_>, routing: Routing) -> Result<String> {
-    let (pair, mut configs) = behind(stage)?;
-    let _proxy = tinyproxy(stage, &pair)?;
-    configs.client(&http_proxy(stage));
-    all_traffic(stage, pair, configs, HTTP_PORT, routing)
-}
-
-/// The proxy's address stays outside of the tunnel, whatever routes the tunnel has. Where another program leads it
-/// into the tunnel, the transport's packets are dropped and counted there, and the tunnel works again afterwards.
-fn all_traffic(
-    stage: &Stage<'_>,
-    pair: Pair,
-    mut configs: Configs,
-    port: u16,
-    routing: Routing,
-) -> Result<String> {
-    let near = End::Server.outer(false);
-    // Behind a router, as in the world.
-    pair.client.run("ip", &["route", "add", "default", "via", &near.to_string()])?;
-    let proxy: std::net::IpAddr = PROXY.parse().context(PROXY)?;
-    wait_for_port(&pair, SocketAddr::new(proxy, port))?;
-    configs.client = configs.client.replace(&format!("proxy {near}"), &format!("proxy {PROXY}"));
-    // A network of the tunnel's that the proxy is in.
-    configs.client("redirect-gateway def1\nroute 198.18.7.0 255.255.255.0");
-    if routing == Routing::Rules {
-        configs.client("policy-routing on");
-    }
-    let mut tunnel = Tunnel::start(pair, stage.folder(), &configs, stage.server, stage.client)?;
-    tunnel.ping_all(4)?;
-    let ip = |line: &str| tunnel.pair.client.run("ip", &line.split(' ').collect::<Vec<_>>());
-    let others = ip("route get 198.51.100.1")?;
-    ensure(others.contains(" dev tun"), || format!("not all traffic: {others}"))?;
-    if routing == Routing::Main {
-        let way = ip(&format!("route get {PROXY}"))?;
-        ensure(!way.contains(" dev tun"), || format!("the proxy is in the tunnel: {way}"))?;
-    }
-    ip(&format!("route replace {PROXY}/32 dev tun0"))?;
-    let (inside, client) = (tunnel.server_inner.v4, &mut tunnel.client);
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while client.count("recursive routing: ") == 0 {
-        let _ = crate::traffic::ping(&tunnel.pair.client, inside, 56, 1)?;
-        ensure(std::time::Instant::now() < deadline, || {
-            client.failure("no recursive packet was counted").0
-        })?;
-    }
-    let ip = |line: &str| tunnel.pair.client.run("ip", &line.split(' ').collect::<Vec<_>>());
-    ip(&format!("route delete {PROXY}/32 dev tun0"))?;
-    let took = super::ping_until(&tunnel.pair.client, inside, Duration::from_secs(40))
-        .map_err(|failure| client.failure(&failure.0))?;
-    ensure(client.count(crate::cell::READY) == 1, || client.failure("it connected again").0)?;
-    Ok(format!("back after {} ms", took.as_millis()))
+    through(stage, pair, &configs, proxy, SOCKS_PORT)
 }
 
 fn through(
