@@ -24,7 +24,7 @@ impl Owner {
         Ok(Owner::Program(match subject {
             Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
                 return Err(
-                    "neither a cable nor the kernel's bridge is a program that could be sampled"
+                    "a cable or the kernel's bridge is no program that could be sampled"
                         .into(),
                 );
             }
