@@ -102,7 +102,7 @@ end.")]
         subcommand,
         after_help = "Examples:
   sudo adit postgres init postgres://admin@db.example/vpn --network 10.9.0.0/24
-  sudo adit postgres join 'postgres://db.example/vpn#TOKEN'   on other machines
+  sudo adit postgres join -   on other machines, with what init printed
   sudo adit postgres up"
     )]
     Postgres(crate::postgres::Postgres),

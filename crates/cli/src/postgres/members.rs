@@ -72,6 +72,10 @@ pub struct Init {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub valid: Option<Duration>,
 
+    /// The first invitation is for a time when no node runs: see `invite --offline`
+    #[arg(long)]
+    pub offline: bool,
+
     /// Only print the SQL that would be said
     #[arg(long)]
     pub dry_run: bool,
@@ -87,8 +91,8 @@ pub struct Init {
 
 #[derive(Debug, Args)]
 pub struct Join {
-    /// What `init` or `invite` printed, or - to read it from stdin
-    #[arg(value_name = "URL")]
+    /// What `init` or `invite` printed; - (also the default) reads it from stdin, or asks for it on a terminal
+    #[arg(value_name = "URL", default_value = "-")]
     pub invitation: SecretWord,
 
     /// Name of this node [default: the machine's]
@@ -113,6 +117,10 @@ pub struct Invite {
     /// How long it is valid
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "1d")]
     pub valid: Duration,
+
+    /// No node will be running when it is used: keep the network's key in the database until then, under the token's
+    #[arg(long)]
+    pub offline: bool,
 
     #[command(flatten)]
     pub here: Here,
@@ -160,6 +168,18 @@ impl std::fmt::Debug for SecretWord {
 }
 
 impl SecretWord {
+    /// The word, or instead of `-` what stdin says; on a terminal, what is typed unseen.
+    pub fn invitation(self) -> Result<Zeroizing<String>, Fault> {
+        if self.0.as_str() != "-" || !io::stdin().is_terminal() {
+            return self.read();
+        }
+        let typed = rpassword::prompt_password("The invitation (it is not shown): ");
+        let typed = typed.map_err(|error| {
+            Fault::environment(format!("cannot ask for the invitation: {error}"))
+        })?;
+        Ok(Zeroizing::new(Zeroizing::new(typed).trim().to_owned()))
+    }
+
     /// The word, or what stdin says instead of `-`.
     pub fn read(self) -> Result<Zeroizing<String>, Fault> {
         if self.0.as_str() != "-" {
@@ -229,6 +249,7 @@ pub fn init(options: Init) -> Done {
         tablespace: options.tablespace,
         routes: options.route,
         valid: options.valid,
+        offline: options.offline,
     };
     match postgres::init(options.dir.as_deref(), &url, &asked, options.dry_run)? {
         Initialised::Would(statements) => print(&statements),
@@ -258,13 +279,22 @@ pub fn init(options: Init) -> Done {
 }
 
 pub fn join(options: Join) -> Done {
-    let invitation = options.invitation.read()?;
+    let on_the_line = options.invitation.0.as_str() != "-";
+    let invitation = options.invitation.invitation()?;
+    if on_the_line {
+        note(
+            "adit: warning: the invitation was in the command line, which shells, sudo and audit logs keep; it works once. Use: \
+             adit postgres join -\n",
+        );
+    }
     let asked = JoinOptions {
         name: options.name,
         network_name: options.network_name,
         routes: options.route,
     };
-    let joined = postgres::join(options.dir.as_deref(), &invitation, &asked)?;
+    let joined = postgres::join(options.dir.as_deref(), &invitation, &asked, &mut |text| {
+        note(&format!("adit: {text}\n"));
+    })?;
     warn(&joined.notes);
     let addresses: Vec<String> =
         joined.settings.addresses.iter().map(ToString::to_string).collect();
@@ -281,7 +311,7 @@ pub fn join(options: Join) -> Done {
 
 pub fn invite(options: &Invite) -> Done {
     let places = options.here.places()?;
-    let invitation = postgres::invite(&places, options.valid)?;
+    let invitation = postgres::invite(&places, options.valid, options.offline)?;
     warn(&invitation.notes);
     hand_over(&invitation);
     Ok(ExitCode::SUCCESS)
@@ -350,8 +380,10 @@ fn warn(notes: &[String]) {
 /// The one place where the secret is shown: to who asked for it.
 fn hand_over(invitation: &Invitation) {
     let hours = invitation.valid.as_secs().div_ceil(3600);
+    let online = if invitation.offline { "" } else { ", while a node is up" };
     print(&format!(
-        "\nOn the next machine (works once, within {hours} h; keep it secret until then):\n  sudo adit postgres join '{}'\n",
+        "\nOn the next machine (works once, within {hours} h{online}):\n  sudo adit postgres join -\nand there, when it asks (keep \
+         it secret until then):\n  {}\n",
         invitation.url.as_str()
     ));
 }

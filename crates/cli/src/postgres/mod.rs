@@ -31,7 +31,6 @@ machine is spoken to under TLS. Safe to repeat.")]
 
     /// Make this machine a node, with what `init` or `invite` printed on another
     #[command(after_help = "Examples:
-  sudo adit postgres join 'postgres://db.example.net/vpn#adit1-...'
   sudo adit postgres join - --route 192.168.7.0/24 < invitation")]
     Join(members::Join),
 

@@ -55,6 +55,8 @@ pub struct InitOptions {
     pub routes: Vec<IpNet>,
     /// How long the first invitation is valid; otherwise a day.
     pub valid: Option<Duration>,
+    /// The first invitation needs no running node.
+    pub offline: bool,
 }
 
 /// What came of it.
@@ -415,11 +417,11 @@ impl Maker<'_> {
             name,
             routes: &options.routes,
         };
-        let valid = options.valid.unwrap_or(invite::VALID);
+        let how = (options.valid.unwrap_or(invite::VALID), options.offline);
+        let network = invite::Network { key: self.key, tag: &self.network.tag };
         let made = async {
             let (settings, _) = candidate.register(&transaction, random).await?;
-            let invitation =
-                invite::new(&transaction, self.target, self.key, valid, random).await?;
+            let invitation = invite::new(&transaction, self.target, &network, how, random).await?;
             Ok::<_, Fault>((settings, invitation))
         };
         let made = made.await.inspect_err(|_| forget(self.places))?;

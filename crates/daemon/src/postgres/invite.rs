@@ -1,18 +1,22 @@
 //! `adit postgres invite`: what lets one more node in.
+//!
+//! What is printed holds a one-time secret. The network's key comes from a running node, or, for an offline invitation, from the
+//! database: see `adit_postgres::token::JoinKey`.
 
 use std::fmt;
 use std::time::Duration;
 
-use adit_engine::Random;
+use adit_engine::{Random, UnixTime};
 use adit_postgres::key::NetworkKey;
 use adit_postgres::token::{JoinSecret, Token};
 use tokio_postgres::GenericClient;
 use zeroize::Zeroizing;
 
-use super::admin::{block_on, open, random, said, verifier};
+use super::admin::{block_on, network, open, random, said, verifier};
 use super::database::Target;
 use super::places::Places;
 use super::settings::{Secrets, Settings};
+use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::managed::Outcome;
 
@@ -25,6 +29,8 @@ pub struct Invitation {
     pub url: Zeroizing<String>,
     /// For how long.
     pub valid: Duration,
+    /// No node needs to run when it is used.
+    pub offline: bool,
     /// What to know before using it elsewhere.
     pub notes: Vec<String>,
 }
@@ -35,17 +41,28 @@ impl fmt::Debug for Invitation {
     }
 }
 
-/// Makes an invitation, as the node that this machine is.
+/// The network that an invitation is for.
+pub(super) struct Network<'a> {
+    pub(super) key: &'a NetworkKey,
+    pub(super) tag: &'a str,
+}
+
+/// Makes an invitation, as the node that this machine is. One that is `offline` needs no running node.
 ///
 /// # Errors
 /// This machine is in no network, its node may not invite, or the database cannot be reached.
-pub fn invite(places: &Places, valid: Duration) -> Outcome<Invitation> {
+pub fn invite(places: &Places, valid: Duration, offline: bool) -> Outcome<Invitation> {
     let settings = Settings::load(places)?;
     let secrets = Secrets::load(places)?;
     let target = Target::of_node(&settings, &secrets)?;
     block_on(async {
         let client = open(&target, "invite").await?;
-        new(&client, &target, &secrets.network_key, valid, &mut random()?).await
+        let (record, mac) = network(&client).await?;
+        record.verify(&secrets.network_key, &mac).map_err(|error| {
+            Fault::peer(format!("the network's row in the database is not believed: {error}"))
+        })?;
+        let network = Network { key: &secrets.network_key, tag: &record.tag };
+        new(&client, &target, &network, (valid, offline), &mut random()?).await
     })
 }
 
@@ -53,22 +70,28 @@ pub fn invite(places: &Places, valid: Duration) -> Outcome<Invitation> {
 pub(super) async fn new(
     client: &impl GenericClient,
     target: &Target,
-    network: &NetworkKey,
-    valid: Duration,
+    network: &Network<'_>,
+    (valid, offline): (Duration, bool),
     random: &mut Random,
 ) -> Outcome<Invitation> {
+    let failed = |_| Fault::ours("making keys: the cryptographic library failed");
     let secret = JoinSecret::generate(random);
+    let key = secret.key().map_err(failed)?;
+    let until = UnixTime(unix_time().0.saturating_add(valid.as_secs()));
+    let for_nodes = key.for_nodes(network.key, network.tag, until, random).map_err(failed)?;
+    let for_token = offline.then(|| key.offline(network.key, network.tag)).transpose();
+    let for_token = for_token.map_err(failed)?;
     let seconds = f64::from(u32::try_from(valid.as_secs()).unwrap_or(u32::MAX));
     let row = client
         .query_one(
-            "SELECT adit.invite($1, make_interval(secs => $2))::text",
-            &[&verifier(&secret.password()), &seconds],
+            "SELECT adit.invite($1, make_interval(secs => $2), $3, $4)::text",
+            &[&verifier(&secret.password()), &seconds, &for_nodes, &for_token],
         )
         .await
         .map_err(|error| said(&error))?;
     let role: String =
         row.try_get(0).map_err(|_| Fault::peer("the database has made no invitation"))?;
-    let token = Token { role, secret, network: network.clone() };
+    let token = Token { role, secret };
     let mut notes = Vec::new();
     if target.is_local() {
         notes.push(
@@ -81,5 +104,5 @@ pub(super) async fn new(
         notes.push(format!("the next machine needs {} too, at the same place", file.display()));
     }
     let url = Zeroizing::new(format!("{}#{token}", target.to_url()));
-    Ok(Invitation { url, valid, notes })
+    Ok(Invitation { url, valid, offline, notes })
 }

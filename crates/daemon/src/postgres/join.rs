@@ -1,17 +1,33 @@
 //! `adit postgres join`: one command makes this machine a node.
 
 use std::path::Path;
+use std::time::Duration;
 
-use adit_postgres::token::Token;
+use adit_engine::Random;
+use adit_postgres::key::{NetworkKey, SealSecret};
+use adit_postgres::token::{Admission, Token};
 use ipnet::IpNet;
+use tokio::time::sleep;
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 
 use super::admin::{self, block_on, node_name, random};
 use super::database::{Environment, Target, open};
 use super::places::Places;
 use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
+use crate::clock::now;
 use crate::fault::Fault;
 use crate::managed::Outcome;
+
+const ASK: &str = "SELECT adit.ask($1, $2)";
+
+const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
+
+/// How long to wait for a node's answer, between two looks, and before the user is told.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_PAUSE: Duration = Duration::from_millis(250);
+const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -40,10 +56,15 @@ pub struct Joined {
 /// # Errors
 /// The invitation is used, too old or damaged; the database cannot be reached or is not the one that the invitation is for; the
 /// name or a network behind this node is taken.
-pub fn join(dir: Option<&Path>, invitation: &str, options: &JoinOptions) -> Outcome<Joined> {
+pub fn join(
+    dir: Option<&Path>,
+    invitation: &str,
+    options: &JoinOptions,
+    tell: &mut dyn FnMut(&str),
+) -> Outcome<Joined> {
     let Some((url, token)) = invitation.trim().rsplit_once('#') else {
         return Err(Fault::operator(
-            "that is no invitation: it ends in #adit1-...; put it between '...', because the shell takes # for a comment; \
+            "that is no invitation: it ends in #adit1-...; run `adit postgres join -` and paste what init or invite printed; \
              make another with: adit postgres invite",
         ));
     };
@@ -51,7 +72,7 @@ pub fn join(dir: Option<&Path>, invitation: &str, options: &JoinOptions) -> Outc
     let target = Target::of_operator(url, &Environment::of_process())?
         .with_role(&token.role, &token.secret.password());
     let name = node_name(options.name.as_deref())?;
-    block_on(run(dir, &target, &token, &name, options))
+    block_on(run(dir, &target, &token, &name, options, tell))
 }
 
 async fn run(
@@ -60,6 +81,7 @@ async fn run(
     token: &Token,
     name: &str,
     options: &JoinOptions,
+    tell: &mut dyn FnMut(&str),
 ) -> Outcome<Joined> {
     let mut client = open(target, "join").await.map_err(|fault| match fault.refuses_role {
         true => Fault::operator(
@@ -69,24 +91,26 @@ async fn run(
         false => fault.into(),
     })?;
     admin::refuse_pooler(&client, target).await?;
+    let (network, mac) = admin::network(&client).await?;
+    let places = Places::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
+    Candidate::refuse_existing(&places)?;
+    let mut random = random()?;
+    let key = admitted(&client, token, &network.tag, &mut random, tell).await?;
     let transaction = client.transaction().await.map_err(|error| admin::said(&error))?;
-    let (network, mac) = admin::network(&transaction).await?;
-    network.verify(&token.network, &mac).map_err(|error| {
+    network.verify(&key, &mac).map_err(|error| {
         Fault::peer(format!(
             "the network in this database is not the one that the invitation is for, or somebody has altered it: {error}"
         ))
     })?;
-    let places = Places::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
     let candidate = Candidate {
         places: &places,
         target,
         network: &network,
-        key: &token.network,
+        key: &key,
         name,
         routes: &options.routes,
     };
-    Candidate::refuse_existing(&places)?;
-    let settings = match candidate.register(&transaction, &mut random()?).await {
+    let settings = match candidate.register(&transaction, &mut random).await {
         Ok((settings, _)) => settings,
         Err(fault) => {
             forget(&places);
@@ -95,4 +119,51 @@ async fn run(
     };
     commit(transaction, &places).await?;
     Ok(Joined { settings, notes: target.warnings().to_vec(), places })
+}
+
+/// Gets the network's key: from the invitation itself if it is an offline one, else from a running node.
+async fn admitted(
+    client: &Client,
+    token: &Token,
+    tag: &str,
+    random: &mut Random,
+    tell: &mut dyn FnMut(&str),
+) -> Outcome<NetworkKey> {
+    let failed = |_| Fault::ours("making keys: the cryptographic library failed");
+    let key = token.secret.key().map_err(failed)?;
+    let altered = || Fault::peer("the invitation in the database was altered: do not trust it");
+    // Lives as long as this command: what was wrapped to it opens never again.
+    let own = SealSecret::generate(random);
+    let public = own.public().map_err(|error| Fault::ours(format!("making keys: {error}")))?;
+    let proof = key.prove(tag, &token.role, &public).map_err(failed)?;
+    let began = now();
+    let mut asked = false;
+    let mut told = false;
+    loop {
+        let row = client.query_one(ANSWERED, &[]).await.map_err(|error| admin::said(&error))?;
+        let bytes = |at| row.try_get::<_, Option<Vec<u8>>>(at).map_err(|error| admin::said(&error));
+        if let Some(sealed) = bytes(2)? {
+            return key.open_offline(tag, &sealed).ok_or_else(altered);
+        }
+        if !asked {
+            let values: [&(dyn ToSql + Sync); 2] = [&public.as_bytes(), &proof.as_slice()];
+            client.query_one(ASK, &values).await.map_err(|error| admin::said(&error))?;
+            asked = true;
+        } else if let (Some(enc), Some(sealed)) = (bytes(0)?, bytes(1)?) {
+            let answer = Admission { enc, sealed };
+            return key.admitted(tag, &token.role, &own, &answer).ok_or_else(altered);
+        }
+        let waited = now().since(began);
+        if waited > ANSWER_LIMIT {
+            return Err(Fault::environment(
+                "no node of the network has answered: start one (adit postgres up) and run this command again; the invitation is \
+                 still good",
+            ));
+        }
+        if waited > TELL_AFTER && !told {
+            tell("waiting for a running node of the network to let this one in");
+            told = true;
+        }
+        sleep(ANSWER_PAUSE).await;
+    }
 }

@@ -24,8 +24,7 @@ impl Owner {
         Ok(Owner::Program(match subject {
             Subject::Bare | Subject::Wired(Joint::Kernel | Joint::KernelRules) => {
                 return Err(
-                    "a cable or the kernel's bridge is no program that could be sampled"
-                        .into(),
+                    "a cable or the kernel's bridge is no program that could be sampled".into()
                 );
             }
             Subject::Copy | Subject::Bridge(Bridging::Plain | Bridging::PlainThreads) => "adit-lab",

@@ -23,3 +23,4 @@ pub use identity::{
 };
 pub use network::NetworkKey;
 pub use record::{MAX_NAME, MAX_SUBNETS, NetworkRecord, NodeRecord, UnfitRecord, is_name};
+pub(crate) use wrap::{unwrap_once, wrap_once};

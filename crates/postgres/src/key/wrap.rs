@@ -11,6 +11,8 @@ use hpke::rand_core::{TryCryptoRng, TryRng};
 use hpke::{Deserializable, Kem, OpModeR, OpModeS, PskBundle, Serializable};
 use zeroize::Zeroizing;
 
+use super::{SealPublic, SealSecret};
+
 type PrivateKey = <XWing as Kem>::PrivateKey;
 type PublicKey = <XWing as Kem>::PublicKey;
 type Encapsulated = <XWing as Kem>::EncappedKey;
@@ -95,4 +97,26 @@ pub(super) fn unwrap(
     )
     .ok()
     .map(Zeroizing::new)
+}
+
+/// [`wrap`] for another purpose than an epoch's, under a pre-shared key of that purpose.
+pub(crate) fn wrap_once(
+    secret: &[u8],
+    to: &SealPublic,
+    psk: &[u8; 32],
+    info: &[u8],
+    random: &mut Random,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    wrap(secret, to.as_bytes(), psk, info, random)
+}
+
+/// Opens what [`wrap_once`] made.
+pub(crate) fn unwrap_once(
+    key: &SealSecret,
+    psk: &[u8; 32],
+    info: &[u8],
+    enc: &[u8],
+    sealed: &[u8],
+) -> Option<Zeroizing<Vec<u8>>> {
+    unwrap(key.as_bytes(), psk, info, enc, sealed)
 }

@@ -44,11 +44,18 @@ CREATE TABLE node (
     removed    timestamptz
 );
 
--- One-time invitations: the role of the name may join once, until then.
+-- One-time invitations: the role of the name may join once, until then. What the keys are is in token/admission.rs; they are
+-- cleared when the node has registered.
 CREATE TABLE invitation (
-    role  name PRIMARY KEY,
-    until timestamptz NOT NULL,
-    node  integer REFERENCES node           -- who came by it
+    role    name PRIMARY KEY,
+    until   timestamptz NOT NULL,
+    node    integer REFERENCES node,        -- the node that used it
+    key     bytea,                          -- the invitation's key under the network's: for nodes
+    offline bytea,                          -- the network's key under the invitation's, if no node will be running
+    asked   bytea,                          -- the joiner's public key
+    proof   bytea,                          -- its MAC under the invitation's key
+    enc     bytea,                          -- the network's key, wrapped to the joiner's by a node
+    sealed  bytea
 );
 
 -- What one node sends to another. The number is made of both ends' numbers, so that rows and records show by themselves
@@ -191,7 +198,7 @@ BEGIN
 END $$;
 
 -- Makes an invitation's role. `verifier` is the SCRAM verifier of the one-time secret.
-CREATE FUNCTION invite(verifier text, valid interval) RETURNS name
+CREATE FUNCTION invite(verifier text, valid interval, for_nodes bytea, for_token bytea) RETURNS name
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 DECLARE
     who name;
@@ -203,14 +210,58 @@ BEGIN
     IF valid IS NULL OR valid < '1 minute' OR valid > '30 days' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'an invitation is valid for 1 minute to 30 days';
     END IF;
+    IF for_nodes IS NULL OR octet_length(for_nodes) > 256 OR octet_length(for_token) > 256 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
+    END IF;
     PERFORM forget_invitations();
     IF (SELECT count(*) FROM invitation) >= 100 THEN
         RAISE program_limit_exceeded USING MESSAGE = 'there are 100 open invitations: wait until some are used or over';
     END IF;
     who := format('adit_%s_join_%s', (SELECT tag FROM network), substr(replace(gen_random_uuid()::text, '-', ''), 1, 12));
     EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L VALID UNTIL %L CONNECTION LIMIT 2 IN ROLE {guests}', who, verifier, now() + valid);
-    INSERT INTO invitation VALUES (who, now() + valid);
+    INSERT INTO invitation (role, until, key, offline) VALUES (who, now() + valid, for_nodes, for_token);
     RETURN who;
+END $$;
+
+-- Asks the nodes for the network's key, under the invitation's role; asking again replaces the question.
+CREATE FUNCTION ask(with_key bytea, with_proof bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF with_key IS NULL OR octet_length(with_key) <> 1216 OR with_proof IS NULL OR octet_length(with_proof) <> 32 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
+    END IF;
+    UPDATE invitation SET asked = with_key, proof = with_proof, enc = NULL, sealed = NULL
+        WHERE role = session_user AND node IS NULL AND until > now();
+    IF NOT FOUND THEN
+        RAISE insufficient_privilege USING MESSAGE = 'this invitation is used up or too old';
+    END IF;
+    NOTIFY adit_nodes;
+END $$;
+
+-- What has been answered, and what needs no answer.
+CREATE FUNCTION answered(OUT enc bytea, OUT sealed bytea, OUT offline bytea)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = adit, pg_temp
+BEGIN ATOMIC
+    SELECT i.enc, i.sealed, i.offline FROM invitation i WHERE i.role = session_user AND i.node IS NULL AND i.until > now();
+END;
+
+-- For nodes: the questions that none has answered.
+CREATE FUNCTION questions() RETURNS TABLE (role name, key bytea, asked bytea, proof bytea)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = adit, pg_temp
+BEGIN ATOMIC
+    SELECT i.role, i.key, i.asked, i.proof FROM invitation i
+    WHERE me() IS NOT NULL AND i.asked IS NOT NULL AND i.sealed IS NULL AND i.node IS NULL AND i.until > now() LIMIT 16;
+END;
+
+-- A node's answer to the question with that proof.
+CREATE FUNCTION answer(to_role name, to_proof bytea, with_enc bytea, with_sealed bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF me() IS NULL OR octet_length(with_enc) > 4096 OR octet_length(with_sealed) > 256 THEN
+        RAISE insufficient_privilege USING MESSAGE = 'only a node of this network may do that';
+    END IF;
+    UPDATE invitation SET enc = with_enc, sealed = with_sealed
+        WHERE role = to_role AND proof = to_proof AND sealed IS NULL AND node IS NULL;
 END $$;
 
 -- The lowest free host address of a network; the first is the network's own.
@@ -316,6 +367,7 @@ BEGIN
         SELECT id * 65536 + node_id, id, node_id FROM node WHERE id <> node_id AND mac IS NOT NULL AND removed IS NULL;
     IF EXISTS (SELECT FROM invitation WHERE role = session_user) THEN
         EXECUTE format('ALTER ROLE %I NOLOGIN', session_user);
+        UPDATE invitation SET key = NULL, offline = NULL, asked = NULL, proof = NULL, enc = NULL, sealed = NULL WHERE role = session_user;
     END IF;
     NOTIFY adit_nodes;
 END $$;
@@ -587,11 +639,11 @@ END $$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA adit FROM PUBLIC;
 GRANT USAGE ON SCHEMA adit TO {nodes}, {guests}, {auditors};
 GRANT SELECT ON network TO {guests};
-GRANT EXECUTE ON FUNCTION reserve(text, cidr[]), register(integer, text, bytea, bytea, bytea) TO {guests};
+GRANT EXECUTE ON FUNCTION reserve(text, cidr[]), register(integer, text, bytea, bytea, bytea), ask(bytea, bytea), answered() TO {guests};
 GRANT SELECT ON network, node, stream, leaf, epoch, wrap, checkpoint TO {nodes}, {auditors};
 GRANT SELECT ON packet, log TO {auditors};
 GRANT EXECUTE ON FUNCTION me(), usage() TO {nodes}, {auditors};
-GRANT EXECUTE ON FUNCTION invite(text, interval), remove(text), begin_writing(), resume(integer), expire(),
+GRANT EXECUTE ON FUNCTION invite(text, interval, bytea, bytea), questions(), answer(name, bytea, bytea, bytea), remove(text), begin_writing(), resume(integer), expire(),
     newest(integer, integer, bigint, bigint, integer, bigint),
     sign(integer[], integer[], bigint[], bytea[], bytea[]),
     open_epoch(integer, integer, integer, bigint, boolean, bytea, bytea, integer[], bytea[], bytea[]) TO {nodes};

@@ -1,22 +1,25 @@
-//! What one node gives to the next so that it can join: text that is pasted, once.
+//! What one node gives to the next so that it can join: text that is pasted, once. It holds a one-time secret and nothing
+//! that lives longer: see [`JoinKey`].
 //!
 //! ```text
-//!   adit1-BASE64URL(version 1 | secret, 24 bytes | network key, 32 bytes | invitation's role | checksum, 4 bytes)
+//!   adit1-BASE64URL(version 2 | secret, 24 bytes | invitation's role | checksum, 4 bytes)
 //! ```
+
+mod admission;
 
 use std::fmt;
 use std::str::FromStr;
 
-use adit_crypto::{constant_time_eq, sha256};
+use adit_crypto::{CryptoError, constant_time_eq, sha256};
 use adit_engine::Random;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use zeroize::Zeroizing;
 
-use crate::key::NetworkKey;
+pub use self::admission::{Admission, JoinKey, NotAdmitted, Request, admit};
 
 const PREFIX: &str = "adit1-";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const CHECKSUM: usize = 4;
 
 /// Longest name of a role in PostgreSQL, bytes.
@@ -44,6 +47,14 @@ impl JoinSecret {
     pub fn password(&self) -> Zeroizing<String> {
         Zeroizing::new(URL_SAFE_NO_PAD.encode(*self.0))
     }
+
+    /// What opens and proves the rest of the invitation.
+    ///
+    /// # Errors
+    /// The library failed.
+    pub fn key(&self) -> Result<JoinKey, CryptoError> {
+        JoinKey::of(self)
+    }
 }
 
 // By hand: secrets never reach a log.
@@ -60,8 +71,6 @@ pub struct Token {
     pub role: String,
     /// Its password.
     pub secret: JoinSecret,
-    /// The network's key.
-    pub network: NetworkKey,
 }
 
 /// Why a text is not a token.
@@ -86,7 +95,6 @@ impl fmt::Display for Token {
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
         bytes.push(VERSION);
         bytes.extend_from_slice(&*self.secret.0);
-        bytes.extend_from_slice(self.network.as_bytes());
         bytes.extend_from_slice(self.role.as_bytes());
         write!(f, "{PREFIX}{}", *checked_text(&bytes))
     }
@@ -102,14 +110,11 @@ impl FromStr for Token {
         if *version != VERSION {
             return Err(BadToken::Version);
         }
-        let (secret, rest) = rest.split_first_chunk().ok_or(BadToken::Damaged)?;
-        let (network, role) =
-            rest.split_first_chunk::<{ NetworkKey::LEN }>().ok_or(BadToken::Damaged)?;
+        let (secret, role) = rest.split_first_chunk().ok_or(BadToken::Damaged)?;
         let role = std::str::from_utf8(role).ok().filter(|role| is_role(role));
         Ok(Self {
             role: role.ok_or(BadToken::Role)?.to_owned(),
             secret: JoinSecret(Zeroizing::new(*secret)),
-            network: NetworkKey::from_bytes(network),
         })
     }
 }
@@ -150,14 +155,10 @@ mod tests {
 
     fn token() -> Token {
         let mut random = Random::new([3; 32]);
-        Token {
-            role: "adit_t1_join_0a1b2c3d".into(),
-            secret: JoinSecret::generate(&mut random),
-            network: NetworkKey::generate(&mut random),
-        }
+        Token { role: "adit_t1_join_0a1b2c3d".into(), secret: JoinSecret::generate(&mut random) }
     }
 
-    const TEXT: &str = "adit1-AZBKZFJM48hzuUoRQCUSx2lOct6u0auDeghiLEarXxfO_7nk7mb1ogP1oxV1_XAlGxzZIrz6qH_HYWRpdF90MV9qb2luXzBhMWIyYzNkMAbEGg";
+    const TEXT: &str = "adit1-ApBKZFJM48hzuUoRQCUSx2lOct6u0auDemFkaXRfdDFfam9pbl8wYTFiMmMzZNcTvj0";
 
     #[test]
     fn a_token_is_this_text_and_reads_back() {
@@ -170,7 +171,7 @@ mod tests {
     /// The encoding never changes under this prefix, whatever bytes are drawn.
     #[test]
     fn a_token_of_another_build_reads_and_writes_back() {
-        let text = "adit1-AThVU6ojoksU2LvC3_YGJ39ETgSXl65-BATjqboOzvL7kEpkUkzjyHO5ShFAJRLHaU5y3q7Rq4N6YWRpdF90MV9qb2luXzBhMWIyYzNkaNnouw";
+        let text = "adit1-AjhVU6ojoksU2LvC3_YGJ39ETgSXl65-BGFkaXRfdDFfam9pbl8wYTFiMmMzZJQByg8";
         let token: Token = text.parse().unwrap();
         assert_eq!(token.role, "adit_t1_join_0a1b2c3d");
         assert_eq!(token.to_string(), text);
@@ -195,7 +196,7 @@ mod tests {
         let text = |bytes: &[u8]| format!("{PREFIX}{}", *checked_text(bytes));
         let good = from_checked_text(&TEXT[PREFIX.len()..]).unwrap();
         assert_eq!(text(&good), TEXT);
-        let role = |role: &[u8]| text(&[&good[..57], role].concat());
+        let role = |role: &[u8]| text(&[&good[..25], role].concat());
         let long = "a".repeat(MAX_ROLE);
         assert_eq!(role(long.as_bytes()).parse::<Token>().unwrap().role, long);
         let cases = [
@@ -204,8 +205,8 @@ mod tests {
             (BadToken::Damaged, PREFIX.to_owned()),
             (BadToken::Damaged, format!("{PREFIX}{}", "A".repeat(300))),
             (BadToken::Damaged, text(&[])),
-            (BadToken::Damaged, text(&good[..56])),
-            (BadToken::Version, text(&[&[2], &good[1..]].concat())),
+            (BadToken::Damaged, text(&good[..24])),
+            (BadToken::Version, text(&[&[1], &good[1..]].concat())),
             (BadToken::Role, role(b"")),
             (BadToken::Role, role(format!("{long}a").as_bytes())),
             (BadToken::Role, role(b"adit\"; DROP")),
@@ -220,10 +221,7 @@ mod tests {
     fn secrets_stand_in_no_debug() {
         let shown = format!("{:?}", token());
         assert!(!shown.contains(token().secret.password().as_str()));
-        assert_eq!(
-            shown,
-            "Token { role: \"adit_t1_join_0a1b2c3d\", secret: JoinSecret(..), network: NetworkKey(..) }"
-        );
+        assert_eq!(shown, "Token { role: \"adit_t1_join_0a1b2c3d\", secret: JoinSecret(..) }");
     }
 
     #[test]

@@ -67,11 +67,12 @@ fn tls(stage: &Stage<'_>) -> Result<String> {
 
 /// A token lets one machine in, once.
 fn join(stage: &Stage<'_>) -> Result<String> {
-    let bed = Bed::bare(stage, 3, &Options::default())?;
+    let mut bed = Bed::bare(stage, 3, &Options::default())?;
     let whole = bed.url(&Plan::default());
     let said = bed.node(1)?.refused(&["up"])?;
     ensure(said.contains("adit postgres"), || format!("no remedy in: {said}"))?;
-    let told = bed.node(0)?.adit(&["init", &whole, "--network", "10.9.0.0/24", "--name", "n1"])?;
+    let init = ["init", &whole, "--network", "10.9.0.0/24", "--name", "n1", "--offline"];
+    let told = bed.node(0)?.adit(&init)?;
     let url = invitation(&told)?;
     let again = bed.node(0)?.adit(&["init", &whole, "--network", "10.9.0.0/24", "--name", "n1"])?;
     ensure(again.contains("already"), || format!("init again: {again}"))?;
@@ -91,7 +92,12 @@ fn join(stage: &Stage<'_>) -> Result<String> {
     ensure(["used", "invit", "joined"].iter().any(|word| said.contains(word)), || {
         format!("a token that is used up: {said}")
     })?;
+    // From now on a node runs, and the database has no key of the network's.
+    bed.node_mut(0)?.spawn()?;
+    bed.node_mut(0)?.wait_up()?;
     let fresh = invitation(&bed.node(0)?.adit(&["invite"])?)?;
+    let keys = "SELECT count(*) FROM adit.invitation WHERE offline IS NOT NULL OR enc IS NOT NULL";
+    ensure(bed.number(keys)? == 0, || "an invitation holds the network's key".into())?;
     let said = bed.node(2)?.refused(&["join", &fresh, "--name", "n2"])?;
     ensure(said.contains("n2"), || format!("a name that is taken: {said}"))?;
     let said = bed.node(2)?.refused(&["join", &fresh, "--name", "Not A Name"])?;
@@ -99,6 +105,13 @@ fn join(stage: &Stage<'_>) -> Result<String> {
     bed.node(2)?.adit(&["join", &fresh, "--name", "n3"])?;
     let nodes = bed.number("SELECT count(*) FROM adit.node WHERE mac IS NOT NULL")?;
     ensure(nodes == 3, || format!("{nodes} nodes are registered"))?;
+    let left = bed.number(
+        "SELECT count(*) FROM adit.invitation WHERE node IS NOT NULL AND num_nonnulls(key, offline, asked, proof, enc, sealed) > 0",
+    )?;
+    ensure(left == 0, || format!("{left} used invitations still hold keys"))?;
+    bed.node_mut(2)?.spawn()?;
+    bed.node_mut(2)?.wait_up()?;
+    bed.reach(0, 2)?;
     Ok("once each".into())
 }
 

@@ -129,13 +129,14 @@ impl Bed {
         let (first, others) = self.nodes.split_first().context("no node")?;
         let url = self.url(plan);
         let mut words = vec!["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64"];
-        words.extend(["--name", &first.name]);
+        // The nodes are started when all are there.
+        words.extend(["--name", &first.name, "--offline"]);
         words.extend(plan.init);
         words.extend(plan.each.first().copied().unwrap_or_default());
         let mut told = first.adit(&words)?;
         for (at, node) in others.iter().enumerate() {
             if at > 0 {
-                told = first.adit(&["invite"])?;
+                told = first.adit(&["invite", "--offline"])?;
             }
             let url = invitation(&told)?;
             let mut words = vec!["join", &url, "--name", &node.name];

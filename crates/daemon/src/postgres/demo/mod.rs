@@ -149,6 +149,8 @@ fn found(world: &World, tell: Tell<'_>) -> Outcome<()> {
     let url = world.url();
     let words =
         ["init", &url, "--network", "10.9.0.0/24", "--network6", "fd09::/64", "--name", NAMES[0]];
+    // The nodes are started when both are there.
+    let words = [&words[..], &["--offline"]].concat();
     let told = world.adit(0, &words)?;
     show(tell, NAMES[0], &words, &told);
     let invitation = told

@@ -20,8 +20,9 @@ use adit_postgres::{Audit, Seq, StreamId, sql};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio_postgres::{Client, Row};
 
+use super::admit;
 use super::cause::Cause;
-use super::directory::{self, Known};
+use super::directory::{self, Known, Tables};
 use super::health::Side;
 use super::link::{Bell, Link, within};
 use super::outward::sleep_until;
@@ -262,11 +263,16 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Reads the nodes again and takes them over.
+/// Reads the nodes again, takes them over, and lets invited ones in.
 async fn nodes(shared: &Shared, client: &Client) -> Result<(), Cause> {
     let tables = within(LIMIT, directory::load(client, shared.me())).await?;
+    take_over(shared, &tables)?;
+    within(LIMIT, admit::answer(shared, client)).await
+}
+
+fn take_over(shared: &Shared, tables: &Tables) -> Result<(), Cause> {
     let pins = &mut *shared.pins.borrow_mut();
-    let directory = directory::believe(&tables, shared.me(), &shared.network_key, pins)?;
+    let directory = directory::believe(tables, shared.me(), &shared.network_key, pins)?;
     if let Err(fault) = pins.save() {
         tracing::warn!("{fault}");
     }

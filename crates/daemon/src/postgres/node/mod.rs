@@ -9,6 +9,7 @@
 //!
 //! All on one thread. Whatever the database does, the device is drained and the queue stays bounded.
 
+mod admit;
 mod backoff;
 mod bounds;
 mod cause;
