@@ -282,6 +282,12 @@ fn echoes(
                             let flow = i as usize % PORTS.len();
                             let number = window * (WINDOW / 4) + i / 4;
                             client.send(1, PORTS[flow], number);
+                            // The kernel hands a flow's answers to the queue that its hash chooses until a worker has
+                            // written a packet of the flow, and to that worker's from then on: what follows
+                            // the first packet at once can overtake the answer to it.
+                            if in_order && window == 0 && i as usize + 1 == PORTS.len() {
+                                client.wait_for(PORTS.len());
+                            }
                         }
                         client.wait_for(((window + 1) * WINDOW) as usize);
                     }
