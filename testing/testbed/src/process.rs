@@ -215,7 +215,7 @@ impl Daemon {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for the end of the process.
+    /// Waits for the end of the process and of its log.
     ///
     /// # Errors
     /// It still runs when the time is over.
@@ -223,12 +223,22 @@ impl Daemon {
         let end = Moment::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
+                self.read_out();
                 return Ok(status);
             }
             if Moment::now() >= end {
                 return Err(self.failure(&format!("still runs after {} s", limit.as_secs())));
             }
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until the last lines of a process that has ended are in the log; for a second at most, since a child of its own
+    /// may keep the pipe open.
+    fn read_out(&self) {
+        let end = Moment::now() + Duration::from_secs(1);
+        while Arc::strong_count(&self.log) > 1 && Moment::now() < end {
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 

@@ -169,6 +169,11 @@ pub(super) fn wanted(plan: &HostPlan, slot: Slot, device: (u32, bool), around: &
                 ..Route::dev(everything(v6), link)
             });
         }
+        if captured == Captured::Blocked && !plan.block_ipv6 {
+            wanted.routes.extend(
+                inside(plan, device, v6).map(|route| Route { table: Some(slot.table), ..route }),
+            );
+        }
         let exempt: BTreeSet<IpNet> = exemptions(plan)
             .chain(around.lan.iter().copied())
             .filter(|net| matches!(net, IpNet::V6(_)) == v6)
@@ -226,6 +231,24 @@ fn rules(slot: Slot, v6: bool, around: &Around) -> Vec<Rule> {
     let link_local = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
     let local = Rule { preference: slot.preference + 1, to: Some(link_local.into()), ..main };
     vec![dhcp, local, all_else]
+}
+
+/// What a tunnel carries of a family that it does not take as a whole: its own networks, and the routes that lead into it.
+fn inside(
+    plan: &HostPlan,
+    (link, ethernet): (u32, bool),
+    v6: bool,
+) -> impl Iterator<Item = Route> + '_ {
+    let own = plan.addresses.iter().map(|net| (net.trunc(), None));
+    let routed = plan.routes.iter().filter_map(|route| match route.via {
+        Via::Tunnel(gateway) => Some((route.net, gateway)),
+        Via::Outside | Via::Gateway(_) => None,
+    });
+    let of_family = own.chain(routed).filter(move |(net, _)| matches!(net, IpNet::V6(_)) == v6);
+    of_family.map(move |(net, gateway)| Route {
+        via: gateway.filter(|_| ethernet),
+        ..Route::dev(net, link)
+    })
 }
 
 /// Routes of the configuration that lead around the tunnel (`net_gateway`, a gateway outside).

@@ -176,15 +176,18 @@ fn no_specific_route_leads_around_a_full_tunnel() {
         let before = state(net).await;
         let (mut host, device) = host(true).await;
         assert_eq!(ways(net).await, ["eth0"; 6]);
-        assert_eq!(
-            host.apply(&by_policy("def1")).await.unwrap(),
-            Applied::Changed(Vec::new()),
-            "without notes"
-        );
+        let mut plan = by_policy("def1");
+        let (net6, via) = ("fd99::/48".parse().unwrap(), Via::Tunnel(None));
+        plan.routes.push(PlannedRoute { net: net6, via, metric: None });
+        assert_eq!(host.apply(&plan).await.unwrap(), Applied::Changed(Vec::new()), "without notes");
         let capture = host.capture();
         assert_eq!((capture.ipv4, capture.ipv6), (Captured::Tunnel, Captured::Blocked));
         let tunnel4 = ["tun0", "tun0", "tun0", "tun0", "nowhere", "nowhere"];
         assert_eq!(ways(net).await, tunnel4);
+        // What the tunnel itself has of IPv6 stays with it.
+        for to in ["fd77::1", "fd99::1"] {
+            assert_eq!(way(net, to).await, "tun0", "{to}");
+        }
         // A route that comes later is no better.
         let late = Route::via("1.1.1.1/32".parse().unwrap(), "192.0.2.1".parse().unwrap());
         net.add_route(&late).await.unwrap();
