@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
 # Cells of the interoperability matrix that run at once. They mostly wait for timers, so more than there are cores.
-JOBS ?= 8
+JOBS ?= 6
 # Where the programs of make interop-run are.
 INTEROP ?= target/debug
 # The first of the generated cases of make filter-diff.
