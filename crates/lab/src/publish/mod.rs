@@ -4,7 +4,7 @@
 //! a run's folder ── publish ──> docs/figures/PLAN.json ──> README.md, docs/benchmarks.md
 //! ```
 //!
-//! A document says in a comment which figures stand where ([`region`]); publishing a run keeps its summary and writes the
+//! A document says in a comment which figures stand where (`region.rs`); publishing a run keeps its summary and writes the
 //! tables. So each figure has a revision and a date, and one that is older than the code it measured is found out.
 
 mod age;
