@@ -48,7 +48,7 @@ pub const MAX_VISITS: usize = 1_000_000;
 pub const MAX_PARTS: usize = 8;
 
 /// Rules made ready. Shared by all judges; replaced as a whole at a reload, when counters and limits go on for rules
-/// that are in both ([`Self::carry_on`]).
+/// that are in both (`carry_on`).
 #[derive(Debug)]
 pub struct Filter {
     ruleset: Ruleset,

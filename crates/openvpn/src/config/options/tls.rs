@@ -112,7 +112,7 @@ pub enum Wrap {
     /// None.
     #[default]
     None,
-    /// `tls-auth`; the digest is [`Options::auth`].
+    /// `tls-auth`; the digest is the one of `auth`.
     TlsAuth {
         /// The static key.
         key: Source,
