@@ -137,7 +137,7 @@ fn figures(report: &DemoReport) -> String {
     };
     format!(
         "\n{}\nround trip  p50 {:.0} us, p99 {:.0} us ({} samples, idle)\n\
-         memory      server {}, client {}\n{slow}",
+         own memory  server {}, client {} (private; the program itself is shared)\n{slow}",
         table(&rows),
         report.round_trip_p50 * 1e6,
         report.round_trip_p99 * 1e6,

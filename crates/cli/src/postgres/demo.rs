@@ -122,7 +122,7 @@ fn figures(report: &Report) -> String {
     format!(
         "\n{}\nround trip  p50 {:.2} ms, p99 {:.2} ms ({} samples, idle)\n\
          database    {}, {} rows, {}\n\
-         memory      {} and {}\n{slow}",
+         own memory  {} and {} (private; the program itself is shared)\n{slow}",
         table(&rows),
         report.round_trip_p50 * 1e3,
         report.round_trip_p99 * 1e3,

@@ -22,14 +22,14 @@ fn parse_ticks(stat: &str) -> u64 {
         .sum()
 }
 
-/// Resident memory, bytes.
+/// Private memory, bytes: what no file backs and no other process shares.
 pub(crate) fn memory(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    parse_resident(&text)
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    parse_private(&text)
 }
 
-fn parse_resident(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+fn parse_private(rollup: &str) -> u64 {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"));
     let kilobytes = line.and_then(|rest| rest.split_ascii_whitespace().next()?.parse::<u64>().ok());
     kilobytes.unwrap_or(0).saturating_mul(1024)
 }
@@ -43,7 +43,7 @@ mod tests {
         let stat = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0";
         assert_eq!(parse_ticks(stat), 200);
         assert_eq!(parse_ticks(""), 0);
-        assert_eq!(parse_resident("Name:\tx\nVmRSS:\t    2048 kB\n"), 2 << 20);
+        assert_eq!(parse_private("Pss:    4096 kB\nPss_Anon:    2048 kB\n"), 2 << 20);
         let me = std::process::id();
         assert!(memory(me) > 0);
         let _ = cpu(me);
