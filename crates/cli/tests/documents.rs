@@ -1,0 +1,168 @@
+//! The documents: links lead somewhere, the glossary is in order and names files that exist, and the pre-commit hook refuses what it
+//! should.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).unwrap()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The Markdown files for people: of the root, `docs` and `fuzz`.
+fn documents() -> Vec<PathBuf> {
+    let folders = ["", "docs", "fuzz"].map(|folder| root().join(folder));
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|end| end == "md"));
+    files.sort();
+    files
+}
+
+/// A page's lines outside of code blocks, without code spans.
+fn prose(text: &str) -> impl Iterator<Item = String> {
+    let mut code = false;
+    text.lines().filter_map(move |line| {
+        if line.trim_start().starts_with("```") {
+            code = !code;
+            return None;
+        }
+        (!code).then(|| line.split('`').step_by(2).collect())
+    })
+}
+
+/// What a heading is called in links: lower case, words joined by hyphens, without other signs.
+fn slug(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    heading.to_lowercase().chars().filter(kept).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| slug(line.trim_start_matches('#').trim())).collect()
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut links = 0;
+    for document in documents() {
+        let text = read(&document);
+        for line in prose(&text) {
+            for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                if target.contains("://") {
+                    continue;
+                }
+                links += 1;
+                let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+                let path = match file {
+                    "" => document.clone(),
+                    file => document.parent().unwrap().join(file),
+                };
+                let shown = document.display();
+                assert!(path.exists(), "{shown}: {target}: there is no such file");
+                let known = anchor.is_empty() || anchors(&read(&path)).contains(anchor);
+                assert!(known, "{shown}: {target}: there is no such heading");
+            }
+        }
+    }
+    assert!(links > 50, "{links} links were found");
+}
+
+#[test]
+fn the_glossary_is_sorted_and_names_files_that_exist() {
+    let text = read(&root().join("docs/GLOSSARY.md"));
+    let terms: Vec<String> = text
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("- **")?.split_once("**: ")?.0.to_lowercase()))
+        .collect();
+    assert!(terms.len() >= 40, "{} terms", terms.len());
+    assert!(terms.is_sorted(), "{terms:?}");
+    let distinct: BTreeSet<&String> = terms.iter().collect();
+    assert_eq!(distinct.len(), terms.len(), "{terms:?}");
+    let is_path = |span: &&str| span.contains('/') && span.is_ascii() && !span.contains(' ');
+    let paths: Vec<&str> = text.split('`').skip(1).step_by(2).filter(is_path).collect();
+    assert!(paths.len() >= terms.len(), "{paths:?}");
+    for path in paths {
+        assert!(root().join(path).exists(), "docs/GLOSSARY.md: {path} does not exist");
+    }
+}
+
+/// A repository of its own with the hook in place.
+struct Repository(tempfile::TempDir);
+
+impl Repository {
+    fn new() -> Self {
+        let this = Self(tempfile::tempdir().unwrap());
+        for file in ["scripts/hooks/pre-commit", "scripts/words.sh", "rustfmt.toml"] {
+            let to = this.0.path().join(file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(root().join(file), to).unwrap();
+        }
+        for arguments in [&["init", "-q"][..], &["config", "core.hooksPath", "scripts/hooks"]] {
+            assert!(this.git(arguments).status.success());
+        }
+        this
+    }
+
+    /// No configuration and no repository but its own, whatever the caller's environment says.
+    fn git(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("git");
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("GIT_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .args(["-c", "user.name=a", "-c", "user.email=a@example.org"])
+            .args(["-c", "commit.gpgSign=false"])
+            .args(arguments)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_SYSTEM", "/dev/null")
+            .current_dir(&self.0)
+            .output()
+            .unwrap()
+    }
+
+    /// Commits a file; what the hook says if it refuses.
+    fn commit(&self, file: &str, text: &str) -> Result<(), String> {
+        fs::write(self.0.path().join(file), text).unwrap();
+        assert!(self.git(&["add", file]).status.success());
+        let output = self.git(&["commit", "-q", "-m", "a change"]);
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+}
+
+#[test]
+fn the_hook_looks_at_what_is_staged() {
+    let repository = Repository::new();
+    repository.commit("good.rs", "// A comment.\nfn main() {}\n").unwrap();
+    let refusal = repository.commit("bad.rs", "fn main( ) {}\n").unwrap_err();
+    assert!(refusal.contains("bad.rs is not formatted"), "{refusal}");
+    repository.commit("bad.rs", "mod elsewhere;\n\nfn main() {}\n").unwrap();
+
+    let refusal = repository.commit("page.md", "# A page\n\nNobody knows.\n").unwrap_err();
+    assert!(refusal.contains("page.md:3: \"nobody\""), "{refusal}");
+    let code = "# A page\n\nThe user `nobody`.\n\n```text\nnobody\n```\n";
+    repository.commit("page.md", code).unwrap();
+    let refusal = repository.commit("good.rs", "// Whoever.\nfn main() {}\n").unwrap_err();
+    assert!(refusal.contains("good.rs:1: \"whoever\""), "{refusal}");
+    repository.commit("good.rs", "fn main() {\n    let _told = 1;\n}\n").unwrap();
+
+    // A line that was there before is of no concern; one that is added is, wherever the file has it.
+    let old = repository.git(&["commit", "-q", "--allow-empty", "-m", "empty"]);
+    assert!(old.status.success());
+    fs::write(repository.0.path().join("old.md"), "He said so.\n").unwrap();
+    assert!(repository.git(&["add", "old.md"]).status.success());
+    assert!(repository.git(&["commit", "-q", "--no-verify", "-m", "old"]).status.success());
+    repository.commit("old.md", "He said so.\n\nMore.\n").unwrap();
+    let refusal = repository.commit("old.md", "He said so.\n\nMore, anew.\n").unwrap_err();
+    assert!(refusal.contains("old.md:3: \"anew\"") && !refusal.contains("said"), "{refusal}");
+}
