@@ -623,7 +623,7 @@ fn a_device_that_moved_is_not_taken_for_two() {
 }
 
 #[test]
-fn with_duplicate_cn_nobody_is_sent_away() {
+fn with_duplicate_cn_no_client_is_sent_away() {
     let config = ServerConfig { duplicate_cn: true, ..server_config(Settings::default()) };
     let mut w = World::new(config, 1);
     let a = w.connect(client_config(Settings::default()), Impairment::default(), 1);

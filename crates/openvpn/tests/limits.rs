@@ -96,7 +96,7 @@ fn a_client_through_which_nothing_passes_says_good_bye_and_ends() {
 }
 
 #[test]
-fn nobody_is_asked_for_traffic_without_a_rule() {
+fn no_peer_is_asked_for_traffic_without_a_rule() {
     let (mut w, c) = connected(Settings::default(), Settings::default(), &[]);
     w.clients[c].plane.traffic_read = 0;
     w.run(300 * SECOND, |_| false);

@@ -285,7 +285,7 @@ fn every_wrapping_connects_and_rekeys_on_a_bad_line() {
 }
 
 #[test]
-fn handshakes_complete_in_many_bad_networks_whoever_is_known_to_whom() {
+fn handshakes_complete_in_many_bad_networks_whichever_end_knows_the_other() {
     for seed in 0..300 {
         let loss = f64::from((seed % 11) as u32) / 100.0;
         let (a, b) = match seed % 3 {
@@ -325,7 +325,7 @@ fn a_server_that_dies_and_comes_back_invites_its_client() {
 }
 
 #[test]
-fn a_server_that_knows_nobody_is_found_again_after_silence() {
+fn a_server_that_knows_no_remote_is_found_again_after_silence() {
     let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
     w.kill(A);
     w.run(SECOND, |_| false);
@@ -359,7 +359,7 @@ fn an_invitation_is_believed_at_most_every_few_seconds_and_ends_nothing() {
 }
 
 #[test]
-fn a_stranger_costs_a_listening_server_nothing_and_disturbs_nobody() {
+fn a_stranger_costs_a_listening_server_nothing_and_disturbs_no_session() {
     let mut w = up([tls(true, settings(), anybody()), tls(false, settings(), reach())]);
     let resets: Vec<Vec<u8>> = w.nodes[B]
         .sent

@@ -245,15 +245,9 @@ fn an_end_that_leaves_hangs_up_and_says_nothing_more() {
 fn a_connection_whose_address_is_gone_is_replaced_at_once_and_another_is_kept() {
     for n in [D, L] {
         let mut w = up();
-        let changed = |w: &mut World, stale| {
-            let mut out = Outbox::new();
-            let engine = w.nodes[n].engine.as_mut().expect("alive");
-            engine.path_changed(w.now, stale, &mut out);
-            w.perform(n, out);
-        };
-        changed(&mut w, false);
+        w.path_changed(n, false);
         assert!(!w.run(5 * SECOND, |w| w.restarts(L) + w.restarts(D) > 0));
-        changed(&mut w, true);
+        w.path_changed(n, true);
         // The end that dials waits only where it cannot know the reason.
         let soon = if n == D { SECOND } else { 3 * SECOND };
         assert!(w.run(soon, |w| w.ups(L) == 2 && w.ups(D) == 2), "{n}: {:?}", w.nodes[n].events);

@@ -52,7 +52,7 @@ fn up(server: usize) -> World {
 }
 
 #[test]
-fn whoever_listens_and_whatever_wraps_it_connects_and_rekeys() {
+fn each_listener_and_each_wrapping_connects_and_rekeys() {
     let renegotiation =
         Renegotiation { after: 20 * SECOND, earliest: 20 * SECOND, ..Renegotiation::default() };
     let key = StaticKey::new(std::array::from_fn(|n| n as u8));
@@ -191,15 +191,9 @@ fn an_end_that_leaves_hangs_up_and_says_nothing_more() {
 fn a_connection_whose_address_is_gone_is_replaced_at_once_and_another_is_kept() {
     for n in [D, L] {
         for mut w in [up(L), up(D)] {
-            let changed = |w: &mut World, stale| {
-                let mut out = Outbox::new();
-                let engine = w.nodes[n].engine.as_mut().expect("alive");
-                engine.path_changed(w.now, stale, &mut out);
-                w.perform(n, out);
-            };
-            changed(&mut w, false);
+            w.path_changed(n, false);
             assert!(!w.run(5 * SECOND, |w| w.restarts(L) + w.restarts(D) > 0));
-            changed(&mut w, true);
+            w.path_changed(n, true);
             // The end that dials waits only where it cannot know the reason.
             let soon = if n == D { SECOND } else { 3 * SECOND };
             assert!(

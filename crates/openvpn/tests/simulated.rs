@@ -318,6 +318,24 @@ fn a_pushed_mtu_is_capped() {
 }
 
 #[test]
+fn an_address_that_no_host_can_have_ends_the_attempt_and_not_the_client() {
+    let mut config = server_config(Settings::default());
+    config.push.push("ifconfig-ipv6 ff02::1/64 fe80::1".into());
+    let mut w = World::new(config, 6);
+    let c = w.connect(client_config(Settings::default()), delay(10), 6);
+    let attempts = |w: &World| {
+        let events = w.clients[c].events.iter();
+        events.filter(|event| matches!(event, ClientEvent::Connecting(_))).count()
+    };
+    assert!(w.run(60 * SECOND, |w| attempts(w) >= 2), "{:?}", w.clients[c].events);
+    assert!(!w.is_up(c) && stopped(&w, c).is_none());
+    let named = w.clients[c].events.iter().any(
+        |event| matches!(event, ClientEvent::Restarting(why) if why.contains("ifconfig-ipv6 ff02::1/64")),
+    );
+    assert!(named, "{:?}", w.clients[c].events);
+}
+
+#[test]
 fn a_session_ends_with_its_time() {
     let mut config = server_config(Settings::default());
     config.push.push("session-timeout 100".into());

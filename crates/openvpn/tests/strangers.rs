@@ -100,7 +100,7 @@ fn a_flood_of_resets_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_flood_from_one_network_is_answered_sparingly_and_locks_nobody_else_out() {
+fn a_flood_from_one_network_is_answered_sparingly_and_locks_no_other_network_out() {
     let mut w = World::new(server_config(Settings::default()), 1);
     let flood = |w: &mut World| {
         let answers = (0..5_000u64)
@@ -373,7 +373,7 @@ fn soft_reset(session: [u8; 8]) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_renegotiates_before_the_registry_has_answered() {
+fn no_client_renegotiates_before_the_registry_has_answered() {
     let (mut w, c) = waiting_for_the_registry();
     let (client, server) = w.session_ids;
     let own = w.clients[c].address;

@@ -235,7 +235,7 @@ fn a_stream_must_be_authenticated_within_the_hand_window_of_its_beginning() {
 }
 
 #[test]
-fn silent_streams_of_one_network_keep_nobody_else_out() {
+fn silent_streams_of_one_network_keep_no_other_network_out() {
     let mut w = World::new(server_config(Settings::default()), 1);
     // As many connections as it can open, each of which would send a byte in ten seconds: the data
     // plane has no frame to bring.

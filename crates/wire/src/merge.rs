@@ -29,6 +29,8 @@ const MAX_HEADER: usize = MAX_HEADER_LEN + V6_LEN + 60;
 pub struct Merger<'a> {
     tcp: bool,
     udp: bool,
+    /// Where the packets that are pushed now come from.
+    origin: u32,
     runs: Vec<Run>,
     parts: Vec<Part<'a>>,
     /// Indices of runs that may still grow, oldest first.
@@ -48,6 +50,7 @@ struct Run {
     first: usize,
     last: usize,
     count: usize,
+    origin: u32,
     /// From the IP header on.
     len: usize,
     flow: Option<Flow>,
@@ -100,12 +103,19 @@ impl<'a> Merger<'a> {
         self.parts.clear();
         // Collecting an emptied vector into one of another lifetime reuses the allocation.
         let parts = self.parts.into_iter().map_while(|_| None).collect();
-        Merger { tcp, udp, runs: self.runs, parts, growing: self.growing }
+        Merger { tcp, udp, origin: 0, runs: self.runs, parts, growing: self.growing }
     }
 
     /// Whether nothing was pushed.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
+    }
+
+    /// Says where the packets that are pushed from now on come from: [`Write::origin`]. Frames of several origins are not
+    /// merged. IP packets are told apart by their addresses alone: each address must have one origin.
+    #[inline]
+    pub fn set_origin(&mut self, origin: u32) {
+        self.origin = origin;
     }
 
     /// Takes one IP packet.
@@ -164,7 +174,7 @@ impl<'a> Merger<'a> {
     fn start(&mut self, frame: &'a [u8], len: usize, flow: Option<Flow>) {
         let at = self.parts.len();
         self.parts.push(Part { frame, next: None });
-        self.runs.push(Run { first: at, last: at, count: 1, len, flow });
+        self.runs.push(Run { first: at, last: at, count: 1, origin: self.origin, len, flow });
     }
 
     /// The growing run of the same flow: its place in `growing` and in `runs`. Flows with different
@@ -181,7 +191,7 @@ impl<'a> Merger<'a> {
                     other.ports == flow.ports
                         && other.tcp == flow.tcp
                         && other.v6 == flow.v6
-                        && (!FRAMES || other.l2 == flow.l2)
+                        && (!FRAMES || (other.l2 == flow.l2 && run.origin == self.origin))
                 }) && self.parts.get(run.first).is_some_and(|part| {
                     let l2 = if FRAMES { usize::from(flow.l2) } else { 0 };
                     addresses(part.frame.get(l2..).unwrap_or(&[])) == addresses(packet)
@@ -469,6 +479,11 @@ impl<'m, 'a> Write<'m, 'a> {
             Some(flow) if self.run.count > 1 => self.header_len.saturating_add(payload(flow)),
             _ => self.packets().next().map_or(0, <[u8]>::len),
         }
+    }
+
+    /// Where its packets come from: [`Merger::set_origin`].
+    pub fn origin(&self) -> u32 {
+        self.run.origin
     }
 
     /// How many packets leave with this write.

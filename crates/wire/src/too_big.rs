@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_where_nobody_should_be() {
+    fn no_host_is_told_where_none_should_be() {
         let mut out = [0; MAX_ANSWER];
         let mut told = |packet: &[u8], mtu| answer(packet, mtu, &mut out).is_some();
         assert!(told(&v4(1400, DONT_FRAGMENT, 1, 8), 1300), "an echo request may");

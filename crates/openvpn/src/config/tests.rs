@@ -80,7 +80,7 @@ fn as_server(options: &Options) -> &ServerOptions {
 }
 
 #[test]
-fn a_small_client_gets_the_defaults_of_stock() {
+fn a_small_client_gets_the_defaults_of_openvpn() {
     let options = client("");
     assert_eq!(options.ciphers, [Cipher::Aes256Gcm, Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]);
     assert_eq!((options.auth.as_str(), options.occ_cipher.as_str()), ("SHA1", "BF-CBC"));
@@ -283,7 +283,7 @@ fn errors_name_file_line_directive_and_remedy() {
 }
 
 #[test]
-fn what_stock_lets_be_costs_a_warning() {
+fn what_openvpn_tolerates_costs_a_warning() {
     let options = client("push \"route 10.0.0.0\"\ntopology net30\n");
     assert_eq!(options.warnings, ["x.conf:8: push has no effect on a client"]);
     let options = server("connect-retry 0\npull-filter ignore route\n");
@@ -568,7 +568,7 @@ fn what_administrators_say_of_single_clients() {
 }
 
 #[test]
-fn a_server_names_a_rule_file_and_nobody_else_does() {
+fn only_a_server_names_a_rule_file() {
     assert_eq!(as_server(&server("")).filter, None);
     let options = server("cd /etc/vpn\nfilter rules.nft\n");
     assert_eq!(as_server(&options).filter.as_deref(), Some(Path::new("/etc/vpn/rules.nft")));
@@ -651,7 +651,7 @@ fn every_handled_directive_has_a_handler() {
 
 /// A configuration that names what openvpn accepts and refuses must be judged alike here.
 #[test]
-fn every_directive_of_stock_is_known() {
+fn every_directive_of_openvpn_is_known() {
     // From `openvpn --help` (2.6), names only.
     const HELP: &str = include_str!("fixtures/directives-2.6.txt");
     for name in HELP.split_whitespace() {
@@ -811,7 +811,7 @@ fn a_connection_block_may_have_a_proxy_and_a_patience_of_its_own() {
 }
 
 #[test]
-fn how_a_proxy_is_told_who_asks_is_said_as_in_stock() {
+fn a_proxys_credentials_are_written_as_in_openvpn() {
     let http = |line: &str| {
         let options = client(&format!("proto tcp-client\nhttp-proxy proxy 3128 {line}\n"));
         let [Proxy::Http(http)] = as_client(&options).proxies.as_slice() else { panic!("{line}") };

@@ -35,7 +35,7 @@ mod files {
     use super::*;
 
     #[test]
-    fn static_keys_of_stock_parse_and_are_written_alike() {
+    fn static_keys_of_openvpn_parse_and_are_written_alike() {
         let key = StaticKey::parse(STOCK_STATIC).unwrap();
         assert_eq!(key.as_bytes()[..4], [0xc5, 0x9a, 0xc3, 0x6f]);
         assert_eq!(key.as_bytes()[252..], [0x40, 0xf6, 0xdd, 0x3d]);

@@ -230,8 +230,11 @@ impl DnsOptions {
                 let address = |(ip, port): &(IpAddr, Option<u16>)| {
                     SocketAddr::new(*ip, port.unwrap_or(usual))
                 };
+                // The usual port may be written out in one line and left out in another.
+                let mut addresses = Vec::new();
+                append(&mut addresses, &server.addresses.iter().map(address).collect::<Vec<_>>());
                 DnsSettings {
-                    addresses: server.addresses.iter().map(address).collect(),
+                    addresses,
                     search_domains,
                     resolve_domains: server.resolve_domains.clone(),
                     dnssec: server.dnssec,
@@ -502,6 +505,30 @@ mod tests {
         ]);
         let lines = dns.lines();
         assert_eq!(options(&lines.iter().map(String::as_str).collect::<Vec<_>>()), dns);
+    }
+
+    #[test]
+    fn a_server_is_named_once_however_often_it_is_written() {
+        let own = options(&["dhcp-option DNS 192.0.2.1", "dhcp-option DNS 192.0.2.1"]);
+        let pushed = options(&["dhcp-option DNS 192.0.2.7", "dhcp-option DNS 192.0.2.1"]);
+        let settings = own.merged(&pushed).settings().unwrap();
+        assert_eq!(
+            settings.addresses,
+            ["192.0.2.1:53", "192.0.2.7:53"].map(|a| a.parse().unwrap())
+        );
+        let server = options(&[
+            "dns server 0 address 192.0.2.1 192.0.2.1:53 2001:db8::1",
+            "dns server 0 address [2001:db8::1] 192.0.2.1:5353 [2001:db8::1]:53",
+        ]);
+        assert_eq!(
+            server.settings().unwrap().addresses,
+            ["192.0.2.1:53", "[2001:db8::1]:53", "192.0.2.1:5353"].map(|a| a.parse().unwrap())
+        );
+        let tls = options(&[
+            "dns server 0 transport DoT",
+            "dns server 0 address 192.0.2.1 192.0.2.1:853",
+        ]);
+        assert_eq!(tls.settings().unwrap().addresses, ["192.0.2.1:853".parse().unwrap()]);
     }
 
     #[test]

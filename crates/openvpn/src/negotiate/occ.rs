@@ -211,7 +211,7 @@ mod tests {
 
     /// Printed by openvpn 2.6.14 with `--verb 7` for the arguments in the comment.
     #[test]
-    fn options_strings_are_those_of_stock() {
+    fn options_strings_are_those_of_openvpn() {
         let plain = OptionsString {
             server: false,
             listens: false,
@@ -314,7 +314,7 @@ mod tests {
 
     /// As above, with `--dev tap`, and then `--compress stub`.
     #[test]
-    fn options_strings_of_frames_are_those_of_stock() {
+    fn options_strings_of_frames_are_those_of_openvpn() {
         let plain = OptionsString {
             server: false,
             listens: false,
@@ -343,7 +343,7 @@ mod tests {
 
     /// As above, with `--proto tcp-client` and `--proto tcp-server`.
     #[test]
-    fn options_strings_over_streams_are_those_of_stock() {
+    fn options_strings_over_streams_are_those_of_openvpn() {
         let client = OptionsString {
             server: false,
             listens: false,

@@ -274,7 +274,11 @@ impl Reader {
     fn addresses(&mut self, name: &str, w: &Words<'_>) -> Result<bool, PushRefused> {
         match name {
             "ifconfig" => {
-                let local = w.parse(0, "an address and a netmask")?;
+                let local: Ipv4Addr = w.parse(0, "an address and a netmask")?;
+                let unusable = local.is_unspecified() || local.is_loopback();
+                if unusable || local.is_multicast() || local.is_broadcast() {
+                    return Err(w.malformed("no end of a tunnel can have this address"));
+                }
                 self.ifconfig = Some((local, w.parse(1, "an address and a netmask")?));
             }
             "ifconfig-ipv6" => {
@@ -284,6 +288,10 @@ impl Reader {
                     Err(_) => Ipv6Net::new(w.parse(0, "an address with its prefix length")?, 64)
                         .map_err(|_| w.malformed("it needs an address with its prefix length"))?,
                 };
+                let local = net.addr();
+                if local.is_unspecified() || local.is_loopback() || local.is_multicast() {
+                    return Err(w.malformed("no end of a tunnel can have this address"));
+                }
                 self.out.ipv6 = Some(net);
                 if !w.arg(1).is_empty() {
                     self.out.gateway6 = Some(w.parse(1, "the far end's address")?);
@@ -475,9 +483,9 @@ impl Reader {
                 self.out.gateway4 = self.out.gateway4.or(Some(other));
             }
             _ => {
-                return Err(PushRefused::Unsupported {
+                return Err(PushRefused::Malformed {
                     option: format!("ifconfig {local} {other}"),
-                    reason: "this is no netmask".into(),
+                    reason: format!("{other} is no netmask"),
                 });
             }
         }

@@ -134,7 +134,7 @@ mod tests {
 
     /// What stock 2.6.14 says, and 2.7's bit 10.
     #[test]
-    fn we_say_what_stock_says() {
+    fn we_say_what_openvpn_says() {
         let said = our_peer_info(&Settings::default());
         assert_eq!(said, "IV_CIPHERS=AES-256-GCM:AES-128-GCM:CHACHA20-POLY1305\nIV_PROTO=1770\n");
     }

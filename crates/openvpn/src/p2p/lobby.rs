@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_ever() {
+    fn no_stranger_waits_for_ever() {
         let mut lobby = Lobby::new(PATIENCE);
         admit(&mut lobby, 1, link(1, 1)).expect("room");
         admit(&mut lobby, 2, link(2, 2)).expect("room");

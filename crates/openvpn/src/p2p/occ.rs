@@ -134,7 +134,7 @@ mod tests {
 
     /// Printed by openvpn 2.6.14 at `--verb 7`.
     #[test]
-    fn static_keys_have_stocks_string() {
+    fn static_keys_have_openvpns_string() {
         let mut config = config();
         config.ends.ipv6 = Some(("fd00::1/64".parse().unwrap(), Some("fd00::2".parse().unwrap())));
         config.suite.digest = Some(Digest::Sha256);

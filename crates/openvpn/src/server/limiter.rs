@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_once_all_is_paid_back_and_nobody_gets_more_answers_by_it() {
+    fn memory_is_given_back_once_all_is_paid_back_without_more_answers_for_anyone() {
         let mut l = limiter();
         let now = Instant::from_nanos(0) + Duration::from_secs(1000);
         let taken = |l: &Limiter<_>| l.shelves.iter().flatten().count();

@@ -157,7 +157,7 @@ mod captures {
 
     /// Resets that openvpn 2.6.14 sent, twice each.
     #[test]
-    fn resets_of_stock_under_each_wrapping() {
+    fn resets_of_openvpn_under_each_wrapping() {
         let cases = [
             (
                 WrapConfig::TlsCrypt { key: stock_key() },
@@ -206,7 +206,7 @@ mod captures {
 
     /// Under tls-crypt-v2 the packet ends in the client's wrapped key.
     #[test]
-    fn resets_of_stock_under_tls_crypt_v2() {
+    fn resets_of_openvpn_under_tls_crypt_v2() {
         let client = ClientKey::parse(STOCK_CLIENT).unwrap();
         let fronts = [
             "50fac62db2f8eba6380f0000016b00137857b2eb852ae9c40f0569e6ec0c65c8208a14702aa5a9703f\
@@ -232,7 +232,7 @@ mod captures {
     /// Ours under the same key, id and time is the same, byte for byte: what is sealed right is
     /// also what stock would send.
     #[test]
-    fn we_seal_as_stock_does() {
+    fn we_seal_as_openvpn_does() {
         let cases = [
             (
                 WrapConfig::TlsCrypt { key: stock_key() },

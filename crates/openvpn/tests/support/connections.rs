@@ -159,6 +159,14 @@ impl World {
         self.perform(n, out);
     }
 
+    /// The network of an end has changed; `stale`: its address is gone.
+    pub fn path_changed(&mut self, n: usize, stale: bool) {
+        let mut out = Outbox::new();
+        let engine = self.nodes[n].engine.as_mut().expect("alive");
+        engine.path_changed(self.now, stale, &mut out);
+        self.perform(n, out);
+    }
+
     pub fn perform(&mut self, n: usize, mut out: Outbox<ClientEvent>) {
         let mut dialled = false;
         while let Some(output) = out.pop() {

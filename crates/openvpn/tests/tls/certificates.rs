@@ -242,7 +242,7 @@ fn a_key_usage_that_forbids_tls_is_refused() {
 }
 
 #[test]
-fn a_ca_certificate_is_nobodys_own() {
+fn a_ca_certificate_is_no_end_entitys_own() {
     let ext = "basicConstraints=critical,CA:TRUE\nkeyUsage=digitalSignature,keyCertSign\n";
     let pair = ca().issue("/CN=server", Kind::P256, ext, &[]);
     assert_eq!(problem(judge(&pair)), Problem::IsCa);
@@ -440,7 +440,7 @@ fn a_revocation_list_of_version_1_decides_too() {
 }
 
 #[test]
-fn a_missing_revocation_list_lets_nobody_in() {
+fn a_missing_revocation_list_admits_no_client() {
     let (one, other) = (Ca::new("/CN=One", Kind::P256), Ca::new("/CN=Other", Kind::P256));
     let pair = one.server("/CN=server");
     let mut common = options(&one, None);
@@ -606,7 +606,7 @@ fn of_fingerprint(fingerprint: &str) -> CommonTlsOptions {
 }
 
 #[test]
-fn a_fingerprint_alone_lets_in_what_no_authority_signed_and_nobody_else() {
+fn a_fingerprint_alone_admits_what_no_authority_signed_and_nothing_else() {
     let (pair, fingerprint) = stranger();
     let identity = client_verdict(of_fingerprint(&fingerprint), &pair.cert, &pair.key).unwrap();
     assert_eq!((identity.common_name.as_str(), identity.fingerprint), ("stranger", fingerprint));

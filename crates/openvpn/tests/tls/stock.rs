@@ -32,7 +32,7 @@ fn openvpn(dir: &Path, log: &str, args: &[&str]) -> Peer {
 }
 
 #[test]
-fn subjects_read_as_in_stocks_log() {
+fn subjects_read_as_in_openvpns_log() {
     let subject = "/C=US/ST=Cal, \"if\"/L=San\\+Fran;<b>=x/O=Back\\\\slash #h/OU=one/OU=two+street=multi\
                    /GN=Given/SN=Sur/serialNumber=77/UID=uid1/DC=example/title=tab\there\
                    /emailAddress=a@b.c/1.3.6.1.4.1.55555.1=custom/CN=Tést Näme";

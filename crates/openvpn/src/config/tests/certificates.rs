@@ -8,7 +8,7 @@ fn hash(bytes: usize) -> String {
 }
 
 #[test]
-fn the_signers_hash_has_the_kinds_of_stock() {
+fn the_signers_hash_has_the_kinds_of_openvpn() {
     let sha256 = Some(IssuerHash { sha1: false, fingerprints: vec!["ab".repeat(32)] });
     let line = client(&format!("verify-hash {} SHA256\n", hash(32)));
     assert_eq!(line.tls.issuer, sha256);

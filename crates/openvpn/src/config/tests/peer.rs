@@ -19,7 +19,7 @@ fn peer(options: &Options) -> &PeerOptions {
 }
 
 #[test]
-fn a_static_key_as_stocks_manual_has_it() {
+fn a_static_key_as_openvpns_manual_has_it() {
     let options = parse_file(&format!("{STATIC}secret static.key 1\nping 10\nfloat\n")).unwrap();
     let peer = peer(&options);
     let PeerKeys::Static { key, direction, suite } = &peer.keys else { panic!("{peer:?}") };

@@ -25,7 +25,7 @@ const STOCK: &str = "redirect-gateway def1,dhcp-option DNS 1.1.1.1,tun-ipv6,rout
     protocol-flags cc-exit tls-ekm dyn-tls-crypt,tun-mtu 1500";
 
 #[test]
-fn what_a_stock_server_pushes() {
+fn what_an_openvpn_server_pushes() {
     let pushed = parse(STOCK).unwrap();
     assert_eq!(pushed.ipv4, Some("10.8.0.2/24".parse().unwrap()));
     assert_eq!(pushed.ipv6, Some("fd00:9::1000/64".parse().unwrap()));
@@ -95,7 +95,6 @@ fn what_changes_the_wire_ends_the_session() {
         "cipher ARIA-256-GCM",
         "protocol-flags cc-exit tls-ekm something-new",
         "key-derivation other",
-        "topology subnet,ifconfig 10.8.0.6 10.8.0.5",
     ] {
         let refused = parse(option).unwrap_err();
         assert!(matches!(refused, PushRefused::Unsupported { .. }), "{option}: {refused}");
@@ -122,6 +121,15 @@ fn malformed_essentials_are_refused() {
         "ifconfig 10.8.0.2",
         "ifconfig x y",
         "ifconfig-ipv6 x",
+        "topology subnet,ifconfig 10.8.0.6 10.8.0.5",
+        "topology subnet,ifconfig 10.8.0.6 255.0.255.0",
+        "ifconfig 0.0.0.0 255.255.255.0",
+        "ifconfig 127.0.0.1 255.0.0.0",
+        "ifconfig 224.0.0.1 255.255.255.0",
+        "ifconfig 255.255.255.255 10.8.0.5",
+        "ifconfig-ipv6 ::/64",
+        "ifconfig-ipv6 ::1/128",
+        "ifconfig-ipv6 ff02::1/64",
         "peer-id -1",
         "peer-id 16777216",
         "ping x",
