@@ -1,7 +1,7 @@
 //! Giving memory back to the kernel.
 #![allow(unsafe_code)]
 
-/// Gives the pages of a buffer back whose contents nobody needs any more; they come anew when they are touched.
+/// Gives the pages of a buffer back whose contents are not needed any more; new ones come when they are touched.
 /// Afterwards each byte is zero or what it was before.
 pub fn release(buffer: &mut [u8]) {
     // SAFETY: it has no precondition.
@@ -60,7 +60,7 @@ pub fn empty_thread_cache() {
 }
 
 /// Bytes of the heap that are in use, by all threads, with what is kept for the calling one given back before; `None`
-/// where the C library does not say. For tests of what stays in use: nobody else may allocate meanwhile.
+/// where the C library does not say. For tests of what stays in use: no other thread may allocate meanwhile.
 pub fn in_use() -> Option<usize> {
     // What the first pass itself allocates and frees lies in the cache afterwards.
     (0..3).for_each(|_| empty_thread_cache());

@@ -204,7 +204,7 @@ impl Drop for NetNs {
 }
 
 fn unmount(path: &Path) {
-    // Nobody is left to tell; a name that stays is found by the next sweep.
+    // There is no caller to report to; the next sweep finds a name that stays.
     let _ = nix::mount::umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
 }

@@ -63,7 +63,7 @@ impl Notifier {
         self.send("STOPPING=1")
     }
 
-    /// How often at least [`Notifier::alive`] must be called; `None` if nobody watches.
+    /// How often at least [`Notifier::alive`] must be called; `None` if there is no watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }

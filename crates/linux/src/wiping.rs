@@ -29,7 +29,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Wiping<A> {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() <= LONGEST_WIPED {
-            // SAFETY: the block has so many bytes, and nobody else uses it any more.
+            // SAFETY: the block has so many bytes, and nothing uses it any more.
             unsafe { libc::explicit_bzero(block.cast(), layout.size()) };
         }
         // SAFETY: as above.

@@ -41,7 +41,7 @@ impl Address {
             }
             IpNet::V6(_) => {
                 message.header.family = AddressFamily::Inet6;
-                // Nobody else is on a tunnel's network; waiting for duplicates only delays its use.
+                // No other host is on a tunnel's network; duplicate address detection only delays its use.
                 message.header.flags = AddressHeaderFlags::Nodad;
                 message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
             }

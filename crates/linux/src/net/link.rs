@@ -12,7 +12,7 @@ use super::{Mode, Net, NetError};
 use crate::netns::NetNs;
 
 /// An interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its index.
     pub index: u32,
@@ -24,7 +24,7 @@ pub struct Link {
     pub txqueuelen: u32,
     /// Whether it is switched on.
     pub up: bool,
-    /// Whether it can carry packets: switched on, with somebody at the other end.
+    /// Whether it can carry packets: it is up, and so is its other end.
     pub running: bool,
     /// Its hardware address, if it has one.
     pub mac: Option<[u8; 6]>,
@@ -65,11 +65,10 @@ impl Link {
                 LinkAttribute::Link(index) => link.lower = Some(*index),
                 LinkAttribute::LinkNetNsId(_) => elsewhere = true,
                 LinkAttribute::LinkInfo(infos) => {
-                    let kinds = [InfoKind::MacVlan, InfoKind::MacVtap];
-                    let is = |info: &LinkInfo| {
-                        kinds.iter().any(|kind| *info == LinkInfo::Kind(kind.clone()))
+                    let macvlan = |info: &LinkInfo| {
+                        matches!(info, LinkInfo::Kind(InfoKind::MacVlan | InfoKind::MacVtap))
                     };
-                    link.macvlan = infos.iter().any(is);
+                    link.macvlan = infos.iter().any(macvlan);
                 }
                 _ => {}
             }

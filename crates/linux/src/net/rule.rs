@@ -6,7 +6,7 @@ use rtnetlink::packet_route::rule::{
 };
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 
-use super::{Mode, Net, NetError, NetErrorKind};
+use super::{MAIN_TABLE, Mode, Net, NetError, NetErrorKind};
 
 /// A policy routing rule that sends what it matches to a table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,7 +88,10 @@ impl fmt::Display for Rule {
         if let Some((from, to)) = self.udp_ports {
             write!(f, " ipproto udp sport {from} dport {to}")?;
         }
-        write!(f, " lookup {}", self.table)
+        match self.table {
+            MAIN_TABLE => f.write_str(" lookup main"),
+            table => write!(f, " lookup {table}"),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::PacketSocket;
 use crate::tun::{TunQueue, VNET_LEN};
 
 /// Bytes of one slot: an Ethernet header, two VLAN tags and an IP packet of the greatest length, and
-/// room before them for the tag that the kernel keeps beside a frame.
+/// room before them for the tag that the kernel keeps apart from a frame.
 pub const SLOT: usize = 65_536 + 64;
 
 /// Most slots of a batch.
@@ -246,9 +246,9 @@ impl FrameBatch {
     /// Puts VLAN tags back and marks what cannot be used by a length of 0.
     fn finish_received(&mut self) {
         let slots = self.buffers.chunks_exact_mut(SLOT).zip(&mut self.vnets).zip(&mut self.spans);
-        let beside = self.incoming.iter().zip(&self.names).zip(&self.controls);
+        let received = self.incoming.iter().zip(&self.names).zip(&self.controls);
         for (((slot, vnet), span), ((message, name), control)) in
-            slots.zip(beside).take(self.filled)
+            slots.zip(received).take(self.filled)
         {
             let len = (message.msg_len as usize).saturating_sub(VNET_LEN);
             *span = Span { start: TAG, len, keep: false };
@@ -372,7 +372,7 @@ impl FrameBatch {
     }
 }
 
-/// The tag that the kernel keeps beside a frame: its type and its control word.
+/// The tag that the kernel keeps apart from a frame: its type and its control word.
 fn tag_beside(control: &Aux, len: usize) -> Option<[u8; TAG]> {
     let header = size_of::<libc::cmsghdr>();
     let bytes = control.0.get(..len)?;
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_beside_is_read_only_where_the_kernel_vouches_for_it() {
+    fn a_tag_apart_is_read_only_where_the_kernel_vouches_for_it() {
         let (valid, typed) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
         let all = size_of::<libc::cmsghdr>() + 20;
         let packet = libc::SOL_PACKET;
@@ -472,5 +472,23 @@ mod tests {
         assert_eq!(tag(aux(packet + 1, valid | typed, 0x2005, 0x8100), all), None);
         assert_eq!(tag(aux(packet, valid | typed, 0x2005, 0x8100), all - 1), None);
         assert_eq!(tag(aux(packet, valid, 0x2005, 0x8100), 0), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_auxiliary_data_panics(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 64),
+            len in 0..100_usize,
+            ours in proptest::bool::ANY,
+        ) {
+            let mut bytes: [u8; 64] = bytes.try_into().unwrap();
+            if ours {
+                let header = size_of::<libc::cmsghdr>();
+                bytes[header - 8..header - 4].copy_from_slice(&libc::SOL_PACKET.to_ne_bytes());
+                bytes[header - 4..header].copy_from_slice(&libc::PACKET_AUXDATA.to_ne_bytes());
+            }
+            let tag = tag_beside(&Aux(bytes), len);
+            assert!(tag.is_none() || len >= size_of::<libc::cmsghdr>() + 18);
+        }
     }
 }

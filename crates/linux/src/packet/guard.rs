@@ -5,7 +5,12 @@
 //! interface receives is dropped behind the packet sockets and before the stack: by a chain of nftables'
 //! `netdev` family at the hook `ingress` whose policy is to drop. The table belongs to the netlink socket
 //! that made it (`NFT_TABLE_F_OWNER`, Linux 5.12): the kernel removes it with the process, also after
-//! `kill -9`, and nobody else's `nft flush ruleset` does.
+//! `kill -9`, and no `nft flush ruleset` does.
+//!
+//! Before Linux 6.16 such a chain needs its interface to be there: one that vanishes and is back has none until it is
+//! added again. So there is a second line, of rules that ask for the interface's name and need none: in tables of the
+//! families `inet`, before routing, and `arp`. They see IP and ARP of the interface itself only, not what VLAN
+//! interfaces or a bridge of the kernel on top of it receive.
 
 use std::fmt;
 use std::io;
@@ -23,6 +28,8 @@ const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NEW_TABLE: u16 = NFTABLES << 8 | libc::NFT_MSG_NEWTABLE as u16;
 const NEW_CHAIN: u16 = NFTABLES << 8 | libc::NFT_MSG_NEWCHAIN as u16;
+const DELETE_CHAIN: u16 = NFTABLES << 8 | libc::NFT_MSG_DELCHAIN as u16;
+const NEW_RULE: u16 = NFTABLES << 8 | libc::NFT_MSG_NEWRULE as u16;
 
 /// Attributes (include/uapi/linux/netfilter/nf_tables.h).
 const TABLE_NAME: u16 = 1;
@@ -35,13 +42,39 @@ const CHAIN_TYPE: u16 = 7;
 const HOOK_NUMBER: u16 = 1;
 const HOOK_PRIORITY: u16 = 2;
 const HOOK_DEVICE: u16 = 3;
+const RULE_TABLE: u16 = 1;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const LIST_ELEMENT: u16 = 1;
+const EXPRESSION_NAME: u16 = 1;
+const EXPRESSION_DATA: u16 = 2;
+const META_DESTINATION: u16 = 1;
+const META_KEY: u16 = 2;
+const CMP_SOURCE: u16 = 1;
+const CMP_OPERATION: u16 = 2;
+const CMP_DATA: u16 = 3;
+const IMMEDIATE_DESTINATION: u16 = 1;
+const IMMEDIATE_DATA: u16 = 2;
+const DATA_VALUE: u16 = 1;
+const DATA_VERDICT: u16 = 2;
+const VERDICT_CODE: u16 = 1;
 const NESTED: u16 = 0x8000;
+
+/// `NFT_META_IIFNAME`, `NFT_CMP_EQ`, and the registers of verdicts and of the first value.
+const IIFNAME: u32 = 6;
+const EQUAL: u32 = 0;
+const VERDICT: u32 = 0;
+const VALUE: u32 = 1;
 
 /// The table goes with the socket that made it.
 const OWNER: u32 = 2;
 
 /// `NF_NETDEV_INGRESS`.
 const INGRESS: u32 = 0;
+/// Families of the second line, and the first hook of each: `NF_INET_PRE_ROUTING` and `NF_ARP_IN`.
+const BY_NAME: [(u8, u32); 2] = [(libc::NFPROTO_INET as u8, 0), (libc::NFPROTO_ARP as u8, 0)];
+const CHAIN_BY_NAME: &str = "keep_from_host";
+const NETDEV: u8 = libc::NFPROTO_NETDEV as u8;
 
 /// Before every other chain of an interface: what is dropped need not pass them.
 const FIRST: i32 = -500;
@@ -89,6 +122,10 @@ pub struct Guard {
     socket: OwnedFd,
     table: String,
     sequence: u32,
+    /// Interfaces that were added.
+    added: Vec<String>,
+    /// Why there is no second line.
+    gap: Option<GuardError>,
 }
 
 impl Guard {
@@ -110,67 +147,176 @@ impl Guard {
         });
         let socket = opened.map_err(|e| GuardError { step, error: e.into() })?;
         let table = format!("adit_bridge_{}", std::process::id());
-        let mut this = Self { socket, table, sequence: 0 };
-        let mut body = Attributes::default();
-        body.text(TABLE_NAME, &this.table);
-        body.number(TABLE_FLAGS, OWNER);
-        this.change(NEW_TABLE, &body.0)
-            .map_err(|error| GuardError { step: "making an nftables table", error })?;
+        let mut this = Self { socket, table, sequence: 0, added: Vec::new(), gap: None };
+        this.make_table(NETDEV)?;
+        this.gap = BY_NAME.into_iter().find_map(|(family, hook)| {
+            this.make_table(family).and_then(|()| this.chain_by_name(family, hook)).err()
+        });
         Ok(this)
     }
 
-    /// Keep the host's stack from all that this interface receives from now on. An interface that is
-    /// guarded already stays so.
+    /// Keep the host's stack from all that this interface receives from now on. To be called again for one that was
+    /// gone and is back.
     ///
     /// # Errors
     /// No such interface; from Linux 6.16 on that is none: there the chain waits for one of that name.
     pub fn add(&mut self, interface: &str) -> Result<(), GuardError> {
-        let mut hook = Attributes::default();
-        hook.number(HOOK_NUMBER, INGRESS);
-        hook.number(HOOK_PRIORITY, FIRST.cast_unsigned());
-        hook.text(HOOK_DEVICE, interface);
-        let mut body = Attributes::default();
-        body.text(CHAIN_TABLE, &self.table);
-        body.text(CHAIN_NAME, &format!("keep_from_host_{interface}"));
-        body.bytes(CHAIN_HOOK | NESTED, &hook.0);
-        body.number(CHAIN_POLICY, DROP);
-        body.text(CHAIN_TYPE, "filter");
-        match self.change(NEW_CHAIN, &body.0) {
-            Err(e) if e.raw_os_error() != Some(libc::EEXIST) => {
-                Err(GuardError { step: "making an nftables chain at ingress", error: e })
+        let known = self.added.iter().any(|known| known == interface);
+        if !known {
+            self.added.push(interface.to_owned());
+            self.add_by_name(interface);
+        }
+        let error = match self.chain_at(interface, known) {
+            // The kernel took the chain away with the interface.
+            Err(e) if known && e.raw_os_error() == Some(libc::ENOENT) => {
+                self.chain_at(interface, false)
             }
-            _ => Ok(()),
+            done => done,
+        };
+        error.map_err(|error| GuardError { step: "making an nftables chain at ingress", error })
+    }
+
+    /// The second line for an interface, which need not be there.
+    pub(super) fn add_by_name(&mut self, interface: &str) {
+        if self.gap.is_some() {
+            return;
+        }
+        for (family, _) in BY_NAME {
+            let mut body = Attributes::default();
+            body.text(RULE_TABLE, &self.table);
+            body.text(RULE_CHAIN, CHAIN_BY_NAME);
+            body.bytes(RULE_EXPRESSIONS | NESTED, &drop_from(interface).0);
+            if let Err(error) = self.change(family, &[(NEW_RULE, &body)]) {
+                self.gap = Some(GuardError { step: "making an nftables rule", error });
+                return;
+            }
         }
     }
 
-    /// The table's name, family `netdev`.
+    /// Why an interface that vanishes and is back is without a guard until it is added again; once. From Linux 6.16 on
+    /// it is not even then.
+    pub fn take_gap(&mut self) -> Option<GuardError> {
+        self.gap.take()
+    }
+
+    /// The table's name, in each of the families `netdev`, `inet` and `arp`.
     pub fn table(&self) -> &str {
         &self.table
     }
 
-    /// Sends one change in a transaction of its own, and waits for the kernel's word.
-    fn change(&mut self, kind: u16, body: &[u8]) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
+    fn make_table(&mut self, family: u8) -> Result<(), GuardError> {
+        let mut body = Attributes::default();
+        body.text(TABLE_NAME, &self.table);
+        body.number(TABLE_FLAGS, OWNER);
+        self.change(family, &[(NEW_TABLE, &body)])
+            .map_err(|error| GuardError { step: "making an nftables table", error })
+    }
+
+    fn chain_by_name(&mut self, family: u8, number: u32) -> Result<(), GuardError> {
+        let body = chain(&self.table, CHAIN_BY_NAME, hook(number, None), None);
+        self.change(family, &[(NEW_CHAIN, &body)])
+            .map_err(|error| GuardError { step: "making an nftables chain", error })
+    }
+
+    /// Makes the chain of an interface; `again`: in the place of the former one, which may have lost its hook.
+    fn chain_at(&mut self, interface: &str, again: bool) -> io::Result<()> {
+        let name = format!("keep_from_host_{interface}");
+        let new = chain(&self.table, &name, hook(INGRESS, Some(interface)), Some(DROP));
+        let mut former = Attributes::default();
+        former.text(CHAIN_TABLE, &self.table);
+        former.text(CHAIN_NAME, &name);
+        let both = [(DELETE_CHAIN, &former), (NEW_CHAIN, &new)];
+        self.change(NETDEV, if again { &both } else { both.get(1..).unwrap_or(&[]) })
+    }
+
+    /// Makes changes in one transaction, all or none, and waits for the kernel's word.
+    fn change(&mut self, family: u8, changes: &[(u16, &Attributes)]) -> io::Result<()> {
         let mut bytes = Vec::new();
         let plain = libc::NLM_F_REQUEST as u16;
-        let create = plain | (libc::NLM_F_CREATE | libc::NLM_F_ACK) as u16;
-        message(&mut bytes, BATCH_BEGIN, plain, self.sequence, (0, NFTABLES), &[]);
-        let family = libc::NFPROTO_NETDEV as u8;
-        message(&mut bytes, kind, create, self.sequence, (family, 0), body);
-        message(&mut bytes, BATCH_END, plain, self.sequence, (0, NFTABLES), &[]);
+        let acknowledged = plain | libc::NLM_F_ACK as u16;
+        let create = acknowledged | (libc::NLM_F_CREATE | libc::NLM_F_APPEND) as u16;
+        let begin = self.sequence.wrapping_add(1);
+        message(&mut bytes, BATCH_BEGIN, plain, begin, (0, NFTABLES), &[]);
+        let mut last = begin;
+        for (kind, body) in changes {
+            last = last.wrapping_add(1);
+            let flags = if *kind == DELETE_CHAIN { acknowledged } else { create };
+            message(&mut bytes, *kind, flags, last, (family, 0), &body.0);
+        }
+        let end = last.wrapping_add(1);
+        message(&mut bytes, BATCH_END, plain, end, (0, NFTABLES), &[]);
+        self.sequence = end;
         let kernel = NetlinkAddr::new(0, 0);
         sendto(self.socket.as_raw_fd(), &bytes, &kernel, MsgFlags::empty())?;
         let mut answer = [0; 8192];
-        loop {
+        let mut left: Vec<u32> =
+            (1..=changes.len() as u32).map(|n| begin.wrapping_add(n)).collect();
+        while !left.is_empty() {
             let len = recv(self.socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-            if let Some(code) = verdict(answer.get(..len).unwrap_or(&[]), self.sequence) {
-                return match code {
-                    0 => Ok(()),
-                    code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
-                };
+            let answer = answer.get(..len).unwrap_or(&[]);
+            let words: Vec<(u32, i32)> =
+                left.iter().filter_map(|n| Some((*n, verdict(answer, *n)?))).collect();
+            if let Some((_, code)) = words.iter().find(|(_, code)| *code != 0) {
+                return Err(io::Error::from_raw_os_error(code.saturating_neg()));
             }
+            left.retain(|n| !words.iter().any(|(known, _)| known == n));
         }
+        Ok(())
     }
+}
+
+/// Where a chain is hooked in.
+fn hook(number: u32, interface: Option<&str>) -> Attributes {
+    let mut hook = Attributes::default();
+    hook.number(HOOK_NUMBER, number);
+    hook.number(HOOK_PRIORITY, FIRST.cast_unsigned());
+    if let Some(interface) = interface {
+        hook.text(HOOK_DEVICE, interface);
+    }
+    hook
+}
+
+/// A chain; without a policy it lets pass.
+fn chain(table: &str, name: &str, hook: Attributes, policy: Option<u32>) -> Attributes {
+    let mut body = Attributes::default();
+    body.text(CHAIN_TABLE, table);
+    body.text(CHAIN_NAME, name);
+    body.bytes(CHAIN_HOOK | NESTED, &hook.0);
+    if let Some(policy) = policy {
+        body.number(CHAIN_POLICY, policy);
+    }
+    body.text(CHAIN_TYPE, "filter");
+    body
+}
+
+/// The expressions of `iifname INTERFACE drop`.
+fn drop_from(interface: &str) -> Attributes {
+    let mut name = [0; libc::IFNAMSIZ];
+    name.iter_mut().zip(interface.bytes()).for_each(|(place, byte)| *place = byte);
+    let mut load = Attributes::default();
+    load.number(META_DESTINATION, VALUE);
+    load.number(META_KEY, IIFNAME);
+    let mut value = Attributes::default();
+    value.bytes(DATA_VALUE, &name);
+    let mut compare = Attributes::default();
+    compare.number(CMP_SOURCE, VALUE);
+    compare.number(CMP_OPERATION, EQUAL);
+    compare.bytes(CMP_DATA | NESTED, &value.0);
+    let mut code = Attributes::default();
+    code.number(VERDICT_CODE, DROP);
+    let mut decision = Attributes::default();
+    decision.bytes(DATA_VERDICT | NESTED, &code.0);
+    let mut immediate = Attributes::default();
+    immediate.number(IMMEDIATE_DESTINATION, VERDICT);
+    immediate.bytes(IMMEDIATE_DATA | NESTED, &decision.0);
+    let mut list = Attributes::default();
+    for (kind, data) in [("meta", load), ("cmp", compare), ("immediate", immediate)] {
+        let mut expression = Attributes::default();
+        expression.text(EXPRESSION_NAME, kind);
+        expression.bytes(EXPRESSION_DATA | NESTED, &data.0);
+        list.bytes(LIST_ELEMENT | NESTED, &expression.0);
+    }
+    list
 }
 
 /// Netlink attributes, one behind the other.

@@ -3,7 +3,7 @@
 //! A socket here sees every frame that its interface receives, before the host's stack does, whoever
 //! it is for, and nothing that the host or the socket itself sends. Frames come and go whole: with the
 //! `virtio_net_hdr` that says what the kernel left undone in them (`PACKET_VNET_HDR`), so that 64 KiB
-//! of one flow are one frame, and with the VLAN tag that the kernel keeps beside a frame
+//! of one flow are one frame, and with the VLAN tag that the kernel keeps apart from a frame
 //! (`PACKET_AUXDATA`) put back into it.
 #![allow(unsafe_code)]
 
@@ -98,7 +98,7 @@ impl PacketSocket {
     fn bound(index: libc::c_int) -> Result<Self, PacketError> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // Protocol 0: nothing arrives before it is bound to its one interface.
-        // SAFETY: creates a descriptor, which nobody else owns.
+        // SAFETY: creates a descriptor, which has no other owner.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
             let error = io::Error::last_os_error();

@@ -130,3 +130,61 @@ fn the_guard_keeps_the_host_from_frames_that_the_socket_still_sees() {
     drop(guard);
     assert!(answered(), "the guard outlives its owner");
 }
+
+/// The kernel binds a chain at ingress to an interface that is there. What a machine sees of one that is back, before
+/// the bridge has added it again, is kept from it by name.
+#[test]
+fn the_guard_s_second_line_needs_no_interface() {
+    adit_testbed::needs_root!();
+    let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    let mut guard = a.run(Guard::new).unwrap().unwrap();
+    assert!(guard.take_gap().is_none());
+    guard.add_by_name("left");
+    assert!(guard.take_gap().is_none());
+    let ip = |ns: &NetNs, line: &str| {
+        let out = ns.command("ip").unwrap().args(line.split_whitespace()).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+    };
+    a.connect("left", &b, "right").unwrap();
+    a.connect("other", &b, "free").unwrap();
+    for (ns, name, addresses) in [
+        (&a, "left", ["192.0.2.1/24", "2001:db8::1/64"]),
+        (&b, "right", ["192.0.2.2/24", "2001:db8::2/64"]),
+        (&a, "other", ["198.51.100.1/24", "2001:db8:1::1/64"]),
+        (&b, "free", ["198.51.100.2/24", "2001:db8:1::2/64"]),
+    ] {
+        addresses.iter().for_each(|address| {
+            ip(ns, &format!("addr add {address} dev {name} nodad"));
+        });
+    }
+    let answers = |to: &str| {
+        let mut ping = b.command("ping").unwrap();
+        ping.args(["-c", "1", "-W", "1", to]).output().unwrap().status.success()
+    };
+    assert!(answers("198.51.100.1") && answers("2001:db8:1::1"), "another interface");
+    assert!(!answers("192.0.2.1") && !answers("2001:db8::1"));
+    let neighbours =
+        b.command("ip").unwrap().args(["neigh", "show", "192.0.2.1"]).output().unwrap();
+    let neighbours = String::from_utf8_lossy(&neighbours.stdout).into_owned();
+    assert!(!neighbours.contains("lladdr"), "ARP is not answered either: {neighbours}");
+    drop(guard);
+    assert!(answers("192.0.2.1"));
+}
+
+#[test]
+fn an_interface_that_is_back_is_guarded_again() {
+    adit_testbed::needs_root!();
+    let (a, b) = (NetNs::unnamed().unwrap(), NetNs::unnamed().unwrap());
+    let mut guard = a.run(Guard::new).unwrap().unwrap();
+    for _ in 0..3 {
+        a.connect("left", &b, "right").unwrap();
+        guard.add("left").unwrap();
+        let out = a.command("nft").unwrap().args(["list", "ruleset"]).output().unwrap();
+        let rules = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert_eq!(rules.matches("chain keep_from_host_left {").count(), 1, "{rules}");
+        assert!(rules.contains("hook ingress device \"left\""), "{rules}");
+        assert_eq!(rules.matches("iifname \"left\" drop").count(), 2, "{rules}");
+        let left = index(&a, "left");
+        a.configure(async |net| net.delete_link(left).await).unwrap().unwrap();
+    }
+}

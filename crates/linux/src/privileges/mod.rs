@@ -2,7 +2,7 @@
 //!
 //! The order of a daemon: open what needs root (TUN, low ports, key files), then
 //! [`Privileges::drop`], then start threads. The kernel keeps capabilities and filters per thread,
-//! and only threads started afterwards inherit them, so `drop` refuses to run beside others. Every
+//! and only threads started afterwards inherit them, so `drop` refuses to run while there are others. Every
 //! error here must end the process: going on would be running with rights that the operator
 //! believes gone.
 
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_beside_other_threads_is_refused() {
+    fn dropping_while_other_threads_run_is_refused() {
         // The test harness has several.
         let error = Privileges::default().drop().unwrap_err();
         assert!(matches!(error, PrivilegeError::Threads(n) if n > 1), "{error}");

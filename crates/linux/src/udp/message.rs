@@ -201,7 +201,49 @@ fn next_message(bytes: &[u8]) -> Option<Message<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Kinds that are read, so that data of any length stands behind them.
+    const KINDS: [(i32, i32); 5] = [
+        (libc::IPPROTO_IP, libc::IP_PKTINFO),
+        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO),
+        (libc::SOL_UDP, libc::UDP_GRO),
+        (libc::IPPROTO_IP, libc::IP_RECVERR),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    ];
+
+    proptest! {
+        /// Whatever is there, reading ends and takes nothing from beyond the length.
+        #[test]
+        fn no_control_messages_panic(
+            bytes in prop::collection::vec(any::<u8>(), CONTROL),
+            headers in prop::collection::vec((0..CONTROL - HEADER, 0..2 * CONTROL, 0..5_usize), 0..4),
+            len in 0..2 * CONTROL,
+        ) {
+            let mut control = Control { bytes: bytes.try_into().unwrap() };
+            for (at, size, kind) in headers {
+                let (level, kind) = KINDS[kind];
+                let at = put(&mut control.bytes, at, &size.to_ne_bytes());
+                let at = put(&mut control.bytes, at, &level.to_ne_bytes());
+                put(&mut control.bytes, at, &kind.to_ne_bytes());
+            }
+            let found = (control.get(len), control.error(len));
+            if let Some(beyond) = control.bytes.get_mut(len..) {
+                beyond.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+            prop_assert_eq!(found, (control.get(len), control.error(len)));
+        }
+
+        #[test]
+        fn no_name_panics(bytes in any::<[u8; NAME6_LEN]>(), family in 0..12_u16, len in 0..64_usize) {
+            let mut name = Name { bytes };
+            put(&mut name.bytes, 0, &family.to_ne_bytes());
+            let found = name.get(len);
+            prop_assert!(found.is_none() || len >= 8);
+        }
+    }
 
     #[test]
     fn addresses_survive_the_kernels_form() {

@@ -142,7 +142,7 @@ impl UdpSocket {
     /// Several sockets on one port, one for each thread that receives; the kernel gives all datagrams
     /// of one sender to the same. Fails as [`UdpSocket::bind`] does, also where another process
     /// shares its port: the first socket is bound for itself alone and invites the others afterwards,
-    /// so that nobody else comes in, nor two who start at the same time. `reuse_port` has no effect.
+    /// so that no other process joins the group, not even one that starts at the same time. `reuse_port` has no effect.
     pub fn bind_group(options: &UdpOptions, count: usize) -> io::Result<Vec<Self>> {
         let first = Self::bind(&UdpOptions { reuse_port: false, ..options.clone() })?;
         let mut bind = options.bind;

@@ -1,4 +1,4 @@
-//! What is known of the path to a host, and datagrams that nobody may fragment.
+//! Path MTU lookup, and sending with DF set.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -140,7 +140,7 @@ fn describe(
 }
 
 /// Whether the call is to be made again: after a signal, and once after an error that may be the
-/// last ICMP message's about another datagram (it is reported to whoever calls next, and only once;
+/// last ICMP message's about another datagram (the next call reports it, and only once;
 /// the error queue has it too).
 pub(super) fn is_transient(error: &io::Error, pending: &mut bool) -> bool {
     match error.raw_os_error() {

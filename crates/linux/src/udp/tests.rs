@@ -226,7 +226,7 @@ fn a_full_socket_would_block_at_the_first_train_that_does_not_fit() {
     let mut options = UdpOptions::new(SocketAddr::new(a.local_addr().ip(), 0));
     options.send_buffer = 1;
     let small = ns.run(|| UdpSocket::bind(&options)).unwrap().unwrap();
-    // Nobody has this address: what is sent there waits for a neighbour, on the sender's account.
+    // No host has this address: datagrams to it wait for a neighbour, on the sender's account.
     let to = "192.0.2.99:9".parse().unwrap();
     let payload = vec![0; 40_000];
     let trains = [train(to, 1400, &payload); 40];
@@ -286,7 +286,7 @@ fn link_local_peers_are_answered_through_their_interface() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_named_and_hinders_nobody() {
+fn a_port_without_a_listener_is_named_and_hinders_no_other() {
     for (bind, deaf, heard) in [
         ("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"),
         ("[::]:0", "127.0.0.1:0", "[::1]:0"),
@@ -299,12 +299,12 @@ fn a_port_where_nobody_listens_is_named_and_hinders_nobody() {
         let gone = socket(deaf).local_addr();
         let peer = socket(heard);
         // Two, so that one error waits when the next is sent.
-        let nobody = [train(gone, 0, b"x"), train(gone, 0, b"y")];
+        let unreachable = [train(gone, 0, b"x"), train(gone, 0, b"y")];
         let mut scratch = SendScratch::default();
-        a.send_trains(&nobody, &mut scratch).unwrap();
+        a.send_trains(&unreachable, &mut scratch).unwrap();
         a.send_trains(&[train(peer.local_addr(), 0, b"z"); 2], &mut scratch).unwrap();
         a.send_to(peer.local_addr(), None, b"z").unwrap();
-        for _ in nobody {
+        for _ in unreachable {
             let said = a.take_error().unwrap().unwrap();
             assert_eq!(said.remote, gone);
             assert_eq!(said.error.kind(), io::ErrorKind::ConnectionRefused);
@@ -352,7 +352,7 @@ fn an_empty_batch_receives_nothing() {
 }
 
 #[test]
-fn a_group_shares_its_port_with_nobody_else() {
+fn a_group_shares_its_port_with_no_other_socket() {
     let options = UdpOptions::new("127.0.0.1:0".parse().unwrap());
     let group = UdpSocket::bind_group(&options, 3).unwrap();
     let address = group[0].local_addr();
