@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use adit_engine::{Instant, PeerId};
-use adit_filter::firewall::{Burst, Firewall, Place, Ruling, Worker};
+use adit_filter::firewall::{Burst, Firewall, Peers, Place, Ruling, Worker};
 use adit_filter::packet::Layer;
 use adit_filter::{IfName, Nanos};
 use adit_wire::VnetHeader;
@@ -39,11 +39,19 @@ pub struct Filtered {
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Way {
     /// From a peer to the device.
-    Inward,
-    /// From the device to a peer.
-    Outward,
-    /// From a peer to another.
-    Between,
+    Inward(PeerId),
+    /// From the device to a peer; to all, or to a station that is behind no known peer, without one.
+    Outward(Option<PeerId>),
+    /// From a peer to another; to all others without one.
+    Between(PeerId, Option<PeerId>),
+}
+
+/// A packet on its way from a peer to another.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Relayed<'a> {
+    pub from: PeerId,
+    pub to: PeerId,
+    pub packet: &'a [u8],
 }
 
 /// One worker's.
@@ -137,7 +145,7 @@ impl Watch<'_> {
     #[inline]
     pub fn inward(&mut self, write: &Write<'_, '_>, stats: &Stats) -> Judged {
         let vnet = VnetHeader::decode(write.vnet());
-        let place = self.place(Way::Inward, &vnet);
+        let place = self.place(Way::Inward(PeerId(write.origin())), &vnet);
         let ruling = match write.packets().next() {
             Some(packet) if write.count() == 1 => self.burst.judge(packet, &place),
             Some(_) => {
@@ -151,12 +159,15 @@ impl Watch<'_> {
 
     fn place(&self, way: Way, vnet: &VnetHeader) -> Place {
         let (device, host) = self.names;
-        let (iif, oif, zone) = match way {
-            Way::Inward => (device, host, 0),
-            Way::Outward => (host, device, 1),
-            Way::Between => (device, device, 2),
+        let (iif, oif, direction, from, to) = match way {
+            Way::Inward(from) => (device, host, 0, Some(from), None),
+            Way::Outward(to) => (host, device, 1, None, to),
+            Way::Between(from, to) => (device, device, 2, Some(from), to),
         };
-        Place { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, zone }
+        // Peer ids have 24 bits.
+        let zone = direction << 30 | from.map_or(0, |peer| peer.0);
+        let peers = Peers { from: from.map(|peer| peer.0), to: to.map(|peer| peer.0) };
+        Place { layer: self.layer, vlan: None, vnet: *vnet, iif, oif, peers, zone }
     }
 }
 
@@ -224,13 +235,13 @@ fn refused(ruling: Ruling<'_>, extra: &mut Extra, stats: &Stats, count: usize) -
 /// peers are kept apart unless a rule says otherwise.
 pub(crate) fn between(
     watch: &mut Watch<'_>,
-    packets: &mut Vec<(PeerId, &[u8])>,
+    packets: &mut Vec<Relayed<'_>>,
     explicit: bool,
     stats: &Stats,
 ) {
     let plain = VnetHeader::default();
-    packets.retain(|(peer, packet)| {
-        match watch.judge(Way::Between, &plain, packet, explicit, stats) {
+    packets.retain(|&Relayed { from, to, packet }| {
+        match watch.judge(Way::Between(from, Some(to)), &plain, packet, explicit, stats) {
             Judged::Pass => true,
             Judged::Gone => false,
             Judged::Pieces(pieces) => {
@@ -238,8 +249,28 @@ pub(crate) fn between(
                 if pieces.len() > room {
                     stats.drop_many(DropReason::FragmentsFull, pieces.len());
                 } else {
-                    watch.extra.pieces.extend(pieces.into_iter().map(|piece| (*peer, piece)));
+                    watch.extra.pieces.extend(pieces.into_iter().map(|piece| (to, piece)));
                 }
+                false
+            }
+        }
+    });
+}
+
+/// As [`between`], of frames that peers sent to all others. Pieces are not copied to everybody.
+pub(crate) fn to_all(
+    watch: &mut Watch<'_>,
+    frames: &mut Vec<(PeerId, &[u8])>,
+    explicit: bool,
+    stats: &Stats,
+) {
+    let plain = VnetHeader::default();
+    frames.retain(|(from, frame)| {
+        match watch.judge(Way::Between(*from, None), &plain, frame, explicit, stats) {
+            Judged::Pass => true,
+            Judged::Gone => false,
+            Judged::Pieces(pieces) => {
+                stats.drop_many(DropReason::Filtered, pieces.len());
                 false
             }
         }

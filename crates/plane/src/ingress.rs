@@ -18,6 +18,7 @@ use crate::control::Relay;
 use crate::decompress::decompress;
 use crate::fragment::{Arrived, Assembly, Origin};
 use crate::framing::{self, OCC, OCC_MTU_REQUEST, PING, Packed, Stripped};
+use crate::guard::Relayed;
 use crate::key::{Key, Open as _};
 use crate::packet::{DATA_V1, DATA_V2, Lead};
 use crate::peer::Peer;
@@ -44,7 +45,7 @@ pub struct Ingress<'a, 's> {
     /// Packets for the TUN device.
     pub(crate) merger: Merger<'a>,
     /// Packets for other peers, with [`Relay::Direct`].
-    pub(crate) relays: Vec<(PeerId, &'a [u8])>,
+    pub(crate) relays: Vec<Relayed<'a>>,
     /// Made when something needs it.
     pub(crate) rare: Option<Box<Rare<'a>>>,
     /// The source address checked last, and whether it belongs to the peer whose run it was.
@@ -152,7 +153,7 @@ impl<'a, 's> Ingress<'a, 's> {
         routes: &'s Routes,
         now: Instant,
         merger: Merger<'a>,
-        relays: Vec<(PeerId, &'a [u8])>,
+        relays: Vec<Relayed<'a>>,
     ) -> Self {
         Self {
             shared,
@@ -326,6 +327,7 @@ impl<'a, 's> Ingress<'a, 's> {
         let mut opener = key.opener();
         let mut assembly = pieces.then(|| run.peer.lock_assembly());
         let longest = cut.longest(data);
+        self.merger.set_origin(run.peer.id.0);
         for datagram in cut.packets(data) {
             let len = datagram.len();
             let (place, id, text) = match opener.open(datagram) {
@@ -537,7 +539,7 @@ impl<'a, 's> Ingress<'a, 's> {
             && let Some(target) = self.routes.owner(ip.destination)
         {
             return match self.shared.may_relay() {
-                true => self.relays.push((target, packet)),
+                true => self.relays.push(Relayed { from: id, to: target, packet }),
                 false => stats.drop(DropReason::PeerToPeer),
             };
         }

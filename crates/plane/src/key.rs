@@ -349,15 +349,12 @@ mod tests {
     #[should_panic(expected = "under the lock of another peer")]
     fn a_key_is_never_used_under_the_lock_of_another_peer() {
         let spec = || adit_engine::verbs::PeerSpec {
-            link: adit_engine::Link::datagram(Default::default(), None, ([192, 0, 2, 1], 1).into()),
-            wire_id: None,
             float: false,
-            framing: adit_engine::verbs::Framing::None,
-            fragment: None,
-            keepalive: Default::default(),
-            mtu: Default::default(),
-            replay_window: 64,
-            decompress: None,
+            ..adit_engine::verbs::PeerSpec::plain(adit_engine::Link::datagram(
+                Default::default(),
+                None,
+                ([192, 0, 2, 1], 1).into(),
+            ))
         };
         let peer = |id| crate::peer::Peer::new(adit_engine::PeerId(id), spec(), Default::default());
         let (own, other) = (peer(1), peer(2));

@@ -15,7 +15,7 @@ use adit_wire::split::Segments;
 use crate::control::{Plane, Relay};
 use crate::egress::{Arena, Progress, Shape};
 use crate::ethernet::{Outward, outward};
-use crate::guard::{self, Filtered, Guard, Judged, Way};
+use crate::guard::{self, Filtered, Guard, Judged, Relayed, Way};
 use crate::ingress::Ingress;
 use crate::peer::Peer;
 use crate::shared::Shared;
@@ -156,7 +156,7 @@ impl Memory {
         packet: &[u8],
         send: &mut impl FnMut(&[u8], usize),
     ) -> Option<Result<(), DropReason>> {
-        let mut pieces = match self.judge(vnet, packet) {
+        let mut pieces = match self.judge(Some(peer.id), vnet, packet) {
             Judged::Pass => return None,
             Judged::Gone => return Some(Ok(())),
             Judged::Pieces(pieces) => pieces,
@@ -169,10 +169,10 @@ impl Memory {
     }
 
     /// What the rules say of a packet of the device.
-    fn judge(&mut self, vnet: &VnetHeader, packet: &[u8]) -> Judged {
+    fn judge(&mut self, to: Option<PeerId>, vnet: &VnetHeader, packet: &[u8]) -> Judged {
         let Some(guard) = &mut self.guard else { return Judged::Pass };
         let mut watch = guard.burst((self.shared.clock)());
-        watch.judge(Way::Outward, vnet, packet, false, &self.shared.stats)
+        watch.judge(Way::Outward(to), vnet, packet, false, &self.shared.stats)
     }
 
     #[cold]
@@ -185,10 +185,10 @@ impl Memory {
         let shared = Arc::clone(&self.shared);
         let Some(switch) = &shared.ethernet else { return Ok(()) };
         let peers = shared.tables.peers.load();
-        if !matches!(self.judge(vnet, frame), Judged::Pass) {
+        let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
+        if !matches!(self.judge(peer.as_ref().map(|peer| peer.id), vnet, frame), Judged::Pass) {
             return Ok(());
         }
-        let Outward { peer, l2 } = outward(switch, shared.client, &peers, frame, &mut None)?;
         let to: Vec<_> = peer.map_or_else(|| peers.iter().cloned().collect(), |one| vec![one]);
         to.iter().try_for_each(|peer| {
             let mut copy = frame.to_vec();
@@ -306,7 +306,7 @@ impl Memory {
                 passing.for_each(|(write, _)| deliver(Delivered::Tun(&write)));
             }
         }
-        relays.into_iter().for_each(|(peer, packet)| deliver(Delivered::Peer(peer, packet)));
+        relays.into_iter().for_each(|one| deliver(Delivered::Peer(one.to, one.packet)));
         for (sender, frame) in rare.as_deref().map_or(&[][..], |rare| &rare.floods) {
             let others = peers.iter().filter(|peer| peer.id != *sender);
             others.for_each(|peer| deliver(Delivered::Peer(peer.id, frame)));
@@ -322,7 +322,7 @@ fn judged<'a>(
     guard: &mut Guard,
     shared: &Shared,
     merger: &Merger<'a>,
-    relays: &mut Vec<(PeerId, &'a [u8])>,
+    relays: &mut Vec<Relayed<'a>>,
     floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
 ) -> Vec<bool> {
     let mut watch = guard.burst((shared.clock)());
@@ -333,7 +333,7 @@ fn judged<'a>(
     let explicit = shared.relay != Relay::Direct;
     guard::between(&mut watch, relays, explicit, &shared.stats);
     if let Some(floods) = floods {
-        guard::between(&mut watch, floods, explicit, &shared.stats);
+        guard::to_all(&mut watch, floods, explicit, &shared.stats);
     }
     passes
 }

@@ -28,26 +28,38 @@ impl OwnTransport {
         self.remote.ip() == to && self.has_same_flow(packet)
     }
 
-    /// A later fragment has no ports: its protocol decides.
+    /// A later fragment has no ports and passes, since it may be of other traffic to that host. That makes no loop: sealed,
+    /// it is a packet of its own, with ports, whose last fragment is shorter.
     #[cold]
     fn has_same_flow(&self, packet: &[u8]) -> bool {
         let Some(header) = Ip::parse(packet) else { return false };
         let wanted = if self.stream { ip::TCP } else { ip::UDP };
-        let payload = packet.get(header.header_len..).unwrap_or(&[]);
-        if header.protocol == FRAGMENT.0 && self.remote.is_ipv6() {
-            return payload.len() >= FRAGMENT.1 && payload.first() == Some(&wanted);
-        }
-        if header.protocol != wanted {
+        let mut payload = packet.get(header.header_len..).unwrap_or(&[]);
+        let mut protocol = header.protocol;
+        if header.fragment && !starts_datagram(packet.get(6..8), 0x1fff) {
             return false;
         }
-        if header.fragment {
-            return true;
+        if protocol == FRAGMENT.0 && self.remote.is_ipv6() {
+            let Some((fragment, rest)) = payload.split_at_checked(FRAGMENT.1) else { return false };
+            if !starts_datagram(fragment.get(2..4), 0xfff8) {
+                return false;
+            }
+            (protocol, payload) = (fragment.first().copied().unwrap_or_default(), rest);
+        }
+        if protocol != wanted {
+            return false;
         }
         let Some([s0, s1, d0, d1]) = payload.first_chunk() else { return false };
         let from = u16::from_be_bytes([*s0, *s1]);
         u16::from_be_bytes([*d0, *d1]) == self.remote.port()
             && self.local_port.is_none_or(|port| port == from)
     }
+}
+
+/// Whether a fragment's offset, in the bits of `mask`, is 0.
+fn starts_datagram(field: Option<&[u8]>, mask: u16) -> bool {
+    let field = field.and_then(|field| field.first_chunk().copied());
+    field.is_some_and(|field| u16::from_be_bytes(field) & mask == 0)
 }
 
 #[cfg(test)]
@@ -78,7 +90,9 @@ mod tests {
         let udp = own(false);
         assert!(owns(&udp, &v4(server, ip::UDP, 0, (40_000, 443))));
         assert!(owns(&udp, &v4(server, ip::UDP, 0x2000, (40_000, 443))), "first fragment");
-        assert!(owns(&udp, &v4(server, ip::UDP, 0x00b9, (0, 0))), "later fragment");
+        assert!(!owns(&udp, &v4(server, ip::UDP, 0x2000, (40_001, 443))), "of another flow");
+        assert!(!owns(&udp, &v4(server, ip::UDP, 0x00b9, (40_000, 443))), "later fragment");
+        assert!(!owns(&udp, &v4(server, ip::UDP, 0x20b9, (40_000, 443))), "neither first nor last");
         // Other traffic to the same host is what a full tunnel is for.
         assert!(!owns(&udp, &v4(server, ip::TCP, 0, (40_000, 443))));
         assert!(!owns(&udp, &v4(server, ip::UDP, 0, (40_000, 53))));
@@ -102,10 +116,14 @@ mod tests {
         };
         let own = OwnTransport { remote, local_port: None, stream: false };
         assert!(owns(&own, &packet(ip::UDP, &[1, 2, 4, 170, 0, 8, 0, 0])));
-        assert!(owns(&own, &packet(44, &[ip::UDP, 0, 0, 9, 0, 0, 0, 1])));
-        assert!(!owns(&own, &packet(44, &[ip::TCP, 0, 0, 9, 0, 0, 0, 1])));
-        for short in 0..8 {
-            assert!(!owns(&own, &packet(44, &[ip::UDP, 0, 0, 9, 0, 0, 0][..short.min(7)])));
+        let first = |protocol| [protocol, 0, 0, 1, 0, 0, 0, 1, 1, 2, 4, 170, 0, 8, 0, 0];
+        assert!(owns(&own, &packet(44, &first(ip::UDP))));
+        assert!(!owns(&own, &packet(44, &first(ip::TCP))));
+        let mut later = first(ip::UDP);
+        later[3] = 9;
+        assert!(!owns(&own, &packet(44, &later)));
+        for short in 0..12 {
+            assert!(!owns(&own, &packet(44, &first(ip::UDP)[..short])));
         }
     }
 }

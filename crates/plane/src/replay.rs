@@ -93,7 +93,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn stocks_distance() {
+    fn openvpns_distance() {
         let mut window = Window::new(64);
         window.accept(100);
         assert_eq!(window.check(37), Some(Place::Late));

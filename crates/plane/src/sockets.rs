@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_sends_through_its_own_socket_or_through_somebodys() {
+    fn a_worker_sends_through_its_own_socket_or_through_anothers() {
         let sockets = vec![group(2)];
         let port = |worker| find_socket(&sockets, SocketId(1), worker).unwrap().local_addr().port();
         assert_ne!(port(0), port(1));

@@ -289,17 +289,7 @@ mod tests {
     }
 
     fn peer(id: u32, link: Link) -> Peer {
-        let spec = PeerSpec {
-            link,
-            wire_id: Some(id),
-            float: true,
-            framing: Default::default(),
-            decompress: None,
-            fragment: None,
-            keepalive: Default::default(),
-            mtu: Default::default(),
-            replay_window: 64,
-        };
+        let spec = PeerSpec { wire_id: Some(id), ..PeerSpec::plain(link) };
         Peer::new(PeerId(id), spec, Instant::from_nanos(0))
     }
 
@@ -371,7 +361,7 @@ mod tests {
 
     // Another worker had its packet under a later key, from elsewhere, at the same time.
     #[test]
-    fn a_packet_that_is_the_newest_no_longer_moves_nobody() {
+    fn a_packet_that_is_the_newest_no_longer_moves_no_peer() {
         let tables = Tables::default();
         tables.add_peer(peer(1, link(1)));
         let moving = tables.peers.load().get(PeerId(1)).cloned().unwrap();

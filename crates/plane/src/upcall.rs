@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_more_than_a_share_of_the_queue_of_known_peers() {
+    fn no_peer_has_more_than_a_share_of_the_queue_of_known_peers() {
         let stats = Stats::new(Offloads::ALL, 1);
         let (sender, mut upcalls) = channel().unwrap();
         let send = |port, session| sender.frame(&stats, link(port), &[4], session);

@@ -22,7 +22,7 @@ fn packets_pass_both_ways() {
 }
 
 #[test]
-fn a_forged_peer_id_fails_and_moves_nobody() {
+fn a_forged_peer_id_fails_and_moves_no_peer() {
     let (mut server, [mut a, _b]) = world(Relay::Kernel, [2, 3]);
     let mut sealed = a.seal_one(&packet(2, SERVER, 7));
     sealed[3] = 3;
@@ -52,7 +52,7 @@ fn a_captured_packet_from_a_new_address_is_a_replay() {
 }
 
 #[test]
-fn a_delayed_packet_is_delivered_but_moves_nobody() {
+fn a_delayed_packet_is_delivered_but_moves_no_peer() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let held_back = client.seal_one(&packet(2, SERVER, 1));
     let newest = client.seal_one(&packet(2, SERVER, 2));
@@ -87,7 +87,7 @@ fn a_peer_that_moves_with_each_packet_is_followed_so_often_and_no_further() {
 }
 
 #[test]
-fn a_withheld_packet_under_a_former_key_moves_nobody() {
+fn a_withheld_packet_under_a_former_key_moves_no_peer() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     let crossing = client.seal_one(&packet(2, SERVER, 1));
     let withheld = client.seal_one(&packet(2, SERVER, 2));
@@ -108,7 +108,7 @@ fn a_withheld_packet_under_a_former_key_moves_nobody() {
 }
 
 #[test]
-fn nobody_floats_onto_another_peers_address() {
+fn no_peer_floats_onto_anothers_address() {
     let (mut server, [mut a, _b]) = world(Relay::Kernel, [2, 3]);
     let sealed = a.seal_one(&packet(2, SERVER, 1));
     server.open(link(3, 1000), &sealed);
@@ -118,7 +118,7 @@ fn nobody_floats_onto_another_peers_address() {
 }
 
 #[test]
-fn an_empty_payload_moves_nobody() {
+fn an_empty_payload_moves_no_peer() {
     let (mut server, [mut client]) = world(Relay::Kernel, [2]);
     // An empty packet cannot come from a TUN device: seal it by hand.
     let half = adit_crypto::KeyHalf { cipher: [33; 64], hmac: [!33; 64] };

@@ -124,7 +124,7 @@ const SYN: u8 = 2;
 const ACK: u8 = 16;
 
 #[test]
-fn a_reload_judges_known_connections_anew() {
+fn a_reload_judges_known_connections_again() {
     let (mut server, [mut a]) = world(Relay::Deny, [2]);
     let stateful = "policy drop; ct state established accept; tcp dport 80 accept";
     let firewall = guard(&mut server, stateful);
@@ -217,4 +217,61 @@ fn a_packet_that_belongs_to_no_peer_is_no_connection() {
     server.apply(Op::DelPeer(PeerId(2)));
     assert!(server.seal(&tcp(SERVER, 2, (80, 4000), 1, 0, SYN, 0)).is_empty());
     assert_eq!((firewall.stats().track.flows, server.dropped(DropReason::NoRoute)), (0, 1));
+}
+
+/// A frame of a station with a datagram.
+fn frame(stations: (u8, u8), datagram: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, stations.1, 2, 0, 0, 0, 0, stations.0, 8, 0];
+    frame.extend(datagram);
+    frame
+}
+
+/// On a TAP device addresses are not those of a client: two may have the same.
+#[test]
+fn stations_of_two_clients_with_one_address_share_no_flow() {
+    let (mut server, [mut a, mut b]) = world_of(End::ethernet, Relay::Direct, [2, 3]);
+    let firewall = guard(
+        &mut server,
+        "policy drop; ct state established accept; meta length > 60 drop; udp dport 53 accept",
+    );
+    firewall.set_peer(2, Some("alice"));
+    firewall.set_peer(3, Some("bob"));
+    let udp = |ports: (u16, u16), len: usize, back: bool| {
+        let (from, to) =
+            if back { ([10, 8, 0, 1], [10, 8, 0, 9]) } else { ([10, 8, 0, 9], [10, 8, 0, 1]) };
+        let total = u16::try_from(28 + len).unwrap();
+        let mut packet = vec![0x45, 0];
+        packet.extend(total.to_be_bytes());
+        packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+        packet.extend([from, to].concat());
+        let sum = Sum::new().bytes(&packet).finish();
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend(ports.0.to_be_bytes());
+        packet.extend(ports.1.to_be_bytes());
+        packet.extend((total - 20).to_be_bytes());
+        packet.extend([0, 0]);
+        packet.extend(std::iter::repeat_n(7, len));
+        packet
+    };
+    let (asks, long) = (udp((4000, 53), 4, false), udp((4000, 53), 100, false));
+    let server_mac = 1;
+    // Both say where they are.
+    assert!(sends(&mut server, &mut a, 2, &frame((2, server_mac), &asks)).0);
+    assert!(
+        server.seal(&frame((server_mac, 3), &udp((53, 4000), 100, true))).is_empty(),
+        "no peer is known behind it"
+    );
+    assert!(!sends(&mut server, &mut b, 3, &frame((3, server_mac), &long)).0);
+    // The server answers Alice: her flow is established, and Bob's packets are not of it.
+    assert_eq!(server.seal(&frame((server_mac, 2), &udp((53, 4000), 100, true))).len(), 1);
+    assert!(sends(&mut server, &mut a, 2, &frame((2, server_mac), &long)).0);
+    assert!(!sends(&mut server, &mut b, 3, &frame((3, server_mac), &long)).0);
+    assert!(server.seal(&frame((server_mac, 3), &udp((53, 4000), 100, true))).is_empty());
+    // What Alice asks Bob is answered by him alone.
+    assert_eq!(sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 4, false))).1, [3]);
+    assert!(
+        sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 100, false))).1.is_empty()
+    );
+    assert_eq!(sends(&mut server, &mut b, 3, &frame((3, 2), &udp((53, 5000), 100, true))).1, [2]);
+    assert_eq!(sends(&mut server, &mut a, 2, &frame((2, 3), &udp((5000, 53), 100, false))).1, [3]);
 }

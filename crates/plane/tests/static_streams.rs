@@ -214,7 +214,7 @@ fn without_float_another_connection_is_not_listened_to() {
 
 /// Stock forgets what came on a connection with the connection, and wants 1 first and then no gap.
 #[test]
-fn packets_are_counted_anew_on_each_connection() {
+fn packets_are_counted_from_the_start_on_each_connection() {
     let host = &mut Host::new(true);
     let mut last = 0;
     for _ in 0..3 {

@@ -75,7 +75,7 @@ fn end(suite: BlockSuite, open: &KeyHalf) -> End {
 }
 
 #[test]
-fn packets_of_stock_open_under_its_key_and_no_other() {
+fn packets_of_openvpn_open_under_its_key_and_no_other() {
     let halves = halves();
     let all = captured();
     assert_eq!(all.len(), 12);
@@ -98,7 +98,7 @@ fn packets_of_stock_open_under_its_key_and_no_other() {
 
 /// Ids begin with 1, the time of the first packet behind them: under `cipher none` it can be read.
 #[test]
-fn our_packets_look_like_stocks() {
+fn our_packets_look_like_openvpns() {
     let halves = halves();
     let all = captured();
     let plain = all.iter().find(|captured| captured.suite.cipher.is_none()).unwrap();

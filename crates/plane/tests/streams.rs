@@ -340,7 +340,7 @@ fn small_packets_have_a_reserve() {
 }
 
 #[test]
-fn one_that_stops_reading_disturbs_nobody() {
+fn one_that_stops_reading_disturbs_no_other() {
     let mut server = Server::new();
     let (mut a, slow) = (server.client(2, None), server.client(3, Some(4096)));
     let mut b = server.client(4, None);

@@ -391,6 +391,19 @@ fn packets_of_the_transport_that_come_back_are_dropped_and_counted() {
 }
 
 #[test]
+fn fragments_of_other_traffic_to_the_server_pass() {
+    adit_testbed::needs_root!();
+    let (a, b) = tunnel(Offloads::ALL, 1400);
+    b.plane.set_own_transport(Some(OwnTransport {
+        remote: "10.9.0.1:5000".parse().unwrap(),
+        local_port: Some(5000),
+        stream: false,
+    }));
+    datagrams_pass(&b, &a, "10.9.0.1:7000");
+    assert_eq!(b.plane.totals().dropped(DropReason::Recursive), 0);
+}
+
+#[test]
 fn a_removed_device_is_reported() {
     adit_testbed::needs_root!();
     let (a, _b) = tunnel(Offloads::ALL, 1400);

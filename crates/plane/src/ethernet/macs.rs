@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_nobody_and_the_device_s_own_address_are_never_learnt() {
+    fn groups_the_null_address_and_the_device_s_own_are_never_learnt() {
         let macs = Macs::default();
         macs.set_own(mac(9));
         for bad in ["ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "33:33:0:0:0:1", "0:0:0:0:0:0"] {

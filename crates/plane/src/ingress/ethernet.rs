@@ -6,6 +6,7 @@ use adit_wire::mss;
 use super::{Ingress, Run};
 use crate::control::Relay;
 use crate::ethernet::Switch;
+use crate::guard::Relayed;
 use crate::stats::DropReason;
 
 /// Where a frame goes besides the device.
@@ -89,7 +90,9 @@ impl<'a> Ingress<'a, '_> {
             None => return Some(Also::Nobody),
             // As a switch does: it would come back to where it is from.
             Some(owner) if owner == run.peer.id => self.shared.stats.drop(DropReason::SamePeer),
-            Some(owner) if self.shared.may_relay() => self.relays.push((owner, frame)),
+            Some(to) if self.shared.may_relay() => {
+                self.relays.push(Relayed { from: run.peer.id, to, packet: frame });
+            }
             Some(_) => self.shared.stats.drop(DropReason::PeerToPeer),
         }
         None

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_static_key_they_begin_anew_with_a_later_time() {
+    fn under_a_static_key_they_begin_again_with_a_later_time() {
         let sender = key(Protection::Static(SUITE));
         let receiver = key(Protection::Static(SUITE));
         // A clock that was set back must not repeat a time.

@@ -12,7 +12,7 @@ use adit_wire::merge::Merger;
 use super::receive::{deliver, write_slices};
 use super::transmit::Transmitter;
 use crate::control::Relay;
-use crate::guard::{self, Extra, Guard, Judged, Way};
+use crate::guard::{self, Extra, Guard, Judged, Relayed, Way};
 use crate::shared::Shared;
 use crate::stats::DropReason;
 
@@ -23,7 +23,7 @@ pub(super) fn received<'a>(
     shared: &Shared,
     tun: Option<&TunQueue>,
     merged: &Merger<'a>,
-    relays: &mut Vec<(PeerId, &'a [u8])>,
+    relays: &mut Vec<Relayed<'a>>,
     floods: Option<&mut Vec<(PeerId, &'a [u8])>>,
 ) {
     let stats = &shared.stats;
@@ -46,11 +46,7 @@ pub(super) fn received<'a>(
     if let Some(floods) = floods
         && !floods.is_empty()
     {
-        // Pieces of what is for everybody are not copied to everybody.
-        let before = watch.extra.pieces.len();
-        guard::between(&mut watch, floods, explicit, stats);
-        stats.drop_many(DropReason::Filtered, watch.extra.pieces.len().saturating_sub(before));
-        watch.extra.pieces.truncate(before);
+        guard::to_all(&mut watch, floods, explicit, stats);
     }
     drop(watch);
     let Some(tun) = tun else { return };
@@ -72,16 +68,16 @@ pub(super) fn write_plain(tun: &TunQueue, shared: &Shared, packet: &[u8]) {
     }
 }
 
-/// Judges what the device handed out. `Ok`: it may be sent.
+/// Judges what the device handed out for a peer, or for all. `Ok`: it may be sent.
 pub(super) fn outward(
     guard: &mut Guard,
     shared: &Shared,
     tun: &TunQueue,
-    vnet: &VnetHeader,
-    packet: &[u8],
+    to: Option<PeerId>,
+    (vnet, packet): (&VnetHeader, &[u8]),
 ) -> Result<(), Vec<Vec<u8>>> {
     let mut watch = guard.burst((shared.clock)());
-    let judged = watch.judge(Way::Outward, vnet, packet, false, &shared.stats);
+    let judged = watch.judge(Way::Outward(to), vnet, packet, false, &shared.stats);
     drop(watch);
     // To the machine itself, or to whom it forwards for.
     guard.extra.answers.drain(..).for_each(|answer| write_plain(tun, shared, &answer));
@@ -97,12 +93,12 @@ impl Transmitter {
     pub(super) fn send_extra(&mut self, extra: &mut Extra) {
         for answer in extra.answers.drain(..) {
             match self.owner(&answer) {
-                Some(peer) => self.relay(&[(peer, &answer)]),
+                Some(peer) => self.send_to(peer, &answer),
                 None => self.shared.stats.drop(DropReason::NoRoute),
             }
         }
         for (peer, piece) in extra.pieces.drain(..) {
-            self.relay(&[(peer, &piece)]);
+            self.send_to(peer, &piece);
         }
     }
 

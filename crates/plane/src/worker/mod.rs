@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use adit_engine::{Instant, PeerId, SocketId};
+use adit_engine::{Instant, SocketId};
 use adit_linux::memory::release;
 use adit_linux::poll::{Event, Events, Interest, Poller};
 use adit_linux::tun::TunQueue;
@@ -24,7 +24,7 @@ use adit_wire::merge::Merger;
 
 use crate::apart::Apart;
 use crate::egress::MAX_PACKET;
-use crate::guard::Guard;
+use crate::guard::{Guard, Relayed};
 use crate::shared::{Failure, Shared};
 use crate::sockets::{Sockets, find_socket};
 use crate::stats::Stats;
@@ -78,7 +78,7 @@ pub(crate) struct Worker {
     full: Option<Arc<UdpSocket>>,
     batch: RecvBatch,
     merger: Merger<'static>,
-    relays: Vec<(PeerId, &'static [u8])>,
+    relays: Vec<Relayed<'static>>,
     /// What was received from a stream; empty until there is one.
     stream_buffer: Vec<u8>,
     /// For packets that come together from pieces; empty until a peer sends such.
@@ -370,18 +370,16 @@ mod tests {
 
     fn added(id: u32, interval: u64) -> Op {
         let spec = PeerSpec {
-            link: Link::datagram(SocketId(0), None, ([192, 0, 2, 1], 1 + id as u16).into()),
             wire_id: Some(id),
-            float: true,
-            framing: Default::default(),
-            decompress: None,
-            fragment: None,
             keepalive: Keepalive {
                 interval: Duration::from_secs(interval),
                 timeout: Duration::from_secs(4 * interval),
             },
-            mtu: Default::default(),
-            replay_window: 64,
+            ..PeerSpec::plain(Link::datagram(
+                SocketId(0),
+                None,
+                ([192, 0, 2, 1], 1 + id as u16).into(),
+            ))
         };
         Op::AddPeer(PeerId(id), spec)
     }

@@ -5,13 +5,14 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use adit_engine::{Link, Notice, PeerId, SocketId};
+use adit_engine::{Link, Notice, SocketId};
 use adit_linux::tun::TunQueue;
 use adit_linux::udp::UdpSocket;
 use adit_wire::VnetHeader;
 use adit_wire::merge::{MAX_PARTS, Write};
 
 use super::{Worker, judge};
+use crate::guard::Relayed;
 use crate::ingress::Ingress;
 use crate::shared::Shared;
 use crate::stats::{DropReason, Stats};
@@ -176,7 +177,7 @@ pub(super) fn write_slices<'a>(
 }
 
 /// Keeps the memory of an emptied list for packets of another burst.
-fn recycle<'b>(mut relays: Vec<(PeerId, &[u8])>) -> Vec<(PeerId, &'b [u8])> {
+fn recycle<'b>(mut relays: Vec<Relayed<'_>>) -> Vec<Relayed<'b>> {
     relays.clear();
     relays.into_iter().map_while(|_| None).collect()
 }

@@ -19,7 +19,7 @@ use super::judge;
 use super::stream::Lane;
 use super::too_big::TooBig;
 use crate::egress::{Arena, Progress, Shape, Span};
-use crate::guard;
+use crate::guard::{self, Relayed};
 use crate::key::Key;
 use crate::peer::{Peer, Tx};
 use crate::sockets::find_socket;
@@ -252,16 +252,26 @@ impl Transmitter {
     }
 
     /// Sends packets that other peers sent to these.
-    pub fn relay(&mut self, relays: &[(PeerId, &[u8])]) {
+    pub fn relay(&mut self, relays: &[Relayed<'_>]) {
         let shared = self.shared.clone();
         let peers = shared.tables.peers.load();
-        for run in relays.chunk_by(|a, b| a.0 == b.0) {
-            let Some((id, _)) = run.first() else { continue };
-            let Some(peer) = peers.get(*id) else {
+        for run in relays.chunk_by(|a, b| a.to == b.to) {
+            let Some(Relayed { to, .. }) = run.first() else { continue };
+            let Some(peer) = peers.get(*to) else {
                 shared.stats.drop_many(DropReason::NoRoute, run.len());
                 continue;
             };
-            self.copy_to(peer, run.iter().map(|(_, packet)| *packet), run.len());
+            self.copy_to(peer, run.iter().map(|one| one.packet), run.len());
+        }
+    }
+
+    /// Seals and sends one packet to a peer.
+    pub(super) fn send_to(&mut self, to: PeerId, packet: &[u8]) {
+        let shared = self.shared.clone();
+        let peers = shared.tables.peers.load();
+        match peers.get(to) {
+            Some(peer) => self.copy_to(peer, [packet].into_iter(), 1),
+            None => shared.stats.drop(DropReason::NoRoute),
         }
     }
 

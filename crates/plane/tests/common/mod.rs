@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_crypto::{Cipher, KeyHalf};
-use adit_engine::verbs::{
-    DataKey, Framing, InnerMtu, Keepalive, KeyLimits, KeySlot, PeerSpec, Protection,
-};
+use adit_engine::verbs::{DataKey, KeyLimits, KeySlot, PeerSpec, Protection};
 use adit_engine::{Instant, Link, Notice, Op, PeerId, SocketId};
 use adit_plane::memory::{Delivered, Memory};
 use adit_plane::{DropReason, Relay, Upcall, Upcalls};
@@ -29,17 +27,7 @@ pub fn link(host: u8, port: u16) -> Link {
 }
 
 pub fn spec(link: Link) -> PeerSpec {
-    PeerSpec {
-        link,
-        wire_id: Some(0),
-        float: true,
-        framing: Framing::None,
-        decompress: None,
-        fragment: None,
-        keepalive: Keepalive::default(),
-        mtu: InnerMtu::default(),
-        replay_window: 64,
-    }
+    PeerSpec { wire_id: Some(0), ..PeerSpec::plain(link) }
 }
 
 /// Key material of a client and a generation; `up` is what the client seals with.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use adit_engine::PeerId;
 use adit_linux::tun::TunQueue;
 use adit_wire::VnetHeader;
 use adit_wire::ip::Ip;
@@ -11,6 +12,7 @@ use arc_swap::Guard;
 
 use super::frames::Frames;
 use super::{EBADFD, EFAULT, EIO, judge};
+use crate::ethernet::outward;
 use crate::guard;
 use crate::peer::Peer;
 use crate::recursion::OwnTransport;
@@ -85,11 +87,10 @@ impl Reader<'_> {
             self.look_again();
             let vnet = VnetHeader::decode(&vnet);
             // A packet without a peer is dropped for that reason, and starts no connection.
-            let judged =
-                self.guard.is_some() && (self.shared.ethernet.is_some() || self.route(len).is_ok());
-            if let (true, Some(guard)) = (judged, &mut self.guard) {
+            let to = if self.guard.is_some() { self.receiver(len).ok() } else { None };
+            if let (Some(to), Some(guard)) = (to, &mut self.guard) {
                 let packet = self.packet.get(..len).unwrap_or(&[]);
-                match judge::outward(guard, self.shared, self.tun, &vnet, packet) {
+                match judge::outward(guard, self.shared, self.tun, to, (&vnet, packet)) {
                     Ok(()) => {}
                     Err(pieces) if pieces.is_empty() => continue,
                     Err(pieces) => {
@@ -120,6 +121,17 @@ impl Reader<'_> {
             Err(reason) => self.shared.stats.drop(reason),
         }
         None
+    }
+
+    /// The peer that a packet or frame is for; `None`: all.
+    fn receiver(&mut self, len: usize) -> Result<Option<PeerId>, DropReason> {
+        let Some(switch) = &self.shared.ethernet else {
+            return self.route(len).map(|peer| Some(peer.id));
+        };
+        let frame = self.packet.get(..len).unwrap_or(&[]);
+        let last = &mut self.frames.last;
+        let to = outward(switch, self.shared.client, &self.peers, frame, last)?;
+        Ok(to.peer.map(|peer| peer.id))
     }
 
     fn route(&self, len: usize) -> Result<Arc<Peer>, DropReason> {
