@@ -65,7 +65,7 @@ fn one(bytes: &mut [u8], vouched: &VnetHeader, flow: u32, on: Option<(&mut Burst
         std::hint::black_box(packet.segments());
         return;
     };
-    let tracked = std::hint::black_box(burst.look(&packet, Crossing::Nowhere));
+    let tracked = std::hint::black_box(burst.look(&packet, Crossing::Nowhere.into()));
     assert!(!confirm || burst.confirm(&tracked, &packet));
 }
 

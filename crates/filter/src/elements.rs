@@ -122,8 +122,22 @@ pub(crate) type Delta = Vec<(Key, Option<u128>)>;
 
 /// Whether elements of such a set may change while it is in force.
 pub(crate) fn may_change(set: &Set) -> bool {
-    let fixed = set.map || set.constant || (set.interval && set.key.len() > 1);
-    set.name.is_some() && !fixed && matches!(set.members, Members::Fixed(_))
+    set.name.is_some() && fixed(set).is_none()
+}
+
+/// Why the elements of a set cannot be changed while it is in force.
+pub(crate) fn fixed(set: &Set) -> Option<&'static str> {
+    if set.map {
+        Some("is a map: maps change with a reload only")
+    } else if set.constant {
+        Some("is constant: it changes with a reload only")
+    } else if set.interval && set.key.len() > 1 {
+        Some("has ranges of several fields: it changes with a reload only")
+    } else if !matches!(set.members, Members::Fixed(_)) {
+        Some("has the addresses of clients")
+    } else {
+        None
+    }
 }
 
 impl Elements {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use adit_filter::firewall::Limits;
+use adit_filter::firewall::{Limits, Peers};
 use adit_filter::packet::Layer;
 use adit_filter::{Filter, Firewall, IfName, Nanos, Place, Ruling, lang};
 use adit_wire::VnetHeader;
@@ -33,7 +33,15 @@ fn judged(rules: &str, packets: &[(&str, &str, &str)]) {
         let (lan, wan) = (IfName::new("lan0"), IfName::new("wan0"));
         let (iif, oif) = if *from == "lan" { (lan, wan) } else { (wan, lan) };
         let (vlan, vnet) = (None, VnetHeader::default());
-        let place = Place { layer: Layer::Ethernet, vlan, vnet, iif, oif, zone: 0 };
+        let place = Place {
+            layer: Layer::Ethernet,
+            vlan,
+            vnet,
+            iif,
+            oif,
+            peers: Peers::default(),
+            zone: 0,
+        };
         let mut burst = worker.burst(Nanos(1_000_000_000));
         let became = match burst.judge(&described.bytes, &place) {
             Ruling::Pass => "passes",

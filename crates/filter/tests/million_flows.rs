@@ -35,7 +35,7 @@ fn a_million_flows_fit_in_256_mb() {
         for number in run * 1000..(run + 1) * 1000 {
             frame[16..24].copy_from_slice(&number.to_be_bytes());
             let packet = Packet::parse(&frame, Layer::Ip, None, &vouched).unwrap();
-            let tracked = burst.look(&packet, Crossing::Nowhere);
+            let tracked = burst.look(&packet, Crossing::Nowhere.into());
             assert!(burst.confirm(&tracked, &packet));
         }
     }

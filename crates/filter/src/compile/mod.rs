@@ -161,6 +161,11 @@ impl Filter {
         self.tracks
     }
 
+    /// Whether a chain judges frames that are no IP: one of a bridge table.
+    pub fn sees_frames(&self) -> bool {
+        !self.bases.other.is_empty()
+    }
+
     /// What was compiled.
     pub fn ruleset(&self) -> &Ruleset {
         &self.ruleset

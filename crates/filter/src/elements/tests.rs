@@ -52,7 +52,15 @@ fn change(firewall: &Firewall, change: Change, text: &str, now: u64) -> Result<u
 fn passes(firewall: &Arc<Firewall>, host: u8, now: u64) -> bool {
     let (iif, oif) = (IfName::new("a"), IfName::new("b"));
     let vnet = VnetHeader::default();
-    let place = Place { layer: Layer::Ip, vlan: None, vnet, iif, oif, zone: 0 };
+    let place = Place {
+        layer: Layer::Ip,
+        vlan: None,
+        vnet,
+        iif,
+        oif,
+        peers: crate::firewall::Peers::default(),
+        zone: 0,
+    };
     let source = Ipv4Addr::new(10, 0, 0, host);
     let packet = v4_of(source, V4_B, 1, 0, 17, &udp(false, b"x"));
     firewall.worker().burst(Nanos(now)).judge(&packet, &place).passes()

@@ -9,6 +9,7 @@
 //! end. A new rule set is put in place as a whole, between bursts, so no packet sees half of two.
 
 mod log;
+mod place;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -19,9 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_wire::{Gso, VnetHeader};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 
 pub use log::{LogQueue, LogRecord};
+pub use place::{Flush, Peers, Place};
 pub use stats::{Drop, Stats};
 
 use self::log::Writer;
@@ -30,10 +32,10 @@ use crate::answer::{self, MAX_ANSWER};
 use crate::compile::{Filter, IpRange, name_of};
 use crate::elements::{Change, Delta, ElementError, ElementTotals, Elements, SetName, may_change};
 use crate::fragment::{self, Assembled, Outcome, Reassembler};
-use crate::judge::{Context, Decision, IfName, Judge};
-use crate::packet::{Layer, Malformed, Packet};
+use crate::judge::{Context, Decision, Judge};
+use crate::packet::{Malformed, Packet};
 use crate::ruleset::{CtDirection, CtState, Element, Members, Reject, Set, SetId};
-use crate::track::{self, Crossing, MAX_FIRST, Tracked, Tracker, first_packet};
+use crate::track::{self, Crossing, MAX_FIRST, Path, Tracked, Tracker, first_packet};
 use crate::{Nanos, judge};
 
 /// ICMP errors that all workers together send in a second, as Linux does (`icmp_msgs_per_sec`).
@@ -227,14 +229,34 @@ impl Firewall {
     /// A client has this address or network from now on: what flows it starts from all of its addresses counts as of one
     /// source. `None`: it has it no more.
     pub fn set_owner(&self, address: IpAddr, length: u8, client: Option<&str>) {
-        self.tracker.owners().set(address, length, client);
+        self.tracker.set_network(address, length, client);
     }
 
-    /// Ends the flows from or to these addresses; all flows without any. Returns how many there were.
-    pub fn flush(&self, addresses: Option<&[IpRange]>) -> u64 {
-        let within =
-            |address| addresses.is_none_or(|all| all.iter().any(|one| one.contains(address)));
-        self.tracker.flush(|source, destination| within(source) || within(destination))
+    /// A tunnel peer belongs to this client from now on: flows from and to it are that client's, and no other client's packets
+    /// are of them, whatever their addresses. They go on when the client is back by another peer. `None`: it is gone.
+    pub fn set_peer(&self, peer: u32, client: Option<&str>) {
+        self.tracker.set_peer(peer, client);
+    }
+
+    /// Ends flows, and returns how many there were.
+    pub fn flush(&self, which: Flush<'_>) -> u64 {
+        let within = |all: &[IpRange], address: IpAddr| all.iter().any(|one| one.contains(address));
+        match which {
+            Flush::All => self.tracker.flush(|_| true),
+            Flush::Addresses(all) => self
+                .tracker
+                .flush(|flow| flow.addresses.into_iter().any(|address| within(all, address))),
+            Flush::Client(name, all) => {
+                let number = self.tracker.clients().number(name);
+                self.tracker.flush(|flow| {
+                    let mut ends = flow.addresses.into_iter().zip(flow.clients);
+                    ends.any(|(address, client)| match client {
+                        0 => within(all, address),
+                        client => Some(client) == number,
+                    })
+                })
+            }
+        }
     }
 
     /// Forgets what is over. Bursts do so too; this is for when no packets come. True if there is
@@ -249,6 +271,7 @@ impl Firewall {
     pub fn worker(self: &Arc<Self>) -> Worker {
         Worker {
             judge: Judge::new(self.filter()),
+            peers: Cache::new(self.tracker.clients().peers()),
             firewall: Arc::clone(self),
             answer: Box::new([0; MAX_ANSWER]),
             pending: self.totals.pending(),
@@ -269,6 +292,8 @@ fn sets_of(filter: &Filter) -> impl Iterator<Item = (SetName, &Set)> {
 pub struct Worker {
     firewall: Arc<Firewall>,
     judge: Judge,
+    /// Which client each tunnel peer belongs to.
+    peers: Cache<Arc<ArcSwap<track::Peers>>, Arc<track::Peers>>,
     answer: Box<[u8; MAX_ANSWER]>,
     pending: Pending,
 }
@@ -282,32 +307,15 @@ impl Worker {
         if !Arc::ptr_eq(&filter, self.judge.filter()) {
             self.judge = Judge::new(Arc::clone(&filter));
         }
-        let Self { firewall, judge, answer, pending } = self;
+        let Self { firewall, judge, peers, answer, pending } = self;
         let track = filter.tracks().then(|| firewall.tracker.burst(now));
-        Burst { now, firewall, judge, answer, pending, track }
+        Burst { now, firewall, judge, peers: peers.load(), answer, pending, track }
     }
 
     /// Whose worker it is.
     pub fn firewall(&self) -> &Arc<Firewall> {
         &self.firewall
     }
-}
-
-/// Where a frame came from and will go, and what the device said of it.
-#[derive(Copy, Clone, Debug)]
-pub struct Place {
-    /// What the frame begins with.
-    pub layer: Layer,
-    /// The VLAN tag beside the frame.
-    pub vlan: Option<u16>,
-    /// Of a super-packet; all zeros for a plain one.
-    pub vnet: VnetHeader,
-    /// Where it came in.
-    pub iif: IfName,
-    /// Where it will go out.
-    pub oif: IfName,
-    /// Keeps pieces of packets apart that must not be put together: one for each direction or peer.
-    pub zone: u32,
 }
 
 /// What is to be done with a frame.
@@ -338,6 +346,7 @@ pub struct Burst<'w> {
     now: Nanos,
     firewall: &'w Firewall,
     judge: &'w mut Judge,
+    peers: &'w track::Peers,
     answer: &'w mut [u8; MAX_ANSWER],
     pending: &'w mut Pending,
     /// Only where the rules ask for connections.
@@ -389,13 +398,16 @@ impl Burst<'_> {
         place: &Place,
         explicit: bool,
     ) -> Result<(), Option<Reject>> {
-        let crossing = Crossing::between(place.iif, place.oif);
         let mut tracked = None;
         if let Some(track) = &mut self.track {
+            let path = Path {
+                crossing: Crossing::between(place.iif, place.oif),
+                clients: [place.peers.from, place.peers.to].map(|peer| self.peers.client(peer)),
+            };
             track.judged_by(self.judge.generation());
-            let mut found = track.look(packet, crossing);
+            let mut found = track.look(packet, path);
             if found.stale {
-                found = self.again(packet, place, crossing, found, explicit);
+                found = self.again(packet, place, path, found, explicit);
             }
             tracked = Some(found);
         }
@@ -446,7 +458,7 @@ impl Burst<'_> {
         &mut self,
         packet: &Packet<'_>,
         place: &Place,
-        crossing: Crossing,
+        path: Path,
         tracked: Tracked,
         explicit: bool,
     ) -> Tracked {
@@ -472,7 +484,7 @@ impl Burst<'_> {
         if accepted {
             return tracked;
         }
-        track.look(packet, crossing)
+        track.look(packet, path)
     }
 
     #[cold]

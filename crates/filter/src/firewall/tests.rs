@@ -1,4 +1,6 @@
 use super::*;
+use crate::judge::IfName;
+use crate::packet::Layer;
 use crate::ruleset::{Base, Chain, Family, Policy, Rule, Ruleset, Statement, Table};
 use crate::testing::{ether, ip, udp};
 
@@ -28,7 +30,15 @@ fn rules(policy: Policy, rules: Vec<Vec<Statement>>) -> Filter {
 
 fn place() -> Place {
     let (iif, oif) = (IfName::new("a"), IfName::new("b"));
-    Place { layer: Layer::Ip, vlan: None, vnet: VnetHeader::default(), iif, oif, zone: 0 }
+    Place {
+        layer: Layer::Ip,
+        vlan: None,
+        vnet: VnetHeader::default(),
+        iif,
+        oif,
+        peers: Peers::default(),
+        zone: 0,
+    }
 }
 
 fn firewall(filter: Filter) -> Arc<Firewall> {
@@ -496,6 +506,43 @@ mod again {
     }
 
     #[test]
+    fn flows_belong_to_the_client_behind_the_peer() {
+        let firewall = firewall(parse(
+            "table inet t { chain c { type filter hook forward priority 0; policy drop; \
+             ct state established,related accept; \
+             iifname tun0 ip saddr @client:alice udp dport 53 accept } }",
+        ));
+        firewall.set_members(&Members::Client("alice".into()), vec![IpAddr::from(ALICE).into()]);
+        let mut worker = firewall.worker();
+        let (there, back) =
+            (datagram((ALICE, 7), (SERVER, 53)), datagram((SERVER, 53), (ALICE, 7)));
+        let mut from = |peer| {
+            let place =
+                Place { peers: Peers { from: Some(peer), to: None }, ..crossing("tun0", "host") };
+            worker.burst(Nanos(5)).judge(&there, &place).passes()
+        };
+        firewall.set_peer(1, Some("alice"));
+        firewall.set_peer(70_000, Some("bob"));
+        assert!(from(1));
+        let mut worker = firewall.worker();
+        let mut to = |peer| {
+            let place =
+                Place { peers: Peers { from: None, to: Some(peer) }, ..crossing("host", "tun0") };
+            worker.burst(Nanos(5)).judge(&back, &place).passes()
+        };
+        assert!(!to(70_000), "his network holds her address, but he has asked nothing");
+        assert!(to(1));
+        // Back by another session, with the same rights: the flow goes on. The old one may still be there.
+        firewall.set_peer(2, Some("alice"));
+        firewall.set_peer(1, None);
+        assert!(to(2) && !to(1));
+        // By address, as long as nothing is known of the peers.
+        assert_eq!(firewall.flush(Flush::Client("bob", &[IpAddr::from(ALICE).into()])), 0);
+        assert_eq!(firewall.flush(Flush::Client("alice", &[])), 1);
+        assert!(!to(2));
+    }
+
+    #[test]
     fn flows_of_an_address_can_be_ended() {
         let mut world = World::new("accept");
         let others = [10, 8, 0, 3];
@@ -506,11 +553,11 @@ mod again {
         }
         assert!(world.passes(&datagram((SERVER, 9), (ALICE, 9)), true));
         let one = |address: [u8; 4]| vec![IpAddr::from(address).into()];
-        assert_eq!(world.firewall.flush(Some(&one(ALICE))), 301);
+        assert_eq!(world.firewall.flush(Flush::Addresses(&one(ALICE))), 301);
         assert_eq!(world.flows(), 300);
         let of_alice = world.firewall.tracker().flows(Nanos(6_000_000_000), 0).0;
         assert!(of_alice.iter().all(|flow| flow.source.0 != IpAddr::from(ALICE)));
-        assert_eq!(world.firewall.flush(None), 300);
+        assert_eq!(world.firewall.flush(Flush::All), 300);
         assert_eq!((world.flows(), world.firewall.stats().track.withdrawn), (0, 601));
         assert!(world.passes(&datagram((ALICE, 1), (SERVER, 53)), false), "it may start again");
     }
@@ -539,9 +586,9 @@ mod again {
                     let parsed = Packet::parse(frame, *layer, None, &vnet).unwrap();
                     let tracker = Tracker::new(Default::default(), [7; 16]);
                     let mut burst = tracker.burst(Nanos(1));
-                    let tracked = burst.look(&parsed, Crossing::Up);
+                    let tracked = burst.look(&parsed, Crossing::Up.into());
                     assert!(burst.confirm(&tracked, &parsed));
-                    let known = burst.look(&parsed, Crossing::Up);
+                    let known = burst.look(&parsed, Crossing::Up.into());
                     let ends = burst.ends(&known).unwrap();
                     let mut bytes = [0; MAX_FIRST];
                     let len = first_packet(&ends, &parsed, known.direction, &mut bytes).unwrap();

@@ -16,15 +16,15 @@ use crate::judge::{Context, Decision, IfName, Judgement};
 use crate::packet::{Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
-/// A judgement of one direction of a flow, remembered in the flow's record: 11 bytes. It holds for
+/// A judgement of one direction of a flow, remembered in the flow's record: 9 bytes. It holds for
 /// one generation of one filter only; its holder need not clear it when rules change.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 #[repr(C, packed)]
 pub struct Memo {
     /// The filter's generation for which it holds; 0 for none.
     pub(crate) generation: u32,
-    /// The remembered judgement.
-    trace: u32,
+    /// The remembered judgement: below [`MAX_TRACES`].
+    trace: u16,
     /// The pair of interfaces for which it holds.
     ports: u16,
     /// The connection's state for which it holds, with two bits that no remembered state has: the
@@ -51,7 +51,7 @@ pub(crate) struct Kept {
 #[derive(Debug, Default)]
 struct Table {
     all: Vec<Arc<Kept>>,
-    by_hash: HashMap<u64, u32, Plain>,
+    by_hash: HashMap<u64, u16, Plain>,
     counters: usize,
     ports: Vec<(IfName, IfName)>,
 }
@@ -66,10 +66,10 @@ impl Traces {
     }
 
     /// The number of this judgement; `None` if there is no room, or for another with its hash.
-    fn intern(&self, hash: u64, judgement: Judgement, counters: &[u32]) -> Option<u32> {
+    fn intern(&self, hash: u64, judgement: Judgement, counters: &[u32]) -> Option<u16> {
         let mut table = self.lock();
         if let Some(number) = table.by_hash.get(&hash) {
-            let kept = table.all.get(*number as usize)?;
+            let kept = table.all.get(usize::from(*number))?;
             return (kept.judgement == judgement && *kept.counters == *counters).then_some(*number);
         }
         let all = table.counters.saturating_add(counters.len());
@@ -77,7 +77,7 @@ impl Traces {
             return None;
         }
         table.counters = all;
-        let number = table.all.len() as u32;
+        let number = u16::try_from(table.all.len()).ok()?;
         table.all.push(Arc::new(Kept { judgement, counters: counters.into() }));
         table.by_hash.insert(hash, number);
         Some(number)
@@ -102,7 +102,7 @@ impl Traces {
 #[derive(Debug, Default)]
 pub(crate) struct Recall {
     all: Vec<Arc<Kept>>,
-    by_hash: HashMap<u64, u32, Plain>,
+    by_hash: HashMap<u64, u16, Plain>,
     /// The pairs of interfaces of the last packets in both directions.
     ports: [Option<((IfName, IfName), u16)>; 2],
 }
@@ -166,7 +166,7 @@ impl Recall {
         if !holds {
             return None;
         }
-        let at = memo.trace as usize;
+        let at = usize::from(memo.trace);
         if at >= self.all.len() {
             // Another judge's.
             let table = traces.lock();
@@ -190,7 +190,7 @@ impl Recall {
         let Now { generation, ports, state } = now;
         let memo = |trace| Memo { generation, trace, ports, state };
         if let Some(number) = self.by_hash.get(&hash)
-            && let Some(kept) = self.all.get(*number as usize)
+            && let Some(kept) = self.all.get(usize::from(*number))
             && kept.judgement == judgement
             && *kept.counters == *counters
         {

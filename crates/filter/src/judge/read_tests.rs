@@ -112,7 +112,7 @@ fn of_a_tagged_tcp_packet() {
 }
 
 #[test]
-fn of_a_tag_beside_the_frame() {
+fn of_a_tag_apart_from_the_frame() {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 9, 8, 0]);
     frame.extend(v4(17, &[0, 53, 1, 0, 0, 8, 0xbe, 0xef]));

@@ -10,7 +10,8 @@ use super::print::family as family_text;
 use super::set::NO_TIMEOUTS;
 use super::table::family;
 use super::{Diagnostics, diagnostics};
-use crate::ruleset::{Element, Members, Ruleset, Set, SetId};
+use crate::elements::fixed;
+use crate::ruleset::{Element, Ruleset, Set, SetId};
 
 /// Elements that one command names at most.
 pub const MAX_NAMED: usize = 65_536;
@@ -134,20 +135,5 @@ impl Parser {
                 Err(oops.hint(forms.join(", or ")))
             }
         }
-    }
-}
-
-/// Why the elements of a set cannot be changed while it is in force.
-fn fixed(set: &Set) -> Option<&'static str> {
-    if set.map {
-        Some("is a map: maps change with a reload only")
-    } else if set.constant {
-        Some("is constant: it changes with a reload only")
-    } else if set.interval && set.key.len() > 1 {
-        Some("has ranges of several fields: it changes with a reload only")
-    } else if !matches!(set.members, Members::Fixed(_)) {
-        Some("has the addresses of clients")
-    } else {
-        None
     }
 }

@@ -31,8 +31,6 @@ pub(crate) mod extension {
 const OLD_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
 /// Options of IPv4 by which a sender names routers on the way (RFC 791): loose and strict source routes.
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
-/// Length of an IPv4 header without options.
-const V4_LEN: usize = 20;
 
 /// Below it, an EtherType is the length of an IEEE 802.3 frame.
 const FIRST_TYPE: u16 = 0x0600;
@@ -178,8 +176,8 @@ fn v4(bytes: &[u8], at: usize, vnet: &VnetHeader) -> Result<(Ip, Transport, usiz
     if !ip::header_checksum_ok(network) {
         return Err(Malformed::Network);
     }
-    if header.header_len > V4_LEN {
-        no_source_route(network.get(V4_LEN..header.header_len).unwrap_or_default())?;
+    if header.header_len > ip::V4_LEN {
+        no_source_route(network.get(ip::V4_LEN..header.header_len).unwrap_or_default())?;
     }
     let end = at.saturating_add(header.total_len);
     let payload = at.saturating_add(header.header_len);

@@ -69,7 +69,7 @@ fn padding_is_cut_off() {
 }
 
 #[test]
-fn tags_are_found_in_the_frame_and_beside_it() {
+fn tags_are_found_in_the_frame_and_apart_from_it() {
     let packet = ip(true, 17, &udp(true, b"x"));
     let of = |types: &[u16], beside| {
         let frame = ether(types, &packet);

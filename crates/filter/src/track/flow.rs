@@ -1,8 +1,8 @@
+use super::clients::Client;
 use super::hash::Seed;
 use super::key::Key;
-use super::owners::Owner;
 use super::tcp::Tcp;
-use super::{FlowState, Timeouts};
+use super::{FlowState, Flowing, Timeouts};
 use crate::Nanos;
 use crate::judge::Memo;
 use crate::ruleset::CtDirection;
@@ -15,26 +15,26 @@ pub(super) const NONE: u32 = u32::MAX;
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub(super) key: Key,
-    /// The next flow of the same bucket, or the next free slot.
-    pub(super) chain: u32,
     /// When the last packet that counts came.
     pub(super) seen: Nanos,
-    /// The next in the queue of its class.
-    pub(super) newer: u32,
     /// [`seconds`] when it was put at the end of its queue.
     pub(super) queued: u16,
     pub(super) class: Class,
     bits: u8,
+    /// The next flow of the same bucket, or the next free slot.
+    pub(super) chain: u32,
     pub(super) tcp: Tcp,
     /// [`sixteenths`] of its first packet.
     pub(super) born: u32,
     pub(super) memos: [Memo; 2],
     /// The client whose address its first packet came from.
-    pub(super) owner: Owner,
-    pub(super) packets: [u64; 2],
-    pub(super) bytes: [u64; 2],
+    pub(super) owner: Client,
     /// The one before it in the queue of its class.
     pub(super) older: u32,
+    pub(super) packets: [u64; 2],
+    pub(super) bytes: [u64; 2],
+    /// The next in the queue of its class.
+    pub(super) newer: u32,
     /// The generation of rules and members by which its first packet was accepted.
     pub(super) generation: u32,
 }
@@ -78,6 +78,13 @@ impl Flow {
     /// Who answers for it: the client, or the address that its first packet came from.
     pub(super) fn source_hash(&self, seed: &Seed) -> u64 {
         source_hash(&self.key, self.downwards(), self.owner, seed)
+    }
+
+    /// Between whom it is.
+    pub(super) fn between(&self) -> Flowing {
+        let [(source, _), (destination, _)] = self.key.ends(self.downwards());
+        let clients = self.key.clients(self.downwards());
+        Flowing { addresses: [source, destination], clients, owner: self.owner }
     }
 
     const fn get(&self, bit: u8) -> bool {
@@ -140,7 +147,7 @@ impl Flow {
 }
 
 /// As [`Flow::source_hash`], of a flow that is not entered yet.
-pub(super) fn source_hash(key: &Key, downwards: bool, owner: Owner, seed: &Seed) -> u64 {
+pub(super) fn source_hash(key: &Key, downwards: bool, owner: Client, seed: &Seed) -> u64 {
     match owner {
         0 => key.source_hash(downwards, seed),
         owner => seed.hash([owner.into(), 2, 2]),

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::Invalid;
+use super::clients::Client;
 use super::hash::Seed;
 use crate::judge::IfName;
 use crate::packet::{Ip, MAX_EXTENSIONS, Packet, Transport};
@@ -14,12 +15,10 @@ const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
 
 /// The lower end's address, the higher end's (two words each), and `ports << 32 | class << 16 |
-/// protocol << 8 | bits`, ports in the same order; then [`Packet::vlans`].
-///
-/// Packed, so that a flow's record stays within its cache lines.
+/// protocol << 8 | bits`, ports in the same order. The last word is `high << 48 | low << 32 | vlans`: the clients at
+/// the higher and the lower end, and [`Packet::vlans`].
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-#[repr(C, packed(4))]
-pub(super) struct Key([u64; 5], u32);
+pub(super) struct Key([u64; 6]);
 
 /// Addresses are IPv6's.
 const V6: u64 = 1;
@@ -63,6 +62,30 @@ impl Crossing {
     }
 }
 
+/// Where a packet comes from and goes to, besides its addresses. An answer takes the opposite path.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Path {
+    /// Between which ports it goes.
+    pub(crate) crossing: Crossing,
+    /// The clients that it comes from and goes to.
+    pub(crate) clients: [Client; 2],
+}
+
+impl Path {
+    /// The path of an answer.
+    pub(super) const fn back(self) -> Self {
+        let [from, to] = self.clients;
+        Self { crossing: self.crossing.back(), clients: [to, from] }
+    }
+}
+
+impl From<Crossing> for Path {
+    /// Between ports without clients behind them, as those of a bridge.
+    fn from(crossing: Crossing) -> Self {
+        Self { crossing, clients: [0; 2] }
+    }
+}
+
 /// A key, and whether the packet goes from the higher end to the lower.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Way {
@@ -71,15 +94,17 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// The same between these ports and in these VLANs: flows of others with the same addresses are others.
+    /// The same between these ports and clients and in these VLANs: flows of others with the same addresses are others.
     #[inline]
-    pub(super) fn within(mut self, vlans: u32, crossing: Crossing) -> Self {
-        let Key([a, b, c, d, mut tail], _) = self.key;
+    pub(super) fn within(mut self, vlans: u32, path: Path) -> Self {
+        let Path { crossing, clients: [from, to] } = path;
+        let Key([.., tail, last]) = &mut self.key;
         if crossing != Crossing::Nowhere {
             let low_is_down = (crossing == Crossing::Down) != self.downwards;
-            tail |= PORTS | if low_is_down { LOW_IS_DOWN } else { 0 };
+            *tail |= PORTS | if low_is_down { LOW_IS_DOWN } else { 0 };
         }
-        self.key = Key([a, b, c, d, tail], vlans);
+        let (low, high) = if self.downwards { (to, from) } else { (from, to) };
+        *last = u64::from(high) << 48 | u64::from(low) << 32 | u64::from(vlans);
         self
     }
 }
@@ -116,7 +141,7 @@ impl IcmpRole {
 }
 
 impl Key {
-    pub(super) const EMPTY: Self = Self([0; 5], 0);
+    pub(super) const EMPTY: Self = Self([0; 6]);
 
     /// Of a whole packet; of ICMP, only queries and replies have one.
     pub(super) fn of(packet: &Packet<'_>, ip: &Ip) -> Result<Way, Invalid> {
@@ -202,13 +227,13 @@ impl Key {
     fn new(low: IpAddr, high: IpAddr, tail: u64) -> Option<Self> {
         match (low, high) {
             (IpAddr::V4(low), IpAddr::V4(high)) => {
-                Some(Self([0, low.to_bits().into(), 0, high.to_bits().into(), tail], 0))
+                Some(Self([0, low.to_bits().into(), 0, high.to_bits().into(), tail, 0]))
             }
             (IpAddr::V6(low), IpAddr::V6(high)) => {
                 let (low, high) = (low.to_bits(), high.to_bits());
                 let words = [(low >> 64) as u64, low as u64, (high >> 64) as u64, high as u64];
                 let [a, b, c, d] = words;
-                Some(Self([a, b, c, d, tail | V6], 0))
+                Some(Self([a, b, c, d, tail | V6, 0]))
             }
             _ => None,
         }
@@ -216,18 +241,18 @@ impl Key {
 
     #[inline]
     pub(super) fn hash(&self, seed: &Seed) -> u64 {
-        let Self([low0, low, high0, high, tail], vlans) = *self;
-        match (self.is_v6(), vlans) {
+        let Self([low0, low, high0, high, tail, last]) = *self;
+        match (self.is_v6(), last) {
             (false, 0) => seed.hash([low << 32 | high, tail]),
-            (false, vlans) => seed.hash([low << 32 | high, tail, vlans.into()]),
+            (false, last) => seed.hash([low << 32 | high, tail, last]),
             (true, 0) => seed.hash([low0, low, high0, high, tail]),
-            (true, vlans) => seed.hash([low0, low, high0, high, tail, vlans.into()]),
+            (true, last) => seed.hash([low0, low, high0, high, tail, last]),
         }
     }
 
     /// The address that answers for how many flows it starts: IPv6 in units of a /64.
     pub(super) fn source_hash(&self, downwards: bool, seed: &Seed) -> u64 {
-        let [low0, low1, high0, high1, _] = self.0;
+        let [low0, low1, high0, high1, ..] = self.0;
         let (first, second) = if downwards { (high0, high1) } else { (low0, low1) };
         seed.hash([if self.is_v6() { first } else { second }, self.0[4] & V6, 1])
     }
@@ -242,13 +267,19 @@ impl Key {
 
     /// The ids of its VLANs, the outermost first; 0 for none.
     pub(super) const fn vlans(&self) -> [u16; 2] {
-        [(self.1 & 0xfff) as u16, (self.1 >> 12 & 0xfff) as u16]
+        [(self.0[5] & 0xfff) as u16, (self.0[5] >> 12 & 0xfff) as u16]
+    }
+
+    /// The clients that a packet of this direction comes from and goes to; 0 for none.
+    pub(super) const fn clients(&self, downwards: bool) -> [Client; 2] {
+        let (low, high) = ((self.0[5] >> 32) as Client, (self.0[5] >> 48) as Client);
+        if downwards { [high, low] } else { [low, high] }
     }
 
     /// Source and destination with ports (for ICMP: the identifier, then type and code), as a
     /// packet of this direction has them.
     pub(super) fn ends(&self, downwards: bool) -> [(IpAddr, u16); 2] {
-        let [low0, low1, high0, high1, tail] = self.0;
+        let [low0, low1, high0, high1, tail, _] = self.0;
         let address = |first: u64, second: u64| {
             if self.is_v6() {
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(first) << 64 | u128::from(second)))

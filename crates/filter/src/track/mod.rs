@@ -21,12 +21,12 @@ use crate::judge::Memo;
 use crate::packet::{Ip, Network, Packet, Transport};
 use crate::ruleset::{CtDirection, CtState};
 
+mod clients;
 mod first;
 mod flow;
 mod hash;
 mod key;
 mod limits;
-mod owners;
 mod shard;
 mod stats;
 mod table;
@@ -34,16 +34,17 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use key::Crossing;
+pub(crate) use clients::{Client, Peers};
+pub use key::{Crossing, Path};
 pub use limits::{Limits, Timeouts};
 pub use stats::{FlowInfo, FlowState, Invalid, TrackStats};
 
+use clients::Clients;
 use first::Ends;
 pub(crate) use first::{MAX_FIRST, write as first_packet};
 use flow::Class;
 use hash::Seed;
 use key::{IcmpRole, Key, Way};
-use owners::Owners;
 use shard::{Seen, Shard};
 use tcp::{Segment, Tcp};
 
@@ -58,7 +59,7 @@ pub struct Tracker {
     most: AtomicU64,
     seed: Seed,
     shards: Box<[Mutex<Shard>]>,
-    owners: Owners,
+    clients: Clients,
     invalid: [AtomicU64; Invalid::COUNT],
 }
 
@@ -68,13 +69,34 @@ impl Tracker {
         let seed = Seed::new(seed);
         let shards = (0..limits.shards.max(1)).map(|_| Mutex::new(Shard::new(&limits, seed)));
         let most = AtomicU64::new(limits.flows as u64);
-        let (owners, invalid) = (Owners::default(), Default::default());
-        Self { seed, shards: shards.collect(), most, limits, owners, invalid }
+        let (clients, invalid) = (Clients::default(), Default::default());
+        Self { seed, shards: shards.collect(), most, limits, clients, invalid }
     }
 
-    /// Which client an address belongs to.
-    pub(crate) fn owners(&self) -> &Owners {
-        &self.owners
+    /// A client has this network from now on; `None`: it has it no more.
+    pub(crate) fn set_network(&self, address: IpAddr, length: u8, client: Option<&str>) {
+        self.clients.set_network(address, length, self.number(client));
+    }
+
+    /// A tunnel peer belongs to this client from now on; `None`: it is gone.
+    pub(crate) fn set_peer(&self, peer: u32, client: Option<&str>) {
+        self.clients.set_peer(peer, self.number(client));
+    }
+
+    /// The number of a client. The flows of clients that are forgotten for it end.
+    fn number(&self, client: Option<&str>) -> Client {
+        // No lock is held meanwhile: a burst that holds a shard asks for the client of an address.
+        let (number, retired) = self.clients.number_of(client);
+        if !retired.is_empty() {
+            let all = |flow: &Flowing| flow.clients.into_iter().chain([flow.owner]);
+            self.flush(|flow| all(flow).any(|client| retired.contains(&client)));
+        }
+        number
+    }
+
+    /// The clients of peers and addresses.
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     /// Changes the numbers of flows that there may be; those that are there stay until others need their place.
@@ -119,15 +141,14 @@ impl Tracker {
         else {
             return (Vec::new(), None);
         };
-        match lock(shard).describe(segment as usize, now) {
+        match lock(shard).describe(segment as usize, &self.clients, now) {
             Some(flows) => (flows, cursor.checked_add(1)),
             None => (Vec::new(), index.checked_add(1).map(|next| next << 32)),
         }
     }
 
-    /// Ends the flows between these addresses, source and destination of the first packet, that `matches` names.
-    /// Returns how many there were.
-    pub fn flush(&self, matches: impl Fn(IpAddr, IpAddr) -> bool) -> u64 {
+    /// Ends the flows that `matches` names, and returns how many there were.
+    pub(crate) fn flush(&self, matches: impl Fn(&Flowing) -> bool) -> u64 {
         let mut ended = 0u64;
         for shard in &self.shards {
             // A part at a time: workers wait for the lock.
@@ -146,6 +167,17 @@ impl Tracker {
         // Each shard, whatever the one before says.
         self.shards.iter().filter(|shard| lock(shard).sweep(now, SWEEP)).count() > 0
     }
+}
+
+/// Between whom a flow is, as its first packet has them.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Flowing {
+    /// Source and destination.
+    pub addresses: [IpAddr; 2],
+    /// The clients that the packet came from and went to.
+    pub clients: [Client; 2],
+    /// The client to which the source belongs.
+    owner: Client,
 }
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
@@ -219,13 +251,13 @@ impl Burst<'_> {
     /// whatever becomes of the packet, as the kernel does; a new one waits for
     /// [`Self::confirm`].
     ///
-    /// `crossing` and VLAN tags tell flows with the same addresses apart: an answer has to come by the other port.
+    /// `path` and VLAN tags tell flows with the same addresses apart: an answer has to take the opposite path.
     ///
     /// Takes whole packets: a fragment, and whatever fails its checksum, is invalid.
     #[inline]
-    pub fn look(&mut self, packet: &Packet<'_>, crossing: Crossing) -> Tracked {
+    pub fn look(&mut self, packet: &Packet<'_>, path: Path) -> Tracked {
         let Network::Ip(ip) = &packet.network else { return Tracked::without(CtState::UNTRACKED) };
-        match self.track(packet, ip, crossing) {
+        match self.track(packet, ip, path) {
             Ok(tracked) => tracked,
             Err(reason) => {
                 if let Some(count) = self.invalid.get_mut(reason as usize) {
@@ -236,12 +268,7 @@ impl Burst<'_> {
         }
     }
 
-    fn track(
-        &mut self,
-        packet: &Packet<'_>,
-        ip: &Ip,
-        crossing: Crossing,
-    ) -> Result<Tracked, Invalid> {
+    fn track(&mut self, packet: &Packet<'_>, ip: &Ip, path: Path) -> Result<Tracked, Invalid> {
         if ip.fragment.is_some_and(|piece| piece.more || piece.offset != 0) {
             return Err(Invalid::Headers);
         }
@@ -251,13 +278,13 @@ impl Burst<'_> {
         let segment = match packet.transport {
             Transport::Tcp(_) => Some(Segment::of(packet).ok_or(Invalid::Flags)?),
             Transport::Icmp(icmp) => match IcmpRole::of(ip.source.is_ipv6(), icmp.kind) {
-                IcmpRole::Error => return self.related(packet, ip, crossing),
+                IcmpRole::Error => return self.related(packet, ip, path),
                 IcmpRole::Neighbour => return Ok(Tracked::without(CtState::UNTRACKED)),
                 _ => None,
             },
             _ => None,
         };
-        let way = Key::of(packet, ip)?.within(packet.vlans(), crossing);
+        let way = Key::of(packet, ip)?.within(packet.vlans(), path);
         let hash = way.key.hash(&self.tracker.seed);
         let (now, generation) = (self.now, self.generation);
         let shard = self.shard(hash).ok_or(Invalid::State)?;
@@ -308,19 +335,14 @@ impl Burst<'_> {
 
     /// An ICMP error: of the flow whose packet it carries the head of, if it goes to where that
     /// packet came from. It changes nothing there.
-    fn related(
-        &mut self,
-        packet: &Packet<'_>,
-        ip: &Ip,
-        crossing: Crossing,
-    ) -> Result<Tracked, Invalid> {
+    fn related(&mut self, packet: &Packet<'_>, ip: &Ip, path: Path) -> Result<Tracked, Invalid> {
         let head = packet.transport_bytes().get(8..).ok_or(Invalid::IcmpError)?;
         let (way, source) = Key::embedded(ip.source.is_ipv6(), head).ok_or(Invalid::IcmpError)?;
         if source != ip.destination {
             return Err(Invalid::IcmpError);
         }
         // That packet went the other way.
-        let way = way.within(packet.vlans(), crossing.back());
+        let way = way.within(packet.vlans(), path.back());
         let hash = way.key.hash(&self.tracker.seed);
         let (now, generation) = (self.now, self.generation);
         let shard = self.shard(hash).ok_or(Invalid::IcmpError)?;
@@ -342,7 +364,7 @@ impl Burst<'_> {
     pub fn confirm(&mut self, tracked: &Tracked, packet: &Packet<'_>) -> bool {
         let Place::New { way, hash } = &tracked.place else { return true };
         let (now, generation) = (self.now, self.generation);
-        let owner = self.tracker.owners.of(|| {
+        let owner = self.tracker.clients.of(|| {
             let [(source, _), _] = way.key.ends(way.downwards);
             source
         });

@@ -1,17 +1,16 @@
 //! A part of the table, under one lock: what a packet does to its flow, and who has to go.
 
+use super::clients::{Client, Clients};
 use super::flow::{Class, Flow, seconds, sixteenths, source_hash};
 use super::hash::Seed;
 use super::key::{Key, Way};
-use super::owners::Owner;
 use super::table::{SEGMENT, Table};
 use super::tcp::{Outcome, Segment, State, Tcp};
-use super::{FlowInfo, Invalid, Limits, Timeouts};
+use super::{FlowInfo, Flowing, Invalid, Limits, Timeouts};
 use crate::Nanos;
 use crate::packet::Packet;
 use crate::ruleset::{CtDirection, CtState};
 use adit_wire::ip::{ICMP, ICMPV6, TCP, UDP};
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Flows that are looked at for their time in one go, at most.
@@ -229,7 +228,7 @@ impl Shard {
         way: &Way,
         hash: u64,
         packet: &Packet<'_>,
-        (owner, generation): (Owner, u32),
+        (owner, generation): (Client, u32),
         now: Nanos,
     ) -> bool {
         if self.find(way, hash, now).is_some() {
@@ -288,14 +287,11 @@ impl Shard {
     pub(super) fn flush(
         &mut self,
         segment: usize,
-        matches: &impl Fn(IpAddr, IpAddr) -> bool,
+        matches: &impl Fn(&Flowing) -> bool,
     ) -> Option<u64> {
         let first = u32::try_from(segment).ok()?.checked_mul(SEGMENT)?;
         let flows = self.table.segment(segment)?.iter().zip(first..);
-        let ended = flows.filter(|(flow, _)| {
-            let [(source, _), (destination, _)] = flow.key.ends(flow.downwards());
-            flow.class != Class::Free && matches(source, destination)
-        });
+        let ended = flows.filter(|(flow, _)| flow.class != Class::Free && matches(&flow.between()));
         let ended: Vec<u32> = ended.map(|(_, slot)| slot).collect();
         ended.iter().for_each(|slot| self.forget(*slot));
         self.counts.withdrawn = self.counts.withdrawn.saturating_add(ended.len() as u64);
@@ -432,13 +428,18 @@ impl Shard {
     }
 
     /// The flows of one segment of slots; `None` behind the last.
-    pub(super) fn describe(&self, segment: usize, now: Nanos) -> Option<Vec<FlowInfo>> {
+    pub(super) fn describe(
+        &self,
+        segment: usize,
+        clients: &Clients,
+        now: Nanos,
+    ) -> Option<Vec<FlowInfo>> {
         let flows = self.table.segment(segment)?.iter();
         let there = flows.filter(|flow| flow.class != Class::Free && !self.is_over(flow, now));
-        Some(there.map(|flow| self.info(flow, now)).collect())
+        Some(there.map(|flow| self.info(flow, clients, now)).collect())
     }
 
-    fn info(&self, flow: &Flow, now: Nanos) -> FlowInfo {
+    fn info(&self, flow: &Flow, clients: &Clients, now: Nanos) -> FlowInfo {
         let [source, destination] = flow.key.ends(flow.downwards());
         let age = sixteenths(now).wrapping_sub(flow.born);
         FlowInfo {
@@ -446,6 +447,7 @@ impl Shard {
             source,
             destination,
             vlans: flow.key.vlans(),
+            clients: flow.key.clients(flow.downwards()).map(|number| clients.name(number)),
             state: flow.class.state(),
             assured: matches!(flow.class, Class::Established | Class::UdpStream),
             age: Duration::from_nanos(u64::from(age).saturating_mul(62_500_000)),

@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flow::Class;
@@ -23,7 +24,7 @@ pub struct TrackStats {
     pub evicted: u64,
     /// Those of them whose source had more than its share.
     pub evicted_share: u64,
-    /// Flows that ended because the rules or clients in force would not accept them, or by [`super::Tracker::flush`].
+    /// Flows that ended because the rules or clients in force would not accept them, or on request.
     pub withdrawn: u64,
     /// Packets refused because the table was full of flows that make no room.
     pub refused_full: u64,
@@ -128,6 +129,8 @@ pub struct FlowInfo {
     pub destination: (IpAddr, u16),
     /// The ids of its VLANs, the outermost first; 0 for none.
     pub vlans: [u16; 2],
+    /// The clients that its first packet came from and went to, by name.
+    pub clients: [Option<Arc<str>>; 2],
     /// Its state.
     pub state: FlowState,
     /// Whether it is past its handshake and makes no room for others.

@@ -57,7 +57,7 @@ fn arp_is_not_tracked() {
     frame.extend([2, 0, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     frame.extend([0; 20]);
     let packet = Packet::parse(&frame, Layer::Ethernet, None, &VnetHeader::default()).unwrap();
-    let tracked = World::new().tracker.burst(Nanos(1)).look(&packet, Crossing::Nowhere);
+    let tracked = World::new().tracker.burst(Nanos(1)).look(&packet, Crossing::Nowhere.into());
     assert_eq!((tracked.state, tracked.protocol), (CtState::UNTRACKED, None));
 }
 

@@ -171,7 +171,7 @@ impl World {
     /// Looks only, as if the rules dropped it.
     pub(super) fn look(&self, bytes: &[u8]) -> Tracked {
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
-        self.tracker.burst(self.now).look(&packet, Crossing::Nowhere)
+        self.tracker.burst(self.now).look(&packet, Crossing::Nowhere.into())
     }
 
     /// Looks, and confirms what is not invalid: its state, and whether there was room.
@@ -179,12 +179,19 @@ impl World {
         self.enter_by(bytes, Crossing::Nowhere)
     }
 
-    pub(super) fn enter_by(&self, bytes: &[u8], crossing: Crossing) -> (View, bool) {
+    pub(super) fn enter_by(&self, bytes: &[u8], path: impl Into<Path>) -> (View, bool) {
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
         let mut burst = self.tracker.burst(self.now);
-        let tracked = burst.look(&packet, crossing);
+        let tracked = burst.look(&packet, path.into());
         let room = tracked.state == CtState::INVALID || burst.confirm(&tracked, &packet);
         ((tracked.state, tracked.direction), room)
+    }
+
+    /// As [`World::look`], on this path.
+    pub(super) fn look_by(&self, bytes: &[u8], path: Path) -> View {
+        let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
+        let tracked = self.tracker.burst(self.now).look(&packet, path);
+        (tracked.state, tracked.direction)
     }
 
     pub(super) fn pass(&self, bytes: &[u8]) -> View {

@@ -171,7 +171,7 @@ fn memos_are_kept_per_direction_and_go_with_the_flow() {
         let bytes = &bytes[which];
         let packet = Packet::parse(bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
         let mut burst = world.tracker.burst(world.now);
-        let tracked = burst.look(&packet, Crossing::Nowhere);
+        let tracked = burst.look(&packet, Crossing::Nowhere.into());
         let memo = burst.memo(&tracked).unwrap();
         memo.generation = set.unwrap_or(memo.generation);
         memo.generation
@@ -182,7 +182,7 @@ fn memos_are_kept_per_direction_and_go_with_the_flow() {
 
     let packet = Packet::parse(&bytes[0], Layer::Ip, None, &VnetHeader::default()).unwrap();
     let mut burst = world.tracker.burst(world.now);
-    let stale = burst.look(&packet, Crossing::Nowhere);
+    let stale = burst.look(&packet, Crossing::Nowhere.into());
     drop(burst);
     world.tcp(seg(RST, 1001, 5001));
     world.tcp(seg(SYN, 9_000_000, 0));
@@ -208,7 +208,7 @@ fn shards_share_flows_and_bounds() {
     for number in 0..2000 {
         let bytes = packet_of(number);
         let packet = Packet::parse(&bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
-        assert_eq!(burst.look(&packet, Crossing::Nowhere).state, CtState::ESTABLISHED);
+        assert_eq!(burst.look(&packet, Crossing::Nowhere.into()).state, CtState::ESTABLISHED);
     }
     drop(burst);
     let mut refused = 0;
@@ -237,7 +237,7 @@ fn a_hundred_thousand_flows_take_what_was_promised_and_all_are_found() {
         crate::testing::fix_v4(&mut bytes);
         bytes[26..28].fill(0);
         let packet = Packet::parse(&bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
-        let tracked = burst.look(&packet, Crossing::Nowhere);
+        let tracked = burst.look(&packet, Crossing::Nowhere.into());
         assert!(!confirm || burst.confirm(&tracked, &packet));
         tracked
     };
@@ -332,7 +332,7 @@ fn threads_share_flows_whichever_way_their_packets_come() {
                         let vnet = VnetHeader::default();
                         let packet = Packet::parse(&bytes, Layer::Ip, None, &vnet).unwrap();
                         assert_eq!(
-                            burst.look(&packet, Crossing::Nowhere).state,
+                            burst.look(&packet, Crossing::Nowhere.into()).state,
                             CtState::ESTABLISHED
                         );
                     }

@@ -203,7 +203,7 @@ fn a_super_packet_counts_whole() {
     let bytes = seg(ACK | FIN, 1001, 5001).len(60_000).bytes();
     let vnet = VnetHeader { gso: Gso::TcpV4, gso_size: 1000, hdr_len: 40, ..VnetHeader::default() };
     let packet = Packet::parse(&bytes, Layer::Ip, None, &vnet).unwrap();
-    let tracked = world.tracker.burst(world.now).look(&packet, Crossing::Nowhere);
+    let tracked = world.tracker.burst(world.now).look(&packet, Crossing::Nowhere.into());
     assert_eq!(tracked.state, CtState::ESTABLISHED);
     assert_eq!(world.only().state, FlowState::FinWait, "its FIN is that of its last segment");
     assert_eq!(world.only().packets[0], 2 + 60);
@@ -251,7 +251,7 @@ fn half_a_handshake_that_is_refused_leaves_nothing() {
 }
 
 #[test]
-fn both_ends_may_have_started_anew_where_we_have_not() {
+fn both_ends_may_have_started_again_where_we_have_not() {
     // Both lost the connection; the SYN looks odd, its answer makes clear that it is meant.
     let world = World::connected();
     assert_eq!(world.tcp(seg(SYN, 800_000, 0)), GOES);

@@ -66,7 +66,7 @@ fn a_connection_that_may_be_dead_is_not_waited_for_for_days() {
 }
 
 #[test]
-fn a_syn_that_nobody_answers_does_not_keep_its_place_by_repetition() {
+fn a_syn_without_an_answer_does_not_keep_its_place_by_repetition() {
     let mut world = World::new();
     world.tcp(seg(SYN, 1000, 0));
     for _ in 0..2 {
@@ -108,7 +108,7 @@ fn udp_without_an_answer_icmp_and_all_else_have_their_times() {
 }
 
 #[test]
-fn a_packet_of_a_flow_whose_time_is_over_starts_anew() {
+fn a_packet_of_a_flow_whose_time_is_over_starts_a_new_one() {
     let (a, b) = ((host(false, A), 1000), (host(false, B), 53));
     let mut world = World::new();
     world.pass(&udp(a, b));

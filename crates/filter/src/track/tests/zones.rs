@@ -1,4 +1,4 @@
-//! Flows between other ports or in other VLANs are others, whatever their addresses.
+//! Flows between other ports or clients or in other VLANs are others, whatever their addresses.
 
 use super::*;
 use crate::judge::IfName;
@@ -95,7 +95,7 @@ fn each_vlan_has_its_own_flows() {
         let packet =
             Packet::parse(&frame, Layer::Ethernet, beside, &VnetHeader::default()).unwrap();
         let mut burst = world.tracker.burst(world.now);
-        let tracked = burst.look(&packet, Nowhere);
+        let tracked = burst.look(&packet, Nowhere.into());
         assert!(burst.confirm(&tracked, &packet));
         (tracked.state, tracked.direction)
     };
@@ -120,14 +120,102 @@ fn each_vlan_has_its_own_flows() {
 }
 
 #[test]
-fn vlans_take_part_in_the_hash() {
+fn vlans_and_clients_take_part_in_the_hash() {
     let seed = Seed::new([7; 16]);
-    let hash = |vlans: u32| {
+    let hash = |vlans: u32, clients: [Client; 2]| {
         let bytes = udp(FROM, TO);
         let packet = Packet::parse(&bytes, Layer::Ip, None, &VnetHeader::default()).unwrap();
         let Network::Ip(ip) = &packet.network else { panic!() };
-        Key::of(&packet, ip).unwrap().within(vlans, Up).key.hash(&seed)
+        let path = Path { crossing: Up, clients };
+        Key::of(&packet, ip).unwrap().within(vlans, path).key.hash(&seed)
     };
-    let all: std::collections::HashSet<u64> = (0..10_000).map(hash).collect();
-    assert_eq!(all.len(), 10_000);
+    let of_vlans = (0..10_000).map(|vlans| hash(vlans, [0, 0]));
+    let of_sources = (1..10_000).map(|client| hash(0, [client, 0]));
+    let of_destinations = (1..10_000).map(|client| hash(0, [0, client]));
+    let of_both = (1..10_000).map(|client| hash(0, [client, client]));
+    let all = of_vlans.chain(of_sources).chain(of_destinations).chain(of_both);
+    assert_eq!(all.collect::<std::collections::HashSet<u64>>().len(), 39_997);
+}
+
+const ALICE: Client = 1;
+const BOB: Client = 2;
+
+/// From the first client to the second; 0 is the host.
+fn between(from: Client, to: Client) -> Path {
+    let crossing = match (from, to) {
+        (0, _) => Up,
+        (_, 0) => Down,
+        _ => Nowhere,
+    };
+    Path { crossing, clients: [from, to] }
+}
+
+#[test]
+fn clients_with_the_same_addresses_have_flows_of_their_own() {
+    for (from, to) in [(FROM, TO), (TO, FROM)] {
+        let world = World::new();
+        let (there, back) = (udp(from, to), udp(to, from));
+        assert_eq!(world.enter_by(&there, between(ALICE, 0)), (NEW, true));
+        assert_eq!(
+            world.enter_by(&back, between(0, BOB)),
+            (NEW, true),
+            "no answer to what she asked"
+        );
+        assert_eq!(world.enter_by(&back, between(0, ALICE)), (COMES, true));
+        assert_eq!(world.enter_by(&there, between(ALICE, 0)), (GOES, true));
+        assert_eq!(world.enter_by(&there, between(BOB, 0)), (COMES, true), "an answer of his own");
+        assert_eq!(world.enter_by(&there, between(0, 0)), (NEW, true));
+        assert_eq!(world.flows().len(), 3);
+    }
+}
+
+#[test]
+fn a_flow_between_two_clients_is_theirs_alone() {
+    let carol = 3;
+    for (from, to) in [(FROM, TO), (TO, FROM)] {
+        let world = World::new();
+        let (there, back) = (udp(from, to), udp(to, from));
+        assert_eq!(world.enter_by(&there, between(ALICE, BOB)), (NEW, true));
+        for (other, peer) in [(carol, ALICE), (BOB, carol), (ALICE, BOB), (0, ALICE), (BOB, 0)] {
+            assert_eq!(world.look_by(&back, between(other, peer)), NEW, "{other} to {peer}");
+        }
+        assert_eq!(world.enter_by(&back, between(BOB, ALICE)), (COMES, true));
+        assert_eq!(world.enter_by(&there, between(ALICE, BOB)), (GOES, true));
+        // An error about it comes from the one that it went to.
+        let IpAddr::V4(asker) = from.0 else { panic!() };
+        let error = icmp(host(false, C), asker.into(), (3, 3), 0, &there);
+        let related = (CtState::RELATED, CtDirection::Reply);
+        assert_eq!(world.look_by(&error, between(BOB, ALICE)), related);
+        for other in [between(carol, ALICE), between(0, ALICE), between(BOB, carol)] {
+            assert_eq!(world.look_by(&error, other), BAD);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_is_the_other_end_of_itself_has_answers() {
+    // Two sessions of one client, or an address of its own that is routed back to it.
+    let world = World::new();
+    assert_eq!(world.enter_by(&udp(FROM, TO), between(ALICE, ALICE)), (NEW, true));
+    assert_eq!(world.enter_by(&udp(TO, FROM), between(ALICE, ALICE)), (COMES, true));
+}
+
+#[test]
+fn flows_of_a_client_whose_number_another_gets_end() {
+    let world = World::new();
+    let address = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+    let most = u32::from(Client::MAX) - 1;
+    for number in 0..most {
+        world.tracker.set_network(address(number), 32, Some(&format!("client {number}")));
+    }
+    let number = |name: &str| world.tracker.clients().number(name).unwrap();
+    let (gone, stays) = (number("client 7"), number("client 8"));
+    for client in [gone, stays] {
+        assert_eq!(world.enter_by(&udp(FROM, TO), between(client, 0)), (NEW, true));
+    }
+    world.tracker.set_network(address(7), 32, None);
+    assert_eq!(world.flows().len(), 2, "it waits for its client");
+    world.tracker.set_peer(1, Some("another"));
+    assert_eq!(number("another"), gone);
+    assert_eq!(world.only().clients[0].as_deref(), Some("client 8"));
 }
