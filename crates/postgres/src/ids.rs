@@ -33,6 +33,10 @@ id! {
     LeafNo(i32)
 }
 id! {
+    /// A network key's place among the keys that the network has had, counted from 1.
+    Generation(i32)
+}
+id! {
     /// A packet's place in its stream, counted from 1 and never given twice.
     Seq(i64)
 }
@@ -51,9 +55,27 @@ impl StreamId {
     }
 }
 
+impl Generation {
+    /// The key that `init` makes.
+    pub const FIRST: Self = Self(1);
+
+    /// The generation of the next key; `None` after the last number.
+    pub fn next(self) -> Option<Self> {
+        self.0.checked_add(1).map(Self)
+    }
+
+    /// The generation of the key before.
+    pub fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+}
+
 impl NodeId {
     /// Who reads as the auditor, in the wraps of an epoch's secret.
     pub const AUDITOR: Self = Self(0);
+
+    /// The node that made the network. Its signature alone counts on the network's keys and settings.
+    pub const OWNER: Self = Self(1);
 }
 
 #[cfg(test)]

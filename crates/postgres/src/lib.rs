@@ -34,5 +34,5 @@ pub mod sql;
 pub mod token;
 pub mod verify;
 
-pub use ids::{EpochNo, LeafNo, NodeId, Seq, StreamId};
+pub use ids::{EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 pub use policy::{Audit, Durability, UnknownWord};

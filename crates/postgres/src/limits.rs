@@ -1,5 +1,7 @@
 //! Every bound of this crate, by name.
 
+use std::time::Duration;
+
 /// Bytes of rows in one batch, about: a commit each 64 KiB would be a thousand a second.
 pub const BATCH_BYTES: usize = 1 << 20;
 
@@ -56,3 +58,12 @@ pub const EPOCHS_AHEAD: usize = 16;
 
 /// Pages without an authentic row that a receiver reads before it waits for the next wake-up or poll.
 pub const FORGED_PAGES: u32 = 16;
+
+/// Keys of the network that a node keeps for reading old rows. The database knows the same bound for their records.
+pub const GENERATIONS: usize = 256;
+
+/// How long a running node still takes new rows under the network's former key.
+pub const KEY_GRACE: Duration = Duration::from_secs(120);
+
+/// How long after a key was made the first epoch opens under it: until then every running node has it.
+pub const KEY_DELAY: Duration = Duration::from_secs(3);

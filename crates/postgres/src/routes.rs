@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_this_nodes_is_sent_to_nobody_and_comes_from_nobody() {
+    fn what_is_this_nodes_is_sent_to_no_node_and_comes_from_none() {
         let routes = routes(&[peer(2, &["10.9.0.2"], &["0.0.0.0/0", "::/0"])]);
         for mine in ["10.9.0.1", "fd00::1", "192.168.1.77"] {
             assert!(routes.is_mine(ip(mine)));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_owns_goes_nowhere() {
+    fn what_no_node_owns_goes_nowhere() {
         let routes = routes(&[peer(2, &["10.9.0.2"], &[])]);
         for nobodys in ["10.9.0.3", "255.255.255.255", "224.0.0.1", "ff02::1", "0.0.0.0"] {
             assert_eq!(routes.to(ip(nobodys)), None);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_claimed_twice_stays_with_whoever_was_there_first() {
+    fn a_prefix_claimed_twice_stays_with_the_first_claimant() {
         let routes = routes(&[
             peer(3, &["10.9.0.2", "10.9.0.1"], &["10.7.0.9/16", "192.168.1.0/24"]),
             peer(2, &["10.9.0.2"], &["10.7.0.0/16"]),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_told_of_two_nodes_is_nobodys() {
+    fn a_number_that_is_told_of_two_nodes_is_neithers() {
         let of = |stream, from, to| (StreamId(stream), NodeId(from), NodeId(to));
         let told = [of(5, 1, 2), of(6, 2, 1), of(7, 3, 1), of(8, 1, 3), of(5, 1, 3), of(7, 2, 1)];
         assert_eq!(unambiguous(NodeId(1), told), [of(6, 2, 1), of(8, 1, 3)]);

@@ -2,6 +2,8 @@
 
 use ipnet::IpNet;
 
+use crate::NodeId;
+
 /// Appends fields.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder(Vec<u8>);
@@ -40,6 +42,22 @@ impl Encoder {
         // Nothing here is longer than 4 GiB; were it, the number would at least not be that of another.
         self.fixed(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());
         self.fixed(bytes);
+    }
+
+    /// A network's tag behind its length; `None`, and nothing written, where it cannot be one.
+    pub(crate) fn tag(&mut self, tag: &str) -> Option<()> {
+        let len = u8::try_from(tag.len()).ok().filter(|_| is_tag(tag.as_bytes()))?;
+        self.u8(len);
+        self.fixed(tag.as_bytes());
+        Some(())
+    }
+
+    /// The readers of wraps, each with the hash of its wrap. How many there are is written before, in a width of the record's own.
+    pub(crate) fn wraps(&mut self, wraps: &[(NodeId, [u8; 32])]) {
+        for (reader, hash) in wraps {
+            self.i32(reader.0);
+            self.fixed(hash);
+        }
     }
 
     /// Bytes that may be missing; missing is not empty.
@@ -120,8 +138,25 @@ impl<'a> Decoder<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
+    /// What [`Encoder::tag`] wrote.
+    pub(crate) fn tag(&mut self) -> Option<String> {
+        let len = self.u8()?;
+        let tag = self.take(usize::from(len))?;
+        std::str::from_utf8(tag).ok().filter(|_| is_tag(tag)).map(str::to_owned)
+    }
+
+    /// So many of what [`Encoder::wraps`] wrote. The caller has bounded the number.
+    pub(crate) fn wraps(&mut self, count: usize) -> Option<Vec<(NodeId, [u8; 32])>> {
+        (0..count).map(|_| Some((NodeId(self.i32()?), self.array()?))).collect()
+    }
+
     /// Nothing may follow.
     pub(crate) fn end(self) -> Option<()> {
         self.0.is_empty().then_some(())
     }
+}
+
+fn is_tag(tag: &[u8]) -> bool {
+    (1..=16).contains(&tag.len())
+        && tag.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }

@@ -4,16 +4,17 @@
 //! ```text
 //!   record:  "adit-pg2 epoch" | len tag | stream | sender | receiver | no | leaf | first_seq | audit | opened
 //!            | 0, or 1 prev_no prev_last_seq prev_opened, or 2 prev_no prev_last_seq prev_opened prev_chain
-//!            | durability | suite | readers | (reader, SHA-256(enc | sealed)) each, ascending
+//!            | durability | suite | generation of the network's key | settings | readers
+//!            | (reader, SHA-256(enc | sealed)) each, ascending
 //! ```
 
 use adit_crypto::{CryptoError, sha256};
 use adit_engine::{Random, UnixTime};
 
 use super::bytes::{Decoder, Encoder};
-use super::{NetworkKey, NodeKeys, NodePublic, Reader, SealPublic, wrap};
+use super::{KeyRing, NetworkKey, NodeKeys, NodePublic, Reader, SealPublic, wrap};
 use crate::seal::EpochSecret;
-use crate::{Audit, Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use crate::{Audit, Durability, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 
 const KIND: &[u8] = b"adit-pg2 epoch";
 const SIGNED: &[u8] = b"adit-pg2 signed epoch";
@@ -56,8 +57,12 @@ pub struct Epoch {
     pub durability: Durability,
     /// When, by the sender's clock.
     pub opened: UnixTime,
+    /// Serial number of the network's settings that it was opened under.
+    pub settings: i64,
     /// What its sender knew of the epoch before.
     pub previous: Option<Previous>,
+    /// Which of the network's keys its wraps are under.
+    pub generation: Generation,
 }
 
 /// What a sender knew of an epoch when it opened the next.
@@ -95,7 +100,7 @@ pub struct Wrap {
 }
 
 impl Wrap {
-    fn hash(&self) -> [u8; 32] {
+    pub(super) fn hash(&self) -> [u8; 32] {
         // Lengths go in: a byte moved from one to the other is another wrap.
         let len = u64::try_from(self.enc.len()).unwrap_or(u64::MAX).to_be_bytes();
         sha256(&[WRAPPED, &len, &self.enc, &self.sealed])
@@ -124,7 +129,9 @@ pub enum NotOpened {
     #[error("an epoch has 1 to 4 readers, each once")]
     Readers,
     /// A field has no canonical form.
-    #[error("a number of the epoch is out of range, or its tag is none")]
+    #[error(
+        "a number of the epoch is out of range, its tag is none, or the key is of another generation"
+    )]
     Field,
     /// Our own library.
     #[error(transparent)]
@@ -158,6 +165,9 @@ pub enum Refused {
     /// Not the wrap that the record names.
     #[error("the wrapped secret is not the one that was signed")]
     Wrap,
+    /// The network's key of that generation is not here, or no longer.
+    #[error("the epoch is under a key of the network that this reader does not have")]
+    Generation,
     /// The wrap does not open: another key, or another network's.
     #[error("the wrapped secret does not open with this key")]
     Key,
@@ -181,11 +191,8 @@ pub struct Expected<'a> {
 
 impl Epoch {
     fn encode(&self) -> Option<Encoder> {
-        let tag = self.network.as_bytes();
-        let tag_len = u8::try_from(tag.len()).ok().filter(|_| is_tag(tag))?;
         let mut out = Encoder::new(KIND);
-        out.u8(tag_len);
-        out.fixed(tag);
+        out.tag(&self.network)?;
         out.i32(self.stream.0);
         out.i32(self.sender.0);
         out.i32(self.receiver.0);
@@ -206,14 +213,14 @@ impl Epoch {
         }
         out.u8(durability_number(self.durability));
         out.u8(SUITE);
+        out.i32(self.generation.0);
+        out.i64(self.settings);
         self.in_range().then_some(out)
     }
 
     fn decode(from: &mut Decoder<'_>) -> Option<Self> {
         from.expect(KIND)?;
-        let tag_len = from.u8()?;
-        let tag = from.take(usize::from(tag_len))?;
-        let network = std::str::from_utf8(tag).ok().filter(|_| is_tag(tag))?.to_owned();
+        let network = from.tag()?;
         let (stream, sender, receiver) = (from.i32()?, from.i32()?, from.i32()?);
         let (no, leaf, first_seq) = (from.i32()?, from.i32()?, from.i64()?);
         let audit = *Audit::ALL.get(usize::from(from.u8()?))?;
@@ -232,6 +239,8 @@ impl Epoch {
         if from.u8()? != SUITE {
             return None;
         }
+        let generation = Generation(from.i32()?);
+        let settings = from.i64()?;
         let epoch = Self {
             network,
             stream: StreamId(stream),
@@ -243,7 +252,9 @@ impl Epoch {
             audit,
             durability,
             opened,
+            settings,
             previous,
+            generation,
         };
         epoch.in_range().then_some(epoch)
     }
@@ -252,6 +263,8 @@ impl Epoch {
         let own = [self.stream.0, self.sender.0, self.receiver.0, self.no.0, self.leaf.0];
         own.iter().all(|number| *number > 0)
             && self.first_seq.0 > 0
+            && self.generation >= Generation::FIRST
+            && self.settings > 0
             && self.previous.is_none_or(|previous| {
                 previous.no.0 > 0
                     && previous.no < self.no
@@ -273,10 +286,7 @@ impl EpochRecord {
         }
         let mut out = self.epoch.encode().ok_or(NotOpened::Field)?;
         out.u8(count);
-        for (reader, hash) in &self.readers {
-            out.i32(reader.0);
-            out.fixed(hash);
-        }
+        out.wraps(&self.readers);
         Ok(out.done())
     }
 
@@ -291,10 +301,7 @@ impl EpochRecord {
     fn decode(mut from: Decoder<'_>) -> Option<Self> {
         let epoch = Epoch::decode(&mut from)?;
         let count = from.u8()?;
-        let mut readers = Vec::with_capacity(MAX_READERS);
-        for _ in 0..count {
-            readers.push((NodeId(from.i32()?), from.array()?));
-        }
+        let readers = from.wraps(usize::from(count))?;
         from.end()?;
         readers_fit(&readers).then_some(Self { epoch, readers })
     }
@@ -310,11 +317,6 @@ fn readers_fit(readers: &[(NodeId, [u8; 32])]) -> bool {
     (1..=MAX_READERS).contains(&readers.len())
         && readers.iter().all(|(reader, _)| reader.0 >= 0)
         && readers.is_sorted_by(|(a, _), (b, _)| a < b)
-}
-
-fn is_tag(tag: &[u8]) -> bool {
-    (1..=16).contains(&tag.len())
-        && tag.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
 fn audit_number(audit: Audit) -> u8 {
@@ -353,6 +355,9 @@ pub fn open(
     readers: &[(NodeId, &SealPublic)],
     random: &mut Random,
 ) -> Result<OpenedEpoch, NotOpened> {
+    if epoch.generation != network.generation() {
+        return Err(NotOpened::Field);
+    }
     let psk = network.wrap_key()?;
     let secret = EpochSecret::new(random.bytes());
     let mut wraps = Vec::with_capacity(readers.len());
@@ -402,13 +407,14 @@ pub fn check(
 /// [`check`], and then opens the reader's wrap: what came with its name from the database.
 ///
 /// The columns `no`, `leaf` and `first_seq` beside the record are not signed: what the returned record says counts. Nor is
-/// it known here which epochs the reader has seen: one whose number is not greater than the last is a repetition.
+/// it known here which epochs the reader has seen: one whose number is not greater than the last is a repetition. Any key of
+/// the ring opens: whether new rows may still be under it is the receiver's to know.
 ///
 /// # Errors
 /// Each check has its own.
 pub fn accept(
     reader: Reader<'_>,
-    network: &NetworkKey,
+    ring: &KeyRing,
     expected: &Expected<'_>,
     record: &[u8],
     signature: &[u8],
@@ -421,7 +427,7 @@ pub fn accept(
         return Err(Refused::Wrap);
     }
     let info = wrap_info(parsed.epoch.encode().ok_or(Refused::Malformed)?, reader.id);
-    let psk = network.wrap_key()?;
+    let psk = ring.get(parsed.epoch.generation).ok_or(Refused::Generation)?.wrap_key()?;
     let secret = wrap::unwrap(reader.seal.as_bytes(), &psk, &info, &wrap.enc, &wrap.sealed)
         .ok_or(Refused::Key)?;
     let secret = secret.as_slice().try_into().map_err(|_| Refused::Key)?;

@@ -173,6 +173,11 @@ impl Reader<'_> {
     pub fn id(&self) -> NodeId {
         self.id
     }
+
+    /// Its public key, as in the database; `None` if the library failed.
+    pub fn public(&self) -> Option<Vec<u8>> {
+        self.seal.public().ok().map(|public| public.as_bytes().to_vec())
+    }
 }
 
 /// A node's public keys.
@@ -256,16 +261,16 @@ impl AuditorKey {
         Reader { id: NodeId::AUDITOR, seal: &self.seal }
     }
 
-    /// The network's key.
+    /// The network's key when this one was made.
     pub fn network(&self) -> &NetworkKey {
         &self.network
     }
 
     /// Its file: a title and one line of text.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut secrets = Zeroizing::new(Vec::with_capacity(64));
+        let mut secrets = Zeroizing::new(Vec::with_capacity(68));
         secrets.extend_from_slice(self.seal.as_bytes());
-        secrets.extend_from_slice(self.network.as_bytes());
+        secrets.extend_from_slice(&self.network.encode());
         let line = crate::token::checked_text(&secrets);
         Zeroizing::new(format!("{}\n{}\n", Self::TITLE, *line))
     }
@@ -281,11 +286,11 @@ impl AuditorKey {
             return Err(BAD);
         }
         let secrets = crate::token::from_checked_text(lines.next().ok_or(BAD)?).ok_or(BAD)?;
-        if lines.next().is_some() || secrets.len() != 64 {
+        if lines.next().is_some() {
             return Err(BAD);
         }
         let (seal, network) = secrets.split_first_chunk::<32>().ok_or(BAD)?;
-        let network = network.first_chunk::<32>().ok_or(BAD)?;
-        Ok(Self { seal: SealSecret::from_bytes(seal), network: NetworkKey::from_bytes(network) })
+        let network = NetworkKey::decode(network).ok_or(BAD)?;
+        Ok(Self { seal: SealSecret::from_bytes(seal), network })
     }
 }

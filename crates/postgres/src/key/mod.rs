@@ -1,8 +1,11 @@
 //! Who is who, and who may read: the network's key, the nodes' keys, and the records that they vouch for.
 //!
 //! ```text
-//!   NetworkKey ──► MACs over the network's row and every node's: the database cannot add or change one
-//!              └─► pre-shared key of every wrap
+//!   KeyRing: the network's keys, one for each generation
+//!     NetworkKey ──► MACs over the network's row and every node's: the database cannot add or change one
+//!                ├─► pre-shared key of every wrap
+//!                └─► the next generation's key, which a node signs and wraps to each member (rekey.rs)
+//!   NodeKeys: the owner's Ed25519 key signs the network's settings, each row with the hash of the one before
 //!   NodeKeys: Ed25519 signs epoch records; X-Wing (ML-KEM-768 and X25519) opens the wraps of epochs' secrets
 //! ```
 
@@ -12,7 +15,10 @@ pub mod epoch;
 mod identity;
 mod network;
 mod record;
-mod wrap;
+pub mod rekey;
+mod ring;
+pub mod settings;
+pub(crate) mod wrap;
 
 #[cfg(test)]
 mod tests;
@@ -23,4 +29,4 @@ pub use identity::{
 };
 pub use network::NetworkKey;
 pub use record::{MAX_NAME, MAX_SUBNETS, NetworkRecord, NodeRecord, UnfitRecord, is_name};
-pub(crate) use wrap::{unwrap_once, wrap_once};
+pub use ring::{BadRing, KeyRing, Members};

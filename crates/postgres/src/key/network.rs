@@ -1,4 +1,4 @@
-//! The network's key, and what is derived from it.
+//! A key of the network, and what is derived from it.
 
 use std::fmt;
 
@@ -6,35 +6,74 @@ use adit_crypto::{CryptoError, Digest, HmacKey, hkdf_expand_sha256};
 use adit_engine::Random;
 use zeroize::Zeroizing;
 
-/// What all nodes of a network share and the database never sees. It vouches for the network's row and the nodes'.
+use crate::Generation;
+
+/// A secret that all nodes of a network share and the database never sees. It vouches for the network's row and the nodes'.
+/// A network has one at a time; [`super::KeyRing`] holds those before it, too.
 #[derive(Clone, PartialEq, Eq)]
-pub struct NetworkKey(Zeroizing<[u8; Self::LEN]>);
+pub struct NetworkKey {
+    generation: Generation,
+    secret: Zeroizing<[u8; Self::LEN]>,
+}
 
 impl NetworkKey {
-    /// Length, bytes.
+    /// Length of the secret, bytes.
     pub const LEN: usize = 32;
 
-    /// A new one.
+    /// Length with the generation, bytes.
+    pub(crate) const ENCODED_LEN: usize = 36;
+
+    /// The first key of a network.
     pub fn generate(random: &mut Random) -> Self {
-        let mut key = Self(Zeroizing::new([0; Self::LEN]));
-        random.fill(&mut *key.0);
-        key
+        Self::drawn(Generation::FIRST, random)
     }
 
-    /// The key of these bytes.
-    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
-        Self(Zeroizing::new(*bytes))
+    /// A new key of the next generation; `None` if there is no number left.
+    pub fn successor(&self, random: &mut Random) -> Option<Self> {
+        Some(Self::drawn(self.generation.next()?, random))
+    }
+
+    fn drawn(generation: Generation, random: &mut Random) -> Self {
+        let mut secret = Zeroizing::new([0; Self::LEN]);
+        random.fill(&mut *secret);
+        Self { generation, secret }
+    }
+
+    /// The key of this generation with these bytes.
+    pub fn new(generation: Generation, secret: &[u8; Self::LEN]) -> Self {
+        Self { generation, secret: Zeroizing::new(*secret) }
+    }
+
+    /// Its place among the network's keys.
+    pub fn generation(&self) -> Generation {
+        self.generation
     }
 
     /// The secret itself, to be kept.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
-        &self.0
+        &self.secret
+    }
+
+    /// Generation and secret, to be sealed.
+    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let mut out = Zeroizing::new(Vec::with_capacity(Self::ENCODED_LEN));
+        out.extend_from_slice(&self.generation.0.to_be_bytes());
+        out.extend_from_slice(&*self.secret);
+        out
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (generation, secret) = bytes.split_first_chunk()?;
+        let generation = Generation(i32::from_be_bytes(*generation));
+        let secret = secret.try_into().ok()?;
+        (generation >= Generation::FIRST).then(|| Self::new(generation, secret))
     }
 
     /// The key is random throughout, so it is HKDF's pseudorandom key as it stands (RFC 5869, 3.3).
     fn derive(&self, label: &[u8]) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         let mut out = Zeroizing::new([0; 32]);
-        hkdf_expand_sha256(&*self.0, &[b"adit-pg1 ", label], &mut *out)?;
+        hkdf_expand_sha256(&*self.secret, &[b"adit-pg1 ", label], &mut *out)?;
         Ok(out)
     }
 
@@ -48,9 +87,14 @@ impl NetworkKey {
         HmacKey::new(Digest::Sha256, &*self.derive(b"network")?)
     }
 
-    /// HPKE's pre-shared key.
+    /// HPKE's pre-shared key for the secrets of epochs.
     pub(super) fn wrap_key(&self) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
         self.derive(b"wrap")
+    }
+
+    /// HPKE's pre-shared key for the next generation's key.
+    pub(super) fn rekey_key(&self) -> Result<Zeroizing<[u8; 32]>, CryptoError> {
+        self.derive(b"rekey")
     }
 }
 

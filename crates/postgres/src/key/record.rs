@@ -2,14 +2,12 @@
 //!
 //! The database may withhold a row or show an old one; it can make none up and change none.
 
-use std::time::Duration;
-
 use adit_crypto::CryptoError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::bytes::Encoder;
 use super::{NetworkKey, NodePublic, SealPublic};
-use crate::{Audit, Durability, NodeId};
+use crate::NodeId;
 
 /// Longest name of a node, bytes.
 pub const MAX_NAME: usize = 24;
@@ -60,6 +58,8 @@ pub struct NodeRecord {
     pub sign_key: Vec<u8>,
     /// Its X-Wing key, 1216 bytes.
     pub seal_key: Vec<u8>,
+    /// Whether it was taken out of the network.
+    pub removed: bool,
 }
 
 impl NodeRecord {
@@ -79,6 +79,7 @@ impl NodeRecord {
             subnets,
             sign_key: public.sign.to_vec(),
             seal_key: public.seal.as_bytes().to_vec(),
+            removed: false,
         }
     }
 
@@ -94,6 +95,7 @@ impl NodeRecord {
         }
         out.bytes(&self.sign_key);
         out.bytes(&self.seal_key);
+        out.u8(u8::from(self.removed));
         out.done()
     }
 
@@ -145,7 +147,7 @@ pub fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// What the network vouches for about itself: its row.
+/// The constants of a network: its row. Its settings are [`super::settings::NetworkSettings`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRecord {
     /// Of the schema.
@@ -156,20 +158,8 @@ pub struct NetworkRecord {
     pub network4: Option<Ipv4Net>,
     /// The same of IPv6.
     pub network6: Option<Ipv6Net>,
-    /// Longest IP packet, bytes.
-    pub packet_size: i32,
-    /// What is in the clear.
-    pub audit: Audit,
-    /// When a packet counts as stored.
-    pub durability: Durability,
-    /// Bytes of all leaves together.
-    pub retention_bytes: i64,
-    /// Whole seconds; the rest is cut off.
-    pub retention_age: Duration,
     /// A tablespace for the leaves.
     pub leaf_space: Option<String>,
-    /// An X-Wing key, 1216 bytes.
-    pub auditor_key: Option<Vec<u8>>,
 }
 
 impl NetworkRecord {
@@ -179,13 +169,7 @@ impl NetworkRecord {
         out.bytes(self.tag.as_bytes());
         out.net(self.network4.map(IpNet::V4));
         out.net(self.network6.map(IpNet::V6));
-        out.i32(self.packet_size);
-        out.bytes(self.audit.word().as_bytes());
-        out.bytes(self.durability.word().as_bytes());
-        out.i64(self.retention_bytes);
-        out.u64(self.retention_age.as_secs());
         out.maybe(self.leaf_space.as_deref().map(str::as_bytes));
-        out.maybe(self.auditor_key.as_deref());
         out.done()
     }
 
@@ -197,16 +181,15 @@ impl NetworkRecord {
         first_32(key.network_mac()?.sign(&[&self.encode()]).as_bytes())
     }
 
-    /// Whether someone with the network's key wrote this; then, the auditor's key if there is one.
+    /// Checks that a holder of the network's key wrote this.
     ///
     /// # Errors
-    /// The MAC is another's, or the auditor's key is none.
-    pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<Option<SealPublic>, UnfitRecord> {
-        if !key.network_mac()?.verify(&[&self.encode()], mac) {
-            return Err(UnfitRecord::Mac);
+    /// The MAC is another's.
+    pub fn verify(&self, key: &NetworkKey, mac: &[u8]) -> Result<(), UnfitRecord> {
+        match key.network_mac()?.verify(&[&self.encode()], mac) {
+            true => Ok(()),
+            false => Err(UnfitRecord::Mac),
         }
-        let auditor = self.auditor_key.as_deref().map(SealPublic::from_bytes).transpose();
-        auditor.map_err(|_| UnfitRecord::Key)
     }
 }
 

@@ -1,7 +1,5 @@
 //! Each field altered alone, each check alone.
 
-use std::time::Duration;
-
 use adit_crypto::sha256;
 use adit_engine::{Random, UnixTime};
 
@@ -10,7 +8,7 @@ use super::epoch::{
     open,
 };
 use super::*;
-use crate::{Audit, Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use crate::{Audit, Durability, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 
 /// One thing done to a good one.
 type Edit<T> = fn(&mut T);
@@ -47,15 +45,7 @@ fn network_record() -> NetworkRecord {
         tag: "t1".into(),
         network4: Some("10.9.0.0/24".parse().unwrap()),
         network6: None,
-        packet_size: 7900,
-        audit: Audit::Headers,
-        durability: Durability::Strict,
-        retention_bytes: 1 << 30,
-        retention_age: Duration::from_secs(30 * 86_400),
         leaf_space: None,
-        auditor_key: Some(
-            AuditorKey::generate(&network(), &mut random(9)).public().unwrap().as_bytes().to_vec(),
-        ),
     }
 }
 
@@ -73,7 +63,7 @@ fn a_node_whose_record_the_network_wrote_is_believed_and_only_then() {
 #[test]
 fn each_field_of_a_node_altered_alone_is_refused() {
     let mac = node().mac(&network()).unwrap();
-    let alterations: [(&str, Edit<NodeRecord>); 12] = [
+    let alterations: [(&str, Edit<NodeRecord>); 13] = [
         ("id", |n| n.id = NodeId(8)),
         ("name", |n| n.name.push('x')),
         ("address4", |n| n.address4 = Some("10.9.0.8/24".parse().unwrap())),
@@ -86,6 +76,7 @@ fn each_field_of_a_node_altered_alone_is_refused() {
         ("order of subnets", |n| n.subnets.swap(0, 1)),
         ("key to sign", |n| n.sign_key[31] ^= 1),
         ("key to seal", |n| n.seal_key[1215] ^= 1),
+        ("removed", |n| n.removed = true),
     ];
     for (what, alter) in alterations {
         let mut record = node();
@@ -122,21 +113,13 @@ fn a_record_out_of_bounds_is_refused_in_spite_of_its_mac() {
 #[test]
 fn each_field_of_the_network_altered_alone_is_refused() {
     let mac = network_record().mac(&network()).unwrap();
-    let auditor = network_record().verify(&network(), &mac).unwrap();
-    assert_eq!(auditor.unwrap().as_bytes(), network_record().auditor_key.unwrap());
-    let alterations: [(&str, Edit<NetworkRecord>); 12] = [
+    network_record().verify(&network(), &mac).unwrap();
+    let alterations: [(&str, Edit<NetworkRecord>); 5] = [
         ("version", |n| n.version = 2),
         ("tag", |n| n.tag = "t2".into()),
         ("network4", |n| n.network4 = None),
         ("network6", |n| n.network6 = Some("fd00::/64".parse().unwrap())),
-        ("packet_size", |n| n.packet_size = 1400),
-        ("audit", |n| n.audit = Audit::Full),
-        ("durability", |n| n.durability = Durability::Relaxed),
-        ("retention_bytes", |n| n.retention_bytes += 1),
-        ("retention_age", |n| n.retention_age += Duration::from_secs(1)),
         ("leaf_space", |n| n.leaf_space = Some(String::new())),
-        ("another auditor", |n| n.auditor_key.as_mut().unwrap()[0] ^= 1),
-        ("no auditor", |n| n.auditor_key = None),
     ];
     for (what, alter) in alterations {
         let mut record = network_record();
@@ -144,10 +127,6 @@ fn each_field_of_the_network_altered_alone_is_refused() {
         assert_ne!(record, network_record(), "{what}");
         assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Mac), "{what}");
     }
-    let mut record = network_record();
-    record.auditor_key = Some(vec![1; 32]);
-    let mac = record.mac(&network()).unwrap();
-    assert_eq!(record.verify(&network(), &mac), Err(UnfitRecord::Key));
 }
 
 #[test]
@@ -176,11 +155,11 @@ fn known_answers_of_every_encoding() {
     assert_eq!(hex(&sha256(&[&wraps])), KNOWN_WRAPS);
 }
 
-const KNOWN_NODE: &str = "d307bf08d61ac06c0845b7cea1b233f45958ec54c9103c6d1781fc2d35b5a9a7";
-const KNOWN_NETWORK: &str = "4beae49defe7dab3b990210bf8aa1e8b49c9620e00d33353b4ed083d87b13326";
+const KNOWN_NODE: &str = "8a62f9e64e70da581a8670095aa09d1deff95a2fa77cb5bf8f2fc20916c8c394";
+const KNOWN_NETWORK: &str = "ef30ef2a4db596aaf2df0492b7880c156be88f7ab25883c5a9c41bd4ede9fbb3";
 const KNOWN_FINGERPRINT: &str = "e07f7f791a6a0e875d726e8d57adddadfb738a99f73e646264460c59241ad238";
 /// "adit-pg2 epoch", "t1", stream 3, from 7 to 8, epoch 5 in leaf 2 from packet 100, headers, at 1700000000; before it 4, 99,
-/// at 1600000000, and a chain of 0xcc; strict, suite 1; 3 readers.
+/// at 1600000000, and a chain of 0xcc; strict, suite 1, under the network's first key and settings 9; 3 readers.
 const KNOWN_RECORD: &str = concat!(
     "616469742d7067322065706f6368",
     "027431",
@@ -191,11 +170,13 @@ const KNOWN_RECORD: &str = concat!(
     "02000000040000000000000063000000005f5e1000",
     "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc",
     "0001",
+    "00000001",
+    "0000000000000009",
     "03"
 );
-const KNOWN_HASH: &str = "83281d1aea703a3f348ebece80b9176293c2e7f45dab0fa0511f64381ccd0f06";
+const KNOWN_HASH: &str = "528eca82db84beac0643eb46ff96f7db330bbc78e6c888a778187b229058bae1";
 const KNOWN_SECRET: &str = "a65007ae15ae021092cb4503061f215b3a2ff602e2000b781c543b6c14eed1a3";
-const KNOWN_WRAPS: &str = "b7a6257f500a40066a713bb28bfef8d7d047ed35baad8f30da38a418b9be02a4";
+const KNOWN_WRAPS: &str = "5ce50bddcd563aa3206bb20d233e32cae08a3f73f732e8ef3348aa1a57a25f6f";
 
 fn epoch() -> Epoch {
     Epoch {
@@ -209,12 +190,14 @@ fn epoch() -> Epoch {
         audit: Audit::Headers,
         opened: UnixTime(1_700_000_000),
         durability: Durability::Strict,
+        settings: 9,
         previous: Some(Previous {
             no: EpochNo(4),
             last_seq: Seq(99),
             chain: Some([0xcc; 32]),
             opened: Some(UnixTime(1_600_000_000)),
         }),
+        generation: Generation::FIRST,
     }
 }
 
@@ -239,7 +222,7 @@ struct Try {
     receiver: NodeId,
     keys: NodeKeys,
     me: NodeId,
-    network: NetworkKey,
+    ring: KeyRing,
     record: Vec<u8>,
     signature: Vec<u8>,
     wrap: Wrap,
@@ -255,7 +238,7 @@ impl Try {
             receiver: NodeId(8),
             keys: keys(4),
             me: NodeId(8),
-            network: network(),
+            ring: network().into(),
             record: opened.record,
             signature: opened.signature.to_vec(),
             wrap: opened.wraps[2].clone(),
@@ -279,7 +262,7 @@ impl Try {
             receiver: self.receiver,
         };
         let reader = self.keys.reader(self.me);
-        match accept(reader, &self.network, &expected, &self.record, &self.signature, &self.wrap) {
+        match accept(reader, &self.ring, &expected, &self.record, &self.signature, &self.wrap) {
             Ok((record, secret)) => {
                 assert_eq!((record.epoch, secret.expose()), (epoch(), opened().secret.expose()));
                 None
@@ -300,7 +283,8 @@ fn every_reader_opens_its_own_wrap() {
     for (reader, wrap) in readers.into_iter().zip(&opened.wraps) {
         assert_eq!(reader.id(), wrap.reader);
         let (record, secret) =
-            accept(reader, &network(), &expected, &opened.record, &opened.signature, wrap).unwrap();
+            accept(reader, &network().into(), &expected, &opened.record, &opened.signature, wrap)
+                .unwrap();
         assert_eq!(record.epoch, epoch());
         assert_eq!(secret.expose(), opened.secret.expose());
     }
@@ -323,7 +307,7 @@ fn two_epochs_share_nothing() {
 #[test]
 fn each_check_refuses_alone() {
     assert_eq!(Try::new().refusal(), None);
-    let cases: [(Refused, Edit<Try>); 17] = [
+    let cases: [(Refused, Edit<Try>); 18] = [
         (Refused::Signature, |t| t.signature[0] ^= 1),
         (Refused::Signature, |t| t.signature.truncate(63)),
         (Refused::Signature, |t| t.sender = keys(6).public(NodeId(7)).unwrap()),
@@ -341,7 +325,11 @@ fn each_check_refuses_alone() {
         (Refused::Wrap, |t| t.wrap.sealed[7] ^= 1),
         (Refused::Wrap, |t| t.wrap.enc.extend(t.wrap.sealed.drain(..1))),
         (Refused::Key, |t| t.keys = keys(6)),
-        (Refused::Key, |t| t.network = NetworkKey::generate(&mut random(3))),
+        (Refused::Key, |t| t.ring = NetworkKey::generate(&mut random(3)).into()),
+        (Refused::Generation, |t| {
+            let second = network().successor(&mut random(3)).unwrap();
+            t.ring = second.into();
+        }),
         // The signer itself names a reader whose wrap was made for another epoch.
         (Refused::Key, |t| {
             let mut record = EpochRecord::parse(&t.record).unwrap();
@@ -381,12 +369,13 @@ fn a_bit_of_the_record_changed_anywhere_is_refused() {
 /// The wrap is bound to where the epoch stands: each field, re-signed by the sender itself, no longer opens.
 #[test]
 fn a_wrap_opens_for_its_own_epoch_only() {
-    let alterations: [(&str, Edit<Epoch>); 8] = [
+    let alterations: [(&str, Edit<Epoch>); 9] = [
         ("no", |e| e.no = EpochNo(6)),
         ("leaf", |e| e.leaf = LeafNo(3)),
         ("first_seq", |e| e.first_seq = Seq(101)),
         ("audit", |e| e.audit = Audit::Full),
         ("durability", |e| e.durability = Durability::Volatile),
+        ("settings", |e| e.settings = 10),
         ("previous opened", |e| e.previous.as_mut().unwrap().opened = None),
         ("previous", |e| e.previous = None),
         ("chain of the previous", |e| e.previous.as_mut().unwrap().chain = Some([0xcd; 32])),
@@ -409,7 +398,7 @@ fn a_record_that_could_be_written_in_two_ways_is_none() {
     for len in 0..record.len() {
         assert_eq!(EpochRecord::parse(&record[..len]), Err(Refused::Malformed), "{len} bytes");
     }
-    let malformed: [(&str, Edit<EpochRecord>); 14] = [
+    let malformed: [(&str, Edit<EpochRecord>); 16] = [
         ("no readers", |r| r.readers.clear()),
         ("five readers", |r| r.readers.extend([(NodeId(9), [0; 32]), (NodeId(10), [0; 32])])),
         ("readers not ascending", |r| r.readers.swap(0, 1)),
@@ -421,6 +410,8 @@ fn a_record_that_could_be_written_in_two_ways_is_none() {
         ("epoch 0", |r| r.epoch.no = EpochNo(0)),
         ("leaf 0", |r| r.epoch.leaf = LeafNo(0)),
         ("packet 0", |r| r.epoch.first_seq = Seq(0)),
+        ("generation 0", |r| r.epoch.generation = Generation(0)),
+        ("settings 0", |r| r.epoch.settings = 0),
         ("after itself", |r| r.epoch.previous.as_mut().unwrap().no = EpochNo(5)),
         ("the same packets again", |r| r.epoch.previous.as_mut().unwrap().last_seq = Seq(100)),
         ("a tag with a quote", |r| r.epoch.network = "t'".into()),
@@ -455,10 +446,14 @@ fn a_record_out_of_range_is_refused_by_the_reader_too() {
         ("previous last_seq", 66, 100),
         ("durability", 107, 3),
         ("suite", 108, 2),
-        ("readers", 109, 5),
-        ("readers", 109, 0),
-        ("readers", 109, 4),
-        ("first reader", 113, 7),
+        ("generation", 109, 0x80),
+        ("generation", 112, 0),
+        ("settings", 113, 0x80),
+        ("settings", 120, 0),
+        ("readers", 121, 5),
+        ("readers", 121, 0),
+        ("readers", 121, 4),
+        ("first reader", 125, 7),
     ] {
         let mut bad = record.clone();
         assert_ne!(bad[at], byte, "{what}");
@@ -544,4 +539,43 @@ fn a_checkpoint_is_its_senders_for_one_epoch_row_and_value() {
         assert!(!wrong.is_signed(&sender, &[5; 32], &signature), "{wrong:?}");
     }
     assert!(!checkpoint.is_signed(&sender, &[5; 32], &signature[..63]));
+}
+
+/// After a rekey a reader opens what was written before it, and what is written under the new key.
+#[test]
+fn an_old_epoch_opens_with_the_ring_and_a_new_one_only_with_the_new_key() {
+    let renewed = renewed();
+    let second = renewed.newest().clone();
+    let (sender, receiver) =
+        (keys(2).public(NodeId(7)).unwrap(), keys(4).public(NodeId(8)).unwrap());
+    let readers = [(NodeId(8), &receiver.seal)];
+    let epoch = Epoch { generation: Generation(2), ..epoch() };
+    let new = open(epoch, &keys(2), &second, &readers, &mut random(5)).unwrap();
+    let expected =
+        Expected { network: "t1", stream: StreamId(3), sender: &sender, receiver: NodeId(8) };
+    let me = keys(4);
+    let accept = |ring: &KeyRing, epoch: &OpenedEpoch| {
+        let wrap = epoch.wraps.iter().find(|wrap| wrap.reader == NodeId(8)).unwrap();
+        let reader = me.reader(NodeId(8));
+        accept(reader, ring, &expected, &epoch.record, &epoch.signature, wrap).map(drop)
+    };
+    assert_eq!(accept(&renewed, &opened()), Ok(()));
+    assert_eq!(accept(&renewed, &new), Ok(()));
+    assert_eq!(accept(&network().into(), &new), Err(Refused::Generation));
+    // Under one key's number, and another's wraps.
+    let forged = NetworkKey::new(Generation(2), network().as_bytes());
+    assert_eq!(accept(&forged.into(), &new), Err(Refused::Key));
+    // No epoch is made under another key than it names.
+    let wrong = open(self::epoch(), &keys(2), &second, &readers, &mut random(5));
+    assert!(matches!(wrong, Err(NotOpened::Field)));
+}
+
+/// The network's second key beside the first.
+fn renewed() -> KeyRing {
+    let mut ring = KeyRing::from(network());
+    let key = network().successor(&mut random(3)).unwrap();
+    let members = Members::new(NodeId(8), [NodeId(7), NodeId(8)]);
+    let renewal = rekey::Renewal { key, members, made: UnixTime(1_700_000_000) };
+    ring.take(adit_engine::Instant::default(), UnixTime(1_700_000_000), renewal);
+    ring
 }

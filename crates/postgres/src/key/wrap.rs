@@ -11,8 +11,6 @@ use hpke::rand_core::{TryCryptoRng, TryRng};
 use hpke::{Deserializable, Kem, OpModeR, OpModeS, PskBundle, Serializable};
 use zeroize::Zeroizing;
 
-use super::{SealPublic, SealSecret};
-
 type PrivateKey = <XWing as Kem>::PrivateKey;
 type PublicKey = <XWing as Kem>::PublicKey;
 type Encapsulated = <XWing as Kem>::EncappedKey;
@@ -55,7 +53,7 @@ pub(super) fn is_public(bytes: &[u8]) -> bool {
 }
 
 /// Wraps `secret` for anyone who holds the key of `to`: the encapsulated key, and the sealed secret.
-pub(super) fn wrap(
+pub(crate) fn wrap(
     secret: &[u8],
     to: &[u8],
     psk: &[u8; 32],
@@ -77,7 +75,7 @@ pub(super) fn wrap(
 }
 
 /// Opens what [`wrap`] made.
-pub(super) fn unwrap(
+pub(crate) fn unwrap(
     seed: &[u8; 32],
     psk: &[u8; 32],
     info: &[u8],
@@ -97,26 +95,4 @@ pub(super) fn unwrap(
     )
     .ok()
     .map(Zeroizing::new)
-}
-
-/// [`wrap`] for another purpose than an epoch's, under a pre-shared key of that purpose.
-pub(crate) fn wrap_once(
-    secret: &[u8],
-    to: &SealPublic,
-    psk: &[u8; 32],
-    info: &[u8],
-    random: &mut Random,
-) -> Option<(Vec<u8>, Vec<u8>)> {
-    wrap(secret, to.as_bytes(), psk, info, random)
-}
-
-/// Opens what [`wrap_once`] made.
-pub(crate) fn unwrap_once(
-    key: &SealSecret,
-    psk: &[u8; 32],
-    info: &[u8],
-    enc: &[u8],
-    sealed: &[u8],
-) -> Option<Zeroizing<Vec<u8>>> {
-    unwrap(key.as_bytes(), psk, info, enc, sealed)
 }

@@ -22,13 +22,15 @@ use crate::limits::{EPOCHS_AHEAD, EXPIRED_MS, FORGED_PAGES, PAGE_BYTES, PAGE_ROW
 use crate::queue::{count, later};
 use crate::routes::Routes;
 use crate::row::Row;
-use crate::{EpochNo, LeafNo, Seq, StreamId};
+use crate::{EpochNo, Generation, LeafNo, Seq, StreamId};
 
 /// One incoming stream.
 #[derive(Debug)]
 pub struct Receiver {
     stream: StreamId,
     position: Position,
+    /// Nothing new is taken under a key of the network before this one.
+    oldest_key: Generation,
     /// The epoch that is read; its number is the position's. None until one is known.
     reading: Option<Epoch>,
     /// Those after it, ascending; at most [`EPOCHS_AHEAD`].
@@ -88,6 +90,8 @@ enum Verdict {
     Authentic(usize),
     Repeated,
     Forged,
+    /// Of an epoch under a key of the network whose grace is over.
+    OldKey,
     /// Of an epoch that is not known (yet).
     Unknown,
 }
@@ -112,6 +116,7 @@ impl Receiver {
         Self {
             stream,
             position,
+            oldest_key: Generation::FIRST,
             reading: None,
             ahead: VecDeque::new(),
             starting: Some(Seq(i64::MAX)),
@@ -138,6 +143,11 @@ impl Receiver {
         self.wants.epochs |= !known || self.leaf_gone;
         self.wants.page = true;
         self.woken = true;
+    }
+
+    /// Takes no more rows of epochs under keys of the network before `oldest`: their grace is over.
+    pub fn retire(&mut self, oldest: Generation) {
+        self.oldest_key = self.oldest_key.max(oldest);
     }
 
     /// Looks at the stream, for there may be something new of which no notification came.
@@ -209,16 +219,13 @@ impl Receiver {
         self.woken || self.starting.is_some() || self.scan != self.position.seq
     }
 
-    /// Between three and five quarters of the interval.
     fn next_poll(&mut self, now: Instant) -> Instant {
         let interval = match self.is_unfinished() {
             true if self.is_active(now) => POLL.0,
             true => POLL.1,
             false => QUIET,
         };
-        let quarter = interval.checked_div(4).unwrap_or(interval);
-        let jitter = quarter.mul_f64(f64::from(self.random.below(2049)) / 1024.0);
-        later(now, quarter.saturating_mul(3).saturating_add(jitter))
+        later(now, jittered(&mut self.random, interval))
     }
 
     /// Answer to [`Query::Epochs`]: those whose record, signature and wrap were right, in any order. `refused` is how
@@ -230,6 +237,10 @@ impl Receiver {
         self.asked = None;
         self.stats.epochs_refused = self.stats.epochs_refused.saturating_add(refused);
         let mut found: Vec<Epoch> = found.into_iter().collect();
+        let all = found.len();
+        found.retain(|epoch| epoch.generation >= self.oldest_key);
+        let retired = all.saturating_sub(found.len()) as u64;
+        self.stats.epochs_refused = self.stats.epochs_refused.saturating_add(retired);
         found.sort_by_key(|epoch| epoch.no);
         // What is there when the reader starts: of that, only the newest epoch, and nothing that is in it.
         let first = self.starting.is_some() && self.reading.is_none();
@@ -328,6 +339,7 @@ impl Receiver {
                 Verdict::Repeated if newest_first => {}
                 Verdict::Repeated => count(&mut self.stats.repeated),
                 Verdict::Forged => count(&mut self.stats.forged),
+                Verdict::OldKey => count(&mut self.stats.old_key),
                 Verdict::Unknown => count(&mut seen.unknown),
             }
         }
@@ -352,6 +364,9 @@ impl Receiver {
             if row.seq <= self.position.seq {
                 return Verdict::Repeated;
             }
+            if reading.generation < self.oldest_key {
+                return Verdict::OldKey;
+            }
             let Ok(len) = reading.open.open(row, out) else { return Verdict::Forged };
             self.move_to(row.seq, self.position.seq);
             return Verdict::Authentic(len);
@@ -363,6 +378,9 @@ impl Receiver {
         // A row of a later leaf would make the reader pass over all that is before it there.
         if next.leaf != leaf {
             return Verdict::Forged;
+        }
+        if next.generation < self.oldest_key {
+            return Verdict::OldKey;
         }
         let Ok(len) = next.open.open(row, out) else { return Verdict::Forged };
         let behind = Seq(next.first_seq.0.saturating_sub(1));
@@ -532,4 +550,11 @@ impl Receiver {
     pub fn stats(&self) -> Stats {
         self.stats
     }
+}
+
+/// Between three and five quarters of the interval.
+fn jittered(random: &mut Random, interval: Duration) -> Duration {
+    let quarter = interval.checked_div(4).unwrap_or(interval);
+    let jitter = quarter.mul_f64(f64::from(random.below(2049)) / 1024.0);
+    quarter.saturating_mul(3).saturating_add(jitter)
 }

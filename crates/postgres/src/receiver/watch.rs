@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use adit_engine::{Instant, Random, Seed};
 
+use super::jittered;
 use crate::queue::later;
 
 /// Between two questions: while packets come, and else.
@@ -70,7 +71,7 @@ impl Watch {
         self.due = self.due.min(soon);
     }
 
-    /// Whether to ask for the count now. It is answered by [`Self::answer`] or, on a new connection, by [`Self::reset`].
+    /// Whether to ask for the count now. It is answered by [`Self::answer`]; each connection has a watch of its own.
     pub fn ask(&mut self, now: Instant) -> bool {
         let ask = !self.asked && now >= self.due;
         self.asked |= ask;
@@ -108,19 +109,9 @@ impl Watch {
         Look::Everywhere
     }
 
-    /// A new connection, on which all streams are looked at.
-    pub fn reset(&mut self, now: Instant) {
-        (self.due, self.asked, self.owed) = (now, false, false);
-        (self.counted, self.pending, self.heard) = (None, 0, 0);
-        self.all_due = later(now, ALL_AGAIN);
-    }
-
-    /// Between three and five quarters of the interval.
     fn next(&mut self, now: Instant, active: bool) -> Instant {
         let interval = if active { INTERVAL.0 } else { INTERVAL.1 };
-        let quarter = interval.checked_div(4).unwrap_or(interval);
-        let jitter = quarter.mul_f64(f64::from(self.random.below(2049)) / 1024.0);
-        later(now, quarter.saturating_mul(3).saturating_add(jitter))
+        later(now, jittered(&mut self.random, interval))
     }
 }
 
@@ -197,7 +188,7 @@ mod tests {
         let mut watch = watch();
         assert_eq!(watch.answer(ms(599_000), 1000, false), Look::Nowhere);
         assert_eq!(watch.answer(ms(600_000), 1000, false), Look::Everywhere);
-        watch.reset(ms(700_000));
+        let mut watch = Watch::new(ms(700_000), [1; 32]);
         assert!(watch.ask(ms(700_000)));
         assert_eq!(watch.answer(ms(700_000), 5, false), Look::Nowhere);
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::row::Row;
 use crate::seal::Opener;
-use crate::{EpochNo, LeafNo, Seq, StreamId};
+use crate::{EpochNo, Generation, LeafNo, Seq, StreamId};
 
 /// An epoch whose record and signature were found right, with its key. All of it from the record, none from the table's
 /// columns but the age.
@@ -16,6 +16,8 @@ pub struct Epoch {
     pub leaf: LeafNo,
     /// The number of its first packet.
     pub first_seq: Seq,
+    /// Which of the network's keys it is under.
+    pub generation: Generation,
     /// How long ago it was opened, by the database's clock alone.
     pub age_ms: u64,
     /// Opens its packets.
@@ -157,6 +159,8 @@ pub struct Stats {
     pub skipped: u64,
     /// Numbers that are missing between two packets of an epoch.
     pub missing: u64,
-    /// Epochs older than the position, or beyond what is kept.
+    /// Rows of epochs under a former key of the network, after its grace.
+    pub old_key: u64,
+    /// Epochs older than the position, beyond what is kept, or under a former key of the network after its grace.
     pub epochs_refused: u64,
 }

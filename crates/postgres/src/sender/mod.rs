@@ -132,6 +132,15 @@ impl Sender {
         }
     }
 
+    /// The network has another key: every open epoch ends, and the next packet of its stream waits for another one.
+    pub fn renew(&mut self) {
+        for stream in self.streams.values_mut() {
+            if let State::Open { used_up, .. } = &mut stream.state {
+                *used_up = true;
+            }
+        }
+    }
+
     /// What to do next. [`Want::Resume`] and [`Want::Open`] are given once each, and a batch that can be sent comes between
     /// two of them: a stream that is not open yet holds up no other.
     pub fn wants(&mut self, now: Instant, unix: UnixTime) -> Want {
@@ -179,7 +188,6 @@ impl Sender {
     pub fn signed(&mut self, now: Instant, signed: &[Unsigned]) {
         self.signing = false;
         for Unsigned { stream, epoch, checkpoint, .. } in signed {
-            count(&mut self.stats.checkpoints);
             let Some(stream) = self.streams.get_mut(stream) else { continue };
             let Some(last) = stream.committed.filter(|last| last.epoch == *epoch) else { continue };
             stream.unsigned = (last.last_seq > checkpoint.seq).then_some(now);
@@ -430,6 +438,16 @@ impl Sender {
             stream.state = State::Down;
             stream.failures = 0;
         }
+    }
+
+    /// The network's settings have changed: every open epoch ends, and the packets behind go into epochs under the new ones; with
+    /// `new_leaf` into a new leaf.
+    pub fn reconfigure(&mut self, config: Config, new_leaf: bool) {
+        self.leaves.config = config;
+        if let Some(leaf) = self.leaves.newest.as_mut().filter(|_| new_leaf) {
+            leaf.unfit = true;
+        }
+        self.renew();
     }
 
     /// The last epoch and number given out in a stream: to be kept for [`Self::add`] after a restart, best when an epoch was

@@ -160,8 +160,6 @@ pub struct Stats {
     pub in_doubt: u64,
     /// Epochs opened.
     pub epochs: u64,
-    /// Checkpoints signed between epochs.
-    pub checkpoints: u64,
     /// Super-packets or packets dropped, by reason.
     pub dropped: Dropped,
     /// Memory of the queues now, bytes.

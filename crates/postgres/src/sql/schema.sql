@@ -10,31 +10,42 @@ CREATE SCHEMA adit AUTHORIZATION {owner};
 SET LOCAL ROLE {owner};
 SET LOCAL search_path = adit, pg_temp;
 
--- The network. `mac` covers the rest under the network's key, which the database never sees.
+-- The network's constants. `mac` covers the rest under the network's key, which the database never sees.
 CREATE TABLE network (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),
     version         integer NOT NULL,
     tag             text    NOT NULL,       -- part of the roles' names
     network4        cidr,
     network6        cidr,
+    leaf_space      name,                   -- a tablespace for the leaves
+    mac             bytea   NOT NULL,
+    generation      integer NOT NULL DEFAULT 1  -- of the key that `mac` is under; says where to look, and is not believed
+);
+
+-- The network's settings, a row for each change; the newest is in force. Node 1 has signed each (key/settings.rs): others' rows are
+-- not believed. Rows are never removed: `verify` judges an epoch by the settings that it names.
+CREATE TABLE settings (
+    serial          bigint  PRIMARY KEY CHECK (serial BETWEEN 1 AND 1024),
+    made            bigint  NOT NULL,       -- Unix time, by the owner's clock
     packet_size     integer NOT NULL,       -- longest IP packet, bytes
     audit           text    NOT NULL,       -- full, headers, metadata or none
     durability      text    NOT NULL,       -- strict, relaxed or volatile
     retention_bytes bigint  NOT NULL,       -- of all leaves together
     retention_age   interval NOT NULL,
-    leaf_space      name,                   -- a tablespace for the leaves
     auditor_key     bytea,
-    mac             bytea   NOT NULL
+    previous        bytea   NOT NULL,       -- hash of the row before
+    signature       bytea   NOT NULL
 );
 
--- Whoever takes part. `mac` covers id, name, addresses, subnets and keys under the network's key. A number is never
--- given twice.
+-- The nodes. `mac` covers id, name, addresses, subnets, keys and whether the node was removed, under the network's key. A number is
+-- never given twice; the name and the addresses of a removed node can be another's.
 CREATE TABLE node (
     id         integer PRIMARY KEY CHECK (id BETWEEN 1 AND 32767),
-    name       text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9_]{1,24}$'),
+    name       text NOT NULL CHECK (name ~ '^[a-z0-9_]{1,24}$'),
+    label      text,                        -- for people, once another node has the name
     role       name NOT NULL UNIQUE,
-    address4   inet UNIQUE,
-    address6   inet UNIQUE,
+    address4   inet,
+    address6   inet,
     subnets    cidr[]  NOT NULL DEFAULT '{}',
     sign_key   bytea,
     seal_key   bytea,
@@ -42,6 +53,26 @@ CREATE TABLE node (
     may_invite boolean NOT NULL DEFAULT false,
     joined     timestamptz NOT NULL DEFAULT now(),
     removed    timestamptz
+);
+CREATE UNIQUE INDEX node_name ON node (name) WHERE removed IS NULL;
+CREATE UNIQUE INDEX node_address4 ON node (address4) WHERE removed IS NULL;
+CREATE UNIQUE INDEX node_address6 ON node (address6) WHERE removed IS NULL;
+
+-- The network's keys after the first. `record` is what the network's owner, node 1, signed: see key/rekey.rs.
+CREATE TABLE rekey (
+    generation integer PRIMARY KEY CHECK (generation > 1),
+    made       timestamptz NOT NULL DEFAULT statement_timestamp(),
+    record     bytea NOT NULL,
+    signature  bytea NOT NULL
+);
+
+-- A key, wrapped to one reader: a node that was in the network then, or 0 for the auditor.
+CREATE TABLE rekey_wrap (
+    generation integer NOT NULL REFERENCES rekey ON DELETE CASCADE,
+    reader     integer NOT NULL,
+    enc        bytea   NOT NULL,
+    sealed     bytea   NOT NULL,
+    PRIMARY KEY (generation, reader)
 );
 
 -- One-time invitations: the role of the name may join once, until then. What the keys are is in token/admission.rs; they are
@@ -55,7 +86,8 @@ CREATE TABLE invitation (
     asked   bytea,                          -- the joiner's public key
     proof   bytea,                          -- its MAC under the invitation's key
     enc     bytea,                          -- the network's key, wrapped to the joiner's by a node
-    sealed  bytea
+    sealed  bytea,
+    generation integer NOT NULL             -- of the network's key that it was made under
 );
 
 -- What one node sends to another. The number is made of both ends' numbers, so that rows and records show by themselves
@@ -85,7 +117,7 @@ CREATE VIEW writing AS
         AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     JOIN pg_stat_activity a ON a.pid = k.pid AND a.usename = n.role;
 
--- A sender's packets lie in leaves, table packet_SENDER_NO each, one after the other, whoever they are for.
+-- A sender's packets lie in leaves, table packet_SENDER_NO each, one after the other, for all receivers.
 CREATE TABLE leaf (
     sender    integer NOT NULL REFERENCES node,
     no        integer NOT NULL,
@@ -154,7 +186,7 @@ ALTER TABLE packet ALTER src SET STORAGE PLAIN, ALTER dst SET STORAGE PLAIN, ALT
 
 -- For people: who to whom instead of a number.
 CREATE VIEW log AS
-    SELECT p.ts, f.name AS "from", t.name AS "to", p.len, p.proto, p.src, p.sport, p.dst, p.dport, p.flags,
+    SELECT p.ts, coalesce(f.label, f.name) AS "from", coalesce(t.label, t.name) AS "to", p.len, p.proto, p.src, p.sport, p.dst, p.dport, p.flags,
            p.stream, p.seq, p.epoch, p.payload
     FROM packet p JOIN stream s ON s.id = p.stream JOIN node f ON f.id = s.sender JOIN node t ON t.id = s.receiver;
 
@@ -197,8 +229,17 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Refuses an invitation that was made under a former key of the network: no node gives the new one for it.
+CREATE FUNCTION check_invitation() RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM invitation i, network w WHERE i.role = session_user AND i.generation <> w.generation) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'the network has got a new key since this invitation was made: make another one (adit postgres invite)';
+    END IF;
+END $$;
+
 -- Makes an invitation's role. `verifier` is the SCRAM verifier of the one-time secret.
-CREATE FUNCTION invite(verifier text, valid interval, for_nodes bytea, for_token bytea) RETURNS name
+CREATE FUNCTION invite(verifier text, valid interval, for_nodes bytea, for_token bytea, under integer) RETURNS name
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 DECLARE
     who name;
@@ -213,13 +254,16 @@ BEGIN
     IF for_nodes IS NULL OR octet_length(for_nodes) > 256 OR octet_length(for_token) > 256 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
     END IF;
+    IF under IS DISTINCT FROM (SELECT generation FROM network) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the network has just got a new key: run the command again';
+    END IF;
     PERFORM forget_invitations();
     IF (SELECT count(*) FROM invitation) >= 100 THEN
         RAISE program_limit_exceeded USING MESSAGE = 'there are 100 open invitations: wait until some are used or over';
     END IF;
     who := format('adit_%s_join_%s', (SELECT tag FROM network), substr(replace(gen_random_uuid()::text, '-', ''), 1, 12));
     EXECUTE format('CREATE ROLE %I LOGIN PASSWORD %L VALID UNTIL %L CONNECTION LIMIT 2 IN ROLE {guests}', who, verifier, now() + valid);
-    INSERT INTO invitation (role, until, key, offline) VALUES (who, now() + valid, for_nodes, for_token);
+    INSERT INTO invitation (role, until, key, offline, generation) VALUES (who, now() + valid, for_nodes, for_token, under);
     RETURN who;
 END $$;
 
@@ -230,6 +274,7 @@ BEGIN
     IF with_key IS NULL OR octet_length(with_key) <> 1216 OR with_proof IS NULL OR octet_length(with_proof) <> 32 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
     END IF;
+    PERFORM check_invitation();
     UPDATE invitation SET asked = with_key, proof = with_proof, enc = NULL, sealed = NULL
         WHERE role = session_user AND node IS NULL AND until > now();
     IF NOT FOUND THEN
@@ -314,24 +359,29 @@ BEGIN
         IF NOT FOUND THEN
             RAISE insufficient_privilege USING MESSAGE = 'this invitation is used up or too old';
         END IF;
+        PERFORM check_invitation();
     END IF;
     IF wanted IS NULL OR wanted !~ '^[a-z0-9_]{1,24}$' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a name is 1 to 24 lower-case letters, digits and underscores';
     END IF;
     -- One at a time: what is free stays free until it is taken.
     LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE;
-    IF EXISTS (SELECT FROM node n WHERE n.name = wanted) THEN
-        RAISE unique_violation USING MESSAGE = format('there is or was a node called %s', wanted);
+    IF EXISTS (SELECT FROM node n WHERE n.name = wanted AND n.removed IS NULL) THEN
+        RAISE unique_violation USING MESSAGE = format('there is a node called %s', wanted);
     END IF;
+    -- What a removed node of that name has sent stays its own.
+    UPDATE node n SET label = n.name || '#' || n.id WHERE n.name = wanted AND n.label IS NULL;
     IF (SELECT count(*) FROM node n WHERE n.removed IS NULL) >= 1024 THEN
         RAISE program_limit_exceeded USING MESSAGE = 'the network has 1024 nodes';
     END IF;
     PERFORM check_subnets(routed);
+    -- The role of a removed node stays: its name is not given again. (No name of a node has a hyphen.)
     INSERT INTO node (id, name, role, address4, address6, subnets, may_invite)
-    SELECT (SELECT coalesce(max(n.id), 0) + 1 FROM node n), wanted, 'adit_' || w.tag || '_node_' || wanted,
-           free_address(w.network4, (SELECT array_agg(n.address4) FROM node n)),
-           free_address(w.network6, (SELECT array_agg(n.address6) FROM node n)), routed, first
-    FROM network w
+    SELECT g.next, wanted,
+           'adit_' || w.tag || '_node_' || wanted || CASE WHEN EXISTS (SELECT FROM node n WHERE n.name = wanted) THEN '-' || g.next ELSE '' END,
+           free_address(w.network4, (SELECT array_agg(n.address4) FROM node n WHERE n.removed IS NULL)),
+           free_address(w.network6, (SELECT array_agg(n.address6) FROM node n WHERE n.removed IS NULL)), routed, first
+    FROM network w, (SELECT coalesce(max(n.id), 0) + 1 AS next FROM node n) g
     RETURNING node.id, node.role, node.address4, node.address6 INTO id, role, address4, address6;
     IF EXISTS (SELECT FROM network w WHERE w.network4 IS NOT NULL AND address4 IS NULL OR w.network6 IS NOT NULL AND address6 IS NULL) THEN
         RAISE program_limit_exceeded USING MESSAGE = 'the network has no free address';
@@ -372,8 +422,28 @@ BEGIN
     NOTIFY adit_nodes;
 END $$;
 
--- Takes a node out: at once it can read and write nothing more, whatever sessions it has. What it sent stays logged.
-CREATE FUNCTION remove(wanted text) RETURNS void
+-- Adds settings that the owner has signed. The first are added when the network is made.
+CREATE FUNCTION change_settings(new_serial bigint, new_made bigint, size integer, policy text, durable text, bytes bigint, age_s bigint,
+                                auditor bytea, before bytea, signed bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF me() IS DISTINCT FROM 1 AND NOT rules(false) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'only the node that made the network may change its settings';
+    END IF;
+    IF octet_length(before) <> 32 OR octet_length(signed) <> 64 OR octet_length(auditor) <> 1216 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
+    END IF;
+    LOCK TABLE settings IN SHARE ROW EXCLUSIVE MODE;
+    IF new_serial IS DISTINCT FROM (SELECT coalesce(max(serial), 0) + 1 FROM settings) THEN
+        RAISE unique_violation USING MESSAGE = 'the settings have been changed meanwhile: try again';
+    END IF;
+    INSERT INTO settings VALUES (new_serial, new_made, size, policy, durable, bytes, age_s * interval '1 second', auditor, before, signed);
+    NOTIFY adit_nodes;
+END $$;
+
+-- Takes a node out: at once it can read and write nothing more, whatever sessions it has. What it sent stays logged. `proof` is the
+-- MAC of its row as a removed node's.
+CREATE FUNCTION remove(wanted integer, proof bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
 DECLARE
     gone record;
@@ -382,7 +452,11 @@ BEGIN
     IF NOT rules(true) THEN
         RAISE insufficient_privilege USING MESSAGE = 'this node may not remove others';
     END IF;
-    UPDATE node SET removed = now(), may_invite = false WHERE name = wanted AND removed IS NULL RETURNING id, role INTO gone;
+    IF octet_length(proof) <> 32 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'keys of other lengths than theirs';
+    END IF;
+    UPDATE node SET removed = now(), may_invite = false, mac = coalesce(proof, mac)
+        WHERE id = wanted AND removed IS NULL RETURNING id, role INTO gone;
     IF NOT FOUND THEN
         RAISE no_data_found USING MESSAGE = 'there is no such node';
     END IF;
@@ -396,6 +470,47 @@ BEGIN
             END IF;
         END LOOP;
     END IF;
+    NOTIFY adit_nodes;
+END $$;
+
+-- First half of a rekey, in one transaction with the second, which begins with it again: from now on no node comes or goes. Returns
+-- the generation of the network's key.
+CREATE FUNCTION begin_rekey() RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF me() IS DISTINCT FROM 1 THEN
+        RAISE insufficient_privilege USING MESSAGE = 'only the node that made the network may give it a new key: run rekey on the machine that ran init';
+    END IF;
+    LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE;
+    RETURN (SELECT generation FROM network);
+END $$;
+
+-- Second half: the new key, wrapped to each member, and the MACs of all rows under it. Open invitations are over.
+CREATE FUNCTION rekey(new_generation integer, signed bytea, by_owner bytea, readers integer[], encs bytea[], sealeds bytea[],
+                      nodes integer[], macs bytea[], network_mac bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp AS $$
+BEGIN
+    IF new_generation IS DISTINCT FROM begin_rekey() + 1 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the network has just got another key: run the command again';
+    END IF;
+    IF coalesce(cardinality(readers), 0) NOT BETWEEN 1 AND 1025 OR cardinality(encs) <> cardinality(readers) OR cardinality(sealeds) <> cardinality(readers)
+       OR cardinality(macs) IS DISTINCT FROM cardinality(nodes) OR network_mac IS NULL OR octet_length(network_mac) <> 32
+       OR octet_length(signed) > 65536 OR octet_length(by_owner) > 256 OR EXISTS (SELECT FROM unnest(macs) m WHERE m IS NULL OR octet_length(m) <> 32)
+       OR EXISTS (SELECT FROM unnest(encs, sealeds) w(e, s) WHERE octet_length(e) > 4096 OR octet_length(s) > 256) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a rekey is for at most 1024 nodes and the auditor, with MACs of 32 bytes';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(readers) r WHERE r <> 0 AND NOT EXISTS (SELECT FROM node WHERE id = r AND mac IS NOT NULL AND removed IS NULL)) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a rekey is for the nodes of the network and the auditor';
+    END IF;
+    INSERT INTO rekey (generation, record, signature) VALUES (new_generation, signed, by_owner);
+    INSERT INTO rekey_wrap SELECT new_generation, r, e, s FROM unnest(readers, encs, sealeds) w(r, e, s);
+    UPDATE network SET generation = new_generation, mac = network_mac;
+    UPDATE node n SET mac = m.mac FROM unnest(nodes, macs) m(id, mac) WHERE n.id = m.id AND n.mac IS NOT NULL;
+    -- (One that is being used at this moment keeps its row; the node that it makes is refused.)
+    UPDATE invitation SET key = NULL, offline = NULL, asked = NULL, proof = NULL, enc = NULL, sealed = NULL
+        WHERE role IN (SELECT i.role FROM invitation i FOR UPDATE SKIP LOCKED);
+    -- A node keeps as many keys.
+    DELETE FROM rekey WHERE generation <= new_generation - 256;
     NOTIFY adit_nodes;
 END $$;
 
@@ -572,13 +687,17 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = adit, pg_temp SET lock_timeo
 DECLARE
     old record;
     rest bigint;
-    keep network;
+    keep settings;
 BEGIN
     IF me() IS NULL AND NOT rules(false) THEN
         RAISE insufficient_privilege USING MESSAGE = 'only a node of this network may do that';
     END IF;
     -- One at a time: two would drop twice as much as is too much. (An advisory lock could be held by anybody.)
-    SELECT * INTO keep FROM network FOR UPDATE SKIP LOCKED;
+    PERFORM FROM network FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT * INTO keep FROM settings ORDER BY serial DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -640,10 +759,12 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA adit FROM PUBLIC;
 GRANT USAGE ON SCHEMA adit TO {nodes}, {guests}, {auditors};
 GRANT SELECT ON network TO {guests};
 GRANT EXECUTE ON FUNCTION reserve(text, cidr[]), register(integer, text, bytea, bytea, bytea), ask(bytea, bytea), answered() TO {guests};
-GRANT SELECT ON network, node, stream, leaf, epoch, wrap, checkpoint TO {nodes}, {auditors};
+GRANT SELECT ON network, settings, node, stream, leaf, epoch, wrap, checkpoint, rekey, rekey_wrap TO {nodes}, {auditors};
 GRANT SELECT ON packet, log TO {auditors};
 GRANT EXECUTE ON FUNCTION me(), usage() TO {nodes}, {auditors};
-GRANT EXECUTE ON FUNCTION invite(text, interval, bytea, bytea), questions(), answer(name, bytea, bytea, bytea), remove(text), begin_writing(), resume(integer), expire(),
+GRANT EXECUTE ON FUNCTION begin_rekey(), rekey(integer, bytea, bytea, integer[], bytea[], bytea[], integer[], bytea[], bytea),
+    invite(text, interval, bytea, bytea, integer), questions(), answer(name, bytea, bytea, bytea), remove(integer, bytea), begin_writing(), resume(integer), expire(),
+    change_settings(bigint, bigint, integer, text, text, bigint, bigint, bytea, bytea, bytea),
     newest(integer, integer, bigint, bigint, integer, bigint),
     sign(integer[], integer[], bigint[], bytea[], bytea[]),
     open_epoch(integer, integer, integer, bigint, boolean, bytea, bytea, integer[], bytea[], bytea[]) TO {nodes};
@@ -653,15 +774,21 @@ ALTER TABLE leaf ENABLE ROW LEVEL SECURITY;
 ALTER TABLE epoch ENABLE ROW LEVEL SECURITY;
 ALTER TABLE wrap ENABLE ROW LEVEL SECURITY;
 ALTER TABLE checkpoint ENABLE ROW LEVEL SECURITY;
+ALTER TABLE rekey ENABLE ROW LEVEL SECURITY;
+ALTER TABLE rekey_wrap ENABLE ROW LEVEL SECURITY;
 CREATE POLICY ends ON stream TO {nodes} USING ((SELECT me()) IN (sender, receiver));
 CREATE POLICY nodes ON leaf TO {nodes} USING ((SELECT me()) IS NOT NULL);
 CREATE POLICY ends ON epoch TO {nodes} USING ((SELECT me()) IN (stream / 65536, stream & 65535));
 CREATE POLICY ends ON checkpoint TO {nodes} USING ((SELECT me()) IN (stream / 65536, stream & 65535));
 CREATE POLICY own ON wrap TO {nodes} USING (reader = (SELECT me()));
+CREATE POLICY nodes ON rekey TO {nodes} USING ((SELECT me()) IS NOT NULL);
+CREATE POLICY own ON rekey_wrap TO {nodes} USING (reader = (SELECT me()));
 CREATE POLICY everything ON stream TO {auditors} USING (true);
 CREATE POLICY everything ON leaf TO {auditors} USING (true);
 CREATE POLICY everything ON epoch TO {auditors} USING (true);
 CREATE POLICY everything ON wrap TO {auditors} USING (true);
 CREATE POLICY everything ON checkpoint TO {auditors} USING (true);
+CREATE POLICY everything ON rekey TO {auditors} USING (true);
+CREATE POLICY everything ON rekey_wrap TO {auditors} USING (true);
 
-INSERT INTO network VALUES (true, {version}, {tag}, NULL, NULL, 0, '', '', 0, '0', NULL, NULL, '');
+INSERT INTO network VALUES (true, {version}, {tag}, NULL, NULL, NULL, '');

@@ -11,6 +11,9 @@
 //! The private key lives as long as the command `join`. So a token that was used opens nothing, whatever copies of the database
 //! there are; and the database, which has no invitation's key, can neither ask nor answer.
 //!
+//! An invitation is of the network's key that it was made under: after a rekey no node answers it. Otherwise who has the former
+//! key, as a node that was removed, could make up an invitation and be given the new one.
+//!
 //! An offline invitation is for a network of which no node will be running: then the network's key lies in the database, sealed
 //! under the invitation's key, until the node has registered. A token and a copy of the database of that time open it.
 
@@ -22,7 +25,7 @@ use adit_engine::{Random, UnixTime};
 use zeroize::Zeroizing;
 
 use super::JoinSecret;
-use crate::key::{NetworkKey, SealPublic, SealSecret, unwrap_once, wrap_once};
+use crate::key::{NetworkKey, SealPublic, SealSecret, wrap};
 
 const TAG: usize = 16;
 const SALT: usize = 16;
@@ -113,7 +116,7 @@ impl JoinKey {
     /// # Errors
     /// The library failed.
     pub fn offline(&self, network: &NetworkKey, tag: &str) -> Result<Vec<u8>, CryptoError> {
-        let mut text = Zeroizing::new(network.as_bytes().to_vec());
+        let mut text = network.encode();
         let key = CounterKey::new(&*self.derive(b"offline")?).map_err(|_| CryptoError)?;
         let seal = key.seal(0, tag.as_bytes(), &mut text).map_err(|_| CryptoError)?;
         Ok([&text[..], &seal].concat())
@@ -126,7 +129,7 @@ impl JoinKey {
         let mut text = Zeroizing::new(text.to_vec());
         let key = CounterKey::new(&*self.derive(b"offline").ok()?).ok()?;
         key.open(0, tag.as_bytes(), seal, &mut text).ok()?;
-        Some(NetworkKey::from_bytes(text.as_slice().try_into().ok()?))
+        NetworkKey::decode(&text)
     }
 
     /// What shows a node that the invited one asks, and not the database.
@@ -150,8 +153,8 @@ impl JoinKey {
     ) -> Option<NetworkKey> {
         let info = request(tag, role, &key.public().ok()?);
         let psk = self.derive(b"answer").ok()?;
-        let opened = unwrap_once(key, &psk, &info, &answer.enc, &answer.sealed)?;
-        Some(NetworkKey::from_bytes(opened.as_slice().try_into().ok()?))
+        let opened = wrap::unwrap(key.as_bytes(), &psk, &info, &answer.enc, &answer.sealed)?;
+        NetworkKey::decode(&opened)
     }
 }
 
@@ -207,7 +210,7 @@ pub fn admit(
         return Err(NotAdmitted::Request);
     }
     let psk = key.derive(b"answer")?;
-    let wrapped = wrap_once(network.as_bytes(), &to, &psk, &asked, random);
+    let wrapped = wrap::wrap(&network.encode(), to.as_bytes(), &psk, &asked, random);
     let (enc, sealed) = wrapped.ok_or(CryptoError)?;
     Ok(Admission { enc, sealed })
 }
@@ -215,6 +218,7 @@ pub fn admit(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Generation;
 
     const NOW: UnixTime = UnixTime(1_795_000_000);
     const ROLE: &str = "adit_t1_join_0a1b2c3d";
@@ -229,7 +233,8 @@ mod tests {
 
     fn scene() -> Scene {
         let mut random = Random::new([3; 32]);
-        let network = NetworkKey::generate(&mut random);
+        // After a rekey: the generation comes with the key.
+        let network = NetworkKey::generate(&mut random).successor(&mut random).unwrap();
         let secret = JoinSecret::generate(&mut random);
         let key = secret.key().unwrap();
         let invitation = key.for_nodes(&network, "t1", NOW, &mut random).unwrap();
@@ -272,7 +277,7 @@ mod tests {
         assert_eq!(key.admitted("t1", ROLE, &finder, &answer), None);
         assert_eq!(key.open_offline("t1", &scene.invitation), None);
         assert_eq!(key.open_offline("t1", &answer.sealed), None);
-        let made_up = NetworkKey::from_bytes(&key.0);
+        let made_up = NetworkKey::new(Generation::FIRST, &key.0);
         assert_eq!(JoinKey::from_nodes(&made_up, "t1", &scene.invitation), None);
         // Nor is the key in what is in the database.
         let secret = scene.network.as_bytes();

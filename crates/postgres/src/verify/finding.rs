@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::key::epoch::Refused;
 use crate::row::Columns;
-use crate::{EpochNo, Seq};
+use crate::{Audit, EpochNo, Seq};
 use adit_engine::UnixTime;
 
 /// Where rows are missing.
@@ -38,6 +38,32 @@ impl fmt::Display for Signed {
             Self::Record => "the next epoch's record",
         })
     }
+}
+
+/// How an epoch differs from the network's settings.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Unsettled {
+    /// The network never had settings of that number.
+    Unknown,
+    /// The epoch before it was opened under newer ones.
+    Back {
+        /// Their number.
+        before: i64,
+    },
+    /// Another audit policy.
+    Audit {
+        /// The epoch's.
+        is: Audit,
+        /// The settings'.
+        said: Audit,
+    },
+    /// The auditor was left out, or there was none.
+    Auditor {
+        /// Whether the epoch's secret is wrapped to an auditor.
+        read: bool,
+    },
+    /// It was opened more than an hour after newer settings were signed.
+    Late,
 }
 
 /// Something that the sender did not do.
@@ -172,6 +198,15 @@ pub enum Finding {
         /// Of which epoch.
         epoch: EpochNo,
     },
+    /// An epoch does not keep to the network's settings, or not to those of its time.
+    Settings {
+        /// Which.
+        epoch: EpochNo,
+        /// Number of the settings that its record names.
+        serial: i64,
+        /// How it differs.
+        why: Unsettled,
+    },
 }
 
 impl fmt::Display for Finding {
@@ -271,6 +306,27 @@ impl fmt::Display for Finding {
             }
             Self::Checkpoint { epoch } => {
                 write!(f, "epoch {epoch}: the sender has not signed the checkpoint")
+            }
+            Self::Settings { epoch, serial, why } => {
+                write!(f, "epoch {epoch}: it was opened under settings {serial}")?;
+                match why {
+                    Unsettled::Unknown => write!(f, ", which the network has never had"),
+                    Unsettled::Back { before } => {
+                        write!(f, ", and the epoch before it under settings {before}")
+                    }
+                    Unsettled::Audit { is, said } => {
+                        write!(f, ", whose audit policy is {said}, and its own is {is}")
+                    }
+                    Unsettled::Auditor { read: true } => {
+                        write!(f, ", which name no auditor, and its key is wrapped to one")
+                    }
+                    Unsettled::Auditor { read: false } => {
+                        write!(f, ", which name an auditor, and its key is not wrapped to one")
+                    }
+                    Unsettled::Late => {
+                        write!(f, " more than an hour after the owner had signed newer ones")
+                    }
+                }
             }
         }
     }

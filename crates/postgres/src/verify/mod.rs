@@ -7,9 +7,14 @@
 //! be. A database that withholds the newest rows and the signatures on them is not noticed; what has expired is judged by
 //! the network's retention, as far as its sender's signed times go.
 //!
+//! Each epoch names the network's settings that it was opened under, so its audit policy and its readers are judged by these,
+//! and what has expired by all settings that were in force since it was opened.
+//!
 //! Without a key only the numbers, the signatures and the records' order are looked at.
 
 mod finding;
+mod retention;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -17,126 +22,36 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use adit_engine::UnixTime;
+pub use finding::{Finding, Place, Signed, Unsettled};
+pub use retention::{Kept, Retention};
+pub use words::{CheckpointRow, EpochRow, Stream, Summary};
 
-pub use finding::{Finding, Place, Signed};
-
-use crate::key::epoch::{Epoch, EpochRecord, Expected, Previous, Refused, Wrap, accept, check};
-use crate::key::{Checkpoint, NetworkKey, NodePublic, Reader};
+use crate::key::epoch::{Epoch, EpochRecord, Expected, Previous, Refused, accept, check};
+use crate::key::{Checkpoint, KeyRing, Reader};
 use crate::limits::BATCH_ROWS;
 use crate::row::copy::Fields;
 use crate::row::{Row, TAG_LEN, decode};
 use crate::seal::{self, Chain, ChainValue, Opener};
-use crate::{Durability, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use crate::{Durability, EpochNo, NodeId, Seq};
 
 /// Ends of batches that are remembered for what the next epoch's record says of them. One commit is in flight at a time.
 const ENDS: usize = 8;
 
-/// A dropped leaf is judged with this to spare, and an eighth of the age: clocks differ, and a leaf lasts for a sixteenth.
-const SLACK: Duration = Duration::from_secs(300);
-
-/// The log is far from full when it takes no more than this part of the retention.
-const FAR_FROM_FULL: u64 = 16;
-
 /// For so long a younger leaf may have been dropped while an older one was being read.
 const OUT_OF_TURN: Duration = Duration::from_secs(3 * 3600);
 
-/// What may have expired: the network's policy under its key, and how much is there.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// Now, by this machine's clock.
-    pub now: UnixTime,
-    /// How long packets are kept.
-    pub age: Duration,
-    /// Bytes that all leaves together may take.
-    pub bytes: u64,
-    /// Bytes that they take, the database says.
-    pub used: u64,
-}
-
-impl Retention {
-    /// Whether an epoch that was opened then cannot have expired.
-    fn forbids(&self, opened: UnixTime) -> bool {
-        let until = opened.0.saturating_add(self.age.as_secs());
-        let slack = SLACK.saturating_add(self.age.checked_div(8).unwrap_or(SLACK));
-        self.now.0.saturating_add(slack.as_secs()) < until
-            && self.used < self.bytes.checked_div(FAR_FROM_FULL).unwrap_or(0)
-    }
-}
-
-/// Which stream.
-#[derive(Clone, Debug)]
-pub struct Stream {
-    /// The network's tag.
-    pub network: String,
-    /// Its number.
-    pub id: StreamId,
-    /// The sender's keys; `None`: they are not believed, and signatures are not looked at.
-    pub sender: Option<NodePublic>,
-    /// Who receives.
-    pub receiver: NodeId,
-    /// What may have expired; `None`: that is not judged.
-    pub retention: Option<Retention>,
-}
-
-/// A row of the table `checkpoint`.
-#[derive(Copy, Clone, Debug)]
-pub struct CheckpointRow<'a> {
-    /// Column `seq`.
-    pub seq: Seq,
-    /// Column `chain`.
-    pub chain: &'a [u8],
-    /// Column `signature`.
-    pub signature: &'a [u8],
-}
-
-/// A row of the table `epoch`, with the wrap for this reader.
-#[derive(Copy, Clone, Debug)]
-pub struct EpochRow<'a> {
-    /// Column `no`.
-    pub no: EpochNo,
-    /// Column `leaf`.
-    pub leaf: LeafNo,
-    /// Column `first_seq`.
-    pub first_seq: Seq,
-    /// Column `record`.
-    pub record: &'a [u8],
-    /// Column `signature`.
-    pub signature: &'a [u8],
-    /// What this reader opens.
-    pub wrap: Option<&'a Wrap>,
-    /// Its checkpoint.
-    pub checkpoint: Option<CheckpointRow<'a>>,
-    /// Column `record` of the next epoch of the stream: says at which row the chain will be asked for.
-    pub next: Option<&'a [u8]>,
-    /// When its leaf was dropped, the database says: no rows, no wraps.
-    pub expired: Option<UnixTime>,
-}
-
-/// What was looked at.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Epochs whose rows are there.
-    pub epochs: u64,
-    /// Epochs whose rows have expired.
-    pub expired: u64,
-    /// Rows.
-    pub rows: u64,
-    /// Rows that were opened, and that the sender has signed through the chain.
-    pub proven: u64,
-    /// Rows that were opened and stand in the chain behind the last signature.
-    pub unsigned: u64,
-    /// Epochs that are said to have been emptied by a crash: they were volatile.
-    pub emptied: u64,
-    /// Findings.
-    pub findings: u64,
-}
+/// A node may be so late with new settings: it reads them within a minute of their change while it is connected.
+const LATE: Duration = Duration::from_secs(3600);
 
 /// Looks at one stream.
 #[derive(Debug)]
 pub struct Verifier<'k> {
     stream: Stream,
-    key: Option<(Reader<'k>, &'k NetworkKey)>,
+    key: Option<(Reader<'k>, &'k KeyRing)>,
+    /// The key that settings name, if an auditor reads.
+    auditor: Option<Vec<u8>>,
+    /// Serial number of the settings of the epoch before.
+    settings: i64,
     current: Option<Current>,
     /// The newest epoch that has rows, or had.
     with_rows: Option<EpochNo>,
@@ -188,10 +103,13 @@ struct End {
 
 impl<'k> Verifier<'k> {
     /// Begins with a stream; without a `key` less is looked at.
-    pub fn new(stream: Stream, key: Option<(Reader<'k>, &'k NetworkKey)>) -> Self {
+    pub fn new(stream: Stream, key: Option<(Reader<'k>, &'k KeyRing)>) -> Self {
+        let auditor = key.filter(|(reader, _)| reader.id() == NodeId::AUDITOR);
         Self {
             stream,
             key,
+            auditor: auditor.and_then(|(reader, _)| reader.public()),
+            settings: 0,
             current: None,
             with_rows: None,
             kept: false,
@@ -241,6 +159,7 @@ impl<'k> Verifier<'k> {
         if let Some(record) = &record {
             self.compare(row, record);
             self.follows(row.no, record.epoch.previous.as_ref());
+            self.settled(row.no, record);
         }
         self.judge(row, said);
         let count = match row.expired {
@@ -255,8 +174,9 @@ impl<'k> Verifier<'k> {
         let checkpoint = row.checkpoint.and_then(|found| self.checkpoint(row.no, &hash, &found));
         let next = row.next.and_then(|next| EpochRecord::parse(next).ok()?.epoch.previous);
         let next = next.filter(|previous| previous.no == row.no);
-        let keys =
-            record.filter(|_| row.expired.is_none()).and_then(|record| self.keys(row, &record));
+        let keys = record
+            .filter(|_| row.expired.is_none())
+            .and_then(|record| self.keys(row, &record, hash));
         self.current = Some(Current {
             no: row.no,
             first_seq,
@@ -301,7 +221,7 @@ impl<'k> Verifier<'k> {
 
     /// Whether what has been dropped can have expired.
     fn judge(&mut self, row: &EpochRow<'_>, said: Option<&Epoch>) {
-        let Some(retention) = self.stream.retention else { return };
+        let Some(retention) = self.stream.retention.clone() else { return };
         let (Some(dropped), Some(said)) = (row.expired, said) else { return };
         if retention.forbids(said.opened) {
             self.find(Finding::Early { epoch: row.no, named: None, opened: said.opened });
@@ -357,9 +277,9 @@ impl<'k> Verifier<'k> {
                 }
             }
             (Some(previous), None) => {
-                let forbidden = previous
-                    .opened
-                    .filter(|opened| self.stream.retention.is_some_and(|r| r.forbids(*opened)));
+                let retention = self.stream.retention.as_ref();
+                let forbidden =
+                    previous.opened.filter(|opened| retention.is_some_and(|r| r.forbids(*opened)));
                 if let Some(opened) = forbidden {
                     self.find(Finding::Early { epoch, named: Some(previous.no), opened });
                 }
@@ -368,9 +288,55 @@ impl<'k> Verifier<'k> {
         }
     }
 
-    fn keys(&mut self, row: &EpochRow<'_>, record: &EpochRecord) -> Option<(Opener, Chain)> {
+    /// Whether the epoch keeps to the settings that it names, and whether it could name them at its time.
+    fn settled(&mut self, epoch: EpochNo, record: &EpochRecord) {
+        let Some(history) = self.stream.settings.clone() else { return };
+        let (serial, opened) = (record.epoch.settings, record.epoch.opened);
+        let mut found = Vec::new();
+        if serial < self.settings {
+            found.push(Unsettled::Back { before: self.settings });
+        }
+        self.settings = self.settings.max(serial);
+        match history.at(serial) {
+            None => found.push(Unsettled::Unknown),
+            Some(settings) => {
+                if settings.audit != record.epoch.audit {
+                    found.push(Unsettled::Audit { is: record.epoch.audit, said: settings.audit });
+                }
+                let read = record.readers.iter().any(|(reader, _)| *reader == NodeId::AUDITOR);
+                if read != settings.auditor_key.is_some() {
+                    found.push(Unsettled::Auditor { read });
+                }
+            }
+        }
+        let next = history.at(serial.saturating_add(1));
+        if next.is_some_and(|next| next.made.0.saturating_add(LATE.as_secs()) < opened.0) {
+            found.push(Unsettled::Late);
+        }
+        for why in found {
+            self.find(Finding::Settings { epoch, serial, why });
+        }
+    }
+
+    /// Whether the epoch is another auditor's: its secret was wrapped under the same number to another key.
+    fn is_anothers(&self, record: &EpochRecord) -> bool {
+        let Some((own, history)) = self.auditor.as_ref().zip(self.stream.settings.as_ref()) else {
+            return false;
+        };
+        let settings = history.at(record.epoch.settings);
+        settings.is_some_and(|settings| settings.auditor_key.as_ref() != Some(own))
+    }
+
+    /// `hash` is that of record and signature.
+    fn keys(
+        &mut self,
+        row: &EpochRow<'_>,
+        record: &EpochRecord,
+        hash: ChainValue,
+    ) -> Option<(Opener, Chain)> {
         let (reader, network) = self.key?;
-        if !record.readers.iter().any(|(id, _)| *id == reader.id()) {
+        let is_reader = record.readers.iter().any(|(id, _)| *id == reader.id());
+        if !is_reader || self.is_anothers(record) {
             return None;
         }
         let sender = self.stream.sender.as_ref()?;
@@ -393,7 +359,6 @@ impl<'k> Verifier<'k> {
             }
         };
         let epoch = &record.epoch;
-        let hash = EpochRecord::hash(row.record, row.signature);
         let opener = Opener::new(&secret, epoch.audit, epoch.stream, epoch.no, hash).ok()?;
         Some((opener, Chain::new(&secret, epoch.audit, epoch.stream, epoch.no, hash).ok()?))
     }

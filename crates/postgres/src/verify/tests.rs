@@ -1,13 +1,16 @@
 //! A log, one thing done to it, and what is said.
 
+use std::rc::Rc;
+
 use adit_engine::{Random, UnixTime};
 
 use super::*;
-use crate::key::epoch::{Epoch, OpenedEpoch, open};
-use crate::key::{AuditorKey, NodeKeys, SealPublic};
+use crate::key::epoch::{Epoch, OpenedEpoch, Wrap, open};
+use crate::key::settings::{History, NetworkSettings, SignedSettings};
+use crate::key::{AuditorKey, Members, NetworkKey, NodeKeys, SealPublic, rekey::Renewal};
 use crate::row::copy::split_row;
 use crate::seal::{EpochSecret, Sealer, collision};
-use crate::{Audit, row::Columns};
+use crate::{Audit, LeafNo, StreamId, row::Columns};
 
 const DAY: u64 = 86_400;
 const NOW: UnixTime = UnixTime(1_795_000_000);
@@ -32,6 +35,41 @@ fn keys(seed: u8) -> NodeKeys {
 
 fn auditor() -> AuditorKey {
     AuditorKey::generate(&network(), &mut random(9))
+}
+
+/// Bounds since so many days after 1970.
+fn kept(since: u64, days: u64, bytes: u64) -> Kept {
+    Kept { since: UnixTime(since * DAY), age: Duration::from_secs(days * DAY), bytes }
+}
+
+/// Settings that were signed so many seconds ago: audit policy, and the auditor's key.
+fn history(all: &[(u64, Audit, Option<&AuditorKey>)]) -> History {
+    let owner = keys(4);
+    let mut rows: Vec<SignedSettings> = Vec::new();
+    for (ago, audit, auditor) in all {
+        let made = UnixTime(NOW.0 - ago);
+        let settings = NetworkSettings {
+            serial: 1,
+            made,
+            packet_size: 7900,
+            audit: *audit,
+            durability: Durability::Strict,
+            retention_bytes: 1 << 30,
+            retention_age: Duration::from_secs(30 * DAY),
+            auditor_key: auditor.map(|key| key.public().unwrap().as_bytes().to_vec()),
+            previous: [0; 32],
+        };
+        let row = match rows.is_empty() {
+            true => settings.sign("t1", &owner).unwrap(),
+            false => believed(&rows).next("t1", &owner, made, settings).unwrap(),
+        };
+        rows.push(row);
+    }
+    believed(&rows)
+}
+
+fn believed(rows: &[SignedSettings]) -> History {
+    History::verify("t1", &keys(4).public(NodeId::OWNER).unwrap(), rows, None).unwrap()
 }
 
 /// A row as the database keeps it.
@@ -70,6 +108,15 @@ struct Log {
     durability: Durability,
     opened: UnixTime,
     retention: Option<Retention>,
+    /// The network's key that epochs open under.
+    key: NetworkKey,
+    /// What the auditor has.
+    ring: KeyRing,
+    /// The network's settings, and the number of those that epochs are opened under.
+    settings: Option<History>,
+    serial: i64,
+    /// Whose key epochs are wrapped to.
+    auditor: AuditorKey,
 }
 
 impl Log {
@@ -86,10 +133,14 @@ impl Log {
             opened: NOW,
             retention: Some(Retention {
                 now: NOW,
-                age: Duration::from_secs(30 * DAY),
-                bytes: 1 << 30,
+                kept: vec![kept(0, 30, 1 << 30)],
                 used: 1 << 20,
             }),
+            key: network(),
+            ring: network().into(),
+            settings: None,
+            serial: 1,
+            auditor: auditor(),
         }
     }
 
@@ -105,10 +156,13 @@ impl Log {
             audit: self.audit,
             durability: self.durability,
             opened: self.opened,
+            settings: self.serial,
             previous: self.previous,
+            generation: self.key.generation(),
         };
-        let readers: [(NodeId, &SealPublic); 1] = [(NodeId::AUDITOR, &auditor().public().unwrap())];
-        open(epoch, &keys(2), &network(), &readers, &mut self.random).unwrap()
+        let auditor = self.auditor.public().unwrap();
+        let readers: [(NodeId, &SealPublic); 1] = [(NodeId::AUDITOR, &auditor)];
+        open(epoch, &keys(2), &self.key, &readers, &mut self.random).unwrap()
     }
 
     /// One epoch with batches of so many rows, the last `doubtful` of which were never acknowledged.
@@ -161,13 +215,13 @@ impl Log {
 
     /// What an auditor knows of an epoch.
     fn secret(&self, at: usize) -> (EpochSecret, [u8; 32]) {
-        let (auditor, network, sender) = (auditor(), network(), keys(2).public(SENDER).unwrap());
+        let (auditor, sender) = (auditor(), keys(2).public(SENDER).unwrap());
         let expected =
             Expected { network: "t1", stream: STREAM, sender: &sender, receiver: RECEIVER };
         let StoredEpoch { record, signature, wrap, .. } = &self.epochs[at];
         let wrap = wrap.as_ref().unwrap();
         let reader = auditor.reader();
-        let (_, secret) = accept(reader, &network, &expected, record, signature, wrap).unwrap();
+        let (_, secret) = accept(reader, &self.ring, &expected, record, signature, wrap).unwrap();
         (secret, EpochRecord::hash(record, signature))
     }
 
@@ -209,15 +263,16 @@ impl Log {
 
     /// What is said, and what was looked at.
     fn verified(&self, with_key: bool) -> (Vec<String>, Summary) {
-        let (auditor, network) = (auditor(), network());
+        let auditor = auditor();
         let stream = Stream {
             network: "t1".into(),
             id: STREAM,
             sender: Some(keys(2).public(SENDER).unwrap()),
             receiver: RECEIVER,
-            retention: self.retention,
+            retention: self.retention.clone().map(Rc::new),
+            settings: self.settings.clone().map(Rc::new),
         };
-        let key = with_key.then(|| (auditor.reader(), &network));
+        let key = with_key.then(|| (auditor.reader(), &self.ring));
         let mut verifier = Verifier::new(stream, key);
         let mut rows = self.rows.clone();
         rows.sort_by_key(|row| row.seq);
@@ -752,6 +807,103 @@ fn what_cannot_have_expired_yet_is_named() {
 }
 
 #[test]
+fn what_has_expired_is_judged_by_all_bounds_since_it_was_opened() {
+    let today = NOW.0 / DAY;
+    let cases = [
+        // Shortened a week ago: what was older than a day went at once.
+        (vec![kept(0, 30, 1 << 30), kept(today - 7, 1, 1 << 30)], 0),
+        // Lengthened a week ago: what was older than a day was gone before.
+        (vec![kept(0, 1, 1 << 30), kept(today - 7, 30, 1 << 30)], 0),
+        // Short for a time, which ended before the epoch was opened.
+        (vec![kept(0, 1, 1 << 30), kept(today - 12, 30, 1 << 30)], 1),
+        // Small for a time since.
+        (vec![kept(0, 30, 1 << 30), kept(today - 7, 30, 1 << 23), kept(today - 6, 30, 1 << 30)], 0),
+        (vec![kept(0, 30, 1 << 30), kept(today - 7, 60, 1 << 31)], 1),
+    ];
+    for (kept, findings) in cases {
+        let mut log = expired(10 * DAY, 60);
+        log.retention.as_mut().unwrap().kept = kept.clone();
+        assert_eq!(log.findings().len(), findings, "{kept:?}");
+        log.epochs.remove(0);
+        assert_eq!(log.findings().len(), findings, "{kept:?}");
+    }
+}
+
+#[test]
+fn an_epoch_keeps_to_the_settings_that_it_names() {
+    let auditor = auditor();
+    let own = Some(&auditor);
+    let audited = [(9 * DAY, Audit::Full, own), (DAY, Audit::Headers, own)];
+    let old = |audit, serial, ago| {
+        let mut log = Log::new(audit);
+        (log.settings, log.serial) = (Some(history(&audited)), serial);
+        log.opened = UnixTime(NOW.0 - ago);
+        log.epoch(1, &[3], 0)
+    };
+    let with = |findings: &[&str], log: Log| assert_eq!(log.findings(), findings);
+    let mut log = old(Audit::Full, 1, 2 * DAY);
+    (log.audit, log.serial, log.opened) = (Audit::Headers, 2, NOW);
+    with(&[], log.epoch(2, &[2], 0));
+    with(&[], old(Audit::Full, 1, DAY - 1800));
+    with(
+        &[
+            "epoch 1: it was opened under settings 1 more than an hour after the owner had signed newer ones",
+        ],
+        old(Audit::Full, 1, 3600),
+    );
+    with(
+        &[
+            "epoch 1: it was opened under settings 2, whose audit policy is headers, and its own is full",
+        ],
+        old(Audit::Full, 2, 3600),
+    );
+    with(
+        &["epoch 1: it was opened under settings 3, which the network has never had"],
+        old(Audit::Full, 3, 3600),
+    );
+    let mut log = old(Audit::Headers, 2, DAY);
+    (log.audit, log.serial) = (Audit::Full, 1);
+    with(
+        &["epoch 2: it was opened under settings 1, and the epoch before it under settings 2"],
+        log.epoch(2, &[2], 0),
+    );
+    // Without settings that are believed there is nothing to judge by.
+    let mut log = old(Audit::Full, 3, 3600);
+    log.settings = None;
+    with(&[], log);
+}
+
+#[test]
+fn an_auditor_reads_from_when_it_was_added_until_it_was_removed() {
+    let (first, own) = (AuditorKey::generate(&network(), &mut random(8)), auditor());
+    let changes = [
+        (9 * DAY, Audit::Headers, Some(&first)),
+        (6 * DAY, Audit::Headers, None),
+        (3 * DAY, Audit::Headers, Some(&own)),
+    ];
+    let mut log = Log::new(Audit::Headers);
+    log.settings = Some(history(&changes));
+    (log.auditor, log.opened) = (first.clone(), UnixTime(NOW.0 - 8 * DAY));
+    let mut log = log.epoch(1, &[3], 0);
+    (log.auditor, log.opened, log.serial) = (own.clone(), NOW, 3);
+    let log = log.epoch(2, &[2], 0).signed();
+    // The epoch of the former auditor is none of this one's.
+    let (findings, summary) = log.verified(true);
+    assert_eq!(findings, [""; 0]);
+    assert_eq!((summary.rows, summary.proven), (5, 2));
+    // A sender that wraps to an auditor whom the settings do not name.
+    let mut log = Log::new(Audit::Headers);
+    log.settings = Some(history(&changes[..2]));
+    (log.opened, log.serial) = (UnixTime(NOW.0 - 5 * DAY), 2);
+    assert_eq!(
+        log.epoch(1, &[1], 0).findings(),
+        [
+            "epoch 1: it was opened under settings 2, which name no auditor, and its key is wrapped to one"
+        ]
+    );
+}
+
+#[test]
 fn an_epoch_dropped_before_an_older_one_is_named_unless_that_was_just_now() {
     for (since, findings) in [(60, 0), (4 * 3600, 1)] {
         let mut log = Log::new(Audit::Headers);
@@ -770,15 +922,16 @@ fn an_address_that_is_a_network_is_an_altered_column() {
     let mut log = Log::new(Audit::Headers).epoch(1, &[1], 0);
     let row = log.at(1).clone();
     let epoch = log.epochs[0].clone();
-    let (auditor, network) = (auditor(), network());
+    let (auditor, ring) = (auditor(), KeyRing::from(network()));
     let stream = Stream {
         network: "t1".into(),
         id: STREAM,
         sender: Some(keys(2).public(SENDER).unwrap()),
         receiver: RECEIVER,
         retention: None,
+        settings: None,
     };
-    let mut verifier = Verifier::new(stream, Some((auditor.reader(), &network)));
+    let mut verifier = Verifier::new(stream, Some((auditor.reader(), &ring)));
     verifier.epoch(&EpochRow {
         no: EpochNo(1),
         leaf: LeafNo(1),
@@ -819,4 +972,23 @@ fn an_address_that_is_a_network_is_an_altered_column() {
     );
     verifier.values([None; 13]);
     assert_eq!(verifier.take_findings(), [Finding::Stray { seq: Seq(0) }]);
+}
+
+/// The network was given a new key between two epochs: with the ring both are proven, with the first key the second is named.
+#[test]
+fn a_log_across_a_rekey_is_proven_with_both_keys() {
+    let mut log = Log::new(Audit::Headers).epoch(1, &[2, 3], 0).signed();
+    let key = log.key.successor(&mut random(8)).unwrap();
+    let members = Members::new(RECEIVER, [SENDER, RECEIVER]);
+    let renewal = Renewal { key: key.clone(), members, made: NOW };
+    log.ring.take(adit_engine::Instant::default(), NOW, renewal);
+    log.key = key;
+    let mut log = log.epoch(2, &[4], 0).signed();
+    let (said, summary) = log.verified(true);
+    assert_eq!((said, summary.rows, summary.proven), (vec![], 9, 9));
+    log.ring = network().into();
+    let (said, summary) = log.verified(true);
+    assert_eq!(summary.proven, 5);
+    let words = "under a key of the network that this reader does not have";
+    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
 }

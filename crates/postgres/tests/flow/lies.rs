@@ -219,7 +219,7 @@ fn forged(like: &Stored, seq: i64, epoch: i32, ts: i64) -> Stored {
 }
 
 #[test]
-fn floods_of_forged_rows_hold_nobody_up_for_ever() {
+fn floods_of_forged_rows_hold_no_reader_up_for_ever() {
     let mut world = settled();
     let like = newest_leaf(&mut world)[0].clone();
     let (now, epoch) = (world.db_now(), world.receiver.position().epoch.0);
@@ -258,7 +258,7 @@ fn genuine_rows_behind_a_flood_are_found() {
 }
 
 #[test]
-fn rows_of_epochs_that_nobody_signed_are_forged() {
+fn rows_of_unsigned_epochs_are_forged() {
     let mut world = settled();
     let like = newest_leaf(&mut world)[0].clone();
     let now = world.db_now();
@@ -357,7 +357,7 @@ fn notifications_of_leaves_that_are_not_there_cost_few_questions() {
 }
 
 #[test]
-fn answers_that_nobody_asked_for_change_nothing() {
+fn answers_without_a_question_change_nothing() {
     let world = settled();
     let now = Instant::from_nanos(0);
     let mut receiver = Receiver::new(now, STREAM, Position::default(), [0; 32]);

@@ -5,5 +5,6 @@ mod lies;
 mod model;
 mod outages;
 mod property;
+mod rekeys;
 mod sending;
 mod world;

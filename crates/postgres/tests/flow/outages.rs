@@ -262,7 +262,7 @@ fn a_slow_commit_gathers_more_and_a_silence_leaves_a_leaf_behind_only_once() {
 }
 
 #[test]
-fn a_reader_that_starts_beside_a_leaf_that_is_gone_misses_nothing_of_the_next() {
+fn a_reader_that_starts_at_a_leaf_that_is_gone_misses_nothing_of_the_next() {
     let mut world = World::new();
     world.check_it_works();
     world.cut_sender(Fate::Present);
@@ -300,4 +300,32 @@ fn an_ended_leaf_is_read_to_its_end_before_the_next() {
     world.pass(150);
     world.check();
     assert_eq!(world.came.len() as u64, world.next_id - 1);
+}
+
+#[test]
+fn a_change_of_settings_ends_the_epochs_and_loses_no_packet() {
+    let mut world = World::with_leaves_of(100_000_000);
+    world.traffic(50, 1);
+    let before = world.records.len();
+    // While a batch is on its way too.
+    world.renew(false);
+    world.traffic(50, 1);
+    world.pass(200);
+    let records = &world.records;
+    assert_eq!(records.len(), before + 1);
+    assert_eq!(records.last().unwrap().leaf, records[before - 1].leaf);
+    world.renew(true);
+    world.traffic(50, 1);
+    world.pass(200);
+    let records = &world.records;
+    assert_eq!(records.len(), before + 2);
+    assert_eq!(records.last().unwrap().leaf.0, records[before].leaf.0 + 1);
+    assert_eq!(world.came, (1..world.next_id).collect::<Vec<_>>());
+    // A silent stream opens no epoch, but for a new leaf.
+    world.renew(false);
+    world.pass(2000);
+    assert_eq!(world.records.len(), before + 2);
+    world.renew(true);
+    world.pass(2000);
+    assert_eq!(world.records.len(), before + 3);
 }

@@ -8,13 +8,14 @@ use adit_postgres::receiver::{Dated, Delivery, Epoch, Look, Position, Query, Rec
 use adit_postgres::routes::{Peer, Routes};
 use adit_postgres::seal::{EpochSecret, Opener, Sealer};
 use adit_postgres::sender::{Batch, Config, Kept, Opening, Sender, Want};
-use adit_postgres::{Audit, EpochNo, LeafNo, NodeId, Seq, StreamId};
+use adit_postgres::{Audit, EpochNo, Generation, LeafNo, NodeId, Seq, StreamId};
 use adit_wire::VnetHeader;
 
 use crate::model::{Db, Stored};
 
 pub const STREAM: StreamId = StreamId(7);
 const RECEIVER: NodeId = NodeId(2);
+const WATCH_SEED: [u8; 32] = [8; 32];
 /// 2026-11-20.
 const UNIX: u64 = 1_795_000_000;
 
@@ -24,6 +25,7 @@ pub struct Record {
     pub no: EpochNo,
     pub leaf: LeafNo,
     pub first_seq: Seq,
+    pub generation: Generation,
     secret: EpochSecret,
     hash: [u8; 32],
 }
@@ -76,6 +78,8 @@ pub struct World {
     /// The last checkpoint.
     pub signed: Option<(EpochNo, Checkpoint)>,
     pub queries: u64,
+    /// The network's key that epochs open under.
+    pub key: Generation,
 }
 
 fn config(leaf_bytes: u64) -> Config {
@@ -132,7 +136,7 @@ impl World {
             sender: Sender::new(config(leaf_bytes)),
             leaf_bytes,
             receiver: Receiver::new(instant(now), STREAM, Position::default(), [7; 32]),
-            watch: Watch::new(instant(now), [8; 32]),
+            watch: Watch::new(instant(now), WATCH_SEED),
             rung: 0,
             records: Vec::new(),
             latency: 4,
@@ -147,11 +151,17 @@ impl World {
             random: Random::new([1; 32]),
             routes: routes(),
             wrong_by: 0,
+            key: Generation::FIRST,
             queries: 0,
             signed: None,
         };
         world.sender.add(STREAM, RECEIVER, Kept::default());
         world
+    }
+
+    /// The network's settings change: other leaves, and epochs under the new settings.
+    pub fn renew(&mut self, new_leaf: bool) {
+        self.sender.reconfigure(config(self.leaf_bytes), new_leaf);
     }
 
     pub fn db_now(&self) -> i64 {
@@ -262,6 +272,7 @@ impl World {
             no: opening.epoch,
             leaf: opening.leaf,
             first_seq: opening.first_seq,
+            generation: self.key,
             secret: secret.clone(),
             hash,
         });
@@ -332,6 +343,7 @@ impl World {
             no: record.no,
             leaf: record.leaf,
             first_seq: record.first_seq,
+            generation: record.generation,
             age_ms: u64::try_from(age_ms).unwrap_or(0),
             open: Opener::new(&record.secret, Audit::Headers, STREAM, record.no, record.hash)
                 .unwrap(),
@@ -396,7 +408,7 @@ impl World {
     pub fn connect_receiver(&mut self) {
         self.receiver_up = true;
         self.receiver.lost();
-        self.watch.reset(instant(self.now));
+        self.watch = Watch::new(instant(self.now), WATCH_SEED);
     }
 
     /// The sending process ends and another starts, which knows nothing but the database and, perhaps, what was kept.
@@ -415,7 +427,7 @@ impl World {
         let position = if kept { self.receiver.position() } else { Position::default() };
         let seed = self.random.bytes();
         self.receiver = Receiver::new(instant(self.now), STREAM, position, seed);
-        self.watch.reset(instant(self.now));
+        self.watch = Watch::new(instant(self.now), WATCH_SEED);
         self.receiver_up = true;
     }
 

@@ -1,0 +1,531 @@
+//! A rekey: a new key of the network for all nodes that are in it, and for no other.
+//!
+//! ```text
+//!   record:  "adit-pg2 rekey" | len tag | generation | made | highest node | members
+//!            | (member, SHA-256(enc | sealed)) each, ascending
+//!   wrap:    HPKE to the member's own key; pre-shared key from the network's key before; bound to the record and to the owner
+//! ```
+//!
+//! The network's owner, the node that made it, signs the record. The others take the key if they have pinned the owner's keys
+//! and if it is of the generation after theirs. So neither the database nor another node can make one up, show one twice or put
+//! one back; and a node that was removed cannot open the new key.
+
+use adit_crypto::CryptoError;
+use adit_engine::{Random, UnixTime};
+
+use super::bytes::{Decoder, Encoder};
+use super::epoch::Wrap;
+use super::{KeyRing, Members, NetworkKey, NodeKeys, NodePublic, Reader, SealPublic, wrap};
+use crate::limits::PEERS;
+use crate::{Generation, NodeId};
+
+const KIND: &[u8] = b"adit-pg2 rekey";
+const SIGNED: &[u8] = b"adit-pg2 signed rekey";
+const WRAPPED: &[u8] = b"adit-pg2 rekey wrap";
+
+/// Most members: as many as a network has nodes, and the auditor.
+pub const MAX_MEMBERS: usize = PEERS + 1;
+
+/// What a record says but for the members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rekey {
+    /// The network's tag.
+    pub network: String,
+    /// Of the new key.
+    pub generation: Generation,
+    /// When it was made, by the owner's clock.
+    pub made: UnixTime,
+    /// The highest number that a node had.
+    pub highest: NodeId,
+}
+
+/// A parsed record. Only [`accept`] makes one believable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RekeyRecord {
+    /// What it says.
+    pub rekey: Rekey,
+    /// Who may read, and the hash of each one's wrap; ascending.
+    pub members: Vec<(NodeId, [u8; 32])>,
+}
+
+/// What goes into the database, and the new key, which does not.
+#[derive(Debug)]
+pub struct Rekeyed {
+    /// Column `record`.
+    pub record: Vec<u8>,
+    /// Column `signature`.
+    pub signature: [u8; 64],
+    /// Rows of `rekey_wrap`, ascending by reader.
+    pub wraps: Vec<Wrap>,
+    /// The new key.
+    pub key: NetworkKey,
+}
+
+/// A new key that may be taken: see [`KeyRing::take`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The key.
+    pub key: NetworkKey,
+    /// Who has got it.
+    pub members: Members,
+    /// When it was made, by the owner's clock.
+    pub made: UnixTime,
+}
+
+/// Why no new key can be made.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotRekeyed {
+    /// None, more than [`MAX_MEMBERS`], one twice, one above the highest, or not the owner.
+    #[error("a rekey is for 1 to 1024 nodes, each once, with the network's owner")]
+    Members,
+    /// A field has no canonical form, or the generation is not the next one.
+    #[error("a number of the rekey is out of range")]
+    Field,
+    /// Our own library.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+/// Why a new key from the database is not taken.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedRekey {
+    /// Not a record.
+    #[error("its record is not one")]
+    Malformed,
+    /// Signed by another key, or changed.
+    #[error("the network's owner has not signed it")]
+    Signature,
+    /// Another network's.
+    #[error("it is of another network")]
+    Network,
+    /// An older one, a repeated one, or one that lies further ahead.
+    #[error("it is not the next one")]
+    Order,
+    /// Made without this node.
+    #[error("it was made without this node, which was removed from the network")]
+    NotAMember,
+    /// The wrap is missing, or not the one that the record names.
+    #[error("the wrapped key is not the one that was signed")]
+    Wrap,
+    /// The wrap does not open: another key, or another network's.
+    #[error("the wrapped key does not open with this node's keys")]
+    Key,
+    /// Our own library.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+impl Rekey {
+    fn encode(&self) -> Option<Encoder> {
+        let mut out = Encoder::new(KIND);
+        out.tag(&self.network)?;
+        out.i32(self.generation.0);
+        out.u64(self.made.0);
+        out.i32(self.highest.0);
+        self.in_range().then_some(out)
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Self> {
+        from.expect(KIND)?;
+        let rekey = Self {
+            network: from.tag()?,
+            generation: Generation(from.i32()?),
+            made: UnixTime(from.u64()?),
+            highest: NodeId(from.i32()?),
+        };
+        rekey.in_range().then_some(rekey)
+    }
+
+    fn in_range(&self) -> bool {
+        self.generation > Generation::FIRST && NodeId::OWNER <= self.highest
+    }
+
+    fn fits(&self, members: &[(NodeId, [u8; 32])]) -> bool {
+        (1..=MAX_MEMBERS).contains(&members.len())
+            && members.is_sorted_by(|(a, _), (b, _)| a < b)
+            && members.first().is_some_and(|(lowest, _)| lowest.0 >= 0)
+            && members.last().is_some_and(|(last, _)| *last <= self.highest)
+            && members.iter().any(|(member, _)| *member == NodeId::OWNER)
+    }
+}
+
+impl RekeyRecord {
+    /// As it is signed.
+    ///
+    /// # Errors
+    /// A field is out of range.
+    pub fn encode(&self) -> Result<Vec<u8>, NotRekeyed> {
+        if !self.rekey.fits(&self.members) {
+            return Err(NotRekeyed::Members);
+        }
+        let mut out = self.rekey.encode().ok_or(NotRekeyed::Field)?;
+        out.i32(i32::try_from(self.members.len()).map_err(|_| NotRekeyed::Members)?);
+        out.wraps(&self.members);
+        Ok(out.done())
+    }
+
+    /// Reads one; strictly: what it encodes to is what was read.
+    ///
+    /// # Errors
+    /// [`RefusedRekey::Malformed`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, RefusedRekey> {
+        Self::decode(Decoder::new(bytes)).ok_or(RefusedRekey::Malformed)
+    }
+
+    fn decode(mut from: Decoder<'_>) -> Option<Self> {
+        let rekey = Rekey::decode(&mut from)?;
+        let count = usize::try_from(from.i32()?).ok().filter(|count| *count <= MAX_MEMBERS)?;
+        let members = from.wraps(count)?;
+        from.end()?;
+        rekey.fits(&members).then_some(Self { rekey, members })
+    }
+}
+
+/// What a wrap is bound to: the record, the owner's keys and the reader. (The hashes of wraps cannot be in it.)
+fn wrap_info(rekey: &Rekey, owner: &NodePublic, reader: NodeId) -> Option<Vec<u8>> {
+    let mut info = rekey.encode()?;
+    info.fixed(WRAPPED);
+    info.fixed(&owner.fingerprint().0);
+    info.i32(reader.0);
+    Some(info.done())
+}
+
+/// Makes the key after `current`, wrapped to the members, under the owner's signature.
+///
+/// # Errors
+/// The members or a field do not fit, or the library failed.
+pub fn make(
+    rekey: Rekey,
+    keys: &NodeKeys,
+    current: &NetworkKey,
+    members: &[(NodeId, &SealPublic)],
+    random: &mut Random,
+) -> Result<Rekeyed, NotRekeyed> {
+    let key = current.successor(random).filter(|key| key.generation() == rekey.generation);
+    let key = key.ok_or(NotRekeyed::Field)?;
+    let owner = keys.public(NodeId::OWNER).map_err(|_| CryptoError)?;
+    let psk = current.rekey_key()?;
+    let mut wraps = Vec::with_capacity(members.len().min(MAX_MEMBERS));
+    for (member, public) in members {
+        let info = wrap_info(&rekey, &owner, *member).ok_or(NotRekeyed::Field)?;
+        let wrapped = wrap::wrap(&key.encode(), public.as_bytes(), &psk, &info, random);
+        let (enc, sealed) = wrapped.ok_or(CryptoError)?;
+        wraps.push(Wrap { reader: *member, enc, sealed });
+    }
+    wraps.sort_by_key(|wrap| wrap.reader);
+    let members = wraps.iter().map(|wrap| (wrap.reader, wrap.hash())).collect();
+    let record = RekeyRecord { rekey, members }.encode()?;
+    let signature = keys.signing().sign(&[SIGNED, &record].concat())?;
+    Ok(Rekeyed { record, signature, wraps, key })
+}
+
+/// Checks a record and opens the reader's wrap. Whether the keys of the `owner` are to be believed is the caller's to know, by
+/// its pins.
+///
+/// # Errors
+/// Each check has its own.
+pub fn accept(
+    reader: Reader<'_>,
+    ring: &KeyRing,
+    network: &str,
+    owner: &NodePublic,
+    (record, signature): (&[u8], &[u8]),
+    wrap: Option<&Wrap>,
+) -> Result<Renewal, RefusedRekey> {
+    if !owner.signed(&[SIGNED, record].concat(), signature) {
+        return Err(RefusedRekey::Signature);
+    }
+    let RekeyRecord { rekey, members } = RekeyRecord::parse(record)?;
+    if rekey.network != network {
+        return Err(RefusedRekey::Network);
+    }
+    if Some(rekey.generation) != ring.generation().next() {
+        return Err(RefusedRekey::Order);
+    }
+    let own = members.iter().find(|(member, _)| *member == reader.id());
+    let (_, hash) = own.ok_or(RefusedRekey::NotAMember)?;
+    let wrap = wrap.filter(|wrap| wrap.hash() == *hash).ok_or(RefusedRekey::Wrap)?;
+    let info = wrap_info(&rekey, owner, reader.id()).ok_or(RefusedRekey::Malformed)?;
+    let psk = ring.newest().rekey_key()?;
+    let opened = wrap::unwrap(reader.seal.as_bytes(), &psk, &info, &wrap.enc, &wrap.sealed);
+    let key = opened.as_deref().and_then(|bytes| NetworkKey::decode(bytes));
+    let key = key.filter(|key| key.generation() == rekey.generation).ok_or(RefusedRekey::Key)?;
+    let members = Members::new(rekey.highest, members.iter().map(|(member, _)| *member));
+    Ok(Renewal { key, members, made: rekey.made })
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_engine::Instant;
+
+    use super::*;
+    use crate::key::AuditorKey;
+
+    type Edit<T> = fn(&mut T);
+
+    fn random(seed: u8) -> Random {
+        Random::new([seed; 32])
+    }
+
+    fn first() -> NetworkKey {
+        NetworkKey::generate(&mut random(1))
+    }
+
+    fn keys(seed: u8) -> NodeKeys {
+        NodeKeys::generate(&mut random(seed)).unwrap()
+    }
+
+    fn public(node: i32) -> NodePublic {
+        keys(node as u8 + 10).public(NodeId(node)).unwrap()
+    }
+
+    fn auditor() -> AuditorKey {
+        AuditorKey::generate(&first(), &mut random(9))
+    }
+
+    fn rekey(generation: i32) -> Rekey {
+        Rekey {
+            network: "t1".into(),
+            generation: Generation(generation),
+            made: UnixTime(1_795_000_000),
+            highest: NodeId(4),
+        }
+    }
+
+    /// Nodes 1 and 3 and the auditor get the key after `current`; 2 was removed.
+    fn made(current: &NetworkKey) -> Rekeyed {
+        let (one, three, auditor) = (public(1), public(3), auditor().public().unwrap());
+        let members =
+            [(NodeId(1), &one.seal), (NodeId::AUDITOR, &auditor), (NodeId(3), &three.seal)];
+        let next = current.generation().0 + 1;
+        make(rekey(next), &keys(11), current, &members, &mut random(5)).unwrap()
+    }
+
+    /// What node 3 finds.
+    struct Try {
+        ring: KeyRing,
+        tag: &'static str,
+        owner: NodePublic,
+        me: i32,
+        keys: NodeKeys,
+        record: Vec<u8>,
+        signature: Vec<u8>,
+        wrap: Option<Wrap>,
+    }
+
+    impl Try {
+        fn new() -> Self {
+            let Rekeyed { record, signature, wraps, .. } = made(&first());
+            let wrap = wraps.into_iter().find(|wrap| wrap.reader == NodeId(3));
+            Self {
+                ring: first().into(),
+                tag: "t1",
+                owner: public(1),
+                me: 3,
+                keys: keys(13),
+                record,
+                signature: signature.to_vec(),
+                wrap,
+            }
+        }
+
+        fn accept(&self) -> Result<Renewal, RefusedRekey> {
+            let reader = self.keys.reader(NodeId(self.me));
+            let signed = (&self.record[..], &self.signature[..]);
+            accept(reader, &self.ring, self.tag, &self.owner, signed, self.wrap.as_ref())
+        }
+
+        /// Signs what the record has become.
+        fn sign(&mut self, record: &RekeyRecord) {
+            self.record = record.encode().unwrap();
+            let signed = [SIGNED, &self.record].concat();
+            self.signature = keys(11).signing().sign(&signed).unwrap().to_vec();
+        }
+    }
+
+    #[test]
+    fn each_member_gets_the_new_key_and_the_auditor_too() {
+        let rekeyed = made(&first());
+        let ring = KeyRing::from(first());
+        let signed = (&rekeyed.record[..], &rekeyed.signature[..]);
+        let (one, three, auditor) = (keys(11), keys(13), auditor());
+        let readers = [auditor.reader(), one.reader(NodeId(1)), three.reader(NodeId(3))];
+        for (reader, wrap) in readers.into_iter().zip(&rekeyed.wraps) {
+            let renewal = accept(reader, &ring, "t1", &public(1), signed, Some(wrap)).unwrap();
+            assert_eq!(renewal.key, rekeyed.key);
+            assert_eq!(renewal.key.generation(), Generation(2));
+            assert_ne!(renewal.key.as_bytes(), first().as_bytes());
+        }
+    }
+
+    /// It has the network's former key, its own keys, and all that the database ever had.
+    #[test]
+    fn a_removed_member_cannot_open_the_new_generation() {
+        let rekeyed = made(&first());
+        for wrap in &rekeyed.wraps {
+            let mut attempt = Try { me: 2, keys: keys(12), wrap: Some(wrap.clone()), ..Try::new() };
+            assert_eq!(attempt.accept(), Err(RefusedRekey::NotAMember));
+            // Nor as another, for its key is not theirs.
+            attempt.me = wrap.reader.0;
+            assert_eq!(attempt.accept(), Err(RefusedRekey::Key));
+        }
+        let secret = rekeyed.key.as_bytes();
+        let all = rekeyed.wraps.iter().flat_map(|wrap| [&wrap.enc, &wrap.sealed]);
+        for bytes in all.chain([&rekeyed.record]) {
+            assert!(!bytes.windows(8).any(|window| secret.windows(8).any(|part| part == window)));
+        }
+    }
+
+    /// Each check of `accept`, with everything else right.
+    #[test]
+    fn each_check_refuses_alone() {
+        assert!(Try::new().accept().is_ok());
+        let cases: [(RefusedRekey, Edit<Try>); 15] = [
+            (RefusedRekey::Signature, |t| t.signature[0] ^= 1),
+            (RefusedRekey::Signature, |t| t.signature.truncate(63)),
+            // The database signs by a key of its own, or another node does.
+            (RefusedRekey::Signature, |t| t.owner = keys(13).public(NodeId(1)).unwrap()),
+            (RefusedRekey::Signature, |t| {
+                t.signature = keys(11).signing().sign(&t.record).unwrap().to_vec();
+            }),
+            (RefusedRekey::Malformed, |t| {
+                t.record.push(0);
+                let signed = [SIGNED, &t.record[..]].concat();
+                t.signature = keys(11).signing().sign(&signed).unwrap().to_vec();
+            }),
+            (RefusedRekey::Network, |t| t.tag = "t2"),
+            (RefusedRekey::NotAMember, |t| t.me = 2),
+            (RefusedRekey::Wrap, |t| t.wrap = None),
+            (RefusedRekey::Wrap, |t| t.wrap.as_mut().unwrap().sealed[0] ^= 1),
+            (RefusedRekey::Wrap, |t| t.wrap = Some(made(&first()).wraps[1].clone())),
+            (RefusedRekey::Key, |t| t.keys = keys(12)),
+            (RefusedRekey::Key, |t| {
+                t.ring = NetworkKey::generate(&mut random(7)).into();
+            }),
+            // The owner itself puts a wrap under another record.
+            (RefusedRekey::Key, |t| {
+                let mut record = RekeyRecord::parse(&t.record).unwrap();
+                record.rekey.made.0 += 1;
+                t.sign(&record);
+            }),
+            (RefusedRekey::Key, |t| {
+                let mut record = RekeyRecord::parse(&t.record).unwrap();
+                record.rekey.highest.0 += 1;
+                t.sign(&record);
+            }),
+            (RefusedRekey::Order, |t| {
+                let mut record = RekeyRecord::parse(&t.record).unwrap();
+                record.rekey.generation.0 += 1;
+                t.sign(&record);
+            }),
+        ];
+        for (number, (refusal, alter)) in cases.into_iter().enumerate() {
+            let mut attempt = Try::new();
+            alter(&mut attempt);
+            assert_eq!(attempt.accept(), Err(refusal), "case {number}");
+        }
+    }
+
+    #[test]
+    fn a_rekey_shown_again_or_an_older_one_is_refused() {
+        let mut attempt = Try::new();
+        let renewal = attempt.accept().unwrap();
+        attempt.ring.take(Instant::default(), renewal.made, renewal);
+        assert_eq!(attempt.accept(), Err(RefusedRekey::Order), "the same again");
+        let second = made(attempt.ring.newest());
+        let reader = attempt.keys.reader(NodeId(3));
+        let signed = (&second.record[..], &second.signature[..]);
+        let accept =
+            |ring: &KeyRing| accept(reader, ring, "t1", &public(1), signed, Some(&second.wraps[2]));
+        let renewal = accept(&attempt.ring).unwrap();
+        // One that has the first key alone must take both.
+        assert_eq!(accept(&KeyRing::from(first())), Err(RefusedRekey::Order));
+        attempt.ring.take(Instant::default(), renewal.made, renewal);
+        assert_eq!(accept(&attempt.ring), Err(RefusedRekey::Order));
+        assert_eq!(attempt.accept(), Err(RefusedRekey::Order), "put back");
+        assert_eq!(attempt.ring.generation(), Generation(3));
+    }
+
+    /// A member, or a node that was removed, signs one of its own: it has the key before, and the database's help.
+    #[test]
+    fn no_other_node_signs_a_rekey() {
+        for node in [2, 3] {
+            let (own, own_keys) = (public(node), keys(node as u8 + 10));
+            let (one, me) = (public(1), public(3));
+            let mut members = vec![(NodeId(1), &one.seal), (NodeId(3), &me.seal)];
+            if node == 2 {
+                members.insert(1, (NodeId(2), &own.seal));
+            }
+            let rekeyed = make(rekey(2), &own_keys, &first(), &members, &mut random(5)).unwrap();
+            let wrap = rekeyed.wraps.into_iter().find(|wrap| wrap.reader == NodeId(3));
+            let (record, signature) = (rekeyed.record, rekeyed.signature.to_vec());
+            let attempt = Try { record, signature, wrap, ..Try::new() };
+            assert_eq!(attempt.accept(), Err(RefusedRekey::Signature));
+        }
+    }
+
+    #[test]
+    fn a_bit_of_the_record_changed_anywhere_is_refused() {
+        for at in 0..Try::new().record.len() {
+            let mut attempt = Try::new();
+            attempt.record[at] ^= 1;
+            assert_eq!(attempt.accept(), Err(RefusedRekey::Signature), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_record_out_of_bounds_is_none() {
+        type Alteration = Box<dyn Fn(&mut RekeyRecord)>;
+
+        let good = RekeyRecord::parse(&made(&first()).record).unwrap();
+        let member = |id| (NodeId(id), [id as u8; 32]);
+        let many: Vec<_> = (0..=MAX_MEMBERS as i32).map(member).collect();
+        let altered: [(&str, Alteration); 10] = [
+            ("tag", Box::new(|r| r.rekey.network = "T".into())),
+            ("no tag", Box::new(|r| r.rekey.network.clear())),
+            ("generation", Box::new(|r| r.rekey.generation = Generation::FIRST)),
+            ("highest", Box::new(|r| r.rekey.highest = NodeId(0))),
+            ("no member", Box::new(|r| r.members.clear())),
+            (
+                "too many",
+                Box::new(move |r| (r.rekey.highest, r.members) = (NodeId(9999), many.clone())),
+            ),
+            ("twice", Box::new(move |r| r.members = vec![member(1), member(1)])),
+            ("order", Box::new(move |r| r.members = vec![member(3), member(1)])),
+            ("without the owner", Box::new(move |r| r.members = vec![member(3)])),
+            ("above the highest", Box::new(move |r| r.members.push(member(5)))),
+        ];
+        assert_eq!(RekeyRecord::parse(&good.encode().unwrap()), Ok(good.clone()));
+        for (what, alter) in altered {
+            let mut record = good.clone();
+            alter(&mut record);
+            assert!(record.encode().is_err(), "{what}");
+        }
+        let bytes = good.encode().unwrap();
+        for len in 0..bytes.len() {
+            assert_eq!(RekeyRecord::parse(&bytes[..len]), Err(RefusedRekey::Malformed), "{len}");
+        }
+        // A count that promises more than there is.
+        let mut endless = bytes;
+        endless.truncate(KIND.len() + 3 + 16);
+        endless.extend(i32::MAX.to_be_bytes());
+        assert_eq!(RekeyRecord::parse(&endless), Err(RefusedRekey::Malformed));
+    }
+
+    #[test]
+    fn a_rekey_that_cannot_be_is_not_made() {
+        let one = public(1);
+        let members = [(NodeId(1), &one.seal)];
+        let (own, current) = (keys(11), first());
+        let attempt = |rekey, members: &[(NodeId, &SealPublic)]| {
+            make(rekey, &own, &current, members, &mut random(5)).map(drop)
+        };
+        assert_eq!(attempt(rekey(2), &members), Ok(()));
+        assert_eq!(attempt(rekey(3), &members), Err(NotRekeyed::Field));
+        assert_eq!(attempt(rekey(2), &[]), Err(NotRekeyed::Members));
+        let without = [(NodeId(3), &one.seal)];
+        assert_eq!(attempt(rekey(2), &without), Err(NotRekeyed::Members));
+        let last = NetworkKey::new(Generation(i32::MAX), &[7; 32]);
+        assert!(make(rekey(2), &own, &last, &members, &mut random(5)).is_err());
+    }
+}

@@ -1,0 +1,429 @@
+//! The network's settings: what its owner, the node that made the network, has signed.
+//!
+//! ```text
+//!   signed:  "adit-pg2 settings" | len tag | serial | made | packet_size | audit | durability | retention_bytes
+//!            | retention_age | auditor_key | previous
+//!   hash:    SHA-256("adit-pg2 settings hash" | len signed | signed | signature)
+//! ```
+//!
+//! Each change is a row of its own. Serial numbers count from 1, and each row names the hash of the row before it, so the newest
+//! signature covers all of them. A reader remembers the serial number and the hash of the newest row that it has seen, and
+//! refuses a database that shows an older row or another one under the same number.
+
+use std::time::Duration;
+
+use adit_crypto::{CryptoError, sha256};
+use adit_engine::UnixTime;
+
+use super::bytes::Encoder;
+use super::{NodeKeys, NodePublic, SealPublic};
+use crate::limits::PACKET_RANGE;
+use crate::{Audit, Durability};
+
+const SIGNED: &[u8] = b"adit-pg2 settings";
+const HASHED: &[u8] = b"adit-pg2 settings hash";
+
+/// Most rows of settings; the database knows the same bound.
+pub const MAX_SETTINGS: usize = 1024;
+
+/// What the owner sets for all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkSettings {
+    /// Counts from 1.
+    pub serial: i64,
+    /// When the owner signed it, by the owner's clock.
+    pub made: UnixTime,
+    /// Longest IP packet in a row, bytes.
+    pub packet_size: i32,
+    /// Which columns are in the clear.
+    pub audit: Audit,
+    /// When a packet counts as stored.
+    pub durability: Durability,
+    /// Bytes of all leaves together.
+    pub retention_bytes: i64,
+    /// Whole seconds; the rest is cut off.
+    pub retention_age: Duration,
+    /// An X-Wing key, 1216 bytes.
+    pub auditor_key: Option<Vec<u8>>,
+    /// [`Seen::hash`] of the row before; zeros in the first.
+    pub previous: [u8; 32],
+}
+
+/// A row of the table `settings`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedSettings {
+    /// The columns.
+    pub settings: NetworkSettings,
+    /// The owner's signature, 64 bytes.
+    pub signature: Vec<u8>,
+}
+
+/// The newest row that a reader has seen.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its serial number.
+    pub serial: i64,
+    /// Hash of its signed bytes and its signature.
+    pub hash: [u8; 32],
+}
+
+/// Why settings from the database are not believed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnfitSettings {
+    /// There is no row.
+    #[error("there are none")]
+    None,
+    /// More than [`MAX_SETTINGS`] rows.
+    #[error("there are more than 1024 rows")]
+    TooMany,
+    /// The rows do not count from 1.
+    #[error("row {serial} is missing")]
+    Gap {
+        /// The first number that is missing.
+        serial: i64,
+    },
+    /// A row was altered.
+    #[error("row {serial} is not the one that the row after it names")]
+    Chain {
+        /// Its serial number.
+        serial: i64,
+    },
+    /// The newest row was altered, or another node signed it.
+    #[error("the network's owner has not signed row {serial}")]
+    Signature {
+        /// Its serial number.
+        serial: i64,
+    },
+    /// This reader has seen newer ones.
+    #[error("the newest row is {found}, and row {seen} was seen before")]
+    Older {
+        /// The newest serial number that there is.
+        found: i64,
+        /// The newest serial number that was seen.
+        seen: i64,
+    },
+    /// This reader has seen another row of the same number.
+    #[error("row {serial} is not the one that was seen before")]
+    Changed {
+        /// The serial number.
+        serial: i64,
+    },
+    /// A value out of bounds, under the owner's signature.
+    #[error("a value in row {serial} is out of bounds")]
+    Bounds {
+        /// The serial number.
+        serial: i64,
+    },
+    /// Our own library.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+}
+
+impl NetworkSettings {
+    /// The bytes that the owner signs.
+    fn message(&self, tag: &str) -> Vec<u8> {
+        let mut out = Encoder::new(SIGNED);
+        out.bytes(tag.as_bytes());
+        out.i64(self.serial);
+        out.u64(self.made.0);
+        out.i32(self.packet_size);
+        out.bytes(self.audit.word().as_bytes());
+        out.bytes(self.durability.word().as_bytes());
+        out.i64(self.retention_bytes);
+        out.u64(self.retention_age.as_secs());
+        out.maybe(self.auditor_key.as_deref());
+        out.fixed(&self.previous);
+        out.done()
+    }
+
+    /// Signs them as the owner.
+    ///
+    /// # Errors
+    /// The library failed.
+    pub fn sign(&self, tag: &str, keys: &NodeKeys) -> Result<SignedSettings, CryptoError> {
+        let signature = keys.signing().sign(&self.message(tag))?.to_vec();
+        Ok(SignedSettings { settings: self.clone(), signature })
+    }
+
+    /// The auditor's key; `None` if there is no auditor or the key is none.
+    pub fn auditor(&self) -> Option<SealPublic> {
+        self.auditor_key.as_deref().and_then(|key| SealPublic::from_bytes(key).ok())
+    }
+
+    fn in_bounds(&self) -> bool {
+        let key = self.auditor_key.as_deref().map(SealPublic::from_bytes);
+        usize::try_from(self.packet_size).is_ok_and(|size| PACKET_RANGE.contains(&size))
+            && self.retention_bytes > 0
+            && !self.retention_age.is_zero()
+            && key.is_none_or(|key| key.is_ok())
+    }
+}
+
+impl SignedSettings {
+    /// What a reader remembers of this row.
+    pub fn seen(&self, tag: &str) -> Seen {
+        Seen { serial: self.settings.serial, hash: self.hash(tag) }
+    }
+
+    fn hash(&self, tag: &str) -> [u8; 32] {
+        let message = self.settings.message(tag);
+        let len = u64::try_from(message.len()).unwrap_or(u64::MAX).to_be_bytes();
+        sha256(&[HASHED, &len, &message, &self.signature])
+    }
+}
+
+/// All settings that a network has had, the newest last: never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    first: NetworkSettings,
+    later: Vec<NetworkSettings>,
+    seen: Seen,
+}
+
+impl History {
+    /// Checks the rows of the table `settings`, which are in ascending order: `owner` signed the newest one, it names all
+    /// before it, and none of them is older than what this reader has `seen`.
+    ///
+    /// # Errors
+    /// Each check has its own.
+    pub fn verify(
+        tag: &str,
+        owner: &NodePublic,
+        rows: &[SignedSettings],
+        seen: Option<Seen>,
+    ) -> Result<Self, UnfitSettings> {
+        if rows.len() > MAX_SETTINGS {
+            return Err(UnfitSettings::TooMany);
+        }
+        let newest = rows.last().ok_or(UnfitSettings::None)?;
+        let (mut serial, mut hash) = (0_i64, [0; 32]);
+        let mut known = seen.is_none();
+        for row in rows {
+            let next = serial.saturating_add(1);
+            if row.settings.serial != next {
+                return Err(UnfitSettings::Gap { serial: next });
+            }
+            if row.settings.previous != hash {
+                return Err(UnfitSettings::Chain { serial });
+            }
+            (serial, hash) = (next, row.hash(tag));
+            if let Some(seen) = seen.filter(|seen| seen.serial == serial) {
+                if seen.hash != hash {
+                    return Err(UnfitSettings::Changed { serial });
+                }
+                known = true;
+            }
+        }
+        if !owner.signed(&newest.settings.message(tag), &newest.signature) {
+            return Err(UnfitSettings::Signature { serial });
+        }
+        if let Some(Seen { serial: seen, .. }) = seen.filter(|_| !known) {
+            return Err(UnfitSettings::Older { found: serial, seen });
+        }
+        if let Some(row) = rows.iter().find(|row| !row.settings.in_bounds()) {
+            return Err(UnfitSettings::Bounds { serial: row.settings.serial });
+        }
+        let mut all = rows.iter().map(|row| row.settings.clone());
+        let first = all.next().ok_or(UnfitSettings::None)?;
+        Ok(Self { first, later: all.collect(), seen: Seen { serial, hash } })
+    }
+
+    /// The settings in force.
+    pub fn current(&self) -> &NetworkSettings {
+        self.later.last().unwrap_or(&self.first)
+    }
+
+    /// Those of that serial number.
+    pub fn at(&self, serial: i64) -> Option<&NetworkSettings> {
+        self.all().find(|settings| settings.serial == serial)
+    }
+
+    /// All of them, the oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &NetworkSettings> {
+        std::iter::once(&self.first).chain(&self.later)
+    }
+
+    /// What a reader remembers of them.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// The settings after the ones in force, signed: what `change` makes of them. A number, a time and the hash of the row
+    /// before are given here.
+    ///
+    /// # Errors
+    /// A value is out of bounds, there are too many rows, or the library failed.
+    pub fn next(
+        &self,
+        tag: &str,
+        keys: &NodeKeys,
+        now: UnixTime,
+        change: NetworkSettings,
+    ) -> Result<SignedSettings, UnfitSettings> {
+        let serial = self.seen.serial.saturating_add(1);
+        if usize::try_from(serial).is_ok_and(|serial| serial > MAX_SETTINGS) {
+            return Err(UnfitSettings::TooMany);
+        }
+        let made = now.max(self.current().made);
+        let next = NetworkSettings { serial, made, previous: self.seen.hash, ..change };
+        if !next.in_bounds() {
+            return Err(UnfitSettings::Bounds { serial });
+        }
+        Ok(next.sign(tag, keys)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use adit_engine::Random;
+
+    use super::*;
+    use crate::NodeId;
+    use crate::key::SealSecret;
+
+    fn keys(seed: u8) -> NodeKeys {
+        NodeKeys::generate(&mut Random::new([seed; 32])).unwrap()
+    }
+
+    fn owner() -> NodePublic {
+        keys(2).public(NodeId::OWNER).unwrap()
+    }
+
+    fn first() -> NetworkSettings {
+        let auditor = SealSecret::generate(&mut Random::new([9; 32])).public().unwrap();
+        NetworkSettings {
+            serial: 1,
+            made: UnixTime(1_790_000_000),
+            packet_size: 7900,
+            audit: Audit::Headers,
+            durability: Durability::Strict,
+            retention_bytes: 1 << 30,
+            retention_age: Duration::from_secs(30 * 86_400),
+            auditor_key: Some(auditor.as_bytes().to_vec()),
+            previous: [0; 32],
+        }
+    }
+
+    fn verify(rows: &[SignedSettings], seen: Option<Seen>) -> Result<History, UnfitSettings> {
+        History::verify("t1", &owner(), rows, seen)
+    }
+
+    /// Rows as the owner makes them, each with twice the retention.
+    fn rows(count: usize) -> Vec<SignedSettings> {
+        let mut rows = vec![first().sign("t1", &keys(2)).unwrap()];
+        while rows.len() < count {
+            let history = verify(&rows, None).unwrap();
+            let now = UnixTime(1_790_000_000 + 100 * rows.len() as u64);
+            let doubled = history.current().retention_bytes * 2;
+            let change = NetworkSettings { retention_bytes: doubled, ..history.current().clone() };
+            rows.push(history.next("t1", &keys(2), now, change).unwrap());
+        }
+        rows
+    }
+
+    #[test]
+    fn the_newest_row_is_in_force_and_each_is_found_by_its_number() {
+        let history = verify(&rows(3), None).unwrap();
+        assert_eq!(history.current().retention_bytes, 4 << 30);
+        assert_eq!(history.seen().serial, 3);
+        let of = |serial| history.at(serial).map(|settings| settings.retention_bytes);
+        assert_eq!([of(0), of(1), of(2), of(4)], [None, Some(1 << 30), Some(2 << 30), None]);
+        assert_eq!(verify(&[], None), Err(UnfitSettings::None));
+    }
+
+    #[test]
+    fn a_row_that_another_node_signed_or_that_was_altered_is_refused() {
+        let forged = first().sign("t1", &keys(3)).unwrap();
+        assert_eq!(verify(&[forged], None), Err(UnfitSettings::Signature { serial: 1 }));
+        let other = first().sign("t2", &keys(2)).unwrap();
+        assert_eq!(verify(&[other], None), Err(UnfitSettings::Signature { serial: 1 }));
+        let edits: [fn(&mut NetworkSettings); 9] = [
+            |s| s.made.0 += 1,
+            |s| s.packet_size = 1400,
+            |s| s.audit = Audit::Full,
+            |s| s.durability = Durability::Relaxed,
+            |s| s.retention_bytes += 1,
+            |s| s.retention_age += Duration::from_secs(1),
+            |s| s.auditor_key = None,
+            |s| s.auditor_key.as_mut().unwrap()[0] ^= 1,
+            |s| s.auditor_key = Some(vec![1; 32]),
+        ];
+        for (at, edit) in edits.into_iter().enumerate() {
+            let mut newest = rows(2);
+            edit(&mut newest[1].settings);
+            let refused = verify(&newest, None);
+            assert_eq!(refused, Err(UnfitSettings::Signature { serial: 2 }), "{at}");
+            let mut older = rows(2);
+            edit(&mut older[0].settings);
+            assert_eq!(verify(&older, None), Err(UnfitSettings::Chain { serial: 1 }), "{at}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_missing_repeated_or_moved_are_refused() {
+        let good = rows(3);
+        let gap = |rows: &[SignedSettings], serial| {
+            assert_eq!(verify(rows, None), Err(UnfitSettings::Gap { serial }));
+        };
+        gap(&good[1..], 1);
+        gap(&[good[0].clone(), good[2].clone()], 2);
+        gap(&[good[0].clone(), good[0].clone()], 2);
+        gap(&[good[1].clone(), good[0].clone()], 1);
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_newer_settings_refuses_older_and_other_ones() {
+        let good = rows(3);
+        let seen = Some(verify(&good, None).unwrap().seen());
+        assert!(verify(&good, seen).is_ok());
+        assert_eq!(verify(&good[..2], seen), Err(UnfitSettings::Older { found: 2, seen: 3 }));
+        // The owner itself cannot give the number twice.
+        let history = verify(&good[..2], None).unwrap();
+        let change = NetworkSettings { audit: Audit::Full, ..history.current().clone() };
+        let other = history.next("t1", &keys(2), UnixTime(1_800_000_000), change).unwrap();
+        let mut rows = good[..2].to_vec();
+        rows.push(other);
+        assert!(verify(&rows, None).is_ok());
+        assert_eq!(verify(&rows, seen), Err(UnfitSettings::Changed { serial: 3 }));
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_neither_signed_nor_believed() {
+        let edits: [fn(&mut NetworkSettings); 5] = [
+            |s| s.packet_size = 1279,
+            |s| s.packet_size = -1,
+            |s| s.retention_bytes = 0,
+            |s| s.retention_age = Duration::ZERO,
+            |s| s.auditor_key = Some(vec![1; 32]),
+        ];
+        for edit in edits {
+            let mut bad = first();
+            edit(&mut bad);
+            let row = bad.sign("t1", &keys(2)).unwrap();
+            assert_eq!(verify(&[row], None), Err(UnfitSettings::Bounds { serial: 1 }));
+            let next = verify(&rows(1), None).unwrap().next("t1", &keys(2), UnixTime(0), bad);
+            assert_eq!(next, Err(UnfitSettings::Bounds { serial: 2 }));
+        }
+    }
+
+    #[test]
+    fn there_is_a_bound_to_the_rows_and_time_never_goes_back() {
+        let good = rows(2);
+        let history = verify(&good, None).unwrap();
+        let change = history.current().clone();
+        let next = history.next("t1", &keys(2), UnixTime(5), change).unwrap();
+        assert_eq!(next.settings.made, history.current().made);
+        let many = vec![good[0].clone(); MAX_SETTINGS + 1];
+        assert_eq!(verify(&many, None), Err(UnfitSettings::TooMany));
+    }
+
+    /// The encoding is in databases for years: these numbers never change under this version.
+    #[test]
+    fn known_answers_of_the_encoding() {
+        let row = first().sign("t1", &keys(2)).unwrap();
+        let hash: String = row.hash("t1").iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hash, KNOWN_HASH);
+    }
+
+    const KNOWN_HASH: &str = "4a8dd2e08e29dbdd254f7b2d16a907cc15177fd0449c97b67bb4a681ef1109d1";
+}

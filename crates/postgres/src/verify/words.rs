@@ -1,0 +1,81 @@
+//! The verifier's input, and its summary.
+
+use std::rc::Rc;
+
+use adit_engine::UnixTime;
+
+use super::Retention;
+use crate::key::NodePublic;
+use crate::key::epoch::Wrap;
+use crate::key::settings::History;
+use crate::{EpochNo, LeafNo, NodeId, Seq, StreamId};
+
+/// Which stream.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// The network's tag.
+    pub network: String,
+    /// Its number.
+    pub id: StreamId,
+    /// The sender's keys; `None`: they are not believed, and signatures are not looked at.
+    pub sender: Option<NodePublic>,
+    /// Who receives.
+    pub receiver: NodeId,
+    /// What may have expired; `None`: that is not judged.
+    pub retention: Option<Rc<Retention>>,
+    /// The network's settings; `None`: they are not believed, and epochs are not compared with them.
+    pub settings: Option<Rc<History>>,
+}
+
+/// A row of the table `checkpoint`.
+#[derive(Copy, Clone, Debug)]
+pub struct CheckpointRow<'a> {
+    /// Column `seq`.
+    pub seq: Seq,
+    /// Column `chain`.
+    pub chain: &'a [u8],
+    /// Column `signature`.
+    pub signature: &'a [u8],
+}
+
+/// A row of the table `epoch`, with the wrap for this reader.
+#[derive(Copy, Clone, Debug)]
+pub struct EpochRow<'a> {
+    /// Column `no`.
+    pub no: EpochNo,
+    /// Column `leaf`.
+    pub leaf: LeafNo,
+    /// Column `first_seq`.
+    pub first_seq: Seq,
+    /// Column `record`.
+    pub record: &'a [u8],
+    /// Column `signature`.
+    pub signature: &'a [u8],
+    /// What this reader opens.
+    pub wrap: Option<&'a Wrap>,
+    /// Its checkpoint.
+    pub checkpoint: Option<CheckpointRow<'a>>,
+    /// Column `record` of the next epoch of the stream: says at which row the chain will be asked for.
+    pub next: Option<&'a [u8]>,
+    /// When its leaf was dropped, the database says: no rows, no wraps.
+    pub expired: Option<UnixTime>,
+}
+
+/// What was looked at.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Epochs whose rows are there.
+    pub epochs: u64,
+    /// Epochs whose rows have expired.
+    pub expired: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Rows that were opened, and that the sender has signed through the chain.
+    pub proven: u64,
+    /// Rows that were opened and stand in the chain behind the last signature.
+    pub unsigned: u64,
+    /// Volatile epochs without rows: a crash may have emptied them.
+    pub emptied: u64,
+    /// Findings.
+    pub findings: u64,
+}
