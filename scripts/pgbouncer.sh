@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 root=target/roots/pgbouncer
 [[ -x $root/usr/sbin/pgbouncer ]] && exit 0
 if ! command -v apt-get >/dev/null; then
-    echo "pgbouncer: SKIPPED: no apt-get here" >&2
+    echo "pgbouncer: not fetched: no apt-get here" >&2
     exit 0
 fi
 new=$(pwd)/$root.new
@@ -26,6 +26,6 @@ if [[ -x $root.new/usr/sbin/pgbouncer ]]; then
     rm -rf "$root"
     mv "$root.new" "$root"
 else
-    echo "pgbouncer: SKIPPED: Debian's package could not be fetched" >&2
+    echo "pgbouncer: not fetched: Debian's package could not be fetched" >&2
     rm -rf "$root.new"
 fi

@@ -1,7 +1,8 @@
 //! The line to the database: a real server with TLS on an address of its own, in a network namespace.
 
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use adit_testbed::postgres::{Certificate, Cluster, Options, missing, scratch};
 
@@ -127,8 +128,8 @@ impl Line {
 }
 
 #[test]
-fn whoever_is_wrong_is_told_and_secrets_stay_off_the_line_and_the_log() {
-    if !inside("whoever_is_wrong_is_told_and_secrets_stay_off_the_line_and_the_log") {
+fn each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log() {
+    if !inside("each_mistake_is_named_and_secrets_stay_off_the_line_and_the_log") {
         return;
     }
     let line = Line::new();
@@ -170,7 +171,7 @@ fn whoever_is_wrong_is_told_and_secrets_stay_off_the_line_and_the_log() {
     let odd = line.file("odd", "no certificate", 0o644);
     line.bad(&[], &format!("{one}?sslmode=verify-ca&sslrootcert={odd}"), "no certificate in PEM");
     let loose = line.good(&[], &format!("{one}?sslmode=disable"));
-    assert!(loose.contains("whoever is on the way"), "{loose}");
+    assert!(loose.contains("an attacker on the path"), "{loose}");
     assert_eq!(line.good(&[], "postgres://vpn:geheimnis@127.0.0.1/vpn").matches("note").count(), 0);
 
     // Who we are.
@@ -230,4 +231,44 @@ fn whoever_is_wrong_is_told_and_secrets_stay_off_the_line_and_the_log() {
         settings.contains("database = \"postgres://192.0.2.1:5432/vpn\"")
             && !settings.contains("geheimnis")
     );
+}
+
+#[test]
+fn a_password_that_was_typed_serves_the_check_for_a_pooler_too() {
+    if !inside("a_password_that_was_typed_serves_the_check_for_a_pooler_too") {
+        return;
+    }
+    let line = Line::new();
+    line.reload(&[("log_connections", "on")]);
+    let dir = line.folder.path().join("hub");
+    let command = format!(
+        "exec {ADIT} postgres init postgres://vpn@127.0.0.1/vpn --network 10.9.0.0/24 --name hub --dir {}",
+        dir.display()
+    );
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .env("HOME", line.folder.path())
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut keyboard, mut screen) =
+        (terminal.stdin.take().unwrap(), terminal.stdout.take().unwrap());
+    let mut shown = Vec::new();
+    while !String::from_utf8_lossy(&shown).contains("Password of vpn") {
+        let mut byte = [0];
+        assert_eq!(screen.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&shown));
+        shown.extend(byte);
+    }
+    keyboard.write_all(b"geheimnis\n").unwrap();
+    screen.read_to_end(&mut shown).unwrap();
+    drop(keyboard);
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(terminal.wait().unwrap().success() && shown.contains("Start it:"), "{shown}");
+    assert!(!shown.contains("geheimnis"), "{shown}");
+    let log = line.cluster.log().unwrap();
+    let probes =
+        log.lines().filter(|l| l.contains("connection authorized") && l.contains("adit probe"));
+    assert_eq!(probes.count(), 1, "{log}");
 }

@@ -10,8 +10,10 @@ mod leaves;
 mod log;
 mod outages;
 mod pooler;
+mod rekey;
 mod rows;
 mod scale;
+mod settings;
 
 use super::Scene;
 
@@ -25,7 +27,9 @@ const SCENES: &[&[(&str, Scene)]] = &[
     hostile::SCENES,
     leaves::SCENES,
     log::SCENES,
+    settings::SCENES,
     pooler::SCENES,
+    rekey::SCENES,
 ];
 
 /// All of them.

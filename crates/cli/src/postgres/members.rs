@@ -1,4 +1,4 @@
-//! Who is in the network: `init`, `join`, `invite`, `remove`; and what is kept: `expire`.
+//! Who is in the network: `init`, `join`, `invite`, `remove`, `rekey`; and what is kept: `expire`.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use adit_daemon::fault::Fault;
-use adit_daemon::postgres::{
-    self, Audit, Durability, InitOptions, Initialised, Invitation, JoinOptions, Places,
-};
+use adit_daemon::postgres::{self, InitOptions, Initialised, Invitation, JoinOptions, Places};
 use clap::{Args, ValueHint};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use zeroize::Zeroizing;
 
 use super::Here;
+use super::settings::{NetworkSettings, time};
 use crate::args::network;
 use crate::{Done, note, print};
 
@@ -35,26 +34,8 @@ pub struct Init {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 
-    /// What anybody who may read the tables sees: full, headers, metadata or none [default: headers]
-    #[arg(long, value_name = "POLICY")]
-    pub audit: Option<Audit>,
-
-    /// When a packet counts as stored: strict (flushed), relaxed (flushed a moment later) or volatile (lost when the
-    /// database crashes) [default: strict]
-    #[arg(long, value_name = "WHEN")]
-    pub durability: Option<Durability>,
-
-    /// How much is kept of the packets of all nodes together [default: 1GB]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub retention: Option<i64>,
-
-    /// For how long packets are kept [default: 30d]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub retention_age: Option<Duration>,
-
-    /// Longest IP packet in a row, bytes [default: 7900]
-    #[arg(long, value_name = "BYTES")]
-    pub packet_size: Option<usize>,
+    #[command(flatten)]
+    pub settings: NetworkSettings,
 
     /// Make a key that reads every packet later, in this new file
     #[arg(long, value_name = "NEWKEYFILE", value_hint = ValueHint::FilePath)]
@@ -135,6 +116,16 @@ pub struct Remove {
     #[arg(long, short)]
     pub yes: bool,
 
+    /// Leave the network its key, which the node knows
+    #[arg(long)]
+    pub keep_key: bool,
+
+    #[command(flatten)]
+    pub here: Here,
+}
+
+#[derive(Debug, Args)]
+pub struct Rekey {
     #[command(flatten)]
     pub here: Here,
 }
@@ -198,41 +189,6 @@ impl SecretWord {
     }
 }
 
-/// `64MB`, `1GB`, `512MiB`: bytes.
-fn size(text: &str) -> Result<i64, String> {
-    let (number, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let unit: i64 = match unit {
-        "MB" | "M" => 1_000_000,
-        "GB" | "G" => 1_000_000_000,
-        "TB" | "T" => 1_000_000_000_000,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        _ => return Err("write a size like 500MB, 1GB or 2GiB".into()),
-    };
-    let size = number.parse::<i64>().ok().and_then(|number| number.checked_mul(unit));
-    size.filter(|size| *size > 0).ok_or_else(|| "write a size like 500MB, 1GB or 2GiB".into())
-}
-
-/// `90s`, `10m`, `12h`, `30d`.
-fn time(text: &str) -> Result<Duration, String> {
-    let (number, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err("write a time like 90s, 10m, 12h or 30d".into()),
-    };
-    let seconds = number.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
-    let seconds = seconds.filter(|seconds| *seconds > 0);
-    seconds
-        .map(|s| Duration::from_secs(s.into()))
-        .ok_or_else(|| "write a time like 90s, 10m, 12h or 30d".into())
-}
-
 pub fn init(options: Init) -> Done {
     let url = options.database.read()?;
     let asked = InitOptions {
@@ -240,11 +196,7 @@ pub fn init(options: Init) -> Done {
         network6: options.network6,
         name: options.name,
         network_name: options.network_name,
-        audit: options.audit,
-        durability: options.durability,
-        retention_bytes: options.retention,
-        retention_age: options.retention_age,
-        packet_size: options.packet_size,
+        settings: options.settings.change(),
         auditor: options.auditor,
         tablespace: options.tablespace,
         routes: options.route,
@@ -324,12 +276,43 @@ pub fn remove(options: &Remove) -> Done {
         return Ok(ExitCode::FAILURE);
     }
     postgres::remove(&places, &options.name)?;
-    print(&format!(
-        "{} is out of the network {}. Its machine still knows the network's key, which is worth something only to who also \
-         controls the database; if that matters, make a new network.\n",
-        options.name, places.name
-    ));
+    print(&format!("{} is out of the network {}.\n", options.name, places.name));
+    if options.keep_key {
+        print(&format!(
+            "Its machine still knows the network's key, which is worth something to anyone who also controls the database. A new \
+             key:\n  sudo {}\n",
+            places.command("rekey")
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let renewed = postgres::rekey(&places).inspect_err(|_| {
+        note(&format!(
+            "adit: {} is removed, but the network still has the key that it knows. When this is mended: {}\n",
+            options.name,
+            places.command("rekey")
+        ));
+    })?;
+    tell_of(&places, &renewed);
     Ok(ExitCode::SUCCESS)
+}
+
+pub fn rekey(options: &Rekey) -> Done {
+    let places = options.here.places()?;
+    let renewed = postgres::rekey(&places)?;
+    tell_of(&places, &renewed);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell_of(places: &Places, renewed: &postgres::Rekeyed) {
+    warn(&renewed.notes);
+    let auditor = if renewed.auditor { ", and the auditor" } else { "" };
+    print(&format!(
+        "The network {} has a new key, generation {}, for: {}{auditor}.\nNodes that run take it within seconds, others when they \
+         start. Invitations made before are over.\n",
+        places.name,
+        renewed.generation,
+        renewed.nodes.join(", ")
+    ));
 }
 
 /// Asks on a terminal; a script means what it says.
@@ -391,21 +374,6 @@ fn hand_over(invitation: &Invitation) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_and_times_have_units() {
-        assert_eq!((size("1GB"), size("512MiB")), (Ok(1_000_000_000), Ok(512 << 20)));
-        assert_eq!(
-            (time("30d"), time("90s")),
-            (Ok(Duration::from_secs(2_592_000)), Ok(Duration::from_secs(90)))
-        );
-        for bad in ["", "1", "GB", "0GB", "-1GB", "1gb", "99999999999999TB", "1.5GB"] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
-        for bad in ["", "1", "d", "0s", "-1s", "1w", "99999999999d"] {
-            assert!(time(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_secret_word_is_not_shown() {

@@ -3,6 +3,7 @@
 mod demo;
 mod log;
 mod members;
+mod settings;
 pub mod show;
 mod up;
 
@@ -54,13 +55,39 @@ The exit code is 1 if the node does not run or the database does not answer.")]
 
     /// Make an invitation for one more node; it works once
     #[command(after_help = "Example:
-  sudo adit postgres invite --valid 1h")]
+  sudo adit postgres invite --valid 1h
+
+Only the machine that ran `init` may invite.")]
     Invite(members::Invite),
 
-    /// Take a node out of the network, at once and for good; what it sent stays logged
+    /// Take a node out of the network, at once and for good, and give the others a new network key; what it sent stays logged
     #[command(after_help = "Example:
   sudo adit postgres remove laptop")]
     Remove(members::Remove),
+
+    /// Give the network a new key: after a copy of a node's files may have come into wrong hands
+    #[command(after_help = "Example:
+  sudo adit postgres rekey
+
+Nodes that run take the key within seconds, without losing packets; others when
+they start. Open invitations are over. `remove` does the same.")]
+    Rekey(members::Rekey),
+
+    /// Change the network's settings: retention, audit policy, durability, packet size
+    #[command(after_help = "Examples:
+  sudo adit postgres set --retention 20GB --retention-age 90d
+  sudo adit postgres set --audit none
+
+The node that made the network signs them; nodes that are up follow without a
+restart.")]
+    Set(settings::Set),
+
+    /// Add or remove the auditor, who reads all traffic from then on
+    #[command(subcommand)]
+    #[command(after_help = "Examples:
+  sudo adit postgres auditor add auditor.key
+  sudo adit postgres auditor remove")]
+    Auditor(settings::Auditor),
 
     /// Drop what lies beyond the network's retention, with the keys to it
     #[command(after_help = "Example:
@@ -127,6 +154,9 @@ pub fn run(verb: Postgres) -> Done {
         Postgres::Peers(options) => show::peers(&options),
         Postgres::Invite(options) => members::invite(&options),
         Postgres::Remove(options) => members::remove(&options),
+        Postgres::Rekey(options) => members::rekey(&options),
+        Postgres::Set(options) => settings::set(&options),
+        Postgres::Auditor(verb) => settings::auditor(&verb),
         Postgres::Expire(options) => members::expire(&options),
         Postgres::Verify(options) => log::verify(options),
         Postgres::Export(options) => log::export(options),

@@ -142,13 +142,15 @@ fn database_lines(database: &DatabaseSurvey) -> String {
         age => format!(", {}", span(age)),
     };
     format!(
-        "    PostgreSQL {}, {tls}, answers in {}\n    durability {}, audit {}{auditor}, packets of at most {} bytes\n    keeps {} \
+        "    PostgreSQL {}, {tls}, answers in {}\n    settings {}: durability {}, audit {}{auditor}, packets of at most {} bytes, network key {}\n    keeps {} \
          of at most {}{age}, in {} leaf tables; {} of it are records and keys of epochs\n",
         database.version,
         millis(database.round_trip_us),
+        database.settings,
         database.durability,
         database.audit,
         database.packet_size,
+        database.key_generation,
         bytes(database.bytes),
         bytes(database.retention_bytes),
         database.leaves,
@@ -180,12 +182,15 @@ fn work(postgres: &PostgresReport) -> String {
         (None, false) => "connecting".into(),
     };
     let per_batch = postgres.rows as f64 / postgres.batches.max(1) as f64;
+    let unsettled = postgres.unsettled.as_ref();
+    let unsettled = unsettled.map(|reason| format!("  {reason}\n")).unwrap_or_default();
     format!(
-        "  durability {}, audit {}, packets of at most {} bytes\n  writes: {}; {} rows in {} batches ({per_batch:.1} each), a \
+        "{unsettled}  durability {}, audit {}, packets of at most {} bytes, network key {}\n  writes: {}; {} rows in {} batches ({per_batch:.1} each), a \
          commit takes {}; its queue takes {} of memory\n  reads: {}; {} pages, {} of them empty, {} notifications\n",
         postgres.durability,
         postgres.audit,
         postgres.packet_size,
+        postgres.key_generation,
         link(&postgres.writer),
         postgres.rows,
         postgres.batches,
@@ -414,6 +419,7 @@ mod tests {
             retention_bytes: 1_000_000_000,
             retention_age_s: 30 * 86_400,
             leaves: 6,
+            settings: 3,
             nodes: vec![node],
             refused: [("mallory".to_owned(), "its MAC is wrong".to_owned())].into(),
             ..DatabaseSurvey::default()
@@ -453,6 +459,7 @@ mod tests {
                 "network vpn, node hub (number 1): 10.9.0.1/24",
                 "postgres://db/vpn as adit_vpn_node_hub",
                 "PostgreSQL 15.8, TLSv1.3 TLS_AES_256_GCM_SHA384, answers in 0.4 ms",
+                "settings 3: durability ",
                 "keeps 34 MB of at most 1 GB, 30 d, in 6 leaf tables",
                 "running, process 42",
                 "writes: connected, opened once; 30 rows in 4 batches (7.5 each), a commit takes 1.2 ms",

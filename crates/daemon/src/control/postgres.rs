@@ -17,6 +17,14 @@ pub struct PostgresReport {
     pub audit: String,
     /// Longest IP packet in a row, bytes.
     pub packet_size: usize,
+    /// Generation of the network's key, counted from 1.
+    #[serde(default)]
+    pub key_generation: i32,
+    /// Serial number of the network's settings that are in force; 0 before the network is known.
+    pub settings: i64,
+    /// Why the settings in the database are not believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsettled: Option<String>,
     /// The connection that writes.
     pub writer: LinkReport,
     /// The connection that reads.

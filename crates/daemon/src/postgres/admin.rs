@@ -48,6 +48,11 @@ pub(super) fn verifier(password: &str) -> String {
 
 /// Connects as an operator: on a terminal a password that is asked for is asked for.
 pub(super) async fn open(target: &Target, purpose: &str) -> Outcome<Client> {
+    Ok(open_typed(target, purpose).await?.0)
+}
+
+/// As [`open`]; with the target as it was reached: with the password that was typed.
+async fn open_typed(target: &Target, purpose: &str) -> Outcome<(Client, Target)> {
     match database::open(target, purpose).await {
         Err(fault) if fault.asks_password && std::io::stdin().is_terminal() => {
             let prompt = format!("Password of {} for the database: ", target.user());
@@ -55,26 +60,24 @@ pub(super) async fn open(target: &Target, purpose: &str) -> Outcome<Client> {
                 Fault::environment(format!("cannot ask for the password: {error}"))
             })?;
             let target = target.clone().with_password(&Zeroizing::new(typed));
-            Ok(database::open(&target, purpose).await?)
+            Ok((database::open(&target, purpose).await?, target))
         }
-        other => Ok(other?),
+        other => Ok((other?, target.clone())),
     }
 }
 
 /// As [`open`], and refuses a pooler that shares sessions.
 pub(super) async fn open_own(target: &Target, purpose: &str) -> Outcome<Client> {
-    let client = open(target, purpose).await?;
-    refuse_pooler(&client, target).await?;
+    let (client, target) = open_typed(target, purpose).await?;
+    refuse_pooler(pooler::shares_session(&client, &target).await)?;
     Ok(client)
 }
 
-/// Refuses a connection whose session a pooler shares with others.
-pub(super) async fn refuse_pooler(client: &Client, target: &Target) -> Outcome<()> {
-    match pooler::shares_session(client, target).await {
+/// Refuses a connection whose session a pooler `shares` with others.
+pub(super) fn refuse_pooler(shares: Result<bool, Unknown>) -> Outcome<()> {
+    match shares {
         Ok(false) => Ok(()),
         Ok(true) => Err(Fault::operator(pooler::WORDS)),
-        // A password that was typed is not known here; what runs later looks again.
-        Err(Unknown::Connect(fault)) if fault.asks_password => Ok(()),
         Err(Unknown::Connect(fault)) => Err(fault.into()),
         Err(Unknown::Ask(error)) => Err(said(&error)),
     }

@@ -76,7 +76,7 @@ fn masked(word: &[u8]) -> Option<Vec<u8>> {
             any = true;
         }
     } else {
-        // Not text: nothing of it is a URL of ours, and what it is nobody knows.
+        // Not text, so no URL of ours.
         cover(0, word.len());
         any = true;
     }

@@ -1,20 +1,20 @@
 //! `adit postgres init`: tables, roles and the first node.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use adit_engine::Random;
-use adit_postgres::key::{AuditorKey, NetworkKey, NetworkRecord};
-use adit_postgres::{Audit, Durability, limits, sql};
+use adit_postgres::key::settings::NetworkSettings;
+use adit_postgres::key::{NetworkKey, NetworkRecord};
+use adit_postgres::sql;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::{Client, Transaction};
 
 use super::admin::{self, block_on, node_name, open_own, random, said};
+use super::change::{self, SettingsChange};
 use super::database::{Environment, Target};
 use super::invite::{self, Invitation};
+use super::node::directory;
 use super::places::Places;
 use super::register::{Candidate, commit, forget};
 use super::settings::Settings;
@@ -23,8 +23,6 @@ use crate::managed::Outcome;
 
 /// Oldest server that has all that is used: 15.
 const OLDEST: i32 = 150_000;
-/// Least that may be kept: a stream's leaves are 8 MiB at least.
-const LEAST_RETENTION: i64 = 64 << 20;
 
 /// What the command line says; what it leaves open is chosen.
 #[derive(Clone, Debug, Default)]
@@ -37,16 +35,8 @@ pub struct InitOptions {
     pub name: Option<String>,
     /// `--network-name`; otherwise the database's, as far as it will do.
     pub network_name: Option<String>,
-    /// `--audit`.
-    pub audit: Option<Audit>,
-    /// `--durability`.
-    pub durability: Option<Durability>,
-    /// `--retention`, bytes; otherwise 1 GB.
-    pub retention_bytes: Option<i64>,
-    /// `--retention-age`; otherwise 30 days.
-    pub retention_age: Option<Duration>,
-    /// `--packet-size`.
-    pub packet_size: Option<usize>,
+    /// The network's settings where they are not to be the defaults.
+    pub settings: SettingsChange,
     /// `--auditor`: a file to be made.
     pub auditor: Option<PathBuf>,
     /// `--tablespace` for the leaves.
@@ -100,11 +90,11 @@ pub fn init(
 ) -> Outcome<Initialised> {
     let target = Target::of_operator(url, &Environment::of_process())?;
     let name = node_name(options.name.as_deref())?;
-    let plain = plain_record(options)?;
+    let plain = (plain_record(options)?, options.settings.apply(&change::defaults())?);
     block_on(run(dir, &target, &name, plain, options, dry_run))
 }
 
-/// The network's row without tag and auditor, from what is asked for.
+/// The network's row without its tag, from what is asked for.
 fn plain_record(options: &InitOptions) -> Outcome<NetworkRecord> {
     if options.network4.is_none() && options.network6.is_none() {
         return Err(Fault::operator(
@@ -117,34 +107,12 @@ fn plain_record(options: &InitOptions) -> Outcome<NetworkRecord> {
     if options.network6.is_some_and(|net| !(16..=126).contains(&net.prefix_len())) {
         return Err(Fault::operator("--network6: the prefix length must lie between 16 and 126"));
     }
-    let packet_size = options.packet_size.unwrap_or(limits::DEFAULT_PACKET);
-    if !limits::PACKET_RANGE.contains(&packet_size) {
-        return Err(Fault::operator(format!(
-            "--packet-size must lie between {} and {}",
-            limits::PACKET_RANGE.start(),
-            limits::PACKET_RANGE.end()
-        )));
-    }
-    let retention_bytes = options.retention_bytes.unwrap_or(1_000_000_000);
-    if retention_bytes < LEAST_RETENTION {
-        return Err(Fault::operator("--retention must be 64 MiB at least"));
-    }
-    let retention_age = options.retention_age.unwrap_or(Duration::from_secs(30 * 86_400));
-    if retention_age < Duration::from_secs(600) {
-        return Err(Fault::operator("--retention-age must be 10 minutes at least"));
-    }
     Ok(NetworkRecord {
         version: sql::VERSION,
         tag: String::new(),
         network4: options.network4.map(|net| net.trunc()),
         network6: options.network6.map(|net| net.trunc()),
-        packet_size: i32::try_from(packet_size).unwrap_or(i32::MAX),
-        audit: options.audit.unwrap_or_default(),
-        durability: options.durability.unwrap_or_default(),
-        retention_bytes,
-        retention_age,
         leaf_space: options.tablespace.clone(),
-        auditor_key: None,
     })
 }
 
@@ -152,7 +120,7 @@ async fn run(
     dir: Option<&Path>,
     target: &Target,
     name: &str,
-    plain: NetworkRecord,
+    (plain, settings): (NetworkRecord, NetworkSettings),
     options: &InitOptions,
     dry_run: bool,
 ) -> Outcome<Initialised> {
@@ -165,25 +133,29 @@ async fn run(
     let tag = choose_tag(&client, target, options).await?;
     let network = NetworkRecord { tag, ..plain };
     if dry_run {
-        return Ok(Initialised::Would(statements(&network, &server)?));
+        return Ok(Initialised::Would(statements(&network, &settings, &server)?));
     }
     let places = Places::new(dir, &network.tag)?;
     Candidate::refuse_existing(&places)?;
     let mut random = random()?;
     let key = NetworkKey::generate(&mut random);
-    let (network, auditor) = with_auditor(network, &key, options, &mut random)?;
-    let maker = Maker { places: &places, target, network: &network, key: &key, server: &server };
+    let mut first = settings;
+    if let Some(file) = &options.auditor {
+        first.auditor_key = Some(change::new_auditor(file, &key, &mut random)?);
+    }
+    let (network, first) = (&network, &first);
+    let maker = Maker { places: &places, target, network, first, key: &key, server: &server };
     match maker.make(&mut client, name, options, &mut random).await {
         Ok((settings, invitation)) => {
             let mut notes = target.warnings().to_vec();
             notes.extend(open_to_all(&client, target).await?);
             notes.extend(invitation.notes.iter().cloned());
-            let done = done(&network, target, &settings, auditor.as_deref());
+            let done = done(network, first, target, &settings, options.auditor.as_deref());
             let (places, settings) = (Box::new(places), Box::new(settings));
             Ok(Initialised::New { places, settings, invitation, done, notes })
         }
         Err(fault) => {
-            if let Some(file) = auditor {
+            if let Some(file) = &options.auditor {
                 let _ = std::fs::remove_file(file);
             }
             Err(fault)
@@ -205,7 +177,7 @@ async fn open_to_all(client: &Client, target: &Target) -> Outcome<Option<String>
     }))
 }
 
-/// A network is there: this machine's own, then nothing is to be done; or somebody else's.
+/// A network is there: this machine's own, then nothing is to be done; or another machine's.
 async fn there(
     dir: Option<&Path>,
     target: &Target,
@@ -227,23 +199,35 @@ async fn there(
         )));
     };
     let (network, _) = admin::network(client).await?;
-    refuse_difference(&network, options)?;
+    let rows = directory::settings_rows(client).await.map_err(|error| said(&error))?;
+    let newest = rows.last().and_then(directory::settings_record);
+    let newest = newest.ok_or_else(|| Fault::peer("the network's settings make no sense"))?;
+    refuse_difference(&network, &newest.settings, options)?;
     let notes = target.warnings().to_vec();
     Ok(Initialised::There { places: Box::new(places), settings: Box::new(settings), notes })
 }
 
 /// An option that would have no effect is an error, not a surprise.
-fn refuse_difference(network: &NetworkRecord, options: &InitOptions) -> Outcome<()> {
-    let size = options.packet_size.and_then(|size| i32::try_from(size).ok());
+fn refuse_difference(
+    network: &NetworkRecord,
+    settings: &NetworkSettings,
+    options: &InitOptions,
+) -> Outcome<()> {
+    if let Some(option) = options.settings.differs(settings) {
+        return Err(Fault::operator(format!(
+            "{option} differs from the settings of the network {}; change them with: adit postgres set {option} ...",
+            network.tag
+        )));
+    }
+    if options.auditor.is_some() {
+        return Err(Fault::operator(format!(
+            "--auditor: the network {} is there already; add an auditor with: adit postgres auditor add NEWKEYFILE",
+            network.tag
+        )));
+    }
     let differs = [
         ("--network", options.network4.is_some_and(|net| Some(net.trunc()) != network.network4)),
         ("--network6", options.network6.is_some_and(|net| Some(net.trunc()) != network.network6)),
-        ("--audit", options.audit.is_some_and(|audit| audit != network.audit)),
-        ("--durability", options.durability.is_some_and(|word| word != network.durability)),
-        ("--retention", options.retention_bytes.is_some_and(|n| n != network.retention_bytes)),
-        ("--retention-age", options.retention_age.is_some_and(|age| age != network.retention_age)),
-        ("--packet-size", size.is_some_and(|size| size != network.packet_size)),
-        ("--auditor", options.auditor.is_some()),
         ("--tablespace", options.tablespace.is_some() && options.tablespace != network.leaf_space),
     ];
     match differs.iter().find(|(_, differs)| *differs) {
@@ -316,7 +300,7 @@ impl Server {
     }
 }
 
-/// The network's name: as asked for, or the database's with a number where roles of that name are somebody's already.
+/// The network's name: as asked for, or the database's with a number where roles of that name exist already.
 async fn choose_tag(client: &Client, target: &Target, options: &InitOptions) -> Outcome<String> {
     let allowed = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let from_database = || {
@@ -354,7 +338,11 @@ async fn choose_tag(client: &Client, target: &Target, options: &InitOptions) -> 
 }
 
 /// All that would be said, without the values that are secret.
-fn statements(network: &NetworkRecord, server: &Server) -> Outcome<String> {
+fn statements(
+    network: &NetworkRecord,
+    settings: &NetworkSettings,
+    server: &Server,
+) -> Outcome<String> {
     let tag = &network.tag;
     let bad = |error| Fault::ours(format!("{error}"));
     let roles = sql::roles(tag, !server.superuser).map_err(bad)?;
@@ -362,31 +350,8 @@ fn statements(network: &NetworkRecord, server: &Server) -> Outcome<String> {
     Ok(format!(
         "BEGIN;\n{roles}{schema}\n-- then GRANT CONNECT ON DATABASE to the groups, and, where the database is empty, \
          REVOKE CONNECT ON DATABASE FROM PUBLIC,\n-- the network's row ({network:?}),\n-- SELECT adit.reserve(...), adit.register(...) for this \
-         node, adit.invite(...) for the next\nCOMMIT;\n"
+         node, adit.change_settings(...) for {settings:?},\n-- adit.invite(...) for the next\nCOMMIT;\n"
     ))
-}
-
-/// Makes the auditor's key and file, if there is to be one.
-fn with_auditor(
-    network: NetworkRecord,
-    key: &NetworkKey,
-    options: &InitOptions,
-    random: &mut Random,
-) -> Outcome<(NetworkRecord, Option<PathBuf>)> {
-    let Some(file) = &options.auditor else { return Ok((network, None)) };
-    let auditor = AuditorKey::generate(key, random);
-    let public = auditor.public().map_err(|error| Fault::ours(format!("making keys: {error}")))?;
-    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file).and_then(
-        |mut out| {
-            out.write_all(auditor.to_text().as_bytes())?;
-            out.sync_all()
-        },
-    );
-    written.map_err(|error| {
-        Fault::operator(format!("cannot write the auditor's key to {}: {error}", file.display()))
-    })?;
-    let auditor_key = Some(public.as_bytes().to_vec());
-    Ok((NetworkRecord { auditor_key, ..network }, Some(file.clone())))
 }
 
 /// Who makes the network, with what.
@@ -394,6 +359,8 @@ struct Maker<'a> {
     places: &'a Places,
     target: &'a Target,
     network: &'a NetworkRecord,
+    /// The network's first settings.
+    first: &'a NetworkSettings,
     key: &'a NetworkKey,
     server: &'a Server,
 }
@@ -420,7 +387,10 @@ impl Maker<'_> {
         let how = (options.valid.unwrap_or(invite::VALID), options.offline);
         let network = invite::Network { key: self.key, tag: &self.network.tag };
         let made = async {
-            let (settings, _) = candidate.register(&transaction, random).await?;
+            let (settings, secrets) = candidate.register(&transaction, random).await?;
+            let first = self.first.sign(&self.network.tag, &secrets.keys);
+            let first = first.map_err(|error| Fault::ours(format!("{error}")))?;
+            change::store(&transaction, &first).await?;
             let invitation = invite::new(&transaction, self.target, &network, how, random).await?;
             Ok::<_, Fault>((settings, invitation))
         };
@@ -456,22 +426,13 @@ impl Maker<'_> {
         let schema = sql::schema(&network.tag).map_err(bad)?;
         transaction.batch_execute(&schema).await.map_err(|error| said(&error))?;
         let mac = network.mac(self.key).map_err(|error| Fault::ours(format!("{error}")))?;
-        let seconds = i64::try_from(network.retention_age.as_secs()).unwrap_or(i64::MAX);
         transaction
             .execute(
-                "UPDATE adit.network SET network4 = $1::text::cidr, network6 = $2::text::cidr, packet_size = $3, audit = $4, \
-                 durability = $5, retention_bytes = $6, retention_age = $7::bigint * interval '1 second', \
-                 leaf_space = $8::text::name, auditor_key = $9, mac = $10",
+                "UPDATE adit.network SET network4 = $1::text::cidr, network6 = $2::text::cidr, leaf_space = $3::text::name, mac = $4",
                 &[
                     &network.network4.map(|net| net.to_string()),
                     &network.network6.map(|net| net.to_string()),
-                    &network.packet_size,
-                    &network.audit.word(),
-                    &network.durability.word(),
-                    &network.retention_bytes,
-                    &seconds,
                     &network.leaf_space,
-                    &network.auditor_key,
                     &mac.as_slice(),
                 ],
             )
@@ -515,6 +476,7 @@ impl Maker<'_> {
 /// What was done, in words.
 fn done(
     network: &NetworkRecord,
+    first: &NetworkSettings,
     target: &Target,
     settings: &Settings,
     auditor: Option<&Path>,
@@ -527,18 +489,11 @@ fn done(
         format!("the network {tag} ({}) in the database {}", nets.join(", "), target.database()),
         format!("the schema adit, and the roles adit_{tag}_owner, _nodes, _guests and _auditors"),
         format!("this machine as its node {} with {}", settings.name, addresses.join(" and ")),
-        format!(
-            "audit {}, durability {}, packets of up to {} bytes; kept: {} MB for {} days at most",
-            network.audit,
-            network.durability,
-            network.packet_size,
-            network.retention_bytes.div_euclid(1_000_000),
-            network.retention_age.as_secs().div_euclid(86_400)
-        ),
+        change::in_words(first),
     ];
     if let Some(file) = auditor {
         done.push(format!(
-            "an auditor's key in {}: whoever has it reads everything; take it off this machine",
+            "an auditor's key in {}: its holder reads everything; take it off this machine",
             file.display()
         ));
     }
@@ -547,24 +502,31 @@ fn done(
 
 #[cfg(test)]
 mod tests {
+    use adit_postgres::{Audit, Durability};
+
     use super::*;
 
     fn asked() -> InitOptions {
         InitOptions { network4: Some("10.9.0.7/24".parse().unwrap()), ..InitOptions::default() }
     }
 
+    fn settings(settings: SettingsChange) -> InitOptions {
+        InitOptions { settings, ..asked() }
+    }
+
     #[test]
     fn what_is_left_open_is_chosen() {
-        let record = plain_record(&asked()).unwrap();
+        let (record, settings) = (plain_record(&asked()).unwrap(), change::defaults());
         assert_eq!(record.network4.unwrap().to_string(), "10.9.0.0/24");
-        assert_eq!((record.packet_size, record.retention_bytes), (7900, 1_000_000_000));
-        assert_eq!((record.audit, record.durability), (Audit::Headers, Durability::Strict));
-        assert!(refuse_difference(&record, &InitOptions::default()).is_ok());
-        assert!(refuse_difference(&record, &asked()).is_ok());
+        assert_eq!((settings.packet_size, settings.retention_bytes), (7900, 1_000_000_000));
+        assert_eq!((settings.audit, settings.durability), (Audit::Headers, Durability::Strict));
+        assert!(refuse_difference(&record, &settings, &InitOptions::default()).is_ok());
+        assert!(refuse_difference(&record, &settings, &asked()).is_ok());
     }
 
     #[test]
     fn what_cannot_be_is_refused_by_its_option() {
+        let plain = SettingsChange::default;
         for (options, said) in [
             (InitOptions::default(), "--network"),
             (
@@ -575,14 +537,17 @@ mod tests {
                 InitOptions { network6: Some("fd00::/127".parse().unwrap()), ..asked() },
                 "--network6:",
             ),
-            (InitOptions { packet_size: Some(1279), ..asked() }, "--packet-size"),
-            (InitOptions { retention_bytes: Some(1), ..asked() }, "--retention "),
+            (settings(SettingsChange { packet_size: Some(1279), ..plain() }), "--packet-size"),
+            (settings(SettingsChange { retention_bytes: Some(1), ..plain() }), "--retention "),
             (
-                InitOptions { retention_age: Some(Duration::from_secs(1)), ..asked() },
+                settings(SettingsChange { retention_age: Some(Duration::from_secs(1)), ..plain() }),
                 "--retention-age",
             ),
         ] {
-            let fault = plain_record(&options).unwrap_err().to_string();
+            let fault = plain_record(&options)
+                .and_then(|_| options.settings.apply(&change::defaults()).map(drop))
+                .unwrap_err()
+                .to_string();
             assert!(fault.contains(said), "{fault}");
         }
     }
@@ -590,6 +555,8 @@ mod tests {
     #[test]
     fn another_network_than_the_one_that_is_there_is_refused_by_its_option() {
         let record = plain_record(&asked()).unwrap();
+        let day = Duration::from_secs(86_400);
+        let plain = SettingsChange::default;
         for (options, said) in [
             (
                 InitOptions { network4: Some("10.8.0.0/24".parse().unwrap()), ..asked() },
@@ -599,18 +566,22 @@ mod tests {
                 InitOptions { network6: Some("fd00::/64".parse().unwrap()), ..asked() },
                 "--network6 ",
             ),
-            (InitOptions { audit: Some(Audit::Full), ..asked() }, "--audit "),
-            (InitOptions { durability: Some(Durability::Relaxed), ..asked() }, "--durability "),
-            (InitOptions { retention_bytes: Some(5_000_000_000), ..asked() }, "--retention "),
+            (settings(SettingsChange { audit: Some(Audit::Full), ..plain() }), "--audit "),
             (
-                InitOptions { retention_age: Some(Duration::from_secs(86_400)), ..asked() },
-                "--retention-age ",
+                settings(SettingsChange { durability: Some(Durability::Relaxed), ..plain() }),
+                "--durability ",
             ),
-            (InitOptions { packet_size: Some(1400), ..asked() }, "--packet-size "),
-            (InitOptions { auditor: Some("k".into()), ..asked() }, "--auditor "),
+            (
+                settings(SettingsChange { retention_bytes: Some(5_000_000_000), ..plain() }),
+                "--retention ",
+            ),
+            (settings(SettingsChange { retention_age: Some(day), ..plain() }), "--retention-age "),
+            (settings(SettingsChange { packet_size: Some(1400), ..plain() }), "--packet-size "),
+            (InitOptions { auditor: Some("k".into()), ..asked() }, "--auditor: "),
             (InitOptions { tablespace: Some("t".into()), ..asked() }, "--tablespace "),
         ] {
-            let fault = refuse_difference(&record, &options).unwrap_err().to_string();
+            let fault = refuse_difference(&record, &change::defaults(), &options);
+            let fault = fault.unwrap_err().to_string();
             assert!(fault.starts_with(said), "{fault}");
         }
     }

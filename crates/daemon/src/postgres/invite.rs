@@ -12,10 +12,10 @@ use adit_postgres::token::{JoinSecret, Token};
 use tokio_postgres::GenericClient;
 use zeroize::Zeroizing;
 
-use super::admin::{block_on, network, open, random, said, verifier};
+use super::admin::{block_on, open, random, said, verifier};
 use super::database::Target;
+use super::member::Member;
 use super::places::Places;
-use super::settings::{Secrets, Settings};
 use crate::clock::unix_time;
 use crate::fault::Fault;
 use crate::managed::Outcome;
@@ -52,16 +52,12 @@ pub(super) struct Network<'a> {
 /// # Errors
 /// This machine is in no network, its node may not invite, or the database cannot be reached.
 pub fn invite(places: &Places, valid: Duration, offline: bool) -> Outcome<Invitation> {
-    let settings = Settings::load(places)?;
-    let secrets = Secrets::load(places)?;
-    let target = Target::of_node(&settings, &secrets)?;
+    let member = Member::load(places)?;
+    let target = member.target()?;
     block_on(async {
         let client = open(&target, "invite").await?;
-        let (record, mac) = network(&client).await?;
-        record.verify(&secrets.network_key, &mac).map_err(|error| {
-            Fault::peer(format!("the network's row in the database is not believed: {error}"))
-        })?;
-        let network = Network { key: &secrets.network_key, tag: &record.tag };
+        let (record, ring) = member.network(&client).await?;
+        let network = Network { key: ring.newest(), tag: &record.tag };
         new(&client, &target, &network, (valid, offline), &mut random()?).await
     })
 }
@@ -84,8 +80,14 @@ pub(super) async fn new(
     let seconds = f64::from(u32::try_from(valid.as_secs()).unwrap_or(u32::MAX));
     let row = client
         .query_one(
-            "SELECT adit.invite($1, make_interval(secs => $2), $3, $4)::text",
-            &[&verifier(&secret.password()), &seconds, &for_nodes, &for_token],
+            "SELECT adit.invite($1, make_interval(secs => $2), $3, $4, $5)::text",
+            &[
+                &verifier(&secret.password()),
+                &seconds,
+                &for_nodes,
+                &for_token,
+                &network.key.generation().0,
+            ],
         )
         .await
         .map_err(|error| said(&error))?;

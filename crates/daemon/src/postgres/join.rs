@@ -12,6 +12,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
 use super::admin::{self, block_on, node_name, random};
+use super::database::pooler::{self, Unknown};
 use super::database::{Environment, Target, open};
 use super::places::Places;
 use super::register::{Candidate, commit, forget};
@@ -28,6 +29,9 @@ const ANSWERED: &str = "SELECT enc, sealed, offline FROM adit.answered()";
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const ANSWER_PAUSE: Duration = Duration::from_millis(250);
 const TELL_AFTER: Duration = Duration::from_secs(2);
+
+/// How long to wait for sessions of the invitation's role to end.
+const SESSIONS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the command line says.
 #[derive(Clone, Debug, Default)]
@@ -83,23 +87,18 @@ async fn run(
     options: &JoinOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Outcome<Joined> {
-    let mut client = open(target, "join").await.map_err(|fault| match fault.refuses_role {
-        true => Fault::operator(
-            "the database does not know this invitation: it was used, is too old, or is for another database; make another \
-             with: adit postgres invite",
-        ),
-        false => fault.into(),
-    })?;
-    admin::refuse_pooler(&client, target).await?;
-    let (network, mac) = admin::network(&client).await?;
+    let mut client = enter(target, tell).await?;
+    let (network, _) = admin::network(&client).await?;
     let places = Places::new(dir, options.network_name.as_deref().unwrap_or(&network.tag))?;
     Candidate::refuse_existing(&places)?;
     let mut random = random()?;
     let key = admitted(&client, token, &network.tag, &mut random, tell).await?;
     let transaction = client.transaction().await.map_err(|error| admin::said(&error))?;
+    // Again: the wait may have been long.
+    let (network, mac) = admin::network(&transaction).await?;
     network.verify(&key, &mac).map_err(|error| {
         Fault::peer(format!(
-            "the network in this database is not the one that the invitation is for, or somebody has altered it: {error}"
+            "the network in this database is not the one that the invitation is for, or it was altered: {error}"
         ))
     })?;
     let candidate = Candidate {
@@ -119,6 +118,42 @@ async fn run(
     };
     commit(transaction, &places).await?;
     Ok(Joined { settings, notes: target.warnings().to_vec(), places })
+}
+
+/// Connects as the invited one. The role of an invitation has two sessions, and those of an attempt before can be there for a
+/// moment: a server's process ends some time after its client.
+async fn enter(target: &Target, tell: &mut dyn FnMut(&str)) -> Outcome<Client> {
+    let began = now();
+    let mut told = false;
+    loop {
+        let fault = match open(target, "join").await {
+            Ok(client) => match pooler::shares_session(&client, target).await {
+                Err(Unknown::Connect(fault)) if fault.is_full => fault,
+                shares => {
+                    admin::refuse_pooler(shares)?;
+                    return Ok(client);
+                }
+            },
+            Err(fault) if fault.is_full => fault,
+            Err(fault) if fault.refuses_role => {
+                return Err(Fault::operator(
+                    "the database does not know this invitation: it was used, is too old, or is for another database; make \
+                     another with: adit postgres invite",
+                ));
+            }
+            Err(fault) => return Err(fault.into()),
+        };
+        if now().since(began) > SESSIONS_LIMIT {
+            return Err(fault.into());
+        }
+        if !told {
+            tell(
+                "the invitation's sessions are in use, perhaps by an attempt before: waiting until they have ended",
+            );
+            told = true;
+        }
+        sleep(ANSWER_PAUSE).await;
+    }
 }
 
 /// Gets the network's key: from the invitation itself if it is an offline one, else from a running node.

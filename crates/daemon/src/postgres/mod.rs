@@ -3,26 +3,32 @@
 
 mod admin;
 mod argv;
+mod change;
 pub mod database;
 pub mod demo;
 mod fields;
 mod init;
 mod invite;
 mod join;
+mod keys;
 pub mod log;
+mod member;
 pub mod node;
 mod places;
 mod register;
+mod rekey;
 mod settings;
 pub mod survey;
 mod upkeep;
 
 pub use adit_postgres::{Audit, Durability};
 pub use argv::mask_secrets;
+pub use change::{SettingsChange, SettingsChanged, add_auditor, remove_auditor, set};
 pub use init::{InitOptions, Initialised, init};
 pub use invite::{Invitation, VALID, invite};
 pub use join::{JoinOptions, Joined, join};
 pub(crate) use node::Bounds;
 pub use places::Places;
+pub use rekey::{Rekeyed, rekey};
 pub use settings::{Secrets, Settings};
 pub use upkeep::{Expired, expire, remove};

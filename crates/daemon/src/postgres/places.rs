@@ -99,6 +99,11 @@ impl Places {
         self.config.join("node.key")
     }
 
+    /// The network's keys that were made after this node joined; mode 0600, kept by the running node.
+    pub fn ring_file(&self) -> PathBuf {
+        self.config.join("network.keys")
+    }
+
     /// The keys of nodes seen before.
     pub fn pins_file(&self) -> PathBuf {
         self.config.join("pins")

@@ -5,7 +5,7 @@ use std::fs;
 
 use adit_engine::Random;
 use adit_postgres::NodeId;
-use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord, SealPublic};
+use adit_postgres::key::{NetworkKey, NetworkRecord, NodeKeys, NodeRecord};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::Transaction;
 
@@ -60,6 +60,7 @@ impl Candidate<'_> {
         })?;
         let (id, role, address4, address6) = reserved;
         self.check_addresses(address4, address6)?;
+        self.check_generation(transaction).await?;
         let failed = |what: &dyn std::fmt::Display| Fault::ours(format!("making keys: {what}"));
         let keys = NodeKeys::generate(random).map_err(|error| failed(&error))?;
         let public = keys.public(id).map_err(|error| failed(&error))?;
@@ -83,24 +84,27 @@ impl Candidate<'_> {
             addresses: addresses.collect(),
             subnets,
             device: device(&self.places.name),
-            packet_size: usize::try_from(self.network.packet_size)
-                .map_err(|_| Fault::peer("the network's packet size makes no sense"))?,
-            audit: self.network.audit,
-            auditor: match &self.network.auditor_key {
-                None => None,
-                Some(key) => Some(
-                    SealPublic::from_bytes(key)
-                        .map_err(|error| Fault::peer(format!("the network's auditor: {error}")))?
-                        .fingerprint(),
-                ),
-            },
-            durability: self.network.durability,
+            packet_size: None,
+            durability: None,
         };
-        let secrets = Secrets { password, network_key: self.key.clone(), keys };
+        let secrets = Secrets { password, ring: self.key.clone().into(), keys };
         self.places.create()?;
         secrets.store(self.places)?;
         settings.store(self.places)?;
         Ok((settings, secrets))
+    }
+
+    /// The node's MAC will be under this key: it must still be the network's. From the reservation on no rekey begins.
+    async fn check_generation(&self, transaction: &Transaction<'_>) -> Outcome<()> {
+        let generation = transaction.query_one("SELECT generation FROM adit.network", &[]).await;
+        let generation: i32 =
+            generation.and_then(|row| row.try_get(0)).map_err(|error| said(&error))?;
+        if generation == self.key.generation().0 {
+            return Ok(());
+        }
+        Err(Fault::operator(
+            "the network has got a new key since this invitation was made: make another one with: adit postgres invite",
+        ))
     }
 
     /// The node's MAC will be under these: they must be what the network's own MAC allows.

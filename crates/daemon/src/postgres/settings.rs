@@ -6,8 +6,9 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use adit_postgres::key::{Fingerprint, NetworkKey, NodeKeys};
-use adit_postgres::{Audit, Durability, NodeId, limits};
+use adit_postgres::key::settings::NetworkSettings;
+use adit_postgres::key::{KeyRing, NetworkKey, NodeKeys};
+use adit_postgres::{Durability, Generation, NodeId, limits};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ipnet::IpNet;
@@ -35,14 +36,10 @@ pub struct Settings {
     pub subnets: Vec<IpNet>,
     /// Name of the TUN device.
     pub device: String,
-    /// Longest IP packet that it sends, bytes.
-    pub packet_size: usize,
-    /// What the rows say in the clear; agreed on when joining.
-    pub audit: Audit,
-    /// Who reads every packet beside its receiver; agreed on when joining. `None`: nobody.
-    pub auditor: Option<Fingerprint>,
-    /// When what it sends counts as stored.
-    pub durability: Durability,
+    /// Longest IP packet that it sends, bytes; `None`: as the network's settings say.
+    pub packet_size: Option<usize>,
+    /// When what it sends counts as stored; `None`: as the network's settings say.
+    pub durability: Option<Durability>,
 }
 
 /// The file as it is written.
@@ -57,10 +54,8 @@ struct Raw {
     #[serde(default)]
     subnets: Vec<IpNet>,
     device: String,
-    packet_size: usize,
-    audit: String,
-    auditor: String,
-    durability: String,
+    packet_size: Option<usize>,
+    durability: Option<String>,
 }
 
 impl TryFrom<Raw> for Settings {
@@ -70,10 +65,9 @@ impl TryFrom<Raw> for Settings {
         if raw.addresses.is_empty() {
             return Err("addresses is empty; take it from what `adit postgres join` wrote".into());
         }
-        if !limits::PACKET_RANGE.contains(&raw.packet_size) {
+        if let Some(size) = raw.packet_size.filter(|size| !limits::PACKET_RANGE.contains(size)) {
             return Err(format!(
-                "packet-size {} is not between {} and {}",
-                raw.packet_size,
+                "packet-size {size} is not between {} and {}",
                 limits::PACKET_RANGE.start(),
                 limits::PACKET_RANGE.end()
             ));
@@ -87,18 +81,10 @@ impl TryFrom<Raw> for Settings {
             subnets: raw.subnets,
             device: crate::managed::checked_device(&raw.device)?,
             packet_size: raw.packet_size,
-            audit: raw.audit.parse::<Audit>().map_err(|e| format!("audit: {e}"))?,
-            auditor: match raw.auditor.as_str() {
-                "none" => None,
-                digits => Some(
-                    digits
-                        .parse()
-                        .map_err(|e| format!("auditor is neither \"none\" nor a key: {e}"))?,
-                ),
-            },
             durability: raw
                 .durability
-                .parse::<Durability>()
+                .map(|word| word.parse::<Durability>())
+                .transpose()
                 .map_err(|e| format!("durability: {e}"))?,
         })
     }
@@ -120,18 +106,11 @@ impl Settings {
     /// # Errors
     /// A line is wrong: the fault names it.
     pub fn parse(text: &str, path: &Path) -> Outcome<Self> {
-        let wrong = |line: usize, message: &str| {
-            Fault::operator(format!("{} line {line}: {}", path.display(), message.trim()))
-        };
-        let raw: Raw = toml::from_str(text).map_err(|error| {
-            let before = error.span().and_then(|span| text.get(..span.start));
-            let line = before.map_or(1, |text| text.matches('\n').count().saturating_add(1));
-            wrong(line, error.message())
-        })?;
+        let raw: Raw = toml::from_str(text).map_err(|error| Fault::in_toml(path, text, &error))?;
         Self::try_from(raw).map_err(|message| {
             let key = message.split([' ', ':']).next().unwrap_or_default();
             let line = text.lines().position(|line| line.starts_with(key));
-            wrong(line.map_or(1, |line| line.saturating_add(1)), &message)
+            Fault::in_line(path, line.map_or(1, |line| line.saturating_add(1)), &message)
         })
     }
 
@@ -141,6 +120,12 @@ impl Settings {
     /// The file system refuses.
     pub fn store(&self, places: &Places) -> Outcome<()> {
         write_whole(&places.settings_file(), 0o644, self.to_toml().as_bytes())
+    }
+
+    /// Longest IP packet that it sends: its own setting, else that of the `network`, else the longest there is.
+    pub(super) fn packet_size(&self, network: Option<&NetworkSettings>) -> usize {
+        let network = || usize::try_from(network?.packet_size).ok();
+        self.packet_size.or_else(network).unwrap_or(limits::DEFAULT_PACKET)
     }
 
     fn to_toml(&self) -> String {
@@ -166,27 +151,18 @@ impl Settings {
         key("Likewise.", "name", quote(&self.name));
         key("Likewise.", "addresses", list(&self.addresses));
         key("Networks behind this node; likewise.", "subnets", list(&self.subnets));
-        key(
-            "What the rows say in the clear (full, headers, metadata, none): refused where the network says otherwise.",
-            "audit",
-            quote(self.audit.word()),
-        );
-        key(
-            "Fingerprint of the auditor's key, which opens every packet; likewise.",
-            "auditor",
-            quote(&self.auditor.map_or_else(|| "none".into(), |auditor| auditor.to_string())),
-        );
         key("The TUN device.", "device", quote(&self.device));
-        key(
-            "Longest IP packet that goes into a row, bytes.",
-            "packet-size",
-            self.packet_size.to_string(),
-        );
-        key(
-            "When a packet counts as stored: strict (flushed), relaxed (flushed a moment later), volatile (lost when the database crashes).",
-            "durability",
-            quote(self.durability.word()),
-        );
+        let size = "Longest IP packet that goes into a row, bytes. The network's settings say it where this is left out.";
+        match self.packet_size {
+            Some(bytes) => key(size, "packet-size", bytes.to_string()),
+            None => key(size, "# packet-size", limits::DEFAULT_PACKET.to_string()),
+        }
+        let stored = "When a packet counts as stored: strict (flushed), relaxed (flushed a moment later), volatile (lost when the \
+                      database crashes). The network's settings say it where this is left out.";
+        match self.durability {
+            Some(word) => key(stored, "durability", quote(word.word())),
+            None => key(stored, "# durability", quote(Durability::default().word())),
+        }
         text
     }
 }
@@ -195,8 +171,8 @@ impl Settings {
 pub struct Secrets {
     /// Of the node's role.
     pub password: Zeroizing<String>,
-    /// The network's key.
-    pub network_key: NetworkKey,
+    /// The network's keys: the one that the node joined with is in this file, those after it in `network.keys`.
+    pub ring: KeyRing,
     /// The node's own keys.
     pub keys: NodeKeys,
 }
@@ -208,26 +184,33 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads the file; nobody but its owner may be able to.
+    /// Reads the file and that of the network's later keys; only their owner may be able to.
     ///
     /// # Errors
-    /// It is missing, readable by others, or damaged. The fault never quotes it.
+    /// It is missing, or one is readable by others or damaged. The fault never quotes them.
     pub fn load(places: &Places) -> Outcome<Self> {
         let path = places.secrets_file();
         let text = Zeroizing::new(read(&path)?);
-        let mode = fs::metadata(&path).map(|meta| meta.permissions().mode()).unwrap_or_default();
-        if mode & 0o077 != 0 {
-            return Err(Fault::operator(format!(
-                "{} can be read by others; take that away: chmod 600 {0}",
-                path.display()
-            )));
-        }
-        Self::parse(&text).ok_or_else(|| {
+        private(&path)?;
+        let secrets = Self::parse(&text).ok_or_else(|| {
             Fault::operator(format!(
                 "{} is damaged; restore it, or remove the node and join again",
                 path.display()
             ))
-        })
+        })?;
+        let path = places.ring_file();
+        if !path.exists() {
+            return Ok(secrets);
+        }
+        let text = Zeroizing::new(read(&path)?);
+        private(&path)?;
+        let ring = KeyRing::from_text(secrets.ring.newest().clone(), &text).map_err(|error| {
+            Fault::operator(format!(
+                "{} {error}; remove the file: the running node gets the network's keys from the database again",
+                path.display()
+            ))
+        })?;
+        Ok(Self { ring, ..secrets })
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -235,31 +218,59 @@ impl Secrets {
             |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
         let bytes = |key: &str| Some(Zeroizing::new(BASE64.decode(value(key)?).ok()?));
         let network_key = bytes("network-key")?;
+        let generation = value("network-generation").map_or(Some(1), |text| text.parse().ok());
+        let generation =
+            generation.map(Generation).filter(|number| *number >= Generation::FIRST)?;
         let keys = bytes("identity")?;
         Some(Self {
             password: Zeroizing::new(value("password")?.to_owned()),
-            network_key: NetworkKey::from_bytes(network_key.as_slice().try_into().ok()?),
+            ring: NetworkKey::new(generation, network_key.as_slice().try_into().ok()?).into(),
             keys: NodeKeys::from_bytes(keys.as_slice().try_into().ok()?).ok()?,
         })
     }
 
-    /// Writes the file, whole, with mode 0600.
+    /// Writes the file of a node that has just joined, whole, with mode 0600.
     ///
     /// # Errors
     /// The file system refuses.
     pub fn store(&self, places: &Places) -> Outcome<()> {
-        let network_key = Zeroizing::new(BASE64.encode(self.network_key.as_bytes()));
+        // Of a former network of this name.
+        match fs::remove_file(places.ring_file()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                let file = places.ring_file();
+                return Err(Fault::environment(format!(
+                    "cannot remove {}: {error}",
+                    file.display()
+                )));
+            }
+            _ => {}
+        }
+        let key = self.ring.newest();
+        let network_key = Zeroizing::new(BASE64.encode(key.as_bytes()));
         let identity = Zeroizing::new(BASE64.encode(self.keys.to_bytes().as_slice()));
         let mut text = Zeroizing::new(String::new());
         let _ = write!(
             text,
-            "# Secrets of a node: for its machine alone.\npassword = {}\nnetwork-key = {}\nidentity = {}\n",
+            "# Secrets of a node: for its machine alone.\npassword = {}\nnetwork-key = {}\nnetwork-generation = {}\nidentity = {}\n",
             self.password.as_str(),
             network_key.as_str(),
+            key.generation(),
             identity.as_str()
         );
         write_whole(&places.secrets_file(), 0o600, text.as_bytes())
     }
+}
+
+/// Refuses a file of secrets that others can read.
+fn private(path: &Path) -> Outcome<()> {
+    let mode = fs::metadata(path).map(|meta| meta.permissions().mode()).unwrap_or_default();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    Err(Fault::operator(format!(
+        "{} can be read by others; take that away: chmod 600 {0}",
+        path.display()
+    )))
 }
 
 fn read(path: &Path) -> Outcome<String> {
@@ -289,10 +300,8 @@ mod tests {
             addresses: vec!["10.9.0.1/24".parse().unwrap(), "fd09::1/64".parse().unwrap()],
             subnets: vec!["192.168.7.0/24".parse().unwrap()],
             device: "adit-vpn".into(),
-            packet_size: 7900,
-            audit: Audit::Headers,
-            auditor: Some(Fingerprint([0xab; 32])),
-            durability: Durability::Strict,
+            packet_size: Some(7900),
+            durability: Some(Durability::Strict),
         }
     }
 
@@ -301,7 +310,7 @@ mod tests {
         let mut odd = sample();
         odd.database = "postgres://%2Ftmp%2Fa%22b/vpn".into();
         odd.subnets.clear();
-        odd.auditor = None;
+        (odd.packet_size, odd.durability) = (None, None);
         for settings in [sample(), odd] {
             let text = settings.to_toml();
             assert_eq!(Settings::parse(&text, Path::new("node.toml")).unwrap(), settings, "{text}");
@@ -312,16 +321,10 @@ mod tests {
     fn a_mistake_names_file_line_and_what_is_allowed() {
         let good = sample().to_toml();
         for (from, to, said) in [
-            ("audit = \"headers\"", "audit = \"some\"", "full, headers, metadata, none"),
             ("durability = \"strict\"", "durability = \"lax\"", "strict, relaxed, volatile"),
             ("packet-size = 7900", "packet-size = 9000", "between 1280 and 7900"),
             ("device = \"adit-vpn\"", "device = \"a/b\"", "device name"),
             ("node = 1", "nod = 1", "unknown field"),
-            (
-                &*format!("auditor = \"{}\"", "ab".repeat(32)),
-                "auditor = \"ab\"",
-                "64 hexadecimal digits",
-            ),
         ] {
             let text = good.replace(from, to);
             let line = text.lines().position(|line| line == to).unwrap() + 1;
@@ -338,7 +341,7 @@ mod tests {
         places.create().unwrap();
         let secrets = Secrets {
             password: Zeroizing::new("geheim+/=".into()),
-            network_key: NetworkKey::from_bytes(&[7; 32]),
+            ring: NetworkKey::new(Generation(3), &[7; 32]).into(),
             keys: NodeKeys::from_bytes(&[9; 64]).unwrap(),
         };
         secrets.store(&places).unwrap();
@@ -346,7 +349,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let back = Secrets::load(&places).unwrap();
         assert_eq!(*back.password, "geheim+/=");
-        assert_eq!((back.network_key.as_bytes(), *back.keys.to_bytes()), (&[7; 32], [9; 64]));
+        assert_eq!((back.ring.newest().as_bytes(), *back.keys.to_bytes()), (&[7; 32], [9; 64]));
+        assert_eq!(back.ring.generation(), Generation(3));
         assert_eq!(format!("{back:?}"), "Secrets(..)");
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
@@ -355,5 +359,41 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let fault = Secrets::load(&places).unwrap_err().to_string();
         assert!(fault.contains("damaged") && !fault.contains("geheim"), "{fault}");
+    }
+
+    #[test]
+    fn keys_after_the_first_are_read_from_a_file_of_their_own() {
+        use adit_engine::{Instant, Random, UnixTime};
+        use adit_postgres::key::{Members, rekey::Renewal};
+
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(Some(dir.path()), "vpn").unwrap();
+        places.create().unwrap();
+        let first = NetworkKey::new(Generation::FIRST, &[7; 32]);
+        let secrets = Secrets {
+            password: Zeroizing::new("geheim".into()),
+            ring: first.clone().into(),
+            keys: NodeKeys::from_bytes(&[9; 64]).unwrap(),
+        };
+        secrets.store(&places).unwrap();
+        let mut ring = KeyRing::from(first.clone());
+        let key = first.successor(&mut Random::new([1; 32])).unwrap();
+        let members = Members::new(NodeId(2), [NodeId(1), NodeId(2)]);
+        let made = UnixTime(1_795_000_000);
+        ring.take(Instant::default(), made, Renewal { key, members, made });
+        let path = places.ring_file();
+        write_whole(&path, 0o600, ring.to_text().as_bytes()).unwrap();
+        let back = Secrets::load(&places).unwrap();
+        assert_eq!(*back.ring.to_text(), *ring.to_text());
+
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(Secrets::load(&places).unwrap_err().to_string().contains("chmod 600"));
+        fs::write(&path, "key geheim\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let fault = Secrets::load(&places).unwrap_err().to_string();
+        assert!(fault.contains("network.keys line 1") && !fault.contains("geheim"), "{fault}");
+        // A node that joins a network of this name begins without it.
+        secrets.store(&places).unwrap();
+        assert_eq!(Secrets::load(&places).unwrap().ring.generation(), Generation::FIRST);
     }
 }

@@ -10,9 +10,10 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use super::database::{self, Target};
-use super::node::directory::{self, Directory, Known, Pins};
+use super::member::Member;
+use super::node::directory::{self, Directory, Known};
 use super::places::Places;
-use super::settings::{Secrets, Settings};
+use super::settings::Settings;
 use crate::control::{self, Request, Response, StatusReport};
 use crate::fault::Fault;
 use crate::log::clean;
@@ -58,12 +59,16 @@ pub struct DatabaseSurvey {
     pub tls: Option<String>,
     /// How long the database takes for the shortest question, microseconds.
     pub round_trip_us: u64,
-    /// `strict`, `relaxed` or `volatile`: what the network's nodes begin with.
+    /// Serial number of the network's settings.
+    pub settings: i64,
+    /// `strict`, `relaxed` or `volatile`: what holds for nodes without a setting of their own.
     pub durability: String,
     /// `full`, `headers`, `metadata` or `none`.
     pub audit: String,
     /// Longest IP packet in a row, bytes.
     pub packet_size: i32,
+    /// Generation of the network's key, counted from 1.
+    pub key_generation: i32,
     /// Whether an auditor can open everything.
     pub auditor: bool,
     /// Leaf tables there are.
@@ -134,16 +139,13 @@ pub fn survey(places: &Places) -> Outcome<Survey> {
         trouble: None,
         database: None,
     };
-    let secrets = Secrets::load(places)?;
-    let target = Target::of_node(&settings, &secrets)?;
-    // What a status learns of other nodes is not kept: that is the running node's to decide.
-    let mut pins = Pins::load(&places.pins_file())?;
+    let mut member = Member::with(settings, places)?;
+    let target = member.target()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime
         .map_err(|error| Fault::environment(format!("cannot start the event loop: {error}")))?;
     let asked = runtime.block_on(async {
-        let ask = ask(&target, settings.node, &secrets, &mut pins);
-        timeout(PATIENCE, ask).await.unwrap_or_else(|_| {
+        timeout(PATIENCE, ask(&target, &mut member)).await.unwrap_or_else(|_| {
             Err(format!("the database did not answer within {} s", PATIENCE.as_secs()))
         })
     });
@@ -171,18 +173,18 @@ pub fn running(socket: &Path) -> Outcome<Option<StatusReport>> {
     }
 }
 
-async fn ask(
-    target: &Target,
-    me: NodeId,
-    secrets: &Secrets,
-    pins: &mut Pins,
-) -> Result<DatabaseSurvey, String> {
+/// What it learns of other nodes is not kept: that is the running node's to decide.
+async fn ask(target: &Target, member: &mut Member) -> Result<DatabaseSurvey, String> {
     let client =
         database::open(target, "status").await.map_err(|fault| Fault::from(fault).to_string())?;
+    let me = member.settings.node;
     let tables = directory::load(&client, me).await.map_err(|cause| cause.words)?;
-    let directory =
-        directory::believe(&tables, me, &secrets.network_key, pins).map_err(|cause| cause.words)?;
-    answers(&client, &directory).await.map_err(|error| error.to_string())
+    let tag = tables.tag().unwrap_or_default();
+    let ring = member.ring(&client, &tag).await.map_err(|fault| fault.to_string())?;
+    let directory = directory::believe(&tables, &member.public, &ring, &mut member.pins, None);
+    let directory = directory.map_err(|cause| cause.words)?;
+    let survey = answers(&client, &directory).await.map_err(|error| error.to_string())?;
+    Ok(DatabaseSurvey { key_generation: ring.generation().0, ..survey })
 }
 
 async fn answers(
@@ -195,15 +197,17 @@ async fn answers(
     let about = "SELECT current_setting('server_version'), (SELECT version || ' ' || cipher FROM pg_stat_ssl WHERE pid = \
                  pg_backend_pid() AND ssl), leaves, bytes, keys FROM adit.usage()";
     let about = client.query_one(about, &[]).await?;
-    let network = &directory.network;
+    let network = directory.settings.current();
     let mut survey = DatabaseSurvey {
         version: clean(about.try_get(0)?),
         tls: about.try_get::<_, Option<&str>>(1)?.map(clean),
         round_trip_us: u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
+        settings: network.serial,
         durability: network.durability.to_string(),
         audit: network.audit.to_string(),
         packet_size: network.packet_size,
-        auditor: directory.auditor.is_some(),
+        key_generation: 0,
+        auditor: network.auditor_key.is_some(),
         leaves: count(about.try_get(2)?),
         bytes: count(about.try_get(3)?),
         key_bytes: count(about.try_get(4)?),

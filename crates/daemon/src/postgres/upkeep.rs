@@ -1,7 +1,11 @@
 //! `adit postgres expire` and `adit postgres remove`.
 
-use super::admin::{block_on, open, said};
+use adit_postgres::key::NodeRecord;
+
+use super::admin::{block_on, network, open, said};
 use super::database::Target;
+use super::member::Member;
+use super::node::directory;
 use super::places::Places;
 use super::settings::{Secrets, Settings};
 use crate::fault::Fault;
@@ -37,19 +41,35 @@ pub fn expire(places: &Places) -> Outcome<Expired> {
     })
 }
 
-/// Takes the node called `name` out of the network, at once and for good.
+/// Takes the node called `name` out of the network, at once and for good. It keeps the network's key: [`super::rekey()`].
 ///
 /// # Errors
 /// There is no such node, or this machine's may not remove others.
 pub fn remove(places: &Places, name: &str) -> Outcome<()> {
-    let target = own(places)?;
+    let member = Member::load(places)?;
+    let target = member.target()?;
+    let unknown = || {
+        Fault::operator(format!(
+            "the network has no node called {name:?}; its nodes: adit postgres peers"
+        ))
+    };
     block_on(async {
         let client = open(&target, "remove").await?;
-        let removed = client.execute("SELECT adit.remove($1)", &[&name]).await;
+        let row = client.query_opt(directory::NODE_CALLED, &[&name]).await;
+        let row = row.map_err(|error| said(&error))?.ok_or_else(unknown)?;
+        let (record, mac) = directory::node_record(&row)
+            .ok_or_else(|| Fault::peer("the node's row in the database makes no sense"))?;
+        // A row that the network's key does not vouch for stays one that no node believes.
+        let (network, _) = network(&client).await?;
+        let ring = member.ring(&client, &network.tag).await?;
+        let genuine = record.verify(ring.newest(), &mac).is_ok();
+        let record = NodeRecord { removed: true, ..record };
+        let proof = genuine.then(|| record.mac(ring.newest())).transpose();
+        let proof = proof.map_err(|error| Fault::ours(format!("{error}")))?;
+        let proof = proof.as_ref().map(<[u8; 32]>::as_slice);
+        let removed = client.execute("SELECT adit.remove($1, $2)", &[&record.id.0, &proof]).await;
         removed.map(drop).map_err(|error| match error.code().map(|code| code.code()) {
-            Some("P0002") => Fault::operator(format!(
-                "the network has no node called {name:?}; its nodes: adit postgres peers"
-            )),
+            Some("P0002") => unknown(),
             _ => said(&error),
         })
     })

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::super::{Scene, Stage};
-use super::bed::{ADMIN, Bed, DATABASE, LIMIT, PASSWORD, Plan, invitation};
+use super::bed::{ADMIN, Bed, DATABASE, LIMIT, Node, PASSWORD, Plan, invitation, until};
 use crate::failure::{Context, Result, ensure};
 use crate::postgres::{Certificate, Options, PORT};
 
@@ -128,15 +128,21 @@ fn secrets(stage: &Stage<'_>) -> Result<String> {
     let token = invitation(&invited)?;
     let token = token.rsplit('#').next().unwrap_or_default().to_owned();
     bed.up()?;
+    bed.node(0)?.adit(&["rekey"])?;
+    let has_keys = |node: &Node| node.file("network.keys").is_ok();
+    until("each node has the new key in a file", LIMIT, || Ok(bed.nodes.iter().all(has_keys)))?;
     let mut hidden = vec![PASSWORD.to_owned(), token];
     for node in &bed.nodes {
         let text = fs::read_to_string(node.file("node.key")?)?;
         hidden.extend(
             text.lines().filter_map(|line| line.split_once(" = ")).map(|(_, v)| v.to_owned()),
         );
+        let text = fs::read_to_string(node.file("network.keys")?)?;
+        let keys = text.lines().filter_map(|line| line.strip_prefix("key "));
+        hidden.extend(keys.map(str::to_owned));
     }
     hidden.retain(|secret| secret.len() >= 8);
-    ensure(hidden.len() >= 6, || format!("only {} secrets were found to look for", hidden.len()))?;
+    ensure(hidden.len() >= 10, || format!("only {} secrets were found to look for", hidden.len()))?;
     let log = bed.cluster.log()?;
     ensure(log.len() > before + 1000, || format!("the server logs nothing: {log}"))?;
     let mut places = vec![("the server's log".to_owned(), log)];
@@ -149,7 +155,7 @@ fn secrets(stage: &Stage<'_>) -> Result<String> {
             places.push((format!("{file} of up"), String::from_utf8_lossy(&bytes).into_owned()));
         }
     }
-    places.push(("what the tables hold".to_owned(), bed.sql("SELECT * FROM adit.network; SELECT * FROM adit.node; SELECT * FROM adit.invitation; SELECT * FROM adit.epoch; SELECT * FROM adit.wrap")?));
+    places.push(("what the tables hold".to_owned(), bed.sql("SELECT * FROM adit.network; SELECT * FROM adit.settings; SELECT * FROM adit.node; SELECT * FROM adit.invitation; SELECT * FROM adit.epoch; SELECT * FROM adit.wrap; SELECT * FROM adit.rekey; SELECT * FROM adit.rekey_wrap")?));
     for (place, text) in &places {
         if let Some(found) = hidden.iter().find(|secret| text.contains(secret.as_str())) {
             return Err(format!(
@@ -193,14 +199,11 @@ fn masked(bed: &Bed) -> Result<()> {
     let command = bed.node(0)?.command(&["init", &url, "--network", "10.8.0.0/24", "-n", "other"]);
     let daemon = crate::process::Daemon::spawn("init", command)?;
     let path = format!("/proc/{}/cmdline", daemon.pid());
-    let outcome =
-        super::bed::until("the password is masked", std::time::Duration::from_secs(5), || {
-            let shown = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-            // Before the program itself runs, its starter has the words.
-            Ok(shown.contains("postgres")
-                && !shown.starts_with("ip\0")
-                && !shown.contains(PASSWORD))
-        });
+    let outcome = until("the password is masked", std::time::Duration::from_secs(5), || {
+        let shown = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+        // Before the program itself runs, its starter has the words.
+        Ok(shown.contains("postgres") && !shown.starts_with("ip\0") && !shown.contains(PASSWORD))
+    });
     let still = fs::read(&path).is_ok_and(|bytes| !bytes.is_empty());
     bed.cluster.thaw()?;
     outcome?;

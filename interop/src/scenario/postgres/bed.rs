@@ -18,6 +18,7 @@ use crate::postgres::{Cluster, Options, ROOT};
 use crate::process::{Daemon, output, run, show};
 use crate::traffic::ping;
 use crate::wait::Moment;
+pub(super) use crate::wait::until;
 
 /// How long anything here may take: what a person would wait, and many tests run at once.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -377,18 +378,4 @@ pub(super) fn invitation(told: &str) -> Result<String> {
         .split(|c: char| c.is_whitespace() || c == '\'')
         .find(|word| word.starts_with("postgres") && word.contains("://") && word.contains('#'));
     url.map(str::to_owned).context(format!("no URL with a token in: {told}"))
-}
-
-/// Looks until `seen` says yes.
-pub(super) fn until(
-    what: &str,
-    limit: Duration,
-    mut seen: impl FnMut() -> Result<bool>,
-) -> Result<()> {
-    let begun = Moment::now();
-    while !seen()? {
-        ensure(begun.elapsed() < limit, || format!("not within {} s: {what}", limit.as_secs()))?;
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
 }

@@ -37,7 +37,7 @@ pub fn programs() -> Result<PathBuf> {
         .chain(std::env::split_paths(&path))
         .find(|folder| ["postgres", "initdb", "psql"].iter().all(|name| folder.join(name).exists()))
         .context(format!(
-            "no PostgreSQL {OLDEST} or newer here: apt install postgresql (or: make deps)"
+            "no PostgreSQL {OLDEST} or newer here: apt install postgresql (or: make setup)"
         ))
 }
 

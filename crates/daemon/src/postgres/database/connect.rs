@@ -151,7 +151,7 @@ async fn answer(client: &Client, question: &str) -> Result<Option<String>, tokio
 pub async fn open(target: &Target, purpose: &str) -> Result<Client, ConnectFault> {
     let Opened { client, connection } = connect(target, purpose).await?;
     tokio::spawn(async move {
-        // Its end is seen by whoever uses the client.
+        // The client's next call reports its end.
         let _ = connection.await;
     });
     Ok(client)

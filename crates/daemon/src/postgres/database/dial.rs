@@ -1,4 +1,4 @@
-//! A host's own line, before the first message: the client library dials only lines of its own, whose messages nobody bounds.
+//! A host's own line, before the first message: the client library dials only lines of its own, whose messages have no bound.
 
 use std::io;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub(super) async fn places(host: &Host) -> io::Result<Vec<Place>> {
 /// Dials one, with what is said of it.
 ///
 /// # Errors
-/// Nobody answers there.
+/// No answer came.
 pub(super) async fn dial(place: &Place, config: &Config) -> io::Result<Box<dyn Line>> {
     let limit = config.get_connect_timeout().copied();
     match place {

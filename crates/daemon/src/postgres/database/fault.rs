@@ -22,6 +22,8 @@ pub struct ConnectFault {
     pub asks_password: bool,
     /// It does not take the role or its password.
     pub refuses_role: bool,
+    /// It has no connection left, for the role or at all.
+    pub is_full: bool,
     /// Another host of the same database would say the same.
     pub(super) final_: bool,
 }
@@ -56,9 +58,16 @@ pub(super) fn several(mut faults: Vec<ConnectFault>) -> ConnectFault {
 }
 
 impl ConnectFault {
-    /// Nothing changes without somebody's doing.
+    /// It lasts until an operator acts.
     pub(super) fn lasting(fault: Fault) -> Self {
-        Self { fault, passing: false, asks_password: false, refuses_role: false, final_: true }
+        Self {
+            fault,
+            passing: false,
+            asks_password: false,
+            refuses_role: false,
+            is_full: false,
+            final_: true,
+        }
     }
 
     fn wrong(text: String) -> Self {
@@ -112,7 +121,7 @@ impl ConnectFault {
         if said.contains("channel binding") {
             return Self::wrong(format!(
                 "the database at {host} does not prove that it is the end of the TLS line: it asks for no password by \
-                 SCRAM, or somebody stands in between; check its certificate instead (sslmode=verify-full with \
+                 SCRAM, or an attacker stands in between; check its certificate instead (sslmode=verify-full with \
                  sslrootcert=FILE), or do without (channel_binding=prefer)"
             ));
         }
@@ -145,7 +154,7 @@ impl ConnectFault {
                 Self { refuses_role: true, ..Self::wrong(text) }
             }
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Self::wrong(format!(
-                "the database at {host} lets nobody in from here like this: {said}. Its pg_hba.conf needs a line such as: \
+                "the database at {host} refuses this connection: {said}. Its pg_hba.conf needs a line such as: \
                  hostssl {database} all THIS-ADDRESS/32 scram-sha-256"
             )),
             SqlState::INVALID_CATALOG_NAME => Self::wrong(format!(
@@ -157,9 +166,12 @@ impl ConnectFault {
             SqlState::CANNOT_CONNECT_NOW => {
                 Self::passing(format!("the database at {host} is starting or ending: {said}"))
             }
-            SqlState::TOO_MANY_CONNECTIONS => Self::passing(format!(
-                "the database at {host} has no connection left for {user:?}: {said}; each node takes three (max_connections)"
-            )),
+            SqlState::TOO_MANY_CONNECTIONS => {
+                let text = format!(
+                    "the database at {host} has no connection left for {user:?}: {said}; each node takes three (max_connections)"
+                );
+                Self { is_full: true, ..Self::passing(text) }
+            }
             _ => Self::passing(format!("the database at {host}: {said} ({})", error.code().code())),
         }
     }

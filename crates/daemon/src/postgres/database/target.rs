@@ -130,7 +130,7 @@ pub(super) struct Ssl {
     pub(super) root: Option<PathBuf>,
     pub(super) certificate: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
-    /// Certificate and key were not named but found in the operator's home: nobody else's.
+    /// Certificate and key were not named but found in the operator's home, and are the operator's alone.
     own: bool,
 }
 
@@ -300,7 +300,7 @@ impl Target {
         };
         let Some(host) = self.hosts.iter().find(open) else { return };
         let warning = format!(
-            "sslmode={} to {host}: whoever is on the way can read what is not sealed, and change all of it; write \
+            "sslmode={} to {host}: an attacker on the path can read what is not sealed, and change everything; write \
              sslmode=verify-full with sslrootcert=FILE, or leave sslmode away",
             self.mode(host).word()
         );
@@ -778,11 +778,11 @@ mod tests {
         use adit_postgres::key::{NetworkKey, NodeKeys};
         let secrets = Secrets {
             password: Zeroizing::new("geheim".into()),
-            network_key: NetworkKey::from_bytes(&[1; 32]),
+            ring: NetworkKey::new(adit_postgres::Generation::FIRST, &[1; 32]).into(),
             keys: NodeKeys::from_bytes(&[2; 64]).unwrap(),
         };
         let text = "database = \"postgres://one,two/vpn\"\nrole = \"r\"\nnode = 1\nname = \"n\"\naddresses = \
-                    [\"10.0.0.1/24\"]\ndevice = \"d\"\npacket-size = 1400\naudit = \"none\"\nauditor = \"none\"\ndurability = \"relaxed\"\n";
+                    [\"10.0.0.1/24\"]\ndevice = \"d\"\npacket-size = 1400\ndurability = \"relaxed\"\n";
         let settings = Settings::parse(text, Path::new("node.toml")).unwrap();
         let target = Target::of_node(&settings, &secrets).unwrap();
         assert_eq!(format!("{target:?}"), "Target(postgres://one:5432,two:5432/vpn as r)");

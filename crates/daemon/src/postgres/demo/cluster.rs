@@ -54,7 +54,7 @@ impl Cluster {
         initdb.args(["--pgdata", "data", "--username", SUPERUSER, "--encoding", "UTF8"]);
         initdb.args(["--locale", "C", "--no-sync", "--no-instructions", "--auth", "trust"]);
         told(initdb)?;
-        // The superuser is whoever is root on this machine.
+        // The superuser is root on this machine.
         let access = format!("local all {SUPERUSER} peer map=root\nlocal all all scram-sha-256\n");
         let files =
             [("pg_hba.conf", access), ("pg_ident.conf", format!("root root {SUPERUSER}\n"))];

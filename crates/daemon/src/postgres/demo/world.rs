@@ -81,7 +81,7 @@ impl World {
         Ok(Self { ends, cluster, folder, program, _scrap: scrap })
     }
 
-    /// The URL of the database for whoever makes the network; the password comes by the environment.
+    /// The URL of the database for `init`; the password comes by the environment.
     pub(super) fn url(&self) -> String {
         let folder = self.folder.join("db").display().to_string().replace('/', "%2F");
         format!("postgres://{ROLE}@{folder}/{DATABASE}")

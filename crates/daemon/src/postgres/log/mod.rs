@@ -22,8 +22,8 @@ use adit_postgres::key::AuditorKey;
 use zeroize::Zeroizing;
 
 use super::database::{Environment, Target};
+use super::member::Member;
 use super::places::Places;
-use super::settings::{Secrets, Settings};
 use crate::fault::Fault;
 use crate::managed::Outcome;
 
@@ -42,7 +42,7 @@ pub struct Eyes {
 
 /// What opens packets.
 enum Keys {
-    Node(Box<(Settings, Secrets, Places)>),
+    Node(Box<Member>),
     Auditor(Box<AuditorKey>),
     None,
 }
@@ -63,9 +63,9 @@ impl Eyes {
     /// # Errors
     /// Its files are missing or wrong.
     pub fn of_node(places: &Places) -> Outcome<Self> {
-        let (settings, secrets) = (Settings::load(places)?, Secrets::load(places)?);
-        let target = Target::of_node(&settings, &secrets)?;
-        let keys = Keys::Node(Box::new((settings, secrets, places.clone())));
+        let member = Member::load(places)?;
+        let target = member.target()?;
+        let keys = Keys::Node(Box::new(member));
         Ok(Self { target, keys, from: None, to: None, stream: None })
     }
 

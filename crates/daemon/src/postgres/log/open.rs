@@ -87,7 +87,7 @@ impl Openers {
 }
 
 async fn learn(client: &Client, view: &View<'_>, way: &Way, no: EpochNo) -> Outcome<Known> {
-    let reader = view.key.map_or(-1, |(reader, _)| reader.id().0);
+    let reader = view.key().map_or(-1, |(reader, _)| reader.id().0);
     let row = client.query_opt(EPOCH, &[&way.id.0, &no.0, &reader]).await;
     let row = row.map_err(|error| said(&error))?;
     let Some(row) = row else { return Ok(Known::Bad) };
@@ -99,15 +99,17 @@ async fn learn(client: &Client, view: &View<'_>, way: &Way, no: EpochNo) -> Outc
         return Ok(parsed.map_or(Known::Bad, |record| Known::Policy(record.epoch.audit)));
     };
     let expected = Expected { network: &view.tag, stream: way.id, sender, receiver: way.receiver };
-    let (Some((reader, key)), Some(enc), Some(sealed)) = (view.key, enc, sealed) else {
-        let checked = check(&expected, &record, &signature);
+    let checked = check(&expected, &record, &signature);
+    let is_anothers = checked.as_ref().is_ok_and(|record| view.is_anothers(record));
+    let key = view.key().filter(|_| !is_anothers);
+    let (Some((reader, ring)), Some(enc), Some(sealed)) = (key, enc, sealed) else {
         return Ok(match checked {
             Ok(EpochRecord { epoch, .. }) if epoch.no == no => Known::Policy(epoch.audit),
             _ => Known::Bad,
         });
     };
     let wrap = Wrap { reader: reader.id(), enc, sealed };
-    let accepted = accept(reader, key, &expected, &record, &signature, &wrap);
+    let accepted = accept(reader, ring, &expected, &record, &signature, &wrap);
     let Ok((EpochRecord { epoch: Epoch { audit, no: signed, .. }, .. }, secret)) = accepted else {
         return Ok(Known::Bad);
     };

@@ -37,7 +37,7 @@ pub struct TailOptions {
     pub follow: bool,
 }
 
-/// Prints a line per packet. With `follow` it ends when nobody takes the lines any more.
+/// Prints a line per packet. With `follow` it ends when its output is closed.
 ///
 /// # Errors
 /// The database cannot be asked, or `out` takes no more.
@@ -62,7 +62,7 @@ pub fn tail(
 }
 
 enum Stop {
-    /// Nobody reads on.
+    /// The output is closed.
     Closed,
     Fault(Fault),
 }

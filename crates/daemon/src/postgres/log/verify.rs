@@ -1,6 +1,7 @@
 //! `adit postgres verify`.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use adit_engine::UnixTime;
 use adit_postgres::key::epoch::Wrap;
@@ -61,7 +62,7 @@ pub fn verify(eyes: &Eyes, say: &mut dyn FnMut(&str)) -> Outcome<Verified> {
         let retention = retention(&view).await?;
         let ways = std::mem::take(&mut view.ways);
         for way in &ways {
-            let (summary, highest) = stream(&mut view, way, retention, say).await?;
+            let (summary, highest) = stream(&mut view, way, retention.clone(), say).await?;
             verified.streams += 1;
             add(&mut verified.all, summary);
             verified.all.findings += own.stream(way, highest, say);
@@ -93,27 +94,27 @@ fn add(all: &mut Summary, one: Summary) {
 
 /// What this machine's node knows by itself; nothing, for an auditor.
 #[derive(Default)]
-struct Own {
-    pins: Option<Pins>,
+struct Own<'e> {
+    pins: Option<&'e Pins>,
     received: BTreeMap<StreamId, Seq>,
 }
 
-impl Own {
+impl<'e> Own<'e> {
     /// Reads the node's files before the log, which only grows meanwhile.
-    fn of(eyes: &Eyes) -> Outcome<Self> {
+    fn of(eyes: &'e Eyes) -> Outcome<Self> {
         let Keys::Node(node) = &eyes.keys else { return Ok(Self::default()) };
-        let places = &node.2;
+        let places = &node.places;
         let received = positions::received(&places.positions_file()).map_err(|error| {
             let file = places.positions_file();
             Fault::environment(format!("cannot read {}: {error}", file.display()))
         })?;
-        Ok(Self { pins: Some(Pins::load(&places.pins_file())?), received })
+        Ok(Self { pins: Some(&node.pins), received })
     }
 
     /// Nodes that it has seen are there, with the keys that they had. How many are not.
     fn nodes(&self, view: &View<'_>, say: &mut dyn FnMut(&str)) -> u64 {
         let mut findings = 0;
-        for (id, keys, name) in self.pins.iter().flat_map(Pins::all) {
+        for (id, keys, name) in self.pins.into_iter().flat_map(Pins::all) {
             let wrong = match view.nodes.get(&id) {
                 Some(public) if public.fingerprint() == keys => continue,
                 Some(_) => "has other keys than those that this node first saw",
@@ -155,23 +156,19 @@ impl Own {
     }
 }
 
-/// What may have expired, if the network's key vouches for that.
-async fn retention(view: &View<'_>) -> Outcome<Option<Retention>> {
-    let Some(network) = &view.network else { return Ok(None) };
+/// What may have expired, if the network's owner has signed that.
+async fn retention(view: &View<'_>) -> Outcome<Option<Rc<Retention>>> {
+    let Some(history) = &view.settings else { return Ok(None) };
     let used = view.client.query_one(USED, &[]).await.and_then(|row| row.try_get::<_, i64>(0));
     let used = used.map_err(|error| said(&error))?;
-    Ok(Some(Retention {
-        now: unix_time(),
-        age: network.retention_age,
-        bytes: u64::try_from(network.retention_bytes).unwrap_or(0),
-        used: u64::try_from(used).unwrap_or(0),
-    }))
+    let used = u64::try_from(used).unwrap_or(0);
+    Ok(Some(Rc::new(Retention::of(history, unix_time(), used))))
 }
 
 async fn stream(
     view: &mut View<'_>,
     way: &Way,
-    retention: Option<Retention>,
+    retention: Option<Rc<Retention>>,
     say: &mut dyn FnMut(&str),
 ) -> Outcome<(Summary, Option<Seq>)> {
     let about = Stream {
@@ -180,11 +177,14 @@ async fn stream(
         sender: way.sender.clone(),
         receiver: way.receiver,
         retention,
+        settings: view.settings.clone(),
     };
+    let ring = Rc::clone(&view.ring);
+    let key = view.reader.zip(Option::as_ref(&ring));
     let mut sight = Sight {
         way,
-        verifier: Verifier::new(about, view.key),
-        reader: view.key.map(|(reader, _)| reader.id().0),
+        verifier: Verifier::new(about, key),
+        reader: key.map(|(reader, _)| reader.id().0),
         extra: 0,
     };
     let mut at = LeafNo(0);
@@ -237,7 +237,7 @@ impl Sight<'_> {
         }
     }
 
-    /// Looks at the leaf after `before`, in one snapshot, and returns its number. While that lasts nobody drops it.
+    /// Looks at the leaf after `before`, in one snapshot, and returns its number. No other session drops it meanwhile.
     async fn leaf(
         &mut self,
         view: &mut View<'_>,
@@ -272,7 +272,7 @@ impl Sight<'_> {
         Ok(Some(leaf.no))
     }
 
-    /// The table is not there: because it expired in this moment, or because somebody took it away.
+    /// The table is not there: because it expired in this moment, or because another role dropped it.
     async fn gone(
         &mut self,
         view: &mut View<'_>,
@@ -370,7 +370,7 @@ struct Epochs {
 impl Epochs {
     async fn of(sight: &Sight<'_>, snapshot: &Transaction<'_>, leaf: LeafNo) -> Outcome<Self> {
         let reader = sight.reader;
-        // Nobody is -1.
+        // No node has -1.
         let wrapped_to = reader.unwrap_or(-1);
         let portal = snapshot.bind(OF_LEAF, &[&sight.way.id.0, &leaf.0, &wrapped_to]).await;
         Ok(Self {

@@ -16,12 +16,13 @@ const ANSWER: &str = "SELECT adit.answer($1::text::name, $2, $3, $4)";
 pub(super) async fn answer(shared: &Shared, client: &Client) -> Result<(), Cause> {
     let Some(directory) = shared.directory.borrow().clone() else { return Ok(()) };
     let tag = &directory.network.tag;
+    let key = shared.ring.borrow().newest().clone();
     for row in client.query(QUESTIONS, &[]).await?.iter().take(16) {
         let Ok(request) = read(row) else { continue };
         let name = crate::log::clean(request.role);
         let answered = {
             let random = &mut *shared.random.borrow_mut();
-            admit(&request, &shared.network_key, tag, unix_time(), random)
+            admit(&request, &key, tag, unix_time(), random)
         };
         match answered {
             Ok(answer) => {

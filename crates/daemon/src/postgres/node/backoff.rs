@@ -34,7 +34,7 @@ impl Backoff {
     }
 }
 
-/// Randomness for pauses only (xorshift64*): nobody gains by guessing it.
+/// Randomness for pauses only (xorshift64*): there is nothing to gain by guessing it.
 #[derive(Clone, Debug)]
 pub(super) struct Noise(u64);
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use adit_postgres::limits;
+
 use super::machine::{is_elsewhere, without_routes};
 use super::{UpOptions, settings};
 use crate::helper::NodeDuty;
@@ -15,7 +17,7 @@ use crate::postgres::{Places, Settings};
 pub(crate) struct Bounds {
     places: Places,
     settings: Settings,
-    /// Every plan, but for its routes.
+    /// Every plan, but for its routes, and for its MTU where the network's settings have it.
     plan: HostPlan,
     routes: bool,
     readable: Vec<PathBuf>,
@@ -54,6 +56,11 @@ impl Bounds {
         self.places.pins_file()
     }
 
+    /// The network's later keys.
+    pub(crate) fn ring(&self) -> PathBuf {
+        self.places.ring_file()
+    }
+
     /// The control socket.
     pub(crate) fn control(&self) -> PathBuf {
         self.places.control_socket()
@@ -64,7 +71,11 @@ impl Bounds {
     /// # Errors
     /// Why not.
     pub(crate) fn check(&self, plan: &HostPlan) -> Result<(), String> {
-        let bare = HostPlan { routes: Vec::new(), ..plan.clone() };
+        let mtu = match self.settings.packet_size {
+            None if limits::PACKET_RANGE.contains(&usize::from(plan.mtu)) => self.plan.mtu,
+            _ => plan.mtu,
+        };
+        let bare = HostPlan { routes: Vec::new(), mtu, ..plan.clone() };
         if bare != self.plan {
             return Err("plan: the node's settings have another".into());
         }

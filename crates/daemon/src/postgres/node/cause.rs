@@ -27,7 +27,7 @@ impl Cause {
         Self { words: words.into(), no_table: false, bound: None }
     }
 
-    /// The connection has ended, and nobody said why.
+    /// The connection has ended without a reason.
     pub(super) fn closed() -> Self {
         Self::new("the connection to the database was closed")
     }
@@ -85,7 +85,7 @@ fn known(code: &SqlState) -> Option<&'static str> {
             "the database does not accept this node's password or role: was it removed, or the password changed?"
         }
         SqlState::QUERY_CANCELED => "a statement took longer than its limit, or was cancelled",
-        SqlState::LOCK_NOT_AVAILABLE => "a lock was not to be had in time: somebody holds it",
+        SqlState::LOCK_NOT_AVAILABLE => "timed out waiting for a lock that another session holds",
         SqlState::OUT_OF_MEMORY => "the database is out of memory",
         SqlState::INSUFFICIENT_PRIVILEGE => {
             "this node's role lacks a right: was it removed from the network?"

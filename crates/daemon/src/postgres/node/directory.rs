@@ -1,34 +1,55 @@
 //! Who is in the network: the rows of the database, as far as the network's key vouches for them.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
 
-use adit_postgres::key::{
-    Fingerprint, NetworkKey, NetworkRecord, NodePublic, NodeRecord, SealPublic,
+use adit_engine::UnixTime;
+use adit_postgres::key::settings::{
+    History, MAX_SETTINGS, NetworkSettings, Seen, SignedSettings, UnfitSettings,
 };
+use adit_postgres::key::{KeyRing, NetworkKey, NetworkRecord, NodePublic, NodeRecord};
 use adit_postgres::routes::{Ends, Peer, unambiguous};
 use adit_postgres::{NodeId, StreamId, limits};
 use futures_util::{StreamExt, TryStreamExt};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Row};
+use tokio_postgres::{Client, GenericClient, Row};
 
 use super::cause::Cause;
-use crate::fault::Fault;
-use crate::helper::files;
+pub(in crate::postgres) use super::pins::Pins;
 
 /// Rows of the tables that are looked at: some may be made up.
 const ROWS: i64 = 4 * limits::PEERS as i64;
 
-pub(in crate::postgres) const NETWORK: &str = "SELECT version, tag, network4::text, network6::text, packet_size, audit, durability, \
-    retention_bytes, extract(epoch FROM retention_age)::bigint, leaf_space::text, auditor_key, mac FROM adit.network";
+pub(in crate::postgres) const NETWORK: &str =
+    "SELECT version, tag, network4::text, network6::text, leaf_space::text, mac FROM adit.network";
 
-const NODES: &str = "SELECT id, name, address4::text, address6::text, subnets::text[], sign_key, seal_key, mac \
-    FROM adit.node WHERE mac IS NOT NULL AND removed IS NULL ORDER BY id LIMIT $1";
+const SETTINGS: &str = "SELECT serial, made, packet_size, audit, durability, retention_bytes, \
+    extract(epoch FROM retention_age)::bigint, auditor_key, previous, signature FROM adit.settings ORDER BY serial LIMIT $1";
+
+/// Asks for rows of nodes, as [`node_record`] reads them.
+macro_rules! nodes {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, name, address4::text, address6::text, subnets::text[], sign_key, seal_key, removed IS NOT NULL, mac \
+             FROM adit.node WHERE mac IS NOT NULL ",
+            $which
+        )
+    };
+}
+
+/// Removed ones too: what the others learn of a removal outlasts the row. Those that there are come first, and the owner.
+const FIRST_NODES: &str = nodes!("ORDER BY id <> 1, removed IS NOT NULL, id LIMIT $1");
+
+/// All, with those who have left: what they sent is still there.
+pub(in crate::postgres) const NODES: &str = nodes!("ORDER BY id");
+
+/// The node that has a name now.
+pub(in crate::postgres) const NODE_CALLED: &str =
+    nodes!("AND name = $1 AND removed IS NULL LIMIT 1");
 
 const STREAMS: &str =
     "SELECT id, sender, receiver FROM adit.stream WHERE $1 IN (sender, receiver) LIMIT $2";
@@ -37,7 +58,10 @@ const STREAMS: &str =
 #[derive(Clone, Debug)]
 pub(in crate::postgres) struct Directory {
     pub(in crate::postgres) network: NetworkRecord,
-    pub(in crate::postgres) auditor: Option<SealPublic>,
+    /// The settings that its owner has signed.
+    pub(in crate::postgres) settings: Rc<History>,
+    /// Why the settings in the database are not believed: then `settings` are those of before.
+    pub(in crate::postgres) unsettled: Option<String>,
     pub(in crate::postgres) nodes: Vec<Known>,
     /// Nodes that are left out, by name, and why.
     pub(in crate::postgres) refused: BTreeMap<String, String>,
@@ -92,58 +116,109 @@ impl Directory {
 /// The tables as they are.
 pub(in crate::postgres) struct Tables {
     network: Row,
+    settings: Vec<Row>,
     nodes: Vec<Row>,
     streams: Vec<Row>,
+}
+
+impl Tables {
+    /// The network's tag, as the database says.
+    pub(in crate::postgres) fn tag(&self) -> Option<String> {
+        network_record(&self.network).map(|(record, _)| record.tag)
+    }
 }
 
 /// Reads the tables.
 pub(in crate::postgres) async fn load(client: &Client, me: NodeId) -> Result<Tables, Cause> {
     let network = client.query_one(NETWORK, &[]).await?;
+    let settings = settings_rows(client).await?;
     // A limit is the database's to keep, or not.
     let most = usize::try_from(ROWS).unwrap_or(usize::MAX);
-    let nodes = client.query_raw(NODES, [ROWS]).await?;
+    let nodes = client.query_raw(FIRST_NODES, [ROWS]).await?;
     let nodes = nodes.take(most).try_collect().await?;
     let of_me: [&(dyn ToSql + Sync); 2] = [&me.0, &ROWS];
     let streams = client.query_raw(STREAMS, of_me).await?;
     let streams = streams.take(most).try_collect().await?;
-    Ok(Tables { network, nodes, streams })
+    Ok(Tables { network, settings, nodes, streams })
 }
 
-/// Keeps what the key vouches for. `pins` learns nodes that were never seen before.
+/// Reads the network's settings: one more row than there may be at most.
+pub(in crate::postgres) async fn settings_rows(
+    client: &impl GenericClient,
+) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let most = MAX_SETTINGS.saturating_add(1);
+    let limit = i64::try_from(most).unwrap_or(i64::MAX);
+    client.query_raw(SETTINGS, [limit]).await?.take(most).try_collect().await
+}
+
+/// Checks rows of settings; `owner` is the node that made the network, if its row is believed.
+pub(in crate::postgres) fn history(
+    tag: &str,
+    owner: Option<&NodePublic>,
+    rows: &[Row],
+    seen: Option<Seen>,
+) -> Result<History, String> {
+    let owner = owner.ok_or("the row of the node that made the network is not believed")?;
+    let rows: Option<Vec<_>> = rows.iter().map(settings_record).collect();
+    let rows = rows.ok_or("a row makes no sense")?;
+    History::verify(tag, owner, &rows, seen).map_err(|error| match error {
+        UnfitSettings::Older { .. } | UnfitSettings::Changed { .. } => format!(
+            "{error}; if the database was restored from a backup, remove the line \"settings\" from the file `pins` of each node"
+        ),
+        error => error.to_string(),
+    })
+}
+
+/// Keeps what the network's key and the owner's signature vouch for. `pins` learns nodes that were never seen before, who was
+/// removed, and the newest settings. `former` settings are kept where those in the database are not believed. `own` is this node.
 pub(in crate::postgres) fn believe(
     tables: &Tables,
-    me: NodeId,
-    key: &NetworkKey,
+    own: &NodePublic,
+    ring: &KeyRing,
     pins: &mut Pins,
+    former: Option<&Rc<History>>,
 ) -> Result<Directory, Cause> {
+    let (me, key) = (own.id, ring.newest());
     let (network, mac) = network_record(&tables.network)
         .ok_or_else(|| Cause::new("the network's row in the database makes no sense"))?;
-    let auditor = network.verify(key, &mac).map_err(|error| {
+    network.verify(key, &mac).map_err(|error| {
         Cause::new(format!("the network's row in the database is not believed: {error}"))
     })?;
-    let mut directory = Directory { network, auditor, nodes: Vec::new(), refused: BTreeMap::new() };
+    let records: Vec<_> = tables.nodes.iter().filter_map(node_record).collect();
+    let owner = owner(&records, own, key, pins);
+    let (settings, unsettled) =
+        match history(&network.tag, owner.as_ref(), &tables.settings, pins.settings()) {
+            Ok(history) => (pins.settled(history, former), None),
+            Err(reason) => {
+                let words = format!("network settings: not believed: {reason}");
+                let Some(former) = former else { return Err(Cause::new(words)) };
+                (Rc::clone(former), Some(words))
+            }
+        };
+    let (nodes, refused) = (Vec::new(), BTreeMap::new());
+    let mut directory = Directory { network, settings, unsettled, nodes, refused };
     let ends = unambiguous(me, tables.streams.iter().filter_map(ends));
     let stream = |from: NodeId, to: NodeId| {
         ends.iter().find(|(_, a, b)| (*a, *b) == (from, to)).map(|(id, _, _)| *id)
     };
     let mut taken = Taken::by(&directory.network);
-    let records: Vec<_> = tables.nodes.iter().filter_map(node_record).collect();
-    let own = records.iter().find(|(record, _)| record.id == me);
-    own.iter().for_each(|(record, _)| taken.add(&record.subnets));
+    let row = records.iter().find(|(record, _)| record.id == me);
+    row.iter().for_each(|(record, _)| taken.add(&record.subnets));
     for (record, mac) in records {
         if record.id == me {
             continue;
         }
         let name = crate::log::clean(&record.name);
-        let public = match record.verify(key, &mac) {
+        let public = match trusted(&record, &mac, key, pins) {
+            Ok(_) if record.removed => continue,
             Ok(public) => public,
-            Err(error) => {
-                directory.refused.insert(name, error.to_string());
+            Err(reason) => {
+                directory.refused.insert(name, reason);
                 continue;
             }
         };
-        if let Err(reason) = pins.check(&record.name, public.id, public.fingerprint()) {
-            directory.refused.insert(name, reason);
+        if ring.left_out(public.id) {
+            directory.refused.insert(name, "it was removed before the network got its key".into());
             continue;
         }
         if let Some(reason) = taken.refuses(&record.subnets) {
@@ -169,7 +244,36 @@ pub(in crate::postgres) fn believe(
     Ok(directory)
 }
 
-/// What lies behind somebody already. The schema sees to it that nothing is claimed twice; but any node has the network's key, and
+/// The node of a row, if the network's key vouches for it and nothing speaks against it that was seen before.
+fn trusted(
+    record: &NodeRecord,
+    mac: &[u8],
+    key: &NetworkKey,
+    pins: &mut Pins,
+) -> Result<NodePublic, String> {
+    let public = record.verify(key, mac).map_err(|error| error.to_string())?;
+    pins.check(&record.name, public.id, public.fingerprint(), record.removed)?;
+    Ok(public)
+}
+
+/// The node that made the network; `None` if its row is not believed. Its word counts also when it was removed, and where its keys
+/// are those that were pinned but something else in its row was altered.
+fn owner(
+    records: &[(NodeRecord, Vec<u8>)],
+    own: &NodePublic,
+    key: &NetworkKey,
+    pins: &mut Pins,
+) -> Option<NodePublic> {
+    if own.id == NodeId::OWNER {
+        return Some(own.clone());
+    }
+    let (record, mac) = records.iter().find(|(record, _)| record.id == NodeId::OWNER)?;
+    let pinned = |public: &NodePublic| pins.keys(public.id) == Some(public.fingerprint());
+    let by_pin = record.unproven().ok().filter(pinned);
+    by_pin.or_else(|| trusted(record, mac, key, pins).ok())
+}
+
+/// Subnets that belong to a node already. The schema sees to it that nothing is claimed twice; but any node has the network's key, and
 /// with the database's help could vouch for a node that has a part of another's network, which would take its packets.
 struct Taken(Vec<IpNet>);
 
@@ -203,21 +307,32 @@ pub(in crate::postgres) fn network_record(row: &Row) -> Option<(NetworkRecord, V
     fn maybe<T: FromStr>(text: Option<&str>) -> Option<Option<T>> {
         text.map(str::parse).transpose().ok()
     }
-    let word = |at: usize| row.try_get::<_, &str>(at).ok();
     let record = NetworkRecord {
         version: row.try_get(0).ok()?,
         tag: row.try_get(1).ok()?,
         network4: maybe(row.try_get(2).ok()?)?,
         network6: maybe(row.try_get(3).ok()?)?,
-        packet_size: row.try_get(4).ok()?,
-        audit: word(5)?.parse().ok()?,
-        durability: word(6)?.parse().ok()?,
-        retention_bytes: row.try_get(7).ok()?,
-        retention_age: Duration::from_secs(u64::try_from(row.try_get::<_, i64>(8).ok()?).ok()?),
-        leaf_space: row.try_get(9).ok()?,
-        auditor_key: row.try_get(10).ok()?,
+        leaf_space: row.try_get(4).ok()?,
     };
-    Some((record, row.try_get(11).ok()?))
+    Some((record, row.try_get(5).ok()?))
+}
+
+/// A row of settings and its signature; `None` if its values make no sense.
+pub(in crate::postgres) fn settings_record(row: &Row) -> Option<SignedSettings> {
+    let number = |at: usize| row.try_get::<_, i64>(at).ok();
+    let word = |at: usize| row.try_get::<_, &str>(at).ok();
+    let settings = NetworkSettings {
+        serial: number(0)?,
+        made: UnixTime(u64::try_from(number(1)?).ok()?),
+        packet_size: row.try_get(2).ok()?,
+        audit: word(3)?.parse().ok()?,
+        durability: word(4)?.parse().ok()?,
+        retention_bytes: number(5)?,
+        retention_age: Duration::from_secs(u64::try_from(number(6)?).ok()?),
+        auditor_key: row.try_get(7).ok()?,
+        previous: row.try_get::<_, &[u8]>(8).ok()?.try_into().ok()?,
+    };
+    Some(SignedSettings { settings, signature: row.try_get(9).ok()? })
 }
 
 /// Likewise a node's.
@@ -233,8 +348,9 @@ pub(in crate::postgres) fn node_record(row: &Row) -> Option<(NodeRecord, Vec<u8>
         subnets: subnets.iter().map(|text| address(text)).collect::<Option<_>>()?,
         sign_key: row.try_get(5).ok()?,
         seal_key: row.try_get(6).ok()?,
+        removed: row.try_get(7).ok()?,
     };
-    Some((record, row.try_get(7).ok()?))
+    Some((record, row.try_get(8).ok()?))
 }
 
 /// As the database writes `inet` and `cidr`: a whole address without the length of its prefix.
@@ -256,84 +372,6 @@ fn v6(net: IpNet) -> Option<Ipv6Net> {
     }
 }
 
-/// The keys of nodes that were seen before, in a file of lines `ID FINGERPRINT NAME`.
-#[derive(Debug)]
-pub(in crate::postgres) struct Pins {
-    path: PathBuf,
-    known: BTreeMap<NodeId, (Fingerprint, String)>,
-    changed: bool,
-}
-
-impl Pins {
-    /// Reads the file; there need be none.
-    pub(in crate::postgres) fn load(path: &Path) -> Result<Self, Fault> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => {
-                return Err(Fault::environment(format!("cannot read {}: {error}", path.display())));
-            }
-        };
-        let mut known = BTreeMap::new();
-        for (at, line) in text.lines().enumerate() {
-            let pin = parse_pin(line).ok_or_else(|| {
-                Fault::operator(format!(
-                    "{} line {}: not a number, a fingerprint and a name; remove the line to learn the node anew",
-                    path.display(),
-                    at + 1
-                ))
-            })?;
-            known.insert(pin.0, pin.1);
-        }
-        Ok(Self { path: path.to_owned(), known, changed: false })
-    }
-
-    /// The nodes that were seen, with their keys and names.
-    pub(in crate::postgres) fn all(&self) -> impl Iterator<Item = (NodeId, Fingerprint, &str)> {
-        self.known.iter().map(|(id, (keys, name))| (*id, *keys, name.as_str()))
-    }
-
-    /// Whether the node has the keys that it had the first time; that time is this one if there was none.
-    fn check(&mut self, name: &str, id: NodeId, keys: Fingerprint) -> Result<(), String> {
-        match self.known.get(&id) {
-            Some((known, _)) if *known == keys => Ok(()),
-            Some((known, _)) => Err(format!(
-                "its keys have changed since this node first saw it ({known} then, {keys} now); if that was you, remove \
-                 its line from {}",
-                self.path.display()
-            )),
-            None => {
-                if self.known.len() < 4 * limits::PEERS {
-                    self.known.insert(id, (keys, name.to_owned()));
-                    self.changed = true;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Writes what was learnt.
-    pub(super) fn save(&mut self) -> Result<(), Fault> {
-        if !std::mem::take(&mut self.changed) {
-            return Ok(());
-        }
-        let line =
-            |(id, (keys, name)): (&NodeId, &(Fingerprint, String))| format!("{id} {keys} {name}\n");
-        let text: String = self.known.iter().map(line).collect();
-        files::replace(&self.path, text.as_bytes()).map_err(|error| {
-            Fault::environment(format!("cannot write {}: {error}", self.path.display()))
-        })
-    }
-}
-
-fn parse_pin(line: &str) -> Option<(NodeId, (Fingerprint, String))> {
-    let mut words = line.split_ascii_whitespace();
-    let id = NodeId(words.next()?.parse().ok()?);
-    let keys = words.next()?.parse().ok()?;
-    let name = words.next()?.to_owned();
-    words.next().is_none().then_some((id, (keys, name)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_stands_for_a_part_of_what_lies_behind_another() {
+    fn no_node_claims_a_part_of_anothers_subnet() {
         let nets = |nets: &[&str]| nets.iter().map(|n| n.parse().unwrap()).collect::<Vec<IpNet>>();
         let mut taken = Taken(nets(&["10.9.0.0/24", "fd09::/64"]));
         assert_eq!(taken.refuses(&nets(&["192.168.0.0/16", "fd10::/64"])), None);
@@ -363,28 +401,5 @@ mod tests {
             let said = taken.refuses(&nets(&["172.16.0.0/12", wrong])).unwrap_or_default();
             assert!(said.starts_with(wrong), "{wrong}: {said}");
         }
-    }
-
-    #[test]
-    fn a_node_is_pinned_when_it_is_first_seen_and_refused_with_other_keys() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pins");
-        let mut pins = Pins::load(&path).unwrap();
-        let keys = |byte| Fingerprint([byte; 32]);
-        assert_eq!(pins.check("a", NodeId(2), keys(1)), Ok(()));
-        pins.save().unwrap();
-        let mut pins = Pins::load(&path).unwrap();
-        assert_eq!(pins.check("a", NodeId(2), keys(1)), Ok(()));
-        let refused = pins.check("a", NodeId(2), keys(2)).unwrap_err();
-        assert!(refused.contains("keys have changed") && refused.contains("pins"), "{refused}");
-        assert_eq!(pins.check("b", NodeId(3), keys(2)), Ok(()));
-    }
-
-    #[test]
-    fn a_damaged_line_is_named_and_not_taken_for_a_node_never_seen() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pins");
-        fs::write(&path, "2 00 a\n").unwrap();
-        assert!(Pins::load(&path).unwrap_err().to_string().contains("pins line 1: "));
     }
 }

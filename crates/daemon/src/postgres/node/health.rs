@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_two_lines_whoever_notices_it() {
+    fn an_outage_is_two_lines_whichever_task_notices_it() {
         let mut health = Health::default();
         health.up(at(0), Side::Writer);
         health.up(at(0), Side::Reader);

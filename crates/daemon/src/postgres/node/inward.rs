@@ -13,23 +13,25 @@ use std::time::Duration;
 
 use adit_engine::Instant;
 use adit_postgres::key::epoch::{self, EpochRecord, Expected, Wrap};
-use adit_postgres::key::{Fingerprint, SealPublic};
 use adit_postgres::receiver::{Delivery, Epoch, Look, Query, Watch};
 use adit_postgres::seal::Opener;
-use adit_postgres::{Audit, Seq, StreamId, sql};
+use adit_postgres::{Seq, StreamId, sql};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio_postgres::{Client, Row};
 
 use super::admit;
 use super::cause::Cause;
-use super::directory::{self, Known, Tables};
+use super::directory::{self, Directory, Known, Tables};
 use super::health::Side;
 use super::link::{Bell, Link, within};
 use super::outward::sleep_until;
 use super::positions::Way;
 use super::reader::{Reader, dated};
 use super::shared::{Shared, add};
-use crate::clock::now;
+use crate::clock::{now, unix_time};
+use crate::helper::files;
+use crate::postgres::keys::{self, Follower};
+use crate::say;
 
 /// How long a page may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -41,6 +43,9 @@ const NODES_PAUSE: Duration = Duration::from_millis(200);
 
 /// Questions for packets that are under way at the same time: a page has up to a megabyte.
 const PAGES: usize = 8;
+
+/// How often the nodes are read again at once because the network has a new key.
+const KEYS_TRIES: u32 = 3;
 
 /// Between two warnings of forged rows.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
@@ -72,7 +77,7 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
     let mut round = Round {
         shared,
         reader: &reader,
-        watch: Watch::new(now(), shared.pause_seed_bytes()),
+        watch: Watch::new(now(), shared.random.borrow_mut().bytes()),
         under_way: FuturesUnordered::new(),
         pages: 0,
         last_asked: StreamId(0),
@@ -82,16 +87,27 @@ async fn read_on(shared: &Shared, link: &Link, bell: &Bell) -> Result<Infallible
     };
     let mut looked = now();
     let mut look_again = looked + NODES_AGAIN;
+    let mut named = shared.serial();
     loop {
+        let keys_turn = shared.turn_keys();
         round.ask();
         if now() >= look_again {
             nodes(shared, &link.client).await?;
             looked = now();
             look_again = looked + NODES_AGAIN;
         }
-        let due = round.deadline().map_or(look_again, |due| due.min(look_again));
+        let due = round.deadline().into_iter().chain(keys_turn).fold(look_again, Instant::min);
         tokio::select! {
-            Some(answer) = round.under_way.next() => round.take(answer?),
+            Some(answer) = round.under_way.next() => {
+                let answer = answer?;
+                let newest = answer.settings();
+                // The sender knows newer settings already. They are looked for once.
+                if newest > named.max(shared.serial()) {
+                    named = newest;
+                    nodes(shared, &link.client).await?;
+                }
+                round.take(answer);
+            }
             () = bell.rung() => {}
             () = sleep_until(Some(due)) => {}
             cause = link.ended() => return Err(cause),
@@ -111,6 +127,16 @@ enum Answer {
     Gone(StreamId),
     /// How many wake-ups the database has counted.
     Count(i64),
+}
+
+impl Answer {
+    /// The greatest number of settings that a record names.
+    fn settings(&self) -> i64 {
+        let Self::Epochs(_, rows) = self else { return 0 };
+        let records = rows.iter().filter_map(|row| row.try_get::<_, &[u8]>(1).ok());
+        let parsed = records.filter_map(|record| EpochRecord::parse(record).ok());
+        parsed.map(|record| record.epoch.settings).max().unwrap_or(0)
+    }
 }
 
 type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, Cause>> + 'a>>;
@@ -265,42 +291,66 @@ impl<'a> Round<'a> {
 
 /// Reads the nodes again, takes them over, and lets invited ones in.
 async fn nodes(shared: &Shared, client: &Client) -> Result<(), Cause> {
-    let tables = within(LIMIT, directory::load(client, shared.me())).await?;
-    take_over(shared, &tables)?;
+    let mut tables = within(LIMIT, directory::load(client, shared.me())).await?;
+    // What was read is under the key before, if there is a new one.
+    let mut refused = None;
+    for _ in 0..KEYS_TRIES {
+        let before = shared.ring.borrow().generation();
+        refused = follow(shared, client, &tables).await?;
+        if shared.ring.borrow().generation() == before {
+            break;
+        }
+        tables = within(LIMIT, directory::load(client, shared.me())).await?;
+    }
+    if let Some(reason) = refused.as_ref().filter(|_| *shared.key_trouble.borrow() != refused) {
+        tracing::warn!("{reason}");
+    }
+    shared.key_trouble.replace(refused.clone());
+    take_over(shared, &tables).map_err(|cause| refused.map_or(cause, Cause::new))?;
     within(LIMIT, admit::answer(shared, client)).await
 }
 
+/// Takes the keys that the network has got since the last look, and writes them down. Why not, if it does not have the newest
+/// one now.
+async fn follow(
+    shared: &Shared,
+    client: &Client,
+    tables: &Tables,
+) -> Result<Option<String>, Cause> {
+    let known = shared.ring.borrow().generation();
+    let found = within(LIMIT, async { Ok(keys::newer(client, known, shared.me()).await?) }).await?;
+    let own = shared.keys.public(shared.me()).map_err(|error| Cause::new(error.to_string()))?;
+    let tag = tables.tag().unwrap_or_default();
+    let reader = shared.keys.reader(shared.me());
+    let follower = Follower { reader, network: &tag, now: now(), unix: unix_time() };
+    let mut ring = shared.ring.borrow().clone();
+    let followed = {
+        let pins = shared.pins.borrow();
+        follower.follow(&found, &mut ring, &|owner| keys::trusted(&own, &pins, owner))
+    };
+    if ring.generation() > known {
+        // In the file first. Without it the node gets the key from the database again when it starts.
+        if let Err(error) = files::replace(&shared.ring_file, ring.to_text().as_bytes()) {
+            tracing::warn!("network key: {} not written: {error}", shared.ring_file.display());
+        }
+        say!(1, "network key: generation {} replaces {known}", ring.generation());
+        *shared.ring.borrow_mut() = ring;
+        shared.turn_keys();
+    }
+    Ok(followed.err())
+}
+
 fn take_over(shared: &Shared, tables: &Tables) -> Result<(), Cause> {
+    let own = shared.keys.public(shared.me()).map_err(|error| Cause::new(error.to_string()))?;
+    let former = shared.directory.borrow().as_ref().map(|former| Rc::clone(&former.settings));
     let pins = &mut *shared.pins.borrow_mut();
-    let directory = directory::believe(tables, shared.me(), &shared.network_key, pins)?;
+    let ring = shared.ring.borrow();
+    let directory = directory::believe(tables, &own, &ring, pins, former.as_ref())?;
+    drop(ring);
     if let Err(fault) = pins.save() {
         tracing::warn!("{fault}");
     }
-    let settings = &shared.settings;
-    agreed(
-        (settings.audit, settings.auditor),
-        (directory.network.audit, directory.auditor.as_ref().map(SealPublic::fingerprint)),
-    )?;
     shared.adopt(directory);
-    Ok(())
-}
-
-/// Whether the network still says what this node has joined for. Any node could vouch for another policy or auditor, since all
-/// have the network's key.
-fn agreed(
-    (audit, auditor): (Audit, Option<Fingerprint>),
-    (audit_found, auditor_found): (Audit, Option<Fingerprint>),
-) -> Result<(), Cause> {
-    if audit != audit_found {
-        return Err(Cause::new(format!(
-            "the network's audit policy is {audit_found}, and node.toml says {audit}: nothing is sent or read"
-        )));
-    }
-    if auditor != auditor_found {
-        return Err(Cause::new(
-            "the network has another auditor than node.toml says: nothing is sent or read",
-        ));
-    }
     Ok(())
 }
 
@@ -348,9 +398,8 @@ fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
             // The node was just removed. The question is answered all the same, but not by "no epochs".
             None => (Vec::new(), 1),
             Some((directory, sender)) => {
-                let tag = &directory.network.tag;
                 let found: Vec<_> = of_stream()
-                    .filter_map(|row| accepted(shared, tag, sender, *stream, row))
+                    .filter_map(|row| accepted(shared, directory, sender, *stream, row))
                     .collect();
                 let refused = of_stream().count().saturating_sub(found.len()) as u64;
                 (found, refused)
@@ -364,19 +413,19 @@ fn epochs(shared: &Shared, streams: &[StreamId], rows: &[Row]) {
 
 fn accepted(
     shared: &Shared,
-    network: &str,
+    directory: &Directory,
     sender: &Known,
     stream: StreamId,
     row: &Row,
 ) -> Option<Epoch> {
-    take(shared, network, sender, stream, row)
+    take(shared, directory, sender, stream, row)
         .inspect_err(|reason| tracing::debug!("stream {stream}: epoch refused: {reason}"))
         .ok()
 }
 
 fn take(
     shared: &Shared,
-    network: &str,
+    directory: &Directory,
     sender: &Known,
     stream: StreamId,
     row: &Row,
@@ -385,12 +434,20 @@ fn take(
     let (record, signature) = (bytes(1)?, bytes(2)?);
     let wrap = Wrap { reader: shared.me(), enc: bytes(3)?.to_vec(), sealed: bytes(4)?.to_vec() };
     let age_ms: i64 = row.try_get(5).map_err(|error| error.to_string())?;
+    let network = &directory.network.tag;
     let expected = Expected { network, stream, sender: &sender.public, receiver: shared.me() };
     let reader = shared.keys.reader(shared.me());
-    let accepted = epoch::accept(reader, &shared.network_key, &expected, record, signature, &wrap);
+    let ring = shared.ring.borrow();
+    let accepted = epoch::accept(reader, &ring, &expected, record, signature, &wrap);
     let (EpochRecord { epoch, .. }, secret) = accepted.map_err(|refused| refused.to_string())?;
-    if epoch.audit != shared.settings.audit {
-        return Err(format!("its audit policy is {}", epoch.audit));
+    let Some(settings) = directory.settings.at(epoch.settings) else {
+        return Err(format!("the network has no settings {}", epoch.settings));
+    };
+    if epoch.audit != settings.audit {
+        return Err(format!(
+            "its audit policy is {}, and settings {} have another",
+            epoch.audit, epoch.settings
+        ));
     }
     let hash = EpochRecord::hash(record, signature);
     let opener = Opener::new(&secret, epoch.audit, stream, epoch.no, hash);
@@ -398,23 +455,8 @@ fn take(
         no: epoch.no,
         leaf: epoch.leaf,
         first_seq: epoch.first_seq,
+        generation: epoch.generation,
         age_ms: u64::try_from(age_ms).unwrap_or(0),
         open: opener.map_err(|_| "the cryptographic library failed".to_owned())?,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_policy_or_auditor_than_was_agreed_on_is_refused() {
-        let key = |byte| Some(Fingerprint([byte; 32]));
-        assert_eq!(agreed((Audit::Headers, key(1)), (Audit::Headers, key(1))), Ok(()));
-        assert_eq!(agreed((Audit::None, None), (Audit::None, None)), Ok(()));
-        assert!(agreed((Audit::None, key(1)), (Audit::Full, key(1))).is_err());
-        for (wanted, found) in [(None, key(1)), (key(1), None), (key(1), key(2))] {
-            assert!(agreed((Audit::Full, wanted), (Audit::Full, found)).is_err());
-        }
-    }
 }

@@ -156,7 +156,7 @@ async fn drive(mut connection: Connection, bell: Option<Rc<Bell>>, end: Rc<End>)
             }
         }
     }
-    // Whoever waits for an answer on it is told by that.
+    // Tasks that wait for an answer on it learn of its end by that.
     drop(connection);
     end.told.notify_one();
 }

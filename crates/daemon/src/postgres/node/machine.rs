@@ -21,7 +21,9 @@ pub(super) fn plan(settings: &Settings, directory: Option<&Directory>, routes: b
             }
         }
     }
-    HostPlan { routes: planned, ..without_routes(settings) }
+    let network = directory.map(|directory| directory.settings.current());
+    let mtu = u16::try_from(settings.packet_size(network)).unwrap_or(u16::MAX);
+    HostPlan { routes: planned, mtu, ..without_routes(settings) }
 }
 
 /// Whether a network may be another node's: neither this node's nor what the addresses' own prefixes cover is.
@@ -34,7 +36,7 @@ pub(super) fn is_elsewhere(settings: &Settings, net: &IpNet) -> bool {
 pub(super) fn without_routes(settings: &Settings) -> HostPlan {
     HostPlan {
         device: Device::Tun(Some(settings.device.clone())),
-        mtu: u16::try_from(settings.packet_size).unwrap_or(u16::MAX),
+        mtu: u16::try_from(settings.packet_size(None)).unwrap_or(u16::MAX),
         addresses: settings.addresses.clone(),
         ..HostPlan::default()
     }

@@ -21,6 +21,7 @@ mod inward;
 mod link;
 mod machine;
 mod outward;
+mod pins;
 pub(super) mod positions;
 mod reader;
 mod report;
@@ -28,7 +29,7 @@ mod shared;
 mod tuples;
 mod writer;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -36,7 +37,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use adit_engine::Random;
+use adit_engine::{Instant, Random};
 use adit_linux::notify::Notifier;
 use adit_linux::privileges::Capability;
 use adit_postgres::{Durability, limits};
@@ -48,10 +49,12 @@ use tokio::time::sleep;
 use self::backoff::Backoff;
 pub(crate) use self::bounds::Bounds;
 use self::device::Device;
-use self::directory::Pins;
+use self::directory::Directory;
 use self::health::{Health, SETTLED, Side};
+use self::pins::Pins;
 use self::positions::Positions;
 use self::shared::{Counters, Shared};
+use super::change::in_words;
 use super::database::Target;
 use super::{Places, Secrets, Settings};
 use crate::clock::{now, unix_time};
@@ -67,7 +70,11 @@ use crate::{host, log, plane, say};
 /// A connection that stood so long and then ended is opened again at once; others after growing pauses.
 const LASTED: Duration = Duration::from_secs(5);
 
-/// What `adit postgres up` is told beside the node's files.
+/// Warnings of refused rows, and in which time.
+const MOST_WARNINGS: u32 = 8;
+const WARNINGS_OF: Duration = Duration::from_secs(60);
+
+/// The options of `adit postgres up` that are not in the node's files.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
     /// Name of the TUN device instead of the settings'.
@@ -128,7 +135,7 @@ fn settings(places: &Places, options: &UpOptions) -> Result<Settings, Fault> {
         settings.device.clone_from(device);
     }
     if let Some(durability) = options.durability {
-        settings.durability = durability;
+        settings.durability = Some(durability);
     }
     if let Some(size) = options.packet_size {
         if !limits::PACKET_RANGE.contains(&size) {
@@ -138,7 +145,7 @@ fn settings(places: &Places, options: &UpOptions) -> Result<Settings, Fault> {
                 limits::PACKET_RANGE.end()
             )));
         }
-        settings.packet_size = size;
+        settings.packet_size = Some(size);
     }
     Ok(settings)
 }
@@ -186,7 +193,10 @@ async fn serve(
     let shared = Rc::new(Shared {
         target,
         keys: secrets.keys,
-        network_key: secrets.network_key,
+        generations: Cell::new((secrets.ring.generation(), secrets.ring.generation())),
+        ring: RefCell::new(secrets.ring),
+        ring_file: places.ring_file(),
+        key_trouble: RefCell::default(),
         instance: format!("{:08x}", u32::from_be_bytes(instance)),
         device,
         random: RefCell::new(Random::new(plane::seed()?)),
@@ -202,20 +212,19 @@ async fn serve(
         unwell: Notify::new(),
         health: RefCell::new(Health::default()),
         counters: Counters::default(),
-        own_sessions: tokio::sync::Mutex::new(false),
+        own_sessions: tokio::sync::OnceCell::new(),
         settings,
     });
     let addresses: Vec<String> =
         shared.settings.addresses.iter().map(|a| a.addr().to_string()).collect();
     say!(
         1,
-        "node {} of {}: {} on {}, packets of up to {} bytes, {} rows",
+        "node {} of {}: {} on {}, packets of up to {} bytes",
         shared.settings.name,
         places.name,
         addresses.join(" "),
         shared.settings.device,
-        shared.settings.packet_size,
-        shared.settings.durability
+        shared.settings.packet_size(None)
     );
     if let Some(notifier) = &notifier {
         // Nothing depends on it but the manager's own patience.
@@ -228,6 +237,10 @@ async fn serve(
         started: unix_time().0,
         routes: !options.no_routes,
         said: BTreeMap::new(),
+        refused: BTreeMap::new(),
+        settings: 0,
+        unsettled: None,
+        warnings: Warnings::default(),
     };
     let ended = node.run(control, signals).await;
     if let Some(notifier) = &notifier {
@@ -256,6 +269,13 @@ struct Node {
     routes: bool,
     /// Nodes as they were last told of.
     said: BTreeMap<String, String>,
+    /// Nodes that are refused, by name, and why.
+    refused: BTreeMap<String, String>,
+    /// Number of the settings that were told of.
+    settings: i64,
+    /// Why those in the database are not believed, as it was told.
+    unsettled: Option<String>,
+    warnings: Warnings,
 }
 
 impl Node {
@@ -282,7 +302,7 @@ impl Node {
                 },
                 (request, answer) = control.next() => {
                     let ends = request == Request::Stop;
-                    // Whoever asked may have gone.
+                    // The asking task may have gone.
                     let _ = answer.send(self.answer(&request));
                     if ends {
                         return Ok(());
@@ -313,6 +333,22 @@ impl Node {
         }
     }
 
+    /// Says which settings are in force, and that others are refused.
+    fn tell_settings(&mut self, directory: &Directory) {
+        let network = directory.settings.current();
+        if self.settings != network.serial {
+            self.settings = network.serial;
+            say!(1, "network settings: serial {} in force: {}", network.serial, in_words(network));
+        }
+        if let Some(reason) = &directory.unsettled
+            && self.unsettled.as_ref() != Some(reason)
+            && self.warnings.may(now())
+        {
+            tracing::warn!("{reason}; serial {} stays in force", network.serial);
+        }
+        self.unsettled.clone_from(&directory.unsettled);
+    }
+
     /// Says who came and went, and makes routes follow.
     async fn bring_in_line(&mut self) {
         let Some(directory) = self.shared.directory.borrow().clone() else { return };
@@ -336,13 +372,13 @@ impl Node {
             say!(1, "node {name} has left the network");
         }
         for (name, reason) in &directory.refused {
-            let line = format!("refused: {reason}");
-            if self.said.get(name) != Some(&line) {
+            if self.refused.get(name) != Some(reason) && self.warnings.may(now()) {
                 tracing::warn!("node {name} is not talked to: {reason}");
             }
-            now_said.insert(name.clone(), line);
         }
+        self.refused.clone_from(&directory.refused);
         self.said = now_said;
+        self.tell_settings(&directory);
         let plan = machine::plan(&self.shared.settings, Some(&directory), self.routes);
         match self.host.change(&plan).await {
             Ok(Applied::Same) => {}
@@ -352,7 +388,28 @@ impl Node {
     }
 }
 
-/// A task that ends with whoever started it.
+/// Limits warnings of refused rows: a database can change a row as often as it likes.
+#[derive(Debug, Default)]
+struct Warnings {
+    since: Option<Instant>,
+    count: u32,
+}
+
+impl Warnings {
+    /// Counts a warning. Returns whether it may be logged: fewer than [`MOST_WARNINGS`] in [`WARNINGS_OF`].
+    fn may(&mut self, now: Instant) -> bool {
+        if self.since.is_none_or(|since| now.since(since) >= WARNINGS_OF) {
+            (self.since, self.count) = (Some(now), 0);
+        }
+        self.count = self.count.saturating_add(1);
+        if self.count == MOST_WARNINGS {
+            tracing::warn!("database: rows refused: further warnings are suppressed for a minute");
+        }
+        self.count < MOST_WARNINGS
+    }
+}
+
+/// A task that ends with the one that started it.
 struct Aborted(tokio::task::AbortHandle);
 
 impl Drop for Aborted {

@@ -14,11 +14,10 @@ use adit_postgres::key::epoch::{self, Epoch};
 use adit_postgres::receiver::Position;
 use adit_postgres::seal::Sealer;
 use adit_postgres::sender::{OpenLeaf, Opening, Resumed, Sender, Unsigned, Want};
-use adit_postgres::{NodeId, StreamId};
+use adit_postgres::{Durability, NodeId, StreamId};
 use adit_wire::ip::Ip;
 use tokio::time::sleep;
 use tokio_postgres::Client;
-use tokio_postgres::types::ToSql;
 
 use super::cause::{Bound, Cause};
 use super::device::ReadBuffer;
@@ -41,8 +40,6 @@ const RESUME: &str = "SELECT last_seq, last_epoch, last_leaf, leaf_durable, leaf
     (extract(epoch FROM leaf_age) * 1000)::bigint FROM adit.resume($1)";
 
 const OPEN: &str = "SELECT adit.open_epoch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
-
-const SIGN: &str = "SELECT adit.sign($1, $2, $3, $4, $5)";
 
 const BEGIN_WRITING: &str = "SELECT held_by FROM adit.begin_writing()";
 
@@ -79,7 +76,7 @@ pub(super) async fn drain(shared: Rc<Shared>) -> Result<Infallible, Fault> {
             Fault::environment(format!("the device cannot be read any more: {error}"))
         })?;
         shared.work.notify_one();
-        // Whoever reads the database is to have its turn.
+        // The task that reads the database has its turn.
         tokio::task::yield_now().await;
     }
 }
@@ -96,11 +93,18 @@ pub(super) async fn write(shared: &Shared) -> Result<Infallible, Cause> {
 }
 
 async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, Cause> {
-    let made = Writer::new(&link.client, shared.me(), shared.settings.durability);
+    let mut durability = shared.durability();
+    let made = Writer::new(&link.client, shared.me(), durability);
     let mut writer = within(LIMIT, made).await?;
     within(LIMIT, begin_writing(shared, &link.client)).await?;
     shared.health.borrow_mut().up(now(), Side::Writer);
     loop {
+        // The network's settings have changed, or are known now.
+        if shared.durability() != durability {
+            durability = shared.durability();
+            let made = Writer::new(&link.client, shared.me(), durability);
+            writer = within(LIMIT, made).await?;
+        }
         let want = match &mut *shared.sender.borrow_mut() {
             Some(sender) => sender.wants(now(), unix_time()),
             None => Want::Nothing(None),
@@ -111,7 +115,7 @@ async fn write_on(shared: &Shared, link: &Link) -> Result<Infallible, Cause> {
             }
             Want::Open(opening) => open(shared, &link.client, &opening).await?,
             Want::Batch => batch(shared, &mut writer).await?,
-            Want::Sign(unsigned) => sign(shared, &link.client, &unsigned).await?,
+            Want::Sign(unsigned) => sign(shared, &writer, &unsigned).await?,
             Want::Nothing(until) => {
                 tokio::select! {
                     () = shared.work.notified() => {}
@@ -156,7 +160,7 @@ async fn batch(shared: &Shared, writer: &mut Writer<'_>) -> Result<(), Cause> {
 }
 
 /// Signs what was committed since the last time, in the database first: what this node remembers of it is never ahead.
-async fn sign(shared: &Shared, client: &Client, unsigned: &[Unsigned]) -> Result<(), Cause> {
+async fn sign(shared: &Shared, writer: &Writer<'_>, unsigned: &[Unsigned]) -> Result<(), Cause> {
     let signatures: Result<Vec<_>, _> =
         unsigned.iter().map(|one| one.checkpoint.sign(&shared.keys, &one.record_hash)).collect();
     let signatures = signatures.map_err(|_| Cause::new("the cryptographic library failed"))?;
@@ -165,12 +169,7 @@ async fn sign(shared: &Shared, client: &Client, unsigned: &[Unsigned]) -> Result
     let seqs: Vec<i64> = unsigned.iter().map(|one| one.checkpoint.seq.0).collect();
     let chains: Vec<&[u8]> = unsigned.iter().map(|one| &one.checkpoint.chain[..]).collect();
     let signatures: Vec<&[u8]> = signatures.iter().map(<[u8; 64]>::as_slice).collect();
-    within(LIMIT, async {
-        let values: [&(dyn ToSql + Sync); 5] = [&streams, &epochs, &seqs, &chains, &signatures];
-        client.query_one(SIGN, &values).await?;
-        Ok(())
-    })
-    .await?;
+    within(LIMIT, writer.sign([&streams, &epochs, &seqs, &chains, &signatures])).await?;
     for one in unsigned {
         // Without it the next epoch's record after a restart leaves more to the checkpoint.
         let _ = shared.positions.borrow_mut().sign(one.stream, one.epoch, one.checkpoint);
@@ -189,7 +188,7 @@ async fn resume(
 ) -> Result<(), Cause> {
     let found = within(LIMIT, async {
         let row = client.query_one(RESUME, &[&receiver.0]).await?;
-        let durable = shared.settings.durability != adit_postgres::Durability::Volatile;
+        let durable = shared.durability() != Durability::Volatile;
         let same = row.try_get::<_, Option<bool>>(3)? == Some(durable);
         let (bytes, age_ms): (Option<i64>, Option<i64>) = (row.try_get(4)?, row.try_get(5)?);
         let open_leaf = bytes.zip(age_ms).filter(|_| same).map(|(bytes, age_ms)| OpenLeaf {
@@ -251,7 +250,9 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
         }
         return Ok(());
     };
-    let settings = &shared.settings;
+    let (settings, network) = (&shared.settings, directory.settings.current());
+    let durability = settings.durability.unwrap_or(network.durability);
+    let key = shared.ring.borrow().sealing(now()).clone();
     let epoch = Epoch {
         network: directory.network.tag.clone(),
         stream: opening.stream,
@@ -260,31 +261,34 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
         no: opening.epoch,
         leaf: opening.leaf,
         first_seq: opening.first_seq,
-        audit: settings.audit,
-        durability: settings.durability,
+        audit: network.audit,
+        durability,
         opened: opening.opened,
+        settings: network.serial,
         previous: opening.previous.map(|previous| epoch::Previous {
             no: previous.epoch,
             last_seq: previous.last_seq,
             chain: previous.chain,
             opened: previous.opened,
         }),
+        generation: key.generation(),
     };
     let mine = shared.keys.public(settings.node).map_err(|error| Cause::new(error.to_string()))?;
     let mut readers = vec![(opening.receiver, &receiver.public.seal), (settings.node, &mine.seal)];
-    readers.extend(directory.auditor.iter().map(|auditor| (NodeId::AUDITOR, auditor)));
+    let auditor = network.auditor();
+    readers.extend(auditor.iter().map(|auditor| (NodeId::AUDITOR, auditor)));
     let opened = {
         let random = &mut *shared.random.borrow_mut();
-        epoch::open(epoch, &shared.keys, &shared.network_key, &readers, random)
+        epoch::open(epoch, &shared.keys, &key, &readers, random)
     };
     let opened = opened.map_err(|error| Cause::new(format!("no epoch can be opened: {error}")))?;
     let sealer =
-        Sealer::new(&opened.secret, settings.audit, opening.stream, opening.epoch, opened.hash);
+        Sealer::new(&opened.secret, network.audit, opening.stream, opening.epoch, opened.hash);
     let sealer = sealer.map_err(|_| Cause::new("the cryptographic library failed"))?;
     let readers: Vec<i32> = opened.wraps.iter().map(|wrap| wrap.reader.0).collect();
     let encs: Vec<&[u8]> = opened.wraps.iter().map(|wrap| wrap.enc.as_slice()).collect();
     let sealed: Vec<&[u8]> = opened.wraps.iter().map(|wrap| wrap.sealed.as_slice()).collect();
-    let durable = settings.durability != adit_postgres::Durability::Volatile;
+    let durable = durability != Durability::Volatile;
     let asked = within(LIMIT, async {
         client
             .query_one(
@@ -326,6 +330,14 @@ async fn open(shared: &Shared, client: &Client, opening: &Opening) -> Result<(),
     shared.rotated.notify_one();
     if let Some(sender) = &mut *shared.sender.borrow_mut() {
         sender.opened(now(), opening.stream, sealer);
+        // The network's key was replaced while the database was asked.
+        if shared.generations.get().0 != key.generation() {
+            sender.renew();
+        }
+    }
+    // They have changed while the database was asked.
+    if shared.serial() != network.serial {
+        shared.renew_epochs();
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ impl Node {
     pub(super) fn report(&self) -> StatusReport {
         let settings = &self.shared.settings;
         let postgres = self.postgres();
+        let packet_size = postgres.packet_size;
         let up = postgres.writer.up && postgres.reader.up;
         let mut drops = BTreeMap::new();
         let counters = &self.shared.counters;
@@ -52,7 +53,7 @@ impl Node {
             endpoints: vec![settings.database.clone()],
             tun: Some(TunReport {
                 name: settings.device.clone(),
-                mtu: u32::try_from(settings.packet_size).unwrap_or(0),
+                mtu: u32::try_from(packet_size).unwrap_or(0),
                 addresses: settings.addresses.iter().map(ToString::to_string).collect(),
             }),
             drops,
@@ -71,13 +72,17 @@ impl Node {
         let sent = self.sent();
         let counters = &shared.counters;
         let directory = shared.directory.borrow().clone();
+        let network = directory.as_ref().map(|directory| directory.settings.current());
         PostgresReport {
             network: self.network.clone(),
             node: settings.name.clone(),
             id: settings.node.0,
-            durability: settings.durability.to_string(),
-            audit: settings.audit.to_string(),
-            packet_size: settings.packet_size,
+            durability: shared.durability().to_string(),
+            audit: network.map(|network| network.audit.to_string()).unwrap_or_default(),
+            packet_size: settings.packet_size(network),
+            key_generation: shared.ring.borrow().generation().0,
+            settings: network.map_or(0, |network| network.serial),
+            unsettled: directory.as_ref().and_then(|directory| directory.unsettled.clone()),
             writer: self.link(Side::Writer),
             reader: self.link(Side::Reader),
             queue_bytes: sent.queued as u64,
@@ -87,7 +92,7 @@ impl Node {
             pages: counters.pages.get(),
             empty_pages: counters.empty_pages.get(),
             notifications: counters.notifications.get(),
-            nodes: directory.map(|directory| self.nodes(&directory)).unwrap_or_default(),
+            nodes: directory.as_ref().map(|directory| self.nodes(directory)).unwrap_or_default(),
         }
     }
 
@@ -121,6 +126,7 @@ impl Node {
                 ("skipped", stats.skipped),
                 ("forged", stats.forged),
                 ("repeated", stats.repeated),
+                ("old-key", stats.old_key),
                 ("wrong-source", stats.wrong_source),
                 ("wrong-destination", stats.wrong_destination),
                 ("missing", stats.missing),

@@ -9,6 +9,7 @@ use adit_postgres::sender::Batch;
 use adit_postgres::{Durability, LeafNo, NodeId, sql};
 use bytes::Bytes;
 use futures_util::SinkExt;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::cause::Cause;
@@ -19,6 +20,8 @@ use super::tuples;
 const WAKE: &str = "SELECT pg_notify(c, p), nextval(b::regclass), set_config('synchronous_commit', 'off', true) \
                     FROM unnest($1::text[], $2::text[], $3::text[]) n(c, p, b)";
 
+const SIGN: &str = "SELECT adit.sign($1, $2, $3, $4, $5)";
+
 /// A connection that writes.
 pub(super) struct Writer<'a> {
     client: &'a Client,
@@ -27,6 +30,7 @@ pub(super) struct Writer<'a> {
     leaf: LeafNo,
     statements: Statements,
     wake: Statement,
+    sign: Statement,
 }
 
 /// What is prepared for a leaf.
@@ -46,8 +50,14 @@ impl<'a> Writer<'a> {
     ) -> Result<Self, Cause> {
         let flush = if durability == Durability::Strict { "on" } else { "off" };
         client.batch_execute(&format!("SET synchronous_commit = {flush}")).await?;
-        let wake = client.prepare(WAKE).await?;
-        Ok(Self { client, me, leaf: LeafNo(0), statements: Statements::default(), wake })
+        let (wake, sign) = (client.prepare(WAKE).await?, client.prepare(SIGN).await?);
+        Ok(Self { client, me, leaf: LeafNo(0), statements: Statements::default(), wake, sign })
+    }
+
+    /// Stores checkpoints: streams, epochs, numbers, chains' values and signatures.
+    pub(super) async fn sign(&self, checkpoints: [&(dyn ToSql + Sync); 5]) -> Result<(), Cause> {
+        self.client.query_one(&self.sign, &checkpoints).await?;
+        Ok(())
     }
 
     /// Writes all of it in one statement and wakes the receivers. When it returns, all is committed as the durability

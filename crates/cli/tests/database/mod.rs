@@ -1,0 +1,52 @@
+//! `adit postgres` as a person calls it, and a cluster for it.
+
+use std::process::{Command, Output};
+
+use adit_testbed::postgres::{Cluster, Options, missing, scratch};
+
+pub const ADIT: &str = env!("CARGO_BIN_EXE_adit");
+
+/// `adit postgres` without what the test's own environment says of databases.
+pub fn postgres() -> Command {
+    let mut command = Command::new(ADIT);
+    command.arg("postgres").env("HOME", "/nonexistent");
+    for name in ["PGSERVICE", "PGHOST", "PGPASSWORD", "PGUSER", "PGDATABASE"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// What it printed on either stream.
+pub fn text(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    String::from_utf8(both).unwrap()
+}
+
+/// What it printed, having succeeded.
+pub fn good(words: &[&str], output: &Output) -> String {
+    assert!(output.status.success(), "{words:?}: {}", text(output));
+    text(output)
+}
+
+/// It failed, with these words.
+pub fn refused(words: &[&str], output: &Output, said: &str) {
+    let text = text(output);
+    assert!(!output.status.success() && text.contains(said), "{words:?}: {text}");
+}
+
+/// The URL in what was printed for the next machine.
+pub fn invitation(printed: &str) -> String {
+    printed.split_whitespace().find(|word| word.contains("#adit1-")).unwrap().to_owned()
+}
+
+/// A cluster in a folder of its own; `None`, and a skipped test, where there is no PostgreSQL.
+pub fn cluster() -> Option<(tempfile::TempDir, Cluster)> {
+    if let Some(why) = missing() {
+        let thread = std::thread::current();
+        adit_testbed::skip::skip(thread.name().unwrap_or("postgres"), &why);
+        return None;
+    }
+    let folder = scratch().unwrap();
+    let cluster = Cluster::start(&folder.path().join("pg"), &Options::default()).unwrap();
+    Some((folder, cluster))
+}

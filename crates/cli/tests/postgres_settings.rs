@@ -1,0 +1,220 @@
+//! A network after it was made: its settings, its auditor, and names that are given again. With the command itself, in a throw-away
+//! cluster; no node runs.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Output, Stdio};
+
+use adit_testbed::postgres::Cluster;
+use database::{ADIT, cluster, good, invitation, postgres, refused, text};
+
+mod database;
+
+/// A cluster, and a network `vpn` of the node hub.
+struct Net {
+    // First, so that it ends before its folder goes.
+    cluster: Cluster,
+    folder: tempfile::TempDir,
+    /// For the next node.
+    url: String,
+}
+
+impl Net {
+    fn new() -> Option<Self> {
+        let (folder, cluster) = cluster()?;
+        cluster.create("vpn", "secret", "CREATEROLE").unwrap();
+        let url = cluster.socket_url("vpn", "vpn");
+        let mut net = Self { cluster, folder, url };
+        let words = ["--network", "10.9.0.0/24", "--name", "hub", "--offline"];
+        let printed = net.done("hub", &[&["init", &net.url], &words[..]].concat());
+        net.url = invitation(&printed);
+        Some(net)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `adit postgres` as a node.
+    fn adit(&self, node: &str, words: &[&str]) -> Output {
+        postgres().args(words).args(["--dir", &self.path(node)]).output().unwrap()
+    }
+
+    fn done(&self, node: &str, words: &[&str]) -> String {
+        good(words, &self.adit(node, words))
+    }
+
+    fn refused(&self, node: &str, words: &[&str], said: &str) {
+        refused(words, &self.adit(node, words), said);
+    }
+
+    /// What `status` says, which fails while the node does not run.
+    fn status(&self, node: &str) -> String {
+        text(&self.adit(node, &["status"]))
+    }
+
+    fn sql(&self, sql: &str) -> String {
+        self.cluster.sql("vpn", sql).unwrap().trim().to_owned()
+    }
+
+    /// Joins a machine, and makes an invitation for the next one.
+    fn join(&mut self, dir: &str, name: &str) -> String {
+        let said = self.done(dir, &["join", &self.url, "--name", name]);
+        self.url = invitation(&self.done("hub", &["invite", "--offline"]));
+        said
+    }
+}
+
+#[test]
+fn the_owner_changes_the_settings_and_the_database_does_not() {
+    let Some(mut net) = Net::new() else { return };
+    net.join("a", "a");
+    let said = net.done("hub", &["set", "--retention", "2GB", "--audit", "none"]);
+    for line in [
+        "Settings 2 of the network vpn:",
+        "audit: headers -> none",
+        "retention: 1000 MB -> 2000 MB",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(net.status("a").contains("settings 2: durability strict, audit none"));
+    assert!(net.status("a").contains("of at most 2 GB"));
+    assert!(net.done("hub", &["set", "--retention", "2GB"]).contains("Nothing was changed"));
+    net.refused("hub", &["set"], "say what to set");
+    net.refused("hub", &["set", "--packet-size", "100"], "between 1280 and 7900");
+    net.refused("a", &["set", "--retention", "3GB"], "only node 1");
+    // Where the node's files say that it were the owner, the database and the signature say no.
+    let file = net.path("a") + "/postgres/vpn/node.toml";
+    let settings = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, settings.replace("node = 2", "node = 1")).unwrap();
+    net.refused("a", &["set", "--retention", "3GB"], "has not signed");
+    std::fs::write(&file, settings).unwrap();
+    let as_node = "SELECT adit.change_settings(3, 1, 1400, 'full', 'strict', 1, 1, NULL, repeat('a', 32)::bytea, repeat('b', 64)::bytea)";
+    let said = net.cluster.sql_as("adit_vpn_node_a", "vpn", as_node).unwrap_err().0;
+    assert!(said.contains("42501"), "{said}");
+
+    // What the database makes up or takes back is believed by none, and the owner signs nothing behind it.
+    net.sql("CREATE TABLE kept AS SELECT * FROM adit.settings");
+    for (forgery, hub, other) in [
+        (
+            "UPDATE adit.settings SET audit = 'full' WHERE serial = 2",
+            "row 2 is not the one that was seen before",
+            "has not signed row 2",
+        ),
+        ("DELETE FROM adit.settings WHERE serial = 2", "row 2 was seen before", ""),
+        ("DELETE FROM adit.settings WHERE serial = 1", "row 1 is missing", "row 1 is missing"),
+        (as_node, "row 2 is not the one", "row 2 is not the one"),
+    ] {
+        net.sql(forgery);
+        net.refused("hub", &["set", "--retention", "3GB"], hub);
+        assert!(net.status("hub").contains(hub), "{forgery}: {}", net.status("hub"));
+        // One that has not been up knows the signatures alone.
+        assert!(net.status("a").contains(other), "{forgery}: {}", net.status("a"));
+        net.sql("DELETE FROM adit.settings; INSERT INTO adit.settings SELECT * FROM kept");
+    }
+    let said = net.done("hub", &["set", "--durability", "relaxed", "--retention-age", "36h"]);
+    assert!(said.contains("Settings 3") && said.contains("30 days -> 36 hours"), "{said}");
+    net.done("hub", &["expire"]);
+
+    // `init` again says the way.
+    let admin = net.cluster.socket_url("vpn", "vpn");
+    let again = ["init", &admin, "--network", "10.9.0.0/24", "--name", "hub"];
+    net.done("hub", &again);
+    net.refused("hub", &[&again[..], &["--retention", "9GB"]].concat(), "adit postgres set");
+    let key = net.path("key");
+    net.refused("hub", &[&again[..], &["--auditor", &key]].concat(), "adit postgres auditor add");
+}
+
+#[test]
+fn an_auditor_comes_and_goes() {
+    let Some(mut net) = Net::new() else { return };
+    net.join("a", "a");
+    let key = net.path("key");
+    net.refused("hub", &["auditor", "remove"], "the network has no auditor");
+    net.refused("a", &["auditor", "add", &key], "only node 1");
+    assert!(!std::path::Path::new(&key).exists());
+    let said = net.done("hub", &["auditor", "add", &key]);
+    assert!(said.contains("auditor: none -> ") && said.contains(&key), "{said}");
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(net.status("a").contains(", with an auditor"));
+    net.refused("hub", &["auditor", "add", &net.path("other")], "the network has an auditor");
+    assert!(!std::path::Path::new(&net.path("other")).exists());
+    // The file opens the log, in which there is nothing yet.
+    net.sql("CREATE ROLE alice LOGIN; GRANT adit_vpn_auditors TO alice");
+    let url = net.cluster.socket_url("alice", "vpn");
+    let said = text(
+        &Command::new(ADIT)
+            .args(["postgres", "verify", "--url", &url, "--key", &key])
+            .output()
+            .unwrap(),
+    );
+    assert!(said.contains("nothing found"), "{said}");
+
+    assert!(net.done("hub", &["auditor", "remove"]).contains("adit postgres rekey -n vpn"));
+    assert!(!net.status("a").contains("auditor"));
+    net.refused("hub", &["auditor", "add", &key], "cannot write the auditor's key");
+    assert!(net.status("a").contains("settings 3: "), "{}", net.status("a"));
+    net.done("hub", &["auditor", "add", &net.path("other")]);
+    assert!(net.status("a").contains("settings 4: ") && net.status("a").contains("an auditor"));
+}
+
+#[test]
+fn a_removed_node_stays_away_and_its_name_and_address_are_free() {
+    let Some(mut net) = Net::new() else { return };
+    net.join("a", "a");
+    assert!(net.join("b", "b").contains("10.9.0.3/24"));
+    net.sql("CREATE TABLE before AS SELECT * FROM adit.node");
+    net.done("hub", &["remove", "b", "--yes", "--keep-key"]);
+    let flip = "UPDATE adit.node SET removed = NULL WHERE id = 3";
+    net.sql(flip);
+    assert!(net.status("a").contains("b is not believed: its MAC is wrong"), "{}", net.status("a"));
+    net.sql("UPDATE adit.node SET removed = now() WHERE id = 3");
+    assert!(!net.status("a").contains("b is not believed"), "{}", net.status("a"));
+    // One that is in the network cannot be shown as removed either.
+    net.sql("UPDATE adit.node SET removed = now() WHERE id = 2");
+    assert!(net.status("hub").contains("a is not believed"), "{}", net.status("hub"));
+    net.sql("UPDATE adit.node SET removed = NULL WHERE id = 2");
+
+    // Name and address again, under a number, a role and keys of its own.
+    assert!(net.join("again", "b").contains("10.9.0.3/24"));
+    let rows = "SELECT id, name, role, host(address4), coalesce(label, '-'), removed IS NULL FROM adit.node WHERE name = 'b' ORDER BY id";
+    assert_eq!(
+        net.sql(rows),
+        "3|b|adit_vpn_node_b|10.9.0.3|b#3|f\n4|b|adit_vpn_node_b-4|10.9.0.3|-|t"
+    );
+    let status = net.status("again");
+    assert!(status.contains("node b (number 4)") && status.contains("hub"), "{status}");
+    net.refused("c", &["join", &net.url.clone(), "--name", "b"], "there is a node called b");
+    net.done("hub", &["remove", "b", "--yes", "--keep-key"]);
+    assert!(net.join("third", "b").contains("10.9.0.3/24"));
+    assert_eq!(net.sql("SELECT role FROM adit.node WHERE id = 5"), "adit_vpn_node_b-5");
+    // A small network outlives its machines.
+    for _ in 0..4 {
+        net.done("hub", &["remove", "b", "--yes", "--keep-key"]);
+        std::fs::remove_dir_all(net.path("third")).unwrap();
+        assert!(net.join("third", "b").contains("10.9.0.3/24"));
+    }
+    net.refused("hub", &["remove", "nobody", "--yes"], "no node called \"nobody\"");
+}
+
+/// A session of a role, until it has slept so long.
+fn asleep(net: &Net, role: &str, seconds: u32) -> Child {
+    let mut psql = net.cluster.psql(role, "vpn");
+    psql.args(["--command", &format!("SELECT pg_sleep({seconds})")]);
+    psql.stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn join_waits_for_sessions_of_an_attempt_before() {
+    let Some(net) = Net::new() else { return };
+    let role = net.sql("SELECT role FROM adit.invitation");
+    let mut held = [asleep(&net, &role, 3), asleep(&net, &role, 3)];
+    let count = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'");
+    let limit = std::time::Duration::from_secs(10);
+    adit_testbed::wait::until("both are there", limit, || Ok(net.sql(&count) == "2")).unwrap();
+    let said = net.done("a", &["join", &net.url, "--name", "a"]);
+    assert!(said.contains("the invitation's sessions are in use"), "{said}");
+    assert!(said.contains("This machine is a in the network vpn"), "{said}");
+    for psql in &mut held {
+        assert!(psql.wait().unwrap().success());
+    }
+}
